@@ -44,17 +44,18 @@ ROOMS = {
     "caches": {
         "files",
     },
+    "algorithm": {
+        "errors",
+        "events",
+        "sampler",
+    },
     "llama": {
+        "algorithm",
         "caches",
         "display",
         "errors",
         "gguf",
         "health",
-        "sampler",
-    },
-    "algorithm": {
-        "errors",
-        "events",
         "sampler",
     },
     "control": {

@@ -231,7 +231,7 @@ class Batcher:
         now, width = self._clock(), sum(len(part.tokens) for part in parts)
         self.prices.learn(parts, now - began)
         for part, one in zip(parts, found, strict=True):
-            self._found[part.lane] = replace(one, replies=len(parts), pass_width=width)
+            self._found[part.lane] = replace(one, replies=len(parts), pass_width=max(width, one.pass_width))
             if part.rows:
                 self._reading.add(part.lane)
             if here := self._lanes.get(part.lane):

@@ -73,8 +73,8 @@ class Stop:
 
 
 @contextmanager
-def heeding(stop: Stop) -> Iterator[None]:
-    """Inside it, the work of this thread obeys the stop."""
+def heeding(stop: Stop | None) -> Iterator[None]:
+    """Inside it, the work of this thread obeys the stop, or none."""
     before, _here.stop = heeded(), stop
     try:
         yield

@@ -2,7 +2,7 @@
 
 import ctypes
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,10 +13,27 @@ from localspec.llama.rows import FullRows, TopRows
 from localspec.sampler.passes import Candidates
 
 
-class Batch:
-    """Reused for every decode of a context; all tokens belong to sequence 0."""
+class Stretch(NamedTuple):
+    """The tokens of one sequence in a batch, at the positions from `start` on, with rows for some of them."""
 
-    def __init__(self, size: int, *, columns: int = 0, tokens: bool = True, position_rows: int = 1) -> None:
+    sequence: int
+    start: int
+    tokens: Sequence[int]
+    outputs: Sequence[int]  # of each token: 1 with a row, else 0
+
+
+class Batch:
+    """Reused for every decode of a context."""
+
+    def __init__(
+        self,
+        size: int,
+        *,
+        columns: int = 0,
+        tokens: bool = True,
+        position_rows: int = 1,
+        sequences: int = 1,
+    ) -> None:
         """`columns`: of the embedding that comes with each token, or without `tokens` in its place; 0: none do.
 
         position_rows: that an embedding has, 4 where images have several; the last of them stays 0.
@@ -26,8 +43,8 @@ class Batch:
         self._positions: Any = (ctypes.c_int32 * (size * position_rows))()
         self._outputs: Any = (ctypes.c_int8 * size)()
         self._sequence_counts = (ctypes.c_int32 * size)(*[1] * size)
-        self._sequence = ctypes.c_int32(0)
-        self._sequences = (ctypes.POINTER(ctypes.c_int32) * size)(*[ctypes.pointer(self._sequence)] * size)
+        self._numbers = [ctypes.pointer(ctypes.c_int32(number)) for number in range(sequences)]
+        self._sequences = (ctypes.POINTER(ctypes.c_int32) * size)(*self._numbers[:1] * size)
         self._embeddings = np.zeros((size if columns else 0, columns), dtype=np.float32)
         self._struct = lib.llama_batch(
             n_tokens=0,
@@ -42,7 +59,7 @@ class Batch:
     def fill(
         self, tokens: Sequence[int], position: int, rows: int, embeddings: np.ndarray | None = None
     ) -> Any:  # noqa: ANN401  a C struct
-        """The C struct for these tokens from a position on, with rows for the last `rows` of them."""
+        """The C struct for these tokens of the first sequence from a position on, with rows for the last `rows`."""
         count = len(tokens) if embeddings is None else len(embeddings)
         self._tokens[: len(tokens)] = tokens
         along = range(position, position + count)
@@ -53,6 +70,20 @@ class Batch:
         if embeddings is not None:
             self._embeddings[:count] = embeddings
         self._struct.n_tokens = count
+        return self._struct
+
+    def fill_all(self, stretches: Sequence[Stretch], embeddings: np.ndarray | None = None) -> Any:  # noqa: ANN401
+        """The C struct for tokens of several sequences, each in one stretch."""
+        end = 0
+        for sequence, start, tokens, outputs in stretches:
+            begin, end = end, end + len(tokens)
+            self._tokens[begin:end] = tokens
+            self._positions[begin:end] = range(start, start + len(tokens))
+            self._sequences[begin:end] = self._numbers[sequence : sequence + 1] * len(tokens)
+            self._outputs[begin:end] = outputs
+        if embeddings is not None:
+            self._embeddings[:end] = embeddings
+        self._struct.n_tokens = end
         return self._struct
 
 
@@ -94,15 +125,23 @@ def as_floats(rows: np.ndarray, type_: int, width: int) -> np.ndarray:
 class EmbeddingBatch:
     """A batch that holds the embeddings of its tokens."""
 
-    def __init__(self, size: int, table: TokenTable) -> None:
-        self._batch = Batch(size, columns=table.width, tokens=False)
+    def __init__(self, size: int, table: TokenTable, sequences: int = 1) -> None:
+        self._batch = Batch(size, columns=table.width, tokens=False, sequences=sequences)
         self._table = table
 
     def fill(self, tokens: Sequence[int], position: int, rows: int) -> Any:  # noqa: ANN401  a C struct
         """As `Batch.fill`."""
+        return self._batch.fill((), position, rows, self._read(tokens))
+
+    def fill_all(self, stretches: Sequence[Stretch]) -> Any:  # noqa: ANN401  a C struct
+        """As `Batch.fill_all`."""
+        tokens = [token for stretch in stretches for token in stretch.tokens]
+        return self._batch.fill_all(stretches, self._read(tokens))
+
+    def _read(self, tokens: Sequence[int]) -> np.ndarray:
         table = self._table
-        read = as_floats(table.embeddings[np.asarray(tokens)], table.type, table.width)
-        return self._batch.fill((), position, rows, read * np.float32(table.scale))
+        read: np.ndarray = as_floats(table.embeddings[np.asarray(tokens)], table.type, table.width)
+        return read * np.float32(table.scale)
 
 
 class TrimmedRows:

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from localspec.llama.batch import Batch
-from localspec.llama.context import Cache, Context, make_room, params_of
+from localspec.llama.cache import Cache, make_room, params_of
+from localspec.llama.context import Lane
 from localspec.llama.library import lib
 from localspec.llama.model import Model
 from localspec.llama.rows import FullRows, choose_prediction_layer, get_output, rows_at, set_output
@@ -25,7 +26,7 @@ class HeadCache(Cache):
     def __init__(
         self,
         model: Model,
-        target: Context,
+        target: Lane,
         *,
         chunk: int,
         rows: int,
@@ -44,8 +45,14 @@ class HeadCache(Cache):
         if predicts:
             params.ctx_type = lib.LLAMA_CONTEXT_TYPE_MTP
         super().__init__(model, params, target)
+        self._calling = target.calling
         self._last_token = model.vocab.size - 1
         self._rows = FullRows(model.vocab.size, min(model.vocab.size, target.model.vocab.size))
+
+    def run(self, call: Callable[[Any, Any], int], batch: Any, count: int, **options: Any) -> None:  # noqa: ANN401
+        """As `Cache.run`, while no lane of the target decodes."""
+        with self._calling:
+            super().run(call, batch, count, **options)
 
     def cut(self, position: int) -> None:
         """Forget the rows from this position on."""
@@ -71,7 +78,7 @@ CHUNK = 128  # in one call, where there is none
 class HeadContext(HeadCache):
     """A head and its cache: not for two threads at once, nor while its target decodes."""
 
-    def __init__(self, model: Model, target: Context, *, encodes: bool, **options: Any) -> None:  # noqa: ANN401
+    def __init__(self, model: Model, target: Lane, *, encodes: bool, **options: Any) -> None:  # noqa: ANN401
         """`options`: those of HeadCache.
 
         model: the head's file, or the target's own model with a head inside.
@@ -143,7 +150,7 @@ class BlockContext(HeadCache):
     def __init__(
         self,
         model: Model,
-        target: Context,
+        target: Lane,
         *,
         layers: int,
         anchored: bool,

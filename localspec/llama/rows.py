@@ -32,7 +32,7 @@ class FullRows:
     def read(self, context: Any, count: int) -> tuple[np.ndarray, ...]:  # noqa: ANN401  a C pointer
         """Wait for the computation and view its last `count` rows."""
         whole, rows = self._view(_get_logits(context), count)
-        _check_finite(whole[-1])
+        check_finite(whole[-1])
         return rows
 
     def _new_view(self, address: int, count: int) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
@@ -55,7 +55,7 @@ class TopRows:
             raise BackendFailure("llama.cpp returned no candidates", hint="run it on the CPU: --gpu-layers 0")
         ids = _array(_get_top_ids(context, -count), ctypes.c_int32, (count, k), self._vocab_size)
         logits = _array(_get_top_logits(context, -count), ctypes.c_float, (count, k), self._vocab_size)
-        _check_finite(logits[-1])
+        check_finite(logits[-1])
         return [self._row(ids[i], logits[i]) for i in range(count)]
 
     def _row(self, ids: np.ndarray, logits: np.ndarray) -> Candidates:
@@ -74,7 +74,7 @@ def _array(address: int, kind: Any, shape: tuple[int, int], stride: int) -> np.n
     return view
 
 
-def _check_finite(row: np.ndarray) -> None:
+def check_finite(row: np.ndarray) -> None:
     """A broken row has a maximum that is NaN or infinite; -inf for single tokens is legal (masked ones).
 
     The last row stands for its batch: earlier broken rows reach it through the cache. The sampler chain checks every
@@ -88,34 +88,50 @@ def _check_finite(row: np.ndarray) -> None:
 
 
 class TopK:
-    """One chain with one k for the life of a context.
+    """One chain with one k for each sequence and the life of a context.
 
     A change makes llama.cpp plan its memory again, and taking the chain out corrupts the heap on Vulkan devices.
     """
 
-    def __init__(self, k: int, params: Any) -> None:  # noqa: ANN401  a C struct
-        """The context that is made with `params` begins with the chain, so that its memory is planned with it."""
-        self._chain: Any = lib.llama_sampler_chain_init(lib.llama_sampler_chain_default_params())
-        lib.llama_sampler_chain_add(self._chain, lib.llama_sampler_init_top_k(k))
-        # If the context cannot be made, nobody else frees the chain.
-        self._finalizer = weakref.finalize(self, lib.llama_sampler_free, self._chain)
-        self._config = lib.llama_sampler_seq_config(
-            seq_id=0, sampler=ctypes.cast(self._chain, ctypes.c_void_p)
+    def __init__(self, k: int, params: Any, sequences: int = 1) -> None:  # noqa: ANN401  a C struct
+        """The context that is made with `params` begins with a chain for each of its sequences.
+
+        So its memory is planned with them.
+        """
+        self._chains: list[Any] = []
+        # If the context cannot be made, nobody else frees the chains.
+        self._finalizer = weakref.finalize(self, _free_samplers, self._chains)
+        for _ in range(sequences):
+            chain = lib.llama_sampler_chain_init(lib.llama_sampler_chain_default_params())
+            lib.llama_sampler_chain_add(chain, lib.llama_sampler_init_top_k(k))
+            self._chains.append(chain)
+        self._configs = (lib.llama_sampler_seq_config * sequences)(
+            *(
+                lib.llama_sampler_seq_config(seq_id=number, sampler=ctypes.cast(chain, ctypes.c_void_p))
+                for number, chain in enumerate(self._chains)
+            )
         )
-        params.samplers, params.n_samplers = ctypes.pointer(self._config), 1
+        params.samplers, params.n_samplers = self._configs, sequences
 
     def installed_on(self, context: Any) -> bool:  # noqa: ANN401  a C pointer
         """Whether it runs on the device of the context; if not, it is removed."""
         # Only the sampler's name tells.
-        if lib.llama_sampler_name(lib.llama_sampler_chain_get(self._chain, 0)).startswith(b"+"):
+        names = [lib.llama_sampler_name(lib.llama_sampler_chain_get(chain, 0)) for chain in self._chains]
+        if all(name.startswith(b"+") for name in names):
             return True
-        lib.llama_set_sampler(context, 0, None)
+        for number in range(len(self._chains)):
+            lib.llama_set_sampler(context, number, None)
         self.free()
         return False
 
     def free(self) -> None:
-        """Only after the context was freed or told to forget the chain."""
+        """Only after the context was freed or told to forget the chains."""
         self._finalizer()
+
+
+def _free_samplers(chains: Sequence[Any]) -> None:
+    for chain in chains:
+        lib.llama_sampler_free(chain)
 
 
 _POINTER, _BOOL, _U32, _I32 = ctypes.c_void_p, ctypes.c_bool, ctypes.c_uint32, ctypes.c_int32

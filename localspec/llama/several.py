@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from localspec.errors import BadModelFile
-from localspec.llama.context import Cache, params_of
+from localspec.llama.cache import Cache, params_of
 from localspec.llama.library import lib
 from localspec.llama.model import Model
 from localspec.llama.rows import FullRows

@@ -37,16 +37,17 @@ class Checkpoints:
         """Their bytes now."""
         return sum(len(checkpoint.state) for checkpoint in self._kept)
 
-    def restore_newest(self, context: Any) -> int:  # noqa: ANN401  a C pointer
+    def restore_newest(self, context: Any, sequence: int = 0) -> int:  # noqa: ANN401  a C pointer
         """Restore the newest state; returns its length. After a failure this is 0, and the sequence is unusable."""
         newest = self._kept[-1] if self._kept else None
-        return newest.length if newest and restore_state(context, newest.state, _PARTIAL) else 0
+        restored = newest and restore_state(context, newest.state, sequence, flags=_PARTIAL)
+        return newest.length if newest and restored else 0
 
-    def take(self, context: Any, length: int, *, lasting: bool) -> None:  # noqa: ANN401  a C pointer
+    def take(self, context: Any, length: int, sequence: int = 0, *, lasting: bool) -> None:  # noqa: ANN401
         """Add the present state, of `length` tokens; it replaces one that is not lasting."""
         replaced = next((kept.state for kept in self._kept if not kept.lasting), None)
         self._kept = [kept for kept in self._kept if kept.lasting and kept.length < length]
-        state = state_of(context, most_bytes=self._budget, flags=_PARTIAL, into=replaced)
+        state = state_of(context, sequence, most_bytes=self._budget, flags=_PARTIAL, into=replaced)
         if state is None:
             return
         while self.bytes + len(state) > self._budget:
@@ -69,6 +70,7 @@ class Checkpoints:
 
 def state_of(
     context: Any,  # noqa: ANN401  a C pointer
+    sequence: int = 0,
     *,
     most_bytes: int | None = None,
     flags: int = 0,
@@ -78,16 +80,16 @@ def state_of(
 
     An `into` of the right size is reused: fresh memory costs more than the copy.
     """
-    size = lib.llama_state_seq_get_size_ext(context, 0, flags)
+    size = lib.llama_state_seq_get_size_ext(context, sequence, flags)
     if not size or (most_bytes is not None and size > most_bytes):
         return None
     state = into if into is not None and len(into) == size else np.empty(size, dtype=np.uint8)
-    copied = lib.llama_state_seq_get_data_ext(context, _address(state), size, 0, flags)
+    copied = lib.llama_state_seq_get_data_ext(context, _address(state), size, sequence, flags)
     return state if copied == size else None
 
 
-def restore_state(context: Any, state: np.ndarray, flags: int = 0) -> bool:  # noqa: ANN401  a C pointer
-    return bool(lib.llama_state_seq_set_data_ext(context, _address(state), len(state), 0, flags))
+def restore_state(context: Any, state: np.ndarray, sequence: int = 0, *, flags: int = 0) -> bool:  # noqa: ANN401
+    return bool(lib.llama_state_seq_set_data_ext(context, _address(state), len(state), sequence, flags))
 
 
 def _address(state: np.ndarray) -> Any:  # noqa: ANN401  a C pointer
@@ -155,9 +157,10 @@ class SavedTexts:
         tokens: Sequence[int],
         checkpoints: Checkpoints,
         companion: Companion | None,
+        sequence: int = 0,
     ) -> None:
-        """Save the text that the cache holds, if the budget has room for it."""
-        state = state_of(context, most_bytes=self._budget - checkpoints.bytes)
+        """Save the text that a sequence holds, if the budget has room for it."""
+        state = state_of(context, sequence, most_bytes=self._budget - checkpoints.bytes)
         if state is None:
             return
         # A saved text that is a prefix of this one is no longer needed.
@@ -187,11 +190,11 @@ class SavedTexts:
         if self.disk:
             self.disk.measured(tokens, seconds)
 
-    def wants(self, context: Any, tokens: Sequence[int], *, resting: bool) -> bool:  # noqa: ANN401  a C pointer
+    def wants(self, context: Any, tokens: Sequence[int], sequence: int = 0, *, resting: bool) -> bool:  # noqa: ANN401
         """Whether the disk wants the text that the cache holds, or one of those saved."""
         if not (self.disk and self._budget):
             return False
-        size = lib.llama_state_seq_get_size_ext(context, 0, 0)
+        size = lib.llama_state_seq_get_size_ext(context, sequence, 0)
         wants = partial(self.disk.wants, resting=resting)
         return wants(tokens, size) or any(wants(saved.tokens, saved.bytes) for saved in self._saved)
 
@@ -201,6 +204,7 @@ class SavedTexts:
         tokens: Sequence[int],
         checkpoints: Checkpoints,
         companion: Companion | None,
+        sequence: int = 0,
         *,
         resting: bool,
     ) -> None:
@@ -210,9 +214,9 @@ class SavedTexts:
         for saved in self._saved:
             if self.disk.wants(saved.tokens, saved.bytes, resting=resting):
                 self.disk.add(saved)
-        if self.disk.wants(tokens, lib.llama_state_seq_get_size_ext(context, 0, 0), resting=resting):
+        if self.disk.wants(tokens, lib.llama_state_seq_get_size_ext(context, sequence, 0), resting=resting):
             began = perf_counter()
-            if (state := state_of(context, most_bytes=self._budget)) is not None:
+            if (state := state_of(context, sequence, most_bytes=self._budget)) is not None:
                 beside = companion.saved() if companion else None
                 copy = SavedText(list(tokens), state, checkpoints.lasting, beside)
                 self.disk.add(copy, perf_counter() - began)

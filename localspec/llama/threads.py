@@ -9,10 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from time import perf_counter
-from typing import Any
 
 from localspec.errors import BadSetting
-from localspec.llama.library import lib
 
 MOST_THREADS = 512  # GGML_MAX_N_THREADS; beyond it ggml writes past its tables
 _FAST = 0.75  # of the largest capacity that Linux gives a core: Arm's big ones have it, its little ones half
@@ -201,14 +199,12 @@ class Threads:
         """Whether other programs keep the cores busy."""
         return self.contention is not None and self.contention.limit is not None
 
-    def choose(self, context: Any, width: int) -> None:  # noqa: ANN401  a C pointer
-        """Set them for a pass over `width` tokens."""
-        wanted = self.usual
+    def wanted(self, width: int) -> int:
+        """How many a pass over `width` tokens uses."""
+        self.now = self.usual
         if self.contention and not self.fixed:
-            wanted = self.contention.threads(self.usual, width)
-        if wanted != self.now:
-            lib.llama_set_n_threads(context, wanted, wanted)
-            self.now = wanted
+            self.now = self.contention.threads(self.usual, width)
+        return self.now
 
     def learn(self, width: int, seconds: float, processor_seconds: float) -> None:
         """Record the time of the pass."""

@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 
 from localspec.errors import BackendFailure, BadSetting, ContextFull, RollbackUnsupported
-from localspec.llama.context import TOP_K, Context, pipelines
+from localspec.llama.cache import pipelines
+from localspec.llama.context import Context
 from localspec.llama.library import lib
 from localspec.llama.model import Model
+from localspec.llama.shared import TOP_K
 from localspec.measure.compare import width_gap
 from localspec.sampler.passes import Candidates, HiddenRows
 from tests.llama.rows import NEAR, logits_of, row_after
@@ -344,7 +346,7 @@ def test_prompts_go_through_a_pipeline_where_several_gpus_hold_all_layers(gpus, 
 def test_four_chunks_in_one_call_give_the_rows_of_four_calls(context, tokens, monkeypatch):
     text, wants = tokens(150), HiddenRows(layers=(1,), output=True)
     one_by_one = context({"batch_size": 16}, layers=3)
-    monkeypatch.setattr("localspec.llama.context.pipelines", lambda model: True)
+    monkeypatch.setattr("localspec.llama.shared.pipelines", lambda model: True)
     together = context({"batch_size": 16}, layers=3)
     passes = []
     for model in (one_by_one, together):

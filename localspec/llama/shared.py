@@ -1,0 +1,212 @@
+"""A context of llama.cpp that several lanes share: one pass over the weights for the tokens of all of them.
+
+Each lane has a stream of the cache to itself, so its rows are those that it would get alone. llama.cpp reads streams
+in one pass only where they bring equally many tokens: shorter ones are padded, and forget the padding before they
+decode again. Prompts have passes of their own.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from threading import RLock
+from typing import Any, Protocol
+
+import numpy as np
+
+from localspec.algorithm.batcher import Batcher, Part
+from localspec.errors import BadModelFile
+from localspec.gguf.trimmed import TokenTable
+from localspec.health.stopping import Stop, heeding
+from localspec.llama.batch import Batch, EmbeddingBatch, Stretch, TrimmedRows
+from localspec.llama.cache import WIDEST, Cache, make_room, params_of, pipelines
+from localspec.llama.library import lib
+from localspec.llama.model import Model
+from localspec.llama.rows import FullRows, HiddenReader, TopK, TopRows, check_finite
+from localspec.llama.threads import Threads
+from localspec.sampler.passes import Candidates, HiddenRows, Pass
+
+TOP_K = 128  # logits of a row: top-k 40 with penalties over 64 tokens needs 104
+# Tokens. On a CPU a chunk can take seconds and cannot be cancelled; smaller ones are 3 to 5 % slower.
+_GPU_CHUNK, _CPU_CHUNK = 512, 128
+# Chunks in one call where several GPUs share the layers: as many as llama.cpp has copies of buffers.
+_IN_PIPELINE = 4
+
+
+class Reader(Protocol):
+    """A lane as its context sees it."""
+
+    sequence: int
+    threads: Threads
+    stop: Stop | None  # that ends a pass which is the lane's alone
+
+    @property
+    def length(self) -> int: ...
+    def forget_padding(self) -> None: ...
+    def took(self, tokens: Sequence[int], padding: int, seconds: float, threads: int) -> None: ...
+    def recover(self, length: int) -> None: ...
+
+
+Wanted = tuple[Reader, Sequence[int], int]  # the tokens of a lane, and how many rows of the last ones
+
+
+class SharedContext(Cache):
+    """The context of several lanes: for one of them at a time, which decodes for all."""
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        lanes: int,
+        length: int,
+        threads: int | None,
+        batch_size: int | None,
+        rows_max: int,
+        kv_type_k: str,
+        kv_type_v: str,
+        flash_attn: str,
+        snapshots: int,
+        vocabulary: int | None,
+        top_k: bool,
+        table: TokenTable | None,
+    ) -> None:
+        """As Context has it."""
+        if not model.generates_text:
+            raise BadModelFile(f"{model.name} does not generate text", hint="use a model with a decoder only")
+        params = params_of(model, length, threads, kv_type_k, kv_type_v, flash_attn)
+        usual = _GPU_CHUNK if model.gpus else _CPU_CHUNK
+        make_room(params, batch_size or usual, rows_max, _IN_PIPELINE if pipelines(model) else 1, lanes=lanes)
+        params.n_rs_seq = snapshots  # llama.cpp makes it 0 for architectures that cannot
+        known = table.count if table else model.vocab.size
+        self._vocabulary, self._shared = vocabulary or known, min(vocabulary or known, known)
+        output_tokens = table.output_tokens(self._shared) if table else self._shared
+        sampler = None
+        # On the CPU llama.cpp takes 1.5 ms for a row of 128,256 logits and numpy 0.3.
+        if top_k and model.output_on_gpu:
+            # As many more as may belong to tokens that no row holds.
+            size = model.vocab.size
+            sampler = TopK(min(TOP_K + size - output_tokens, size), params, lanes)
+        super().__init__(model, params, sampler)
+        self.calling = RLock()  # held around calls into llama.cpp
+        self.batcher = Batcher(self) if lanes > 1 else None
+        self.lanes: Sequence[Reader] = ()  # that the context has
+        self.capacity //= lanes
+        self.rows_max = rows_max
+        self.snapshots: int = 0 if model.can_roll_back else lib.llama_n_rs_seq(self.handle)
+        self.window: int = 0 if params.swa_full else lib.llama_model_n_swa(model.pointer)
+        size = self.chunk
+        self._batch = EmbeddingBatch(size, table, lanes) if table else Batch(size, sequences=lanes)
+        rows = TopRows if sampler and sampler.installed_on(self.handle) else FullRows
+        read = rows(model.vocab.size, output_tokens)  # the first elements of a row are tokens
+        self._rows = TrimmedRows(read, table.token_ids, TOP_K) if table else read
+        self._hidden: HiddenReader | None = None  # until somebody wants hidden rows
+        model.use_adapters(self.handle)
+
+    @property
+    def memory(self) -> Any:  # noqa: ANN401  a C pointer
+        return self._memory
+
+    def most_tokens(self, lane: int | None) -> int:
+        """How many tokens the next call may have, of a lane if other replies wait for it."""
+        most = self._pace.tokens(self.chunk) if self._pace else self.chunk
+        return most if lane is None or self.batcher is None else self.batcher.prompt_chunk(lane, most)
+
+    def extract(self, wants: HiddenRows) -> None:
+        """Give these hidden rows with every pass; called once, before the first decode."""
+        assert not self._hidden, "a pass has one set of hidden rows"
+        self._hidden = HiddenReader(self.handle, self.model.pointer, wants)
+
+    def forget(self, sequence: int) -> None:
+        """Forget all tokens of a lane."""
+        if self.batcher is None:
+            lib.llama_memory_clear(self._memory, True)
+        else:
+            lib.llama_memory_seq_rm(self._memory, sequence, -1, -1)
+
+    def decode(self, parts: Sequence[Part]) -> Sequence[Pass]:
+        """As `SharedDecoder.decode`."""
+        held = [self.lanes[part.lane].length for part in parts]
+        with self.calling:
+            try:
+                return self._decode(parts)
+            except BaseException:
+                for part, length in zip(parts, held, strict=True):
+                    self.lanes[part.lane].recover(length)
+                raise
+
+    def _decode(self, parts: Sequence[Part]) -> Sequence[Pass]:
+        """Prompts first, one after the other, because a pass overwrites the rows of the pass before."""
+        found, joint = dict[int, Pass](), list[Wanted]()
+        for part in parts:
+            lane, most = self.lanes[part.lane], max(part.rows, WIDEST) if part.rows else 0
+            lead = max(len(part.tokens) - most, 0) if len(parts) > 1 else 0
+            if lead or not part.rows:
+                lead = lead or len(part.tokens)
+                with heeding(lane.stop):
+                    (found[part.lane],) = self.read([(lane, part.tokens[:lead], 0)])
+            if part.rows:
+                joint.append((lane, part.tokens[lead:], part.rows))
+        with heeding(joint[0][0].stop if len(joint) == 1 else None):
+            together = self.read(joint) if joint else ()
+        for (lane, _, _), of_lane in zip(joint, together, strict=True):
+            before = found.get(lane.sequence)
+            found[lane.sequence] = joined([before, of_lane]) if before else of_lane
+        return [found[part.lane] for part in parts]
+
+    def read(self, wanted: Sequence[Wanted]) -> list[Pass]:
+        """One pass over the tokens of these lanes. After a failure they may have read some of them."""
+        width, alone = max(len(tokens) for _, tokens, _ in wanted), len(wanted) == 1
+        starts, paddings = [lane.length for lane, _, _ in wanted], [0] * len(wanted)
+        if self.batcher is None:
+            ((lane, tokens, rows),) = wanted
+            batch = self._batch.fill(self._readable(tokens), starts[0], rows)
+        else:
+            stretches = []
+            for i, (lane, tokens, rows) in enumerate(wanted):
+                lane.forget_padding()
+                paddings[i] = padding = min(width, self.capacity - starts[i]) - len(tokens)
+                padded = [*self._readable(tokens), *[0] * padding]
+                outputs = [0] * (len(tokens) - rows) + [1] * rows + [0] * padding
+                stretches.append(Stretch(lane.sequence, starts[i], padded, outputs))
+            batch = self._batch.fill_all(stretches)
+        count, busy, threads = batch.n_tokens, self.busy_seconds, wanted[0][0].threads
+        self.run(lib.llama_decode, batch, count, threads=threads)
+        seconds = self.busy_seconds - busy
+        for (lane, tokens, _), padding in zip(wanted, paddings, strict=True):
+            lane.took(tokens, padding, seconds, threads.now)
+        hidden = self._hidden.read(count) if self._hidden else None
+        if alone:
+            ((lane, tokens, rows),) = wanted
+            return [Pass(starts[0], tokens, self._rows.read(self.handle, rows) if rows else (), hidden)]
+        return list(self._shares(wanted, starts, paddings, hidden))
+
+    def _shares(
+        self,
+        wanted: Sequence[Wanted],
+        starts: Sequence[int],
+        paddings: Sequence[int],
+        hidden: np.ndarray | None,
+    ) -> Iterator[Pass]:
+        """The lanes' parts of a pass that they shared."""
+        every = self._rows.read(self.handle, sum(rows for _, _, rows in wanted))
+        width, row, token = sum(len(tokens) for _, tokens, _ in wanted) + sum(paddings), 0, 0
+        for (_, tokens, rows), start, padding in zip(wanted, starts, paddings, strict=True):
+            own = every[row : row + rows]
+            check_finite(last.logits if isinstance(last := own[-1], Candidates) else last)
+            shown = None if hidden is None else hidden[token : token + len(tokens)]
+            yield Pass(start, tokens, own, shown, replies=len(wanted), pass_width=width)
+            row, token = row + rows, token + len(tokens) + padding
+
+    def _readable(self, tokens: Sequence[int]) -> Sequence[int]:
+        """The tokens, with others for those that only the target has, control tokens or padding."""
+        if self._vocabulary == self._shared:
+            return tokens
+        return [min(token, self._shared - 1) for token in tokens]
+
+
+def joined(passes: Sequence[Pass]) -> Pass:
+    """One pass in place of several in a row, with the rows of the last."""
+    if len(passes) == 1:
+        return passes[0]
+    tokens = [token for each in passes for token in each.tokens]
+    hidden = [each.hidden for each in passes if each.hidden is not None]
+    whole = np.concatenate(hidden) if hidden else None
+    return replace(passes[-1], start=passes[0].start, tokens=tokens, hidden=whole)

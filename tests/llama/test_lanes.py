@@ -1,0 +1,190 @@
+"""Several lanes in one context of llama.cpp, on real GGUFs: rows, texts, and the number of passes."""
+
+import ctypes
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from localspec.algorithm.batcher import Part
+from localspec.errors import BackendFailure
+from localspec.llama import shared
+from localspec.llama.context import Context
+from localspec.llama.library import lib, symbol
+from localspec.sampler.passes import HiddenRows
+
+SHAPES = {
+    "attention": {},
+    "window": {"architecture": "gemma2", "window": 8, "layers": 4},
+    "hybrid": {"architecture": "qwen35", "layers": 4},
+}
+OPTIONS = {"length": 256, "threads": 1, "snapshots": 3}
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """Counts the graphs that llama.cpp computes in contexts that are made from now on."""
+    outputs, make = [], shared.params_of
+    name_of = symbol("ggml_get_name", ctypes.c_char_p, [ctypes.c_void_p])
+
+    @lib.ggml_backend_sched_eval_callback
+    def look(tensor, ask, _data):
+        if ask and name_of(tensor) == b"result_output":
+            outputs.append(True)
+        return False
+
+    def params_of(*args, **options):
+        params = make(*args, **options)
+        params.cb_eval = look
+        return params
+
+    monkeypatch.setattr(shared, "params_of", params_of)
+    return outputs
+
+
+def together(context, *parts):
+    """The passes of a shared pass over these tokens of each lane, with a row for each, copied."""
+    found = context.shared.decode([Part(i, part, len(part)) for i, part in enumerate(parts)])
+    return [np.array(each.rows) for each in found]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("widths", [(4, 4), (4, 4, 4, 4), (3, 1), (4, 2, 1, 3)])
+def test_lanes_together_get_the_rows_that_each_gets_alone_in_one_pass(load, tokens, counted, shape, widths):
+    model, count = load(**SHAPES[shape]), len(widths)
+    prompts = [tokens(20 + 7 * i, i) for i in range(count)]
+    rounds = [[tokens(width, 100 * i + r) for i, width in enumerate(widths)] for r in range(6)]
+    keep = np.random.default_rng(1).integers(1, np.array(widths) + 1, (6, count)).tolist()
+    alone = []
+    for i, prompt in enumerate(prompts):
+        with Context(model, **OPTIONS) as one:
+            list(one.prefill(prompt))
+            alone.append([])
+            for drafts, kept in zip(rounds, keep, strict=True):
+                padded = drafts[i] + [0] * (max(widths) - widths[i])
+                alone[i].append(np.array(one.decode(padded, len(padded)).rows[: widths[i]]))
+                one.rollback(one.length - len(padded) + kept[i])
+    with Context(model, **OPTIONS, lanes=count) as several:
+        for lane, prompt in zip(several.lanes, prompts, strict=True):
+            list(lane.prefill(prompt))
+        for r, (drafts, kept) in enumerate(zip(rounds, keep, strict=True)):
+            counted.clear()
+            found = together(several, *drafts)
+            assert len(counted) == 1, "one pass over the weights"
+            for i, lane in enumerate(several.lanes):
+                np.testing.assert_array_equal(found[i], alone[i][r])
+                lane.rollback(lane.length - len(drafts[i]) + kept[i])
+
+
+def test_prompts_have_passes_of_their_own(load, tokens, counted):
+    with Context(load(), **OPTIONS, lanes=3) as several:
+        parts = [Part(0, tokens(30), 0), Part(1, tokens(4), 4), Part(2, tokens(4, 1), 4)]
+        counted.clear()
+        found = several.shared.decode(parts)
+        assert len(counted) == 2
+        assert [len(each.rows) for each in found] == [0, 4, 4]
+        assert [lane.tokens for lane in several.lanes] == [part.tokens for part in parts]
+
+
+def test_two_texts_together_get_the_hidden_rows_that_each_gets_alone(load, tokens):
+    texts, wants = [tokens(6), tokens(6, 1)], HiddenRows(layers=(1,), output=True)
+    alone = []
+    for text in texts:
+        with Context(load(layers=3), **OPTIONS) as one:
+            one.extract(wants)
+            alone.append(one.decode(text, 2).hidden)
+    with Context(load(layers=3), **OPTIONS, lanes=2) as several:
+        several.extract(wants)
+        found = several.shared.decode([Part(i, text, 2) for i, text in enumerate(texts)])
+    for each, hidden in zip(found, alone, strict=True):
+        np.testing.assert_array_equal(each.hidden, hidden)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_replies_in_threads_have_the_texts_that_each_has_alone(load, tokens, shape):
+    """Each writes the likeliest tokens; its drafts are mostly wrong, and one reply is longer than the others."""
+
+    def reply(lane, seed):
+        text, random = [*lane.tokens, 5], np.random.default_rng(seed)
+        with lane.running():
+            for _ in range(20 + 10 * seed):
+                draft = random.integers(3, 250, 3).tolist()
+                rows = lane.decode([text[-1], *draft], 4).rows
+                best = [int(row.argmax()) for row in rows]
+                kept = next((i for i, token in enumerate(draft) if token != best[i]), len(draft))
+                text += best[: kept + 1]
+                lane.rollback(len(text) - 1)
+        return text
+
+    prompts = [tokens(20 + 5 * seed, seed) for seed in range(3)]
+    alone = []
+    for seed, prompt in enumerate(prompts):
+        with Context(load(**SHAPES[shape]), **OPTIONS) as one:
+            list(one.prefill(prompt))
+            alone.append(reply(one, seed))
+    with (
+        Context(load(**SHAPES[shape]), **OPTIONS, lanes=3) as several,
+        ThreadPoolExecutor(3) as threads,
+    ):
+        for lane, prompt in zip(several.lanes, prompts, strict=True):
+            list(lane.prefill(prompt))
+        assert list(threads.map(reply, several.lanes, range(3))) == alone
+
+
+def test_a_text_of_one_lane_comes_back_in_another(load, tokens):
+    text = tokens(150, 3)
+    with Context(load(), **OPTIONS | {"length": 512}, lanes=2, saved_bytes=1 << 26) as several:
+        first, second = several.lanes
+        list(first.prefill([*text, *text]))
+        expected = np.array(first.decode([9], 1).rows[0])
+        first.rollback(300)
+        first.recall(tokens(10, 4))
+        second.recall([*text, *text])
+        assert second.tokens == [*text, *text]
+        np.testing.assert_array_equal(second.decode([9], 1).rows[0], expected)
+
+
+def test_a_pass_that_fails_leaves_every_lane_as_it_was(load, tokens, monkeypatch):
+    with Context(load(), **OPTIONS, lanes=2) as several:
+        for lane in several.lanes:
+            list(lane.prefill(tokens(8)))
+        monkeypatch.setattr(
+            shared, "check_finite", lambda row: (_ for _ in ()).throw(BackendFailure("x", hint="y"))
+        )
+        with pytest.raises(BackendFailure):
+            together(several, tokens(3), tokens(3, 1))
+        monkeypatch.undo()
+        assert [lane.tokens for lane in several.lanes] == [tokens(8)] * 2
+        with Context(load(), **OPTIONS) as one:
+            list(one.prefill(tokens(8)))
+            alone = np.array(one.decode(tokens(3), 3).rows)
+        np.testing.assert_array_equal(together(several, tokens(3), tokens(3, 1))[0], alone)
+
+
+def test_a_cancelled_prompt_leaves_the_other_lane_alone(load, tokens):
+    """The one is cancelled again and again while the other writes."""
+    with Context(load(), **OPTIONS, lanes=2) as several:
+        first, second = several.lanes
+        over = threading.Event()
+
+        def cancelled_prompts():
+            while not over.is_set():
+                with second.running():
+                    second.rollback(0)
+                    next(second.prefill(tokens(200)), None)
+
+        beside = threading.Thread(target=cancelled_prompts)
+        beside.start()
+        try:
+            with first.running():
+                list(first.prefill(tokens(10)))
+                rows = []
+                for _ in range(30):
+                    rows.append(np.array(first.decode([7], 1).rows[0]))
+                    first.rollback(10)
+        finally:
+            over.set()
+            beside.join(30)
+        for row in rows:
+            np.testing.assert_array_equal(row, rows[0])
