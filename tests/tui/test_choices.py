@@ -2,7 +2,7 @@
 
 import pytest
 from driving import asked, running
-from localspec.tui.dialogs import ComparisonDialog
+from localspec.tui.dialogs import ComparisonDialog, HelpDialog
 from localspec.tui.widgets.lines import Inspector
 from textual.widgets import Static
 
@@ -24,8 +24,30 @@ async def test_settings_reach_the_engine(tmp_path):
         assert asked(chat)[0].options == wanted
 
 
+async def test_ollamas_commands_set_and_show_the_same_settings(tmp_path):
+    async with running(tmp_path) as chat:
+        for command in ("/set parameter temperature 0.5", "/set num_predict 9", "/set system Be brief."):
+            await chat.type(command)
+        assert chat.state.engine.settings == {"temperature": 0.5, "max_tokens": 9}
+        assert chat.state.conversation.journal.system == "Be brief."
+        await chat.type("/show")
+        await chat.until(lambda: any("temperature 0.5, max_tokens 9" in notice for notice in chat.notices))
+        await chat.type("/?")
+        await chat.until(lambda: isinstance(chat.app.screen, HelpDialog))
+
+
 @pytest.mark.parametrize(
-    "command", ["/temp hot", "/top-p 2", "/seed -1", "/depth many", "/draft maybe", "/nonsense"]
+    "command",
+    [
+        "/set num_ctx 4096",
+        "/set quit now",
+        "/temp hot",
+        "/top-p 2",
+        "/seed -1",
+        "/depth many",
+        "/draft maybe",
+        "/nonsense",
+    ],
 )
 async def test_a_bad_argument_is_refused_with_a_sentence(tmp_path, command):
     async with running(tmp_path) as chat:

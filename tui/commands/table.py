@@ -188,6 +188,25 @@ def _set(chat: Chat, **changes: Any) -> None:  # noqa: ANN401 - options of repli
     chat.refresh_state()
 
 
+async def set_as_ollama(chat: Chat, argument: str) -> None:
+    """`/set parameter num_predict 50` and `/set system ...` are /max-tokens and /system here."""
+    name, _, value = argument.removeprefix("parameter ").strip().partition(" ")
+    name = {"temperature": "temp", "num_predict": "max-tokens"}.get(name, name.replace("_", "-"))
+    settable = {command.name: command for command in COMMANDS if command.area == "sampling"}
+    settable |= {known.name: known for known in COMMANDS if known.name in ("system", "depth")}
+    if name not in settable:
+        raise Refusal(f"/set takes a value and one of {', '.join(settable)}.")
+    await settable[name].run(chat, value.strip())
+
+
+async def show_settings(chat: Chat, _argument: str) -> None:
+    engine, prompt = chat.state.engine, chat.state.conversation.journal.system
+    settings = ", ".join(f"{name} {value}" for name, value in engine.settings.items()) or "all by default"
+    await chat.notice(
+        f"Pair: {engine.pair_name}. Settings: {settings}.", f"System prompt: {prompt or 'none'}"
+    )
+
+
 async def inspector(chat: Chat, _argument: str) -> None:
     shown = not chat.state.preferences.inspector
     chat.state.prefer(inspector=shown)
@@ -286,14 +305,19 @@ COMMANDS: Final = (
             copy, argument="[code [N]]"),
     Command("theme", "program", "Choose colours", lambda chat, name: chat.theme(name), argument="[name]"),
     Command("help", "program", "Keys, commands, and where files live",
-            lambda chat, _: chat.show_help(), "f1", footer="help"),
+            lambda chat, _: chat.show_help(), "f1", footer="help", aliases=("?",)),
     Command("quit", "program", "Leave; the conversation is saved", lambda chat, _: chat.quit(), "ctrl+q",
             aliases=("exit", "bye")),
 )
 # fmt: on
+# Words of Ollama for settings of this chat; no menu lists them.
+FROM_OLLAMA: Final = (
+    Command("set", "sampling", "", set_as_ollama),
+    Command("show", "sampling", "", show_settings),
+)
 
 BUSY: Final = "A reply is running. Esc stops it."
-_TYPED: Final = re.compile(r"/([a-z][a-z-]*)(?:\s+(.*))?$", re.DOTALL)
+_TYPED: Final = re.compile(r"/(\?|[a-z][a-z-]*)(?:\s+(.*))?$", re.DOTALL)
 
 
 def parse(text: str) -> tuple[str, str] | None:
@@ -310,7 +334,7 @@ def matching(start: str) -> tuple[Command, ...]:
 
 def find(name: str) -> Command | None:
     """The command of that name, or the only one that begins so."""
-    exact = [command for command in COMMANDS if name in (command.name, *command.aliases)]
+    exact = [command for command in (*COMMANDS, *FROM_OLLAMA) if name in (command.name, *command.aliases)]
     found = exact or [command for command in COMMANDS if command.begins_with(name)]
     return found[0] if len(found) == 1 else None
 
