@@ -7,16 +7,18 @@ import platform
 import re
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from localspec.cli import CANCELLED
 from localspec.cli.options import add_option
 from localspec.display import DrawnLine, say, say_json
-from localspec.errors import LocalspecError
+from localspec.errors import BackendFailure, LocalspecError
 from localspec.files import program
 from localspec.health.check import check, try_gpu
-from localspec.health.installed import LLAMA_CPP_PYTHON, source_command
+from localspec.health.installed import LLAMA_CPP_PYTHON, missing_device, source_command
 
 if TYPE_CHECKING:
     from localspec.llama.devices import Device
@@ -28,6 +30,14 @@ WHEEL_PYTHONS = ((3, 10), (3, 11), (3, 12))  # the published wheels are for thes
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_option(parser, "rpc")
+    proof = parser.add_argument_group("a page about this machine, to send with a report").add_argument
+    what = (
+        "check and measure the first GPU, or the CPU, with the demo and with PAIR, and print it as Markdown"
+    )
+    proof("--prove", nargs="?", const="", metavar="PAIR", help=what)
+    proof("--on", metavar="DEVICE", help="another device (default: the first GPU)")
+    limit = "about S seconds at most (default: 600); a second call on the same day takes up where it ended"
+    proof("--seconds", type=float, default=600.0, metavar="S", help=limit)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
@@ -53,15 +63,13 @@ def run(arguments: argparse.Namespace) -> int:
             | {"gpu": asdict(gpu) if gpu else None, "install": command}
         )
         return 0
+    if arguments.prove is not None:
+        return prove(arguments, devices, found, rpc or "", backend.system_info)
     kind = "GPU" if backend.supports_gpu else "CPU"
     say(f"llama-cpp-python {backend.binding_version}, llama.cpp {backend.llama_version}, {kind} build")
     say(f"features: {backend.system_info}")
     for device, described in zip(devices, found, strict=True):
-        memory = f"{device.free_bytes / 1e9:.1f} of {device.total_bytes / 1e9:.1f} GB free"
-        state = f"fails: {described['problem']}" if described["problem"] else "works"
-        if died := described["flash_attention_problem"]:
-            state = f"works without flash attention, which ends llama.cpp there ({died})"
-        say(f"{device.kind:<5} {device.name}: {device.description}, {memory}, {state}")
+        say(f"{device.kind:<5} {about(device, described)}")
     if note:
         say(f"\n{note[0].upper()}{note[1:]}")
     if gpu and command:
@@ -70,6 +78,44 @@ def run(arguments: argparse.Namespace) -> int:
     elif not any(device.is_gpu for device in devices):
         say("\nNo GPU was found: models run on the CPU.")
     return 0
+
+
+def about(device: "Device", described: Mapping[str, Any]) -> str:
+    """A device, its memory, and whether it works."""
+    memory = f"{device.free_bytes / 1e9:.1f} of {device.total_bytes / 1e9:.1f} GB free"
+    state = f"fails: {described['problem']}" if described["problem"] else "works"
+    if died := described["flash_attention_problem"]:
+        state = f"works without flash attention, which ends llama.cpp there ({died})"
+    return f"{device.name}: {device.description}, {memory}, {state}"
+
+
+def prove(
+    arguments: argparse.Namespace,
+    devices: Sequence["Device"],
+    found: Sequence[Mapping[str, Any]],
+    rpc: str,
+    features: str,
+) -> int:
+    """Print the page; Ctrl-C prints what is known. Raises BadSetting, BackendFailure."""
+    from localspec.cli.proof import Prover
+    from localspec.measure.summary import this_machine
+
+    names = [device.name for device in devices]
+    first = next((device.name for device in devices if device.is_gpu), "CPU")
+    if (wanted := arguments.on or first) not in names:
+        raise missing_device(wanted, names)
+    device, described = devices[names.index(wanted)], found[names.index(wanted)]
+    if described["problem"]:
+        raise BackendFailure(f"{wanted} does not work: {described['problem']}", hint="try --on CPU")
+    head = f"{this_machine().sentence()}. {features.strip()}"
+    prover, stopped = Prover(device, rpc, arguments.prove, arguments.seconds, head), False
+    try:
+        with DrawnLine(sys.stderr) as line:
+            prover.run(line)
+    except KeyboardInterrupt:
+        stopped = True
+    say(prover.page(), wrap=False)
+    return CANCELLED if stopped else 0
 
 
 def problems_of(device: "Device", stage: DrawnLine) -> dict[str, str | None]:

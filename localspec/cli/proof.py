@@ -1,0 +1,191 @@
+"""`doctor --prove`: what holds on this machine and what it costs, as one page of Markdown that a user can send.
+
+Each part runs in a process of its own (`measure/prove.py`) with a time limit. What is known is kept for the day, so
+that a second call takes up where the first one ended.
+"""
+
+import json
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryFile
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from localspec import demo
+from localspec.cli.commands.demo import DRAFT_SHAPE, SHAPES, bytes_of, free_bytes
+from localspec.display import DrawnLine, note, size_text
+from localspec.errors import BadSetting
+from localspec.files import FileLock, Store
+from localspec.gguf.enlarging import Shape, enlarge
+from localspec.health.trial import describe_exit
+from localspec.measure.prove import Finding, Part
+from localspec.options import cache_dir
+
+if TYPE_CHECKING:
+    from localspec.llama.devices import Device
+
+SECONDS = {"rows": 60.0, "places": 90.0, "verify": 60.0, "prices": 60.0, "speed": 90.0}  # most, of each part
+TITLES = {
+    "rows": "Rows beside those of the CPU",
+    "places": "Models in several places",
+    "verify": "Texts and laws",
+    "prices": "Prices by width",
+    "speed": "Drafting against plain decoding",
+}
+CHILD = (sys.executable, "-P", "-m", "localspec.measure.prove")
+OF_PAIR = ("verify", "prices", "speed")
+WORKING = 0.8  # of a part's time, before it should end by itself
+LEAST_SECONDS = 10.0  # of a part that is still begun
+SHARE = 0.4  # of the free memory, for the enlarged demo
+SLOW_PASS = 0.5  # seconds by the size of the demo: no shape is chosen whose passes would take longer
+WIDE = Shape(2048, 16, 32, 8, 64, 8192, 2560)  # on a GPU
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What one part found."""
+
+    findings: tuple[Finding, ...] = ()
+    cut: str = ""  # why it did not end by itself
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What is known of a machine so far."""
+
+    parts: dict[str, Done] = field(default_factory=dict)
+    about: str = ""  # what the prices and speeds are of
+
+
+class Prover:
+    """Runs the parts one after the other, `seconds` at most together."""
+
+    def __init__(self, device: "Device", rpc: str, pair: str, seconds: float, head: str) -> None:
+        self._device, self._rpc, self._pair, self._head = device.name, rpc, pair, head
+        self._on_gpu, self._free = device.is_gpu, device.free_bytes
+        self._deadline = monotonic() + seconds
+        self._key = {"device": device.name, "rpc": rpc, "pair": pair, "machine": head}  # with the day
+        self._kept = Store(cache_dir() / "proofs")
+        self.proof = self._kept.load(self._key, Proof) or Proof()
+
+    def run(self, line: DrawnLine) -> None:
+        """Find out what is not known yet. Raises BadSetting while another process does so, OSError."""
+        folder = cache_dir() / "proofs" / "models"
+        lock = FileLock(folder.with_suffix(".lock"))
+        if not lock.try_acquire():
+            raise BadSetting("another `localspec doctor --prove` is running", hint="wait for it")
+        try:
+            for name in ("rows", "places", "verify"):
+                if name != "places" or self._on_gpu:
+                    self._part(name, name, {"pair": "demo"}, line)
+            with self._enlarged(folder, line) as load:
+                for name in ("prices", "speed"):
+                    self._part(name, name, load, line)
+            for name in OF_PAIR if self._pair else ():
+                self._part(f"{self._pair}: {name}", name, {"pair": self._pair}, line)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+            lock.release()
+
+    @contextmanager
+    def _enlarged(self, folder: Path, line: DrawnLine) -> Iterator[Mapping[str, Any]]:
+        """The demo enlarged to the cost of an ordinary model, where that is neither too large nor too slow."""
+        shape = self._shape()
+        if shape is None or {"prices", "speed"} <= self.proof.parts.keys():
+            yield {"pair": "demo"}
+            return
+        size = size_text(bytes_of(shape) + bytes_of(DRAFT_SHAPE))
+        note(f"the demo pair is enlarged to {size} in {folder}, until this command ends")
+        line.draw(f"writing {size}")
+        folder.mkdir(parents=True, exist_ok=True)
+        draft = enlarge(demo.draft_path(), folder / "draft.gguf", DRAFT_SHAPE)
+        target = enlarge(demo.target_path(), folder / "target.gguf", shape)
+        self.proof = replace(self.proof, about=f"the demo enlarged to {size}")
+        yield {"target": str(target), "draft": str(draft)}
+        shutil.rmtree(folder)
+
+    def _shape(self) -> Shape | None:
+        """The largest shape that fits, and whose passes are short enough by those of the demo."""
+        found = self.proof.parts.get("rows", Done()).findings
+        seconds = max((each.pass_seconds for each in found), default=0.0)
+        free = min(free_bytes(), shutil.disk_usage(cache_dir()).free, self._free or sys.maxsize)
+        for shape in (WIDE, *SHAPES) if self._on_gpu else SHAPES:
+            times = bytes_of(shape) / demo.target_path().stat().st_size
+            if 0 < seconds * times < SLOW_PASS and bytes_of(shape) < SHARE * free:
+                return shape
+        return None
+
+    def _part(self, key: str, name: str, load: Mapping[str, Any], line: DrawnLine) -> None:
+        if key in self.proof.parts:
+            return
+        seconds = min(SECONDS[name], self._deadline - monotonic())
+        if seconds < LEAST_SECONDS:
+            return
+        part = Part(name, seconds * WORKING, self._device, str(demo.target_path()), dict(load), self._rpc)
+        findings = list[Finding]()
+        cut = "stopped by Ctrl-C"
+        try:
+            cut = self._child(part, seconds, findings, line)
+        finally:
+            parts = {**self.proof.parts, key: Done(tuple(findings), cut)}
+            self.proof = replace(self.proof, parts=parts)
+            if not cut and not any(found.failed for found in findings):  # others are tried again
+                self._kept.save(self._key, self.proof)
+
+    def _child(self, part: Part, seconds: float, findings: list[Finding], line: DrawnLine) -> str:
+        """Run a part and collect its findings as they come; returns why it did not end by itself."""
+        said, deadline, cut = list[str](), monotonic() + seconds, ""
+        command, pipe = [*CHILD, json.dumps(asdict(part))], subprocess.PIPE
+        with (
+            TemporaryFile() as errors,
+            subprocess.Popen(
+                command, stdin=pipe, stdout=pipe, stderr=errors, text=True, encoding="utf-8"
+            ) as child,
+        ):
+            reader = threading.Thread(target=said.extend, args=(child.stdout,), daemon=True)
+            reader.start()
+            try:
+                while reader.is_alive() and not cut:
+                    left = deadline - monotonic()
+                    line.draw(f"{part.name} on {part.device}: {left:.0f} s left at most")
+                    reader.join(min(max(left, 0.0), 1.0))
+                    cut = "" if left > 0 else f"stopped after {seconds:.0f} s"
+            finally:
+                if reader.is_alive():
+                    child.kill()
+                reader.join()
+                findings += [Finding(**json.loads(text)) for text in said if text.startswith("{")]
+            if child.wait() and not cut:
+                errors.seek(0)
+                last = errors.read().decode("utf-8", "replace").strip().rpartition("\n")[2]
+                what = f"It ended with {describe_exit(child.returncode)}. {last}"
+                findings.append(Finding(what.strip(), failed=True))
+        return cut
+
+    def page(self) -> str:
+        """The page in Markdown."""
+        parts, pair = self.proof.parts, self._pair
+        wanted = [*SECONDS, *(f"{pair}: {name}" for name in OF_PAIR if pair)]
+        left_out = [titled(key) for key in wanted if key not in parts and (key != "places" or self._on_gpu)]
+        left_out += [f"the rest of {titled(key)} ({done.cut})" for key, done in parts.items() if done.cut]
+        failed = [titled(key) for key, done in parts.items() if any(each.failed for each in done.findings)]
+        head = (
+            f"**Failed:** {'; '.join(failed) or 'nothing'}. **Left out:** {'; '.join(left_out) or 'nothing'}."
+        )
+        lines = [f"# `localspec doctor --prove` on {self._device}", self._head, head]
+        for key, done in parts.items():
+            about = f" ({self.proof.about})" if key in ("prices", "speed") and self.proof.about else ""
+            lines.append(f"## {titled(key)}{about}")
+            lines += [f"FAILED:\n\n{found.text}" if found.failed else found.text for found in done.findings]
+        return "\n\n".join(lines)
+
+
+def titled(key: str) -> str:
+    pair, _, name = key.rpartition(": ")
+    return f"{pair}: {TITLES[name]}" if pair else TITLES[name]
