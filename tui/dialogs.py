@@ -4,7 +4,7 @@ import asyncio
 import re
 import time
 import webbrowser
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -86,11 +86,18 @@ class Dialog(ModalScreen[Answer]):
 class TextTable(DataTable[Text], Generic[Item]):
     """A row of text for each item, shown as it is: a plain string would be read as markup."""
 
-    def __init__(self, columns: Callable[[Item], Sequence[str]], *heads: str) -> None:
-        """`columns` gives the cells of an item."""
+    def __init__(
+        self,
+        columns: Callable[[Item], Sequence[str]],
+        *heads: str,
+        numbers: Sequence[str] = (),
+        wide: int = 0,
+    ) -> None:
+        """`columns` gives the cells of an item; numbers stand right, the wide column takes what room is left."""
         super().__init__(cursor_type="row", zebra_stripes=True)
         self._columns_of = columns
-        self._heads = heads
+        self._heads = [Text(head, justify="right" if head in numbers else "left") for head in heads]
+        self._wide = wide
         self._items: Sequence[Item] = ()
         self._drawn_width = 0
 
@@ -112,7 +119,14 @@ class TextTable(DataTable[Text], Generic[Item]):
     def _draw(self) -> None:
         self._drawn_width = self.size.width
         cell = partial(Text, no_wrap=True, overflow="ellipsis")
-        rows = [[cell(for_terminal(text)) for text in self._columns_of(item)] for item in self._items]
+        sides = [head.justify for head in self._heads]
+        rows = [
+            [
+                cell(for_terminal(text), justify=side)
+                for text, side in zip(self._columns_of(item), sides, strict=True)
+            ]
+            for item in self._items
+        ]
         cursor = self.cursor_row
         self.clear(columns=True)
         for head, width in zip(self._heads, self._widths(rows), strict=True):
@@ -122,10 +136,41 @@ class TextTable(DataTable[Text], Generic[Item]):
 
     def _widths(self, rows: Sequence[Sequence[Text]]) -> list[int]:
         """Width in cells, without the padding."""
-        columns = zip(map(Text, self._heads), *rows, strict=True)
-        first, *others = (max(cell.cell_len for cell in column) for column in columns)
-        taken = sum(others) + 2 * self.cell_padding * len(self._heads) + self.styles.scrollbar_size_vertical
-        return [max(NARROWEST, min(first, self.size.width - taken)), *others]
+        columns = zip(self._heads, *rows, strict=True)
+        widths = [max(cell.cell_len for cell in column) for column in columns]
+        wide = widths[self._wide]
+        taken = sum(widths) - wide + 2 * self.cell_padding * len(widths) + self.styles.scrollbar_size_vertical
+        widths[self._wide] = max(NARROWEST, min(wide, self.size.width - taken))
+        return widths
+
+
+class ListDialog(Dialog[str], Generic[Item]):
+    """A table with a field above it that finds rows by their words."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("slash", "find", "find")]
+    AUTO_FOCUS = "TextTable"
+    detail = "looking…"
+    table: TextTable[Item]
+
+    def content(self) -> ComposeResult:
+        field = Input(placeholder="words that it holds", compact=True)
+        field.display = False
+        yield field
+        yield self.table
+
+    def action_find(self) -> None:
+        field = self.query_one(Input)
+        field.display = True
+        field.focus()
+
+    @on(Input.Submitted)
+    def _leave_field(self) -> None:
+        self.table.focus()
+
+    def found(self, texts: Iterable[tuple[Item, str]]) -> list[Item]:
+        """The items whose text holds the words that are looked for."""
+        words = self.query_one(Input).value.casefold().split()
+        return [item for item, text in texts if all(word in text.casefold() for word in words)]
 
 
 class ConfirmDialog(Dialog[bool]):
@@ -141,7 +186,7 @@ class ThemeDialog(Dialog[str]):
     """Answers with the name of a theme; tries out each that is highlighted."""
 
     BOX_TITLE = "Theme"
-    KEYS = "↑ ↓ try · ↵ keep · esc leave as it was"
+    KEYS = "↑ ↓ try · ↵ keep · esc back"
 
     def content(self) -> ComposeResult:
         names = sorted(self.app.available_themes)
@@ -284,10 +329,11 @@ def _row(usage: str, key: str, text: str) -> Content:
     return Content.assemble("  ", (f"{usage:<28}", "bold"), f"{key:<5}", text)
 
 
-FITS: Final = {"gpu": "yes", "part": "in part", "cpu": "in RAM", "no": "no"}
+FITS: Final = {"gpu": "on GPU", "part": "partly", "cpu": "on CPU", "no": "no"}
+ASKED_BYTES: Final = 1e9  # a download from here on is asked about
 
 
-class PairsDialog(Dialog[str]):
+class PairsDialog(ListDialog["PairRow"]):
     """Answers with the name of the pair to load; fetching continues when the dialog closes."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -295,16 +341,14 @@ class PairsDialog(Dialog[str]):
         Binding("x", "cancel_pull", "stop pulling"),
     ]
     BOX_TITLE = "Pairs"
-    KEYS = "↵ load, or pull what is not here · p pull · x stop pulling · esc close"
+    KEYS = "↵ load or pull · / find · p pull · x stop · esc close · ★ recommended"
 
     def __init__(self, downloads: Downloads) -> None:
         super().__init__()
         self._downloads = downloads
         self._rows: Sequence[PairRow] | None = None
-        self._table = TextTable(columns, "pair", "size", "memory", "fits", "here", "speed-up")
-
-    def content(self) -> ComposeResult:
-        yield self._table
+        heads = ("pair", "size", "memory", "fits", "here", "use")
+        self.table = TextTable(columns, *heads, numbers=("size", "memory"), wide=-1)
 
     def on_mount(self) -> None:
         self._refresh()
@@ -313,37 +357,47 @@ class PairsDialog(Dialog[str]):
     def _refresh(self) -> None:
         """A pair that was fetched moves up; the cursor stays on its pair, wherever that goes."""
         if self._downloads.rows != self._rows:
-            self._rows, before = self._downloads.rows, self._table.chosen
-            self._table.show(self._rows or ())
-            names = [row.name for row in self._rows or ()]
-            if before is not None and before.name in names:
-                self._table.move_cursor(row=names.index(before.name))
+            self._rows = self._downloads.rows
+            self._show_found()
         self.show_detail(self._detail_now())
+
+    @on(Input.Changed)
+    def _show_found(self) -> None:
+        before = self.table.chosen
+        rows = self.found((row, " ".join(columns(row))) for row in self._rows or ())
+        self.table.show(rows)
+        names = [row.name for row in rows]
+        if before is not None and before.name in names:
+            self.table.move_cursor(row=names.index(before.name))
 
     def _detail_now(self) -> str:
         if self._downloads.progress is not None:
             return pull_status(self._downloads.progress)
         if self._rows is None:
             return "looking…"
-        return pair_detail(row) if (row := self._table.chosen) else "No pairs are known."
+        return pair_detail(row) if (row := self.table.chosen) else "There is no pair of these words."
 
     @on(DataTable.RowSelected)
     def _take(self) -> None:
-        row = self._table.chosen
+        row = self.table.chosen
         if row is not None and row.on_disk:
             self.dismiss(row.name)
         else:
             self.action_pull()
 
-    def action_pull(self) -> None:
-        row = self._table.chosen
+    @work
+    async def action_pull(self) -> None:
+        row = self.table.chosen
         if row is None or row.on_disk:
             return
         if not row.runnable:
             self.notify(f"{row.name} cannot run yet: its kind of draft is unknown.", severity="warning")
         elif self._downloads.progress is not None:
             self.notify("One pair at a time; x stops the running one.")
-        else:
+        elif row.size_bytes < ASKED_BYTES or await self.app.push_screen_wait(
+            ConfirmDialog(f"Fetch {row.name}? {size_text(row.size_bytes)} come from the network.")
+        ):
+            self.show_remark(Content(""))
             self._downloads.pull(row.name)
 
     def action_cancel_pull(self) -> None:
@@ -352,9 +406,9 @@ class PairsDialog(Dialog[str]):
 
 def columns(row: "PairRow") -> tuple[str, ...]:
     fits = FITS[row.fits] if row.runnable else "not yet"
-    speed = f"{row.speedup:.2f}x" if row.speedup else "–"
     here = "yes" if row.on_disk else "–"
-    return row.name, size_text(row.size_bytes), size_text(row.memory_bytes), fits, here, speed
+    name = f"{row.name} ★" if row.recommended else row.name
+    return name, size_text(row.size_bytes), size_text(row.memory_bytes), fits, here, row.use
 
 
 def pair_detail(row: "PairRow") -> str:
@@ -364,17 +418,14 @@ def pair_detail(row: "PairRow") -> str:
     return "\n".join(part for part in (f"{row.use}. {here}", measured, published) if part)
 
 
-class ConversationsDialog(Dialog[str]):
+class ConversationsDialog(ListDialog[Conversation]):
     """Answers with the name of the conversation to open."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("slash", "find", "find"),
         Binding("r", "rename", "rename"),
         Binding("d", "delete", "delete"),
         Binding("e", "export", "export"),
     ]
-    AUTO_FOCUS = "TextTable"
-    detail = "looking…"
     BOX_TITLE = "Conversations"
     KEYS = "↵ open · / find · r rename · e export as Markdown · d delete · esc close"
 
@@ -382,13 +433,7 @@ class ConversationsDialog(Dialog[str]):
         super().__init__()
         self._state = state
         self._texts: list[tuple[Conversation, str]] = []
-        self._table = TextTable(self._columns, "title", "pair", "messages", "age")
-
-    def content(self) -> ComposeResult:
-        field = Input(placeholder="words that it holds", compact=True)
-        field.display = False
-        yield field
-        yield self._table
+        self.table = TextTable(self._columns, "title", "pair", "messages", "age", numbers=("messages", "age"))
 
     async def on_mount(self) -> None:
         await self._fill()
@@ -401,21 +446,11 @@ class ConversationsDialog(Dialog[str]):
 
     @on(Input.Changed)
     def _show_found(self) -> None:
-        words = self.query_one(Input).value.casefold().split()
-        self._table.show([found for found, text in self._texts if all(word in text for word in words)])
-
-    def action_find(self) -> None:
-        field = self.query_one(Input)
-        field.display = True
-        field.focus()
-
-    @on(Input.Submitted)
-    def _leave_field(self) -> None:
-        self._table.focus()
+        self.table.show(self.found(self._texts))
 
     @work
     async def action_rename(self) -> None:
-        conversation = self._table.chosen
+        conversation = self.table.chosen
         if conversation is None:
             return
         title: str | None = await self.app.push_screen_wait(TitleDialog(conversation.title))
@@ -437,10 +472,10 @@ class ConversationsDialog(Dialog[str]):
 
     @on(DataTable.RowSelected)
     def _take(self) -> None:
-        self.dismiss(self._table.chosen.name if self._table.chosen else None)
+        self.dismiss(self.table.chosen.name if self.table.chosen else None)
 
     def action_export(self) -> None:
-        conversation = self._table.chosen
+        conversation = self.table.chosen
         if conversation is None:
             return
         try:
@@ -452,7 +487,7 @@ class ConversationsDialog(Dialog[str]):
 
     @work
     async def action_delete(self) -> None:
-        conversation = self._table.chosen
+        conversation = self.table.chosen
         if conversation is None:
             return
         if self._is_open(conversation):
@@ -487,7 +522,7 @@ class TitleDialog(Dialog[str]):
 
 def _text_of(conversation: Conversation) -> str:
     texts = (conversation.title, conversation.pair, *(message.content for message in conversation.messages))
-    return "\n".join(texts).casefold()
+    return "\n".join(texts)
 
 
 def list_detail(listing: ConversationList) -> str:

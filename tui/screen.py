@@ -130,6 +130,8 @@ class ChatScreen(Screen[None], Chat):
 
     async def notice(self, what: str, hint: str = "", kind: str = "note") -> None:
         """Show a notice in the conversation, above a running reply."""
+        if self.app.screen is not self:  # a dialog hides the conversation
+            self.notify(what, severity="error" if kind == "error" else "information")
         await self.transcript.add(
             NoticeLine(what, hint, kind), before=self._reply_view if self.state.engine.busy else None
         )

@@ -1,7 +1,7 @@
 """Pairs for the chat: a list with this machine's facts about each, and pulls with progress."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from localspec.files import read_numbers, remember_number
@@ -10,6 +10,8 @@ from localspec.models.devices import last_devices
 from localspec.models.inspection import Fit, file_bytes, fit, memory_needed
 from localspec.models.registry import all_pairs, named
 from localspec.options import data_dir
+
+LADDER = ("qwen3-32b+0.6b", "qwen3-14b+0.6b", "qwen3-8b+0.6b", "qwen3-4b+0.6b")  # of docs/which-pair.md
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +27,11 @@ class PairRow:
     fits: Fit
     speedup: float | None = None  # decode speed relative to plain, measured on this machine by a comparison
     published: str = ""  # what others measured
+    recommended: bool = False  # for this machine, to chat
 
 
 def listing() -> tuple[PairRow, ...]:
-    """Every known pair, those on this machine first. Raises BadSetting for a damaged registry."""
+    """Every known pair: on this machine, recommended, then by how it fits. Raises BadSetting for a damaged registry."""
     devices, speedups = last_devices(), measured_speedups()
     rows = [
         PairRow(
@@ -44,7 +47,22 @@ def listing() -> tuple[PairRow, ...]:
         )
         for pair in all_pairs()
     ]
-    return tuple(sorted(rows, key=lambda row: (not row.on_disk, not row.runnable)))
+    best = recommended({row.name: row.fits for row in rows})
+    rows = [replace(row, recommended=row.name == best) for row in rows]
+    fits = list(Fit)
+    return tuple(
+        sorted(
+            rows,
+            key=lambda row: (not row.on_disk, not row.recommended, not row.runnable, fits.index(row.fits)),
+        )
+    )
+
+
+def recommended(fits: Mapping[str, Fit]) -> str:
+    """The largest pair to chat with that a GPU holds; on the CPU, where a large one is slow, the smallest."""
+    held = (name for name in LADDER if fits.get(name) is Fit.GPU)
+    smallest = LADDER[-1] if fits.get(LADDER[-1], Fit.NO) is not Fit.NO else ""
+    return next(held, smallest)
 
 
 def pull(name: str, on_bytes: Callable[[int, int], object], cancelled: Callable[[], bool]) -> None:

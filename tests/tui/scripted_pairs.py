@@ -49,7 +49,10 @@ _PUBLISHED = (
 
 def _row(name: str, use: str, size: float, memory: float, *, runnable: bool) -> PairRow:
     fits = "no" if memory > 48 else "cpu" if memory > 16 else "gpu"
-    return PairRow(name, use, int(size * 1e9), int(memory * 1e9), False, runnable, fits, None, _PUBLISHED)
+    best = name == "llama-3-8b+1b"
+    return PairRow(
+        name, use, int(size * 1e9), int(memory * 1e9), False, runnable, fits, None, _PUBLISHED, best
+    )
 
 
 _ROWS = (

@@ -74,3 +74,12 @@ def test_a_command_is_found_by_the_beginning_of_its_name_when_that_is_unique():
     assert find("t") is None
     assert find("zzz") is None
     assert matching("se")[0].name == "seed"
+
+
+async def test_the_theme_picker_stands_beside_the_reply_that_it_previews(tmp_path):
+    async with running(tmp_path) as chat:
+        await chat.ask("exact some words that the theme is seen on")
+        before = [line[:60] for line in chat.drawn.splitlines() if "some words" in line]
+        await chat.type("/theme")
+        await chat.until(lambda: isinstance(chat.app.screen, ThemeDialog) and "tokyo-night" in chat.drawn)
+        assert [line[:60] for line in chat.drawn.splitlines() if "some words" in line] == before

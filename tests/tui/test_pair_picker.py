@@ -10,6 +10,8 @@ from textual.widgets import DataTable
 
 from localspec.engine.messages import LoadPair
 from localspec.errors import DownloadFailed
+from localspec.models import picker
+from localspec.models.inspection import Fit
 
 
 def row(table, name):
@@ -27,8 +29,10 @@ async def test_the_picker_says_what_is_here_what_fits_and_what_it_brought(tmp_pa
     async with running(tmp_path) as chat:
         await open_pairs(chat)
         table = chat.app.screen.query_one(DataTable)
-        assert row(table, "demo") == ["demo", "5.2 MB", "40.0 MB", "in RAM", "yes", "1.42x"]
+        assert row(table, "demo") == ["demo", "5.2 MB", "40.0 MB", "on CPU", "yes", "try it at once"]
+        assert row(table, "llama-3-8b+1b ★")[0] == table.get_row_at(2)[0].plain
         assert row(table, "llama-3-70b+8b")[3] == "no"
+        assert "measured here: 1.42x plain decoding" in detail(chat)
         assert row(table, "qwen3-8b-eagle3")[3] == "not yet"
 
 
@@ -40,7 +44,7 @@ async def test_keys_and_columns_of_the_picker_are_in_view_whatever_row_is_chosen
             await chat.pilot.press(key)
             await chat.settled()
             assert PairsDialog.KEYS in chat.drawn
-            assert "speed-up" in chat.drawn
+            assert "memory" in chat.drawn
         await chat.until(lambda: "qwen3-8b-eagle3" in chat.drawn)
 
 
@@ -56,7 +60,7 @@ async def test_enter_fetches_a_pair_that_is_not_here_and_the_chat_goes_on(tmp_pa
     gate = Gate(hold_after=3)
     async with running(tmp_path, gate=gate) as chat:
         await open_pairs(chat)
-        await chat.pilot.press("down", "down", "enter")
+        await chat.pilot.press("down", "down", "enter", "y")
         await chat.until(lambda: "20%" in detail(chat))
         await chat.pilot.press("escape")
         gate.opened.set()
@@ -69,7 +73,7 @@ async def test_the_cursor_stays_on_the_pair_that_was_fetched(tmp_path):
     async with running(tmp_path) as chat:
         await open_pairs(chat)
         table = chat.app.screen.query_one(DataTable)
-        await chat.pilot.press(*["down"] * 6, "p")
+        await chat.pilot.press(*["down"] * 6, "p", "y")
         await chat.until(lambda: row(table, "qwen2.5-14b+0.5b")[4] == "yes")
         assert table.get_row_at(table.cursor_row)[0].plain == "qwen2.5-14b+0.5b"
         assert table.cursor_row == 2
@@ -139,7 +143,7 @@ async def test_a_pair_from_the_list_that_no_process_can_load_is_a_notice(tmp_pat
 async def test_a_pull_can_be_stopped(tmp_path):
     async with running(tmp_path, gate=Gate(hold_after=3)) as chat:
         await open_pairs(chat)
-        await chat.pilot.press("down", "down", "p")
+        await chat.pilot.press("down", "down", "p", "y")
         await chat.until(lambda: "fetching" in detail(chat))
         await chat.pilot.press("x")
         await chat.until(lambda: chat.state.downloads.progress is None)
@@ -153,3 +157,63 @@ async def test_a_pair_that_cannot_run_is_not_fetched(tmp_path):
         await chat.until(lambda: chat.remarks)
         assert "cannot run yet" in chat.remarks[0]
         assert chat.state.downloads.progress is None
+
+
+async def test_gigabytes_are_fetched_only_after_a_yes(tmp_path):
+    async with running(tmp_path) as chat:
+        await open_pairs(chat)
+        for answer in ("n", "escape"):
+            await chat.pilot.press("down", "down", "enter")
+            await chat.until(lambda: "Fetch llama-3-8b+1b? 6.1 GB" in chat.drawn)
+            await chat.pilot.press(answer, "ctrl+home")
+        assert not chat.pairs.pulled
+        assert chat.state.downloads.progress is None
+
+
+async def test_a_pull_that_fails_is_told_in_the_picker(tmp_path):
+    async with running(tmp_path) as chat:
+        await open_pairs(chat)
+        chat.pairs.failure = DownloadFailed("the network is gone", hint="try again")
+        await chat.pilot.press("down", "down", "enter", "y")
+        await chat.until(lambda: "the network is gone" in chat.drawn)
+        assert isinstance(chat.app.screen, PairsDialog)
+
+
+async def test_pairs_are_found_by_the_words_of_their_row(tmp_path):
+    async with running(tmp_path) as chat:
+        await open_pairs(chat)
+        table = chat.app.screen.query_one(DataTable)
+        await chat.pilot.press("slash", *"Code 24")
+        await chat.until(lambda: table.row_count == 1)
+        await chat.pilot.press("enter")
+        await chat.until(lambda: "Enter fetches it" in detail(chat))
+        assert table.get_row_at(0)[0].plain == "qwen2.5-coder-32b+0.5b"
+        await chat.pilot.press("slash", *"nothing")
+        await chat.until(lambda: "no pair of these words" in detail(chat))
+
+
+@pytest.mark.parametrize(
+    ("fits", "name"),
+    [
+        (dict.fromkeys(picker.LADDER, Fit.CPU), "qwen3-4b+0.6b"),
+        ({"qwen3-32b+0.6b": Fit.PART, "qwen3-14b+0.6b": Fit.GPU, "qwen3-8b+0.6b": Fit.GPU}, "qwen3-14b+0.6b"),
+        (dict.fromkeys(picker.LADDER, Fit.NO), ""),
+        ({}, ""),
+    ],
+)
+def test_the_recommended_pair_is_the_largest_on_the_gpu_or_the_smallest(fits, name):
+    assert picker.recommended(fits) == name
+
+
+def test_every_recommended_pair_is_known():
+    assert set(picker.LADDER) <= {row.name for row in picker.listing()}
+    assert sum(row.recommended for row in picker.listing()) <= 1
+
+
+async def test_a_small_terminal_shows_several_pairs(tmp_path):
+    async with running(tmp_path, size=(40, 12)) as chat:
+        await open_pairs(chat)
+        await chat.pilot.press("down", "down", "down")
+        await chat.settled()
+        assert "llama-3.2-3b+1b" in chat.drawn or "llama-3-70b+8b" in chat.drawn
+        assert "llama-3-8b+1b" in chat.drawn
