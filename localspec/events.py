@@ -30,6 +30,7 @@ class Stats:
     """The cost of one reply and the gain of speculation, for example `speedup` and `acceptance_rate`."""
 
     cycles: int = 0  # target passes after the prefill
+    replies_in_passes: int = 0  # the replies that shared each of these passes, added up
     emitted: int = 0  # tokens
     drafted: int = 0  # draft tokens proposed
     accepted: int = 0  # draft tokens kept
@@ -89,6 +90,11 @@ class Stats:
     def decode_seconds(self) -> float:
         """From the end of the prefill to the last token: draft, verify and other seconds."""
         return self.draft_seconds + self.verify_seconds + self.other_seconds
+
+    @property
+    def replies_at_once(self) -> float:
+        """The mean number of replies in a target pass, this one included. 1.0 before the first pass."""
+        return self.replies_in_passes / self.cycles if self.cycles else 1.0
 
     @property
     def tokens_per_second(self) -> float:

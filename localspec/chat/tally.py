@@ -21,6 +21,7 @@ class Tally:
     prefill_seconds: float = 0.0
     first_token_seconds: float = 0.0
     cycles: int = 0
+    replies_in_passes: int = 0
     emitted: int = 0
     drafted: int = 0
     accepted: int = 0
@@ -43,6 +44,7 @@ class Tally:
     def add(self, cycle: Cycle) -> None:
         """Count one more cycle."""
         self.cycles += 1
+        self.replies_in_passes += cycle.replies
         self.emitted += len(cycle.tokens)
         self.drafted += cycle.drafted
         self.accepted += cycle.accepted

@@ -79,6 +79,12 @@ class EngineProcess:
         inbox = self._connection.inbox if self._connection else deque()
         return [inbox.popleft() for _ in range(len(inbox))]
 
+    def unload(self) -> None:
+        """Let the process free its memory and end; `start` begins another one."""
+        with self._changing:
+            if self._connection is not None:
+                self._connection.quit()
+
     @property
     def alive(self) -> bool:
         return self._connection is not None and self._connection.process.poll() is None

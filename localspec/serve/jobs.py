@@ -110,9 +110,16 @@ class Job:
 class Jobs:
     """Everything here runs in the event loop; the engine's threads only wake it."""
 
-    def __init__(self, process: EngineProcess, first: LoadPair) -> None:
-        """`process` runs and loads `first` already. Call inside the event loop."""
+    def __init__(
+        self, process: EngineProcess, first: LoadPair, keep_alive_seconds: float | None = None
+    ) -> None:
+        """`process` runs and loads `first` already. Call inside the event loop.
+
+        `keep_alive_seconds` without a request unload the pair; None: nothing does.
+        """
         self.process = process
+        self._keep_alive = self.keep_alive_seconds = keep_alive_seconds  # a request may change the second
+        self._unloading: asyncio.TimerHandle | None = None
         self._waiting: list[Job] = []
         self._head: Job | None = None  # the pair is being loaded for it
         self._running: dict[int, Job] = {}  # by serial
@@ -147,6 +154,16 @@ class Jobs:
         return len(self._waiting)
 
     @property
+    def asleep(self) -> bool:
+        """Whether the pair in `loaded` was unloaded; the next request loads it again."""
+        return self.loaded is not None and self._load is None
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Until the idle pair is unloaded; None: a reply runs, or nothing unloads it."""
+        return self._unloading.when() - self._loop.time() if self._unloading else None
+
+    @property
     def parallel(self) -> int:
         """The number of requests that the engine can answer at once; 1 until it is known."""
         return self.loaded.ready.parallel if self.loaded else 1
@@ -168,12 +185,13 @@ class Jobs:
 
     def ask(self, load: LoadPair, make: MakeQuestion) -> Job:
         """The loaded pair answers beside a reply; a question to another pair is queued. Raises Problem."""
-        if self.loaded is None or self.loaded.load != load:
+        if self.loaded is None or self._load != load:
             return self.submit(load, make)
         require_room(len(self._aside))
         job = Job(self, load, make, background=False, awake=None)
         self._send(job, make)
         self._aside[job.serial] = job
+        self._changed()
         return job
 
     def position(self, job: Job) -> int:
@@ -230,8 +248,24 @@ class Jobs:
         self._changed()
 
     def _changed(self) -> None:
-        """Tell the watcher later and apart: its failure stalls no queue."""
+        """Begin to count idle seconds, or stop. Tell the watcher later and apart: its failure stalls no queue."""
+        if self._unloading is not None:
+            self._unloading.cancel()
+            self._unloading = None
+        busy = self._running or self._head or self._waiting or self._aside
+        if self.keep_alive_seconds is not None and self._load is not None and self.loaded and not busy:
+            self._unloading = self._loop.call_later(self.keep_alive_seconds, self._unload)
         self._loop.call_soon(lambda: self.on_change())
+
+    def keep_alive(self, seconds: float | None) -> None:
+        """Change how long the pair is kept without a request; None: until it is replaced."""
+        self.keep_alive_seconds = seconds
+        self._changed()
+
+    def _unload(self) -> None:
+        self.keep_alive_seconds, self._load = self._keep_alive, None
+        self.process.unload()
+        self._changed()
 
     def _begin(self, job: Job) -> None:
         if job.make is None or not job.wanted:
@@ -289,6 +323,7 @@ class Jobs:
         """Hand a report to the request that it belongs to, unless its client has left."""
         if serial in self._aside:
             self._aside.pop(serial).tell(report)
+            self._changed()
             return
         if serial not in self._running:
             return

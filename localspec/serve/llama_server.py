@@ -13,7 +13,7 @@ import localspec
 from localspec.engine.messages import Answer, Detokenize, Infill, Text, Tokenize, Tokens
 from localspec.errors import BadSetting
 from localspec.events import FinishReason, Kind, Likelihood, Scored
-from localspec.serve.bodies import Fields, cut
+from localspec.serve.bodies import Fields, Problem, cut
 from localspec.serve.http import Done, Interface, Writer, answer, data_line, fields_of
 from localspec.serve.numbers import exposition
 from localspec.serve.openai import entry, prompt_of, prompts_of
@@ -44,7 +44,7 @@ class LlamaServer(Interface):
             "bos_token": description.bos,
             "eos_token": description.eos,
             "build_info": f"localspec {localspec.__version__}",
-            "is_sleeping": False,
+            "is_sleeping": self._jobs.asleep,
             "localspec": {
                 "target": ready.target,
                 "draft": ready.draft,
@@ -54,6 +54,14 @@ class LlamaServer(Interface):
             },
         }
         return answer(found)
+
+    async def slots(self, request: Request) -> Response:
+        """One entry for each reply that can be written at once."""
+        ready, running = self._loaded().ready, self._jobs.running
+        if running >= ready.parallel and request.query_params.get("fail_on_no_slot"):
+            raise Problem(503, "no_slot", "every slot is writing a reply")
+        shared = {"n_ctx": ready.context_length, "speculative": bool(ready.draft)}
+        return answer([{"id": n, **shared, "is_processing": n < running} for n in range(ready.parallel)])
 
     async def completion(self, request: Request) -> Response:
         fields = await fields_of(request)

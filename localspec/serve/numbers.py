@@ -44,6 +44,7 @@ def timings(reply: Reply, notices: Sequence[str]) -> dict[str, Any]:
             "acceptance_rate": round(stats.acceptance_rate, 4),
             "acceptance_by_position": [round(share, 4) for share in stats.acceptance_by_position],
             "cycles": stats.cycles,
+            "replies_at_once": round(stats.replies_at_once, 3),
             "tokens_by_source": {
                 source: getattr(stats, f"from_{source}")
                 for source in ("target", "model", "head", "lookup", "prediction", "grammar")
@@ -125,6 +126,7 @@ def exposition(totals: Totals, *, running: int, waiting: int, restarts: int) -> 
     gauges = {
         "llamacpp:prompt_tokens_seconds": fresh / sums.prefill_seconds if sums.prefill_seconds else 0.0,
         "llamacpp:predicted_tokens_seconds": sums.tokens_per_second,
+        "llamacpp:n_busy_slots_per_decode": sums.replies_at_once,
         "llamacpp:requests_processing": running,
         "llamacpp:requests_deferred": waiting,
         **({"localspec:speedup": speedup.value} if speedup else {}),

@@ -1,12 +1,14 @@
 """Ollama's interface: options in, lines of JSON out."""
 
 import hashlib
+import math
 import os
+import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -42,6 +44,10 @@ _ABOUT_LOADING: Final = (
     "use_mlock", "numa", "penalize_newline",
 )  # fmt: skip
 _NANO: Final = 1_000_000_000
+_NEVER: Final = datetime(2318, 1, 1, tzinfo=UTC)
+_MOST_SECONDS: Final = 10**9  # thirty years
+_UNITS: Final = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001, "": 1.0}
+_DURATION: Final = re.compile(r"(-?)(\d+(?:\.\d+)?|(?:\d+(?:\.\d+)?(?:h|ms|m|s))+)")
 
 
 def error_body(problem: Problem) -> object:
@@ -58,11 +64,12 @@ class Ollama(Interface):
         return answer({"models": [self._model(name) for name in self._pairs.names()]})
 
     async def running(self, request: Request) -> Response:
-        loaded = self._jobs.loaded
-        if loaded is None:
+        loaded, left = self._jobs.loaded, self._jobs.seconds_left
+        if loaded is None or self._jobs.asleep:
             return answer({"models": []})
+        expires = _NEVER if left is None else datetime.now(UTC) + timedelta(seconds=left)
         more = {"context_length": loaded.ready.context_length, "size_vram": 0}
-        model = self._model(loaded.ready.pair, expires_at="2318-01-01T00:00:00Z", **more)
+        model = self._model(loaded.ready.pair, expires_at=written(expires), **more)
         return answer({"models": [model]})
 
     async def show(self, request: Request) -> Response:
@@ -113,14 +120,24 @@ class Ollama(Interface):
 
     async def _reply(self, request: Request, fields: Fields, prompt: Answer | None, name: str) -> Response:
         fields.rest.setdefault("stream", True)
+        keep_alive = fields.rest.pop("keep_alive", None)
+        kept = None if keep_alive is None else kept_seconds(keep_alive)
         options, unknown = options_of(fields)
         asked = self._asked(fields, (prompt,) if prompt else (), options)
         asked = replace(asked, unknown=(*unknown, *asked.unknown))
         writer = LineWriter(asked.chosen.name, name)
+        if prompt is None and kept == 0:
+            if self._jobs.loaded and self._jobs.loaded.load == asked.chosen.load:
+                self._jobs.keep_alive(0)
+            return answer(writer.line(ending={"done": True, "done_reason": "unload"}))
         if prompt is None:  # the client only wants the pair in memory
             await self._loading(request, asked.chosen)
-            return answer(writer.line(ending={"done": True, "done_reason": "load"}))
-        return await self.respond(request, asked, writer)
+            found = answer(writer.line(ending={"done": True, "done_reason": "load"}))
+        else:
+            found = await self.respond(request, asked, writer)
+        if kept is not None:
+            self._jobs.keep_alive(None if kept == math.inf else kept)
+        return found
 
     async def _loading(self, request: Request, chosen: Chosen) -> Loaded:
         """The chosen pair, once it is in memory. Raises Problem."""
@@ -151,9 +168,20 @@ def options_of(fields: Fields) -> tuple[dict[str, Any], tuple[str, ...]]:
     if form:
         options["json_schema"] = {"type": "object"} if form == "json" else form
     options |= tool_options(fields)
-    fields.drop("keep_alive")
     refuse_others(fields)
     return checked(options), inner.unknown()
+
+
+def kept_seconds(given: object) -> float:
+    """Ollama's keep_alive: seconds, or a text as 5m or 1h30m; infinite if it is negative. Raises BadSetting."""
+    if isinstance(given, int | float) and not isinstance(given, bool) and abs(given) < _MOST_SECONDS:
+        return given if given >= 0 else math.inf
+    found = _DURATION.fullmatch(given) if isinstance(given, str) else None
+    if found is None:
+        raise BadSetting(f"keep_alive is {cut(given)}", hint="give seconds, or a text as 5m")
+    parts = re.findall(r"([\d.]+)(h|ms|m|s|)", found[2])
+    seconds = sum(float(number) * _UNITS[unit] for number, unit in parts)
+    return math.inf if found[1] or seconds >= _MOST_SECONDS else seconds
 
 
 def as_openai(messages: list[Any]) -> list[Any]:

@@ -70,7 +70,8 @@ class OpenAI(Interface):
             return {**found, "status": {"value": "unloaded"}}
         length = loaded.ready.context_length
         meta = {"n_ctx": length, "n_vocab": loaded.description.vocabulary_size}
-        return {**found, "status": {"value": "loaded"}, "meta": meta, **dict.fromkeys(CONTEXT_LENGTH, length)}
+        state = "unloaded" if self._jobs.asleep else "loaded"
+        return {**found, "status": {"value": state}, "meta": meta, **dict.fromkeys(CONTEXT_LENGTH, length)}
 
 
 def prompt_of(messages: list[Any]) -> Answer:

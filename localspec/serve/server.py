@@ -42,7 +42,7 @@ _OWN_FILES: Final = 64  # descriptors that the rest of the process needs
 _EXCLUSIVE: Final = -5  # SO_EXCLUSIVEADDRUSE, which Python names on Windows only
 _NO_VECTORS: Final = "localspec makes no embeddings, run an embedding model in another server"
 _NO_PULLS: Final = "`localspec pull` and `localspec rm` manage pairs"
-_NO_SLOTS: Final = "one reply is written at a time, /health and /metrics tell the state"
+_NO_SLOTS: Final = "caches are kept and found without it"
 
 
 class NotLoaded(LocalspecError):
@@ -82,9 +82,10 @@ async def serve(
     *,
     any_model: bool,
     called: str,
+    keep_alive_seconds: float | None,
 ) -> None:
     """Answer until Ctrl-C; `engine` loads `load` already, which the user `called` so. Raises NotLoaded."""
-    jobs = Jobs(engine, load)
+    jobs = Jobs(engine, load, keep_alive_seconds)
     jobs.on_change = lambda: view.changed(jobs)
     jobs.on_reply = view.replied
 
@@ -182,7 +183,8 @@ def routes_of(jobs: Jobs, pairs: Pairs) -> list[Route]:
     of_llama_server = {
         "GET /": greeting,
         "GET /props": llama.props,
-        **dict.fromkeys(("GET /slots", "POST /slots/{id}"), no_slots),
+        "GET /slots": llama.slots,
+        "POST /slots/{id}": no_slots,
         "GET /metrics": llama.metrics,
         "POST /completion": llama.completion,
         "POST /embedding": no_vectors,

@@ -55,7 +55,7 @@ class Process:
     pid = 1
 
     def __init__(self):
-        self.sent, self.starts, self._reports = [], 0, []
+        self.sent, self.starts, self.unloads, self._reports = [], 0, 0, []
         self.on_report = lambda: None
 
     def start(self):
@@ -67,6 +67,9 @@ class Process:
     def drain_numbered(self):
         reports, self._reports = self._reports, []
         return reports
+
+    def unload(self):
+        self.unloads += 1
 
     def close(self):
         pass
@@ -409,3 +412,35 @@ async def test_flex_and_short_replies_of_conversations_are_background(
     flex = body.get("service_tier") == "flex"
     expected = background if prompt.messages else flex
     assert process.sent[-1].options.get("background", False) is expected
+
+
+async def test_an_idle_pair_is_unloaded_and_the_next_request_loads_it_again(process):
+    jobs = Jobs(process, DEMO, keep_alive_seconds=0.02)
+    reply = jobs.submit(DEMO, Answer)
+    await process.say(*READY)
+    question = jobs.ask(DEMO, asked)
+    await process.say((1, FINISHED))
+    await asyncio.sleep(0.05)
+    assert (await reply.next(1), process.unloads, jobs.seconds_left) == (FINISHED, 0, None)
+    await process.say((2, Text("of the question")))
+    assert await question.last() == Text("of the question")
+    assert 0 < jobs.seconds_left <= 0.02
+    await asyncio.sleep(0.05)
+    assert (process.unloads, process.starts, jobs.asleep, jobs.loaded.load) == (1, 0, True, DEMO)
+    for number, make in enumerate((jobs.submit, jobs.ask), 1):
+        make(DEMO, Answer)
+        assert (process.starts, process.sent[-1], jobs.asleep) == (number, DEMO, False)
+        await process.say(*READY)
+        await process.say(FINISHED)
+        await asyncio.sleep(0.05)
+        assert (process.unloads, jobs.asleep) == (number + 1, True)
+
+
+async def test_a_request_changes_how_long_the_pair_is_kept_until_it_is_unloaded(jobs, process):
+    await asyncio.sleep(0.02)
+    assert (process.unloads, jobs.seconds_left) == (0, None)
+    jobs.keep_alive(60)
+    assert jobs.seconds_left > 50
+    jobs.keep_alive(0)
+    await asyncio.sleep(0.02)
+    assert (process.unloads, jobs.keep_alive_seconds) == (1, None)

@@ -4,7 +4,9 @@ import asyncio
 import os
 import random
 import signal
+import time
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 
 import httpx
 import openai
@@ -142,3 +144,44 @@ def test_a_stream_that_the_servers_end_cuts_says_so(tmp_path, sign):
         stop(endpoint)
     log.seek(0)
     assert "Exception" not in log.read()
+
+
+def test_an_idle_pair_is_unloaded_and_loaded_again_for_the_next_request(tmp_path):
+    endpoint = start(tmp_path, "demo", "--keep-alive", "0.002")
+    try:
+        with httpx.Client(base_url=endpoint.url, timeout=60) as http:
+            expected, engine = text_of(http, SHORT), endpoint.engine_pid()
+            for _ in range(2):
+                until(lambda: http.get("/props").json()["is_sleeping"])
+                until(lambda pid=engine: not lives(pid))
+                assert http.get("/api/ps").json() == {"models": []}
+                assert http.get("/health").status_code == 200
+                assert text_of(http, SHORT) == expected
+                engine = endpoint.engine_pid()
+            kept = {"model": "demo", "keep_alive": "1h", "prompt": "Hello", "options": {"num_predict": 1}}
+            assert http.post("/api/generate", json=kept | {"stream": False}).status_code == 200
+            (model,) = http.get("/api/ps").json()["models"]
+            left = datetime.fromisoformat(model["expires_at"]) - datetime.now(UTC)
+            assert timedelta(minutes=59) < left < timedelta(hours=1)
+            assert (
+                http.post("/api/generate", json={"model": "demo", "keep_alive": 0}).json()["done_reason"]
+                == "unload"
+            )
+            until(lambda: not lives(endpoint.engine_pid()))
+    finally:
+        stop(endpoint)
+
+
+def until(true, seconds=30.0):
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def lives(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

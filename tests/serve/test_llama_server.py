@@ -68,9 +68,13 @@ def test_tokens_are_banned_in_llama_servers_own_form(http):
     assert http.post("/completion", json=PROMPT | {"logit_bias": [["x", 1]]}).status_code == 400
 
 
-def test_slots_are_refused_with_what_tells_the_state(http):
-    for answer in (http.get("/slots"), http.post("/slots/0?action=save", json={})):
-        assert (answer.status_code, "/metrics" in answer.text) == (501, True)
+def test_slots_are_told_and_their_caches_are_nobodys_business(http):
+    (slot,) = http.get("/slots").json()
+    assert (slot["id"], slot["is_processing"], slot["speculative"]) == (0, False, True)
+    props = http.get("/props").json()
+    assert (props["total_slots"], props["default_generation_settings"]["n_ctx"]) == (1, slot["n_ctx"])
+    assert http.get("/slots?fail_on_no_slot=1").status_code == 200
+    assert http.post("/slots/0?action=save", json={}).status_code == 501
 
 
 def test_the_probabilities_of_tokens_whole_and_in_a_stream(http):

@@ -1,11 +1,13 @@
 """Ollama's own client against the endpoint."""
 
 import json
+import math
 
 import ollama
 import pytest
 
-from localspec.serve.ollama import as_openai
+from localspec.errors import BadSetting
+from localspec.serve.ollama import as_openai, kept_seconds
 
 QUESTION = [{"role": "user", "content": "What is speculative decoding?"}]
 GREEDY = {"temperature": 0, "num_predict": 24}
@@ -97,3 +99,29 @@ def test_models_have_the_size_and_the_age_of_their_files(client):
     sizes = {model.model: model.size for model in client.list().models}
     assert sizes["demo"] == sizes["demo:target"] > sizes["demo:draft"] > 10**6
     assert all(model.modified_at.year > 2000 for model in client.list().models)
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"),
+    [
+        (30, 30),
+        (0, 0),
+        (0.5, 0.5),
+        ("5m", 300),
+        ("1h30m", 5400),
+        ("250ms", 0.25),
+        ("1.5h", 5400),
+        ("45", 45),
+        (-1, math.inf),
+        ("-1s", math.inf),
+        ("9" * 400, math.inf),
+    ],
+)
+def test_the_time_that_a_model_is_kept_is_read_as_ollama_reads_it(given, seconds):
+    assert kept_seconds(given) == seconds
+
+
+@pytest.mark.parametrize("given", ["", "m", "5 minutes", "5m3", True, [], 10**400, "1d"])
+def test_another_time_is_refused(given):
+    with pytest.raises(BadSetting, match="keep_alive is"):
+        kept_seconds(given)

@@ -38,6 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_option(
         group, "parallel", default="auto", help="replies at once (default: 2 on a GPU with room, else 1)"
     )
+    minutes = "unload the pair after N minutes without a request (default: never)"
+    add("--keep-alive", type=float, metavar="N", help=minutes)
     add("--host", default="127.0.0.1", metavar="ADDRESS", help="default: 127.0.0.1")
     add("--port", type=int, default=8080, metavar="N", help="default: 8080; 0 takes a free one")
     add("--api-key", metavar="KEY", help=f"the key that requests need; {KEY_VARIABLE} keeps it out of `ps`")
@@ -52,6 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
     key = arguments.api_key if arguments.api_key is not None else os.environ.get(KEY_VARIABLE, "")
     check_address(arguments.host, arguments.port, key)
     check_guests(arguments.allow_host, arguments.allow_origin, key)
+    seconds = keep_alive_seconds(arguments.keep_alive)
     load = load_request(arguments)
     from localspec.engine.client import EngineProcess
 
@@ -68,6 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
         hosts = frozenset(name.lower() for name in arguments.allow_host)
         origins = frozenset(origin.lower().removesuffix("/") for origin in arguments.allow_origin)
         called = {"any_model": arguments.any_model, "called": arguments.target or pair_of(arguments) or ""}
+        called["keep_alive_seconds"] = seconds
         with (
             DrawnLine(sys.stderr) as line,
             listener(arguments.host, arguments.port) as listening,
@@ -78,6 +82,15 @@ def run(arguments: argparse.Namespace) -> int:
     finally:
         engine.close()
     return 0
+
+
+def keep_alive_seconds(minutes: float | None) -> float | None:
+    """Raises WrongUsage for a number that no clock can count."""
+    if minutes is not None and not 0 <= minutes < 10**7:
+        raise WrongUsage(
+            f"--keep-alive is {minutes:g}", hint="give minutes, or leave it out to keep the pair"
+        )
+    return None if minutes is None else minutes * 60
 
 
 def check_address(host: str, port: int, key: str) -> None:
@@ -154,7 +167,7 @@ class TerminalLog:
     def _log(self, text: str, to: TextIO | None = None) -> None:
         with suppress(OSError, OutputFailed):
             self._line.clear()
-            say(text, to=sys.stderr if to is None else to)
+            say(text, to=sys.stderr if to is None else to, wrap=False)  # rows are wider than some terminals
             self._line.draw(self._drawn)
 
 
@@ -183,6 +196,7 @@ def summary(reply: Reply) -> str:
     stats = reply.stats
     read = stats.prompt_tokens - stats.reused_tokens
     plain = f"{stats.speedup.value:.2f}x plain, " if stats.speedup else ""
+    plain += f"{stats.replies_at_once:.1f} replies at once, " if stats.replies_at_once > 1 else ""
     return (
         f"{stats.emitted} tokens, {stats.tokens_per_second:.0f} tokens/s, {stats.mean_accepted_length:.1f} a pass, "
         f"{plain}prompt {stats.prompt_tokens}, {read} read in {stats.prefill_seconds * 1000:.0f} ms "
@@ -194,7 +208,9 @@ def status_of(jobs: "Jobs") -> str:
     """The queue, and all replies together."""
     sums, judged = jobs.totals.sums, jobs.totals.judged
     state = f"{jobs.running} replying" if jobs.running else "idle"
-    if jobs.loaded is None:
+    if jobs.asleep:
+        state = "unloaded"
+    elif jobs.loaded is None:
         state = jobs.stage or "loading"
     parts = [state, f"{jobs.waiting} waiting", f"{jobs.totals.replies} answered"]
     if sums.emitted:
