@@ -267,10 +267,20 @@ class DepthControl:
         if self._seconds and self._tokens / self._seconds < 1 / plain:
             drafting = self._tokens / self._seconds
             why = f"lately about {drafting:.1f} tokens/s with it against {1 / plain:.1f} without"
-        share = self.seconds(1) / plain
+        found, tokens, kept = list[tuple[float, float, float]](), 1.0, 1.0
+        for depth in range(1, self.depths[-1] + 1):
+            kept *= self.chances.ahead(depth - 1)
+            tokens += kept
+            if depth in self.depths:
+                check = self.costs.verify(depth + 1) / plain
+                found.append((tokens, check + self.seconds(depth) / plain, check))
+        tokens, steps, check = max(found, key=lambda each: each[0] / each[1])
+        why = f"Drafting is off: {why}."
+        if tokens > steps:  # as expected, but the measured cycles took longer
+            return why
         return (
-            f"Drafting is off: {why}. The target keeps {self.chances.ahead(0):.0%} of the draft's tokens, "
-            f"and each costs {share:.0%} of a plain step."
+            f"{why} At best, a cycle takes the time of {steps:.2f} plain steps ({check:.2f} to check the "
+            f"draft) and writes {tokens:.2f} tokens."
         )
 
     def _sane(self, seconds: float, width: int, runs: int) -> float:
