@@ -35,6 +35,7 @@ _GONE = {
 }
 _SWITCHES = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 MOST_LOGPROBS = 20  # other tokens told for each
+_MODELS = "the model's own, else {}"
 MOST_DEPTH = 32  # draft tokens in a cycle
 MOST_PARALLEL = 8  # replies at once
 
@@ -53,6 +54,12 @@ class Option:
     config: str | None = None  # its name in config.toml; "" is the same, None: it is not there
     kind: type | None = None  # bool, int, float or str; None: the reader checks the value
     choices: tuple[str, ...] = ()  # beside numbers, or alone
+    default: str = ""  # what counts without a value, in words
+
+    @property
+    def about(self) -> str:
+        """The help and the default."""
+        return f"{self.help} (default: {self.default})" if self.default else self.help
 
     @property
     def expected(self) -> str:
@@ -93,53 +100,114 @@ class LoadOptions(TypedDict, total=False):
     """How to load the models; missing values come from config.toml and LOCALSPEC_*, then from the memory plan."""
 
     context_length: Annotated[
-        Whole, Option("context length in tokens", "N", least=16, flags=("--context",), config="context")
+        Whole,
+        Option(
+            "context length in tokens",
+            "N",
+            least=16,
+            flags=("--context",),
+            config="context",
+            default="at most 8,192, as memory allows",
+        ),
     ]
-    gpu_layers: Annotated[Whole, Option("target layers on the GPU (default: all)", "N", least=0, config="")]
+    gpu_layers: Annotated[
+        Whole, Option("target layers on the GPU", "N", least=0, config="", default="all that fit")
+    ]
     kv_type: Annotated[
         Text,
-        Option("type of the target's KV cache (default: f16); another changes the text", "TYPE", config=""),
+        Option("type of the target's KV cache; another changes the text", "TYPE", config="", default="f16"),
     ]
     device: Annotated[
-        Text, Option("devices of the target; `localspec doctor` lists them", "DEVICE[,...]", config="")
+        Text,
+        Option(
+            "devices of the target; `localspec doctor` lists them",
+            "DEVICE[,...]",
+            config="",
+            default="the GPUs, else the CPU",
+        ),
     ]
-    split: Annotated[Text, Option("how several GPUs share the target's layers", "X,Y", config="")]
-    cpu_moe: Annotated[Whole, Option("keep the experts of N layers on the CPU", "N", least=0, config="")]
-    draft_device: Annotated[Text, Option("device of the draft (default: the target's)", "DEVICE", config="")]
+    split: Annotated[
+        Text, Option("how several GPUs share the target's layers", "X,Y", config="", default="by free memory")
+    ]
+    cpu_moe: Annotated[
+        Whole,
+        Option("keep the experts of N layers on the CPU", "N", least=0, config="", default="as memory needs"),
+    ]
+    draft_device: Annotated[Text, Option("device of the draft", "DEVICE", config="", default="the target's")]
     flash_attn: Annotated[
         Literal["on", "off", "auto"] | None,
-        Option("flash attention: on, off, or auto (default), on where supported", "MODE", config=""),
+        Option("flash attention: on, off, or auto, on where supported", "MODE", config="", default="auto"),
     ]
     ignore_memory: Annotated[
-        Switch, Option("load the models even if they do not fit by the memory plan", "", config="")
+        Switch,
+        Option("load the models even if they do not fit by the memory plan", "", config="", default="no"),
     ]
-    rpc: Annotated[Text, Option("llama.cpp RPC servers whose devices to use", "HOST:PORT[,...]", config="")]
-    lora: Annotated[Text, Option("a LoRA adapter of the target", "FILE[:SCALE]", repeats=True, config="")]
-    threads: Annotated[Whole, Option("CPU threads (default: fast physical cores)", "N", least=1, config="")]
-    mmap: Annotated[Switch, Option("map files into memory, or read them", "", config="")]
+    rpc: Annotated[
+        Text,
+        Option("llama.cpp RPC servers whose devices to use", "HOST:PORT[,...]", config="", default="none"),
+    ]
+    lora: Annotated[
+        Text, Option("a LoRA adapter of the target", "FILE[:SCALE]", repeats=True, config="", default="none")
+    ]
+    threads: Annotated[
+        Whole, Option("CPU threads", "N", least=1, config="", default="the fast physical cores")
+    ]
+    mmap: Annotated[
+        Switch, Option("map files into memory, or read them", "", config="", default="map, as llama.cpp does")
+    ]
     # auto: two where the target is on a GPU with room for them
     parallel: Annotated[
         int | Literal["auto"] | None, Option("replies at once, or auto", "N", least=1, most=MOST_PARALLEL)
     ]
     cache_gb: Annotated[
-        Number, Option("gigabytes on disk for caches of earlier texts; 0: none", least=0, config="")
+        Number,
+        Option(
+            "gigabytes on disk for caches of earlier texts; 0: none",
+            least=0,
+            config="",
+            default="8",
+        ),
     ]
-    cache_folder: Annotated[Text, Option("the folder of these caches", config="")]
-    remember_logits: Annotated[Switch, Option("keep what the target found likely, to fit drafts", config="")]
+    cache_folder: Annotated[Text, Option("the folder of these caches", config="", default="the cache folder")]
+    remember_logits: Annotated[
+        Switch, Option("keep what the target found likely, to fit drafts", config="", default="no")
+    ]
 
 
 class ReplyOptions(TypedDict, total=False):
     """Keyword arguments of `run`, `stream` and `complete`; missing values take the model's defaults."""
 
-    temperature: Annotated[Number, Option("0 always takes the likeliest token", "T", least=0, config="")]
-    top_k: Annotated[Whole, Option("keep the K likeliest tokens; 0 keeps all", "K", least=0, config="")]
+    temperature: Annotated[
+        Number,
+        Option("0 always takes the likeliest token", "T", least=0, config="", default=_MODELS.format("0.8")),
+    ]
+    top_k: Annotated[
+        Whole,
+        Option(
+            "keep the K likeliest tokens; 0 keeps all", "K", least=0, config="", default=_MODELS.format("40")
+        ),
+    ]
     top_p: Annotated[
         Number,
-        Option("keep the likeliest tokens that add up to P; 1 keeps all", "P", least=0, most=1, config=""),
+        Option(
+            "keep the likeliest tokens that add up to P; 1 keeps all",
+            "P",
+            least=0,
+            most=1,
+            config="",
+            default=_MODELS.format("0.95"),
+        ),
     ]
     min_p: Annotated[
         Number,
-        Option("drop tokens below P times the likeliest one; 0 drops none", "P", least=0, most=1, config=""),
+        Option(
+            "drop tokens below P times the likeliest one; 0 drops none",
+            "P",
+            least=0,
+            most=1,
+            config="",
+            default=_MODELS.format("0.05"),
+        ),
     ]
     repeat_penalty: Annotated[
         Number, Option("above 1 discourages repetition; 1 is off", "X", least=0, above=True)
@@ -149,19 +217,34 @@ class ReplyOptions(TypedDict, total=False):
     frequency_penalty: Annotated[Number, Option("penalty for each earlier occurrence of a token", "X")]
     logit_bias: Annotated[Mapping[int, float] | None, Option("added to the logits of tokens; -inf bans one")]
     # None: fresh randomness, even with a configured seed; the reply has the seed
-    seed: Annotated[Whole, Option("repeats a run on this machine", "N", least=0, most=2**64 - 1, config="")]
-    rule: Annotated[Rule, Option("auto (default), greedy, block or coupled", "RULE", config="")]
+    seed: Annotated[
+        Whole,
+        Option(
+            "repeats a run on this machine", "N", least=0, most=2**64 - 1, config="", default="a random one"
+        ),
+    ]
+    rule: Annotated[Rule, Option("auto, greedy, block or coupled", "RULE", config="", default="auto")]
     # None: until the model ends, or the context is full; 0 only reads the prompt
     max_tokens: Annotated[
-        Whole, Option("end the reply after N tokens", "N", least=0, flags=("-n", "--max-tokens"), config="")
+        Whole,
+        Option(
+            "end the reply after N tokens",
+            "N",
+            least=0,
+            flags=("-n", "--max-tokens"),
+            config="",
+            default="no limit",
+        ),
     ]
     stop: Annotated[str | Sequence[str] | None, Option("end the reply before TEXT", "TEXT", repeats=True)]
     depth: Annotated[
         int | Literal["auto"] | None,
-        Option("draft tokens in a cycle, or auto (default)", "N", least=0, most=MOST_DEPTH, config=""),
+        Option("draft tokens in a cycle, or auto", "N", least=0, most=MOST_DEPTH, config="", default="auto"),
     ]
     speculate: Annotated[bool, Option("False: plain decoding")]
-    system: Annotated[Text, Option("the system message", "TEXT", flags=("-s", "--system"), config="")]
+    system: Annotated[
+        Text, Option("the system message", "TEXT", flags=("-s", "--system"), config="", default="none")
+    ]
     think: Annotated[Switch, Option("let a thinking model think, or ask for the answer at once", "")]
     template_arguments: Annotated[Mapping[str, Any] | None, Option("extra variables for the chat template")]
     overflow: Annotated[Literal["trim", "error"], Option("when the conversation outgrows the context")]
@@ -201,7 +284,11 @@ def _typed(hint: Any, option: Option) -> Option:  # noqa: ANN401  a type
 
 
 LOAD, REPLY = _declared(LoadOptions), _declared(ReplyOptions)
-OPTIONS = {"pair": Option("the pair where none is named", config="", kind=str)} | LOAD | REPLY
+OPTIONS = (
+    {"pair": Option("the pair where none is named", config="", kind=str, default="the one used last")}
+    | LOAD
+    | REPLY
+)
 SETTINGS = {option.config or name: name for name, option in OPTIONS.items() if option.config is not None}
 
 
@@ -215,7 +302,7 @@ def check(name: str, value: object, *, called: str = "", hint: str = "") -> None
         shown = text if len(text) <= 80 else f"{text[:77]}..."
         raise BadSetting(
             f"{called or name} is {shown}, not {option.expected}",
-            hint=GONE_RULES.get(str(value), hint) or f"{name}: {option.help}",
+            hint=GONE_RULES.get(str(value), hint) or f"{name}: {option.about}",
         )
 
 

@@ -384,7 +384,7 @@ class ChatScreen(Screen[None], Chat):
         command = table.find(name or "")
         if command is None:
             return
-        if run and (not command.argument or self.prompt.text == f"/{command.name}"):
+        if run and (not command.argument or self.prompt.text[1:] in (command.name, *command.aliases)):
             self.prompt.clear()
             await table.run(self, command.name)
         else:

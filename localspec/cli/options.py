@@ -56,13 +56,13 @@ def add_option(group: Group, name: str, **changes: Any) -> None:  # noqa: ANN401
     if option.metavar is None:
         return
     flags = option.flags or (f"--{name.replace('_', '-')}",)
-    about: dict[str, Any] = {"dest": name, "help": option.help}
+    about: dict[str, Any] = {"dest": name, "help": option.about}
     if option.kind is bool:
         about["action"] = argparse.BooleanOptionalAction
     else:
         about |= {"metavar": option.metavar, "type": partial(_read, option)}
     if option.repeats:
-        about |= {"action": "append", "help": f"{option.help}; may be repeated"}
+        about |= {"action": "append", "help": f"{option.about}; may be repeated"}
     if option.kind is str and option.choices:
         about["choices"] = option.choices
     group.add_argument(*flags, **about | changes)

@@ -4,6 +4,7 @@ import pytest
 from driving import asked, running
 from localspec.tui.dialogs import ComparisonDialog, HelpDialog
 from localspec.tui.widgets.lines import Inspector
+from localspec.tui.widgets.prompt import Completion
 from textual.widgets import Static
 
 
@@ -89,3 +90,20 @@ async def test_the_inspector_shows_positions_lengths_cycles_and_the_last_proposa
         assert "The last guess, kept or not" in text
         assert "✓" in text or "✗" in text
         assert "mean" in text
+
+
+async def test_an_option_that_is_not_set_is_shown_with_its_default(tmp_path):
+    async with running(tmp_path) as chat:
+        await chat.type("/temp")
+        await chat.until(lambda: chat.remarks)
+        assert chat.remarks == ["temperature is the model's own, else 0.8 (default)."]
+
+
+async def test_an_alias_runs_with_one_enter(tmp_path):
+    async with running(tmp_path) as chat:
+        await chat.pilot.press(*"/save")
+        await chat.until(lambda: chat.screen.query_one(Completion).has_class("-open"))
+        await chat.pilot.press("enter")
+        await chat.until(lambda: chat.remarks)
+        assert chat.remarks == ["There is nothing to export yet."]
+        assert chat.screen.prompt.text == ""

@@ -7,6 +7,8 @@ from driving import asked, running
 from localspec.tui.state import clipboard, mentions
 from localspec.tui.widgets.prompt import Completion
 
+from localspec.errors import BadSetting
+
 
 @pytest.fixture
 def files(tmp_path, monkeypatch):
@@ -24,10 +26,27 @@ def test_a_mentioned_file_goes_along(files, text):
 
 
 @pytest.mark.parametrize(
-    "text", ["mail me@src/a.py", "@nobody", "@src", "@~nobody/x", "a @ b", '@"', "@" + "x" * 5000]
+    "text",
+    [
+        "mail me@src/a.py",
+        "@nobody",
+        "@src",
+        "@~nobody/x",
+        "a @ b",
+        '@"',
+        "@" + "x" * 5000,
+        "@app.route",
+        "@a/b",
+    ],
 )
 def test_what_is_no_file_is_only_text(files, text):
     assert mentions.with_mentioned(text) == text
+
+
+@pytest.mark.parametrize("text", ["see @nofile.txt", 'see @"no such.md", please', "@src/b.py?"])
+def test_a_file_that_is_missing_stops_the_message(files, text):
+    with pytest.raises(BadSetting, match=r"there is no file (nofile\.txt|no such\.md|src/b\.py)"):
+        mentions.with_mentioned(text)
 
 
 def test_files_are_offered_by_the_beginning_of_their_path(files):

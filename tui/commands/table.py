@@ -171,8 +171,8 @@ async def set_value(chat: Chat, argument: str, *, field: str, unset: str = "defa
     if argument:
         _set(chat, **{field: None if argument in (unset, "default") else _read(field, label, argument)})
     value = chat.state.engine.settings.get(field)
-    shown = unset if value is None else f"{value:g}" if isinstance(value, float) else value
-    chat.notify(f"{label} is {shown}.")
+    shown = f"{value:g}" if isinstance(value, float) else value
+    chat.notify(f"{label} is {f'{REPLY[field].default} (default)' if value is None else shown}.")
 
 
 def _read(field: str, label: str, text: str) -> Any:  # noqa: ANN401 - of the field

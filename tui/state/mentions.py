@@ -12,10 +12,13 @@ MOST_OFFERED: Final = 50
 _MENTION: Final = re.compile(r'(?<!\S)@(?:"(?P<quoted>[^"\n]+)"|(?P<plain>\S+))')
 _TYPING: Final = re.compile(r'(?:^|\s)@(?P<start>"[^"\n]*|[^\s"]*)$')
 _AFTER_A_WORD: Final = ".,;:!?)]}'"
+_A_FILE: Final = re.compile(  # other words with dots are code, for example @app.route
+    r".*\.(c|cc|cfg|cpp|css|csv|go|h|html|ini|java|js|json|log|md|pdf|png|py|rs|rst|sh|sql|tex|toml|ts|txt|xml|ya?ml)"
+)
 
 
 def with_mentioned(text: str) -> str:
-    """The message and the files that it mentions. Raises BadSetting for a file that is no text."""
+    """The message and the files that it mentions. Raises BadSetting for a file that is missing or no text."""
     return with_files(text, dict.fromkeys(_files(text)))
 
 
@@ -56,3 +59,6 @@ def _files(text: str) -> Iterator[Path]:
                     break
             except (OSError, ValueError, BadSetting):
                 continue
+        else:
+            if _A_FILE.fullmatch(word):
+                raise BadSetting(f"there is no file {word}", hint="correct the path, or leave out the @")

@@ -35,11 +35,19 @@ def run(arguments: argparse.Namespace) -> int:
         folders = {name: str(path) for name, path in paths.items()}
         say_json({"settings": values, "paths": folders, "environment": _environment()}, indent=2)
         return 0
-    shown = {n: f"{json.dumps(found.value)}  {found.source}" if found else "-" for n, found in rows.items()}
+    shown = {
+        name: f"{json.dumps(found.value)}  {found.source}" if found else f"{default_of(name)}  (default)"
+        for name, found in rows.items()
+    }
     folders = {name: f"{path}{'' if path.exists() else '  (not there yet)'}" for name, path in paths.items()}
     blocks = (shown, folders, _environment())
     say("\n\n".join("\n".join(f"{name:<17} {text}" for name, text in block.items()) for block in blocks))
     return 0
+
+
+def default_of(setting: str) -> str:
+    """What counts while a setting is not set, in words."""
+    return options.OPTIONS[options.SETTINGS[setting]].default
 
 
 def _paths() -> dict[str, Path]:
