@@ -144,6 +144,7 @@ ROOMS = {
     "engine": {
         "algorithm",
         "api",
+        "caches",
         "chat",
         "display",
         "errors",

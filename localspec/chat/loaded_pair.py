@@ -1,11 +1,13 @@
 """A loaded pair, for conversations; `localspec.models.load` makes it."""
 
+import atexit
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
+from weakref import ref
 
 from localspec.algorithm.protocols import Decoder, Drafter, Rule, Strategy, Vocabulary
 from localspec.chat.logits import LogitLog
@@ -71,6 +73,8 @@ class Lanes:
         self._stores = stores
         self._rest: threading.Timer | None = None  # until texts are copied, after the last reply
         self._storing = threading.Lock()
+        if stores:
+            atexit.register(_close, ref(self))
 
     @contextmanager
     def claimed(self, prompt: Sequence[int], cancelled: Callable[[], bool]) -> Iterator[Lane | None]:
@@ -100,9 +104,8 @@ class Lanes:
         finally:
             self._give_back(taken)
 
-    @property
     def unsaved(self) -> bool:
-        """Whether a text is worth storing that is not on the disk yet."""
+        """Whether a text is worth storing that is not on the disk yet. No reply runs any more."""
         return self._stores and any(lane.target.wants_storing() for lane in self.all)
 
     def close(self) -> None:
@@ -116,7 +119,11 @@ class Lanes:
 
     def _begin_rest(self) -> None:
         """Store texts if no reply begins soon."""
-        if self._stores:
+        with self._changed:
+            if self._rest:
+                self._rest.cancel()
+            if not self._stores:
+                return
             self._rest = threading.Timer(REST_SECONDS, self._store)
             self._rest.daemon = True
             self._rest.start()
@@ -144,6 +151,12 @@ class Lanes:
         with self._changed:
             self._free = [lane for lane in self.all if lane in lanes or lane in self._free]
             self._changed.notify_all()
+
+
+def _close(lanes: "ref[Lanes]") -> None:
+    """Store texts of a pair that is still open when Python ends."""
+    if (found := lanes()) is not None:
+        found.close()
 
 
 @dataclass(frozen=True, slots=True)

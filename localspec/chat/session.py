@@ -120,11 +120,6 @@ class Session(Closing):
                 lane.drafting.calibrate(text, budget_seconds, stop)
 
     @property
-    def unsaved(self) -> bool:
-        """Whether closing the pair stores a text on disk."""
-        return self._open == {self} and self._pair.lanes.unsaved
-
-    @property
     def pair(self) -> LoadedPair:
         """The loaded pair itself, for measuring it while no reply runs."""
         return self._pair

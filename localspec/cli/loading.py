@@ -53,11 +53,11 @@ def open_session(arguments: argparse.Namespace) -> "Session":
 
 
 def open_engine_session(arguments: argparse.Namespace) -> "EngineSession":
-    """Load the pair in the engine process."""
+    """Load the pair in the engine process; with --no-store nothing is remembered."""
     from localspec.engine.client import EngineProcess, EngineSession
     from localspec.engine.spawn import take_early
 
-    options = wanted(arguments)
+    options = wanted(arguments, **(NOTHING_REMEMBERED if arguments.store is False else {}))
     fetch_missing(arguments, options)
     session = EngineSession(EngineProcess(started=take_early()))
     try:

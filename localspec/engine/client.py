@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
+from time import monotonic
 from typing import Any, BinaryIO, Final
 
 from localspec import errors
@@ -26,6 +27,7 @@ from localspec.engine.messages import (
     Ready,
     Report,
     Request,
+    Saving,
     encode,
     read_messages,
 )
@@ -38,8 +40,10 @@ from localspec.health.trial import describe_exit, died_by_signal
 
 CLOSE_SECONDS: Final = 0.8
 KILL_SECONDS: Final = 5.0  # a process stuck in a driver may outlive its kill
+SAVE_SECONDS: Final = 30.0  # that a new process waits for the memory of one that stores caches
 _KILL: Final = 9  # SIGKILL, a name that Windows lacks
 _NO_CRASHES: Final = (1, 2, _KILL, 15)  # nor are SIGHUP, SIGINT and SIGTERM
+_LOOK_SECONDS: Final = 0.1  # Windows hears no Ctrl-C while it waits for an event
 LAST_WORDS: Final = 3  # lines of stderr that explain a death
 
 
@@ -151,7 +155,8 @@ class _Connection:
                 self.outbox.put(encode(request))
         self._last_words: deque[str] = deque(maxlen=40)
         self._stage = ""  # of loading; its last one is that the pair runs, and where
-        self._closing = False
+        self._closing = self._saving = False
+        self._silent = threading.Event()  # the process closed its pipe
         self._failure: EngineDied | None = None  # of a thread here, which then ends the process
         self.process = process
         self._before = before
@@ -180,17 +185,30 @@ class _Connection:
         self.send(Quit())
         self.outbox.put(b"")
 
-    def wait_for_end(self, patience_seconds: float) -> None:
-        """Return when the process and the one before it are gone; they are killed when they take longer."""
-        try:
-            self.process.wait(patience_seconds)
-        except subprocess.TimeoutExpired:
+    def wait_for_end(self, patience_seconds: float, saving_seconds: float = 0.0) -> None:
+        """Return when the process and the one before it are gone; they are killed when they take longer.
+
+        One that stores caches is left alone when its memory is free, or `saving_seconds` later.
+        """
+        deadline = monotonic() + patience_seconds
+        gone = self._waited(0)
+        while not (gone or (self._saving and self._silent.is_set())) and monotonic() < deadline:
+            gone = self._waited(_LOOK_SECONDS)
+        if self._saving:
+            self._silent.wait(saving_seconds)
+        elif not gone:
             self.process.kill()
-            with suppress(subprocess.TimeoutExpired):
-                self.process.wait(KILL_SECONDS)
+            self._waited(KILL_SECONDS)
         before, self._before = self._before, None
         if before is not None:
             before.wait_for_end(0)
+
+    def _waited(self, seconds: float) -> bool:
+        """Whether the process is gone, after that long at most."""
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(seconds)
+            return True
+        return False
 
     def _guarded(self, work: Callable[[], None]) -> None:
         """An error in a thread ends the process, and the reader reports it."""
@@ -215,7 +233,11 @@ class _Connection:
                     f"the engine process speaks protocol {report.protocol}, this program {PROTOCOL}",
                     hint="localspec was updated while it ran: start it again",
                 )
-            self._receive(report, serial)
+            if isinstance(report, Saving):
+                self._saving = True
+            else:
+                self._receive(report, serial)
+        self._silent.set()
         self._report_end()
 
     def _report_end(self) -> None:
@@ -266,7 +288,7 @@ class _Connection:
     def _write(self) -> None:
         sink = _pipe(self.process.stdin)
         if (before := self._before) is not None:
-            before.wait_for_end(CLOSE_SECONDS)
+            before.wait_for_end(CLOSE_SECONDS, SAVE_SECONDS)
             self._before = None
         # A broken pipe is reported by the reader, which sees the end of the process.
         with suppress(OSError):
@@ -282,9 +304,6 @@ class _Connection:
 def _pipe(stream: Any) -> BinaryIO:  # noqa: ANN401 - Popen types its pipes as optional
     assert stream is not None
     return stream  # type: ignore[no-any-return]
-
-
-_LOOK_SECONDS = 0.1  # Windows hears no Ctrl-C while it waits for an event
 
 
 class EngineSession(Closing):

@@ -17,7 +17,7 @@ from localspec.options import LOAD
 Messages = tuple[Mapping[str, Any], ...]  # in OpenAI's form
 Options = Mapping[str, Any]  # by name
 
-PROTOCOL: Final = 5  # raised when a message changes its meaning; both ends compare it in the hello
+PROTOCOL: Final = 6  # raised when a message changes its meaning; both ends compare it in the hello
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,7 @@ class LoadPair:
     speculate: bool = True  # False: no draft model is loaded
     spare_cores: int = 1  # left to a terminal that draws, where there are many
     rpc_required: bool = True  # False: servers that do not answer are left out
+    owner: str = ""  # of caches on disk: others have their own
     died_of: str = ""  # what ended the process before; this one repacks no weights
 
     @classmethod
@@ -234,6 +235,11 @@ class Died:
     hint: str
 
 
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """The process stores caches before it ends; its memory is free when it closes its pipe."""
+
+
 Event = Started | Prefill | Cycle | Scores | Piece | Notice | Finished
 Report = (
     Hello
@@ -248,6 +254,7 @@ Report = (
     | Compared
     | Stopped
     | Failure
+    | Saving
     | Died
 )
 

@@ -263,6 +263,10 @@ class PairRequests:
         if self._session is not None:
             self._session.calibrate(stop=awaited)
 
+    def unsaved(self) -> bool:
+        """Whether closing the pair stores caches."""
+        return self._session is not None and self._session.pair.lanes.unsaved()
+
     def close(self) -> None:
         with self._asking:
             if self._session is not None:
@@ -281,6 +285,7 @@ class PairRequests:
             draft=request.draft,
             speculate=request.speculate,
             spare_cores=request.spare_cores if api.default_threads() >= MANY_CORES else 0,
+            owner=request.owner,
             on_stage=lambda stage: send(LoadStage(stage)),
             **options,
         )

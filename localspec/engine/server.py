@@ -7,11 +7,13 @@ import logging
 import os
 import queue
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, BinaryIO, Final
 
+from localspec.caches.writer import finish
 from localspec.engine.messages import (
     PROTOCOL,
     Answer,
@@ -22,6 +24,7 @@ from localspec.engine.messages import (
     Quit,
     Report,
     Request,
+    Saving,
     encode,
     read_messages,
 )
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
     from localspec.engine.requests import PairRequests
 
 IDLE_SECONDS: Final = 0.5  # programs ask again sooner, and would wait for work that began meanwhile
+SAVE_SECONDS: Final = 30.0  # after that, for caches on their way to the disk
 QUIT_GRACE_SECONDS: Final = 0.4  # to free the models in order; a native call that takes longer is cut off
 
 log = logging.getLogger(__name__)
@@ -46,6 +50,7 @@ class Server:
         self._inbox: queue.SimpleQueue[Request | None] = queue.SimpleQueue()  # None: a reply beside has ended
         self._replies: dict[int, threading.Event] = {}  # by serial, until their end; set: cancelled
         self._handler: PairRequests | None = None
+        self._quits = self._saves = False
 
     def serve(self, open_handler: "Callable[[], PairRequests]") -> None:
         """Answer requests. Listening starts before the heavy imports, so a lost client ends those too."""
@@ -61,7 +66,13 @@ class Server:
                 self._perform(handler, request)
         while self._replies:  # they are cancelled by now
             self._inbox.get()
+        if handler.unsaved():
+            self._saves = True
+            self._send(Saving())
         handler.close()
+        with suppress(OSError):
+            self._sink.close()
+        finish(SAVE_SECONDS)
 
     def _next(self, handler: "PairRequests") -> Request | None:
         """The next request; without one, and without a running reply, the handler may use the time."""
@@ -95,7 +106,7 @@ class Server:
                     self._receive(request)
         except Exception as error:  # noqa: BLE001 - nobody waits for this thread
             self._send(failure_of(error))
-        os._exit(0)  # nobody is left to answer, or to listen
+        self._receive(Quit())  # nobody is left to answer, or to listen
 
     def _receive(self, request: Request) -> None:
         if isinstance(request, Cancel):
@@ -105,13 +116,21 @@ class Server:
         if isinstance(request, Answer | CompareReplies):
             self._replies[request.serial] = threading.Event()
         if isinstance(request, Quit):
-            deadline = threading.Timer(QUIT_GRACE_SECONDS, os._exit, args=(0,))
+            if self._quits:
+                return
+            self._quits = True
+            deadline = threading.Timer(QUIT_GRACE_SECONDS, self._end)
             deadline.daemon = True
             deadline.start()
             for reply in list(self._replies.values()):
                 reply.set()
         if not self._begun_beside(request):
             self._inbox.put(request)
+
+    def _end(self) -> None:
+        if self._saves:
+            time.sleep(SAVE_SECONDS)
+        os._exit(0)
 
     def _begun_beside(self, request: Request) -> bool:
         """Whether a separate thread now performs it."""
@@ -130,8 +149,8 @@ class Server:
             with self._sink_lock:
                 self._sink.write(line)
                 self._sink.flush()
-        except OSError:
-            os._exit(0)
+        except (OSError, ValueError):  # the client is gone, or this process ends: its pipe is closed
+            self._receive(Quit())
 
 
 def failure_of(error: Exception, serial: int = 0) -> Failure:

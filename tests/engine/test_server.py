@@ -12,6 +12,7 @@ from localspec.engine.messages import (
     CompareReplies,
     Died,
     Failure,
+    Hello,
     LoadPair,
     Ready,
     Tokenize,
@@ -48,6 +49,9 @@ class Workshop:
 
     def rest(self, awaited):
         REST
+
+    def unsaved(self):
+        return False
 
     def close(self):
         pass
@@ -187,3 +191,73 @@ def test_a_failure_of_the_listener_is_reported_and_ends_the_process(engine):
     failure, died = until(process, Died)[-2:]
     assert "invalid message" in failure.what
     assert died.what == "the engine process ended unexpectedly (exit code 0)"
+
+
+STORES = """
+import time
+from localspec.caches.writer import Writer
+from localspec.engine.__main__ import take_pipes
+from localspec.engine.server import Server
+
+class Workshop:
+    def runs_beside(self, request):
+        return False
+
+    def unsaved(self):
+        return True
+
+    def close(self):
+        time.sleep(COPY)  # longer than an end without caches may take
+        Writer().add(self.write)
+
+    def write(self):
+        time.sleep(1.5)
+        open("FILE", "w").close()
+
+    def rest(self, awaited):
+        pass
+
+Server(*take_pipes()).serve(Workshop)
+"""
+
+
+def storing(path, copy):
+    code = STORES.replace("FILE", str(path)).replace("COPY", str(copy))
+    process = EngineProcess((sys.executable, "-c", code))
+    process.start()
+    until(process, Hello)
+    return process
+
+
+def ends(path, seconds=20.0):
+    deadline = time.monotonic() + seconds
+    while not path.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("copy", [0.0, 1.2])
+def test_an_engine_that_stores_caches_ends_alone(tmp_path, copy):
+    process = storing(tmp_path / "stored", copy)
+    process.close()
+    assert not (tmp_path / "stored").exists()
+    ends(tmp_path / "stored")
+
+
+def test_an_engine_stores_caches_when_its_client_is_killed(tmp_path):
+    process = storing(tmp_path / "stored", 0.0)
+    process._connection.process.stdin.close()
+    ends(tmp_path / "stored")
+
+
+def test_the_next_engine_waits_for_the_memory_of_one_that_stores_caches(tmp_path):
+    process = storing(tmp_path / "stored", 1.2)
+    before = process._connection
+    process._command = (sys.executable, "-c", WORKSHOP.replace("REST", "pass").replace("BESIDE", "()"))
+    process.start()
+    process.send(Answer(1, cycles=True))
+    until(process, Notice)
+    assert before._silent.is_set()
+    assert before.process.poll() is None
+    ends(tmp_path / "stored")
+    process.close()

@@ -6,6 +6,8 @@ import re
 import sys
 import time
 from contextlib import suppress
+from dataclasses import replace
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, TextIO
 
 from localspec.cli.options import WrongUsage, add_option, add_pair_argument, pair_of
@@ -55,7 +57,8 @@ def run(arguments: argparse.Namespace) -> int:
     check_address(arguments.host, arguments.port, key)
     check_guests(arguments.allow_host, arguments.allow_origin, key)
     seconds = keep_alive_seconds(arguments.keep_alive)
-    load = load_request(arguments)
+    # The key itself stays in this process.
+    load = replace(load_request(arguments), owner=sha256(key.encode()).hexdigest() if key else "")
     from localspec.engine.client import EngineProcess
 
     engine = EngineProcess()
