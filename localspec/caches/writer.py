@@ -1,5 +1,6 @@
 """Writes beside everything else: a thread for each row of writes, which the end of the program waits for."""
 
+import atexit
 import threading
 from collections.abc import Callable
 from time import monotonic
@@ -47,8 +48,11 @@ class Writer:
             return self._waiting.pop(0) if self._busy else None
 
 
-def finish(seconds: float) -> None:
-    """Wait so long for what is being written."""
+def finish(seconds: float = 30.0) -> None:
+    """Wait that long for what is being written."""
     deadline = monotonic() + seconds
     for thread in list(_running):
         thread.join(max(deadline - monotonic(), 0.0))
+
+
+atexit.register(finish)  # for what begins when Python ends: it waits for no thread any more

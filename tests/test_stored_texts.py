@@ -1,0 +1,130 @@
+"""A conversation outlives its process: the next load reads only what is new."""
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+import localspec
+from localspec.caches.store import usage
+from localspec.caches.writer import finish
+from localspec.chat import loaded_pair
+from localspec.llama import stored_texts
+from localspec.options import cache_dir
+
+LONG = [
+    {"role": "user", "content": "One small step for a man. " * 150},
+    {"role": "assistant", "content": "I see."},
+    {"role": "user", "content": "What comes next?"},
+]
+
+
+@pytest.fixture(autouse=True)
+def slow_model(home, cache_of_its_own, monkeypatch):
+    """The demo is quick to read: here every second counts, and no disk is slow."""
+    monkeypatch.setattr("localspec.caches.store.LEFT_FREE", 0)
+    monkeypatch.setattr(stored_texts, "LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(stored_texts, "_ASSUMED", 1e15)
+
+
+def folder():
+    return cache_dir() / "texts"
+
+
+def ask(session, messages=LONG):
+    return session.run(messages, max_tokens=12, temperature=0)
+
+
+def asked(messages=LONG, **options):
+    """The reply of a pair that is loaded for it, and closed."""
+    with localspec.load("demo", threads=1, **options) as session:
+        reply = ask(session, messages)
+    finish(30)
+    return reply
+
+
+def test_a_conversation_is_read_once_by_two_loads():
+    first = asked()
+    assert first.stats.restored_tokens == 0
+    again = asked()
+    assert again.text == first.text
+    assert again.stats.restored_tokens == again.stats.reused_tokens == again.stats.prompt_tokens - 1
+    assert again.stats.restore_seconds > 0
+
+
+def test_instructions_are_read_once_for_all_conversations():
+    common = {"role": "system", "content": "Mind the gap. " * 250}
+    asked([common, {"role": "user", "content": "Good morning."}])
+    other = asked([common, {"role": "user", "content": "What is a train?"}])
+    assert other.stats.restored_tokens > 900
+
+
+@pytest.mark.parametrize("options", [{"cache_gb": 0}, {"owner": "somebody"}])
+def test_without_room_or_for_another_owner_nothing_is_brought_back(options):
+    asked()
+    files = usage(folder())
+    assert asked(**options).stats.restored_tokens == 0
+    assert (usage(folder()) == files) == ("cache_gb" in options)
+
+
+def test_the_place_is_a_setting(tmp_path, monkeypatch):
+    monkeypatch.setenv("LOCALSPEC_CACHE_FOLDER", str(tmp_path / "elsewhere"))
+    asked()
+    assert usage(tmp_path / "elsewhere")[0] == 1
+    assert not folder().exists()
+
+
+def test_a_pair_that_rests_stores_what_it_has_read(monkeypatch):
+    monkeypatch.setattr(loaded_pair, "REST_SECONDS", 0.05)
+    monkeypatch.setattr(stored_texts, "SHARE", 1.0)
+    with localspec.load("demo", threads=1) as session:
+        ask(session)
+        deadline = time.monotonic() + 20
+        while not usage(folder())[0]:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        assert ask(session).stats.restored_tokens == 0  # it is in memory
+
+
+def test_a_reply_that_comes_at_once_lets_the_pair_not_rest(monkeypatch):
+    monkeypatch.setattr(stored_texts, "SHARE", 1.0)
+    with localspec.load("demo", threads=1) as session:
+        for _ in range(3):
+            ask(session)
+        assert usage(folder())[0] == 0
+
+
+def test_a_reply_waits_for_one_copy_and_says_how_long(monkeypatch):
+    monkeypatch.setattr(loaded_pair, "REST_SECONDS", 0.05)
+    with localspec.load("demo", threads=1) as session:
+        target = session.pair.target
+        copying = []
+
+        def copy(*, resting):
+            copying.append(resting)
+            time.sleep(1.0)
+
+        monkeypatch.setattr(type(target), "store", lambda self, **how: copy(**how))
+        assert ask(session).stats.waited_seconds < 0.5
+        while not copying:
+            time.sleep(0.01)
+        assert 0.3 < ask(session).stats.waited_seconds < 3.0
+        monkeypatch.undo()
+
+
+def test_conversations_of_a_session_that_nobody_closed_are_stored_when_python_ends():
+    code = """
+import localspec
+from localspec.caches import store
+from localspec.llama import stored_texts
+from tests.test_stored_texts import ask
+stored_texts.LEAST_SECONDS, stored_texts._ASSUMED, store.LEFT_FREE = 0.0, 1e15, 0
+session = localspec.load("demo", threads=1)
+print(ask(session).stats.restored_tokens > 0)
+"""
+    answers = [
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+        for _ in range(2)
+    ]
+    assert answers == ["False\n", "True\n"]
