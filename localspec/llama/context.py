@@ -14,7 +14,7 @@ from localspec.health.stopping import Closing, Stop, Stopped, heeded, interrupti
 from localspec.llama.library import lib
 from localspec.llama.model import Model
 from localspec.llama.shared import SharedContext, joined
-from localspec.llama.states import LEAST, Checkpoints, Companion, Disk, SavedTexts, restore_state
+from localspec.llama.states import LEAST, Checkpoints, Companion, Disk, SavedText, SavedTexts, restore_state
 from localspec.llama.threads import NARROW, Threads
 from localspec.sampler.passes import HiddenRows, Pass, standing
 
@@ -198,8 +198,11 @@ class Lane(Closing):
         self._saved.disk = disk
 
     def recall(self, tokens: Sequence[int], *, save: bool = True) -> float:
+        began, shared = perf_counter(), standing(self.tokens, 0, tokens)
+        stored = self._saved.from_disk(tokens, shared)  # other lanes decode meanwhile
         with self.calling:
-            return self._recall(tokens, save=save)
+            restored = self._recall(tokens, shared, stored, save=save)
+        return perf_counter() - began if stored and restored else 0.0
 
     def checkpoint(self, *, lasting: bool) -> None:
         """Over drafts only a recurrent state cannot step back by itself."""
@@ -218,19 +221,19 @@ class Lane(Closing):
                 self.handle, self.tokens, self._checkpoints, self._companion, self.sequence, resting=resting
             )
 
-    def _recall(self, tokens: Sequence[int], *, save: bool) -> float:
-        began, shared = perf_counter(), standing(self.tokens, 0, tokens)
-        found, was_stored = self._saved.take(tokens, shared)
+    def _recall(self, tokens: Sequence[int], shared: int, stored: SavedText | None, *, save: bool) -> bool:
+        """Whether another text took the place of the present one."""
+        found = stored or self._saved.take(tokens, shared + LEAST)
         self.forget_padding()
         if save and self.length - shared >= LEAST:
             self._saved.save(self.handle, self.tokens, self._checkpoints, self._companion, self.sequence)
         if not found:
-            return 0.0
+            return False
         self._clear()
         try:
             if not restore_state(self.handle, found.state, self.sequence):
                 self._clear()
-                return 0.0
+                return False
             self.tokens += found.tokens
             self._checkpoints.become(found.checkpoints)
             if self._companion and found.companion:
@@ -238,7 +241,7 @@ class Lane(Closing):
         except BaseException:  # Ctrl-C
             self._clear()
             raise
-        return perf_counter() - began if was_stored else 0.0
+        return True
 
     def _require_room(self, count: int) -> None:
         if self.length + count > self.capacity:

@@ -174,16 +174,19 @@ class SavedTexts:
             if self.disk and self.disk.wants(dropped.tokens, dropped.bytes):
                 self.disk.add(dropped)
 
-    def take(self, tokens: Sequence[int], held: int) -> tuple[SavedText | None, bool]:
-        """The text with the longest prefix of these tokens, and whether it was on disk.
-
-        It is taken out; None where it is not much longer than the `held` tokens in the cache.
-        """
+    def take(self, tokens: Sequence[int], at_least: int) -> SavedText | None:
+        """Take out the text with the longest prefix of these tokens, `least` tokens or more."""
         shared = [standing(saved.tokens, 0, tokens) for saved in self._saved]
         most = max(shared, default=0)
-        if self.disk and (stored := self.disk.find(tokens, max(most, held))):
-            return stored, True
-        return self._saved.pop(shared.index(most)) if most >= held + LEAST else None, False
+        return self._saved.pop(shared.index(most)) if most >= at_least else None
+
+    def from_disk(self, tokens: Sequence[int], held: int) -> SavedText | None:
+        """A text that saves more time than those here, where the cache holds some of these tokens."""
+        if not self.disk:
+            return None
+        return self.disk.find(
+            tokens, max([held, *(standing(saved.tokens, 0, tokens) for saved in self._saved)])
+        )
 
     def measured(self, tokens: int, seconds: float) -> None:
         """So long the model took to read some tokens of a prompt."""

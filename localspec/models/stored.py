@@ -57,7 +57,7 @@ def _key_of(pair: Pair, load: Load, target: Context, owner: str) -> str:
         [(_identity(path), scale) for path, scale in pair.lora],
         installed_build(),
         model.gpu.backend if model.gpu else "CPU",
-        (load.kv_type, load.flash_attn, load.snapshots),
+        (load.kv_type, load.flash_attn, load.snapshots, len(target.lanes)),  # each lane is a stream
         target.needs_checkpoints,  # whether the cache of a window has its size
         target.capacity > int(trained) > 0,  # some models have other rotary factors from there on
         owner,
