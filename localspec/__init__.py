@@ -3,9 +3,16 @@
     import localspec
 
     reply = localspec.run("What is speculative decoding?")
-    print(reply.text, reply.stats.tokens_per_second)
+    print(reply)
+    print(reply.stats.tokens_per_second)
 
-Names are resolved when they are first used, so that importing localspec loads nothing heavy.
+run, stream      answer a prompt; the pair stays loaded until unload()
+arun, astream    the same for asyncio
+load             load a pair as a Session, for conversations
+compare          answer one prompt with and without drafting
+LocalspecError   the base of all errors; its `hint` says what to do
+
+help(localspec.run) and help(localspec.load) list the options.
 """
 
 TYPE_CHECKING = False  # of typing: this file imports nothing, as Ctrl-C in it would be a traceback
@@ -64,7 +71,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> object:
+def __getattr__(name: str) -> object:  # importing localspec loads nothing heavy
     if name not in HOMES:
         raise AttributeError(f"module 'localspec' has no attribute {name!r}")
     from importlib import import_module

@@ -22,13 +22,14 @@ from localspec.models.load import is_demo, load_pair, plan_pair
 from localspec.models.names import find
 from localspec.models.placement import wishes_of
 from localspec.models.places import mark_used
-from localspec.options import REPLY, LoadOptions, ReplyOptions, configured
+from localspec.options import LOAD, REPLY, LoadOptions, ReplyOptions, configured, explains
 
 PATIENCE_SECONDS = 1.0  # after Ctrl-C: a load that waits for a disk ends by itself and frees its memory
 
 Prompt = str | Sequence[Mapping[str, Any] | Message]
 
 
+@explains(LOAD)
 def load(
     pair: str | None = None,
     *,
@@ -41,13 +42,16 @@ def load(
     on_stage: Callable[[str], object] = lambda stage: None,
     **options: Unpack[LoadOptions],
 ) -> Session:
-    """Load a pair by name, two GGUF files, or models of the Hub; use the session as a context manager, or close() it.
+    """Load a pair for conversations: by name, by two GGUF files, or from the Hub. Use it with `with`, or close() it.
 
-    With nothing named: the pair used last, else the one that came last, else the embedded demo.
-    draft="lookup" drafts from the text alone; speculate=False is plain decoding; pull=True fetches a pair that is
-    not here; spare_cores stay free unless threads is set; caches on disk are the same owner's alone; on_stage receives
-    each stage, by the thread that does it: Ctrl-C ends a load within about a second.
-    Options: see LoadOptions. Raises LocalspecErrors.
+        with localspec.load("llama-3.1-8b+1b") as session:
+            print(session.run("Hello"))
+
+    pair, target, draft: what to load; with nothing named the pair used last, else the newest one here, else the demo.
+    draft="lookup": draft from the text alone. speculate=False: plain decoding. pull=True: fetch what is not here.
+    spare_cores: CPU cores to leave free. owner: caches on disk are shared by equal owners alone.
+    on_stage: called with each stage of loading.
+    Raises LocalspecError, whose `hint` says what to do.
     """
     settings = configured(pair=None if target else pair, **options)
     wanted = pair or (None if target else settings.get("pair"))
@@ -82,6 +86,7 @@ _asynchronous = ThreadPoolExecutor(1, "localspec")  # those of asyncio wait with
 _POLL_SECONDS = 0.05
 
 
+@explains(REPLY)
 def run(
     prompt_or_messages: Prompt,
     *,
@@ -93,8 +98,8 @@ def run(
 ) -> Reply:
     """Answer one prompt, or the last of a list of messages; every call begins a new conversation.
 
-    The pair stays loaded for the next call until another one is asked for, or `unload()`.
-    Options: see `localspec.options.ReplyOptions`.
+    The pair stays loaded for the next call until another one is asked for, or `unload()`. Without a name it is the
+    pair used last. Raises LocalspecError, whose `hint` says what to do.
     """
     with _replying:
         return last_reply(
@@ -117,12 +122,21 @@ def stream(
     return _keep_loaded(pair, target, draft, pull).stream(messages, cancelled=cancelled, **options)
 
 
-async def arun(prompt_or_messages: Prompt, **options: Any) -> Reply:  # noqa: ANN401  those of `run`
+class RunOptions(ReplyOptions, total=False):
+    """Keyword arguments of `arun` and `astream`: those of `run`."""
+
+    pair: str | None
+    target: str | Path | None
+    draft: str | Path | None
+    pull: bool
+
+
+async def arun(prompt_or_messages: Prompt, **options: Unpack[RunOptions]) -> Reply:
     """`run` for asyncio: loading and replying happen in a thread; a task that is cancelled stops the reply."""
     return last_reply([event async for event in astream(prompt_or_messages, **options)])
 
 
-def astream(prompt_or_messages: Prompt, **options: Any) -> AsyncIterator[Event]:  # noqa: ANN401  those of `stream`
+def astream(prompt_or_messages: Prompt, **options: Unpack[RunOptions]) -> AsyncIterator[Event]:
     """`stream` for asyncio; leaving it early stops the reply."""
 
     def begin(left: Callable[[], bool]) -> Iterator[Event]:

@@ -9,12 +9,12 @@ import logging
 import math
 import os
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import NoneType
-from typing import Annotated, Any, Literal, TypeAlias, TypedDict, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeAlias, TypedDict, TypeVar, get_args, get_origin
 
 import platformdirs
 
@@ -179,7 +179,13 @@ class ReplyOptions(TypedDict, total=False):
 
     temperature: Annotated[
         Number,
-        Option("0 always takes the likeliest token", "T", least=0, config="", default=_MODELS.format("0.8")),
+        Option(
+            "randomness; 0 always takes the likeliest token",
+            "T",
+            least=0,
+            config="",
+            default=_MODELS.format("0.8"),
+        ),
     ]
     top_k: Annotated[
         Whole,
@@ -241,13 +247,18 @@ class ReplyOptions(TypedDict, total=False):
         int | Literal["auto"] | None,
         Option("draft tokens in a cycle, or auto", "N", least=0, most=MOST_DEPTH, config="", default="auto"),
     ]
-    speculate: Annotated[bool, Option("False: plain decoding")]
+    speculate: Annotated[bool, Option("False: plain decoding", default="True")]
     system: Annotated[
         Text, Option("the system message", "TEXT", flags=("-s", "--system"), config="", default="none")
     ]
     think: Annotated[Switch, Option("let a thinking model think, or ask for the answer at once", "")]
     template_arguments: Annotated[Mapping[str, Any] | None, Option("extra variables for the chat template")]
-    overflow: Annotated[Literal["trim", "error"], Option("when the conversation outgrows the context")]
+    overflow: Annotated[
+        Literal["trim", "error"],
+        Option(
+            "drop the oldest messages of a conversation that outgrows the context, or raise", default="trim"
+        ),
+    ]
     json_schema: Annotated[
         Mapping[str, Any] | str | type | None,
         Option("the answer is JSON that follows this schema", "FILE|TEXT"),
@@ -261,7 +272,7 @@ class ReplyOptions(TypedDict, total=False):
     tool_choice: Annotated[
         str, Option("whether a tool may or must be called: auto, required, none, or the name of one")
     ]
-    parallel_tool_calls: Annotated[bool, Option("False: one call in a reply")]
+    parallel_tool_calls: Annotated[bool, Option("False: at most one call in a reply", default="True")]
     background: Annotated[bool, Option("True: nobody waits for this reply; others beside it go first")]
     prediction: Annotated[Text, Option("the probable reply, as a file to edit: drafted from")]
     logprobs: Annotated[
@@ -290,6 +301,20 @@ OPTIONS = (
     | REPLY
 )
 SETTINGS = {option.config or name: name for name, option in OPTIONS.items() if option.config is not None}
+
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def explains(options: Mapping[str, Option]) -> Callable[[_F], _F]:
+    """Lists the options at the end of a docstring, where help() shows them."""
+    lines = [f"        {name}: {option.about}" for name, option in options.items()]
+
+    def explained(function: _F) -> _F:
+        function.__doc__ = "\n".join([(function.__doc__ or "").rstrip(), "", "    Options:", *lines])
+        return function
+
+    return explained
 
 
 def check(name: str, value: object, *, called: str = "", hint: str = "") -> None:

@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import pydoc
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,7 +15,7 @@ from localspec.cli.options import NOTHING_REMEMBERED, add_pair_options, load_opt
 from localspec.engine.messages import LoadPair
 from localspec.errors import BadSetting
 from localspec.events import FinishReason
-from localspec.options import SETTINGS
+from localspec.options import LOAD, REPLY, SETTINGS
 
 
 @pytest.fixture(autouse=True)
@@ -181,3 +182,16 @@ def test_a_traceback_ends_with_the_hint():
         "localspec.errors.BadSetting: there is no option called temprature",
         "hint: did you mean temperature?",
     ]
+
+
+@pytest.mark.parametrize(("function", "options"), [(localspec.load, LOAD), (localspec.run, REPLY)])
+def test_help_lists_every_option_with_its_meaning(function, options):
+    shown = pydoc.plain(pydoc.render_doc(function))
+    for name, option in options.items():
+        assert f"{name}: {option.help}" in shown
+
+
+def test_help_begins_with_the_names_to_call():
+    described = pydoc.plain(pydoc.render_doc(localspec)).partition("PACKAGE CONTENTS")[0]
+    functions = [name for name in localspec.__all__ if name[0].islower() and name != "unload"]
+    assert [name for name in functions if name not in described] == []

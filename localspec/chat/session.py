@@ -44,9 +44,13 @@ def never() -> bool:
 
 
 class Session(Closing):
-    """One conversation on one loaded pair; one reply at a time, `cancel` from any thread.
+    """One conversation on one loaded pair, from `localspec.load`.
 
-    A reply that was cancelled gives way to the next one at once, and its stream ends.
+        session.run("Hello")          # a Reply; the next run continues the conversation
+        session.stream("And you?")    # the same, event by event
+        session.reset()               # forget the conversation
+
+    It gives one reply at a time. `cancel` works from any thread: the stream of that reply ends.
     """
 
     def __init__(self, pair: LoadedPair, defaults: ReplyOptions | None = None) -> None:
@@ -158,6 +162,7 @@ class Session(Closing):
         """Answer in the conversation: a text continues it, a list of messages replaces it.
 
         If the last message is the assistant's, the reply continues it and holds only the new text.
+        help(localspec.run) lists the options.
         """
         return last_reply(self.stream(prompt_or_messages, **options))
 
