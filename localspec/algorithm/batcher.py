@@ -13,10 +13,7 @@ from localspec.sampler.passes import Pass
 
 PAUSE = 0.2  # of a pass: how late a reply may come to be waited for
 PROMPT_SHARE = 2.5  # of a plain pass: what the tokens of a prompt may add to the pass of another reply
-FIRST_CHUNK, LEAST_CHUNK = (
-    16,
-    4,
-)  # tokens of a prompt beside other replies: before they are timed, and at least
+FIRST_CHUNK, LEAST_CHUNK = 6, 4  # tokens of prompts beside other replies: before they are timed, and at least
 REMEMBERED = 32  # passes without a prompt: the quickest of them counts as plain
 NEWEST = 0.3  # weight of the newest measurement
 
@@ -206,7 +203,7 @@ class Batcher:
         try:
             self._wait()
             own = self._waiting[lane]
-            parts = [own] if own.alone else [part for part in self._waiting.values() if not part.alone]
+            parts = [own] if own.alone else self._joined(own)
             for part in parts:
                 del self._waiting[part.lane]
             self._flying = frozenset(part.lane for part in parts)
@@ -214,6 +211,17 @@ class Batcher:
         finally:
             self._led, self._flying = False, frozenset()
             self._changed.notify_all()
+
+    def _joined(self, own: Part) -> list[Part]:
+        """This part and those that join its pass; prompts that together hold up others take turns."""
+        parts, read = [own], 0 if own.rows else len(own.tokens)
+        for part in self._waiting.values():
+            tokens = 0 if part.rows else len(part.tokens)
+            fits = not tokens or not read or read + tokens <= self.prices.chunk()
+            if part is not own and not part.alone and fits:
+                parts.append(part)
+                read += tokens
+        return parts
 
     def _fly(self, parts: Sequence[Part], lane: int) -> None:
         """One pass; the parts of one that failed are tried again alone, each by its own thread."""

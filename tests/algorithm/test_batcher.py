@@ -5,6 +5,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -368,3 +369,60 @@ def test_a_prompt_takes_small_chunks_while_another_reply_writes():
     batcher.leave(0)
     assert batcher.prompt_chunk(1, 512) == 512
     assert reader.length == 0
+
+
+class Priced:
+    """A decoder without a model: its clock runs on by the price of each pass, in plain passes."""
+
+    def __init__(self, price):
+        self.price, self.now, self.passes = price, 0.0, []
+
+    def decode(self, parts):
+        self.now += self.price(sum(len(part.tokens) for part in parts))
+        self.passes.append(parts)
+        return [Pass(0, part.tokens, ()) for part in parts]
+
+
+PRICES = {
+    "a GPU's kernels, which change at 9 rows": lambda w: (
+        1 + 0.07 * (w - 1) if w < 9 else 2.6 + 0.01 * (w - 9)
+    ),
+    "smooth": lambda w: 1 + 0.04 * (w - 1),
+    "a CPU": lambda w: 1 + 0.45 * (w - 1),
+}
+
+
+@pytest.mark.parametrize("prompts", [1, 3])
+@pytest.mark.parametrize("name", PRICES)
+def test_a_stream_waits_four_plain_passes_at_most_while_prompts_of_8000_tokens_are_read(name, prompts):
+    decoder = Priced(PRICES[name])
+    batcher, told, left = Batcher(decoder, lambda: decoder.now), [], list(range(prompts))
+
+    def write():
+        batcher.join(0)
+        while left:
+            batcher.decode(Part(0, [1], 1))
+            told.append(decoder.now)
+            batcher.release(0)
+        batcher.leave(0)
+
+    def read(lane):
+        while len(told) < 5:
+            time.sleep(0.001)
+        batcher.join(lane)
+        rest = 8000
+        while rest:
+            chunk = min(batcher.prompt_chunk(lane, 512), rest)
+            batcher.decode(Part(lane, [1] * chunk, 0))
+            rest -= chunk
+        batcher.leave(lane)
+        left.pop()
+
+    with ThreadPoolExecutor(1 + prompts) as pool:
+        jobs = [pool.submit(write), *(pool.submit(read, 1 + n) for n in range(prompts))]
+        for job in jobs:
+            job.result(timeout=60)
+    read_tokens = sum(len(part.tokens) for parts in decoder.passes for part in parts if not part.rows)
+    assert read_tokens == 8000 * prompts
+    gap = max(after - before for before, after in pairwise(told))
+    assert gap <= 4.0
