@@ -361,6 +361,12 @@ def cache_dir() -> Path:
     return moved / "cache" if moved else Path(platformdirs.user_cache_path("localspec", appauthor=False))
 
 
+def texts_dir(settings: Mapping[str, Any]) -> Path:
+    """The folder of the caches of earlier texts. Not created here."""
+    chosen = settings.get("cache_folder")
+    return expanded(chosen).absolute() if chosen else cache_dir() / "texts"
+
+
 def config_file() -> Path:
     return config_dir() / "config.toml"
 

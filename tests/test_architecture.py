@@ -176,6 +176,7 @@ ROOMS = {
     },
     "cli": {
         "api",
+        "caches",
         "chat",
         "demo",
         "display",

@@ -1,17 +1,23 @@
 """A conversation outlives its process: the next load reads only what is new."""
 
+import json
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
+from localspec.tui.text.status import footer
 
 import localspec
 from localspec.caches.store import usage
 from localspec.caches.writer import finish
 from localspec.chat import loaded_pair
+from localspec.chat.conversations import Numbers, StoredMessage
+from localspec.cli import main
 from localspec.llama import stored_texts
 from localspec.options import cache_dir
+from localspec.serve.numbers import timings
 
 LONG = [
     {"role": "user", "content": "One small step for a man. " * 150},
@@ -128,3 +134,29 @@ print(ask(session).stats.restored_tokens > 0)
         for _ in range(2)
     ]
     assert answers == ["False\n", "True\n"]
+
+
+def test_list_counts_the_caches_and_rm_removes_them(capsys):
+    asked()
+    texts, taken = usage(folder())
+    assert main(["list", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["caches"] == {"texts": texts, "bytes": taken}
+    assert main(["list"]) == 0
+    assert "caches of earlier texts" in capsys.readouterr().out
+    (folder() / "mine.txt").touch()
+    assert main(["rm", "--caches"]) == 0
+    assert "freed" in capsys.readouterr().out
+    assert [path.name for path in folder().iterdir() if path.name != ".lock"] == ["mine.txt"]
+    assert main(["rm", "--caches"]) == 0
+    assert "no cache is stored" in capsys.readouterr().out
+
+
+def test_the_footer_and_timings_say_what_came_from_the_disk():
+    asked()
+    reply = asked()
+    cost = Numbers.of(reply.stats)
+    assert f"{reply.stats.restored_tokens:,} tokens from the disk" in footer(
+        StoredMessage("assistant", "", numbers=cost)
+    )
+    assert timings(reply, ())["localspec"]["restored_n"] == reply.stats.restored_tokens
+    assert Numbers.of(replace(reply.stats, restored_tokens=0)).restored_tokens is None

@@ -42,6 +42,8 @@ class Numbers:
     mean_accepted_length: float
     drafted: int
     speedup: float | None = None  # against plain decoding; None when it was not measured
+    restored_tokens: int | None = None  # of the prompt, from the disk; None when there were none
+    restore_seconds: float | None = None
 
     @classmethod
     def of(cls, stats: Stats) -> "Numbers":
@@ -52,6 +54,8 @@ class Numbers:
             mean_accepted_length=stats.mean_accepted_length,
             drafted=stats.drafted,
             speedup=stats.speedup.value if stats.speedup and stats.drafted else None,
+            restored_tokens=stats.restored_tokens or None,
+            restore_seconds=stats.restore_seconds or None,
         )
 
     @property

@@ -10,7 +10,6 @@ from typing import Any
 from localspec import options
 from localspec.caches.state_file import Facts
 from localspec.caches.store import Store
-from localspec.files import expanded
 from localspec.health.installed import installed_build
 from localspec.llama.context import Context
 from localspec.llama.stored_texts import StoredTexts
@@ -20,12 +19,6 @@ from localspec.models.registry import Pair
 
 DEFAULT_GB = 8
 _SAMPLE = 1 << 16  # bytes
-
-
-def folder_of(settings: Mapping[str, Any]) -> Path:
-    """The folder of stored texts."""
-    chosen = settings.get("cache_folder")
-    return expanded(chosen).absolute() if chosen else options.cache_dir() / "texts"
 
 
 def stored_texts(
@@ -43,7 +36,7 @@ def stored_texts(
         parts=(),
         token_seconds=0.0,
     )
-    disk = StoredTexts(Store(folder_of(settings), budget), facts, capacity=target.capacity)
+    disk = StoredTexts(Store(options.texts_dir(settings), budget), facts, capacity=target.capacity)
     target.keep_on(disk)
     return disk
 

@@ -66,7 +66,7 @@ def shell(words, **options):
         ("bench demo --runs 0", "--runs is 0"),
         ("bench demo --no-draft", "plain decoding"),
         ("bench demo Hi there", 'goes in quotes: "Hi there"'),
-        ("rm", "NAME, or --unused, or --replies"),
+        ("rm", "NAME, or --unused, --replies or --caches"),
         ("rm demo --unused", "one thing at a time"),
         ("compare Hi", "`localspec bench PROMPT`"),
         ("help compare", "`localspec bench PROMPT`"),

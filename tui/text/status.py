@@ -118,4 +118,6 @@ def footer(message: StoredMessage) -> str:
             parts.append(f"{cost.acceptance_rate:.0%} accepted · {cost.mean_accepted_length:.1f} per pass")
         if cost.speedup is not None:
             parts.append(f"{cost.speedup:.2f}x plain")
+        if cost.restored_tokens and cost.restore_seconds:
+            parts.append(f"{cost.restored_tokens:,} tokens from the disk in {cost.restore_seconds:.1f} s")
     return " · ".join(parts)

@@ -1,12 +1,14 @@
 """List the pairs on this machine with size and last use, and unused files: of interrupted pulls, and of pairs that are
-gone.
+gone. Caches of earlier texts are counted.
 """
 
 import argparse
 from datetime import datetime
 
+from localspec.caches.store import usage
 from localspec.display import say, say_json, size_text
 from localspec.models import inspection, names, places, registry, removal
+from localspec.options import configured, texts_dir
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,11 +26,13 @@ def run(arguments: argparse.Namespace) -> int:
     unused = removal.leftovers()
     files = places.distinct(file for pair in here for file in pair.files)
     paths = {path for file in files if (path := file.path)}
-    total = sum(path.stat().st_size for path in paths) + sum(left.bytes for left in unused)
+    texts, text_bytes = usage(texts_dir(configured()))
+    total = sum(path.stat().st_size for path in paths) + sum(left.bytes for left in unused) + text_bytes
     if arguments.json:
         pairs = [as_json(pair, uses.get(pair.name)) for pair in here]
         left_over = [{"path": str(left.path), "bytes": left.bytes, "pair": left.pair} for left in unused]
-        say_json({"pairs": pairs, "unused": left_over, "bytes": total}, indent=2)
+        caches = {"texts": texts, "bytes": text_bytes}
+        say_json({"pairs": pairs, "unused": left_over, "caches": caches, "bytes": total}, indent=2)
         return 0
     say(f"{'NAME':<26} {'SIZE':>8}  LAST USED")
     for pair in here:
@@ -40,6 +44,10 @@ def run(arguments: argparse.Namespace) -> int:
     for left in unused:
         why = f"`localspec pull {left.pair}` completes it" if left.pair else "no pair names it any more"
         say(f"{left.path.name:<26} {size_text(left.bytes):>8}  {why}")
+    if texts:
+        say(
+            f"\n{'caches of earlier texts':<26} {size_text(text_bytes):>8}  `localspec rm --caches` removes them"
+        )
     say(f"\n{'total':<26} {size_text(total):>8}")
     return 0
 

@@ -3,12 +3,14 @@
 import argparse
 from pathlib import Path
 
+from localspec.caches.store import empty, usage
 from localspec.cli.commands.completion import complete_with_pairs
 from localspec.cli.options import WrongUsage
 from localspec.display import say, say_json, size_text
 from localspec.errors import BadSetting
 from localspec.files import lies_in
 from localspec.models import hub, registry, removal
+from localspec.options import configured, texts_dir
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,18 +20,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--unused", action="store_true", help=what)
     what = "delete the replies that earlier versions kept and the log of likely tokens (`remember_logits`)"
     add("--replies", action="store_true", help=what)
+    add("--caches", action="store_true", help="delete the caches of earlier texts")
     add("--json", action="store_true", help="print one JSON object")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    if [arguments.name is not None, arguments.unused, arguments.replies].count(True) != 1:
-        hint = "give a NAME, or --unused, or --replies"
+    chosen = [arguments.name is not None, arguments.unused, arguments.replies, arguments.caches]
+    if chosen.count(True) != 1:
+        hint = "give a NAME, or --unused, --replies or --caches"
         raise WrongUsage("`localspec rm` removes one thing at a time", hint=hint)
     written_in: tuple[Path, ...] = ()
     if arguments.unused:
         done, nothing = removal.prune(), "every file here belongs to a pair"
     elif arguments.replies:
         done, nothing = remove_replies(), "no reply is stored"
+    elif arguments.caches:
+        freed, paths = usage(folder := texts_dir(configured()))[1], empty(folder)
+        done, nothing = removal.Removal(tuple(paths), freed, ()), "no cache is stored"
     else:
         done, written_in = remove_pair(pair := registry.named(arguments.name))
         nothing = f"nothing of {pair.name} is on this machine"

@@ -246,6 +246,7 @@ def report(reply: Reply) -> str:
         ("finish reason", reply.finish_reason, ""),
         ("seed", str(reply.seed), ""),
         ("prompt", f"{s.prompt_tokens} tokens", f"{s.reused_tokens} of them already in the cache"),
+        ("from the disk", f"{s.restored_tokens} tokens", f"of these, in {s.restore_seconds:.3f} s"),
         ("prefill", f"{s.prefill_seconds:.3f} s", prefill),
         ("first token", f"{s.first_token_seconds:.3f} s", "after the request"),
         ("decode", f"{s.decode_seconds:.3f} s", f"{1 - share:.0%} of the time"),
