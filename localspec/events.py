@@ -225,8 +225,8 @@ class Cycle:
 
     @property
     def is_plain(self) -> bool:
-        """Whether this was a step of plain decoding: nothing was proposed, or drawn and dropped."""
-        return self.width == 1 and not self.draft_seconds
+        """Whether this was a step of plain decoding: no reply of its pass proposed, or drew and dropped."""
+        return self.width == 1 and not self.draft_seconds and self.pass_width <= self.replies
 
     @property
     def seconds(self) -> float:

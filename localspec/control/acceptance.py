@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 DECAY = 0.97  # per emitted token: about 33 tokens
+SLOW_DECAY = 0.993
 START_KEPT, START_REJECTED = 2.0, 0.6  # what a reply begins with
 # Of 1, of how it went lately and of the draft's confidence, before anything was seen.
 WEIGHTS = (-0.3, 0.8, 0.4)
@@ -86,6 +87,12 @@ class AcceptanceModel:
         self._ever_kept += accepted
         self._ever_judged += accepted + rejected
         self._rejected = START_REJECTED + (self._rejected - START_REJECTED) * fade + rejected
+
+    def fade(self, emitted: int) -> None:
+        """Tokens were written without a proposal: the recent acceptance says less."""
+        fade = SLOW_DECAY**emitted
+        self._kept = START_KEPT + (self._kept - START_KEPT) * fade
+        self._rejected = START_REJECTED + (self._rejected - START_REJECTED) * fade
 
     def _features(self, confidence: float, drafted: int) -> tuple[float, ...]:
         return 1.0, logit(self.ahead(drafted)), logit(confidence)

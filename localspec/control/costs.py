@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import ceil, isfinite, log2
+from typing import Self
 
 from localspec.control.acceptance import AcceptanceModel
 from localspec.control.timing import middle
@@ -39,6 +40,9 @@ class CostTable:
     capture_extra_seconds: float = 0.0  # of the second
     context_tokens: int = 0  # in the cache when it was measured
     reading_seconds: dict[str, float] = field(default_factory=dict)  # of a token among many, likewise
+    replies: int = (
+        1  # that share the passes; width 1 is a plain step of all of them, and others are wider by as much
+    )
 
     def __post_init__(self) -> None:
         """Raises ValueError for an invalid table, for example from a damaged file."""
@@ -55,6 +59,13 @@ class CostTable:
     def verify(self, width: float) -> float:
         """Seconds of a target pass over `width` tokens; beyond the last width the last slope continues."""
         return interpolate(width, self.widths, self.verify_seconds, extend=True)
+
+    def shared_by(self, replies: int) -> Self:
+        """A guess for this number of replies: a pass of as many tokens takes as long."""
+        more = replies - self.replies
+        widths = tuple(sorted({1, *(width - more for width in self.widths if width > 1 + more)}))
+        seconds = tuple(self.verify(width + more) for width in widths)
+        return replace(self, widths=widths, verify_seconds=seconds, replies=replies)
 
 
 def interpolate(x: float, xs: Sequence[float], ys: Sequence[float], *, extend: bool) -> float:
@@ -106,8 +117,10 @@ class Costs:
     the plain step, because every claim of speed rests on it; wider passes only bound it from above.
     """
 
-    def __init__(self, table: CostTable) -> None:
+    def __init__(self, table: CostTable, *, likely: bool = False) -> None:
+        """`likely`: nobody measured the table, but what it says was measured with fewer or more replies."""
         self._table = table
+        self._likely = likely or table.measured
         self._ratios: dict[int, Recent] = {}
         self._runs: dict[str, Recent] = {}  # ratios, by drafter
         self._reading: dict[str, float] = {}  # seconds of a token, by drafter
@@ -123,6 +136,11 @@ class Costs:
     def measured(self) -> bool:
         """Whether the start-up table was measured on this machine."""
         return self._table.measured
+
+    @property
+    def replies(self) -> int:
+        """How many replies share the passes."""
+        return self._table.replies
 
     @property
     def plain_steps(self) -> int:
@@ -184,7 +202,7 @@ class Costs:
             if width == 1:
                 self._now[1] = min(self._plain_alone(), self._bound())
                 return self._now[1]
-            if (width in self._ratios and self._fresh(width)) or self._table.measured:
+            if (width in self._ratios and self._fresh(width)) or self._likely:
                 self._now[width] = self._start(width) * self._ratio(width)
             else:
                 self._now[width] = self.replayed(1) * (1 + self._excess(width) * self._guessed_excess(width))
@@ -219,13 +237,13 @@ class Costs:
             if width == 1 or self._run > 1:
                 return
             seconds = max(seconds - self.direct_extra, seconds / 2)
-        self._now.clear()
         if width not in self._ratios:
-            prior = self._ratio(width) if self._table.measured else None
+            prior = self._ratio(width) if self._likely else None
             # Claims rest on plain steps, so this estimate is unbiased.
             self._ratios[width] = Recent(prior, middle if width == 1 else lower_middle)
             if width == 1:
-                self._undecided = Recent(prior, middle)
+                self._undecided = Recent(prior if self.measured else None, middle)
+        self._now.clear()
         self._ratios[width].add(seconds / self._start(width), self._cycle)
         if width == 1 and self._undecided:
             self._undecided.add((seconds - deciding_seconds) / self._start(1), self._cycle)
@@ -370,32 +388,44 @@ SHORT = 2048  # tokens: up to here attention is a small part of a pass; every do
 
 
 class CostsByContext:
-    """The costs of a pair by place. A new place starts with the nearest costs as a guess and measures its own."""
+    """The costs of a pair by place: length of the context, threads, and replies that share the passes.
+
+    A new place starts with the nearest costs as a guess and measures its own.
+    """
 
     def __init__(self, tables: Sequence[CostTable], threads: Callable[[], int] = lambda: 0) -> None:
         """`tables`: one at least, each for its length of context; `threads`: how many decode now."""
         self._threads = threads
         self._usual_threads = threads()
-        self._known = {(doublings(t.context_tokens), self._usual_threads): Costs(t) for t in tables}
+        self._known = {
+            (t.replies, self._usual_threads, doublings(t.context_tokens)): Costs(t) for t in tables
+        }
         self.costs = next(iter(self._known.values()))  # at the place of the coming pass, or of the latest one
 
-    def move(self, context_tokens: int) -> None:
-        """Choose the place of a pass with this many tokens in the cache."""
-        place = doublings(context_tokens), self._threads()
+    def move(self, context_tokens: int, replies: int = 1) -> None:
+        """Choose the place of a pass of this many replies, with this many tokens in the cache."""
+        place = replies, self._threads(), doublings(context_tokens)
         if place not in self._known:
-            nearest = min(self._known, key=lambda other: (other[1] != place[1], abs(other[0] - place[0])))
-            guess = replace(self._known[nearest].table(), measured=False, context_tokens=context_tokens)
-            self._known[place] = Costs(guess)
+
+            def distance(other: tuple[int, int, int]) -> tuple[bool, int, bool, int]:
+                guessed = replies > 1 and not self._known[other].measured
+                return guessed, abs(other[0] - place[0]), other[1] != place[1], abs(other[2] - place[2])
+
+            near = min(self._known, key=distance)
+            table = self._known[near].table()
+            guess = replace(table.shared_by(replies), measured=False, context_tokens=context_tokens)
+            self._known[place] = Costs(guess, likely=table.measured and near[1:] == place[1:])
         self.costs = self._known[place]
 
     def calibrated(self, table: CostTable) -> None:
         """Replace the costs of the table's place by the table."""
-        self.costs = self._known[doublings(table.context_tokens), self._threads()] = Costs(table)
+        place = table.replies, self._threads(), doublings(table.context_tokens)
+        self.costs = self._known[place] = Costs(table)
 
     def tables(self) -> tuple[CostTable, ...]:
         """The costs with the usual threads, for the next run: all measured ones, or one guess."""
         found = [
-            costs.table() for (_, threads), costs in self._known.items() if threads == self._usual_threads
+            costs.table() for (_, threads, _), costs in self._known.items() if threads == self._usual_threads
         ]
         return tuple(table for table in found if table.measured) or tuple(found[:1])
 

@@ -3,6 +3,9 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from operator import mul
+from typing import Protocol
 
 from localspec.algorithm.protocols import Backlog, Drafter, Proposal
 from localspec.control.acceptance import AcceptanceModel
@@ -70,6 +73,16 @@ WIDER = 4  # times more text: only then a drafter reads again
 CHUNK_SECONDS, LEAST_CHUNK = 0.1, 16  # reading in one cycle: seconds, or at least these tokens
 
 
+class PassCosts(Protocol):
+    """Seconds of verify batches: of one reply, or of one among several."""
+
+    def verify(self, width: int) -> float:
+        """Seconds of a target pass over `width` tokens."""
+
+    def padding(self, width: int) -> int:
+        """Padding for a verify batch."""
+
+
 @dataclass(slots=True)
 class Stopper:
     """The `Stopping` of one cycle: the chance of a token against what it costs.
@@ -79,7 +92,7 @@ class Stopper:
     """
 
     chances: AcceptanceModel
-    costs: Costs
+    costs: PassCosts
     price: Callable[[int], float]  # seconds of drafting by depth
     rate: float
     depths: tuple[int, ...]
@@ -186,7 +199,7 @@ class DepthControl:
 
     def limit(self, room: int) -> int:
         """The most tokens of a proposal in `room`."""
-        if self._holding and self.on:
+        if self._holding and self.on and self.costs.replies == 1:
             self.costs.held = self._holding.width(
                 self.costs, self.chances, self.seconds, self.depths, self._latest_tokens
             )
@@ -197,15 +210,24 @@ class DepthControl:
         most = most if self._kept >= TRUSTED else max(min(most, CAUTIOUS_DEPTH), self.depths[0])
         return max((d for d in self.depths if d <= min(most, room)), default=0) if self.on else 0
 
+    def survivals(self) -> tuple[float, ...]:
+        """The chances that the first 1, 2, ... tokens are all kept, before any is drawn."""
+        return tuple(accumulate(map(self.chances.ahead, range(self.limit(self.depths[-1]))), mul))
+
     def stopping(self, limit: int) -> Stopper:
         """The stopping rule for a proposal of at most `limit` tokens."""
         depths = tuple(depth for depth in self.depths if depth <= limit)
         return Stopper(self.chances, self.costs, self.seconds, self.rate, depths)
 
-    def learn(self, cycle: Cycle, proposal: Proposal) -> None:
-        """Learn from a cycle that drafted, without its reading, and from its proposal."""
+    def learn(self, cycle: Cycle, proposal: Proposal, shared_seconds: float | None = None) -> None:
+        """Learn from a cycle that drafted, without its reading, and from its proposal.
+
+        `shared_seconds`: what it counts for among several replies.
+        """
         runs = proposal.runs or self.drafter.model_runs(cycle.drafted)
-        seconds, emitted = self._sane(cycle.seconds, cycle.width, runs), len(cycle.tokens)
+        seconds, emitted = shared_seconds, len(cycle.tokens)
+        if seconds is None:
+            seconds = self._sane(cycle.seconds, cycle.width, runs)
         if self.costs.held:  # `reconsider` has asked for the change of width already
             seconds = max(seconds - self.costs.latest_extra, seconds / WILD)
         if runs:
@@ -215,15 +237,18 @@ class DepthControl:
         self._latest_tokens = emitted
         self._tokens = self._tokens * (1 - 1 / MEMORY) + emitted
         self._seconds = self._seconds * (1 - 1 / MEMORY) + seconds
-        self._pay(seconds / self.costs.verify(1) - emitted * (1 - MARGIN))
+        if shared_seconds is None:
+            self._pay(seconds / self.costs.verify(1) - emitted * (1 - MARGIN))
 
     def learn_reading(self, tokens: int, seconds: float) -> None:
         """Count the tokens that the drafter has read."""
         self.costs.learn_reading(self.drafter.source, tokens, seconds)
-        self._pay(seconds / self.costs.verify(1))
+        self._pay(seconds * self.costs.replies / self.costs.verify(1))
 
-    def save(self, tokens: int) -> None:
+    def save(self, tokens: int, fade: bool = False) -> None:
         """Tokens were written without it."""
+        if fade:
+            self.chances.fade(tokens)
         self._budget = min(self._budget + SAVED * tokens, MOST)
 
     def reconsider(self, reading: Backlog) -> None:

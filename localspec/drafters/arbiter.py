@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from threading import RLock
 from time import perf_counter
 
-from localspec.algorithm.protocols import Drafter, Proposal, Rule, Strategy
+from localspec.algorithm.protocols import Drafter, Proposal, Rule, Stopping, Strategy
+from localspec.control.company import BACKGROUND, Company, Seat, SharedCosts
 from localspec.control.costs import Costs, CostsByContext
-from localspec.control.depth import DepthControl, PlainProbes
+from localspec.control.depth import DepthControl, PassCosts, PlainProbes, Stopper
 from localspec.drafters.prediction import PredictionDrafter
 from localspec.errors import LocalspecError
 from localspec.events import Cycle, Mode
@@ -121,10 +123,21 @@ class Arbiter(Strategy):
     """The strategy that users get: every cycle it takes the proposal with the highest value per second."""
 
     def __init__(
-        self, places: CostsByContext, anchors: PlainProbes, contenders: Sequence[DepthControl], rule: Rule
+        self,
+        places: CostsByContext,
+        anchors: PlainProbes,
+        contenders: Sequence[DepthControl],
+        rule: Rule,
+        company: Company | None = None,
+        *,
+        background: bool = False,
     ) -> None:
+        """`company`: of the replies that share passes; `background`: nobody waits for this one."""
         self._places = places
         self._anchors = anchors
+        self._company = company or Company(places, anchors)
+        self._seat = Seat(BACKGROUND if background else 1.0)
+        self._shared: SharedCosts | None = None  # the prices of this cycle, among several replies
         self._contenders = contenders
         self._rule = rule
         self._chosen: DepthControl | None = None  # whose cycle this is
@@ -153,13 +166,17 @@ class Arbiter(Strategy):
         return self._costs.plain_step_seconds
 
     def propose(self, tokens: Sequence[int], room: int) -> Proposal:
-        began = perf_counter()
-        self._places.move(len(tokens))
-        self._chosen = None
-        found = self._decided(tokens, room)
+        began, busy = perf_counter(), self.busy_seconds
+        with self._company.lock:
+            self._shared = self._company.ask(self._seat, len(tokens))
+            self._chosen = None
+            found = self._decided(tokens, room)
         deciding_seconds = perf_counter() - began
         proposal = found if isinstance(found, Proposal) else self._drafted(found, tokens)
-        padding = self._costs.padding(len(proposal.tokens) + 1) if proposal.depth else 0
+        with self._company.lock:
+            width = len(proposal.tokens) + 1
+            padding = self._prices.padding(width) if proposal.depth or self._shared else 0
+            self._seat.width, self._seat.draft_seconds = width + padding, self.busy_seconds - busy
         self._proposal = replace(proposal, padding=padding, deciding_seconds=deciding_seconds)
         return self._proposal
 
@@ -168,29 +185,50 @@ class Arbiter(Strategy):
             contender.drafter.observe(batch, kept)
 
     def learn(self, cycle: Cycle) -> None:
-        width, seconds = cycle.width + self._proposal.padding, cycle.verify_seconds + cycle.other_seconds
-        self._costs.learn_verify(
-            width, seconds, drafted=not cycle.is_plain, deciding_seconds=cycle.deciding_seconds
-        )
-        self._anchors.learn(cycle, self._costs)
-        for contender in self._contenders:
-            if contender is self._chosen:
-                drafting_seconds = cycle.draft_seconds - cycle.reading_seconds
-                contender.learn(replace(cycle, draft_seconds=drafting_seconds), self._proposal)
-            else:
-                contender.save(len(cycle.tokens))
+        with self._company.lock:
+            seconds = self._learn_costs(cycle)
+            for contender in self._contenders:
+                if contender is self._chosen:
+                    drafting_seconds = cycle.draft_seconds - cycle.reading_seconds
+                    contender.learn(
+                        replace(cycle, draft_seconds=drafting_seconds), self._proposal, shared_seconds=seconds
+                    )
+                else:
+                    contender.save(len(cycle.tokens), self._shared is not None)
+            if self._shared:
+                drafting = [c for c in self._contenders if not c.is_free and c.drafter.failure is None]
+                self._seat.survivals = drafting[0].survivals() if drafting else ()
+                self._seat.step_seconds = drafting[0].seconds(1) if drafting else 0.0
+
+    def _learn_costs(self, cycle: Cycle) -> float | None:
+        """Learn what the cycle's pass cost; the seconds that the cycle counts for, if it was shared."""
+        if self._shared:
+            return self._company.learn(self._seat, cycle, self._proposal.padding)
+        if cycle.replies == 1:
+            width, seconds = cycle.width + self._proposal.padding, cycle.verify_seconds + cycle.other_seconds
+            self._costs.learn_verify(
+                width, seconds, drafted=not cycle.is_plain, deciding_seconds=cycle.deciding_seconds
+            )
+            self._anchors.learn(cycle, self._costs)
+        return None
 
     @property
     def _costs(self) -> Costs:
         return self._places.costs
 
+    @property
+    def _prices(self) -> PassCosts:
+        return self._shared or self._costs
+
     def _decided(self, tokens: Sequence[int], room: int) -> Proposal | Offer:
         """The proposal, or the offer to draft."""
+        if self._shared and self._shared.equal:
+            room = min(room, self._shared.equal - 1)
         best = max(self._offers(tokens, room), key=lambda offer: offer.value, default=None)
         plain = 1 / self._costs.verify(1)
         if best is None or best.value < plain:
             return Proposal(mode=Mode.OFF if self.why_off else Mode.DRAFTING)
-        if self._anchors.due(self._costs, best.value / plain - 1):
+        if self._company.anchor if self._shared else self._anchors.due(self._costs, best.value / plain - 1):
             return Proposal(mode=Mode.ANCHOR)
         self._chosen = best.control
         return best.proposal or best
@@ -202,12 +240,13 @@ class Arbiter(Strategy):
             control.reconsider(reading)
             if control.is_free:
                 proposal = drafter.propose(tokens, room, self._rule)
-                depth, value = best_prefix(proposal.confidences, control.depths, self._costs)
+                depth, value = best_prefix(proposal.confidences, control.depths, self._prices)
                 if depth and control.on:
                     yield Offer(control, value / ADVANTAGE, replace(proposal.first(depth), depth=depth))
             elif (
                 drafter.failure is None
                 and (limit := control.limit(room))
+                and (self._shared is None or self._seat.depth)
                 and control.window(reading) is not None
             ):
                 yield Offer(control, control.rate, limit=limit)
@@ -219,11 +258,41 @@ class Arbiter(Strategy):
         if not caught_up:
             self._chosen = None
             return Proposal(mode=control.mode, reading_seconds=reading_seconds)
-        proposal = control.drafter.propose(tokens, limit, self._rule, control.stopping(limit))
+        proposal = control.drafter.propose(tokens, limit, self._rule, self._stopping(control, limit))
         if not proposal.depth:  # it failed
             self._chosen = None
             return Proposal(reading_seconds=reading_seconds)
         return replace(proposal, depth=limit, mode=control.mode, reading_seconds=reading_seconds)
+
+    def _stopping(self, control: DepthControl, limit: int) -> Stopping:
+        stopper = control.stopping(limit)
+        if not self._shared:
+            return stopper
+        company, prices = self._company, self._shared
+        with company.lock:
+            rate = company.rate(self._seat)
+        return Shared(
+            replace(
+                stopper, costs=prices, price=lambda depth: prices.replies * control.seconds(depth), rate=rate
+            ),
+            company.lock,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Shared(Stopping):
+    """A stopper whose costs another reply may be teaching."""
+
+    stopper: Stopper
+    lock: RLock
+
+    def keeps(self, confidence: float, drafted: int) -> bool:
+        with self.lock:
+            return self.stopper.keeps(confidence, drafted)
+
+    def goes_on(self, drafted: int) -> bool:
+        with self.lock:
+            return self.stopper.goes_on(drafted)
 
 
 def caught_up_with(control: DepthControl, tokens: Sequence[int]) -> tuple[bool, float]:
@@ -243,7 +312,7 @@ def caught_up_with(control: DepthControl, tokens: Sequence[int]) -> tuple[bool, 
     return not drafter.backlog(tokens).unread, seconds
 
 
-def best_prefix(chances: Sequence[float], depths: Sequence[int], costs: Costs) -> tuple[int, float]:
+def best_prefix(chances: Sequence[float], depths: Sequence[int], costs: PassCosts) -> tuple[int, float]:
     """How many tokens with these chances to propose, and the promised tokens per second.
 
     `depths`: the allowed numbers of tokens, ascending. (0, 0.0) for none.

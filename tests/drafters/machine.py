@@ -115,7 +115,7 @@ def propose(stopping, confidences):
     return len(confidences), len(confidences)
 
 
-def cycle_of(proposal, kept, *, verify=1.0, draft=0.0):
+def cycle_of(proposal, kept, *, verify=1.0, draft=0.0, replies=1, pass_width=0):
     drafted = len(proposal.tokens)
     last = Origin.PLAIN if not drafted else Origin.BONUS if kept == drafted else Origin.FIX
     return Cycle(
@@ -130,4 +130,6 @@ def cycle_of(proposal, kept, *, verify=1.0, draft=0.0):
         verify_seconds=verify,
         other_seconds=0.0,
         mode=proposal.mode,
+        replies=replies,
+        pass_width=pass_width,
     )

@@ -1,0 +1,224 @@
+"""Depths of replies that share passes, against the best fixed depths in hindsight and plain decoding, simulated.
+
+    python -m benchmarks.shared_depths [--seeds N] [--passes N] [--equal]
+
+1, 2 and 4 replies of code, prose or both on the cost curves of a GPU with a cliff, a smooth one and a CPU, all on
+the same recorded draws and simulated time. A run lasts as long as a number of plain passes; its result is tokens.
+Hindsight knows the draws: for 1 and 2 replies it tries every combination of the depths 0 to 12, for 4 every depth of
+all and 200 random mixtures. Clocks have 6 % noise and 1 % of rounds take four times as long.
+"""
+
+import argparse
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from statistics import mean
+
+from benchmarks.controller.engine import ANY_RULE, Noise, SimulatedDrafter, accepted, cycle_of, noisy
+from benchmarks.controller.worlds import Curve, Process, Text, make_text
+from localspec.control.acceptance import AcceptanceModel
+from localspec.control.company import Company
+from localspec.control.costs import CostsByContext, CostTable
+from localspec.control.depth import DepthControl, PlainProbes
+from localspec.drafters.arbiter import Arbiter
+from localspec.sampler.passes import Pass
+
+PLAIN_SECONDS = 0.03  # a plain step of one reply
+STEP = 0.08  # of it: a draft step
+DEPTHS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12)
+HINDSIGHT = range(13)
+MIXTURES = 200
+FIXED = (1, 2, 3, 5)
+SPREAD = 3.0  # a + b of the Beta distribution of chances
+NOISE = Noise()
+DOUBT = 0.7  # noise of the confidence, on the logit
+
+
+def cliff(width: int) -> float:
+    return 1 + 0.07 * (width - 1) if width <= 8 else 2.6 + 0.01 * (width - 9)
+
+
+CURVES: dict[str, Callable[[int], float]] = {
+    "cliff": cliff,
+    "smooth": lambda width: 1 + 0.04 * (width - 1),
+    "CPU": lambda width: 1 + 0.45 * (width - 1),
+}
+TEXTS: dict[str, tuple[float, ...]] = {
+    "code": (0.9,),
+    "prose": (0.6,),
+    "mix": (0.9, 0.6),
+}  # mean chances, in turn
+
+
+def beta(chance: float) -> Process:
+    a, b = SPREAD * chance, SPREAD * (1 - chance)
+    return lambda rng, n: [rng.betavariate(a, b) for _ in range(n)]
+
+
+def texts_of(kind: str, replies: int, length: int, seed: int) -> list[Text]:
+    chances = TEXTS[kind]
+    return [
+        make_text(beta(chances[i % len(chances)]), length, random.Random(f"{kind}{i}{seed}"), DOUBT)
+        for i in range(replies)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Tokens of each reply in the time of a run."""
+
+    tokens: tuple[int, ...]
+
+    @property
+    def all(self) -> int:
+        return sum(self.tokens)
+
+
+def written(text: Text, depth: int, rounds: int) -> list[int]:
+    """Tokens after 0, 1, ... rounds at a fixed depth."""
+    found = [0]
+    for _ in range(rounds):
+        at = found[-1]
+        found.append(at + accepted(text.agrees[at : at + depth]) + 1)
+    return found
+
+
+class Fixed:
+    """What every fixed choice of depths brings, from the draws alone."""
+
+    def __init__(
+        self, verify: Callable[[int], float], texts: Sequence[Text], passes: int, merged: bool = False
+    ) -> None:
+        self._verify, self._merged = verify, merged
+        self._seconds = passes * verify(len(texts))
+        self._written = [[written(text, depth, passes) for depth in HINDSIGHT] for text in texts]
+
+    def outcome(self, depths: Sequence[int]) -> Outcome:
+        steps = max(depths) if self._merged else sum(depths)
+        seconds = STEP * steps + self._verify(sum(depths) + len(depths))
+        rounds = int(self._seconds / seconds)
+        return Outcome(tuple(of[depth][rounds] for of, depth in zip(self._written, depths, strict=True)))
+
+    def best(self, rng: random.Random) -> Outcome:
+        replies = len(self._written)
+        tried = (
+            list(product(HINDSIGHT, repeat=replies)) if replies < 3 else [(d,) * replies for d in HINDSIGHT]
+        )
+        if replies > 2:
+            tried += [tuple(rng.choices(HINDSIGHT, k=replies)) for _ in range(MIXTURES)]
+        return max(map(self.outcome, tried), key=lambda outcome: outcome.all)
+
+
+def automatic(
+    verify: Callable[[int], float],
+    texts: Sequence[Text],
+    passes: int,
+    seed: int,
+    *,
+    equal: bool = False,
+    merged: bool = False,
+    noise: Noise = NOISE,
+    watch: Callable[..., None] | None = None,
+) -> Outcome:
+    """The user's strategies, each of its own reply, in one company that knows what one reply's passes cost."""
+    rng, replies = random.Random(seed), len(texts)
+    curve = Curve(
+        "", lambda width: PLAIN_SECONDS * verify(width), lambda k: PLAIN_SECONDS * STEP * k, 0.0, DEPTHS
+    )
+    widths = (*range(1, 17), 32)
+    table = CostTable(widths, tuple(map(curve.verify, widths)), {"model": curve.draft(1)})
+    places = CostsByContext([table])
+    company = Company(places, PlainProbes(), equal=equal)
+    drafters = [SimulatedDrafter(curve, text, 0, 0.0) for text in texts]
+    seats = [
+        Arbiter(
+            places,
+            company.anchors,
+            [DepthControl(places, drafter, AcceptanceModel(), DEPTHS)],
+            ANY_RULE,
+            company,
+        )
+        for drafter in drafters
+    ]
+    at, left = [0] * replies, passes * curve.verify(replies)
+    order = list(range(replies))
+    while True:
+        rng.shuffle(order)  # of their threads
+        proposals = {}
+        for i in order:
+            busy = drafters[i].busy_seconds
+            proposal = seats[i].propose(range(at[i] + 1), DEPTHS[-1])
+            proposals[i] = proposal, drafters[i].busy_seconds - busy
+        width = sum(1 + len(p.tokens) + p.padding for p, _ in proposals.values())
+        drafting = sum(seconds for _, seconds in proposals.values())
+        verify_seconds = curve.verify(width)
+        left -= drafting + verify_seconds
+        if left < 0:
+            return Outcome(tuple(at))
+        if watch:
+            watch(
+                [len(proposals[i][0].tokens) for i in range(replies)],
+                [proposals[i][0].mode for i in range(replies)],
+            )
+        clock = random.Random(rng.random())
+        for i in order:
+            proposal, seconds = proposals[i]
+            kept = accepted(texts[i].agrees[at[i] : at[i] + len(proposal.tokens)])
+            seats[i].observe(Pass(at[i], (0, *proposal.tokens)), kept + 1)
+            cycle = cycle_of(
+                proposal,
+                (1,) * (kept + 1),
+                verify_seconds=verify_seconds,
+                draft_seconds=seconds,
+                other_seconds=drafting - seconds,
+            )
+            cycle = replace(noisy(cycle, clock, noise), replies=replies, pass_width=width)
+            seats[i].learn(cycle)
+            at[i] += kept + 1
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--passes", type=int, default=600, help="length of a run, in plain passes")
+    parser.add_argument("--equal", action="store_true", help="all replies of a pass have one width")
+    parser.add_argument("--merged", action="store_true", help="a draft step serves all")
+    options = parser.parse_args()
+    print("tokens in the time of plain decoding with as many replies")
+    depths = "".join(f"{f'depth {d}':>9}" for d in FIXED)
+    print(f"{'':14}{'replies':>8}{'auto':>7}{'of best':>9}{'slowest':>9}{depths}{'in turn':>9}")
+    for (name, verify), kind, replies in product(CURVES.items(), TEXTS, (1, 2, 4)):
+        rows = []
+        for seed in range(options.seeds):
+            texts = texts_of(kind, replies, 13 * options.passes * 2, seed)
+            auto = automatic(verify, texts, options.passes, seed, equal=options.equal)
+            fixed = Fixed(verify, texts, options.passes, merged=options.merged)
+            best = fixed.best(random.Random(seed))
+            plain = options.passes
+            turn = (
+                verify(replies)
+                / verify(1)
+                / replies
+                * mean(automatic(verify, [text], options.passes, seed).all / plain for text in texts)
+            )
+            rows.append(
+                (
+                    auto.all / plain / replies,
+                    auto.all / best.all,
+                    min(auto.tokens) / plain,
+                    *(fixed.outcome((d,) * replies).all / plain / replies for d in FIXED),
+                    turn,
+                )
+            )
+        found = [mean(row[i] for row in rows) for i in range(len(rows[0]))]
+        least = min(row[1] for row in rows)
+        slow = min(row[2] for row in rows)
+        cells = "".join(f"{value:9.2f}" for value in found[3:])
+        print(
+            f"{name:7}{kind:7}{replies:8}{found[0]:7.2f}{found[1]:9.3f}{slow:9.2f}{cells}   least {least:.3f}"
+        )
+
+
+if __name__ == "__main__":
+    main()

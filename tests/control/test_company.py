@@ -1,0 +1,244 @@
+"""The depths of replies that share passes: the best ones together, fair, and honest about plain decoding."""
+
+import random
+from concurrent.futures import ThreadPoolExecutor
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.shared_depths import CURVES, Fixed, automatic, texts_of
+from localspec.algorithm.protocols import Proposal
+from localspec.control.company import (
+    ADVANTAGE,
+    BACKGROUND,
+    Company,
+    Prospect,
+    Seat,
+    equal_depths,
+    ragged_depths,
+    value,
+)
+from localspec.control.costs import CostsByContext, CostTable
+from localspec.control.depth import PlainProbes
+from tests.drafters.machine import cycle_of
+
+TABLE = CostTable((1, 2, 8, 9, 32), (1.0, 1.1, 1.5, 2.6, 2.9), {"model": 0.08})
+STEP = 0.08
+worths = st.floats(0.2, 3.0)
+chances = st.lists(st.floats(0.05, 0.99), max_size=4)
+
+
+def survivals(chances):
+    found, survival = [], 1.0
+    for chance in chances:
+        survival *= chance
+        found.append(survival)
+    return tuple(found)
+
+
+def worth_of(replies, depths, verify, steps):
+    tokens = [1 + sum(reply.survivals[:depth]) for reply, depth in zip(replies, depths, strict=True)]
+    takers = [sum(depth > step for depth in depths) for step in range(max(depths))]
+    width = sum(depth + 1 for depth in depths)
+    return value(replies, tokens, verify(width) + sum(map(steps, takers)))
+
+
+def assert_best(found, best, *, plain):
+    """Plain decoding may be chosen where drafting hardly promises more."""
+    assert best <= found * (ADVANTAGE if plain else 1.0) + 1e-9
+
+
+@given(st.lists(st.tuples(worths, chances), min_size=1, max_size=3), st.sampled_from(list(CURVES)))
+def test_ragged_depths_are_the_best_of_all_there_are(replies, curve):
+    prospects = [Prospect(worth, survivals(of)) for worth, of in replies]
+
+    def steps(count):
+        return STEP * count
+
+    def found(depths):
+        return worth_of(prospects, depths, CURVES[curve], steps)
+
+    depths = ragged_depths(prospects, CURVES[curve], steps)
+    best = max(map(found, product(*(range(len(p.survivals) + 1) for p in prospects))))
+    assert_best(found(depths), best, plain=not any(depths))
+
+
+@given(st.lists(st.tuples(worths, chances), min_size=1, max_size=4), st.sampled_from(list(CURVES)))
+def test_equal_depths_are_the_best_where_the_steps_are_merged(replies, curve):
+    prospects = [Prospect(worth, survivals(of)) for worth, of in replies]
+
+    def steps(count):
+        return STEP if count else 0.0
+
+    def found(depth):
+        tokens = [1 + sum(p.survivals[:depth]) for p in prospects]
+        seconds = CURVES[curve](len(prospects) * (1 + depth)) + STEP * depth
+        return value(prospects, tokens, seconds)
+
+    depth = equal_depths(prospects, CURVES[curve], steps)[0]
+    best = max(map(found, range(max(len(p.survivals) for p in prospects) + 1)))
+    assert_best(found(depth), best, plain=not depth)
+
+
+def test_a_kernel_with_a_limit_is_passed_in_one_jump_or_not_at_all():
+    """Four replies of code fill it to 8 rows, or jump far beyond where a draft step costs little."""
+    code = [Prospect(1.0, survivals([0.9] * 8)) for _ in range(4)]
+    dear = ragged_depths(code, CURVES["cliff"], lambda count: 0.3 * count)
+    cheap = ragged_depths(code, CURVES["cliff"], lambda count: 0.02 * count)
+    assert sum(dear) + 4 <= 8 < 16 < sum(cheap) + 4
+
+
+def test_background_drafts_less_than_what_somebody_waits_for():
+    text = survivals([0.8] * 8)
+    front, back = ragged_depths(
+        [Prospect(1.0, text), Prospect(BACKGROUND, text)], CURVES["smooth"], lambda count: STEP * count
+    )
+    assert front > back
+
+
+@pytest.mark.parametrize(
+    ("curve", "kind", "replies"), [("cliff", "mix", 4), ("smooth", "mix", 2), ("CPU", "prose", 2)]
+)
+def test_nearly_the_best_fixed_depths_and_nobody_is_starved(curve, kind, replies):
+    """A part of benchmarks/shared_depths.py."""
+    passes = 400
+    texts = texts_of(kind, replies, 26 * passes, 7)
+    found = automatic(CURVES[curve], texts, passes, 7)
+    assert found.all >= 0.95 * Fixed(CURVES[curve], texts, passes).best(random.Random(7)).all
+    assert found.all >= 0.985 * replies * passes
+    assert min(found.tokens) >= 0.88 * passes
+
+
+@pytest.mark.parametrize("curve", ["cliff", "smooth"])
+def test_equal_widths_are_nearly_as_good(curve):
+    texts = texts_of("code", 4, 26 * 300, 1)
+    ragged, equal = (automatic(CURVES[curve], texts, 300, 1, equal=equal).all for equal in (False, True))
+    assert equal > 0.85 * ragged
+
+
+def company(equal=False):
+    return Company(CostsByContext([TABLE]), PlainProbes(), equal=equal)
+
+
+def round_of(company, seats, widths, verify, clock=None):
+    """All ask, are ready, share a pass and learn; returns the prices that they were asked to pay."""
+    prices = [company.ask(seat, 100) for seat in seats]
+    for seat, width in zip(seats, widths, strict=True):
+        seat.width = width
+    for seat, width in zip(seats, widths, strict=True):
+        cycle = cycle_of(
+            Proposal((1,) * (width - 1)), 0, verify=verify, replies=len(seats), pass_width=sum(widths)
+        )
+        if len(seats) > 1:
+            company.learn(seat, cycle, 0)
+    return prices
+
+
+def test_who_is_alone_pays_the_price_of_a_single_reply():
+    together, one, other = company(), Seat(), Seat()
+    assert round_of(together, [one], [1], 1.0) == [None]
+    assert round_of(together, [one, other], [1, 1], 1.1)[1].replies == 2
+    assert together.ask(one, 100).replies == 2, "nobody knows yet that the other one has left"
+    assert together.ask(one, 100) is None
+    assert together.places.costs.replies == 1
+
+
+def test_a_token_costs_each_reply_that_waits_for_it():
+    together, seats = company(), [Seat(), Seat()]
+    prices = round_of(together, seats, [1, 1], 1.1)[1]
+    costs = together.places.costs
+    assert prices.verify(1) == costs.verify(1)
+    assert prices.verify(3) - prices.verify(1) == pytest.approx(2 * (costs.verify(3) - costs.verify(1)))
+
+
+def test_a_ready_batch_counts_as_it_is_and_an_expected_one_as_planned():
+    together, one, other = company(), Seat(), Seat()
+    round_of(together, [one, other], [1, 1], 1.1)
+    together.ask(one, 100)
+    one.width = 5
+    assert together.ask(other, 100).others == 4
+
+
+def test_plain_steps_are_measured_in_the_same_company():
+    """Alone 1 second, with another one 1.5: a claim beside one compares with the second."""
+    together, one, other = company(), Seat(), Seat()
+    for _ in range(20):
+        round_of(together, [one, other], [1, 1], 1.5)
+    assert together.places.costs.plain_step_seconds == pytest.approx(1.5)
+    together.places.move(100, 1)
+    assert together.places.costs.plain_step_seconds == pytest.approx(1.0)
+
+
+def test_a_pass_in_which_another_one_drafts_is_no_plain_step():
+    together, one, other = company(), Seat(), Seat()
+    round_of(together, [one, other], [1, 1], 1.1)
+    for _ in range(5):
+        round_of(together, [one, other], [1, 4], 2.0)
+    assert together.places.costs.plain_steps == 1
+    cycle = cycle_of(Proposal(), 0, verify=2.0, replies=2, pass_width=5)
+    assert not cycle.is_plain
+
+
+def test_a_first_round_of_so_many_replies_is_plain():
+    together, one, other = company(), Seat(), Seat()
+    round_of(together, [one], [1], 1.0)
+    together.ask(one, 100)
+    together.ask(other, 100)
+    together.ask(one, 100)
+    assert together.anchor
+
+
+def test_a_pass_that_was_not_shared_teaches_nothing_about_shared_ones():
+    together, one, other = company(), Seat(), Seat()
+    round_of(together, [one, other], [1, 1], 1.1)
+    for _ in range(10):
+        together.ask(one, 100)
+        together.ask(other, 100)
+        together.learn(one, cycle_of(Proposal(), 0, verify=9.0), 0)
+        together.learn(other, cycle_of(Proposal(), 0, verify=9.0), 0)
+    assert together.places.costs.plain_step_seconds == pytest.approx(1.1)
+    assert not together.anchor, "plain steps that cannot be measured are not asked for"
+
+
+def test_equal_widths_are_filled_up():
+    together, seats = company(equal=True), [Seat(), Seat()]
+    for seat in seats:
+        seat.survivals, seat.step_seconds = survivals([0.95] * 4), 0.01
+    round_of(together, seats, [1, 1], 1.1)
+    for _ in range(3):
+        prices = round_of(together, seats, [2, 2], 1.2)
+    assert prices[0].equal == prices[1].equal > 1
+    assert prices[0].padding(1) == prices[0].equal - 1
+
+
+def test_a_reply_below_its_share_of_speed_gains_worth_and_the_worth_has_an_end():
+    together, slow, fast = company(), Seat(), Seat()
+    round_of(together, [slow, fast], [1, 1], 1.0)
+    for _ in range(300):
+        round_of(together, [slow, fast], [1, 9], 2.0)
+    assert slow.plight > 1.0
+    assert slow.plight <= 16.0
+
+
+def test_many_threads_ask_and_learn_at_once():
+    together = company()
+
+    def reply(seed):
+        rng, seat = random.Random(seed), Seat()
+        for _ in range(300):
+            with together.lock:
+                prices = together.ask(seat, 100)
+            width = rng.randint(1, 6)
+            with together.lock:
+                seat.width = width
+                if prices:
+                    assert prices.verify(width) > 0
+                    assert together.rate(seat) > 0
+                    proposal = Proposal((1,) * (width - 1))
+                    together.learn(seat, cycle_of(proposal, 0, replies=together.replies), 0)
+        return seed
+
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(reply, range(4))) == [0, 1, 2, 3]
