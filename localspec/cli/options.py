@@ -14,6 +14,7 @@ from localspec.options import GONE_RULES, LOAD, OPTIONS, REPLY, Option
 
 NOTHING_REMEMBERED = {"remember_logits": False, "cache_gb": 0}
 Group: TypeAlias = argparse.ArgumentParser | argparse._ArgumentGroup
+FEW = 12  # flags that a usage line names
 _PAIR_HELP = "a pair by name; `localspec pairs` lists them"
 
 
@@ -30,10 +31,11 @@ def add_pair_options(parser: argparse.ArgumentParser) -> None:
     add("--target", metavar="FILE", help="a GGUF file, or ORG/REPO:QUANT, instead of a pair")
     add("--draft", metavar="FILE", help="the draft, named the same way; lookup drafts from the text alone")
     add("--no-draft", action="store_true", help="load no draft model: plain decoding")
+    add("--pull", action="store_true", help="fetch the pair if it is not here")
+    group = parser.add_argument_group("memory and devices")
     for name in LOAD:
         if name != "parallel":  # these commands answer one after the other
             add_option(group, name)
-    add("--pull", action="store_true", help="fetch the pair if it is not here")
 
 
 def add_memory_options(group: Group) -> None:
@@ -189,6 +191,14 @@ class Parser(argparse.ArgumentParser):
     @property
     def _help(self) -> str:
         return f"`{self.prog} --help` shows the arguments"
+
+    def format_help(self) -> str:
+        """The help, with [options] in the usage in place of more than a few."""
+        if self.usage is None and len(self._option_string_actions) > FEW:
+            named = [action for action in self._actions if not action.option_strings]
+            words = [f"[{each.metavar}]" if each.nargs == "?" else str(each.metavar) for each in named]
+            self.usage = " ".join(["%(prog)s [options]", *words])
+        return super().format_help()
 
     def _print_message(self, message: str, file: object = None) -> None:
         """Help and version, through the filter like everything else."""

@@ -109,7 +109,8 @@ def parser(command: str = "") -> Parser:
     """The parser that knows the arguments of one command, of all for "", and of none for another word."""
     root = Parser(prog="localspec", description=(localspec.__doc__ or "").partition("\n")[0])
     root.epilog = (
-        'Without a command: the chat on a terminal. A prompt in quotes is answered: localspec "Hello there".'
+        "A pair is a target model and a small draft model that guesses for it. Without a command the chat opens. "
+        'A prompt in quotes is answered: localspec "Hello there".'
     )
     root.add_argument("-V", "--version", action="version", version=f"localspec {localspec.__version__}")
     subparsers = root.add_subparsers(title="commands", required=True, dest="command", metavar="COMMAND")

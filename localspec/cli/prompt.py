@@ -20,9 +20,11 @@ _EXAMPLE = 'localspec run "What is speculative decoding?"'
 
 def add_prompt_argument(parser: argparse.ArgumentParser, *, optional: bool = False) -> None:
     named = "[PAIR] [PROMPT]" if optional else "[PAIR] PROMPT"
-    what = "a pair by name, if you like, and the prompt, which piped text follows; - is the piped text alone"
+    what = (
+        "a pair, if you name one, then the prompt; piped text is added to it, and - is the piped text alone"
+    )
     complete_with_pairs(parser.add_argument("words", nargs="*", metavar=named, help=what))
-    what = "put a text file behind the prompt; may be repeated"
+    what = "add a text file to the prompt; may be repeated"
     parser.add_argument("-f", "--file", action="append", default=[], metavar="FILE", help=what)
     parser.set_defaults(name=None)
 

@@ -1,7 +1,6 @@
-"""Measure a pair against plain decoding. Without a prompt: built-in prompts by category in turns, at
-temperatures 0 and 0.8, with intervals and a verdict. With a prompt: the speed-up of drafting on it, and whether the
-text is the same. Later runs use what drafting learns here. Ctrl-C ends it
-and keeps what was measured.
+"""Measure how much faster a pair is than its target alone. Without a prompt: on built-in prompts of six kinds, at
+temperatures 0 and 0.8, with intervals and a verdict. With a prompt: on this prompt, and whether the text is the same.
+Later runs use what drafting learns here. Ctrl-C ends it and keeps what was measured.
 """
 
 import argparse
@@ -47,10 +46,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("measurement")
     fixed = "fixed depths to measure beside auto"
     group.add_argument("--depths", type=list_of(positive), metavar="N,N", help=fixed)
-    kinds = "code, chat, prose, json, edit, long"
+    kinds = "kinds of built-in prompts: code, chat, prose, json, edit, long"
     group.add_argument("--only", type=list_of(str), metavar="WHAT", help=kinds)
     add = group.add_mutually_exclusive_group().add_argument
-    rounds = "rounds over the built-in prompts; replies of each kind to yours (default: 1)"
+    rounds = "rounds over the built-in prompts, or replies of each side to yours (default: 1)"
     add("--runs", type=int, metavar="N", help=rounds)
     limit = f"time limit of the built-in prompts (default: {SECONDS:g})"
     add("--seconds", type=duration, metavar="S", help=limit)

@@ -1,6 +1,6 @@
 """Show what drafting gains on this machine: plain decoding and drafting race on one prompt, and colours show who wrote
-each token. The embedded pair is enlarged once, in the cache folder, to the cost of an ordinary model; `localspec rm
-demo` removes it. Without room or gain, the small pair is shown at the pace of a large one.
+each token. The first time, this enlarges the small demo pair in the cache folder to the cost of an ordinary model;
+`localspec rm demo` removes it. Without room for it or without a gain, the small pair runs at the pace of a large one.
 """
 
 import argparse

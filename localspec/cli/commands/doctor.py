@@ -1,6 +1,4 @@
-"""Decode a few tokens on every device of the installed llama.cpp, each in a child process, and print a command for each
-fault.
-"""
+"""Check the installed llama.cpp: decode a few tokens on every device, and print the command that repairs each fault."""
 
 import argparse
 import platform

@@ -1,9 +1,8 @@
-"""Trim the draft of a pair: it keeps only the output rows of frequent tokens and of those that its target writes or
-finds likely in answers to built-in prompts. This makes its steps cheaper, most for a large vocabulary and a small
-draft. With --make, a draft is made of the target's own first layers: the
-target answers prompts, the draft learns from the answers, and it is kept if it is faster on unseen prompts. With
---teach, a copy of the pair's own draft learns. Ctrl-C ends the
-learning and keeps the best so far; the same command resumes. Texts do not change. The result is a new pair.
+"""Make a faster draft for a pair; the result is a new pair, and texts do not change. Without --make and --teach the
+pair's draft is trimmed: it can write only frequent tokens and those that the target finds likely, so each step is
+cheaper. --make builds a draft of the target's first layers, which learns from the target's answers; it is kept if it
+is faster on unseen prompts. --teach does the same with a copy of the pair's draft. Ctrl-C ends the learning and keeps
+the best so far; the same command resumes.
 """
 
 import argparse

@@ -1,6 +1,6 @@
-"""Fetch a pair: its headers are checked first, an interrupted pull resumes where it stopped, and every byte
-is hashed. `localspec pairs` lists the names. A model of any repository becomes a pair of your own:
-ORG/REPO:Q4_K_M, ORG/REPO:FILE.gguf or an address; ORG/REPO lists what there is.
+"""Fetch a pair; `localspec pairs` lists the names. The headers are checked first and every byte at the end; an
+interrupted pull resumes where it stopped. A model of any repository of the Hub becomes a pair of your own:
+ORG/REPO:Q4_K_M, ORG/REPO:FILE.gguf or a link. ORG/REPO alone lists its models.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from localspec.models.names import is_on_hub
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     complete_with_pairs(add("name", metavar="NAME", help="for example llama-3.1-8b+1b, or ORG/REPO:Q4_K_M"))
-    what = "the draft of a model of the Hub (default: lookup in its own text)"
+    what = "the draft for a model of the Hub (default: lookup, which drafts from the text alone)"
     add("--draft", metavar="FILE", help=what)
     add("--dry-run", action="store_true", help="only print the files to fetch")
     add_quiet_option(parser)

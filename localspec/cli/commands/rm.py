@@ -1,4 +1,6 @@
-"""Remove the fetched files of a pair, unless another pair uses them. Also forgets a pair of your own."""
+"""Remove the files that localspec fetched or made for a pair, unless another pair uses them. A pair of your own leaves
+the list too.
+"""
 
 import argparse
 from pathlib import Path

@@ -1,5 +1,5 @@
-"""Answer one prompt: the text streams to stdout, numbers and notices go to stderr. With the name of a pair
-and nothing to ask it, open the chat with that pair.
+"""Answer one prompt: the text streams to stdout, numbers and notices go to stderr. On a terminal, a pair without a
+prompt opens the chat.
 """
 
 import argparse

@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--host", default="127.0.0.1", metavar="ADDRESS", help="default: 127.0.0.1")
     add("--port", type=int, default=8080, metavar="N", help="default: 8080; 0 takes a free one")
     add("--api-key", metavar="KEY", help=f"the key that requests need; {KEY_VARIABLE} keeps it out of `ps`")
-    add("--any-model", action="store_true", help="an unknown model name means the first pair")
+    add("--any-model", action="store_true", help="answer requests for unknown models too")
     several: dict[str, Any] = {"action": "append", "default": []}
     add("--allow-host", **several, metavar="NAME", help="answer requests to this name too; may be repeated")
     origin = "let web pages of this origin ask, as https://HOST or SCHEME://*; may be repeated"

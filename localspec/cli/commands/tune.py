@@ -1,5 +1,5 @@
-"""Measure the target by batch width, the draft by step, and the cost of changing the width. Later runs with
-the same files, devices and threads start from the result; without it they learn the same while they run.
+"""Measure how long the target takes for batches of each width, and the draft for each token. Later runs with the same
+files, devices and threads start from the result; without it they learn the same while they run.
 """
 
 import argparse

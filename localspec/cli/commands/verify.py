@@ -1,6 +1,6 @@
-"""Test on this machine that speculation does not change the text: greedy texts against plain decoding,
-sampled replies against the target's own probabilities. Ends with code 3 if something differs beyond
-numerics. Ctrl-C ends it and keeps the findings.
+"""Test on this machine that drafting does not change the text: greedy texts against plain decoding, sampled replies
+against the target's own probabilities. The exit code is 3 if a text differs by more than rounding explains. Ctrl-C
+ends it and keeps the findings.
 """
 
 import argparse
