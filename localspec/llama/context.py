@@ -41,6 +41,7 @@ class Lane(Closing):
         self._companion: Companion | None = None
         self._last_width = 0  # tokens in the last batch, the only ones a recurrent state has snapshots of
         self._padding = 0  # tokens behind the text, in the cache only
+        self._kept = 0  # tokens in the spare sequence
 
     @property
     def handle(self) -> Any:  # noqa: ANN401  a C pointer, for this package only
@@ -166,6 +167,7 @@ class Lane(Closing):
         self._checkpoints.forget_after(keep)
         try:
             with self.calling:
+                self._forget_kept(keep)
                 if not keep or self._can_step_back(keep, len(dropped) + self._padding):
                     # Before llama.cpp's own: if Ctrl-C comes between, the next rollback removes the rest.
                     del self.tokens[keep:]
@@ -209,6 +211,11 @@ class Lane(Closing):
         if self.length and (self.needs_checkpoints if lasting else not self.model.can_roll_back):
             with self.calling:
                 self.forget_padding()
+                self._forget_kept(0)
+                if self.shared.spare and not lasting:
+                    self.shared.keep(self.sequence)
+                    self._kept = self.length
+                    return
                 self._checkpoints.take(self.handle, self.length, self.sequence, lasting=lasting)
 
     def wants_storing(self) -> bool:
@@ -264,6 +271,11 @@ class Lane(Closing):
     def _return_to_checkpoint(self) -> None:
         """Back to the newest checkpoint, or to nothing."""
         try:
+            if self._kept:
+                self.shared.bring_back(self.sequence)
+                self._last_width = self._padding = 0
+                del self.tokens[self._kept :]
+                return
             length = self._checkpoints.restore_newest(self.handle, self.sequence)
             self._last_width = self._padding = 0  # its snapshots are of a state that is no more
             if not (length and lib.llama_memory_seq_rm(self._memory, self.sequence, length, -1)):
@@ -285,7 +297,14 @@ class Lane(Closing):
             if not (possible and lib.llama_memory_seq_rm(self._memory, self.sequence, length, -1)):
                 self._return_to_checkpoint()
 
+    def _forget_kept(self, length: int) -> None:
+        """Drop the spare sequence if it holds more tokens: the text differs there."""
+        if self._kept > length:
+            self._kept = 0
+            lib.llama_memory_seq_rm(self._memory, self.shared.spare, -1, -1)
+
     def _clear(self) -> None:
+        self._kept = 0
         self.shared.forget(self.sequence)
         self._last_width = self._padding = 0
         self._checkpoints.forget_after(0)
@@ -307,6 +326,7 @@ class Context(Lane):
         kv_type_v: str = "f16",
         flash_attn: str = "auto",
         snapshots: int = 0,
+        steps_back: bool = False,
         checkpoint_bytes: int = 0,
         saved_bytes: int = 0,
         vocabulary: int | None = None,
@@ -321,6 +341,7 @@ class Context(Lane):
         flash_attn: on, off or auto, which is on where every layer's device can do it.
         rows_max: the most rows that one decode may ask for, so depth + 1.
         snapshots: for recurrent models, how many tokens can be taken back; each costs a whole state.
+        steps_back: for recurrent drafts, whose newest checkpoint then stays on the device, which costs one state.
         checkpoint_bytes, saved_bytes: of the computer's memory, where the cache cannot step back, and for `recall`.
         vocabulary: for a draft, the target's tokens, some more or fewer than its own: rows have those of both, and
             a token that it lacks is read as its last one.
@@ -339,6 +360,7 @@ class Context(Lane):
             kv_type_v=kv_type_v,
             flash_attn=flash_attn,
             snapshots=snapshots,
+            steps_back=steps_back,
             vocabulary=vocabulary,
             top_k=top_k,
             table=table,

@@ -64,6 +64,7 @@ class SharedContext(Cache):
         kv_type_v: str,
         flash_attn: str,
         snapshots: int,
+        steps_back: bool,
         vocabulary: int | None,
         top_k: bool,
         table: TokenTable | None,
@@ -75,6 +76,12 @@ class SharedContext(Cache):
         usual = _GPU_CHUNK if model.gpus else _CPU_CHUNK
         make_room(params, batch_size or usual, rows_max, _IN_PIPELINE if pipelines(model) else 1, lanes=lanes)
         params.n_rs_seq = snapshots  # llama.cpp makes it 0 for architectures that cannot
+        self.spare = 1 if steps_back and lanes == 1 and not model.can_roll_back else 0
+        if self.spare:
+            params.n_seq_max, params.kv_unified = (
+                2,
+                True,
+            )  # so that both sequences share what they have in common
         known = table.count if table else model.vocab.size
         self._vocabulary, self._shared = vocabulary or known, min(vocabulary or known, known)
         output_tokens = table.output_tokens(self._shared) if table else self._shared
@@ -99,6 +106,16 @@ class SharedContext(Cache):
         self._rows = TrimmedRows(read, table.token_ids, TOP_K) if table else read
         self._hidden: HiddenReader | None = None  # until somebody wants hidden rows
         model.use_adapters(self.handle)
+
+    def keep(self, sequence: int) -> None:
+        """Keep the present state of a lane, as the spare sequence: where it parts from the lane, on the device."""
+        lib.llama_memory_seq_rm(self._memory, self.spare, -1, -1)
+        lib.llama_memory_seq_cp(self._memory, sequence, self.spare, -1, -1)
+
+    def bring_back(self, sequence: int) -> None:
+        """The lane becomes what was kept of it."""
+        lib.llama_memory_seq_rm(self._memory, sequence, -1, -1)
+        lib.llama_memory_seq_cp(self._memory, self.spare, sequence, -1, -1)
 
     @property
     def memory(self) -> Any:  # noqa: ANN401  a C pointer

@@ -79,6 +79,9 @@ class Load:
     flash_attn: str = "auto"
     rows: int = 1  # of logits that one decode may ask for
     snapshots: int = 0  # of a recurrent state, so that tokens can be taken back
+    steps_back: bool = (
+        False  # whether a recurrent state is kept twice: a draft's, of the text and of the drafts
+    )
     prediction: bool = False  # with its prediction layers
     kind: DraftKind = DraftKind.MODEL
 
@@ -91,7 +94,12 @@ class Load:
     @property
     def context(self) -> dict[str, Any]:
         """Arguments of a Context."""
-        return {**self.head_context, "rows_max": self.rows, "snapshots": self.snapshots}
+        return {
+            **self.head_context,
+            "rows_max": self.rows,
+            "snapshots": self.snapshots,
+            "steps_back": self.steps_back,
+        }
 
     @property
     def head_context(self) -> dict[str, Any]:
@@ -407,6 +415,7 @@ class Ways:
         if draft.kind.is_head:
             predicts = draft.kind in (DraftKind.MTP, DraftKind.ASSISTANT)
             return replace(load, kind=draft.kind, prediction=predicts)
+        load = replace(load, steps_back=True)
         small = replace(load, kv_type=_SMALL_KV)
         return small if device in self._all_gpus and _can_be_small(draft, load, small) else load
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from localspec.errors import RollbackUnsupported
+from localspec.llama import states
 from localspec.llama.library import lib
 from tests.llama.rows import NEAR, row_after
 
@@ -174,3 +175,41 @@ def test_a_windowed_draft_never_reads_a_window_with_holes(context, seed):
     list(draft.prefill(text[draft.length :]))
     row = np.array(draft.decode([9], 1).rows[0])
     assert np.abs(row - row_after(fresh, [*text, 9])).max() < NEAR
+
+
+@pytest.mark.parametrize("architecture", RECURRENT)
+def test_a_state_that_stays_on_the_device_is_the_one_that_a_copy_would_hold(
+    context, tokens, architecture, monkeypatch
+):
+    """A draft's cycles, some of which end before the text of the cycle: no state comes to the computer."""
+    chance = np.random.default_rng(1)
+    kept, copied = (
+        context({"checkpoint_bytes": ROOM, "steps_back": here}, architecture=architecture)
+        for here in (True, False)
+    )
+    taken = []
+    copy = states.state_of
+    monkeypatch.setattr(
+        states, "state_of", lambda *given, **how: taken.append(given[0]) or copy(*given, **how)
+    )
+    length = 0
+    for cycle in range(30):
+        if cycle % 10 == 9:
+            length = int(chance.integers(length + 1))
+        lasting, text = cycle == 12, tokens(int(chance.integers(1, 5)), seed=cycle)
+        rows = []
+        for draft in (kept, copied):
+            draft.rewind(min(length, draft.length))
+            rows.append(np.array(draft.decode(text, 1).rows[0]))
+            draft.checkpoint(lasting=lasting)
+            for token in tokens(4, seed=100 + cycle):
+                rows[-1] = rows[-1] + draft.decode([token], 1).rows[0]
+        assert kept.tokens == copied.tokens
+        assert np.array_equal(*rows)
+        length = kept.length - int(chance.integers(5))
+    assert sum(of == kept.handle for of in taken) == 1, "the lasting one"
+    assert sum(of == copied.handle for of in taken) == 30
+
+
+def test_what_can_roll_back_has_no_second_state(context):
+    assert not context({"steps_back": True}).shared.spare
