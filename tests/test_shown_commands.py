@@ -143,6 +143,9 @@ def test_commands_and_options_in_running_text_exist():
             known = options_of(code[0])
             unknown = set(re.findall(r"(?<!\S)--[a-z][\w-]*", code[1])) - known
             assert not unknown, f"{page.name}: localspec {' '.join(code)}"
+            if not re.search(r"[A-Z]{2}|\.\.\.|\[|\b[CNX]\b", code[1]) and code[1].strip().startswith("-"):
+                for words in commands(" ".join(["localspec", *" ".join(code).split()])):
+                    parse(words)
 
 
 def options_of(command):
