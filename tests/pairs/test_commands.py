@@ -100,7 +100,7 @@ def test_the_memory_that_pairs_estimates_is_near_what_info_has_from_llama_cpp(ca
     assert planned / 2 < estimate < planned * 2
     assert main(["pairs"]) == 0
     listed = capsys.readouterr().out
-    assert re.search(r"^demo .* ~\d", listed, re.MULTILINE)
+    assert re.search(r"^demo .* MB  on disk  ", listed, re.MULTILINE)
     assert "MEMORY is an estimate" in listed
 
 

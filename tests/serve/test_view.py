@@ -42,7 +42,8 @@ def test_each_reply_is_a_row_on_a_terminal_and_a_sentence_elsewhere(monkeypatch,
     view.replied(REPLY)
     head, *rows = output.getvalue().replace("\r\x1b[K", "").split("\n")[:-1]
     if terminal:
-        assert head.split()[:3] == ["answered", "prompt", "of"]
+        assert head.split()[:3] == ["time", "prompt", "read"]
+        assert len(head) < 80
         assert [row.split()[1:] for row in rows] == [
             ["100", "10", "50", "25.0", "2.50", "75%", "2.00", "stop"]
         ] * 2

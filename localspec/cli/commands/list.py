@@ -34,22 +34,33 @@ def run(arguments: argparse.Namespace) -> int:
         caches = {"texts": texts, "bytes": text_bytes}
         say_json({"pairs": pairs, "unused": left_over, "caches": caches, "bytes": total}, indent=2)
         return 0
-    say(f"{'NAME':<26} {'SIZE':>8}  LAST USED")
-    for pair in here:
-        used = uses.get(pair.name)
-        when = "-" if used is None else datetime.fromtimestamp(used).strftime("%Y-%m-%d %H:%M")
-        say(f"{pair.name:<26} {size_text(inspection.file_bytes(pair)):>8}  {when}")
+    rows = [(pair.name, inspection.file_bytes(pair), last_use(uses.get(pair.name))) for pair in here]
+    lost = [(left.path.name, left.bytes, why_unused(left)) for left in unused]
+    kept = [("texts", text_bytes, "caches of earlier texts; `localspec rm --caches` removes them")] * bool(
+        texts
+    )
+    width = max(len(name) for name, _, _ in (*rows, *lost, ("total", 0, "")))
+
+    def tell(found: list[tuple[str, int, str]]) -> None:
+        for name, size, about in found:
+            say(f"{name:<{width}}  {size_text(size):>7}  {about}".rstrip())
+
+    say(f"{'NAME':<{width}}  {'SIZE':>7}  LAST USED")
+    tell(rows)
     if unused:
         say("\nUNUSED: `localspec rm --unused` removes these")
-    for left in unused:
-        why = f"`localspec pull {left.pair}` completes it" if left.pair else "no pair names it any more"
-        say(f"{left.path.name:<26} {size_text(left.bytes):>8}  {why}")
-    if texts:
-        say(
-            f"\n{'caches of earlier texts':<26} {size_text(text_bytes):>8}  `localspec rm --caches` removes them"
-        )
-    say(f"\n{'total':<26} {size_text(total):>8}")
+    tell(lost)
+    say("")
+    tell([*kept, ("total", total, "")])
     return 0
+
+
+def last_use(seconds: float | None) -> str:
+    return "-" if seconds is None else datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M")
+
+
+def why_unused(left: removal.Leftover) -> str:
+    return f"`localspec pull {left.pair}` completes it" if left.pair else "no pair names it any more"
 
 
 def list_outdated(*, as_json: bool) -> int:

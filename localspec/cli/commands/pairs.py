@@ -34,19 +34,19 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         say_json({"pairs": [as_json(pair, inspection.fit(pair, here)) for pair in known]}, indent=2)
         return 0
-    say(f"{'NAME':<26} {'SIZE':>8} {'MEMORY':>8}  {'FITS HERE':<13} {'HERE':<5} USE")
-    words = {"gpu": "yes", "part": "in part", "cpu": "in RAM", "no": "no"}
+    name = max(len(pair.name) for pair in known)
+    say(f"{'NAME':<{name}}  {'SIZE':>7}  {'MEMORY':>7}  {'HERE':<7}  USE")
+    words = {"gpu": "fits", "part": "in part", "cpu": "in RAM", "no": "no"}
     for pair in known:
-        fits = words[inspection.fit(pair, here)] if pair.runnable else "cannot run yet"
-        size, memory = size_text(inspection.file_bytes(pair)), f"~{size_text(inspection.memory_needed(pair))}"
-        on_disk = "yes" if pair.on_disk else "-"
-        say(f"{pair.name:<26} {size:>8} {memory:>8}  {fits:<13} {on_disk:<5} {pair.use}")
-    where = "in RAM: on the CPU, as no GPU is known."
+        fits = words[inspection.fit(pair, here)] if pair.runnable else "not yet"
+        size, memory = size_text(inspection.file_bytes(pair)), size_text(inspection.memory_needed(pair))
+        where = "on disk" if pair.on_disk else fits
+        say(f"{pair.name:<{name}}  {size:>7}  {memory:>7}  {where:<7}  {pair.use}")
+    fits = "in RAM: it fits on the CPU, as no GPU is known."
     if any(device.is_gpu for device in here):
-        where = "yes: on the GPU; in part: with layers or the draft on the CPU; in RAM: on the CPU only."
+        fits = "fits: on the GPU; in part: with layers or the draft on the CPU; in RAM: on the CPU only."
     say(
-        f"\n{where} MEMORY is an estimate: `localspec info NAME` looks closer, with llama.cpp's own numbers. "
-        "`localspec pull NAME` fetches."
+        f"\n{fits}\nMEMORY is an estimate; `localspec info NAME` asks llama.cpp. `localspec pull NAME` fetches a pair."
     )
     return 0
 
