@@ -162,6 +162,7 @@ ROOMS = {
         "errors",
         "events",
         "files",
+        "measure",
         "models",
         "options",
     },

@@ -6,10 +6,10 @@ import unicodedata
 import pytest
 
 from localspec.chat.tally import Tally
-from localspec.cli.commands.bench import show_side
+from localspec.cli.commands.bench import RaceShown
 from localspec.cli.commands.run import show
 from localspec.cli.program import tell
-from localspec.display import DrawnLine, for_terminal, printable
+from localspec.display import for_terminal, printable
 from localspec.errors import BadSetting
 from localspec.events import Finished, FinishReason, Kind, Notice, Origin, Piece, Reply, Source
 from localspec.measure.compare import SideEvent
@@ -75,7 +75,7 @@ def noted_late_by_run():
 
 
 def noted_by_bench():
-    show_side(DrawnLine(sys.stderr), SideEvent(False, 0, Notice(STEERING)), 1, 0)
+    RaceShown("", "", 1, quiet=True).take(SideEvent(False, 0, Notice(STEERING)))
 
 
 def told_as_an_error():

@@ -15,7 +15,7 @@ from rich.text import Text
 from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Vertical, VerticalScroll
+from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import DataTable, Input, OptionList, Static
@@ -25,17 +25,20 @@ from localspec.chat.conversations import Conversation, ConversationList
 from localspec.display import for_terminal, line_for_terminal, size_text
 from localspec.engine.messages import Compared
 from localspec.errors import BadSetting, LocalspecError
+from localspec.measure.race import Race, clock
 
 from .commands.table import COMMANDS
 from .state.chat import ChatState
 from .state.conversation import export_markdown
-from .state.engine import Downloads
+from .state.engine import Downloads, EngineState, ReplyState
 from .text.status import pull_status
-from .widgets.reply import LEGEND
+from .widgets.reply import LEGEND, STRONG_STYLES
 
 if TYPE_CHECKING:
     from localspec.models.picker import PairRow
 
+RACE_SECONDS: Final = 0.1  # between two drawings
+NO_SIDES: Final = (ReplyState(0), ReplyState(0))
 NARROWEST: Final = 12  # cells of the first column of a table
 Answer = TypeVar("Answer")
 Item = TypeVar("Item")
@@ -252,26 +255,59 @@ def web_address(text: str) -> str | None:
     return address if plain else None
 
 
-class ComparisonDialog(Dialog[None]):
-    """The same reply with and without drafting, in numbers and a sentence."""
+class RaceDialog(Dialog[None]):
+    """The same reply with and without drafting, side by side as it is written; the headline comes with the end."""
 
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "leave", "leave")]
     BOX_TITLE = "With and without drafting"
-    KEYS = "esc close"
+    KEYS = "esc stop or close · /share draws it"
 
-    def __init__(self, compared: Compared) -> None:
+    def __init__(self, engine: EngineState) -> None:
         super().__init__()
-        self._compared = compared
-        self.detail = comparison_text(compared)
+        self._engine = engine
+        self._seconds = 0.0  # on the clock that both sides are shown at
+        self._heads, self._texts = (
+            [Static(markup=False, classes="side") for _ in range(2)] for _ in range(2)
+        )
 
     def content(self) -> ComposeResult:
-        table: DataTable[str] = DataTable(cursor_type="none")
-        table.add_columns("", "tokens", "seconds", "tok/s", "accepted", "per pass")
-        for name, reply in (("drafting", self._compared.drafted), ("plain", self._compared.plain)):
-            stats = reply.stats
-            speeds = f"{stats.emitted:,}", f"{stats.decode_seconds:.2f}", f"{stats.tokens_per_second:.1f}"
-            accepted = f"{stats.acceptance_rate:.0%}" if stats.drafted else "–"
-            table.add_row(name, *speeds, accepted, f"{stats.mean_accepted_length:.2f}")
-        yield table
+        yield Static(markup=False, classes="headline")
+        with Horizontal():
+            yield from self._heads
+        with VerticalScroll() as scroll, Horizontal():
+            yield from self._texts
+        scroll.anchor()
+
+    def on_mount(self) -> None:
+        self._draw()
+        self.set_interval(RACE_SECONDS, self._draw)
+
+    def _draw(self) -> None:
+        """Drafting as it is written; beside it plain decoding, which ran before, as far as it was by then."""
+        engine = self._engine
+        plain, drafting = (side.lane for side in (*engine.sides, *NO_SIDES)[:2])
+        if len(engine.sides) == 2:
+            self._seconds = max(self._seconds + RACE_SECONDS * drafting.is_done, drafting.seconds)
+            plain = plain.until(self._seconds)
+        sides = zip(self._heads, self._texts, Race(plain, drafting).lanes.items(), strict=True)
+        for head, side, (title, lane) in sides:
+            text = Content("").join(
+                Content.styled(for_terminal(text), STRONG_STYLES.get(by, "")) for text, by in lane.written
+            )
+            side.update(text)
+            head.update(Content.assemble((title, "bold"), f"\n{clock(lane)}"))
+        is_won = engine.compared is not None and drafting.seconds < plain.seconds
+        headline = "plain decoding runs first" if not drafting.cycles else "now drafting; plain as it was"
+        if engine.compared is not None:
+            headline, _, rest = comparison_text(engine.compared).partition("\n")
+            self.show_detail(rest)
+        self._show(
+            ".headline", Content.styled(for_terminal(headline), "bold $text-success" if is_won else "bold")
+        )
+
+    def action_leave(self) -> None:
+        self._engine.stop()
+        self.dismiss()
 
 
 def comparison_text(compared: Compared) -> str:
@@ -281,7 +317,7 @@ def comparison_text(compared: Compared) -> str:
         return compared.verdict
     gap = "" if found.logit_gap is None else f", the likeliest two {found.logit_gap:.4f} logits apart"
     drafted, plain = found.drafted or "the end", found.plain or "the end"
-    return f"{compared.verdict}\n\nToken {found.position + 1:,}: {drafted!r} with drafting, {plain!r} without{gap}."
+    return f"{compared.verdict}\nToken {found.position + 1:,}: {drafted!r} with drafting, {plain!r} without{gap}."
 
 
 _TYPING = (

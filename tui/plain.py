@@ -210,7 +210,7 @@ class PlainChat(Chat):
             aside(f"/{command.usage}: {command.help}")
         aside('""" begins and ends a message of several lines. @path attaches a file. ^c stops a reply.')
 
-    def show_comparison(self, compared: Compared) -> None:
+    async def show_comparison(self, compared: Compared) -> None:
         aside(compared.verdict)
 
     async def copy(self, text: str) -> None:

@@ -340,10 +340,14 @@ class ChatScreen(Screen[None], Chat):
 
         await self.app.push_screen(HelpDialog(help_page(self.state.setup.folder)))
 
-    def show_comparison(self, compared: Compared) -> None:
-        from .dialogs import ComparisonDialog
+    async def show_race(self) -> None:
+        from .dialogs import RaceDialog
 
-        self.app.push_screen(ComparisonDialog(compared))
+        await self.app.push_screen(RaceDialog(self.state.engine))
+
+    async def show_comparison(self, compared: Compared) -> None:
+        if self.app.screen is self:  # the race was left
+            await self.notice(compared.verdict)
 
     def action_suggest(self, number: int) -> None:
         self.prompt.replace_text(SUGGESTIONS[number])

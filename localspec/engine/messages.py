@@ -148,6 +148,7 @@ class Ready:
     context_length: int  # tokens
     seconds: float  # since the request
     parallel: int = 1  # replies at once
+    machine: str = ""  # its devices, its system and the program
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +210,7 @@ class Compared:
     drafted: Reply
     plain: Reply
     difference: Difference | None  # None: the same tokens
-    verdict: str  # one sentence or two: the text, and the speed
+    verdict: str  # lines: the speed and the text, then what there is to know about either
 
 
 @dataclass(frozen=True, slots=True)

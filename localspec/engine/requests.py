@@ -1,12 +1,14 @@
 """Does in the engine process what requests ask for, with a session of `localspec.api`."""
 
 import logging
+import platform
 import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
+import localspec
 from localspec import api
 from localspec.algorithm.protocols import Vocabulary
 from localspec.engine.messages import (
@@ -291,7 +293,7 @@ class PairRequests:
         )
         seconds, parallel = time.monotonic() - began, len(session.pair.lanes.all)
         names = session.name, session.target_name, session.draft_name
-        send(Ready(*names, session.context_length, seconds, parallel))
+        send(Ready(*names, session.context_length, seconds, parallel, machine()))
 
     def _compare(self, request: CompareReplies, send: Send, cancelled: Cancelled) -> None:
         # Here, because every start of the process would wait for it.
@@ -313,6 +315,12 @@ class PairRequests:
         return self._session
 
 
+def machine() -> str:
+    """The devices, the system and the program."""
+    devices = ", ".join(device.description for device in api.devices())
+    return f"{devices}; {platform.system()} {platform.machine()}; localspec {localspec.__version__}"
+
+
 def without_lost_servers(options: dict[str, Any], send: Send) -> dict[str, Any]:
     """The options with the servers that answer; devices are numbered by them, so their names no longer count."""
     rpc = options.get("rpc") or ""
@@ -326,7 +334,7 @@ def without_lost_servers(options: dict[str, Any], send: Send) -> dict[str, Any]:
 
 def report_comparison(session: api.Session, found: "Comparison", send: Send) -> None:
     """Say how a comparison ended, and keep its speed-up for the picker."""
-    from localspec.measure.compare import verdict_on
+    from localspec.measure.compare import verdicts
     from localspec.models.picker import remember_speedup
 
     difference = None
@@ -336,4 +344,4 @@ def report_comparison(session: api.Session, found: "Comparison", send: Send) -> 
         difference = Difference(found.divergence.index, drafted, plain, found.divergence.top_two_gap)
     if found.speedup:
         remember_speedup(session.name, found.speedup)
-    send(Compared(found.speculative.reply, found.plain.reply, difference, verdict_on(found)))
+    send(Compared(found.speculative.reply, found.plain.reply, difference, "\n".join(verdicts(found))))

@@ -18,12 +18,12 @@ from localspec.display import aligned
 from localspec.errors import BadSetting, LocalspecError
 from localspec.events import Cycle, Event, Finished, FinishReason, Kind, Origin, Piece, Reply, Started
 from localspec.measure.bench import CROWDED
+from localspec.measure.race import headline
 from localspec.options import ReplyOptions
 from localspec.sampler.passes import NO_TEXT, Candidates, Row
 
 FENCE = "```"
 OPENERS = ("{", "[")  # a reply that begins so is JSON from end to end
-NOTICEABLE = 1.03  # less than this either way is no difference
 COLUMNS = ("", "tokens", "prompt s", "decode s", "tokens/s", "accepted", "tokens/pass")
 
 Messages = str | Sequence[Mapping[str, Any] | Message]
@@ -203,6 +203,11 @@ class Side:
         return median(reply.stats.tokens_per_second for reply in self.replies)
 
     @property
+    def decode_seconds(self) -> float:
+        """Median of all runs."""
+        return median(reply.stats.decode_seconds for reply in self.replies)
+
+    @property
     def total_tokens_per_second(self) -> float:
         """Emitted tokens / seconds of prefill and decode; median of all runs, 0 before the first token."""
         return median(
@@ -297,13 +302,14 @@ def compare_events(
 ) -> Iterator[SideEvent | Comparison]:
     """The same, event by event; the last one is the Comparison, missing if it was stopped on the first side.
 
-    Messages are the whole conversation. Who goes first takes turns, and every run reads its whole prompt.
+    Messages are the whole conversation. The temperature is 0 unless another is given. Who goes first takes turns,
+    and every run reads its whole prompt.
     `session.cancel()` ends the comparison, and so does `cancelled`; the text so far is kept.
     """
     if n < 1:
         raise BadSetting(f"{n} runs cannot be compared", hint="compare at least one run of each kind")
     given = list(as_messages(messages))
-    common = ReplyOptions(**options) | {"overflow": "error"}
+    common = ReplyOptions(temperature=0.0) | options | {"overflow": "error"}
     replies: dict[bool, list[Reply]] = {False: [], True: []}
     first_run: dict[bool, list[Event]] = {False: [], True: []}
     rule, prompt, read, crowded, ended = "", list[int](), 0, False, False
@@ -349,8 +355,13 @@ def asked(options: ReplyOptions, *, speculative: bool) -> ReplyOptions:
 
 
 def verdict_on(comparison: Comparison) -> str:
-    """The sentences about the text, the speed, and what the speed says little about."""
-    return " ".join([about_text(comparison), about_speed(comparison), *caveats(comparison)])
+    """The sentences about the speed, texts that differ, and what the speed says little about."""
+    return " ".join(verdicts(comparison))
+
+
+def verdicts(comparison: Comparison) -> list[str]:
+    """The same, one by one."""
+    return [about_speed(comparison), *about_text(comparison), *caveats(comparison)]
 
 
 def caveats(comparison: Comparison) -> list[str]:
@@ -358,13 +369,19 @@ def caveats(comparison: Comparison) -> list[str]:
     return [TOY] * comparison.toy + [CROWDED] * comparison.crowded
 
 
-def about_text(comparison: Comparison) -> str:
-    """Whether the texts differ, and why."""
+def about_text(comparison: Comparison) -> list[str]:
+    """Why the texts differ, if they do."""
+    if comparison.identical and not comparison.cancelled:
+        return []
+    return [why_texts_differ(comparison)]
+
+
+def why_texts_differ(comparison: Comparison) -> str:
+    """The reason as a sentence; of a race that was stopped, that nothing is compared."""
     where = comparison.divergence
     if comparison.cancelled:
         return "Stopped early, so the texts are not compared."
-    if where is None:
-        return "The same text, token for token."
+    assert where is not None
     part, difference = f"The texts part at token {where.index + 1}", comparison.width_difference
     if comparison.rule not in SEED_DECIDES:
         return (
@@ -387,20 +404,17 @@ def about_text(comparison: Comparison) -> str:
 
 
 def about_speed(comparison: Comparison) -> str:
-    """How much faster speculative decoding was."""
-    if not comparison.speedup:
-        return "Too little was decoded to compare the speed."
-    if not comparison.speculative.reply.stats.drafted:
-        return "Nothing was drafted."
-    runs = len(comparison.plain.replies)
-    measured = "one run each" if runs == 1 else f"medians of {runs} runs each"
-    if 1 / NOTICEABLE < comparison.speedup < NOTICEABLE:
-        said = "Speculative decoding is as fast as plain"
-    elif comparison.speedup > 1:
-        said = f"Speculative decoding is {comparison.speedup:.2f}x as fast"
-    else:
-        said = f"Speculative decoding is slower, {comparison.speedup:.2f}x as fast"
-    return f"{said} ({measured}); {comparison.total_speedup:.2f}x with the reading of the prompt counted."
+    """How much faster speculative decoding was; of a toy, how many passes it saved."""
+    plain, drafted = comparison.plain.reply.stats, comparison.speculative.reply.stats
+    if comparison.toy and drafted.drafted:
+        same = "The same text" if comparison.identical else "Another text"
+        kept = f"{drafted.accepted} of {drafted.drafted} guesses kept"
+        return f"{same} in {drafted.cycles} passes instead of {plain.cycles}, {kept}."
+    runs, total = len(comparison.plain.replies), comparison.total_speedup
+    measured = "" if runs == 1 else f"medians of {runs} runs each; "
+    seconds = comparison.plain.decode_seconds, comparison.speculative.decode_seconds
+    how = f"{measured}{total:.2f} times with the reading of the prompt"
+    return headline(comparison.speedup, comparison.identical, seconds, drafted.accepted, drafted.drafted, how)
 
 
 def about_segments(comparison: Comparison) -> str:
@@ -425,7 +439,7 @@ def table(comparison: Comparison) -> str:
                 name,
                 str(len(side.tokens)),
                 f"{median(reply.stats.prefill_seconds for reply in side.replies):.3f}",
-                f"{median(reply.stats.decode_seconds for reply in side.replies):.3f}",
+                f"{side.decode_seconds:.3f}",
                 f"{side.tokens_per_second:.1f}",
                 f"{stats.acceptance_rate:.0%}" if stats.drafted else "-",
                 f"{stats.mean_accepted_length:.2f}",

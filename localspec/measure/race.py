@@ -2,18 +2,20 @@
 
 import io
 import re
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Unpack
+from typing import TYPE_CHECKING, Unpack
 
-from rich.box import ROUNDED
-from rich.console import Console, Group, RenderableType
-from rich.table import Table
-from rich.text import Text
-
-from localspec.chat.session import Session
-from localspec.events import Cycle, Finished, Origin, Reply
+from localspec.display import for_terminal
+from localspec.events import Cycle, Event, Finished, Origin, Piece
 from localspec.options import ReplyOptions
+
+# Rich and sessions load slowly, and the chat needs neither for a race.
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from localspec.chat.session import Session
 
 STYLES = {
     Origin.ACCEPTED: "green",
@@ -27,6 +29,7 @@ LEGEND = (
     ("corrected by the target", Origin.FIX),
     ("bonus of the target", Origin.BONUS),
 )
+NOTICEABLE = 1.03  # less than this either way is no difference
 SVG_COLUMNS = 100
 _WEB_FONT = re.compile(r"@font-face \{.*?\}", re.DOTALL)
 
@@ -44,19 +47,48 @@ class Lane:
     """One side of a race so far."""
 
     written: tuple[tuple[str, Origin], ...] = ()  # the tokens' texts
+    times: tuple[float, ...] = ()  # when each of them stood there
     seconds: float = 0.0  # of this side's own passes
+    tokens: int = 0
     cycles: int = 0
     drafted: int = 0
-    reply: Reply | None = None  # once it is whole
+    is_done: bool = False
 
     @property
     def tokens_per_second(self) -> float:
-        return len(self.written) / self.seconds if self.seconds else 0.0
+        return self.tokens / self.seconds if self.seconds else 0.0
 
     @property
     def kept(self) -> int:
         """Drafted tokens that the target kept."""
         return sum(origin is Origin.ACCEPTED for _, origin in self.written)
+
+    def after(self, event: Event) -> "Lane":
+        """The side after one more report of its reply."""
+        match event:
+            case Cycle():
+                return replace(
+                    self,
+                    seconds=self.seconds + event.seconds,
+                    tokens=self.tokens + len(event.tokens),
+                    cycles=self.cycles + 1,
+                    drafted=self.drafted + event.drafted,
+                )
+            case Piece():
+                written = (*self.written, (event.text, event.origin))
+                return replace(self, written=written, times=(*self.times, self.seconds))
+            case Finished():
+                return replace(self, is_done=True)
+        return self
+
+    def until(self, seconds: float) -> "Lane":
+        """The side when its clock stood there."""
+        if seconds >= self.seconds:
+            return self
+        written = self.written[: bisect_right(self.times, seconds)]
+        share = seconds / self.seconds
+        cycles, tokens = int(share * self.cycles), int(share * self.tokens)
+        return replace(self, written=written, seconds=seconds, cycles=cycles, tokens=tokens, is_done=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +105,13 @@ class Race:
     @property
     def speedup(self) -> float:
         """Seconds of plain decoding / those of drafting for the whole text. 0 while that is unknown."""
-        done = self.plain.reply and self.drafting.reply and self.drafting.seconds
+        done = self.plain.is_done and self.drafting.is_done and self.drafting.seconds
         return self.plain.seconds / self.drafting.seconds if done else 0.0
+
+    @property
+    def lanes(self) -> dict[str, Lane]:
+        """The sides by their titles."""
+        return {"plain decoding": self.plain, "with drafting": self.drafting}
 
     @property
     def identical(self) -> bool:
@@ -82,7 +119,11 @@ class Race:
 
 
 def race(
-    plain: Session, drafting: Session, prompt: str, pace: Pace | None = None, **options: Unpack[ReplyOptions]
+    plain: "Session",
+    drafting: "Session",
+    prompt: str,
+    pace: Pace | None = None,
+    **options: Unpack[ReplyOptions],
 ) -> Iterator[Race]:
     """Answer a prompt on both sessions, in turns of one cycle; the side whose clock is behind has the next turn."""
     asked = ReplyOptions(**options) | {"temperature": 0.0, "overflow": "error"}
@@ -94,51 +135,79 @@ def race(
         drafting.stream(prompt, **asked | {"speculate": True}),
     )
     lanes = [Lane(), Lane()]
-    while racing := [side for side in (0, 1) if lanes[side].reply is None]:
+    while racing := [side for side in (0, 1) if not lanes[side].is_done]:
         side = min(racing, key=lambda side: lanes[side].seconds)
         for event in streams[side]:
             if isinstance(event, Finished):
-                lanes[side] = replace(lanes[side], reply=event.reply)
+                lanes[side] = lanes[side].after(event)
             elif isinstance(event, Cycle):
                 lanes[side] = _grown(lanes[side], event, sessions[side], pace)
                 break
         yield Race(*lanes)
 
 
-def _grown(lane: Lane, cycle: Cycle, session: Session, pace: Pace | None) -> Lane:
+def _grown(lane: Lane, cycle: Cycle, session: "Session", pace: Pace | None) -> Lane:
     vocabulary = session.pair.vocabulary
     texts = tuple(
         ("" if vocabulary.is_end(token) else session.text_of(token), origin)
         for token, origin in zip(cycle.tokens, cycle.origins, strict=True)
     )
     seconds = pace.pass_seconds + pace.draft_seconds * cycle.drafted if pace else cycle.seconds
-    return replace(
-        lane,
-        written=lane.written + texts,
-        seconds=lane.seconds + seconds,
-        cycles=lane.cycles + 1,
-        drafted=lane.drafted + cycle.drafted,
+    grown = replace(lane.after(cycle), written=lane.written + texts)
+    return replace(grown, seconds=lane.seconds + seconds, times=lane.times + (grown.seconds,) * len(texts))
+
+
+def headline(
+    speedup: float, identical: bool, seconds: tuple[float, float], kept: int, drafted: int, how: str = ""
+) -> str:
+    """How much faster drafting was and whether the text is the same, by the seconds of plain decoding and drafting."""
+    if not speedup:
+        return "Too little was decoded to compare the speed."
+    if not drafted:
+        return "Nothing was drafted: both sides are plain decoding."
+    said = f"{speedup:.{1 if speedup >= 1.1 else 2}f} times as fast"
+    if 1 / NOTICEABLE < speedup < NOTICEABLE:
+        said = "As fast as plain decoding"
+    elif speedup < 1:
+        said = f"Slower, {said}"
+    same = "the same text" if identical else "but the texts differ"
+    took = f"{seconds[1]:.1f} s instead of {seconds[0]:.1f} s"
+    return f"{said}, {same}: {took}, {kept} of {drafted} guesses kept{how and f' ({how})'}."
+
+
+def picture(lanes: Mapping[str, Lane], prompt: str, about: str, headline: str = "") -> "RenderableType":
+    """Sides with their titles beside each other and their clocks; the legend, the outcome and the models below."""
+    from rich.box import ROUNDED
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    sides = Table(box=ROUNDED, expand=True, show_footer=True, border_style="dim")
+    sides.title, sides.title_style, sides.title_justify = Text(for_terminal(f"> {prompt}")), "bold", "left"
+    for title, lane in lanes.items():
+        sides.add_column(Text(title, "bold"), Text(clock(lane), "bold" if lane.is_done else ""), ratio=1)
+    sides.add_row(
+        *(
+            Text.assemble(*((for_terminal(text), STYLES[by]) for text, by in lane.written))
+            for lane in lanes.values()
+        )
     )
-
-
-def picture(race: Race, prompt: str, about: str, headline: str = "") -> RenderableType:
-    """Both sides beside each other with their clocks; the colours' legend, the outcome and the models below."""
-    sides = Table(box=ROUNDED, expand=True, show_footer=True, border_style="dim", title=f"> {prompt}")
-    sides.title_style, sides.title_justify = "bold", "left"
-    for title, lane in (("plain decoding", race.plain), ("with drafting", race.drafting)):
-        done = " ✓" if lane.reply else ""
-        clock = f"{lane.seconds:.1f} s · {len(lane.written)} tokens · {lane.cycles} passes{done}"
-        sides.add_column(Text(title, "bold"), Text(clock, "bold" if done else ""), ratio=1)
-    lanes = (race.plain, race.drafting)
-    sides.add_row(*(Text.assemble(*((text, STYLES[by]) for text, by in lane.written)) for lane in lanes))
     legend = Text("   ").join(Text(f"■ {name}", STYLES[origin]) for name, origin in LEGEND)
     return Group(sides, legend, *[Text(headline, "bold")] * bool(headline), Text(about, "dim"))
 
 
-def svg(race: Race, prompt: str, about: str, headline: str) -> str:
+def clock(lane: Lane) -> str:
+    """Seconds, tokens and passes of a side, with a tick when it is done."""
+    done = " ✓" if lane.is_done else ""
+    return f"{lane.seconds:.1f} s · {lane.tokens:,} tokens · {lane.cycles:,} passes{done}"
+
+
+def svg(lanes: Mapping[str, Lane], prompt: str, about: str, headline: str) -> str:
     """The picture as an SVG document that loads no font from elsewhere."""
+    from rich.console import Console
+
     console = Console(
         record=True, width=SVG_COLUMNS, file=io.StringIO(), color_system="truecolor", legacy_windows=False
     )
-    console.print(picture(race, prompt, about, headline))
-    return _WEB_FONT.sub("", console.export_svg(title="localspec demo"))
+    console.print(picture(lanes, prompt, about, headline))
+    return _WEB_FONT.sub("", console.export_svg(title="localspec"))

@@ -1,6 +1,7 @@
 """`localspec bench PROMPT`: the headline, two rows, both texts when asked for."""
 
 import json
+import re
 
 import pytest
 
@@ -21,13 +22,33 @@ def test_the_speed_comes_first_then_the_text_then_both_sides(capsys):
     headline, _, rows = out.partition("\n\n")
     lines, rows = headline.splitlines(), rows.splitlines()
     assert code == 0
-    assert "2 runs each" in lines[0] or "Nothing was drafted" in lines[0]
-    assert lines[1] == "The same text, token for token."
-    assert lines[2] == TOY
+    assert re.fullmatch(r"The same text in \d+ passes instead of 16, \d+ of \d+ guesses kept\.", lines[0])
+    assert lines[1:] == [TOY]
+    assert "slower" not in out.casefold()
     assert rows[0].split()[:2] == ["tokens", "prompt"]
     assert rows[1].startswith("plain ")
     assert rows[2].startswith("speculative ")
     assert "small demo pair" in err
+
+
+def test_the_temperature_is_0_unless_another_is_asked_for(capsys):
+    _, out, _ = bench(capsys, "Tell me a story", "--json")
+    assert json.loads(out)["rule"] == "greedy"
+
+
+def test_the_race_is_drawn_with_its_models_the_machine_and_the_program(capsys, tmp_path):
+    drawing = tmp_path / "race.svg"
+    assert bench(capsys, "Tell me <a> story", "--svg", drawing)[0] == 0
+    words = drawing.read_text("utf-8").replace("&#160;", " ")
+    for part in (
+        "Tell me &lt;a&gt; story",
+        "plain decoding",
+        "with drafting",
+        "16 passes ✓",
+        "localspec demo target",
+        "llama-cpp-python",
+    ):
+        assert part in words
 
 
 def test_both_texts_on_request(capsys):
@@ -37,7 +58,7 @@ def test_both_texts_on_request(capsys):
 
 
 def test_json_is_one_object_with_both_sides(capsys):
-    code, out, _ = bench(capsys, "Tell me a story", "--seed", 3, "--json")
+    code, out, _ = bench(capsys, "Tell me a story", "--seed", 3, "--temperature", 0.8, "--json")
     found = json.loads(out)
     assert code == 0
     assert found["plain"]["stats"]["drafted"] == 0

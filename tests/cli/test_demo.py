@@ -85,11 +85,11 @@ def test_each_clock_counts_its_own_passes_and_the_slower_side_moves_first():
     pace = Pace(1.0, 0.25)
     steps = raced_steps(demo.target_path(), pace)
     end = steps[-1]
-    assert end.plain.seconds == end.plain.cycles == len(end.plain.written)
+    assert end.plain.seconds == end.plain.cycles == end.plain.tokens
     assert end.drafting.seconds == end.drafting.cycles + 0.25 * end.drafting.drafted
     assert end.speedup == end.plain.seconds / end.drafting.seconds > 1
     for before, after in pairwise(steps):
-        if before.plain.reply is None and before.drafting.reply is None:
+        if not before.plain.is_done and not before.drafting.is_done:
             moved_plain = before.plain != after.plain
             assert moved_plain == (before.plain.seconds <= before.drafting.seconds)
 

@@ -238,7 +238,16 @@ class ScriptedWorkshop:
         for stage in ("mapping target", "mapping draft", "warming up"):
             send(LoadStage(stage))
             time.sleep(self.pace.load_seconds / 3)
-        send(Ready(request.pair or "demo", "scripted-8b", "scripted-1b", 8192, 0.4))
+        send(
+            Ready(
+                request.pair or "demo",
+                "scripted-8b",
+                "scripted-1b",
+                8192,
+                0.4,
+                machine="a machine; localspec 9",
+            )
+        )
 
     def _ask(self, request: Answer, send: Callable[[Report], None], cancelled: Callable[[], bool]) -> None:
         prompt = question_of(request)
@@ -271,7 +280,7 @@ class ScriptedWorkshop:
         self, request: CompareReplies, send: Callable[[Report], None], cancelled: Callable[[], bool]
     ) -> None:
         replies = []
-        for speculate in (True, False):
+        for speculate in (False, True):
             settings = {"seed": 3, "speculate": speculate}
             for event in self._events(request.messages[-1]["content"], settings, cancelled):
                 send(event)
@@ -285,10 +294,11 @@ class ScriptedWorkshop:
         if cancelled():
             send(Stopped())
             return
-        verdict = "The texts part at token 58." if difference else "The same text, token for token."
-        send(
-            Compared(replies[0], replies[1], difference, f"{verdict} Speculative decoding is 2.00x as fast.")
-        )
+        plain, drafted = replies
+        verdict = "2.0 times as fast, the same text: 0.4 s instead of 0.8 s, 13 of 24 guesses kept."
+        if difference:
+            verdict = "2.0 times as fast, but the texts differ: 0.4 s instead of 0.8 s.\nThe texts part at token 58."
+        send(Compared(drafted, plain, difference, verdict))
 
 
 class ScriptedEngine:

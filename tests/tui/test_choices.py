@@ -1,11 +1,11 @@
 """What commands set and show: sampling, drafting, comparison, inspector."""
 
 import pytest
-from driving import asked, running
-from localspec.tui.dialogs import ComparisonDialog, HelpDialog
+from driving import asked, detail, running
+from localspec.tui.dialogs import HelpDialog
 from localspec.tui.widgets.lines import Inspector
 from localspec.tui.widgets.prompt import Completion
-from textual.widgets import Static
+from scripted_engine import Gate
 
 
 async def test_settings_reach_the_engine(tmp_path):
@@ -65,17 +65,67 @@ async def test_a_refused_seed_is_told_the_whole_numbers_that_it_may_be(tmp_path)
         assert chat.remarks == [f"seed takes a whole number from 0 to {2**64 - 1}."]
 
 
-async def test_compare_shows_both_speeds_and_the_first_difference(tmp_path):
-    async with running(tmp_path) as chat:
-        await chat.ask("differ please")
+async def test_a_race_shows_both_sides_then_its_headline_and_the_first_difference(tmp_path):
+    gate = Gate(hold_after=9)
+    async with running(tmp_path, gate=gate, settings={"temperature": 0.7}) as chat:
+        gate.opened.set()
+        await chat.ask("differ please, so that the sides can be told from each other")
+        gate.opened.clear()
         await chat.pilot.press("f9")
-        await chat.until(lambda: isinstance(chat.app.screen, ComparisonDialog))
-        verdict = str(chat.app.screen.query_one(".detail", Static).content)
-        assert "2.00x as fast" in verdict
-        assert "Token 58: ' weights' with drafting" in verdict
-        assert "0.031" in verdict
+        await chat.until(lambda: "9 passes" in chat.drawn and "plain decoding runs first" in chat.drawn)
+        gate.opened.set()
+        await chat.until(lambda: "2.0 times as fast" in chat.drawn and chat.drawn.count("✓") == 2)
+        lines = chat.drawn.splitlines()
+        (headline,) = (n for n, line in enumerate(lines) if "2.0 times as fast" in line)
+        assert any("plain decoding " in line and "with drafting" in line for line in lines[headline:])
+        assert "Token 58: ' weights' with drafting" in detail(chat)
+        assert "0.031" in detail(chat)
         assert chat.state.engine.plain_speed
+        assert chat.engine.handler.asked[-1].options["temperature"] == 0
+        await chat.pilot.press("escape")
+        await chat.type("/compare 0.5")
+        await chat.until(lambda: chat.engine.handler.asked[-1].options["temperature"] == 0.5)
         assert len(chat.saved[0].messages) == 2
+
+
+async def test_a_race_that_is_left_stops(tmp_path):
+    gate = Gate(hold_after=9)
+    async with running(tmp_path, gate=gate) as chat:
+        gate.opened.set()
+        await chat.ask("why?")
+        gate.opened.clear()
+        await chat.pilot.press("f9")
+        await chat.until(lambda: "9 passes" in chat.drawn)
+        await chat.pilot.press("escape")
+        await chat.until(lambda: not chat.state.engine.busy)
+        assert chat.remarks == ["The comparison was stopped."]
+
+
+async def test_a_reply_and_a_race_are_shared_as_pictures_that_name_models_machine_and_program(tmp_path):
+    async with running(tmp_path) as chat:
+        await chat.type("/share")
+        await chat.until(lambda: chat.remarks == ["There is no reply of this session to share yet."])
+        await chat.ask("exact some words <b>")
+        for name, words in (
+            ("reply", "tokens a pass, toy pair"),
+            ("race", "2.0 times as fast, the same text"),
+        ):
+            await chat.type(f"/share {tmp_path / name}.svg")
+            await chat.until(lambda name=name: "Drawn into" in chat.remarks[-1] and name in chat.remarks[-1])
+            drawn = (tmp_path / f"{name}.svg").read_text("utf-8").replace("&#160;", " ")
+            for part in (
+                "some words &lt;b&gt;",
+                "scripted-8b with scripted-1b",
+                "a machine; localspec",
+                words,
+            ):
+                assert part in drawn
+            assert ("with drafting" in drawn) == (name == "race")
+            await chat.pilot.press("f9")
+            await chat.until(lambda: chat.drawn.count("✓") == 2)
+            await chat.pilot.press("escape")
+        await chat.type(f"/share {tmp_path / 'race.svg'}")
+        await chat.until(lambda: "exists already" in chat.remarks[-1])
 
 
 async def test_the_inspector_shows_positions_lengths_cycles_and_the_last_proposal(tmp_path):

@@ -3,11 +3,11 @@
 import pytest
 from driving import Chat, detail, undrawn
 from localspec.tui.dialogs import (
-    ComparisonDialog,
     ConversationsDialog,
     HelpDialog,
     LinkDialog,
     PairsDialog,
+    RaceDialog,
     ThemeDialog,
 )
 from localspec.tui.widgets.lines import Inspector
@@ -146,7 +146,8 @@ def test_a_comparison(draw):
     async def steps(chat):
         await chat.ask("differ please")
         await chat.pilot.press("f9")
-        await chat.until(lambda: isinstance(chat.app.screen, ComparisonDialog))
+        await chat.until(lambda: isinstance(chat.app.screen, RaceDialog) and "times as fast" in chat.drawn)
+        await chat.until(lambda: chat.drawn.count("✓") == 2)
 
     draw(steps)
 

@@ -51,7 +51,8 @@ class Chat:
     async def choose_conversation(self) -> None: ...
     async def theme(self, name: str) -> None: ...  # without a name, let the user choose one
     async def show_help(self) -> None: ...
-    def show_comparison(self, compared: messages.Compared) -> None: ...
+    async def show_race(self) -> None: ...  # of the comparison that runs
+    async def show_comparison(self, compared: messages.Compared) -> None: ...
     async def copy(self, text: str) -> None: ...  # into the clipboard, and tells of it
     async def quit(self) -> None: ...
 
@@ -190,7 +191,9 @@ async def receive(chat: Chat, report: messages.Report) -> None:
         case events.Notice():
             await chat.notice(report.text)
         case events.Finished():
-            if not engine.comparing:  # then it is one of two, and no message
+            if engine.comparing:  # then it is one of two, and no message
+                engine.absorb(report)
+            else:
                 await chat.end_reply(report.reply.finish_reason, report.reply)
         case messages.LoadStage():
             engine.stage = report.text
@@ -200,9 +203,10 @@ async def receive(chat: Chat, report: messages.Report) -> None:
             chat.refresh_state()
         case messages.Compared():
             engine.end_reply()
+            engine.compared = report
             engine.plain_speed = report.plain.stats.tokens_per_second or engine.plain_speed
             chat.refresh_state()
-            chat.show_comparison(report)
+            await chat.show_comparison(report)
         case messages.Stopped():
             engine.end_reply()
             chat.notify("The comparison was stopped.")

@@ -12,8 +12,9 @@ from localspec.chat import conversations
 from localspec.errors import BadSetting
 from localspec.options import REPLY
 
-from ..state.conversation import OpenConversation, export_markdown, version_before
+from ..state.conversation import OpenConversation, export_markdown, version_before, write_new
 from ..state.remembered import TokenStyle
+from ..text import status
 from ..text.markdown import code_blocks
 from .base import Chat, Refusal, Run, pair, pull, restart
 
@@ -69,12 +70,34 @@ async def system(chat: Chat, argument: str) -> None:
     await chat.notice(f"System prompt: {journal.system}" if journal.system else "No system prompt.")
 
 
-async def compare(chat: Chat, _argument: str) -> None:
+async def compare(chat: Chat, argument: str) -> None:
     conversation = chat.state.conversation
     if conversation.last_question is None:
         raise Refusal("Ask something first: /compare runs the last message again.")
-    chat.state.engine.compare(conversation.turns())
+    temperature = _read("temperature", "temperature", argument) if argument else 0.0
+    chat.state.engine.compare(conversation.turns(), temperature)
     chat.refresh_state()
+    await chat.show_race()
+
+
+async def share(chat: Chat, argument: str) -> None:
+    """Write the last race or reply as a picture that names models, machine and program."""
+    engine, conversation = chat.state.engine, chat.state.conversation
+    reply, question, ready = engine.last_reply, conversation.last_question, engine.ready
+    if reply is None or question is None or ready is None or engine.busy:
+        raise Refusal("There is no reply of this session to share yet.")
+    from localspec.measure.race import Race, svg  # draws by a module that loads slowly
+
+    lanes, headline = {"reply": reply.lane}, status.gain(engine, reply)[0]
+    if engine.compared is not None and len(engine.sides) == 2:
+        lanes, headline = Race(*(side.lane for side in engine.sides)).lanes, engine.compared.verdict
+    about = f"{ready.target} with {ready.draft or 'lookup'}; {ready.machine}"
+    prompt = conversation.messages[question].content
+    try:
+        path = write_new(argument or f"{conversation.saved.name}.svg", svg(lanes, prompt, about, headline))
+    except BadSetting as error:
+        raise Refusal(f"{error}; {error.hint}.") from None
+    chat.notify(f"Drawn into {path}.")
 
 
 async def load(chat: Chat, argument: str) -> None:
@@ -283,8 +306,9 @@ COMMANDS: Final = (
     Command("draft", "speculation", "Turn drafting on or off", draft, "f4", "[on|off]"),
     Command("depth", "speculation", "Set how many tokens are drafted in a cycle",
             partial(set_value, field="depth"), argument="auto|N"),
-    Command("compare", "speculation", "Run the last prompt with and without drafting",
-            compare, "f9", idle=True),
+    Command("compare", "speculation", "Race the last prompt with and without drafting",
+            compare, "f9", "[T]", idle=True),
+    Command("share", "speculation", "Draw the last race or reply as SVG", share, argument="[file]", idle=True),
     Command("stats", "speculation", "Show or hide the inspector", inspector, "f3", footer="stats"),
     Command("tokens", "speculation", "Show who wrote which word of the last reply",
             tokens, "f2", "[off|subtle|strong]", "colours"),

@@ -148,13 +148,18 @@ def version_before(reply: StoredMessage) -> int:
 
 def export_markdown(conversation: Conversation, name: str) -> Path:
     """Write a conversation into a file that is not there yet; its whole path. Raises BadSetting."""
+    return write_new(name, to_markdown(conversation))
+
+
+def write_new(name: str, text: str) -> Path:
+    """Write a text into a file that is not there yet; its whole path. Raises BadSetting."""
     path = expanded(name).absolute()
     try:
         if path.exists():
             raise BadSetting(f"{name} exists already", hint="give another name")
         if not path.parent.is_dir():
             raise NotADirectoryError(0, "there is no folder for it")
-        write_text_atomically(path, to_markdown(conversation))
+        write_text_atomically(path, text)
     except (OSError, ValueError) as error:  # ValueError: a character that no file name or file can hold
         reason = error.strerror if isinstance(error, OSError) else error
         raise BadSetting(f"{name} cannot be written: {reason}", hint="give another path") from error

@@ -13,7 +13,21 @@ from localspec.engine import messages
 from localspec.engine.client import CLOSE_SECONDS, EngineProcess
 from localspec.engine.messages import ProposalText
 from localspec.engine.server import failure_of
-from localspec.events import Cycle, Event, Kind, Mode, Origin, Piece, Prefill, Reply, Source, Started, Stats
+from localspec.events import (
+    Cycle,
+    Event,
+    Finished,
+    Kind,
+    Mode,
+    Origin,
+    Piece,
+    Prefill,
+    Reply,
+    Source,
+    Started,
+    Stats,
+)
+from localspec.measure.race import Lane
 
 if TYPE_CHECKING:
     from localspec.models.picker import PairRow
@@ -32,6 +46,8 @@ class ReplyState:
     answer: list[str] = field(default_factory=list)
     reasoning: list[str] = field(default_factory=list)
     fresh: list[Piece] = field(default_factory=list)  # not shown yet
+    pieces: list[Piece] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)  # seconds of decoding until each of them
     tally: Tally = field(default_factory=Tally)
     timeline: deque[Cycle] = field(default_factory=lambda: deque(maxlen=TIMELINE))
     lengths: Counter[int] = field(default_factory=Counter)  # emitted tokens -> cycles
@@ -46,6 +62,8 @@ class ReplyState:
         match event:
             case Piece():
                 self.fresh.append(event)
+                self.pieces.append(event)
+                self.times.append(self.lane_seconds)
                 (self.reasoning if event.kind is Kind.REASONING else self.answer).append(event.text)
             case Cycle():
                 self.tally.add(event)
@@ -58,6 +76,17 @@ class ReplyState:
                 self.prefill = event
             case Started():
                 self.started = event
+
+    @property
+    def lane_seconds(self) -> float:
+        return self.tally.draft_seconds + self.tally.verify_seconds + self.tally.other_seconds
+
+    @property
+    def lane(self) -> Lane:
+        """The reply as a side of a race."""
+        written = tuple((piece.text, piece.origin) for piece in self.pieces)
+        counts = self.tally.emitted, self.tally.cycles, self.tally.drafted
+        return Lane(written, tuple(self.times), self.lane_seconds, *counts, is_done=self.final is not None)
 
     def take_fresh(self) -> list[Piece]:
         fresh, self.fresh = self.fresh, []
@@ -130,6 +159,10 @@ class EngineState:
     loading: bool = False
     stage: str = ""  # of loading
     comparing: bool = False
+    sides: list[ReplyState] = field(
+        default_factory=list
+    )  # of the comparison that runs or was last: plain, drafting
+    compared: messages.Compared | None = None  # the outcome of it
     reply: ReplyState | None = None  # the reply that runs
     last_reply: ReplyState | None = None  # it, or the one before
     pair_name: str = ""  # of the pair that is loaded, is being loaded, or was last
@@ -170,11 +203,12 @@ class EngineState:
             turns = (*turns, {"role": "assistant", "content": beginning})
         self.client.send(messages.Answer(self._begin(beginning), turns, self.options_for(turns), cycles=True))
 
-    def compare(self, turns: messages.Messages) -> None:
+    def compare(self, turns: messages.Messages, temperature: float = 0.0) -> None:
         """Begin the same reply twice. Raises EngineDied."""
         serial = self._begin()
         self.comparing = True
-        self.client.send(messages.CompareReplies(serial, turns, self.options_for(turns)))
+        options = {**self.options_for(turns), "temperature": temperature}
+        self.client.send(messages.CompareReplies(serial, turns, options))
 
     def options_for(self, turns: messages.Messages) -> messages.Options:
         """The settings; a conversation without a system message does not get the configured one."""
@@ -207,6 +241,9 @@ class EngineState:
             return
         if self.comparing and isinstance(event, Started):
             self.reply = self.last_reply = ReplyState(self.reply.serial)
+            self.sides.append(self.reply)
+        if isinstance(event, Finished):
+            self.reply.final = event.reply.stats
         self.reply.absorb(event)
 
     def end_reply(self, final: Reply | None = None) -> None:
@@ -227,6 +264,7 @@ class EngineState:
         if not self.client.alive:
             self.reload()
         self._serial += 1
+        self.sides, self.compared = [], None
         self.reply = self.last_reply = ReplyState(self._serial, beginning)
         return self._serial
 

@@ -30,6 +30,7 @@ _STYLES: Final[dict[str, str]] = {
     Origin.FORCED: "reverse",
 }
 _STRONG_ACCEPTED: Final = "on $success-muted"
+STRONG_STYLES: Final = _STYLES | {Origin.ACCEPTED: _STRONG_ACCEPTED}
 _COPIED: Final = "italic"
 _REJECTED: Final = "dim strike"
 COPYING: Final = frozenset({Source.LOOKUP, Source.PREDICTION})  # they draft from text that is there

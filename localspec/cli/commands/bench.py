@@ -6,7 +6,7 @@ Later runs use what drafting learns here. Ctrl-C ends it and keeps what was meas
 import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -23,7 +23,7 @@ from localspec.cli.options import (
     reply_options,
 )
 from localspec.cli.prompt import add_prompt_argument, prompt_of, take_pair
-from localspec.display import JSON_VERSION, DrawnLine, bar_text, columns, note, say, say_json
+from localspec.display import JSON_VERSION, DrawnLine, bar_text, columns, note, obeys_sequences, say, say_json
 from localspec.errors import BadSetting, ContextFull
 from localspec.events import Cycle, Notice, Started
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from localspec.measure.bench import BenchOutcome, BenchStep, Limits
     from localspec.measure.compare import Comparison, SideEvent
     from localspec.measure.plot import Chart
+    from localspec.measure.race import Race
 
 SECONDS = 300.0  # if neither a time nor a number of runs is given
 TEMPERATURES, TOKENS = (0.0, 0.8), 128  # of replies to built-in prompts
@@ -207,9 +208,11 @@ def progress_text(step: "BenchStep", share: float) -> str:
 
 def bench_prompt(arguments: argparse.Namespace) -> int:
     """Answer one prompt with and without drafting, in turns."""
-    from localspec.measure.compare import Comparison, compare_events
+    from localspec.measure.compare import Comparison, about_speed, compare_events
+    from localspec.measure.race import svg
+    from localspec.measure.summary import this_machine
 
-    for name in ("depths", "only", "seconds", "svg"):
+    for name in ("depths", "only", "seconds"):
         if getattr(arguments, name):
             raise WrongUsage(f"--{name} goes with the built-in prompts", hint="leave it out, or the prompt")
     arguments.temperature, *others = arguments.temperature or (None,)
@@ -218,13 +221,15 @@ def bench_prompt(arguments: argparse.Namespace) -> int:
     options, prompt = reply_options(arguments), prompt_of(arguments)
     runs = 1 if arguments.runs is None else arguments.runs
     comparison, text = None, ""
-    with open_session(arguments) as session, stop_on_interrupt(session), DrawnLine(sys.stderr) as line:
-        pair, tokens = names_of(session), 0
-        for event in compare_events(session, prompt, n=runs, **options):
-            if isinstance(event, Comparison):
-                comparison, text = event, told(event, session.text_of)
-            else:
-                tokens = show_side(line, event, runs, tokens)
+    with open_session(arguments) as session, stop_on_interrupt(session):
+        pair = names_of(session)
+        about = f"{' with '.join(filter(None, (session.target_name, session.draft_name)))}; {this_machine().sentence()}"
+        with RaceShown(prompt, about, runs, arguments.json) as shown:
+            for event in compare_events(session, prompt, n=runs, **options):
+                if isinstance(event, Comparison):
+                    comparison, text = event, told(event, session.text_of)
+                else:
+                    shown.take(event)
     if comparison is None:
         say("Stopped before both sides had replied.", to=sys.stderr)
         return CANCELLED
@@ -232,39 +237,77 @@ def bench_prompt(arguments: argparse.Namespace) -> int:
         say_json({**pair, **record_of(comparison)}, ensure_ascii=False)
     else:
         say(text)
+        if arguments.svg:
+            drawn = svg(shown.race.lanes, prompt, about, about_speed(comparison))
+            write_svg(arguments.svg, drawn)
         if arguments.texts:
             say(f"\n--- plain\n{comparison.plain.text}\n--- speculative\n{comparison.speculative.text}")
     return CANCELLED if comparison.cancelled else 0
 
 
-def show_side(line: DrawnLine, step: "SideEvent", runs: int, tokens: int) -> int:
-    """Draw how far a reply is; returns its number of tokens so far."""
-    match step.event:
-        case Started():
-            tokens = 0
-        case Cycle(tokens=more):
-            tokens += len(more)
-        case Notice(text=text):
-            line.clear()
-            note(text)
-    side = ("plain", "speculative")[step.speculative]
-    line.draw(f"{side}, run {step.run + 1} of {runs}: {tokens} tokens")
-    return tokens
+class RaceShown:
+    """The first reply of each kind beside the other as it is written, on a terminal; else a line of progress."""
+
+    def __init__(self, prompt: str, about: str, runs: int, quiet: bool) -> None:
+        from rich.live import Live
+
+        from localspec.measure.race import Race
+
+        self.race, self._prompt, self._about, self._runs = Race(), prompt, about, runs
+        self._line, self._tokens = DrawnLine(sys.stderr), 0
+        self._live = Live(auto_refresh=False) if obeys_sequences(sys.stdout) and not quiet else None
+
+    def __enter__(self) -> "RaceShown":
+        self._line.__enter__()
+        if self._live:
+            self._live.__enter__()
+        return self
+
+    def __exit__(self, *ending: Any) -> None:  # noqa: ANN401
+        if self._live:
+            self._show(self.race)
+            self._live.__exit__(*ending)
+        self._line.__exit__(*ending)
+
+    def take(self, step: "SideEvent") -> None:
+        """Show one report; while drafting writes, plain decoding is shown as far as it was by then."""
+        self._tokens = 0 if isinstance(step.event, Started) else self._tokens
+        if isinstance(step.event, Notice):
+            self._line.clear()
+            note(step.event.text)
+        if step.run == 0:
+            side = "drafting" if step.speculative else "plain"
+            self.race = replace(self.race, **{side: getattr(self.race, side).after(step.event)})
+        if isinstance(step.event, Cycle):
+            self._tokens += len(step.event.tokens)
+            if self._live and step.run == 0:
+                plain, drafting = self.race.plain, self.race.drafting
+                self._show(
+                    replace(self.race, plain=plain.until(drafting.seconds)) if step.speculative else self.race
+                )
+                return
+        kind = ("plain", "speculative")[step.speculative]
+        if not self._live or step.run:
+            self._line.draw(f"{kind}, run {step.run + 1} of {self._runs}: {self._tokens} tokens")
+
+    def _show(self, race: "Race") -> None:
+        from localspec.measure.race import picture
+
+        assert self._live is not None
+        self._live.update(picture(race.lanes, self._prompt, self._about), refresh=True)
 
 
 def told(comparison: "Comparison", text_of: Callable[[int], str]) -> str:
     """Print the speed-up and whether the text is the same, then the numbers of both sides."""
-    from localspec.measure.compare import about_segments, about_speed, about_text, caveats, table
+    from localspec.measure.compare import about_segments, table, verdicts
 
-    parts = [about_speed(comparison), about_text(comparison)]
+    parts = verdicts(comparison)
     if where := comparison.divergence:
         plain, speculative = (
             "ended" if token is None else repr(text_of(token)) for token in (where.plain, where.speculative)
         )
-        parts.append(f"Token {where.index + 1}: plain {plain}, speculative {speculative}.")
-    return "\n".join(
-        [*parts, *caveats(comparison), "", table(comparison), about_segments(comparison)]
-    ).rstrip()
+        parts.insert(2, f"Token {where.index + 1}: plain {plain}, speculative {speculative}.")
+    return "\n".join([*parts, "", table(comparison), about_segments(comparison)]).rstrip()
 
 
 def record_of(comparison: "Comparison") -> dict[str, Any]:

@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not obeys_sequences(sys.stdout):
         say(outcome)
     if arguments.svg:
-        write_svg(arguments.svg, svg(ended, PROMPT, about, outcome))
+        write_svg(arguments.svg, svg(ended.lanes, PROMPT, about, outcome))
     return 0
 
 
@@ -191,7 +191,7 @@ def shown(sides: tuple["Session", "Session"], pace: "Pace | None", slower: float
     steps, now = race(*sides, PROMPT, pace, depth=DEPTH), Race()
     if not obeys_sequences(sys.stdout):
         *_, now = steps
-        return now, about, headline(now, pace)
+        return now, about, outcome_of(now, pace)
     with Live(auto_refresh=False) as live:
         drawn = perf_counter()
         for step in steps:
@@ -199,16 +199,16 @@ def shown(sides: tuple["Session", "Session"], pace: "Pace | None", slower: float
             now = step
             sleep(max(0.0, drawn + due - perf_counter()))
             drawn = perf_counter()
-            live.update(picture(now, PROMPT, live_about), refresh=True)
-        outcome = headline(now, pace)
-        live.update(picture(now, PROMPT, live_about, outcome), refresh=True)
+            live.update(picture(now.lanes, PROMPT, live_about), refresh=True)
+        outcome = outcome_of(now, pace)
+        live.update(picture(now.lanes, PROMPT, live_about, outcome), refresh=True)
     return now, about, outcome
 
 
-def headline(ended: "Race", pace: "Pace | None") -> str:
-    """How much faster drafting was, and whether the text is the same."""
+def outcome_of(ended: "Race", pace: "Pace | None") -> str:
+    from localspec.measure.race import headline
+
     plain, drafting = ended.plain, ended.drafting
-    same = "the same text" if ended.identical else "but the texts differ"
-    took = f"{drafting.seconds:.1f} s instead of {plain.seconds:.1f} s"
-    kept = f"{drafting.kept} of {drafting.drafted} guesses kept"
-    return f"{ended.speedup:.1f} times as fast, {same}: {took}, {kept}{f' ({PACED})' if pace else ''}."
+    seconds = plain.seconds, drafting.seconds
+    how = PACED if pace else ""
+    return headline(ended.speedup, ended.identical, seconds, drafting.kept, drafting.drafted, how)
