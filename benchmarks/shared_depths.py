@@ -20,7 +20,7 @@ from benchmarks.controller.worlds import Curve, Process, Text, make_text
 from localspec.control.acceptance import AcceptanceModel
 from localspec.control.company import Company
 from localspec.control.costs import CostsByContext, CostTable
-from localspec.control.depth import DepthControl, PlainProbes
+from localspec.control.depth import DepthControl
 from localspec.drafters.arbiter import Arbiter
 from localspec.sampler.passes import Pass
 
@@ -84,19 +84,23 @@ def written(text: Text, depth: int, rounds: int) -> list[int]:
     return found
 
 
+def whole(widths: Sequence[int], equal: bool) -> int:
+    """Tokens of a pass over batches of these widths."""
+    return max(widths) * len(widths) if equal else sum(widths)
+
+
 class Fixed:
     """What every fixed choice of depths brings, from the draws alone."""
 
     def __init__(
-        self, verify: Callable[[int], float], texts: Sequence[Text], passes: int, merged: bool = False
+        self, verify: Callable[[int], float], texts: Sequence[Text], passes: int, *, equal: bool = True
     ) -> None:
-        self._verify, self._merged = verify, merged
+        self._verify, self._equal = verify, equal
         self._seconds = passes * verify(len(texts))
         self._written = [[written(text, depth, passes) for depth in HINDSIGHT] for text in texts]
 
     def outcome(self, depths: Sequence[int]) -> Outcome:
-        steps = max(depths) if self._merged else sum(depths)
-        seconds = STEP * steps + self._verify(sum(depths) + len(depths))
+        seconds = STEP * max(depths) + self._verify(whole([1 + depth for depth in depths], self._equal))
         rounds = int(self._seconds / seconds)
         return Outcome(tuple(of[depth][rounds] for of, depth in zip(self._written, depths, strict=True)))
 
@@ -116,8 +120,7 @@ def automatic(
     passes: int,
     seed: int,
     *,
-    equal: bool = False,
-    merged: bool = False,
+    equal: bool = True,
     noise: Noise = NOISE,
     watch: Callable[..., None] | None = None,
 ) -> Outcome:
@@ -129,16 +132,10 @@ def automatic(
     widths = (*range(1, 17), 32)
     table = CostTable(widths, tuple(map(curve.verify, widths)), {"model": curve.draft(1)})
     places = CostsByContext([table])
-    company = Company(places, PlainProbes(), equal=equal)
+    company = Company(places, equal=equal)
     drafters = [SimulatedDrafter(curve, text, 0, 0.0) for text in texts]
     seats = [
-        Arbiter(
-            places,
-            company.anchors,
-            [DepthControl(places, drafter, AcceptanceModel(), DEPTHS)],
-            ANY_RULE,
-            company,
-        )
+        Arbiter(company, [DepthControl(places, drafter, AcceptanceModel(), DEPTHS)], ANY_RULE)
         for drafter in drafters
     ]
     at, left = [0] * replies, passes * curve.verify(replies)
@@ -150,8 +147,8 @@ def automatic(
             busy = drafters[i].busy_seconds
             proposal = seats[i].propose(range(at[i] + 1), DEPTHS[-1])
             proposals[i] = proposal, drafters[i].busy_seconds - busy
-        width = sum(1 + len(p.tokens) + p.padding for p, _ in proposals.values())
-        drafting = sum(seconds for _, seconds in proposals.values())
+        width = whole([1 + len(proposal.tokens) for proposal, _ in proposals.values()], equal)
+        drafting = max(seconds for _, seconds in proposals.values())
         verify_seconds = curve.verify(width)
         left -= drafting + verify_seconds
         if left < 0:
@@ -182,8 +179,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--passes", type=int, default=600, help="length of a run, in plain passes")
-    parser.add_argument("--equal", action="store_true", help="all replies of a pass have one width")
-    parser.add_argument("--merged", action="store_true", help="a draft step serves all")
+    parser.add_argument("--ragged", action="store_true", help="any widths share a pass")
     options = parser.parse_args()
     print("tokens in the time of plain decoding with as many replies")
     depths = "".join(f"{f'depth {d}':>9}" for d in FIXED)
@@ -192,8 +188,8 @@ def main() -> None:
         rows = []
         for seed in range(options.seeds):
             texts = texts_of(kind, replies, 13 * options.passes * 2, seed)
-            auto = automatic(verify, texts, options.passes, seed, equal=options.equal)
-            fixed = Fixed(verify, texts, options.passes, merged=options.merged)
+            auto = automatic(verify, texts, options.passes, seed, equal=not options.ragged)
+            fixed = Fixed(verify, texts, options.passes, equal=not options.ragged)
             best = fixed.best(random.Random(seed))
             plain = options.passes
             turn = (

@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 
 from localspec.algorithm.protocols import Backlog, Proposal, Rule, Stopping
 from localspec.algorithm.verification import make_rule
+from localspec.control.company import Company
 from localspec.control.costs import CostsByContext
-from localspec.control.depth import DepthControl, PlainProbes
+from localspec.control.depth import DepthControl
 from localspec.drafters.arbiter import Arbiter
 from localspec.drafters.model import AT_ONCE
 from localspec.events import Cycle, Origin, Source
@@ -129,7 +130,7 @@ def run_auto(
     The draft has a prompt of `unread` tokens to read.
     """
     control.drafter = drafter = SimulatedDrafter(curve, text, unread, reading)
-    arbiter = Arbiter(places, PlainProbes(), [control], ANY_RULE)
+    arbiter = Arbiter(Company(places), [control], ANY_RULE)
     seconds, at, n = 0.0, 0, len(text.agrees)
     while at < n:
         busy = drafter.busy_seconds

@@ -99,20 +99,28 @@ class SharedCosts:
     """
 
     costs: Costs
-    replies: int
-    others: int  # draft tokens that the other replies are expected to verify
-    equal: int = 0  # the width of every reply; 0: each has its own
+    others: tuple[int, ...]  # draft tokens that each of the other replies is expected to verify
+    equal: bool  # a pass fills all up to the widest
+
+    @property
+    def replies(self) -> int:
+        return 1 + len(self.others)
 
     def verify(self, width: int) -> float:
         """Seconds of plain decoding, and the delay of all by the tokens beyond the first."""
-        if self.equal:
-            return self.costs.verify(1 + self.replies * (max(width, self.equal) - 1))
-        added = self.costs.verify(width + self.others) - self.costs.verify(1 + self.others)
-        return self.costs.verify(1) + self.replies * added
+        return self.costs.verify(1) + self.replies * (self._whole(width) - self._whole(1))
 
     def padding(self, width: int) -> int:
-        """Padding that makes the widths equal."""
-        return max(self.equal - width, 0)
+        """The pass fills batches up by itself."""
+        return 0
+
+    def drafting(self, seconds: Callable[[int], float], depth: int) -> float:
+        """The delay of all by draft steps: those that others take as well cost nothing."""
+        return self.replies * (seconds(depth) - seconds(min(depth, max(self.others))))
+
+    def _whole(self, width: int) -> float:
+        drafted = self.replies * max(width - 1, *self.others) if self.equal else width - 1 + sum(self.others)
+        return self.costs.verify(1 + drafted)
 
 
 @dataclass(slots=True, eq=False)
@@ -143,8 +151,8 @@ class Company:
     """The replies that run, and what their rounds cost; callers hold the lock."""
 
     places: CostsByContext
-    anchors: PlainProbes
-    equal: bool = False  # only equal widths share a pass
+    anchors: PlainProbes = field(default_factory=PlainProbes)
+    equal: bool = True  # a pass fills all replies up to the widest, as in a cache with a stream for each
     lock: RLock = field(default_factory=RLock)
     anchor: bool = False  # this round is plain, to measure it
     _seats: list[Seat] = field(default_factory=list)  # of replies that asked in the last round or in this one
@@ -177,21 +185,19 @@ class Company:
         self._asked.append(seat)
         if self.replies == 1:
             return None
-        others = [
+        others = (
             other.width - 1 if other.width else other.depth for other in self._seats if other is not seat
-        ]
-        if self.equal:
-            return SharedCosts(self.places.costs, self.replies, 0, 1 + max(seat.depth, *others))
-        return SharedCosts(self.places.costs, self.replies, sum(others))
+        )
+        return SharedCosts(self.places.costs, tuple(others), self.equal)
 
     def rate(self, seat: Seat) -> float:
         """Tokens per second that the next token of this reply must match, in the seconds of SharedCosts."""
         worth = sum(other.weight * other.tokens_a_cycle for other in self._seats)
         return worth / (self.replies * seat.weight * self._round_seconds)
 
-    def learn(self, seat: Seat, cycle: Cycle, padding: int) -> float:
+    def learn(self, seat: Seat, cycle: Cycle) -> float:
         """Learn from a shared cycle; returns the seconds that it counts for."""
-        costs, width = self.places.costs, max(cycle.pass_width, cycle.width + padding)
+        costs, width = self.places.costs, max(cycle.pass_width, cycle.width)
         seat.cycles = seat.cycles * (1 - 1 / MEMORY) + 1
         seat.tokens = seat.tokens * (1 - 1 / MEMORY) + len(cycle.tokens)
         if seat in self._learned or not self._learned:
@@ -201,7 +207,7 @@ class Company:
         plain = costs.verify(1)
         speed = seat.tokens_a_cycle * plain / self._round_seconds
         seat.plight = min(max(seat.plight * math.exp(HASTE * (AIM - speed)), 1.0), MOST_WORTH)
-        share = (cycle.width + padding - 1) / max(width - self.replies, 1)
+        share = (cycle.width - 1) / max(width - self.replies, 1)
         added = max(costs.verify(max(width - self.replies, 0) + 1) - plain, 0.0)
         return plain + self.replies * (cycle.draft_seconds - cycle.reading_seconds + share * added)
 
@@ -211,7 +217,7 @@ class Company:
 
     def _learn_pass(self, cycle: Cycle, width: int) -> None:
         """Learn the cost of a round, from the first reply that tells about it."""
-        drafting = sum(seat.draft_seconds for seat in self._seats)
+        drafting = max(seat.draft_seconds for seat in self._seats)  # steps are shared as well
         self._together = cycle.replies == self.replies
         if not self._together:
             return
@@ -242,7 +248,7 @@ class Company:
         depths = (equal_depths if self.equal else ragged_depths)(
             [Prospect(seat.worth * seat.plight, seat.survivals) for seat in self._seats],
             lambda width: costs.verify(width - replies + 1),
-            lambda count: count * step,
+            lambda count: step if count else 0.0,
         )
         for seat, depth in zip(self._seats, depths, strict=True):
             seat.depth = 0 if self.anchor else depth

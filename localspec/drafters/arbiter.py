@@ -7,8 +7,8 @@ from time import perf_counter
 
 from localspec.algorithm.protocols import Drafter, Proposal, Rule, Stopping, Strategy
 from localspec.control.company import BACKGROUND, Company, Seat, SharedCosts
-from localspec.control.costs import Costs, CostsByContext
-from localspec.control.depth import DepthControl, PassCosts, PlainProbes, Stopper
+from localspec.control.costs import Costs
+from localspec.control.depth import DepthControl, PassCosts, Stopper
 from localspec.drafters.prediction import PredictionDrafter
 from localspec.errors import LocalspecError
 from localspec.events import Cycle, Mode
@@ -123,19 +123,10 @@ class Arbiter(Strategy):
     """The strategy that users get: every cycle it takes the proposal with the highest value per second."""
 
     def __init__(
-        self,
-        places: CostsByContext,
-        anchors: PlainProbes,
-        contenders: Sequence[DepthControl],
-        rule: Rule,
-        company: Company | None = None,
-        *,
-        background: bool = False,
+        self, company: Company, contenders: Sequence[DepthControl], rule: Rule, *, background: bool = False
     ) -> None:
         """`company`: of the replies that share passes; `background`: nobody waits for this one."""
-        self._places = places
-        self._anchors = anchors
-        self._company = company or Company(places, anchors)
+        self._company = company
         self._seat = Seat(BACKGROUND if background else 1.0)
         self._shared: SharedCosts | None = None  # the prices of this cycle, among several replies
         self._contenders = contenders
@@ -175,7 +166,7 @@ class Arbiter(Strategy):
         proposal = found if isinstance(found, Proposal) else self._drafted(found, tokens)
         with self._company.lock:
             width = len(proposal.tokens) + 1
-            padding = self._prices.padding(width) if proposal.depth or self._shared else 0
+            padding = self._prices.padding(width) if proposal.depth else 0
             self._seat.width, self._seat.draft_seconds = width + padding, self.busy_seconds - busy
         self._proposal = replace(proposal, padding=padding, deciding_seconds=deciding_seconds)
         return self._proposal
@@ -203,18 +194,18 @@ class Arbiter(Strategy):
     def _learn_costs(self, cycle: Cycle) -> float | None:
         """Learn what the cycle's pass cost; the seconds that the cycle counts for, if it was shared."""
         if self._shared:
-            return self._company.learn(self._seat, cycle, self._proposal.padding)
+            return self._company.learn(self._seat, cycle)
         if cycle.replies == 1:
             width, seconds = cycle.width + self._proposal.padding, cycle.verify_seconds + cycle.other_seconds
             self._costs.learn_verify(
                 width, seconds, drafted=not cycle.is_plain, deciding_seconds=cycle.deciding_seconds
             )
-            self._anchors.learn(cycle, self._costs)
+            self._company.anchors.learn(cycle, self._costs)
         return None
 
     @property
     def _costs(self) -> Costs:
-        return self._places.costs
+        return self._company.places.costs
 
     @property
     def _prices(self) -> PassCosts:
@@ -222,13 +213,12 @@ class Arbiter(Strategy):
 
     def _decided(self, tokens: Sequence[int], room: int) -> Proposal | Offer:
         """The proposal, or the offer to draft."""
-        if self._shared and self._shared.equal:
-            room = min(room, self._shared.equal - 1)
         best = max(self._offers(tokens, room), key=lambda offer: offer.value, default=None)
         plain = 1 / self._costs.verify(1)
         if best is None or best.value < plain:
             return Proposal(mode=Mode.OFF if self.why_off else Mode.DRAFTING)
-        if self._company.anchor if self._shared else self._anchors.due(self._costs, best.value / plain - 1):
+        anchors = self._company.anchors
+        if self._company.anchor if self._shared else anchors.due(self._costs, best.value / plain - 1):
             return Proposal(mode=Mode.ANCHOR)
         self._chosen = best.control
         return best.proposal or best
@@ -273,7 +263,7 @@ class Arbiter(Strategy):
             rate = company.rate(self._seat)
         return Shared(
             replace(
-                stopper, costs=prices, price=lambda depth: prices.replies * control.seconds(depth), rate=rate
+                stopper, costs=prices, price=lambda depth: prices.drafting(control.seconds, depth), rate=rate
             ),
             company.lock,
         )

@@ -13,6 +13,7 @@ from localspec.algorithm.protocols import Drafter, Rule, Strategy, Vocabulary
 from localspec.chat.options import Request, seed_fixes_depth
 from localspec.control.acceptance import AcceptanceModel, ChanceWeights
 from localspec.control.calibration import NARROW, WIDE, calibrate
+from localspec.control.company import Company
 from localspec.control.costs import Costs, CostsByContext, CostTable
 from localspec.control.depth import DepthControl, PlainProbes
 from localspec.drafters.arbiter import Arbiter, Fixed, Plain, best_depth
@@ -113,7 +114,7 @@ class Drafting:
         self._target, self._threads, self._starting_depth = target, tuple(threads), starting_depth
         self.seeds_keep_threads = True  # those that a measurement draws for itself do not
         self._places = CostsByContext(known.costs or (guess,), lambda: threads[0].now if threads else 0)
-        self._anchors = PlainProbes()
+        self._company = Company(self._places, PlainProbes())
         self._pads = pads
         self._drafters = tuple(drafters)
         self._depths = tuple(depth for depth in depths if depth <= most)
@@ -131,7 +132,9 @@ class Drafting:
         if seed_fixes_depth(request, rule):
             depth = self._starting_depth if self.seeded_depth is None else self.seeded_depth
         sampled, seeded = not request.sampling.greedy, request.seed is not None
-        return self.strategy_at(depth, rule, sampled=sampled, seeded=seeded, predicted=predicted)
+        return self.strategy_at(
+            depth, rule, sampled=sampled, seeded=seeded, predicted=predicted, background=request.background
+        )
 
     def strategy_at(
         self,
@@ -141,6 +144,7 @@ class Drafting:
         sampled: bool,
         seeded: bool = False,
         predicted: Sequence[int] = (),
+        background: bool = False,
     ) -> Strategy:
         """The strategy of one reply: at a fixed depth, without drafting (0), or automatic (None).
 
@@ -156,7 +160,7 @@ class Drafting:
         if depth is None:
             if prediction:
                 contenders = (self._contender(prediction, AcceptanceModel(), self._free_depths), *contenders)
-            return Arbiter(self._places, self._anchors, contenders, rule)
+            return Arbiter(self._company, contenders, rule, background=background)
         fresh = seeded or not contenders
         drafter = next(iter(self._drafters), LookupDrafter() if fresh else contenders[0].drafter)
         drafter.begin()

@@ -21,7 +21,6 @@ from localspec.control.company import (
     value,
 )
 from localspec.control.costs import CostsByContext, CostTable
-from localspec.control.depth import PlainProbes
 from tests.drafters.machine import cycle_of
 
 TABLE = CostTable((1, 2, 8, 9, 32), (1.0, 1.1, 1.5, 2.6, 2.9), {"model": 0.08})
@@ -106,8 +105,8 @@ def test_nearly_the_best_fixed_depths_and_nobody_is_starved(curve, kind, replies
     passes = 400
     texts = texts_of(kind, replies, 26 * passes, 7)
     found = automatic(CURVES[curve], texts, passes, 7)
-    assert found.all >= 0.95 * Fixed(CURVES[curve], texts, passes).best(random.Random(7)).all
-    assert found.all >= 0.985 * replies * passes
+    assert found.all >= 0.92 * Fixed(CURVES[curve], texts, passes).best(random.Random(7)).all
+    assert found.all >= 0.98 * replies * passes
     assert min(found.tokens) >= 0.88 * passes
 
 
@@ -119,7 +118,7 @@ def test_equal_widths_are_nearly_as_good(curve):
 
 
 def company(equal=False):
-    return Company(CostsByContext([TABLE]), PlainProbes(), equal=equal)
+    return Company(CostsByContext([TABLE]), equal=equal)
 
 
 def round_of(company, seats, widths, verify, clock=None):
@@ -132,7 +131,7 @@ def round_of(company, seats, widths, verify, clock=None):
             Proposal((1,) * (width - 1)), 0, verify=verify, replies=len(seats), pass_width=sum(widths)
         )
         if len(seats) > 1:
-            company.learn(seat, cycle, 0)
+            company.learn(seat, cycle)
     return prices
 
 
@@ -158,7 +157,7 @@ def test_a_ready_batch_counts_as_it_is_and_an_expected_one_as_planned():
     round_of(together, [one, other], [1, 1], 1.1)
     together.ask(one, 100)
     one.width = 5
-    assert together.ask(other, 100).others == 4
+    assert together.ask(other, 100).others == (4,)
 
 
 def test_plain_steps_are_measured_in_the_same_company():
@@ -196,21 +195,30 @@ def test_a_pass_that_was_not_shared_teaches_nothing_about_shared_ones():
     for _ in range(10):
         together.ask(one, 100)
         together.ask(other, 100)
-        together.learn(one, cycle_of(Proposal(), 0, verify=9.0), 0)
-        together.learn(other, cycle_of(Proposal(), 0, verify=9.0), 0)
+        together.learn(one, cycle_of(Proposal(), 0, verify=9.0))
+        together.learn(other, cycle_of(Proposal(), 0, verify=9.0))
     assert together.places.costs.plain_step_seconds == pytest.approx(1.1)
     assert not together.anchor, "plain steps that cannot be measured are not asked for"
 
 
-def test_equal_widths_are_filled_up():
-    together, seats = company(equal=True), [Seat(), Seat()]
-    for seat in seats:
-        seat.survivals, seat.step_seconds = survivals([0.95] * 4), 0.01
-    round_of(together, seats, [1, 1], 1.1)
-    for _ in range(3):
-        prices = round_of(together, seats, [2, 2], 1.2)
-    assert prices[0].equal == prices[1].equal > 1
-    assert prices[0].padding(1) == prices[0].equal - 1
+def test_where_widths_are_filled_up_tokens_below_the_widest_cost_nothing():
+    together, one, other = company(equal=True), Seat(), Seat()
+    round_of(together, [one, other], [1, 1], 1.1)
+    together.ask(one, 100)
+    one.width = 4
+    prices = together.ask(other, 100)
+    assert prices.verify(1) == prices.verify(4) < prices.verify(5)
+
+
+def test_draft_steps_that_another_reply_takes_as_well_cost_nothing():
+    together, one, other = company(), Seat(), Seat()
+    round_of(together, [one, other], [1, 1], 1.1)
+    together.ask(one, 100)
+    one.width = 4
+    prices = together.ask(other, 100)
+    assert [prices.drafting(lambda depth: 0.1 * depth, depth) for depth in (1, 3, 4)] == pytest.approx(
+        [0, 0, 0.2]
+    )
 
 
 def test_a_reply_below_its_share_of_speed_gains_worth_and_the_worth_has_an_end():
@@ -237,7 +245,7 @@ def test_many_threads_ask_and_learn_at_once():
                     assert prices.verify(width) > 0
                     assert together.rate(seat) > 0
                     proposal = Proposal((1,) * (width - 1))
-                    together.learn(seat, cycle_of(proposal, 0, replies=together.replies), 0)
+                    together.learn(seat, cycle_of(proposal, 0, replies=together.replies))
         return seed
 
     with ThreadPoolExecutor(4) as threads:

@@ -4,8 +4,9 @@ import random
 
 from localspec.algorithm.protocols import Backlog, Proposal
 from localspec.control.acceptance import AcceptanceModel
+from localspec.control.company import Company
 from localspec.control.costs import CostsByContext
-from localspec.control.depth import DepthControl, PlainProbes
+from localspec.control.depth import DepthControl
 from localspec.drafters.arbiter import Arbiter
 from localspec.events import Cycle, Origin, Source
 
@@ -81,7 +82,7 @@ class Machine:
     def arbiter(self, table, depths, control=None):
         control = control or DepthControl(CostsByContext([table]), self, AcceptanceModel(), depths)
         control.drafter = self
-        return Arbiter(control._places, PlainProbes(), [control], rule=None)
+        return Arbiter(Company(control._places), [control], rule=None)
 
     def step(self, arbiter, room=10**6):
         """A cycle as the arbiter wants it, which it learns from."""

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from localspec.control.acceptance import AcceptanceModel
+from localspec.control.company import Company
 from localspec.control.costs import CostsByContext, CostTable
-from localspec.control.depth import DepthControl, PlainProbes
+from localspec.control.depth import DepthControl
 from localspec.drafters.arbiter import Arbiter, Fixed
 from localspec.drafters.head import EAGLE3, MTP, Block, Chain, Steps
 from localspec.sampler.passes import HiddenRows
@@ -93,7 +94,7 @@ def test_the_sampled_law_is_the_targets(kind, rule, depth):
                 return Fixed(drafter, depth, rule)
             places = CostsByContext([TABLE])
             control = DepthControl(places, drafter, AcceptanceModel(), (1, 2, 3))
-            return Arbiter(places, PlainProbes(), [control], rule)
+            return Arbiter(Company(places), [control], rule)
 
         return made
 

@@ -13,8 +13,9 @@ import pytest
 
 from localspec.algorithm.loop import speculate
 from localspec.control.acceptance import AcceptanceModel, ChanceWeights
+from localspec.control.company import Company
 from localspec.control.costs import Costs, CostsByContext, CostTable
-from localspec.control.depth import DepthControl, PlainProbes, Stopper
+from localspec.control.depth import DepthControl, Stopper
 from localspec.drafters import model
 from localspec.drafters.arbiter import Arbiter
 from localspec.drafters.lookup import CELLS, LookupAcceptance, LookupCounts, LookupDrafter
@@ -190,7 +191,7 @@ def automatic(decoder, rule, is_end, *, table=TABLE, pads=False):
     contenders = [
         DepthControl(places, drafter, AcceptanceModel(doubted), (1, 2, 3), pads=pads) for drafter in drafters
     ]
-    return Arbiter(places, PlainProbes(), contenders, rule)
+    return Arbiter(Company(places), contenders, rule)
 
 
 @pytest.mark.parametrize("rule", RULES)

@@ -8,8 +8,9 @@ import pytest
 
 from localspec.algorithm.protocols import Drafter, Proposal
 from localspec.control.acceptance import AcceptanceModel
+from localspec.control.company import Company
 from localspec.control.costs import CostsByContext, CostTable
-from localspec.control.depth import DepthControl, PlainProbes
+from localspec.control.depth import DepthControl
 from localspec.drafters.arbiter import Arbiter, Fixed
 from localspec.events import Cycle, Source
 from localspec.sampler.passes import HiddenRows
@@ -120,7 +121,7 @@ def test_its_sampled_text_has_the_law_of_the_target(rule, depth):
             head = BlockHead(lambda hidden, newer: world.draft((*prompt, *newer[1:])))
             places = CostsByContext([table])
             control = DepthControl(places, head, AcceptanceModel(), (1, 2, 3))
-            return Fixed(head, 3, rule) if depth else Arbiter(places, PlainProbes(), [control], rule)
+            return Fixed(head, 3, rule) if depth else Arbiter(Company(places), [control], rule)
 
         return made
 

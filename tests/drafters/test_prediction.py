@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec.control.acceptance import AcceptanceModel
+from localspec.control.company import Company
 from localspec.control.costs import CostsByContext, CostTable
-from localspec.control.depth import DepthControl, PlainProbes
+from localspec.control.depth import DepthControl
 from localspec.drafters.arbiter import Arbiter, Fixed
 from localspec.drafters.lookup import LookupDrafter
 from localspec.drafters.prediction import PredictionDrafter
@@ -93,7 +94,7 @@ def test_its_sampled_text_has_the_law_of_the_target(rule, depth):
             return Fixed(LookupDrafter(), depth, rule, prediction, 3)
         places = CostsByContext([table])
         control = DepthControl(places, prediction, AcceptanceModel(), (1, 2, 3))
-        return Arbiter(places, PlainProbes(), [control], rule)
+        return Arbiter(Company(places), [control], rule)
 
     for world in map(World, range(2)):
         assert error(world, RULES[rule], strategy_of, 4) < EXACT

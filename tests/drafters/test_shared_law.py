@@ -12,7 +12,7 @@ from localspec.algorithm.loop import decoded, emit
 from localspec.control.acceptance import AcceptanceModel, ChanceWeights
 from localspec.control.company import Company
 from localspec.control.costs import CostsByContext, CostTable
-from localspec.control.depth import DepthControl, PlainProbes
+from localspec.control.depth import DepthControl
 from localspec.drafters.arbiter import Arbiter
 from localspec.drafters.model import ModelDrafter
 from localspec.sampler.chain import Chain
@@ -45,7 +45,7 @@ class Reply:
         self.tokens, self.rule = list(PROMPT), rule
         doubted = ChanceWeights((-3.0, 0.5, 1.5), (0.01, 0.01, 0.01))
         control = DepthControl(company.places, ModelDrafter(draft, never), AcceptanceModel(doubted), (1, 2))
-        self.arbiter = Arbiter(company.places, company.anchors, [control], rule, company)
+        self.arbiter = Arbiter(company, [control], rule)
 
     def propose(self):
         self.busy = self.arbiter.busy_seconds
@@ -76,14 +76,15 @@ class Reply:
 
 def texts(world, make_rule, noise, equal, seen, cut):
     """Both texts; the replies take turns to propose first."""
-    company = Company(CostsByContext([TABLE, TABLE.shared_by(2)]), PlainProbes(), equal=equal)
+    company = Company(CostsByContext([TABLE, TABLE.shared_by(2)]), equal=equal)
     replies = [Reply(world, make_rule(Chain(OPEN), Own(noise, who)), company, who) for who in range(2)]
     order = list(replies)
     while running := [reply for reply in order if reply.runs]:
         for reply in running:
             reply.propose()
             reply.proposal = cut(reply.proposal)
-        width = sum(1 + len(r.proposal.tokens) + r.proposal.padding for r in running)
+        widths = [1 + len(r.proposal.tokens) for r in running]
+        width = max(widths) * len(widths) if equal else sum(widths)
         seen.add(tuple(len(reply.proposal.tokens) for reply in running))
         for reply in running:
             reply.verify(len(running), width)
