@@ -2,7 +2,7 @@
 
 import atexit
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -65,7 +65,7 @@ def _worth(lane: Lane, prompt: Sequence[int]) -> tuple[int, int]:
 class Lanes:
     """The lanes of a pair; each reply claims one."""
 
-    def __init__(self, lanes: Sequence[Lane], *, stores: bool = False) -> None:
+    def __init__(self, lanes: Iterable[Lane], *, stores: bool = False) -> None:
         """`stores`: texts go to the disk."""
         self.all = tuple(lanes)
         self._free = list(self.all)

@@ -1,6 +1,7 @@
 """A smaller model that proposes: it decodes only what its cache lacks, one token ahead at a time."""
 
 from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 from localspec.algorithm.protocols import Backlog, Decoder, Drafter, Draw, Proposal, Rule, Stopping
@@ -65,6 +66,8 @@ class ModelDrafter(Drafter):
     """
 
     source = Source.MODEL
+    # Surrounds each proposal, as drafters of other replies may share the passes of its model.
+    drafting: Callable[[], AbstractContextManager[object]] = nullcontext
     _restarts_with = 2  # this part of the cache's capacity
 
     def __init__(self, decoder: Decoder, is_end: Callable[[int], bool], *, one_by_one: bool = False) -> None:
@@ -124,7 +127,8 @@ class ModelDrafter(Drafter):
         unread = tokens[self._first + self.decoder.length :]
         late = self._one_by_one and len(unread) == 2
         rows = rows_after(self.decoder, *((unread[:1], unread[1:]) if late else (unread,)))
-        proposal, self.failure = draw(self, rows, tokens, limit, rule, stopping, self._is_end)
+        with self.drafting():
+            proposal, self.failure = draw(self, rows, tokens, limit, rule, stopping, self._is_end)
         return replace(proposal, runs=proposal.runs + late)
 
     def _held(self, tokens: Sequence[int]) -> int:

@@ -178,8 +178,9 @@ class OtherVocabularyDrafter(ModelDrafter):
         words = self._translation.words
         if (limit := min(limit, self.decoder.capacity - len(words) + 1)) <= 0:
             return Proposal()
-        rows = self._rows(words[self.decoder.length :])
-        proposal, self.failure = draw(self, rows, tokens, limit, rule, stopping, self._is_end)
+        with self.drafting():
+            rows = self._rows(words[self.decoder.length :])
+            proposal, self.failure = draw(self, rows, tokens, limit, rule, stopping, self._is_end)
         return proposal
 
     def _rows(self, unread: Sequence[int]) -> Rows:

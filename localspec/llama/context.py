@@ -368,4 +368,5 @@ class Context(Lane):
         saved = SavedTexts(0 if model.remote else saved_bytes)  # too far away to copy states
         super().__init__(shared, 0, checkpoint_bytes // lanes, saved)
         others = (Lane(shared, number, checkpoint_bytes // lanes, saved) for number in range(1, lanes))
-        self.lanes = shared.lanes = (self, *others)
+        self.lanes: tuple[Lane, ...] = (self, *others)
+        shared.lanes = self.lanes

@@ -177,9 +177,12 @@ class SharedContext(Cache):
             batch = self._batch.fill(self._readable(tokens), starts[0], rows)
         else:
             stretches = []
+            # A recurrent state takes back no more than its snapshots; llama.cpp then reads in several passes.
+            pads = self.model.can_roll_back or width - 1 <= self.snapshots
             for i, (lane, tokens, rows) in enumerate(wanted):
                 lane.forget_padding()
-                paddings[i] = padding = min(width, self.capacity - starts[i]) - len(tokens)
+                wide = min(width, self.capacity - starts[i]) if pads else len(tokens)
+                paddings[i] = padding = wide - len(tokens)
                 padded = [*self._readable(tokens), *[0] * padding]
                 outputs = [0] * (len(tokens) - rows) + [1] * rows + [0] * padding
                 stretches.append(Stretch(lane.sequence, starts[i], padded, outputs))

@@ -1,5 +1,6 @@
 """The drafting of a loaded pair: makes the strategy of each reply, and stores costs and acceptance."""
 
+import copy
 import functools
 import hashlib
 import logging
@@ -123,6 +124,16 @@ class Drafting:
         self.seeded_depth = known.seeded_depth
         self._lookup = lookup
         self._contenders = {False: self._made(known.greedy), True: self._made(known.sampled)}
+        self._first = self  # of several lanes
+
+    def beside(
+        self, drafters: Sequence[Drafter], target: Context | None, threads: Sequence[Threads]
+    ) -> "Drafting":
+        """The drafting of another lane, with the same costs and the acceptance that is known now."""
+        other, known = copy.copy(self), self.lessons
+        other._drafters, other._target, other._threads = tuple(drafters), target, tuple(threads)
+        other._contenders = {False: other._made(known.greedy), True: other._made(known.sampled)}
+        return other
 
     def strategy(self, rule: Rule, request: Request, predicted: Sequence[int] = ()) -> Strategy:
         """The strategy of one reply: automatic, at a fixed depth, or none; `predicted`: tokens expected of it."""
@@ -130,7 +141,7 @@ class Drafting:
             threads.fixed = self.seeds_keep_threads and request.seed is not None and not rule.seed_decides
         depth = request.depth if request.speculate else 0
         if seed_fixes_depth(request, rule):
-            depth = self._starting_depth if self.seeded_depth is None else self.seeded_depth
+            depth = self._starting_depth if self._first.seeded_depth is None else self._first.seeded_depth
         sampled, seeded = not request.sampling.greedy, request.seed is not None
         return self.strategy_at(
             depth, rule, sampled=sampled, seeded=seeded, predicted=predicted, background=request.background
@@ -217,9 +228,10 @@ class Drafting:
     def lessons(self) -> TunedState:
         """The costs and acceptance so far."""
         greedy, sampled = (acceptance_of(self._contenders[kind]) for kind in (False, True))
-        if self.seeded_depth is None:
-            self.seeded_depth = self._best_depth()
-        return TunedState(self._places.tables(), greedy, sampled, self.seeded_depth)
+        first = self._first
+        if first.seeded_depth is None:
+            first.seeded_depth = self._best_depth()
+        return TunedState(self._places.tables(), greedy, sampled, first.seeded_depth)
 
     def _best_depth(self) -> int | None:
         """The best depth by costs and acceptance here; None while either is unknown."""

@@ -1,6 +1,6 @@
 """Loads a pair of this machine: checks, plans, loads, and closes it in order."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -29,6 +29,7 @@ from localspec.gguf.trimmed import token_table
 from localspec.health.check import ensure_gpu, untold_gpu_note, untold_note
 from localspec.health.servers import use_servers, used_servers
 from localspec.llama.context import Context
+from localspec.llama.context import Lane as Decoding
 from localspec.llama.devices import Device, add_servers, default_gpu, devices
 from localspec.llama.head import BlockContext, HeadContext
 from localspec.llama.model import Model
@@ -97,25 +98,25 @@ def load_pair(
     with ExitStack() as opened:
         on_stage(f"loading the target, {pair.target.name} ({size_text(pair.target.all_bytes)})")
         target = open_target(pair, plan, options.get("mmap"), threads_of, opened)
-        found: list[Opened] = []
+        found: Sequence[Opened] = ()  # one for each lane, or none
         if plan.draft:
             file = pair.draft or pair.target
             on_stage(f"loading the draft, {file.name} ({size_text(file.all_bytes)})")
             mmap, shared = options.get("mmap"), plan.shared
-            opening = Opening(pair, plan.draft, shared, mmap, target, threads_of, opened)
-            found.append(open_drafter(opening))
-        model, drafters = target.model, tuple(each.drafter for each in found)
-        contexts = [target, *(each.context for each in found)]
+            found = open_drafters(Opening(pair, plan.draft, shared, mmap, target, threads_of, opened))
+        model = target.model
+        contexts = [*target.lanes, *(each.context for each in found)]
         health_notes = untold_notes((each.model for each in contexts), options.get("flash_attn", "auto"))
         sampling, unsupported = Sampling.from_metadata(model.metadata)
         template, template_notices = template_of(model.chat_template, model.vocab)
         if options.get("threads") is None:  # what was asked for is kept
             give_way([context.threads for context in contexts if not context.model.gpu])
-        drafting = drafting_of(pair, plan, target, found)
+        drafting = drafting_of(pair, plan, target, found[:1])
         on_stage(f"warming up{where_of(plan)}")
-        warm_up(target, drafters, drafting)
+        warm_up(target, [each.drafter for each in found], drafting)
         disk = stored_texts(pair, plan.target, target, options, owner)
-        lanes = opened.enter_context(closing(Lanes([Lane(target, drafters, drafting)], stores=bool(disk))))
+        lanes = Lanes(lanes_of(target, found, drafting), stores=bool(disk))
+        opened.enter_context(closing(lanes))
         on_stage(f"running{where_of(plan)}")
         return LoadedPair(
             name=pair.name,
@@ -131,7 +132,7 @@ def load_pair(
             notices=(
                 *filter(None, (demo_note(pair), *health_notes)),
                 *plan.lines,
-                *(each.notice for each in found if each.notice),
+                *(each.notice for each in found[:1] if each.notice),
                 *([PLAIN_NOTICE.format(model.name)] if speculate and target.rollback_limit == 0 else []),
                 *unsupported,
                 *template_notices,
@@ -142,6 +143,15 @@ def load_pair(
             else None,
             close=opened.pop_all().close,
         )
+
+
+def lanes_of(target: Context, found: Sequence["Opened"], first: Drafting) -> Iterator[Lane]:
+    """The lanes of a target, each with its drafter if there are any, and with drafting that begins as the first."""
+    for number, lane in enumerate(target.lanes):
+        own = found[number : number + 1]
+        drafters, threads = [each.drafter for each in own], [each.context.threads for each in own]
+        drafting = first if not number else first.beside(drafters, target, [lane.threads, *threads])
+        yield Lane(lane, drafters, drafting, lane.running)
 
 
 def gpus_of(plan: Plan) -> tuple[str, ...]:
@@ -283,22 +293,23 @@ class Opened:
     """A drafter, and its model's resources."""
 
     drafter: Drafter
-    context: Context | HeadContext | BlockContext
+    context: Decoding | HeadContext | BlockContext
     name: str  # of what drafts
     notice: str = ""  # notices about it
 
 
-def open_drafter(opening: Opening) -> Opened:
-    """A drafter of the plan's kind; the target gives its hidden rows from the next pass on."""
+def open_drafters(opening: Opening) -> Sequence[Opened]:
+    """A drafter of the plan's kind for each lane; the target gives its hidden rows from the next pass on."""
     found = OPENERS[opening.load.kind](opening)
-    if found.drafter.hidden_rows_needed:
-        opening.target.extract(found.drafter.hidden_rows_needed)
-    if isinstance(found.drafter, HeadDrafter):
-        opening.target.accompany(found.drafter)
+    if found[0].drafter.hidden_rows_needed:
+        opening.target.extract(found[0].drafter.hidden_rows_needed)
+    for lane, each in zip(opening.target.lanes, found, strict=True):
+        if isinstance(each.drafter, HeadDrafter):
+            lane.accompany(each.drafter)
     return found
 
 
-def open_model(opening: Opening) -> Opened:
+def open_model(opening: Opening) -> Sequence[Opened]:
     """A whole model, of the target's vocabulary or another, or one that is trimmed.
 
     CUDA replays passes that are equal: two missing tokens take less time one after the other.
@@ -314,38 +325,49 @@ def open_model(opening: Opening) -> Opened:
         table=token_table(model.path, opening.header),
     )
     opening.opened.enter_context(context)
-    if shared:
-        other = OtherVocabularyDrafter(context, model.vocab, vocab, shared, vocab.is_end)
-        notice = f"{model.name} has another vocabulary: it drafts {in_words(shared)}"
-        return Opened(other, context, model.name, notice)
-    drafter = ModelDrafter(context, vocab.is_end, one_by_one=device_of(model) == "cuda")
-    return Opened(drafter, context, model.name)
+    notice = f"{model.name} has another vocabulary: it drafts {in_words(shared)}" if shared else ""
+    found = []
+    for lane in context.lanes:
+        drafter = (
+            OtherVocabularyDrafter(lane, model.vocab, vocab, shared, vocab.is_end)
+            if shared
+            else ModelDrafter(lane, vocab.is_end, one_by_one=device_of(model) == "cuda")
+        )
+        drafter.drafting = lane.running
+        found.append(Opened(drafter, lane, model.name, notice))
+    return found
 
 
-def open_head(opening: Opening, layout: Layout | None) -> Opened:
-    """A prediction head; without a layout one that guesses a whole block."""
-    target, model, header = opening.target, opening.model(), opening.header
-    wants, common = opening.hidden_rows(), opening.load.head_context
+def open_head(opening: Opening, layout: Layout | None) -> Sequence[Opened]:
+    """A prediction head, with a cache for each lane; without a layout one that guesses a whole block."""
+    model = opening.model()
+    name = "its own prediction head" if model is opening.target.model else model.name
+    found = []
+    for lane in opening.target.lanes:
+        drafter, context = head_of(opening, model, lane, layout)
+        opening.opened.enter_context(context)
+        found.append(Opened(drafter, context, name))
+    return found
+
+
+def head_of(
+    opening: Opening, model: Model, target: Decoding, layout: Layout | None
+) -> tuple[Drafter, HeadContext | BlockContext]:
+    """The head of one lane, and its cache."""
+    header, wants, common = opening.header, opening.hidden_rows(), opening.load.head_context
     common |= {"threads": opening.threads(target.model)}
     is_end = target.model.vocab.is_end
-    context: HeadContext | BlockContext
-    drafter: Drafter
     if layout is None:
         anchored = has_markov_chain(header)
-        context = BlockContext(model, target, layers=len(wants.layers), anchored=anchored, **common)
-        drafter = Block(context, wants, is_end)
-    else:
-        context = HeadContext(model, target, encodes=opening.load.kind is DraftKind.EAGLE3, **common)
-        if layout is MTP and (layers := prediction_layers(header)) > 1:
-            drafter = Chain(context, wants, is_end, layers)
-        else:
-            drafter = Steps(context, wants, is_end, layout)
-    opening.opened.enter_context(context)
-    name = "its own prediction head" if model is target.model else model.name
-    return Opened(drafter, context, name)
+        block = BlockContext(model, target, layers=len(wants.layers), anchored=anchored, **common)
+        return Block(block, wants, is_end), block
+    context = HeadContext(model, target, encodes=opening.load.kind is DraftKind.EAGLE3, **common)
+    if layout is MTP and (layers := prediction_layers(header)) > 1:
+        return Chain(context, wants, is_end, layers), context
+    return Steps(context, wants, is_end, layout), context
 
 
-OPENERS: Mapping[DraftKind, Callable[[Opening], Opened]] = {
+OPENERS: Mapping[DraftKind, Callable[[Opening], Sequence[Opened]]] = {
     DraftKind.MODEL: open_model,
     DraftKind.EAGLE3: partial(open_head, layout=EAGLE3),
     DraftKind.MTP: partial(open_head, layout=MTP),

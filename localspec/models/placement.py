@@ -31,10 +31,13 @@ class MemoryWishes:
     draft_rows: int = 1
     ignore_memory: bool = False  # load although it does not fit
     snapshots: int = 3  # of a recurrent target, so the most draft tokens: each is a whole state
+    parallel: int = 1  # replies at once
+    more_parallel: int = 1  # as many, where all of the target is on GPUs and nothing else suffers
 
 
 def wishes_of(options: Mapping[str, Any], draft: bool = True) -> MemoryWishes:
     """The options of a load that the plan uses."""
+    parallel = options.get("parallel") or 1
     return MemoryWishes(
         context=options.get("context_length"),
         gpu_layers=options.get("gpu_layers"),
@@ -46,6 +49,8 @@ def wishes_of(options: Mapping[str, Any], draft: bool = True) -> MemoryWishes:
         draft_device=options.get("draft_device") or None,
         draft=draft,
         ignore_memory=options.get("ignore_memory", False),
+        parallel=1 if parallel == "auto" else parallel,
+        more_parallel=AUTO_PARALLEL if parallel == "auto" else 1,
     )
 
 
@@ -84,6 +89,7 @@ class Load:
     )
     prediction: bool = False  # with its prediction layers
     kind: DraftKind = DraftKind.MODEL
+    lanes: int = 1  # replies at once, each with a cache of this length
 
     @property
     def place(self) -> dict[str, Any]:
@@ -99,6 +105,7 @@ class Load:
             "rows_max": self.rows,
             "snapshots": self.snapshots,
             "steps_back": self.steps_back,
+            "lanes": self.lanes,
         }
 
     @property
@@ -206,6 +213,7 @@ def _on(names: Sequence[str], needs: Sequence[Needs]) -> int:
     return sum(need.by_device.get(name, 0) for need in needs for name in names)
 
 
+AUTO_PARALLEL = 2  # replies at once, where nobody says how many and there is room
 # Tokens. Of a text longer than the default a draft reads the newest part, see ModelDrafter.
 DEFAULT_CONTEXT = 8192  # where nobody asks for a length
 SHORTEST_CONTEXT = 4096  # shortest default context beside a draft, as in llama.cpp's own fit
@@ -277,6 +285,13 @@ class Ways:
                 more = cache_bytes(found, self._room.of_cpu) - cache_bytes(way, self._room.of_cpu)
                 if more <= _LONGER_SHARE * self._room.spare_on_cpu(way.needs):
                     yield found
+
+    def more_at_once(self, way: Way) -> Iterator[Way]:
+        """The same way for more replies, if they were wished for where there is room and a GPU has all the target."""
+        lanes = self._wishes.more_parallel
+        if lanes > way.target.lanes and way.target.devices and not way.spills:
+            draft = way.draft and replace(way.draft, lanes=lanes)
+            yield self._way(replace(way.target, lanes=lanes), draft)
 
     def seconds_per_token(self, way: Way) -> float:
         """About how long a token takes, in units of a byte read by a GPU.
@@ -405,6 +420,7 @@ class Ways:
             flash_attn=self._flash_attn(gpus),
             rows=wishes.target_rows,
             snapshots=wishes.snapshots,
+            lanes=wishes.parallel,
         )
 
     def _draft_load(self, draft: Sizes | None, window: int, device: str) -> Load | None:
@@ -412,6 +428,7 @@ class Ways:
             return None
         wishes = self._wishes
         load = Load(window, devices=(device,), flash_attn=self._flash_attn((device,)), rows=wishes.draft_rows)
+        load = replace(load, lanes=wishes.parallel)
         if draft.kind.is_head:
             predicts = draft.kind in (DraftKind.MTP, DraftKind.ASSISTANT)
             return replace(load, kind=draft.kind, prediction=predicts)

@@ -74,6 +74,9 @@ def plan(target: Sizes, draft: Sizes | None, devices: Sequence[DeviceMemory], wi
     if wishes.cpu_moe and not target.has_experts:
         raise BadSetting(f"{target.name} has no experts to keep on the CPU", hint="leave --cpu-moe out")
     draft = draft if wishes.draft else None
+    asked = wishes.parallel
+    if draft is not None and draft.kind is DraftKind.ASSISTANT:
+        wishes = replace(wishes, parallel=1, more_parallel=1)
     room = Room(devices)
     ways = Ways(target, draft, devices, wishes, room)
     for way in ways:
@@ -90,9 +93,11 @@ def plan(target: Sizes, draft: Sizes | None, devices: Sequence[DeviceMemory], wi
     if decide:
         way, other = faster(way, ways, room)
     way = next((longer for longer in ways.longer(way) if room.holds(longer.needs)), way)
+    way = next((more for more in ways.more_at_once(way) if room.holds(more.needs)), way)
     said = (
         *_lines_of_target(way, target, wishes, ways.context, why),
         *_lines_of_draft(way, draft, wishes, why),
+        *_lines_of_lanes(way, asked),
         *([_comparison(ways, way, other)] if other else []),
     )
     return Plan(way.target, way.draft, tuple(_device_needs(way, devices)), said)
@@ -164,6 +169,14 @@ def _lines_of_draft(way: Way, wished: Sizes | None, wishes: MemoryWishes, why: s
         (device,) = way.draft.devices or ("",)
         if device not in way.target.devices:
             yield f"The draft is on {device}, because {' and '.join(way.target.devices)} has no room for it."
+
+
+def _lines_of_lanes(way: Way, asked: int) -> Iterator[str]:
+    lanes = way.target.lanes
+    if lanes > 1:
+        yield f"{lanes} replies run at once, each with a context of {way.target.length:,} tokens of its own."
+    elif asked > 1:
+        yield "Replies take turns: the prediction head looks into its target's cache, for one text at a time."
 
 
 def _free(names: Sequence[str], devices: Sequence[DeviceMemory]) -> str:
@@ -240,7 +253,7 @@ class Probe(Closing):
             remember(_memory_file(key), known)
         self._remembered[key] = known
         weights = () if target is header else (header, *adapters)
-        return _needs(weights, known, load)
+        return _needs(weights, known, load, contexts=load.lanes if target is not None else 1)
 
     def sizes(
         self,
@@ -314,8 +327,12 @@ class Probe(Closing):
         return path
 
 
-def _needs(headers: Sequence[Header], known: _Buffers, load: Load) -> Needs:
-    cache, compute = (_by_device(sizes, known.layers) for sizes in (known.cache, known.compute))
+def _needs(headers: Sequence[Header], known: _Buffers, load: Load, contexts: int) -> Needs:
+    """`contexts`: as many have these buffers."""
+    cache, compute = (
+        {device: contexts * size for device, size in _by_device(sizes, known.layers).items()}
+        for sizes in (known.cache, known.compute)
+    )
     weights: Counter[str] = Counter()
     for header in headers:
         weights.update(_weights(header, known.layers, load.cpu_moe, load.prediction))
