@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from localspec.algorithm.batcher import Batcher, Part
-from localspec.errors import BadModelFile
+from localspec.errors import BackendFailure, BadModelFile
 from localspec.gguf.trimmed import TokenTable
 from localspec.health.stopping import Stop, heeding
 from localspec.llama.batch import Batch, EmbeddingBatch, Stretch, TrimmedRows
@@ -140,6 +140,10 @@ class SharedContext(Cache):
 
     def decode(self, parts: Sequence[Part]) -> Sequence[Pass]:
         """As `SharedDecoder.decode`."""
+        numbers = sorted(part.lane for part in parts if part.rows)
+        if not self.model.can_roll_back and numbers and numbers[-1] - numbers[0] >= len(numbers):
+            # llama.cpp would mix up the recurrent states of lanes in a gap; the parts come again one by one.
+            raise BackendFailure("these lanes cannot share a pass", hint="decode them one after the other")
         held = [self.lanes[part.lane].length for part in parts]
         with self.calling:
             try:
@@ -161,6 +165,7 @@ class SharedContext(Cache):
                     (found[part.lane],) = self.read([(lane, part.tokens[:lead], 0)])
             if part.rows:
                 joint.append((lane, part.tokens[lead:], part.rows))
+        joint.sort(key=lambda wanted: wanted[0].sequence)  # in another order llama.cpp reads in more passes
         with heeding(joint[0][0].stop if len(joint) == 1 else None):
             together = self.read(joint) if joint else ()
         for (lane, _, _), of_lane in zip(joint, together, strict=True):

@@ -3,6 +3,7 @@
 import ctypes
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from localspec.llama import shared
 from localspec.llama.context import Context
 from localspec.llama.library import lib, symbol
 from localspec.sampler.passes import HiddenRows
+from tests.llama.rows import NEAR
 
 SHAPES = {
     "attention": {},
@@ -43,10 +45,11 @@ def counted(monkeypatch):
     return outputs
 
 
-def together(context, *parts):
-    """The passes of a shared pass over these tokens of each lane, with a row for each, copied."""
-    found = context.shared.decode([Part(i, part, len(part)) for i, part in enumerate(parts)])
-    return [np.array(each.rows) for each in found]
+def together(context, *texts, seed=0):
+    """The rows of a pass over these tokens of the lanes, which come in any order, copied."""
+    order = np.random.default_rng(seed).permutation(len(texts)).tolist()
+    found = context.shared.decode([Part(i, texts[i], len(texts[i])) for i in order])
+    return [np.array(found[order.index(i)].rows) for i in range(len(texts))]
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -70,11 +73,58 @@ def test_lanes_together_get_the_rows_that_each_gets_alone_in_one_pass(load, toke
             list(lane.prefill(prompt))
         for r, (drafts, kept) in enumerate(zip(rounds, keep, strict=True)):
             counted.clear()
-            found = together(several, *drafts)
+            found = together(several, *drafts, seed=r)
             assert len(counted) == 1, "one pass over the weights"
             for i, lane in enumerate(several.lanes):
                 np.testing.assert_array_equal(found[i], alone[i][r])
                 lane.rollback(lane.length - len(drafts[i]) + kept[i])
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("seed", range(4))
+def test_any_lanes_in_any_order_at_any_time_get_their_rows(load, tokens, shape, seed):
+    """Four lanes read prompts, verify drafts, step back and begin again, neighbours in each pass."""
+    random, model = np.random.default_rng(seed), load(**SHAPES[shape])
+    with ExitStack() as opened:
+        several = opened.enter_context(Context(model, **OPTIONS, lanes=4))
+        alone = [opened.enter_context(Context(model, **OPTIONS)) for _ in several.lanes]
+        for step in range(40):
+            parts = []
+            first, last = sorted(random.integers(0, 4, 2).tolist())
+            for number in random.permutation(range(first, last + 1)).tolist():
+                lane, one = several.lanes[number], alone[number]
+                if lane.length > 200 or random.random() < 0.15:
+                    lane.rollback(0)
+                    one.rollback(0)
+                width = int(random.integers(1, 5) if lane.length else random.integers(5, 20))
+                parts.append(
+                    Part(number, tokens(width, 1000 * seed + 4 * step + number), width * bool(lane.length))
+                )
+            numbers = sorted(part.lane for part in parts if part.rows)
+            gap = bool(numbers) and numbers[-1] - numbers[0] >= len(numbers)
+            for group in [[part] for part in parts] if gap else [parts]:
+                for part, found in zip(group, several.shared.decode(group), strict=True):
+                    lane, one = several.lanes[part.lane], alone[part.lane]
+                    rows = one.decode(part.tokens, part.rows).rows
+                    if part.rows:
+                        np.testing.assert_allclose(np.array(found.rows), np.array(rows), atol=NEAR)
+                        keep = lane.length - len(part.tokens) + int(random.integers(1, len(part.tokens) + 1))
+                        lane.rollback(keep)
+                        one.rollback(keep)
+
+
+def test_recurrent_lanes_with_a_gap_between_them_decode_one_after_the_other(load, tokens):
+    """llama.cpp would give them wrong rows."""
+    model = load(**SHAPES["hybrid"])
+    with Context(model, **OPTIONS, lanes=3) as several:
+        with pytest.raises(BackendFailure):
+            several.shared.decode([Part(0, tokens(3), 3), Part(2, tokens(3), 3)])
+        with ThreadPoolExecutor(2) as threads:
+            jobs = [threads.submit(several.lanes[i].decode, tokens(3), 3) for i in (0, 2)]
+            for lane, job in zip((0, 2), jobs, strict=True):
+                job.result()
+                several.lanes[lane].rollback(3)
+        assert [lane.length for lane in several.lanes] == [3, 0, 3]
 
 
 def test_prompts_have_passes_of_their_own(load, tokens, counted):
