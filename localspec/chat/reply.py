@@ -250,14 +250,18 @@ def rewind(target: Decoder, strategy: Strategy, prompt: Sequence[int], *, save: 
 
 
 def read(
-    target: Decoder, strategy: Strategy, prompt: Sequence[int], opening: int, cancelled: Callable[[], bool]
+    target: Decoder,
+    strategy: Strategy,
+    prompt: Sequence[int],
+    partings: Sequence[int],
+    cancelled: Callable[[], bool],
 ) -> Iterator[Prefill]:
     """Read the rest of the prompt but its last token, until `cancelled`.
 
-    A checkpoint is taken before `opening`, the position where the prompt opens the reply, if it is needed.
+    Checkpoints are taken at `partings`, the positions where a later prompt may differ, if they are needed.
     """
     total, done, seconds = len(prompt) - 1 - target.length, 0, 0.0
-    passes = _passes(target, prompt, min(opening, len(prompt) - 1), cancelled)
+    passes = _passes(target, prompt, partings, cancelled)
     while not cancelled():
         began = perf_counter()
         batch = next(passes, None)
@@ -270,11 +274,12 @@ def read(
 
 
 def _passes(
-    target: Decoder, prompt: Sequence[int], opening: int, cancelled: Callable[[], bool]
+    target: Decoder, prompt: Sequence[int], partings: Sequence[int], cancelled: Callable[[], bool]
 ) -> Iterator[Pass]:
-    if target.needs_checkpoints and target.length < opening:
-        yield from target.prefill(prompt[target.length : opening], cancelled)
-        target.checkpoint(lasting=True)
+    for parting in sorted(min(parting, len(prompt) - 1) for parting in partings):
+        if target.needs_checkpoints and target.length < parting and not cancelled():
+            yield from target.prefill(prompt[target.length : parting], cancelled)
+            target.checkpoint(lasting=True)
     yield from target.prefill(prompt[target.length : -1], cancelled)
 
 
@@ -283,7 +288,7 @@ class ReplyJob:
     """A reply that is wanted."""
 
     prompt: Sequence[int]
-    opening: int  # position at which the prompt opens the reply
+    partings: Sequence[int]  # positions at which a later prompt may differ
     request: Request
     text: TextStream
     cancelled: Callable[[], bool]
@@ -377,7 +382,7 @@ class ReplyWriter:
             waited_seconds=waited_seconds,
             plain=plain,
         )
-        for event in read(lane.target, strategy, prompt, job.opening, job.cancelled):
+        for event in read(lane.target, strategy, prompt, job.partings, job.cancelled):
             tally.prefill_seconds = event.seconds
             yield event
         busy = strategy.busy_seconds

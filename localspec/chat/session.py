@@ -32,6 +32,8 @@ from localspec.structure.grammar import lead_of, lenient
 Asked = str | Sequence[Mapping[str, Any] | Message]
 MEASURED_TOKENS = 64  # the newest ones of the context: costs are measured on them
 _closing = threading.Lock()
+_OTHER = "\u2063"  # the question of another conversation: no question begins so
+_LONG = 256  # tokens of instructions
 _CUTS = 8  # the latest ones: programs may hold several conversations at a time
 
 
@@ -247,7 +249,7 @@ class Session(Closing):
         if request.tools:
             raise BadSetting("tools need a conversation", hint="leave out complete() or --raw")
         constraint = self._constraints.constraint(request, None, len(tokens))
-        job = ReplyJob(tokens, len(tokens), request, text_stream, cancelled, constraint)
+        job = ReplyJob(tokens, (len(tokens),), request, text_stream, cancelled, constraint)
         return self._reply(cancelled, lambda: job)
 
     def _watch(self, cancelled: Callable[[], bool]) -> Callable[[], bool]:
@@ -302,7 +304,7 @@ class Session(Closing):
         )
         return ReplyJob(
             prompt.tokens,
-            self._opening(fitted, request),
+            self._partings(fitted, request),
             request,
             text,
             cancelled,
@@ -313,15 +315,22 @@ class Session(Closing):
             tuple((message.role, message.content) for message in messages if message.role != "assistant"),
         )
 
-    def _opening(self, fitted: Fitted, request: Request) -> int:
-        """The position at which the prompt opens the reply."""
+    def _partings(self, fitted: Fitted, request: Request) -> Sequence[int]:
+        """The positions at which the prompt opens the reply, and at which another conversation would begin."""
         if not self._pair.target.needs_checkpoints:
-            return len(fitted.prompt.tokens)
-        messages, arguments = self._told(fitted.messages, request)
-        closed = self._pair.template.render(
-            messages, think=request.think, arguments=arguments, add_generation_prompt=False
-        )
-        return opening_of(fitted.prompt, closed, self._pair.vocabulary)
+            return ()
+
+        def shared(messages: Messages) -> int:
+            told, arguments = self._told(messages, request)
+            closed = self._pair.template.render(
+                told, think=request.think, arguments=arguments, add_generation_prompt=False
+            )
+            return opening_of(fitted.prompt, closed, self._pair.vocabulary)
+
+        whole = fitted.messages
+        instructions = whole[:1] if whole[0].role == "system" else ()
+        other = shared((*instructions, Message("user", _OTHER))) if instructions or request.tools else 0
+        return (*([other] if other >= _LONG else []), shared(whole))
 
     def _fitter(self, request: Request) -> Fitter:
         return Fitter(

@@ -26,7 +26,10 @@ class Checkpoint:
 
 
 class Checkpoints:
-    """The checkpoints of one sequence: at most `budget` bytes, the oldest are dropped first."""
+    """The checkpoints of one sequence: at most `budget` bytes.
+
+    The oldest are dropped, the first only if no other but the newest is left: other conversations may begin with it.
+    """
 
     def __init__(self, budget: int) -> None:
         self._budget = budget
@@ -51,7 +54,7 @@ class Checkpoints:
         if state is None:
             return
         while self.bytes + len(state) > self._budget:
-            del self._kept[0]
+            del self._kept[1 if len(self._kept) > 2 else 0]
         self._kept.append(Checkpoint(length, state, lasting))
 
     @property

@@ -73,6 +73,14 @@ def test_a_turn_reads_its_message_and_the_reply_before_it(session):
         told.append(first.prompt_tokens - opening(session))
 
 
+def test_another_conversation_with_the_same_instructions_reads_them_once(session):
+    system = Message("system", "Mind the gap and the grey gulls. " * 60)
+    whole = started(session, [system, user(0)]).prompt_tokens
+    other = started(session, [system, user(3)])
+    unread = len(session.pair.vocabulary.tokenize(user(0).content, parse_special=True)) + opening(session)
+    assert 256 < whole - unread - 20 <= other.reused_tokens < whole - opening(session)
+
+
 def test_a_reply_that_is_written_again_reads_nothing_but_its_opening(session):
     messages, told = talk(session, 3)
     for _ in range(3):

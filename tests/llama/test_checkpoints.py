@@ -86,6 +86,11 @@ def test_the_oldest_checkpoint_gives_way_first_and_a_budget_is_kept(context, tok
     assert model._checkpoints.bytes == 2 * size
     assert model.rewind(25) == 20
     assert model.rewind(19) == 0
+    four = context({"checkpoint_bytes": 3 * size}, architecture="qwen35")
+    for part in range(4):
+        four.decode(tokens(10, seed=part), 0)
+        four.checkpoint(lasting=True)
+    assert [four.rewind(keep) for keep in (35, 25)] == [30, 10]
     small = context({"checkpoint_bytes": size - 1}, architecture="qwen35")
     small.decode(tokens(10), 0)
     small.checkpoint(lasting=True)

@@ -11,6 +11,7 @@ from localspec.caches.store import Store, usage
 from localspec.caches.writer import finish
 from localspec.llama.stored_texts import StoredTexts
 from localspec.sampler.passes import standing
+from tests.llama.restoring import compare
 from tests.llama.rows import NEAR, logits_of, row_after
 from tests.llama.test_saved_texts import KINDS, ROOM, SETTINGS
 
@@ -195,3 +196,10 @@ def test_a_disk_that_fails_costs_one_sentence(cache, tokens, folder, caplog):
     for _ in range(2):
         store(model)
     assert len([each for each in caplog.messages if "cannot be stored" in each]) == 1
+
+
+def test_texts_after_a_return_are_those_of_a_fresh_read(tmp_path, monkeypatch):
+    monkeypatch.setattr("localspec.llama.stored_texts.LEAST_SECONDS", 0.25)  # it is changed in there
+    found = compare(tmp_path, 24)
+    assert sum(found.values()) == 24
+    assert not any("nothing" in outcome for outcome in found), found
