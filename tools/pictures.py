@@ -66,6 +66,10 @@ async def _chat(home: Path) -> dict[str, str]:
             await pilot.press("f3")
             await pilot.pause(REST_SECONDS)
             drawn["chat-inspector"] = _screen(app)
+            await pilot.press("f3", "f9")
+            await _until(lambda: not state.busy and len(app.screen_stack) > 1)
+            await pilot.pause(REST_SECONDS)
+            drawn["chat-compare"] = _screen(app)
     return drawn
 
 
