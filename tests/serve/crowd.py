@@ -1,0 +1,151 @@
+"""Many clients at once: each asks for a word of its own, some leave early, and the engine may be killed."""
+
+import asyncio
+import itertools
+import json
+import os
+import random
+import re
+import signal
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import httpx
+
+KILLED = "the engine process ended unexpectedly (SIGKILL"
+PATIENCE_SECONDS = 120.0  # for one request
+
+
+@dataclass(frozen=True)
+class Call:
+    """One request, its word, and when its client leaves."""
+
+    path: str
+    body: dict
+    word: str
+    pattern: str
+    leaves_after_seconds: float | None = None
+
+
+@dataclass
+class Outcome:
+    """What became of all requests."""
+
+    counts: Counter = field(default_factory=Counter)
+    wrong: list = field(default_factory=list)
+    most_at_once: int = 0  # replies, by /slots
+
+
+def calls(number, chance):
+    """Requests of every kind."""
+    for index in range(number):
+        word = "".join(chance.choice("bdfgklmnprstvz") + chance.choice("aeiou") for _ in range(4))
+        word += "".join("abcdefghij"[int(digit)] for digit in str(index))
+        pattern = f"{word} [a-z ]{{{chance.choice((2, 10, 60))},80}}"
+        question = f"Say {word}." + " word" * chance.choice((0, 0, 20, 300))
+        chat = {"messages": [{"role": "user", "content": question}], "regex": pattern, "max_tokens": 120}
+        chat |= {"stream": chance.random() < 0.6}
+        if chance.random() < 0.2:
+            chat["service_tier"] = "flex"
+        if chance.random() < 0.2:
+            chat["seed"] = index
+        path = chance.choice(PATHS)
+        if path == "/v1/completions":
+            chat["prompt"] = chat.pop("messages")[0]["content"]
+        if path == "/api/chat":
+            chat["options"] = {"regex": chat.pop("regex"), "num_predict": chat.pop("max_tokens")}
+            for name in ("service_tier", "seed"):
+                chat.pop(name, None)
+        elif path != "/v1/messages" and chance.random() < 0.1:
+            chat["n"] = 2
+        leaves = chance.random() < 0.2
+        yield Call(path, {"model": "demo"} | chat, word, pattern, chance.uniform(0, 0.6) if leaves else None)
+
+
+PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/messages", "/api/chat")
+
+
+def said(found):
+    """The texts in an answer or a chunk, by the number of the choice."""
+    if "choices" in found:
+        for choice in found["choices"]:
+            part = choice.get("message") or choice.get("delta") or choice
+            yield choice["index"], part.get("content") or part.get("text") or ""
+    elif isinstance(found.get("content"), list):
+        yield 0, "".join(part.get("text", "") for part in found["content"])
+    elif "delta" in found:
+        yield 0, found["delta"].get("text", "")
+    elif "done" in found:
+        yield 0, found["message"]["content"]
+
+
+def judged(call, status, lines):
+    """The word for an outcome, and whether it is wrong."""
+    texts, error = {}, ""
+    for line in lines:
+        try:
+            found = json.loads(line.removeprefix("data: "))
+        except ValueError:
+            continue
+        if "error" in found:
+            error = json.dumps(found)
+        for index, text in said(found):
+            texts[index] = texts.get(index, "") + text
+    if error or status != 200:
+        expected = status in (200, 503) and KILLED in error
+        return ("killed", False) if expected else (f"{status} {error}", True)
+    whole = [re.fullmatch(call.pattern, text) is not None for text in texts.values()]
+    right = whole and all(whole) and len(whole) == call.body.get("n", 1)
+    return ("answered", False) if right else (f"{call.word}: {texts}", True)
+
+
+async def asked(client, call):
+    async with client.stream("POST", call.path, json=call.body) as answer:
+        return judged(call, answer.status_code, [line async for line in answer.aiter_lines()])
+
+
+async def kill_engine(client):
+    """Kill the engine once it has loaded its pair."""
+    while (answer := await client.get("/props")).status_code != 200:
+        await asyncio.sleep(0.05)
+    os.kill(answer.json()["localspec"]["engine_pid"], signal.SIGKILL)
+
+
+async def crowd(url, number, clients, *, kills=0, seed=1):
+    """All requests, from so many clients; the engine is killed so often."""
+    chance, outcome = random.Random(seed), Outcome()
+    left = list(calls(number, chance))
+    kill_at = {number * (kill + 1) // (kills + 1) for kill in range(kills)}
+
+    async def client_of(client):
+        while left:
+            call = left.pop()
+            if len(left) in kill_at:
+                kill_at.discard(len(left))
+                await kill_engine(client)
+            asking = asyncio.create_task(asked(client, call))
+            done, _ = await asyncio.wait({asking}, timeout=call.leaves_after_seconds or PATIENCE_SECONDS)
+            if not done:
+                asking.cancel()
+                await asyncio.wait({asking})
+                outcome.counts["left" if call.leaves_after_seconds else "hung"] += 1
+                continue
+            what, wrong = asking.result()
+            outcome.counts["wrong" if wrong else what] += 1
+            outcome.wrong += [what] if wrong else []
+
+    async def watch(client):
+        for _ in itertools.count():
+            with suppress(httpx.HTTPError, ValueError):
+                slots = (await client.get("/slots")).json()
+                busy = sum(slot["is_processing"] for slot in slots) if isinstance(slots, list) else 0
+                outcome.most_at_once = max(outcome.most_at_once, busy)
+            await asyncio.sleep(0.05)
+
+    limits = httpx.Limits(max_connections=None)
+    async with httpx.AsyncClient(base_url=url, timeout=PATIENCE_SECONDS + 10, limits=limits) as client:
+        watching = asyncio.create_task(watch(client))
+        await asyncio.gather(*(client_of(client) for _ in range(clients)))
+        watching.cancel()
+    return outcome
