@@ -29,6 +29,8 @@ def test_a_conversation_that_comes_back_without_reasoning_goes_on_where_it_ended
     assert session.count_tokens(back) == len(f"sum?|{REPLY};sure?|")
     assert started(session, back).reused_tokens == len(f"sum?|{REPLY}")
     assert all(not message.reasoning for message in session.messages)
+    with session.another() as other:
+        assert other.prompt_of(back).text == session.prompt_of(back).text
 
 
 def test_a_text_continues_the_same_way():
