@@ -128,6 +128,7 @@ class Seat:
     """One reply in the company."""
 
     worth: float = 1.0  # of a reply that somebody waits for
+    given: int | None = None  # a depth that nobody may change
     survivals: tuple[float, ...] = ()  # expected of the next proposal
     step_seconds: float = 0.0  # of a token of it
     depth: int = 0  # planned
@@ -136,6 +137,10 @@ class Seat:
     plight: float = 1.0  # its worth grows by as much, until it has its share of speed
     cycles: float = 1.0  # lately, fading
     tokens: float = 1.0  # in them
+
+    def ready(self, width: int, draft_seconds: float) -> None:
+        """Its batch of this round has this width."""
+        self.width, self.draft_seconds = width, draft_seconds
 
     @property
     def tokens_a_cycle(self) -> float:
@@ -176,7 +181,7 @@ class Company:
         if seat in self._asked:
             self._seats, self._asked, self._context_tokens = self._asked, [], 0
             for other in self._seats:
-                other.width, other.draft_seconds = 0, 0.0
+                other.ready(0, 0.0)
         if seat not in self._seats:
             self._seats.append(seat)
         self._context_tokens = max(self._context_tokens, context_tokens)
@@ -241,7 +246,7 @@ class Company:
         self.anchor = False
         if replies == 1:
             return
-        if not self._asked and self._together:
+        if not self._asked and self._together and not any(seat.given for seat in self._seats):
             tokens = sum(seat.tokens_a_cycle for seat in self._seats) / replies
             self.anchor = self.anchors.due(costs, tokens * costs.verify(1) / self._round_seconds - 1)
         step = max(seat.step_seconds for seat in self._seats)
@@ -251,4 +256,4 @@ class Company:
             lambda count: step if count else 0.0,
         )
         for seat, depth in zip(self._seats, depths, strict=True):
-            seat.depth = 0 if self.anchor else depth
+            seat.depth = seat.given or (0 if self.anchor else depth)

@@ -17,18 +17,48 @@ from localspec.sampler.passes import Pass
 READING_CHUNK = 128  # tokens that a drafter catches up on at once
 
 
-class Plain(Strategy):
+class Given(Strategy):
+    """A strategy whose depths are given: the other replies of a company reckon with them."""
+
+    def __init__(self, depth: int, company: Company | None) -> None:
+        self._company = company
+        self._seat = Seat(given=depth)
+        self._shared: SharedCosts | None = None
+
+    def propose(self, tokens: Sequence[int], room: int) -> Proposal:
+        if not self._company:
+            return self.proposed(tokens, room)
+        with self._company.lock:
+            self._shared = self._company.ask(self._seat, len(tokens))
+        busy = self.busy_seconds
+        proposal = self.proposed(tokens, room)
+        with self._company.lock:
+            self._seat.ready(len(proposal.tokens) + 1, self.busy_seconds - busy)
+        return proposal
+
+    def learn(self, cycle: Cycle) -> None:
+        if self._company and self._shared:
+            with self._company.lock:
+                self._company.learn(self._seat, cycle)
+
+    def proposed(self, tokens: Sequence[int], room: int) -> Proposal:
+        """The proposal, in company or alone."""
+        raise NotImplementedError
+
+
+class Plain(Given):
     """Plain decoding: the proposal is always empty."""
 
-    def __init__(self, readers: Sequence[Drafter] = ()) -> None:
+    def __init__(self, readers: Sequence[Drafter] = (), company: Company | None = None) -> None:
         """`readers` still follow the text: a head cannot read it later."""
+        super().__init__(0, company)
         self._readers = readers
 
     @property
     def busy_seconds(self) -> float:
         return sum(reader.busy_seconds for reader in self._readers)
 
-    def propose(self, tokens: Sequence[int], room: int) -> Proposal:
+    def proposed(self, tokens: Sequence[int], room: int) -> Proposal:
         return Proposal(mode=Mode.PLAIN)
 
     def observe(self, batch: Pass, kept: int) -> None:
@@ -36,7 +66,7 @@ class Plain(Strategy):
             reader.observe(batch, kept)
 
 
-class Fixed(Strategy):
+class Fixed(Given):
     """A fixed depth, with plain steps while the drafter reads tokens of another one.
 
     Likely tokens of a prediction go first, at any depth: they depend on the text alone.
@@ -49,8 +79,10 @@ class Fixed(Strategy):
         rule: Rule,
         prediction: PredictionDrafter | None = None,
         most: int = 0,
+        company: Company | None = None,
     ) -> None:
         """`most`: tokens that may be proposed from the prediction."""
+        super().__init__(depth, company)
         self._drafter = drafter
         self._prediction = prediction
         self._most = most
@@ -71,7 +103,7 @@ class Fixed(Strategy):
             self._read(tokens)
             yield
 
-    def propose(self, tokens: Sequence[int], room: int) -> Proposal:
+    def proposed(self, tokens: Sequence[int], room: int) -> Proposal:
         if self._prediction:
             found = self._prediction.likely(tokens, min(self._most, room))
             if found.tokens:
@@ -167,7 +199,7 @@ class Arbiter(Strategy):
         with self._company.lock:
             width = len(proposal.tokens) + 1
             padding = self._prices.padding(width) if proposal.depth else 0
-            self._seat.width, self._seat.draft_seconds = width + padding, self.busy_seconds - busy
+            self._seat.ready(width, self.busy_seconds - busy)
         self._proposal = replace(proposal, padding=padding, deciding_seconds=deciding_seconds)
         return self._proposal
 
@@ -201,7 +233,8 @@ class Arbiter(Strategy):
                 width, seconds, drafted=not cycle.is_plain, deciding_seconds=cycle.deciding_seconds
             )
             self._company.anchors.learn(cycle, self._costs)
-        return None
+            return None
+        return self._costs.verify(cycle.width) + cycle.draft_seconds  # a prompt shared the pass
 
     @property
     def _costs(self) -> Costs:

@@ -165,7 +165,7 @@ class Drafting:
             readers = [drafter for drafter in self._drafters if drafter.hidden_rows_needed]
             for reader in readers:
                 reader.begin()
-            return Plain(readers)
+            return Plain(readers, self._company)
         contenders = self._contenders[sampled]
         prediction = PredictionDrafter(predicted) if predicted else None
         if depth is None:
@@ -175,7 +175,7 @@ class Drafting:
         fresh = seeded or not contenders
         drafter = next(iter(self._drafters), LookupDrafter() if fresh else contenders[0].drafter)
         drafter.begin()
-        return Fixed(drafter, min(depth, self._most), rule, prediction, self._most)
+        return Fixed(drafter, min(depth, self._most), rule, prediction, self._most, self._company)
 
     @property
     def crowded(self) -> bool:

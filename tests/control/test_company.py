@@ -250,3 +250,12 @@ def test_many_threads_ask_and_learn_at_once():
 
     with ThreadPoolExecutor(4) as threads:
         assert list(threads.map(reply, range(4))) == [0, 1, 2, 3]
+
+
+def test_a_reply_at_a_given_depth_is_reckoned_with_and_its_company_measures_no_plain_steps():
+    together, free, given = company(), Seat(), Seat(given=3)
+    for _ in range(4):
+        round_of(together, [free, given], [1, 4], 1.4)
+    assert together.ask(free, 100).others == (3,)
+    assert not together.anchor
+    assert together.places.costs.plain_steps == 0
