@@ -77,11 +77,9 @@ class SharedContext(Cache):
         make_room(params, batch_size or usual, rows_max, _IN_PIPELINE if pipelines(model) else 1, lanes=lanes)
         params.n_rs_seq = snapshots  # llama.cpp makes it 0 for architectures that cannot
         self.spare = 1 if steps_back and lanes == 1 and not model.can_roll_back else 0
-        if self.spare:
-            params.n_seq_max, params.kv_unified = (
-                2,
-                True,
-            )  # so that both sequences share what they have in common
+        if self.spare:  # unified, so that both sequences share what they have in common
+            params.n_seq_max, params.kv_unified = 2, True
+            params.n_outputs_max = max(rows_max, 2)  # llama.cpp plans a row for each sequence
         known = table.count if table else model.vocab.size
         self._vocabulary, self._shared = vocabulary or known, min(vocabulary or known, known)
         output_tokens = table.output_tokens(self._shared) if table else self._shared
