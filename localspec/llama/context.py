@@ -243,7 +243,7 @@ class Lane(Closing):
                 return False
             self.tokens += found.tokens
             self._checkpoints.become(found.checkpoints)
-            if self._companion and found.companion:
+            if self._companion and found.companion is not None:
                 self._companion.restore(found.companion)
         except BaseException:  # Ctrl-C
             self._clear()

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import localspec
+from localspec.caches.writer import finish
 from localspec.demo import target_path
 
 DATA = Path(__file__).parent / "data"
@@ -43,3 +44,22 @@ def test_a_trained_head_is_often_right_and_changes_no_text(session):
     emitted = sum(reply.stats.emitted for reply in drafted)
     passes = sum(reply.stats.cycles for reply in drafted)
     assert emitted / passes > 1.8
+
+
+def test_a_head_comes_back_from_the_disk_with_its_text(tmp_path, monkeypatch):
+    """Without its rows of the text it would be right less often."""
+    monkeypatch.setenv("LOCALSPEC_CACHE_FOLDER", str(tmp_path))
+    monkeypatch.setattr("localspec.caches.store.LEFT_FREE", 0)
+    monkeypatch.setattr("localspec.llama.stored_texts.LEAST_SECONDS", 0.0)
+    monkeypatch.setattr("localspec.llama.stored_texts._ASSUMED", 1e15)
+    files = {"target": target_path(), "draft": DATA / "demo-eagle3.gguf"}
+    question = "A small model guesses the next tokens. " * 80 + QUESTIONS[0]
+    found = []
+    for _ in range(2):
+        with localspec.load(**files, context_length=2048, threads=1) as session:
+            found.append(session.run(question, depth=3, temperature=0.0, max_tokens=48))
+        finish()
+    first, again = found
+    assert again.stats.restored_tokens > 512
+    assert again.text == first.text
+    assert again.stats.cycles == first.stats.cycles
