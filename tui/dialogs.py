@@ -255,12 +255,15 @@ def web_address(text: str) -> str | None:
     return address if plain else None
 
 
-class RaceDialog(Dialog[None]):
-    """The same reply with and without drafting, side by side as it is written; the headline comes with the end."""
+class RaceDialog(Dialog[bool]):
+    """A reply with and without drafting, side by side as it is written; answers whether to share it."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "leave", "leave")]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "leave", "leave"),
+        Binding("s", "share", "share"),
+    ]
     BOX_TITLE = "With and without drafting"
-    KEYS = "esc stop or close · /share draws it"
+    KEYS = "s share as a picture · esc stop or close"
 
     def __init__(self, engine: EngineState) -> None:
         super().__init__()
@@ -296,7 +299,7 @@ class RaceDialog(Dialog[None]):
             )
             side.update(text)
             head.update(Content.assemble((title, "bold"), f"\n{clock(lane)}"))
-        is_won = engine.compared is not None and drafting.seconds < plain.seconds
+        is_won = engine.compared is not None and drafting.drafted > 0 and drafting.seconds < plain.seconds
         headline = "plain decoding runs first" if not drafting.cycles else "now drafting; plain as it was"
         if engine.compared is not None:
             headline, _, rest = comparison_text(engine.compared).partition("\n")
@@ -304,6 +307,10 @@ class RaceDialog(Dialog[None]):
         self._show(
             ".headline", Content.styled(for_terminal(headline), "bold $text-success" if is_won else "bold")
         )
+
+    def action_share(self) -> None:
+        if self._engine.compared is not None:
+            self.dismiss(True)
 
     def action_leave(self) -> None:
         self._engine.stop()

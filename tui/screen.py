@@ -116,11 +116,14 @@ class ChatScreen(Screen[None], Chat):
     def _status(self, width: int) -> Content:
         if self._remark and monotonic() - self._remarked_at < REMARK_SECONDS:
             return self._remark
+        view, reply = self._reply_view or self.transcript.last_reply, self.state.engine.last_reply
         sentence = status.status(self.state.engine, self.state.downloads.progress)
         if self.editing is not None and self.has_class("-short"):
             sentence = self._editing_title  # the prompt has no border to say it
-        coloured = self._reply_view or self.transcript.last_reply
-        legend = LEGEND if coloured is not None and coloured.shows_origins else Content("")
+        if not sentence and reply is not None and self.has_class("-short"):
+            sentence = status.gain(self.state.engine, reply)[0]  # no meter says it
+        is_coloured = view is not None and view.shows_origins and reply is not None and reply.tally.drafted
+        legend = LEGEND if is_coloured else Content("")
         return status_line(Content(for_terminal(sentence)), legend, width)
 
     def show_remark(self, remark: Content) -> None:
@@ -343,7 +346,11 @@ class ChatScreen(Screen[None], Chat):
     async def show_race(self) -> None:
         from .dialogs import RaceDialog
 
-        await self.app.push_screen(RaceDialog(self.state.engine))
+        async def share(wanted: bool | None) -> None:
+            if wanted:
+                await table.run(self, "share")
+
+        await self.app.push_screen(RaceDialog(self.state.engine), share)
 
     async def show_comparison(self, compared: Compared) -> None:
         if self.app.screen is self:  # the race was left

@@ -199,7 +199,7 @@ def picture(lanes: Mapping[str, Lane], prompt: str, about: str, headline: str = 
 def clock(lane: Lane) -> str:
     """Seconds, tokens and passes of a side, with a tick when it is done."""
     done = " ✓" if lane.is_done else ""
-    return f"{lane.seconds:.1f} s · {lane.tokens:,} tokens · {lane.cycles:,} passes{done}"
+    return f"{lane.seconds:.{1 if lane.seconds >= 1 else 2}f} s · {lane.tokens:,} tokens · {lane.cycles:,} passes{done}"
 
 
 def svg(lanes: Mapping[str, Lane], prompt: str, about: str, headline: str) -> str:

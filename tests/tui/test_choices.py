@@ -101,7 +101,9 @@ async def test_a_race_that_is_left_stops(tmp_path):
         assert chat.remarks == ["The comparison was stopped."]
 
 
-async def test_a_reply_and_a_race_are_shared_as_pictures_that_name_models_machine_and_program(tmp_path):
+async def test_a_reply_and_a_race_are_shared_as_pictures_that_name_models_machine_and_program(
+    tmp_path, monkeypatch
+):
     async with running(tmp_path) as chat:
         await chat.type("/share")
         await chat.until(lambda: chat.remarks == ["There is no reply of this session to share yet."])
@@ -126,6 +128,11 @@ async def test_a_reply_and_a_race_are_shared_as_pictures_that_name_models_machin
             await chat.pilot.press("escape")
         await chat.type(f"/share {tmp_path / 'race.svg'}")
         await chat.until(lambda: "exists already" in chat.remarks[-1])
+        monkeypatch.chdir(tmp_path)
+        await chat.pilot.press("f9")
+        await chat.until(lambda: chat.drawn.count("✓") == 2)
+        await chat.pilot.press("s")
+        await chat.until(lambda: list(tmp_path.glob("2*.svg")))
 
 
 async def test_the_inspector_shows_positions_lengths_cycles_and_the_last_proposal(tmp_path):

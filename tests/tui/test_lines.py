@@ -102,3 +102,9 @@ async def test_an_empty_chat_names_both_models_and_offers_what_they_answer(tmp_p
         await chat.until(lambda: "writes" not in chat.drawn)
         await chat.pilot.press("ctrl+n")
         await chat.until(lambda: "scripted-8b  writes" in chat.drawn)
+
+
+async def test_a_small_terminal_says_the_gain_in_the_status_line(tmp_path):
+    async with running(tmp_path, size=(40, 12)) as chat:
+        await chat.ask("exact some words that are written here")
+        await chat.until(lambda: "tokens a pass, toy pair" in chat.drawn)

@@ -92,7 +92,8 @@ def gain(engine: EngineState, reply: ReplyState) -> tuple[str, bool]:
     if reply.is_off:
         return "no gain here: drafting is off", False
     if not stats.drafted:
-        return "plain decoding", False
+        is_wanted = engine.settings.get("speculate", True) and not engine.comparing
+        return "nothing guessed yet" if is_wanted else "plain decoding", False
     if engine.pair_name == DEMO:
         return f"{stats.mean_accepted_length:.1f} tokens a pass, toy pair", True
     if stats.speedup is None:

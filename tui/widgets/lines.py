@@ -130,9 +130,10 @@ def welcome(engine: EngineState, width: int) -> Content:
             "lookup",
             "guesses what it finds in the text so far" if wide else "guesses from the text",
         )
+    cells = max(len(target), len(draft)) * wide
     lines = [
-        Content.assemble((for_terminal(target), "bold"), f"  {writes}"),
-        Content.assemble((for_terminal(draft), "bold"), f"  {guesses}"),
+        Content.assemble((for_terminal(f"{target:<{cells}}"), "bold"), f"  {writes}"),
+        Content.assemble((for_terminal(f"{draft:<{cells}}"), "bold"), f"  {guesses}"),
         Content(""),
         Content.assemble("Ask, or try one of these with ", ("tab", "bold")),
     ]
