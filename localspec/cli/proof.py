@@ -30,7 +30,7 @@ from localspec.options import cache_dir
 if TYPE_CHECKING:
     from localspec.llama.devices import Device
 
-SECONDS = {"rows": 60.0, "places": 90.0, "verify": 60.0, "prices": 60.0, "speed": 90.0}  # most, of each part
+SECONDS = {"rows": 40.0, "places": 80.0, "verify": 70.0, "prices": 80.0, "speed": 80.0}  # most, of each part
 TITLES = {
     "rows": "Rows beside those of the CPU",
     "places": "Models in several places",
@@ -66,11 +66,15 @@ class Proof:
 class Prover:
     """Runs the parts one after the other, `seconds` at most together."""
 
-    def __init__(self, device: "Device", rpc: str, pair: str, seconds: float, head: str) -> None:
-        self._device, self._rpc, self._pair, self._head = device.name, rpc, pair, head
+    def __init__(
+        self, device: "Device", rpc: str, pair: str, seconds: float, machine: str, about: str, *, flash: bool
+    ) -> None:
+        """`machine`: with the day; `about`: the device; `flash`: whether it can do flash attention."""
+        self._device, self._rpc, self._pair, self._head = device.name, rpc, pair, f"{machine}. {about}"
+        self._flash = flash
         self._on_gpu, self._free = device.is_gpu, device.free_bytes
         self._deadline = monotonic() + seconds
-        self._key = {"device": device.name, "rpc": rpc, "pair": pair, "machine": head}  # with the day
+        self._key = {"device": device.name, "rpc": rpc, "pair": pair, "machine": machine}
         self._kept = Store(cache_dir() / "proofs")
         self.proof = self._kept.load(self._key, Proof) or Proof()
 
@@ -127,7 +131,9 @@ class Prover:
         seconds = min(SECONDS[name], self._deadline - monotonic())
         if seconds < LEAST_SECONDS:
             return
-        part = Part(name, seconds * WORKING, self._device, str(demo.target_path()), dict(load), self._rpc)
+        part = Part(
+            name, seconds * WORKING, self._device, str(demo.target_path()), dict(load), self._rpc, self._flash
+        )
         findings = list[Finding]()
         cut = "stopped by Ctrl-C"
         try:

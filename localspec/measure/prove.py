@@ -49,6 +49,7 @@ class Part:
     demo: str  # the path of the demo's target
     load: dict[str, Any] = field(default_factory=dict)  # the pair, for `api.load`
     rpc: str = ""
+    flash: bool = True  # whether the device can do flash attention, which caches of 8 bits take
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +107,8 @@ def places(part: Part) -> Iterator[Finding]:
     begun, gpu = perf_counter(), part.device
     for place in ({}, {"draft_device": "CPU"}, {"device": "CPU", "draft_device": gpu}, {"kv_type": "q8_0"}):
         where = ", ".join(f"{name} {value}" for name, value in place.items()) or "both models there"
-        if perf_counter() - begun > part.seconds:
-            yield Finding(f"Left out for time: {where}.")
+        if perf_counter() - begun > part.seconds or ("kv_type" in place and not part.flash):
+            yield Finding(f"Left out for {'time' if part.flash else 'want of flash attention'}: {where}.")
             continue
         with loaded(part, place) as session:
             texts = []
@@ -133,7 +134,7 @@ def prices(part: Part) -> Iterator[Finding]:
         pair, text = session.pair, ordinary_tokens(session.pair.vocabulary)
         steps_back = pair.rollback_limit is None
         found = tuning.tune(
-            pair.target, pair.drafters, text, seconds=part.seconds * 0.5, steps_back=steps_back
+            pair.target, pair.drafters, text, seconds=part.seconds * 0.4, steps_back=steps_back
         )
         yield Finding(block(tuning.report(found, COLUMNS)) if found else "Too slow for prices by width.")
         if found and steps_back:
@@ -181,7 +182,8 @@ def speed(part: Part) -> Iterator[Finding]:
 
 
 def loaded(part: Part, place: Mapping[str, Any] = MappingProxyType({})) -> api.Session:
-    here = {"device": part.device, "context_length": 2048, "remember_logits": False, "rpc": part.rpc}
+    kept = {"remember_logits": False, "cache_gb": 0}
+    here = {"device": part.device, "context_length": 2048, "rpc": part.rpc, **kept}
     options: dict[str, Any] = {**here, **part.load, **place}
     return api.load(**options)
 

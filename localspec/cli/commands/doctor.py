@@ -105,8 +105,10 @@ def prove(
     device, described = devices[names.index(wanted)], found[names.index(wanted)]
     if described["problem"]:
         raise BackendFailure(f"{wanted} does not work: {described['problem']}", hint="try --on CPU")
-    head = f"{this_machine().sentence()}. {features.strip()}"
-    prover, stopped = Prover(device, rpc, arguments.prove, arguments.seconds, head), False
+    machine, flash = this_machine().sentence(), not described["flash_attention_problem"]
+    there = f"{about(device, described)}. {features.strip()}"
+    prover = Prover(device, rpc, arguments.prove, arguments.seconds, machine, there, flash=flash)
+    stopped = False
     try:
         with DrawnLine(sys.stderr) as line:
             prover.run(line)
