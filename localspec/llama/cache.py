@@ -128,7 +128,7 @@ def make_room(params: Any, chunk: int, rows: int, chunks: int = 1, lanes: int = 
     `lanes`: sequences, each with a stream of the cache that is as long as one alone would have.
     """
     params.n_seq_max = lanes
-    params.n_ctx *= lanes
+    params.n_ctx = max(params.n_ctx, rows) * lanes  # a chunk is never longer than the context
     params.n_ubatch = min(max(chunk, max(rows, WIDEST) * lanes if lanes > 1 else rows), params.n_ctx)
     params.n_batch = min(params.n_ubatch * chunks, params.n_ctx)
     params.n_outputs_max, params.n_outputs_max_per_seq = rows * lanes, rows

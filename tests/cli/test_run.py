@@ -404,3 +404,9 @@ def test_lookup_drafts_without_a_draft_model(tiny_gguf, capsys):
     )
     assert code == 0
     assert json.loads(out)["stats"]["drafted"]
+
+
+@pytest.mark.parametrize("tokens", [16, 32])
+def test_the_shortest_contexts_hold_a_whole_verify_batch(capsys, tokens):
+    code, out, err = run(capsys, "Hi", "--context", tokens, "--max-tokens", "4", "--pair", "demo")
+    assert (code, bool(out.strip())) == (0, True), err
