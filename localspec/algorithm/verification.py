@@ -99,7 +99,7 @@ def make_rule(name: str, sampling: Sampling, seed: int, constraint: Constraint |
     """The rule of a request; "auto" is greedy at temperature 0 and block otherwise. Raises BadSetting."""
     if name not in RULES:
         raise BadSetting(
-            f"there is no verification rule called {name!r}", hint=f"use one of {', '.join(RULES)}"
+            f"there is no acceptance rule called {name!r}", hint=f"use one of {', '.join(RULES)}"
         )
     if name == Greedy.name and not sampling.greedy:
         raise BadSetting(

@@ -239,7 +239,8 @@ def read(path: Path) -> Conversation:
     lost = damaged + len(values) - len(records)
     if not records or records[0].get("type") != "conversation":
         raise BrokenConversation(
-            f"{path.name} does not begin like a conversation", hint="it was left as it is"
+            f"{path.name} does not begin like a conversation",
+            hint="the file stays as it is; open another conversation",
         )
     if records[0].get("version") != VERSION:
         raise BrokenConversation(
@@ -254,7 +255,8 @@ def read(path: Path) -> Conversation:
         )
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise BrokenConversation(
-            f"{path.name} begins with a line that makes no sense: {error}", hint="it was left as it is"
+            f"{path.name} begins with a line that makes no sense: {error}",
+            hint="the file stays as it is; open another conversation",
         ) from error
     return _replay(start, records[1:])
 

@@ -185,7 +185,7 @@ class Parser(argparse.ArgumentParser):
         if unknown:
             word = next((word for word in unknown if word.startswith("--")), "").partition("=")[0]
             near = did_you_mean(word, self._option_string_actions) if word else ""
-            raise WrongUsage(f"unexpected {' '.join(unknown)}", hint=f"{near}{self._help}")
+            raise WrongUsage(f"unexpected argument {' '.join(unknown)}", hint=f"{near}{self._help}")
         return parsed, unknown
 
     @property

@@ -164,5 +164,5 @@ def failure_of(error: Exception, serial: int = 0) -> Failure:
     if isinstance(error, OSError) and error.filename:
         hint = "check the path, its permissions, and the disk"
         return Failure(name, f"{error.filename}: {error.strerror}", hint, serial)
-    what = f"the engine met an error of its own: {name}: {error}"
+    what = f"localspec made a mistake in its engine: {name}: {error}"
     return Failure(name, what, "please report it; the conversation is safe", serial)

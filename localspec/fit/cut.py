@@ -80,7 +80,7 @@ class TensorFile:
         self.tensors = {tensor.name: tensor for tensor in self.header.tensors}
 
     def tensor(self, name: str, rows: np.ndarray | slice = slice(None)) -> np.ndarray:
-        """Some rows of a matrix, or a whole tensor. Needs the package gguf, as `localspec[fit]` has it."""
+        """Some rows of a matrix, or a whole tensor. Needs the package gguf."""
         from gguf import GGMLQuantizationType
         from gguf.quants import dequantize
 

@@ -35,7 +35,7 @@ def require_torch() -> None:
     if find_spec("torch") is None or find_spec("gguf") is None:
         raise BadSetting(
             "a draft is made with PyTorch and gguf, which are not both installed",
-            hint='pip install "localspec[fit]"',
+            hint='pip install "torch>=2.9" "gguf>=0.17"',
         )
 
 

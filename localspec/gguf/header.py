@@ -157,7 +157,9 @@ def header_at(path: Path) -> Header:
     if (count := header.number("split.count") or 1) == 1:
         return header
     if len(parts) != count:
-        raise BadModelFile(f"{path.name} is one of {count} parts of a model, and not called so", hint=_HINT)
+        raise BadModelFile(
+            f"{path.name} is one of {count} parts of a model, and its name does not say which", hint=_HINT
+        )
     if missing := next((part.name for part in parts if not part.is_file()), None):
         raise BadModelFile(f"{missing} is missing, one of the {count} parts of a model", hint=_HINT)
     return joined(path, [header_of_part(part) for part in parts])
@@ -259,7 +261,7 @@ class _Cursor:
     def string(self, what: str, limit: int = _MAX_STRING) -> str:
         length = self.whole("Q")
         if length > min(limit, self.left):
-            raise self.bad(f"says that {what} is {length:,} bytes long")
+            raise self.bad(f"is damaged: it says that {what} is {length:,} bytes long")
         return self.take(length).decode("utf-8", "replace")
 
 
@@ -273,9 +275,9 @@ def _preamble(cursor: _Cursor) -> tuple[int, int, int]:
         raise cursor.bad(f"is GGUF version {version}, and only versions 2 and 3 are in use")
     tensors, entries = cursor.whole("Q"), cursor.whole("Q")
     if entries > min(_MAX_KEYS, cursor.left // _SMALLEST_ENTRY):
-        raise cursor.bad(f"says that it has {entries:,} metadata keys")
+        raise cursor.bad(f"is damaged: it says that it has {entries:,} metadata keys")
     if tensors > min(_MAX_TENSORS, cursor.left // _SMALLEST_TENSOR):
-        raise cursor.bad(f"says that it has {tensors:,} tensors")
+        raise cursor.bad(f"is damaged: it says that it has {tensors:,} tensors")
     return version, tensors, entries
 
 
@@ -297,7 +299,7 @@ def _entries(cursor: _Cursor, count: int) -> tuple[dict[str, Entry], HeaderVocab
             element, length = cursor.whole("I"), cursor.whole("Q")
             elements += length if element == STRING else 0
             if elements > _MAX_ELEMENTS:
-                raise cursor.bad(f"says that {key} has {length:,} elements")
+                raise cursor.bad(f"is damaged: it says that {key} has {length:,} elements")
             if key == TOKENS and element == STRING:
                 vocabulary = HeaderVocabulary(length, _strings(cursor, key, length))
                 if len(vocabulary.raw) > _MAX_VOCABULARY:
@@ -316,7 +318,7 @@ def _array(cursor: _Cursor, key: str, element: int, length: int) -> Value | None
         raise cursor.bad(f"gives the elements of {key} the type {element}, which cannot be in an array")
     smallest = 8 if element == STRING else struct.calcsize(SCALARS[element])
     if length * smallest > cursor.left:
-        raise cursor.bad(f"says that {key} has {length:,} elements")
+        raise cursor.bad(f"is damaged: it says that {key} has {length:,} elements")
     if length <= _KEPT_ARRAY:
         if element == STRING:
             return tuple(cursor.string(key) for _ in range(length))
@@ -333,7 +335,7 @@ def _strings(cursor: _Cursor, key: str, length: int) -> bytes:
     """The bytes of a string array, lengths included."""
     start, left = cursor.at, length
     if left * 8 > cursor.left:
-        raise cursor.bad(f"says that {key} has {length:,} elements")
+        raise cursor.bad(f"is damaged: it says that {key} has {length:,} elements")
     while left:
         cursor.need(8, expected=left * 8)
         buffer, position, end = cursor.buffer, cursor.at, len(cursor.buffer)
@@ -345,7 +347,7 @@ def _strings(cursor: _Cursor, key: str, length: int) -> bytes:
         if position == cursor.at:  # the string ends beyond the buffer
             size = int.from_bytes(buffer[position : position + 8], "little")
             if size > min(_MAX_STRING, cursor.left):
-                raise cursor.bad(f"says that an element of {key} is {size:,} bytes long")
+                raise cursor.bad(f"is damaged: it says that an element of {key} is {size:,} bytes long")
             cursor.need(8 + size)
         cursor.at = position
     return bytes(cursor.buffer[start : cursor.at])

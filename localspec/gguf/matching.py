@@ -231,7 +231,7 @@ def _refuse_file(header: Header, name: str) -> None:
     if header.vocabulary is None:
         raise BadModelFile(
             f"{name} has no vocabulary of its own, so it cannot run alone",
-            hint="files called mtp-, eagle3- or dflash- are parts for other ways of drafting",
+            hint="files called mtp-, eagle3- or dflash- are heads: give one as the draft of its target",
         )
 
 

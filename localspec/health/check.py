@@ -168,7 +168,7 @@ def ensure_gpu(
     if flash_attn == "on" and found.died_of:
         raise BackendFailure(
             f"flash attention ends llama.cpp on {name} ({found.died_of})",
-            hint="leave --flash-attn on out: it is then off there",
+            hint="leave out --flash-attn on: then it is off there",
         )
     return found
 

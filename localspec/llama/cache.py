@@ -144,7 +144,7 @@ def params_of(
 ) -> Any:  # noqa: ANN401  a C struct
     """Context parameters from checked settings."""
     if not 1 <= length <= _LONGEST:
-        raise BadSetting(f"a context cannot have {length} tokens", hint=f"use 1 to {_LONGEST}")
+        raise BadSetting(f"no context can have {length:,} tokens", hint=f"use 1 to {_LONGEST:,}")
     for name in (kv_type_k, kv_type_v):
         if name not in _KV_TYPES:
             raise BadSetting(f"no KV cache type called {name!r}", hint=f"there are: {', '.join(_KV_TYPES)}")

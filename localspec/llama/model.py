@@ -43,7 +43,7 @@ def chosen_gpus(names: Sequence[str] | None, gpu_layers: int | None) -> tuple[de
     if gpu_layers and gpu_layers > 0 and not gpus:
         raise BadSetting(
             f"{gpu_layers} layers cannot go to a GPU: llama.cpp has none to use here",
-            hint="leave the number of GPU layers out, or see `localspec doctor` for a build that has one",
+            hint="leave out --gpu-layers; `localspec doctor` prints how to install a build for a GPU",
         )
     return () if gpu_layers == 0 else gpus
 

@@ -295,7 +295,7 @@ def find(
         found = find(pair, target, pull=pull)
         return replace(found, kind=DraftKind.LOOKUP, draft=None)
     if target is None and draft is not None:
-        raise BadSetting("a draft file was given without a target file", hint="add --target FILE")
+        raise BadSetting("a draft file was given without a target file", hint="name its target too")
     if target is not None and pair is not None:
         raise BadSetting("a pair and a target file were both given", hint="name one of them")
     if target is not None:

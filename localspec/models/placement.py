@@ -488,7 +488,9 @@ def _target_gpus(devices: Sequence[DeviceMemory], wishes: MemoryWishes) -> tuple
 
 def _bad_split(count: int, gpus: Sequence[str]) -> BadSetting:
     if len(gpus) < 2:
-        return BadSetting("there are not several GPUs to split the target over", hint="leave --split out")
+        return BadSetting(
+            "a split needs several GPUs, and there are not several GPUs here", hint="leave --split out"
+        )
     return BadSetting(
         f"the split has {count} shares, and the target can go to {len(gpus)} GPUs",
         hint=f"give a share for each of {', '.join(gpus)}; 0 leaves one out",

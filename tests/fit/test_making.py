@@ -159,7 +159,7 @@ def test_without_torch_it_says_what_to_install(monkeypatch, capsys):
     monkeypatch.setattr("localspec.fit.making.find_spec", lambda name: None)
     assert main(["fit", "demo", "--make"]) == 1
     assert "PyTorch" in (said := capsys.readouterr().err)
-    assert 'pip install "localspec[fit]"' in said
+    assert 'pip install "torch>=2.9"' in said
 
 
 @pytest.mark.parametrize(

@@ -130,7 +130,7 @@ def test_rm_removes_the_draft_that_fit_made_and_the_demo_stays_the_default(capsy
 
 def test_the_embedded_pair_cannot_be_removed(capsys):
     assert main(["rm", "demo"]) == 1
-    assert "the embedded pair cannot be removed" in capsys.readouterr().err
+    assert "the demo pair is part of localspec" in capsys.readouterr().err
 
 
 def test_pairs_add_says_what_it_replaces_and_how_to_run_it(tiny_gguf, capsys):

@@ -6,6 +6,7 @@ Later runs use what drafting learns here. Ctrl-C ends it and keeps what was meas
 import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from time import perf_counter
@@ -170,16 +171,19 @@ def list_of(kind: Callable[[str], _T]) -> Callable[[str], tuple[_T, ...]]:
     """Reads values with commas between them, each once."""
 
     def read(text: str) -> tuple[_T, ...]:
-        return tuple(dict.fromkeys(kind(part.strip()) for part in text.split(",")))
+        try:
+            return tuple(dict.fromkeys(kind(part.strip()) for part in text.split(",")))
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is not numbers with commas between them") from None
 
-    read.__name__ = "list"  # in argparse's messages
     return read
 
 
 def duration(text: str) -> float:
-    if not (value := float(text)) > 0:
-        raise argparse.ArgumentTypeError(f"{text} is not a time above 0")
-    return value
+    with suppress(ValueError):
+        if (value := float(text)) > 0:
+            return value
+    raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
 
 
 def positive(text: str) -> int:

@@ -144,7 +144,7 @@ def enlarged(stage: Stage) -> tuple[Path, Path]:
         free = min(free_bytes(), shutil.disk_usage(folder()).free)
         shape = next((shape for shape in SHAPES if bytes_of(shape) < FREE_SHARE * free), None)
         if shape is None:
-            what = f"memory or disk lack the room for {size_text(bytes_of(SHAPES[-1]))}"
+            what = f"too little memory or disk is free for {size_text(bytes_of(SHAPES[-1]))}"
             raise NotEnoughMemory(what, hint="free some")
         size = size_text(bytes_of(shape) + bytes_of(DRAFT_SHAPE))
         note(f"the demo pair is enlarged to {size} in {folder()}; `localspec rm demo` removes it")

@@ -68,8 +68,8 @@ def remove_pair(pair: registry.Pair) -> tuple[removal.Removal, tuple[Path, ...]]
 
         files, freed = demo.remove()
         if not files:
-            hint = "any other pair on disk takes its place"
-            raise BadSetting("the embedded pair cannot be removed", hint=hint)
+            hint = "`localspec pull NAME` fetches a pair that takes its place"
+            raise BadSetting("the demo pair is part of localspec and cannot be removed", hint=hint)
         return removal.Removal(files, freed, ()), ()
     done = removal.remove(pair)
     try:

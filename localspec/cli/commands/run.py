@@ -178,7 +178,9 @@ def prompt_conversation(
     stored = arguments.store
     if arguments.resume is not None:
         if arguments.raw:
-            raise WrongUsage("--raw has no conversation to resume", hint="leave one of them out")
+            raise WrongUsage(
+                "--raw has no conversation to resume", hint="leave out --raw, or the conversation"
+            )
         journal, before = conversations.resume(conversations.find(folder, arguments.resume).path)
         stored = stored is not False
     elif on_terminal(sys.stdout) if stored is None else stored:
