@@ -100,7 +100,7 @@ def _needs(facts: ModelFile, layers: int, load: Load) -> Needs:
     weights, cache = Counter({HOST: embedding}), Counter[str]()
     for device in blocks:
         weights[device] += block
-        cache[device] += int(token * (windowed * held + (1 - windowed) * load.length))
+        cache[device] += load.lanes * int(token * (windowed * held + (1 - windowed) * load.length))
     if output != HOST or facts.output_bytes:
         weights[output] += facts.output_bytes or embedding
     buffers = min(size, _BUFFERS + size // _BUFFER_SHARE)

@@ -312,3 +312,36 @@ def test_a_pair_that_fits_nowhere_is_loaded_all_the_same_where_the_user_wants_th
     assert found.draft is not None
     assert found.target.gpu_layers is None
     assert "The memory plan is ignored: the target" in words(found)
+
+
+def test_several_replies_that_were_asked_for_have_a_context_each():
+    one, three = (planned("llama-3.1-8b+1b", cards(24), context=8192, parallel=n) for n in (1, 3))
+    assert (three.target.lanes, three.draft.lanes, three.target.length) == (3, 3, 8192)
+    cache = {found: sum(need.cache for need in found.needs) for found in (one, three)}
+    assert cache[three] == pytest.approx(3 * cache[one])
+    assert "3 replies run at once, each with a context of 8,192 tokens" in words(three)
+
+
+def test_replies_that_were_asked_for_and_do_not_fit_shorten_the_context():
+    assert planned("llama-3.1-8b+1b", cards(8), parallel=4).target.length < 8192
+
+
+@pytest.mark.parametrize("gib", [6, 8, 10, 12, 16, 24])
+def test_a_second_reply_that_nobody_asked_for_takes_nothing_from_the_first(gib):
+    """Neither context nor layers nor the draft, nor its place."""
+    one, more = (planned("llama-3.1-8b+1b", cards(gib), more_parallel=n) for n in (1, 2))
+    assert replace(more.target, lanes=1) == one.target
+    assert (more.draft and replace(more.draft, lanes=1)) == one.draft
+    assert more.target.lanes == (2 if gib >= 16 else 1)
+
+
+def test_a_second_reply_that_nobody_asked_for_needs_a_gpu():
+    assert planned("llama-3.1-8b+1b", cards(cpu=64), more_parallel=2).target.lanes == 1
+
+
+def test_an_assistant_lets_replies_take_turns():
+    known = named("llama-3.1-8b+1b")
+    target, head = estimated_sizes(known.target), estimated_sizes(known.draft, kind=DraftKind.ASSISTANT)
+    found = plan(target, head, cards(24), MemoryWishes(parallel=3))
+    assert (found.target.lanes, found.draft.lanes) == (1, 1)
+    assert "Replies take turns" in words(found)
