@@ -139,6 +139,24 @@ def prices(part: Part) -> Iterator[Finding]:
         yield Finding(block(tuning.report(found, COLUMNS)) if found else "Too slow for prices by width.")
         if found and steps_back:
             yield Finding(padding(pair.target, text, part.seconds * 0.2))
+    if part.load.get("pair", "demo") == "demo":
+        yield Finding(together(Path(part.load.get("target", part.demo)), part.device))
+
+
+def together(path: Path, device: str) -> str:
+    """Passes over the tokens of two replies beside passes over those of one."""
+    said = []
+    with Model(path, devices=(device,)) as model, Context(model, length=512, lanes=2, rows_max=HELD) as both:
+        for width in (1, 3, HELD):
+            times: dict[int, list[float]] = {1: [], 2: []}
+            for lanes in [both.lanes[:1], both.lanes] * 6:
+                began = perf_counter()
+                both.shared.read([(lane, TEXT[:width], width) for lane in lanes])
+                times[len(lanes)].append(perf_counter() - began)
+                for lane in lanes:
+                    lane.rollback(0)
+            said.append(f"{median(times[2][2:]) / median(times[1][2:]):.2f} at {width}")
+    return f"A pass for two replies takes this many times one for one reply, by tokens of each: {', '.join(said)}."
 
 
 def padding(target: Decoder, text: list[int], seconds: float) -> str:

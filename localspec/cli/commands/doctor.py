@@ -1,6 +1,7 @@
 """Check the installed llama.cpp: decode a few tokens on every device, and print the command that repairs each fault."""
 
 import argparse
+import os
 import platform
 import re
 import subprocess
@@ -106,7 +107,8 @@ def prove(
     if described["problem"]:
         raise BackendFailure(f"{wanted} does not work: {described['problem']}", hint="try --on CPU")
     machine, flash = this_machine().sentence(), not described["flash_attention_problem"]
-    there = f"{about(device, described)}. {features.strip()}"
+    load = f" Load at the beginning: {os.getloadavg()[0]:.1f}." if hasattr(os, "getloadavg") else ""
+    there = f"{about(device, described)}.{load} {features.strip()}"
     prover = Prover(device, rpc, arguments.prove, arguments.seconds, machine, there, flash=flash)
     stopped = False
     try:
