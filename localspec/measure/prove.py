@@ -36,7 +36,8 @@ from localspec.models.load import connect
 COLUMNS = 100
 TEXT, KV_TYPES = tuple(range(3, 43)), {"f16": 0.999, "q8_0": 0.99, "q4_0": 0.9}  # least correlation
 PROMPT, NEAR_TIES = "What is speculative decoding?", 10  # tokens that must agree
-DEPTH, HELD, CYCLES = 4, 5, 24  # of the comparison of padded passes with others
+HELD, CYCLES = 5, 24  # of the comparison of padded passes with others
+CLEARLY = 0.95  # a ratio nearer to 1 is noise
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,11 +183,12 @@ def padding(target: Decoder, text: list[int], seconds: float) -> str:
         return "Too slow to compare padded passes with others."
     ratio = sum(times[True]) / sum(times[False])
     said = f"Passes of 2 to {HELD} tokens by turns, padded to {HELD}: {ratio:.2f} times as long as unpadded; "
-    said += f"padding {'gains' if ratio < 0.98 else 'does not gain'} here."
+    said += f"padding {'gains' if ratio < CLEARLY else 'does not gain'} here."
     if after_change and after_same:
         change, same = median(after_change) * 1000, median(after_same) * 1000
         said += f" A pass of {HELD} takes {change:.2f} ms after another width, {same:.2f} ms after its own."
-        what = "matter" if change > 1.1 * same else "do not matter"
+        clear = np.quantile(after_change, 0.25) * CLEARLY > np.quantile(after_same, 0.75)
+        what = "matter" if clear else "do not matter"
         said += f" Prices of recorded passes {what} here."
     return said
 

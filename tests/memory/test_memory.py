@@ -9,6 +9,7 @@ import pytest
 from localspec.errors import BackendFailure, BadModelFile
 from localspec.gguf.facts import trained_context
 from localspec.gguf.header import header_at
+from localspec.llama.measure_memory import BufferLog
 from localspec.models import devices as known_devices
 from localspec.models.devices import DeviceMemory, last_devices, remember_devices
 from localspec.models.names import find
@@ -212,3 +213,22 @@ def test_files_that_macos_holds_in_active_pages_give_way(monkeypatch, file_backe
     told = subprocess.CompletedProcess([], 0, stdout=VM_STAT.format(file_backed=file_backed))
     monkeypatch.setattr(known_devices.subprocess, "run", lambda *_, **__: told)
     assert known_devices._macos() == pages * 16384
+
+
+def test_layers_that_share_a_cache_take_none_of_it():
+    """Made lines, in the form of llama.cpp's: two caches as Gemma 4 has them, over two GPUs that are not here."""
+    log = BufferLog()
+    for line in (
+        "llama_kv_cache_iswa: creating non-SWA KV cache, size = 8192 cells",
+        "llama_kv_cache: layer   1: dev = CUDA0",
+        "llama_kv_cache: layer   3: dev = CUDA1",
+        "llama_kv_cache: - layer   5: reuse layer 3, is_swa = 0",
+        "llama_kv_cache: size =  512.00 MiB (  8192 cells,   2 layers,  1/1 seqs), K (f16):  256.00 MiB",
+        "llama_kv_cache_iswa: creating     SWA KV cache, size = 1024 cells",
+        "llama_kv_cache: layer   0: dev = CUDA0",
+        "llama_kv_cache: layer   2: dev = CUDA0",
+        "llama_kv_cache: - layer   4: reuse layer 2, is_swa = 1",
+        "llama_kv_cache: size =   64.00 MiB (  1024 cells,   2 layers,  1/1 seqs), K (f16):   32.00 MiB",
+    ):
+        log.emit(logging.makeLogRecord({"msg": line}))
+    assert log.cache == {"CUDA0": (256 + 64) * 2**20, "CUDA1": 256 * 2**20}
