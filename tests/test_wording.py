@@ -3,12 +3,15 @@
 import ast
 import re
 from functools import cache
+from importlib import import_module
 from pathlib import Path
+from statistics import mean
 
 import pytest
 
 import localspec
 from localspec import errors
+from localspec.cli.commands import HELP
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = sorted([*ROOT.glob("localspec/**/*.py"), *ROOT.glob("tui/**/*.py")])
@@ -118,6 +121,18 @@ def test_words_are_plain(path):
     where = path.relative_to(ROOT)
     places = [f"{where}:{text.count(chr(10), 0, match.start()) + 1} {match.group()!r}" for match in found]
     assert places == [], "CONTRIBUTING.md, Plain words"
+
+
+def test_the_sentences_of_help_and_messages_are_short():
+    described = [import_module(f"localspec.cli.commands.{name}").__doc__ for name in HELP]
+    texts = [text for text in (*described, *(text for _, text in messages())) if text]
+    long = [sentence for text in texts for sentence in sentences(text) if len(sentence.split()) > 25]
+    assert long == []
+    assert mean(len(sentence.split()) for text in described for sentence in sentences(text)) <= 15
+
+
+def sentences(text):
+    return [" ".join(part.split()) for part in re.split(r"(?<=[.;!?])\s", text) if part.strip()]
 
 
 def test_every_error_says_what_to_do():

@@ -142,8 +142,8 @@ def top(values: np.ndarray, count: int) -> list[int]:
 
 
 DEPTH_FIXED = (
-    "a reply with a seed drafts at a fixed depth, so that measured time does not change its text; "
-    "the rule coupled keeps the depth automatic"
+    "with a seed the depth of drafts is fixed, so that the text can be repeated; "
+    "the rule coupled keeps it automatic"
 )
 
 GENERIC_CALLS = (
@@ -459,7 +459,7 @@ class ReplyWriter:
                 "load the pair with a larger one (--context)"
             )
         if constraint and not constraint.complete:
-            yield Notice(f"the reply was cut: it is only the beginning of what {constraint.name} accepts")
+            yield Notice(f"the reply was cut, so it does not fulfil {constraint.name}")
 
     def _once(self, text: str) -> Iterator[Notice]:
         if text not in self._told:

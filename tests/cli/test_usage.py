@@ -66,6 +66,7 @@ def shell(words, **options):
         ("bench demo --runs 0", "--runs is 0"),
         ("bench demo --no-draft", "plain decoding"),
         ("bench demo Hi there", 'goes in quotes: "Hi there"'),
+        ("doctor --on CPU", "localspec doctor --prove --on CPU"),
         ("rm", "NAME, or --unused, --replies or --caches"),
         ("rm demo --unused", "one thing at a time"),
         ("compare Hi", "`localspec bench PROMPT`"),

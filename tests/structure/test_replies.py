@@ -20,7 +20,7 @@ PERSON = {
     "properties": {"name": {"type": "string", "maxLength": 6}, "age": {"type": "integer", "maximum": 99}},
     "required": ["name", "age"],
 }
-CUT = "the reply was cut: it is only the beginning of what the JSON schema accepts"
+CUT = "the reply was cut, so it does not fulfil the JSON schema"
 THINKS = TEMPLATE + "{# <think> </think> #}"
 
 

@@ -148,7 +148,7 @@ def tell(arguments: argparse.Namespace, subject: Mapping[str, Any], outcome: "Be
     if outcome.too_long:
         say(f"No room in the context for: {', '.join(outcome.too_long)}.")
     if outcome.stopped:
-        say("Stopped early: the intervals are wider for it.")
+        say("Stopped early, so the intervals are wider.")
 
 
 def write_drawing(arguments: argparse.Namespace, charts: "Sequence[Chart]") -> None:

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from localspec.cli import CANCELLED
-from localspec.cli.options import add_option
+from localspec.cli.options import WrongUsage, add_option
 from localspec.display import DrawnLine, say, say_json
 from localspec.errors import BackendFailure, LocalspecError
 from localspec.files import program
@@ -41,6 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if arguments.on and arguments.prove is None:
+        raise WrongUsage("--on goes with --prove", hint=f"localspec doctor --prove --on {arguments.on}")
     with DrawnLine(sys.stderr) as stage:
         stage.draw("trying llama.cpp")
         note = check().note  # raises before this process loads a build that would kill it

@@ -1,6 +1,6 @@
 """Make a faster draft for a pair; the result is a new pair, and texts do not change. Without --make and --teach the
-pair's draft is trimmed: it can write only frequent tokens and those that the target finds likely, so each step is
-cheaper. --make builds a draft of the target's first layers, which learns from the target's answers; it is kept if it
+pair's draft is trimmed. It can then write only frequent tokens and those that the target finds likely, so each step is
+cheaper. --make builds a draft of the target's first layers, which learns from the target's answers. It is kept if it
 is faster on unseen prompts. --teach does the same with a copy of the pair's draft. Ctrl-C ends the learning and keeps
 the best so far; the same command resumes.
 """
@@ -97,8 +97,8 @@ def trim(arguments: argparse.Namespace, options: dict[str, Any], files: "Pair", 
             found = trim_for(session.pair, files.draft.here, path, count, ANSWER, told)
     keep(name, files, path, f"{files.name} with its draft trimmed to {found.output_tokens:,} tokens")
     say(
-        f"The draft can write {found.output_tokens:,} of {found.whole:,} tokens now, and reads all of them. Of "
-        f"{found.written:,} tokens that the target wrote and the choice did not see, it can write {found.said:.1%}.\n"
+        f"The draft reads all {found.whole:,} tokens and can write {found.output_tokens:,} of them: on unseen prompts "
+        f"{found.said:.1%} of the {found.written:,} tokens that the target wrote.\n"
         f"It decodes {size_text(path.stat().st_size)} instead of {size_text(before)}; the pair is called {name}:\n"
         f"localspec bench {name}"
     )
@@ -137,12 +137,13 @@ def teach(arguments: argparse.Namespace, options: dict[str, Any], files: "Pair",
         with stop_on_interrupt() as stopped:
             learned = learn(source, files.target.name, folder, path, plan, told, stopped.is_set, logged)
         line.clear()
-        note(f"held out, at the end: {learned.overlap:.1%} overlap, first choices equal {learned.right:.1%}")
+        note(
+            f"on answers held out of learning, its first choice is the target's for {learned.right:.1%} of the tokens"
+        )
         judged = judge_it(options, str(files.draft.here if files.draft else "lookup"), path, line)
     say(judged.sentence())
     if not judged.kept:
-        more = "To teach it more: the same command with more --visits."
-        say(f"Not faster here, so it became no pair. {more} The draft is {path}")
+        say(f"Not faster here, so it became no pair. More --visits teach it more. The draft is {path}")
         return 1
     speedup = f"{judged.speedup.middle:.2f}x where it was made"
     keep(

@@ -1,5 +1,5 @@
-"""Read the headers of a pair (over the network a few megabytes), report whether draft and target fit each other, and
-plan the memory of this machine.
+"""Report whether draft and target fit each other, and plan the memory of this machine. It reads the headers of the
+files, over the network a few megabytes.
 """
 
 import argparse
@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 from contextlib import suppress
 from dataclasses import asdict, replace
+from pathlib import Path
 
 from localspec.cli.commands.completion import complete_with_pairs
 from localspec.cli.fetching import tell_models
@@ -54,7 +55,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _named(arguments: argparse.Namespace) -> Pair:
     """The named pair, or an unnamed pair of files."""
-    if is_file_reference(arguments.pair) and not (is_known(arguments.pair) and arguments.draft is None):
+    is_file = is_file_reference(arguments.pair) or Path(arguments.pair).is_file()
+    if is_file and not (is_known(arguments.pair) and arguments.draft is None):
         draft = model_file(arguments.draft) if arguments.draft else None
         try:
             return Pair("", DraftKind.MODEL, model_file(arguments.pair), draft)

@@ -102,7 +102,7 @@ def take_pair_of(before: "Conversation", arguments: argparse.Namespace) -> None:
     if is_known(before.pair):
         arguments.name = before.pair
     else:
-        note(f"the conversation was with {before.pair}, which is no known pair")
+        note(f"the conversation was with {before.pair}, which is no known pair: another one answers")
 
 
 def show(events: Iterator[Event], *, quiet: bool) -> Reply:
