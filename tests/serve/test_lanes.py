@@ -6,6 +6,8 @@ import threading
 import httpx
 import pytest
 
+from localspec.cli.commands.serve import load_request
+from localspec.cli.program import parser
 from tests.serve.conftest import start, stop
 from tests.serve.test_lifetimes import LONG, text_of
 
@@ -66,3 +68,9 @@ def test_the_first_token_of_a_second_request_waits_for_no_running_reply(server):
         line for line in server.get("/metrics").text.splitlines() if line.startswith("llamacpp:n_busy")
     )
     assert 1 < float(busy.rpartition(" ")[2]) <= 2
+
+
+@pytest.mark.parametrize(("given", "parallel"), [([], "auto"), (["--parallel", "3"], 3)])
+def test_the_plan_decides_about_a_second_reply_unless_the_user_says_how_many(given, parallel):
+    load = load_request(parser("serve").parse_args(["serve", "demo", *given]))
+    assert load.options["parallel"] == parallel
