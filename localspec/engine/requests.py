@@ -342,6 +342,6 @@ def report_comparison(session: api.Session, found: "Comparison", send: Send) -> 
         tokens = (found.divergence.speculative, found.divergence.plain)
         drafted, plain = ("" if token is None else session.text_of(token) for token in tokens)
         difference = Difference(found.divergence.index, drafted, plain, found.divergence.top_two_gap)
-    if found.speedup:
+    if found.speedup and not found.toy:
         remember_speedup(session.name, found.speedup)
     send(Compared(found.speculative.reply, found.plain.reply, difference, "\n".join(verdicts(found))))

@@ -7,6 +7,7 @@ import pytest
 import localspec
 from localspec import api
 from localspec.chat.reply import DEPTH_FIXED
+from localspec.engine.requests import report_comparison
 from localspec.errors import BadSetting, LocalspecError
 from localspec.events import Cycle, Finished, FinishReason, Kind, Mode, Notice, Origin, Piece, Source, Started
 from localspec.llama.threads import Contention
@@ -25,6 +26,7 @@ from localspec.measure.compare import (
     table,
     verdict_on,
 )
+from localspec.models.picker import measured_speedups
 from tests.measure.faults import leaky_comparison
 
 PROMPT = "Write a short story about a fox."
@@ -238,3 +240,17 @@ def test_acceptance_is_told_apart_for_free_and_structured_text():
 )
 def test_json_is_structured_from_its_first_character(text, structured):
     assert is_structured(text) == structured
+
+
+def test_the_picker_remembers_the_speed_of_a_pair_but_not_of_a_toy(session, monkeypatch, tmp_path):
+    monkeypatch.setenv("LOCALSPEC_HOME", str(tmp_path))
+    found = compare_on(session, PROMPT, max_tokens=6)
+    assert found.toy
+    for toy in (True, False):
+        report_comparison(session, dataclasses.replace(found, toy=toy), lambda _report: None)
+        assert list(measured_speedups()) == ([] if toy else ["demo"])
+
+
+def test_the_temperature_is_0_unless_another_is_given(session):
+    assert compare_on(session, PROMPT, max_tokens=6).rule == "greedy"
+    assert compare_on(session, PROMPT, max_tokens=6, temperature=0.9).rule == "block"

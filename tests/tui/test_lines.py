@@ -108,3 +108,12 @@ async def test_a_small_terminal_says_the_gain_in_the_status_line(tmp_path):
     async with running(tmp_path, size=(40, 12)) as chat:
         await chat.ask("exact some words that are written here")
         await chat.until(lambda: "tokens a pass, toy pair" in chat.drawn)
+
+
+@pytest.mark.parametrize(("cycles", "said"), [(1, "2 of 2 guesses kept"), (9, "10 of 10 guesses kept")])
+def test_few_guesses_are_counted_and_many_told_in_tenths(cycles, said):
+    state = engine(replace(READY, pair="pair"))
+    state.ask(({"role": "user", "content": "Why?"},))
+    for _ in range(cycles):
+        state.absorb(Cycle((1, 2), (Origin.ACCEPTED,) * 2, (1, 2), 2, 2, Source.MODEL, 3, 0.0, 0.02, 0.0))
+    assert said in lines.meter_line(state, 120).plain

@@ -3,6 +3,7 @@
 import itertools
 
 import pytest
+from driving import running
 from hypothesis import given
 from hypothesis import strategies as st
 from localspec.tui.text import markdown
@@ -130,3 +131,9 @@ def test_a_list_is_cut_before_an_item_and_goes_on_in_the_next_part():
     assert all(part[0].isdigit() for part in parts)
     assert len(parts) == 5
     assert all(markdown.is_list_cut(*pair) for pair in itertools.pairwise(parts))
+
+
+async def test_no_end_of_a_long_line_of_code_is_hidden(tmp_path):
+    async with running(tmp_path, size=(60, 20)) as chat:
+        await chat.ask("exact ```\n" + "a long line of code " * 4 + "END\n```\n")
+        await chat.until(lambda: "END" in chat.drawn)

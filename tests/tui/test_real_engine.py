@@ -68,17 +68,20 @@ def test_a_reply_streams_with_the_text_of_every_proposal(engine):
     assert accepted.split()[0] in reply.text
 
 
-def test_a_comparison_says_what_drafting_brought_and_the_picker_remembers_it(engine, home, monkeypatch):
+def test_a_comparison_says_what_drafting_brought_and_judges_no_speed_of_a_toy(engine, home, monkeypatch):
     engine.send(CompareReplies(next(NUMBERS), STORY, GREEDY))
     compared = until(engine, Compared)[-1]
     assert compared.drafted.stats.drafted > 0
     assert compared.plain.stats.drafted == 0
-    assert compared.verdict
+    speed, toy = compared.verdict.splitlines()[0], compared.verdict.splitlines()[-1]
+    assert "passes instead of" in speed
+    assert "slower" not in speed.casefold()
+    assert "toy" in toy or "processor" in toy
     assert compared.difference is None or compared.difference.position < 60
     monkeypatch.setenv("LOCALSPEC_HOME", str(home))
     demo = next(row for row in listing() if row.name == "demo")
     assert demo.on_disk
-    assert demo.speedup
+    assert demo.speedup is None
 
 
 def test_a_comparison_that_is_stopped_says_so(engine):

@@ -10,6 +10,7 @@ from localspec.chat.conversations import StoredMessage
 from localspec.engine import messages
 from localspec.errors import EngineDied, LocalspecError, NotOnDisk
 from localspec.events import Reply
+from localspec.models.registry import DEMO
 
 from ..state.chat import ChatState
 from ..state.conversation import OpenConversation
@@ -93,6 +94,8 @@ class Chat:
         if reply is None or not is_message:
             return
         message = reply.message(outcome, final)
+        if message.numbers and self.state.engine.pair_name == DEMO:  # the speed of a toy says nothing
+            message = replace(message, numbers=replace(message.numbers, speedup=None))
         if message.has_words_after(reply.beginning):
             saved = await self.is_saved(conversation.add(message))
             held = conversation.messages[-1]

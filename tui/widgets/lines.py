@@ -90,7 +90,9 @@ def meter_line(engine: EngineState, width: int) -> Content:
     line = Content.styled(words, "bold $text-success" if is_good else "bold")
     parts = [_speed(engine, reply)]
     if stats.drafted and not reply.is_off:
-        parts.append(Content(f"{10 * stats.acceptance_rate:.0f} of 10 guesses kept"))
+        few = stats.drafted < 10  # of ten it would say too much
+        kept = (stats.accepted, stats.drafted) if few else (round(10 * stats.acceptance_rate), 10)
+        parts.append(Content("{} of {} guesses kept".format(*kept)))
         parts.append(Content(f"{reply.depth} at a time{' by a head' * (stats.from_head > 0)}"))
         if (saved := stats.saved_seconds or 0.0) > 0.05 and is_good:
             parts.append(Content(f"{saved:.1f} s saved"))
