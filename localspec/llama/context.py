@@ -87,7 +87,8 @@ class Lane(Closing):
                 head = min(most, len(rest) - rows)
                 found.append(self._pass(rest[:head], 0))
                 rest = rest[head:]
-            return joined([*found, self._pass(rest, rows)])
+            last = self._pass(rest, rows)
+            return joined([*found, last]) if found else last
         except BaseException:  # Ctrl-C may come after llama.cpp took the tokens and before they were counted
             if self.shared.batcher is None or self.length != before:
                 self.recover(before)
@@ -100,7 +101,7 @@ class Lane(Closing):
     def _pass(self, tokens: Sequence[int], rows: int) -> Pass:
         batcher = self.shared.batcher
         if batcher is None:
-            return self.shared.read([(self, tokens, rows)])[0]
+            return self.shared.read_one(self, tokens, rows)
         self.stop = heeded()
         return batcher.decode(Part(self.sequence, tokens, rows, self.threads.fixed))
 

@@ -173,44 +173,50 @@ class SharedContext(Cache):
 
     def read(self, wanted: Sequence[Wanted]) -> list[Pass]:
         """One pass over the tokens of these lanes. After a failure they may have read some of them."""
-        width, alone = max(len(tokens) for _, tokens, _ in wanted), len(wanted) == 1
-        starts, paddings = [lane.length for lane, _, _ in wanted], [0] * len(wanted)
-        if self.batcher is None:
-            ((lane, tokens, rows),) = wanted
-            batch = self._batch.fill(self._readable(tokens), starts[0], rows)
-        else:
-            stretches = []
-            # A recurrent state takes back no more than its snapshots; llama.cpp then reads in several passes.
-            pads = self.model.can_roll_back or width - 1 <= self.snapshots
-            for i, (lane, tokens, rows) in enumerate(wanted):
-                lane.forget_padding()
-                wide = min(width, self.capacity - starts[i]) if pads else len(tokens)
-                paddings[i] = padding = wide - len(tokens)
-                padded = [*self._readable(tokens), *[0] * padding]
-                outputs = [0] * (len(tokens) - rows) + [1] * rows + [0] * padding
-                stretches.append(Stretch(lane.sequence, starts[i], padded, outputs))
-            batch = self._batch.fill_all(stretches)
-        count, busy, threads = batch.n_tokens, self.busy_seconds, wanted[0][0].threads
-        self.run(lib.llama_decode, batch, count, threads=threads)
-        seconds = self.busy_seconds - busy
+        if len(wanted) == 1:
+            return [self.read_one(*wanted[0])]
+        width, starts = max(len(tokens) for _, tokens, _ in wanted), [lane.length for lane, _, _ in wanted]
+        # A recurrent state takes back no more than its snapshots; llama.cpp then reads in several passes.
+        pads = self.model.can_roll_back or width - 1 <= self.snapshots
+        stretches, paddings = list[Stretch](), list[int]()
+        for (lane, tokens, rows), start in zip(wanted, starts, strict=True):
+            lane.forget_padding()
+            padding = (min(width, self.capacity - start) if pads else len(tokens)) - len(tokens)
+            padded = [*self._readable(tokens), *[0] * padding]
+            outputs = [0] * (len(tokens) - rows) + [1] * rows + [0] * padding
+            stretches.append(Stretch(lane.sequence, start, padded, outputs))
+            paddings.append(padding)
+        seconds = self._timed(self._batch.fill_all(stretches), wanted[0][0].threads)
         for (lane, tokens, _), padding in zip(wanted, paddings, strict=True):
-            lane.took(tokens, padding, seconds, threads.now)
-        hidden = self._hidden.read(count) if self._hidden else None
-        if alone:
-            ((lane, tokens, rows),) = wanted
-            return [Pass(starts[0], tokens, self._rows.read(self.handle, rows) if rows else (), hidden)]
-        return list(self._shares(wanted, starts, paddings, hidden))
+            lane.took(tokens, padding, seconds, wanted[0][0].threads.now)
+        return list(self._shares(wanted, starts, paddings))
+
+    def read_one(self, lane: Reader, tokens: Sequence[int], rows: int) -> Pass:
+        """The same for one lane."""
+        start, readable = lane.length, self._readable(tokens)
+        if self.batcher is None:
+            batch = self._batch.fill(readable, start, rows)
+        else:
+            lane.forget_padding()
+            outputs = [0] * (len(tokens) - rows) + [1] * rows
+            batch = self._batch.fill_all([Stretch(lane.sequence, start, readable, outputs)])
+        lane.took(tokens, 0, self._timed(batch, lane.threads), lane.threads.now)
+        hidden = self._hidden.read(len(tokens)) if self._hidden else None
+        return Pass(start, tokens, self._rows.read(self.handle, rows) if rows else (), hidden)
+
+    def _timed(self, batch: Any, threads: Threads) -> float:  # noqa: ANN401  a C struct
+        """Decode it; returns the seconds inside llama.cpp."""
+        busy = self.busy_seconds
+        self.run(lib.llama_decode, batch, batch.n_tokens, threads=threads)
+        return self.busy_seconds - busy
 
     def _shares(
-        self,
-        wanted: Sequence[Wanted],
-        starts: Sequence[int],
-        paddings: Sequence[int],
-        hidden: np.ndarray | None,
+        self, wanted: Sequence[Wanted], starts: Sequence[int], paddings: Sequence[int]
     ) -> Iterator[Pass]:
         """The lanes' parts of a pass that they shared."""
-        every = self._rows.read(self.handle, sum(rows for _, _, rows in wanted))
         width, row, token = sum(len(tokens) for _, tokens, _ in wanted) + sum(paddings), 0, 0
+        hidden = self._hidden.read(width) if self._hidden else None
+        every = self._rows.read(self.handle, sum(rows for _, _, rows in wanted))
         for (_, tokens, rows), start, padding in zip(wanted, starts, paddings, strict=True):
             own = every[row : row + rows]
             check_finite(last.logits if isinstance(last := own[-1], Candidates) else last)

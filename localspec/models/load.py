@@ -333,7 +333,8 @@ def open_model(opening: Opening) -> Sequence[Opened]:
             if shared
             else ModelDrafter(lane, vocab.is_end, one_by_one=device_of(model) == "cuda")
         )
-        drafter.drafting = lane.running
+        if len(context.lanes) > 1:
+            drafter.drafting = lane.running
         found.append(Opened(drafter, lane, model.name, notice))
     return found
 
