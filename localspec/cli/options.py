@@ -88,7 +88,6 @@ def add_report_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("output")
     group.add_argument("--json", action="store_true", help="print one JSON object instead of the report")
     group.add_argument("--svg", type=drawable, metavar="FILE", help="also draw the bars into an SVG file")
-    group.add_argument("--png", type=svg_instead, help=argparse.SUPPRESS)
 
 
 def drawable(path: str) -> Path:
@@ -96,14 +95,6 @@ def drawable(path: str) -> Path:
     if not (folder := Path(path).absolute().parent).is_dir():
         raise BadSetting(f"there is no folder {folder}", hint="make it, or name another file")
     return Path(path)
-
-
-def drawing_gone(path: str) -> NoReturn:
-    raise WrongUsage(f"fit no longer draws its progress into {path}", hint="the line on the screen shows it")
-
-
-def svg_instead(path: str) -> NoReturn:
-    raise WrongUsage("PNG files are no longer drawn", hint=f"--svg {Path(path).with_suffix('.svg')}")
 
 
 def reply_options(arguments: argparse.Namespace) -> dict[str, Any]:

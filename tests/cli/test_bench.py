@@ -63,14 +63,6 @@ def test_what_the_bench_learned_is_where_the_next_run_starts(capsys):
     assert list((data_dir() / "lessons").glob("*.json"))
 
 
-@pytest.mark.parametrize("command", ["bench", "tune"])
-def test_a_png_is_refused_with_its_successor(capsys, command):
-    code, out, err = run(capsys, command, "demo", "--png", "x.png")
-    assert (code, out) == (2, "")
-    assert "PNG files are no longer drawn" in err
-    assert "--svg x.svg" in err
-
-
 @pytest.mark.parametrize(
     ("arguments", "hint"),
     [

@@ -42,8 +42,6 @@ def shell(words, **options):
         ("chat --rule magic", "coupled"),
         ("run Hi --rule compare", "compare is gone: use block"),
         ("chat --rule rejection", "or coupled"),
-        ("chat --connect http://host:8080/", "http://host:8080/v1 to any OpenAI client"),
-        ("fit demo --svg learned.svg", "no longer draws"),
         ("run Hi --raw --system Brief.", "--system"),
         ("run Hi --raw --think", "--think"),
         ("run Hi --raw --no-think", "--no-think"),

@@ -189,6 +189,26 @@ async def test_export_and_copy(tmp_path, monkeypatch):
         await chat.until(lambda: chat.app.clipboard == chat.state.conversation.messages[-1].content)
 
 
+async def test_an_export_is_called_like_the_conversation(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    async with running(tmp_path) as chat:
+        await chat.ask("Why, at all?")
+        await chat.type("/export")
+        await chat.until(lambda: (tmp_path / "why-at-all.md").exists())
+        await chat.type("/export")
+        second = f"why-at-all-{chat.state.conversation.journal.path.stem}.md"
+        await chat.until(lambda: (tmp_path / second).exists())
+
+
+async def test_a_file_is_loaded_by_its_path(tmp_path):
+    file = tmp_path / "mine.gguf"
+    file.write_bytes(b"GGUF")
+    async with running(tmp_path) as chat:
+        await chat.type(f"/pair {file}")
+        await chat.until(lambda: chat.state.engine.load_request.target == str(file))
+        assert chat.state.engine.load_request.pair is None
+
+
 async def test_a_reply_that_runs_is_not_exported(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     async with running(tmp_path, gate=Gate(hold_after=3)) as chat:

@@ -6,6 +6,7 @@ import re
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 from localspec.chat import conversations
@@ -117,10 +118,16 @@ async def export(chat: Chat, argument: str) -> None:
     if not conversation.messages:
         raise Refusal("There is nothing to export yet.")
     try:
-        path = export_markdown(conversation, argument or f"{conversation.name}.md")
+        path = export_markdown(conversation, argument or file_name(conversation))
     except BadSetting as error:
         raise Refusal(f"{error}; {error.hint}.") from None
     chat.notify(f"Exported to {path}.")
+
+
+def file_name(conversation: conversations.Conversation) -> str:
+    """A file called like the conversation; with its id where another has the name."""
+    title = re.sub(r"\W+", "-", conversation.title.lower()).strip("-") or conversation.name
+    return f"{title}.md" if not Path(f"{title}.md").exists() else f"{title}-{conversation.name}.md"
 
 
 async def rename(chat: Chat, argument: str) -> None:

@@ -4,11 +4,10 @@ import argparse
 import sys
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from localspec.cli.options import (
     NOTHING_REMEMBERED,
-    WrongUsage,
     add_pair_argument,
     add_reply_options,
     pair_of,
@@ -32,7 +31,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--resume", nargs="?", const="", metavar="ID", help=which)
     add("-c", "--continue", dest="resume", action="store_const", const="", help="the same as --resume")
     add("--no-store", action="store_true", help="store neither the conversation nor its prompts")
-    add("--connect", type=other_client_instead, help=argparse.SUPPRESS)
     add("--plain", action="store_true", help="line by line, for screen readers and pipes; TERM=dumb picks it")
     theme = add("--theme", metavar="NAME", help="colours of the terminal UI")
     theme.completer = names_of_themes  # type: ignore[attr-defined]
@@ -55,13 +53,6 @@ def run(arguments: argparse.Namespace) -> int:
     resumed = conversations.resume(conversations.find(folder / CONVERSATIONS, arguments.resume).path)
     with closing(resumed[0]):
         return _chat(arguments, folder, resumed)
-
-
-def other_client_instead(url: str) -> NoReturn:
-    raise WrongUsage(
-        "the chat no longer connects to a server",
-        hint=f"give {url.rstrip('/')}/v1 to any OpenAI client, or run the chat there: `ssh -t HOST localspec chat`",
-    )
 
 
 def names_of_themes(**_: object) -> list[str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from localspec.cli.options import NOTHING_REMEMBERED, add_pair_argument, drawing_gone, load_options
+from localspec.cli.options import NOTHING_REMEMBERED, add_pair_argument, load_options
 from localspec.display import DrawnLine, note, say, size_text
 from localspec.errors import BadSetting
 
@@ -50,7 +50,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--visits", type=int, default=VISITS, metavar="N", help=visits)
     add("--as", dest="new_name", metavar="NAME", help="name of the new pair")
     add("--report", action="store_true", help="list the drafts that were made here")
-    add("--svg", "--png", type=drawing_gone, help=argparse.SUPPRESS)
 
 
 def run(arguments: argparse.Namespace) -> int:
