@@ -104,14 +104,15 @@ class Fixed:
         rounds = int(self._seconds / seconds)
         return Outcome(tuple(of[depth][rounds] for of, depth in zip(self._written, depths, strict=True)))
 
-    def best(self, rng: random.Random) -> Outcome:
+    def best(self, rng: random.Random, least: float = 0.0) -> Outcome:
+        """The most tokens of all, where each reply writes as many as `least`."""
         replies = len(self._written)
-        tried = (
-            list(product(HINDSIGHT, repeat=replies)) if replies < 3 else [(d,) * replies for d in HINDSIGHT]
-        )
-        if replies > 2:
+        tried = list(product(HINDSIGHT, repeat=replies)) if replies < 3 else []
+        if not tried:
+            tried = [(depth,) * replies for depth in HINDSIGHT]
             tried += [tuple(rng.choices(HINDSIGHT, k=replies)) for _ in range(MIXTURES)]
-        return max(map(self.outcome, tried), key=lambda outcome: outcome.all)
+        found = [outcome for outcome in map(self.outcome, tried) if min(outcome.tokens) >= least]
+        return max(found, key=lambda outcome: outcome.all)
 
 
 def automatic(
@@ -181,39 +182,48 @@ def main() -> None:
     parser.add_argument("--passes", type=int, default=600, help="length of a run, in plain passes")
     parser.add_argument("--ragged", action="store_true", help="any widths share a pass")
     options = parser.parse_args()
-    print("tokens in the time of plain decoding with as many replies")
-    depths = "".join(f"{f'depth {d}':>9}" for d in FIXED)
-    print(f"{'':14}{'replies':>8}{'auto':>7}{'of best':>9}{'slowest':>9}{depths}{'in turn':>9}")
+    equal = not options.ragged
+    print(
+        "tokens in the time of plain decoding with as many replies; of the best fixed depths; of the fair ones"
+    )
+    columns = (
+        "auto",
+        "least",
+        "slowest",
+        "of best",
+        "least",
+        "of fair",
+        *(f"depth {d}" for d in FIXED),
+        "in turn",
+    )
+    print(f"{'':20}" + "".join(f"{column:>9}" for column in columns))
     for (name, verify), kind, replies in product(CURVES.items(), TEXTS, (1, 2, 4)):
-        rows = []
-        for seed in range(options.seeds):
-            texts = texts_of(kind, replies, 13 * options.passes * 2, seed)
-            auto = automatic(verify, texts, options.passes, seed, equal=not options.ragged)
-            fixed = Fixed(verify, texts, options.passes, equal=not options.ragged)
-            best = fixed.best(random.Random(seed))
-            plain = options.passes
-            turn = (
-                verify(replies)
-                / verify(1)
-                / replies
-                * mean(automatic(verify, [text], options.passes, seed).all / plain for text in texts)
-            )
-            rows.append(
-                (
-                    auto.all / plain / replies,
-                    auto.all / best.all,
-                    min(auto.tokens) / plain,
-                    *(fixed.outcome((d,) * replies).all / plain / replies for d in FIXED),
-                    turn,
-                )
-            )
-        found = [mean(row[i] for row in rows) for i in range(len(rows[0]))]
-        least = min(row[1] for row in rows)
-        slow = min(row[2] for row in rows)
-        cells = "".join(f"{value:9.2f}" for value in found[3:])
-        print(
-            f"{name:7}{kind:7}{replies:8}{found[0]:7.2f}{found[1]:9.3f}{slow:9.2f}{cells}   least {least:.3f}"
-        )
+        if kind == "mix" and replies == 1:
+            continue
+        rows = [row(verify, kind, replies, options.passes, seed, equal) for seed in range(options.seeds)]
+        means, least = ([each(column) for column in zip(*rows, strict=True)] for each in (mean, min))
+        cells = (means[0], least[0], least[1], means[2], least[2], *means[3:])
+        print(f"{name:8}{kind:7}{replies:5}" + "".join(f"{cell:9.3f}" for cell in cells), flush=True)
+
+
+def row(
+    verify: Callable[[int], float], kind: str, replies: int, passes: int, seed: int, equal: bool
+) -> tuple[float, ...]:
+    """Speed of all and of the slowest reply / plain, shares of the best and the fair best, and other ways."""
+    texts, plain = texts_of(kind, replies, 26 * passes, seed), replies * passes
+    auto = automatic(verify, texts, passes, seed, equal=equal)
+    fixed = Fixed(verify, texts, passes, equal=equal)
+    best, fair = (fixed.best(random.Random(seed), share * passes).all for share in (0.0, 0.9))
+    together = verify(replies) / verify(1) / replies  # of a plain token, in plain steps of a reply alone
+    turns = [automatic(verify, [text], passes, seed).all / passes * together for text in texts]
+    return (
+        auto.all / plain,
+        min(auto.tokens) / passes,
+        auto.all / best,
+        auto.all / fair,
+        *(fixed.outcome((depth,) * replies).all / plain for depth in FIXED),
+        len(turns) / sum(1 / turn for turn in turns),
+    )
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ BACKGROUND = 0.35  # worth of a reply that nobody waits for
 AIM = 0.915  # of its plain speed: a reply below it gains worth in every cycle, one above it loses some
 HASTE, MOST_WORTH = 0.1, 16.0  # how fast, and the most
 ADVANTAGE = 1.02  # times faster than plain rounds: drafting must promise as much
+MOST_REST = 2.0  # times a pass of the target: more is a wait
 MEMORY = 32  # rounds that the running rates look back on
 
 
@@ -157,6 +158,7 @@ class Company:
 
     places: CostsByContext
     anchors: PlainProbes = field(default_factory=PlainProbes)
+    lanes: int = 1  # replies that may run at once
     equal: bool = True  # a pass fills all replies up to the widest, as in a cache with a stream for each
     lock: RLock = field(default_factory=RLock)
     anchor: bool = False  # this round is plain, to measure it
@@ -216,6 +218,15 @@ class Company:
         added = max(costs.verify(max(width - self.replies, 0) + 1) - plain, 0.0)
         return plain + self.replies * (cycle.draft_seconds - cycle.reading_seconds + share * added)
 
+    def pass_seconds(self, cycle: Cycle, drafting: float) -> float:
+        """What the pass of a cycle cost, with the rest of the loop.
+
+        A reply may also have waited for a prompt of another one. That is not counted.
+        """
+        seconds = cycle.verify_seconds + cycle.other_seconds + (cycle.draft_seconds - drafting)
+        seconds = max(seconds, cycle.verify_seconds)
+        return seconds if self.lanes == 1 else min(seconds, MOST_REST * cycle.verify_seconds)
+
     @property
     def _round_seconds(self) -> float:
         return (self.places.costs.verify(1) + self._seconds) / (1 + self._rounds)
@@ -227,15 +238,16 @@ class Company:
         if not self._together:
             return
         costs, plain = self.places.costs, width == self.replies and not drafting
+        seconds = self.pass_seconds(cycle, drafting)
         costs.learn_verify(
             width - self.replies + 1,
-            max(cycle.seconds - drafting, cycle.verify_seconds),
+            seconds,
             drafted=not plain,
             deciding_seconds=cycle.deciding_seconds,
         )
         self.anchors.learn(cycle if plain else replace(cycle, width=max(width, 2)), costs)
         self._rounds = self._rounds * (1 - 1 / MEMORY) + 1
-        self._seconds = self._seconds * (1 - 1 / MEMORY) + cycle.seconds
+        self._seconds = self._seconds * (1 - 1 / MEMORY) + drafting + seconds
 
     def _begin_round(self, *, same: bool) -> None:
         """Plan the depths of all; `same`: as many replies as in the last round."""

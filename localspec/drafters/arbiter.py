@@ -228,9 +228,11 @@ class Arbiter(Strategy):
         if self._shared:
             return self._company.learn(self._seat, cycle)
         if cycle.replies == 1:
-            width, seconds = cycle.width + self._proposal.padding, cycle.verify_seconds + cycle.other_seconds
             self._costs.learn_verify(
-                width, seconds, drafted=not cycle.is_plain, deciding_seconds=cycle.deciding_seconds
+                cycle.width + self._proposal.padding,
+                self._company.pass_seconds(cycle, cycle.draft_seconds),
+                drafted=not cycle.is_plain,
+                deciding_seconds=cycle.deciding_seconds,
             )
             self._company.anchors.learn(cycle, self._costs)
             return None

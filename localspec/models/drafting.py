@@ -131,6 +131,7 @@ class Drafting:
     ) -> "Drafting":
         """The drafting of another lane, with the same costs and the acceptance that is known now."""
         other, known = copy.copy(self), self.lessons
+        self._company.lanes += 1
         other._drafters, other._target, other._threads = tuple(drafters), target, tuple(threads)
         other._contenders = {False: other._made(known.greedy), True: other._made(known.sampled)}
         return other

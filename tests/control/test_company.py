@@ -2,6 +2,7 @@
 
 import random
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -259,3 +260,11 @@ def test_a_reply_at_a_given_depth_is_reckoned_with_and_its_company_measures_no_p
     assert together.ask(free, 100).others == (3,)
     assert not together.anchor
     assert together.places.costs.plain_steps == 0
+
+
+def test_a_wait_for_the_prompt_of_another_reply_is_no_price_of_a_pass():
+    together = company()
+    waited = replace(cycle_of(Proposal(), 0, verify=1.0), other_seconds=9.0)
+    assert together.pass_seconds(waited, 0.0) == 10.0
+    together.lanes = 2
+    assert together.pass_seconds(waited, 0.0) == 2.0
