@@ -16,10 +16,6 @@ class Writer:
         self._changing = threading.Lock()
         self._busy = False
 
-    @property
-    def busy(self) -> bool:
-        return self._busy
-
     def add(self, work: Callable[[], object]) -> None:
         """Perform this after what was added before; at once where the program ends already."""
         with self._changing:
@@ -46,6 +42,11 @@ class Writer:
         with self._changing:
             self._busy = bool(self._waiting)
             return self._waiting.pop(0) if self._busy else None
+
+
+def writing() -> bool:
+    """Whether something is on its way to the disk."""
+    return bool(_running)
 
 
 def finish(seconds: float = 30.0) -> None:

@@ -106,7 +106,8 @@ class Lanes:
 
     def unsaved(self) -> bool:
         """Whether a text is worth storing that is not on the disk yet. No reply runs any more."""
-        return self._stores and any(lane.target.wants_storing() for lane in self.all)
+        with self._storing:
+            return self._stores and any(lane.target.wants_storing() for lane in self.all)
 
     def close(self) -> None:
         """Copy what is worth storing; they are written beside. No reply runs any more."""
@@ -131,9 +132,11 @@ class Lanes:
     def _store(self) -> None:
         for lane in self.all:
             with self._storing, self.unused() as free:
-                if free is None or not self._stores:
+                if free is None:  # a reply, or costs are measured
+                    self._begin_rest()
                     return
-                lane.target.store(resting=True)
+                if self._stores:
+                    lane.target.store(resting=True)
 
     def _wait(self, prompt: Sequence[int], cancelled: Callable[[], bool]) -> Lane | None:
         with self._changed:

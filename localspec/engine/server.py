@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, BinaryIO, Final
 
-from localspec.caches.writer import finish
+from localspec.caches.writer import finish, writing
 from localspec.engine.messages import (
     PROTOCOL,
     Answer,
@@ -66,7 +66,7 @@ class Server:
                 self._perform(handler, request)
         while self._replies:  # they are cancelled by now
             self._inbox.get()
-        if handler.unsaved():
+        if writing() or handler.unsaved():
             self._saves = True
             self._send(Saving())
         handler.close()

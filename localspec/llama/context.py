@@ -220,7 +220,8 @@ class Lane(Closing):
                 self._checkpoints.take(self.handle, self.length, self.sequence, lasting=lasting)
 
     def wants_storing(self) -> bool:
-        return self._saved.wants(self.handle, self.tokens, self.sequence, resting=False)
+        with self.calling:
+            return self._saved.wants(self.handle, self.tokens, self.sequence, resting=False)
 
     def store(self, *, resting: bool) -> None:
         with self.calling:

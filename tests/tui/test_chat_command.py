@@ -126,6 +126,7 @@ def test_a_chat_without_a_store_loads_a_pair_that_remembers_no_replies(begun):
     setup = begun("--no-store")
     assert not setup.stored
     assert setup.load.options["remember_logits"] is False
+    assert setup.load.options["cache_gb"] == 0
     assert begun().stored
     assert "remember_logits" not in begun().load.options
 
