@@ -54,6 +54,10 @@ class Done:
     findings: tuple[Finding, ...] = ()
     cut: str = ""  # why it did not end by itself
 
+    @property
+    def failed(self) -> bool:
+        return any(found.failed for found in self.findings)
+
 
 @dataclass(frozen=True, slots=True)
 class Proof:
@@ -141,8 +145,8 @@ class Prover:
         finally:
             parts = {**self.proof.parts, key: Done(tuple(findings), cut)}
             self.proof = replace(self.proof, parts=parts)
-            if not cut and not any(found.failed for found in findings):  # others are tried again
-                self._kept.save(self._key, self.proof)
+            whole = {key: done for key, done in parts.items() if not done.cut and not done.failed}
+            self._kept.save(self._key, replace(self.proof, parts=whole))  # others are tried again
 
     def _child(self, part: Part, seconds: float, findings: list[Finding], line: DrawnLine) -> str:
         """Run a part and collect its findings as they come; returns why it did not end by itself."""
@@ -180,7 +184,7 @@ class Prover:
         wanted = [*SECONDS, *(f"{pair}: {name}" for name in OF_PAIR if pair)]
         left_out = [titled(key) for key in wanted if key not in parts and (key != "places" or self._on_gpu)]
         left_out += [f"the rest of {titled(key)} ({done.cut})" for key, done in parts.items() if done.cut]
-        failed = [titled(key) for key, done in parts.items() if any(each.failed for each in done.findings)]
+        failed = [titled(key) for key, done in parts.items() if done.failed]
         head = (
             f"**Failed:** {'; '.join(failed) or 'nothing'}. **Left out:** {'; '.join(left_out) or 'nothing'}."
         )

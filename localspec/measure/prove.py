@@ -28,7 +28,7 @@ from localspec.llama.first_decode import end_with_stdin
 from localspec.llama.model import Model
 from localspec.measure import tune as tuning
 from localspec.measure import verify as verifying
-from localspec.measure.bench import AUTO, PLAIN, Limits, bench, built_in_prompts
+from localspec.measure.bench import AUTO, CROWDED, PLAIN, Limits, bench, built_in_prompts
 from localspec.measure.summary import report, summarise
 from localspec.models.drafting import ordinary_tokens
 from localspec.models.load import connect
@@ -196,8 +196,18 @@ def padding(target: Decoder, text: list[int], seconds: float) -> str:
 def speed(part: Part) -> Iterator[Finding]:
     """`localspec bench`, as many prompts as the time allows."""
     with loaded(part) as session:
-        limits = Limits(seconds=part.seconds * 0.7, max_tokens=48)
-        found = summarise(bench(session, built_in_prompts(), (PLAIN, AUTO), (0.0,), limits).measurements)
+        limits, crowded = Limits(seconds=part.seconds * 0.7, max_tokens=48), list[bool]()
+        measured = bench(
+            session,
+            built_in_prompts(),
+            (PLAIN, AUTO),
+            (0.0,),
+            limits,
+            on_step=lambda step: crowded.append(session.pair.drafting.crowded),
+        )
+        found = summarise(measured.measurements)
+        if any(crowded):
+            yield Finding(CROWDED)
         yield Finding(block(report(found, COLUMNS)) if found.rows else "Every reply was too short to time.")
 
 
