@@ -159,17 +159,18 @@ class Prover:
             ) as child,
         ):
             reader = threading.Thread(target=said.extend, args=(child.stdout,), daemon=True)
-            reader.start()
             try:
+                reader.start()
                 while reader.is_alive() and not cut:
                     left = deadline - monotonic()
                     line.draw(f"{part.name} on {part.device}: {left:.0f} s left at most")
                     reader.join(min(max(left, 0.0), 1.0))
                     cut = "" if left > 0 else f"stopped after {seconds:.0f} s"
             finally:
-                if reader.is_alive():
+                if cut or sys.exc_info()[0]:
                     child.kill()
-                reader.join()
+                if reader.ident:
+                    reader.join()
                 findings += [Finding(**json.loads(text)) for text in said if text.startswith("{")]
             if child.wait() and not cut:
                 errors.seek(0)
@@ -180,8 +181,9 @@ class Prover:
 
     def page(self) -> str:
         """The page in Markdown."""
-        parts, pair = self.proof.parts, self._pair
+        pair = self._pair
         wanted = [*SECONDS, *(f"{pair}: {name}" for name in OF_PAIR if pair)]
+        parts = {key: self.proof.parts[key] for key in wanted if key in self.proof.parts}
         left_out = [titled(key) for key in wanted if key not in parts and (key != "places" or self._on_gpu)]
         left_out += [f"the rest of {titled(key)} ({done.cut})" for key, done in parts.items() if done.cut]
         failed = [titled(key) for key, done in parts.items() if done.failed]

