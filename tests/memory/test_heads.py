@@ -43,3 +43,14 @@ def test_its_context_is_the_targets_and_one_inside_lies_with_its_target():
         assert (found.draft.length, found.draft.kv_type) == (16_384, "f16")
         assert found.target.prediction is inside
         assert found.draft.devices == ("CUDA0",)
+
+
+@pytest.mark.parametrize("kind", ["eagle3", "mtp inside", "dflash"])
+def test_each_reply_at_once_has_a_cache_of_target_and_head_in_the_plan(kind, tmp_path):
+    target, head = KINDS[kind].files(tmp_path)
+    pair = find(None, target, head)
+    one, three = (plan_for(pair, MemoryWishes(context=512, gpu_layers=0, parallel=n)) for n in (1, 3))
+    assert three.draft.lanes == three.target.lanes == 3
+    (before,), (after,) = one.needs, three.needs
+    assert after.weights == before.weights
+    assert 2.4 < after.cache / before.cache < 3.1  # lanes of a hybrid share the bytes for checkpoints
