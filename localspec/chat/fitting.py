@@ -74,7 +74,7 @@ class Fitter:
         if not trim:
             raise ContextFull(
                 f"the conversation has {'' if start == cuts[0] else 'more than '}{count} tokens, "
-                f"the context {self.capacity}",
+                f"but the context only {self.capacity}",
                 hint="start a new conversation, load the pair with a larger --context, or allow trimming",
             )
         # A quarter of the context stays free beyond the reply's room.
