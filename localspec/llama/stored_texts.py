@@ -17,6 +17,7 @@ from localspec.llama.states import Checkpoint, SavedText
 log = logging.getLogger(__name__)
 
 LEAST = 512  # tokens
+_FEW = 64  # tokens: too few to measure, and to write a text again for
 LEAST_SECONDS = 0.25  # a shorter wait is no nuisance
 SHARE = 0.01  # of the time, for copies and writes while the pair is loaded
 _ASSUMED = 5e8  # bytes per second of a disk, until it is measured
@@ -57,7 +58,8 @@ class StoredTexts:
 
     def measured(self, tokens: int, seconds: float) -> None:
         """So long the model took to read some tokens of a prompt."""
-        self._prefill.add(tokens, seconds)
+        if tokens >= _FEW:
+            self._prefill.add(tokens, seconds)
 
     def find(self, tokens: Sequence[int], held: int) -> SavedText | None:
         """The text that saves most time for these tokens, some of them held by a cache; None where none does."""
@@ -83,7 +85,7 @@ class StoredTexts:
         new = len(tokens) - max((stored.usable(shared) for stored, shared in near), default=0)
         saved, cost = new * self._token_seconds(0.0), size * self._byte_seconds
         due = not resting or self._spent + cost <= SHARE * (self._clock() - self._began)
-        return due and saved >= LEAST_SECONDS and saved > 2 * cost
+        return new >= _FEW and due and saved >= LEAST_SECONDS and saved > 2 * cost
 
     def add(self, text: SavedText, copying_seconds: float = 0.0) -> None:
         """Write a text, beside everything else."""

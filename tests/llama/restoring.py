@@ -39,7 +39,7 @@ def compare(folder: Path, count: int) -> Counter[str]:
             for context in (first, other):
                 facts = Facts(kind, sys.executable, not context.needs_checkpoints, (), (), 0.0)
                 disk = StoredTexts(Store(folder / "texts", 10**9), facts, capacity=context.capacity)
-                disk.measured(1, 1.0)
+                disk.measured(100, 100.0)
                 context.keep_on(disk)
             rng = np.random.default_rng(number)
             done = 0

@@ -114,6 +114,10 @@ def test_a_text_that_is_stored_is_not_stored_again(cache, tokens, folder):
     other = cache()
     begin(other, [*tokens(700), 5])
     assert not other.wants_storing()
+    other.decode(tokens(60, seed=1), 0)
+    assert not other.wants_storing()
+    other.decode(tokens(9, seed=2), 0)
+    assert other.wants_storing()
 
 
 def test_another_model_or_another_owner_has_other_texts(cache, tokens):
