@@ -31,6 +31,7 @@ from localspec.models.registry import Pair
 
 WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8, 16, 32)  # that verify batches mostly have
 DRAFT_WIDTHS = (1, 2)
+SHARED = (9, 10, 12)  # widths that passes of several replies have as well: kernels have limits there
 CPU_SECONDS = 0.1  # nothing is compiled there: a first pass takes 1.0 to 1.4 times as long as a later one
 GPU_SECONDS = 3.0
 CALIBRATION_SECONDS = 2.0  # once for a pair on a GPU: the costs are stored
@@ -206,7 +207,8 @@ class Drafting:
         target, failed = self._target, any(drafter.failure for drafter in self._drafters)
         if target is None or target.rollback_limit is not None or self.costs.measured or failed:
             return  # a recurrent state cannot step back over the widest batches
-        widths = [width for width in NARROW + WIDE if width <= target.rows_max]
+        shared = SHARED if len(target.lanes) > 1 else ()
+        widths = [width for width in (*NARROW, *shared, *WIDE) if width <= target.rows_max]
         length = target.length
 
         def clock() -> float:
