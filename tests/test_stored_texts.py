@@ -1,5 +1,7 @@
 """A conversation outlives its process: the next load reads only what is new."""
 
+import argparse
+import importlib
 import json
 import subprocess
 import sys
@@ -15,6 +17,7 @@ from localspec.caches.writer import finish
 from localspec.chat import loaded_pair
 from localspec.chat.conversations import Numbers, StoredMessage
 from localspec.cli import main
+from localspec.engine.client import EngineProcess
 from localspec.llama import stored_texts
 from localspec.options import cache_dir
 from localspec.serve.numbers import timings
@@ -123,6 +126,7 @@ def test_conversations_of_a_session_that_nobody_closed_are_stored_when_python_en
     code = """
 import localspec
 from localspec.caches import store
+from localspec.engine.client import EngineProcess
 from localspec.llama import stored_texts
 from tests.test_stored_texts import ask
 stored_texts.LEAST_SECONDS, stored_texts._ASSUMED, store.LEFT_FREE = 0.0, 1e15, 0
@@ -160,3 +164,39 @@ def test_the_footer_and_timings_say_what_came_from_the_disk():
     )
     assert timings(reply, ())["localspec"]["restored_n"] == reply.stats.restored_tokens
     assert Numbers.of(replace(reply.stats, restored_tokens=0)).restored_tokens is None
+
+
+class Asked(Exception):
+    """Ends a command where it asks the engine."""
+
+
+def load_of(line, monkeypatch):
+    """The load request of a command line."""
+
+    def send(self, request):
+        raise Asked(request)
+
+    monkeypatch.setattr(EngineProcess, "start", lambda self: None)
+    monkeypatch.setattr(EngineProcess, "close", lambda self: None)
+    monkeypatch.setattr(EngineProcess, "send", send)
+    name, *rest = line.split()
+    command = importlib.import_module(f"localspec.cli.commands.{name}")
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    with pytest.raises(Asked) as found:
+        command.run(parser.parse_args(rest))
+    return found.value.args[0]
+
+
+def test_each_key_of_the_endpoint_owns_its_caches(monkeypatch):
+    one, other, none = (
+        load_of(f"serve demo {key}", monkeypatch).owner for key in ("--api-key one", "--api-key other", "")
+    )
+    assert len({one, other, none}) == 3
+    assert none == ""
+    assert "one" not in one
+
+
+@pytest.mark.parametrize(("flag", "room"), [("--no-store", 0), ("--store", None), ("", None)])
+def test_a_prompt_that_is_not_to_be_stored_uses_no_caches(monkeypatch, flag, room):
+    assert load_of(f"run demo Hi {flag}", monkeypatch).options.get("cache_gb") == room
