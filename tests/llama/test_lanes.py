@@ -238,3 +238,24 @@ def test_a_cancelled_prompt_leaves_the_other_lane_alone(load, tokens):
             beside.join(30)
         for row in rows:
             np.testing.assert_array_equal(row, rows[0])
+
+
+def test_lanes_get_their_largest_logits_where_the_device_chooses_them(load, tokens, monkeypatch):
+    """As drafts on a GPU have it: one row for each lane, after texts of any lengths, some lanes in each pass."""
+    model, random = load(), np.random.default_rng(3)
+    monkeypatch.setattr(model, "output_on_gpu", True)
+    with ExitStack() as opened:
+        several = opened.enter_context(Context(model, **OPTIONS, lanes=3, rows_max=1, top_k=True))
+        alone = [opened.enter_context(Context(model, **OPTIONS, rows_max=1)) for _ in several.lanes]
+        for step in range(20):
+            lanes = random.permutation(3)[: random.integers(1, 4)].tolist()
+            parts = [Part(i, tokens(int(random.integers(1, 4)), 10 * step + i), 1) for i in lanes]
+            for part, found in zip(parts, several.shared.decode(parts), strict=True):
+                row = alone[part.lane].decode(part.tokens, 1).rows[0]
+                top = found.rows[0]
+                assert len(top.ids) == shared.TOP_K
+                np.testing.assert_allclose(top.logits, row[top.ids], atol=NEAR)
+                assert top.logits.min() >= np.sort(row)[-shared.TOP_K] - NEAR
+                keep = several.lanes[part.lane].length - int(random.integers(0, len(part.tokens)))
+                several.lanes[part.lane].rollback(keep)
+                alone[part.lane].rollback(keep)
