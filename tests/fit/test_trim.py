@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from localspec import demo
+from localspec.algorithm.batcher import Part
 from localspec.errors import BadModelFile, BadSetting
 from localspec.fit.trim import trim
 from localspec.gguf.facts import ModelFacts
@@ -45,6 +46,17 @@ def test_logits_are_those_of_the_whole_model(shape, tiny_gguf, tmp_path):
         assert said == {token: pytest.approx(expected[token], abs=1e-5) for token in said}
         likeliest = sorted(SOME.tolist(), key=lambda token: -expected[token])[:128]
         assert set(said) == set(likeliest)
+
+
+def test_lanes_of_a_trimmed_draft_get_the_rows_that_each_gets_alone(tiny_gguf, tmp_path):
+    path = trim(tiny_gguf(vocab_size=512), tmp_path / "draft.gguf", SOME)
+    table, texts = token_table(path, header_at(path)), [[5, 300, 17], [511, 42, 9]]
+    alone = [rows_of(path, text, table)[-1] for text in texts]
+    with Model(path) as model, Context(model, length=64, threads=1, table=table, lanes=2) as context:
+        found = context.shared.decode([Part(i, text, 1) for i, text in enumerate(texts)])
+        for each, expected in zip(found, alone, strict=True):
+            said = dict(zip(each.rows[0].ids.tolist(), each.rows[0].logits.tolist(), strict=True))
+            assert said == {token: pytest.approx(logit, abs=0.01) for token, logit in expected.items()}
 
 
 def test_it_fits_the_targets_that_the_whole_draft_fits(tmp_path):
