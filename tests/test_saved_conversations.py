@@ -19,9 +19,9 @@ def copies(session, monkeypatch):
     """The lengths of the states that were copied."""
     made, real = [], states.state_of
 
-    def counted(context, **options):
+    def counted(*arguments, **options):
         made.append(session.pair.target.length)
-        return real(context, **options)
+        return real(*arguments, **options)
 
     monkeypatch.setattr(states, "state_of", counted)
     return made

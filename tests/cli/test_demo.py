@@ -44,7 +44,7 @@ def test_too_little_memory_writes_nothing_and_says_so(home, capsys, monkeypatch)
     monkeypatch.setattr("localspec.cli.commands.demo.free_bytes", lambda: 500_000_000)
     assert main(["demo"]) == 0
     out, err = capsys.readouterr()
-    assert "lack the room" in err
+    assert "too little memory or disk is free" in err
     assert "paced" in out
     assert [path.name for path in (home / "cache" / "demo").iterdir()] == []
 
