@@ -18,6 +18,7 @@ from localspec.llama.threads import Threads, thread_count
 from localspec.llama.watch import LOADING_SECONDS, Pace, waiting_for
 
 WIDEST = 16  # tokens of a lane in a pass with others, if it does not want rows of more
+_CELLS = 256  # llama.cpp warns of a stream that is no multiple
 _LONGEST = 2**25  # tokens: above every model; llama.cpp would fill the memory with its cell table first
 _KV_TYPES = {
     "f32": lib.GGML_TYPE_F32,
@@ -128,7 +129,9 @@ def make_room(params: Any, chunk: int, rows: int, chunks: int = 1, lanes: int = 
     `lanes`: sequences, each with a stream of the cache that is as long as one alone would have.
     """
     params.n_seq_max = lanes
-    params.n_ctx = max(params.n_ctx, rows) * lanes  # a chunk is never longer than the context
+    params.n_ctx = max(params.n_ctx, rows)  # a chunk is never longer than the context
+    if lanes > 1:
+        params.n_ctx = -(-params.n_ctx // _CELLS) * _CELLS * lanes
     params.n_ubatch = min(max(chunk, max(rows, WIDEST) * lanes if lanes > 1 else rows), params.n_ctx)
     params.n_batch = min(params.n_ubatch * chunks, params.n_ctx)
     params.n_outputs_max, params.n_outputs_max_per_seq = rows * lanes, rows
