@@ -18,7 +18,7 @@ BACKGROUND = 0.35  # worth of a reply that nobody waits for
 AIM = 0.915  # of its plain speed: a reply below it gains worth in every cycle, one above it loses some
 HASTE, MOST_WORTH = 0.1, 16.0  # how fast, and the most
 ADVANTAGE = 1.02  # times faster than plain rounds: drafting must promise as much
-MOST_REST = 2.0  # times a pass of the target: more is a wait
+MOST_REST = 0.25  # of a pass of the target that the rest of the loop takes: more is a wait
 MEMORY = 32  # rounds that the running rates look back on
 
 
@@ -218,14 +218,10 @@ class Company:
         added = max(costs.verify(max(width - self.replies, 0) + 1) - plain, 0.0)
         return plain + self.replies * (cycle.draft_seconds - cycle.reading_seconds + share * added)
 
-    def pass_seconds(self, cycle: Cycle, drafting: float) -> float:
-        """What the pass of a cycle cost, with the rest of the loop.
-
-        A reply may also have waited for a prompt of another one. That is not counted.
-        """
-        seconds = cycle.verify_seconds + cycle.other_seconds + (cycle.draft_seconds - drafting)
-        seconds = max(seconds, cycle.verify_seconds)
-        return seconds if self.lanes == 1 else min(seconds, MOST_REST * cycle.verify_seconds)
+    def without_waits(self, cycle: Cycle) -> Cycle:
+        """The cycle without waits for the prompts of others: drafting is not to blame for them."""
+        rest = min(cycle.other_seconds, MOST_REST * cycle.verify_seconds)
+        return cycle if self.lanes == 1 else replace(cycle, other_seconds=rest)
 
     @property
     def _round_seconds(self) -> float:
@@ -238,7 +234,9 @@ class Company:
         if not self._together:
             return
         costs, plain = self.places.costs, width == self.replies and not drafting
-        seconds = self.pass_seconds(cycle, drafting)
+        waited = drafting - cycle.draft_seconds  # for the draft steps of others
+        cycle = self.without_waits(replace(cycle, other_seconds=max(cycle.other_seconds - waited, 0.0)))
+        seconds = cycle.verify_seconds + cycle.other_seconds
         costs.learn_verify(
             width - self.replies + 1,
             seconds,

@@ -40,9 +40,8 @@ class CostTable:
     capture_extra_seconds: float = 0.0  # of the second
     context_tokens: int = 0  # in the cache when it was measured
     reading_seconds: dict[str, float] = field(default_factory=dict)  # of a token among many, likewise
-    replies: int = (
-        1  # that share the passes; width 1 is a plain step of all of them, and others are wider by as much
-    )
+    # That share the passes: width 1 is a plain step of all of them, and each draft token adds 1.
+    replies: int = 1
 
     def __post_init__(self) -> None:
         """Raises ValueError for an invalid table, for example from a damaged file."""

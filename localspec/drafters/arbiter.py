@@ -209,6 +209,7 @@ class Arbiter(Strategy):
 
     def learn(self, cycle: Cycle) -> None:
         with self._company.lock:
+            cycle = cycle if self._shared else self._company.without_waits(cycle)
             seconds = self._learn_costs(cycle)
             for contender in self._contenders:
                 if contender is self._chosen:
@@ -230,7 +231,7 @@ class Arbiter(Strategy):
         if cycle.replies == 1:
             self._costs.learn_verify(
                 cycle.width + self._proposal.padding,
-                self._company.pass_seconds(cycle, cycle.draft_seconds),
+                cycle.verify_seconds + cycle.other_seconds,
                 drafted=not cycle.is_plain,
                 deciding_seconds=cycle.deciding_seconds,
             )

@@ -262,9 +262,9 @@ def test_a_reply_at_a_given_depth_is_reckoned_with_and_its_company_measures_no_p
     assert together.places.costs.plain_steps == 0
 
 
-def test_a_wait_for_the_prompt_of_another_reply_is_no_price_of_a_pass():
+def test_a_wait_for_the_prompt_of_another_reply_is_no_price_of_drafting():
     together = company()
     waited = replace(cycle_of(Proposal(), 0, verify=1.0), other_seconds=9.0)
-    assert together.pass_seconds(waited, 0.0) == 10.0
+    assert together.without_waits(waited).seconds == 10.0
     together.lanes = 2
-    assert together.pass_seconds(waited, 0.0) == 2.0
+    assert together.without_waits(waited).seconds == 1.25
