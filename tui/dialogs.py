@@ -301,6 +301,8 @@ class RaceDialog(Dialog[bool]):
             head.update(Content.assemble((title, "bold"), f"\n{clock(lane)}"))
         is_won = engine.compared is not None and drafting.drafted > 0 and drafting.seconds < plain.seconds
         headline = "plain decoding runs first" if not drafting.cycles else "now drafting; plain as it was"
+        if not engine.comparing:
+            headline = "ended before both sides had replied"
         if engine.compared is not None:
             headline, _, rest = comparison_text(engine.compared).partition("\n")
             self.show_detail(rest)
