@@ -45,7 +45,8 @@ def test_json_is_one_object(capsys):
     assert found["greedy"]["cases"][0]["divergence"] is None
 
 
-def test_a_verifier_that_keeps_what_it_should_not_ends_with_code_3(capsys):
+def test_a_verifier_that_keeps_what_it_should_not_ends_with_code_3(capsys, monkeypatch):
+    monkeypatch.setattr(verify_module, "ROUNDS", 8)  # drafts hold only likely tokens: fewer texts may hide it
     with faults.leaky_coins(0.5):
         code, out, _ = verify(capsys, "demo", "--seed", 4)
     assert code == 3
