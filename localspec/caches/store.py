@@ -131,7 +131,7 @@ class Store:
 
     def _make_room(self, size: int) -> bool:
         """Remove texts until this many bytes fit in; False if they cannot."""
-        files = {entry.name: entry.stat(follow_symlinks=False) for entry in _files(self._folder)}
+        files = _stats(self._folder)
         dead = time.time() - _DEAD_SECONDS
         for name in [name for name in files if _temporary(name) and files[name].st_mtime < dead]:
             if state_file.forget(self._folder / name):
@@ -175,8 +175,8 @@ class Store:
 
 def usage(folder: Path) -> tuple[int, int]:
     """The number of stored texts, and their bytes."""
-    sizes = [entry.stat(follow_symlinks=False).st_size for entry in _files(folder)]
-    return len(sizes), sum(sizes)
+    files = _stats(folder)
+    return len(files), sum(stat.st_size for stat in files.values())
 
 
 def empty(folder: Path) -> list[Path]:
@@ -194,6 +194,15 @@ def _files(folder: Path) -> list[os.DirEntry[str]]:
             return [e for e in entries if _NAME.fullmatch(e.name) and e.is_file(follow_symlinks=False)]
     except FileNotFoundError:
         return []
+
+
+def _stats(folder: Path) -> dict[str, os.stat_result]:
+    """Of these files by name, without those that another writer puts in place meanwhile."""
+    found = {}
+    for entry in _files(folder):
+        with suppress(FileNotFoundError):
+            found[entry.name] = entry.stat(follow_symlinks=False)
+    return found
 
 
 def _temporary(name: str) -> bool:

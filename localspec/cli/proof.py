@@ -158,19 +158,26 @@ class Prover:
                 command, stdin=pipe, stdout=pipe, stderr=errors, text=True, encoding="utf-8"
             ) as child,
         ):
-            reader = threading.Thread(target=said.extend, args=(child.stdout,), daemon=True)
+            # No join: one that Ctrl-C interrupts takes the thread for ended (Python 3.11).
+            ended = threading.Event()
+
+            def read() -> None:
+                said.extend(child.stdout or ())
+                ended.set()
+
+            reader = threading.Thread(target=read, daemon=True)
             try:
                 reader.start()
-                while reader.is_alive() and not cut:
+                while not (ended.is_set() or cut):
                     left = deadline - monotonic()
                     line.draw(f"{part.name} on {part.device}: {left:.0f} s left at most")
-                    reader.join(min(max(left, 0.0), 1.0))
+                    ended.wait(min(max(left, 0.0), 1.0))
                     cut = "" if left > 0 else f"stopped after {seconds:.0f} s"
             finally:
                 if cut or sys.exc_info()[0]:
                     child.kill()
                 if reader.ident:
-                    reader.join()
+                    ended.wait()
                 findings += [Finding(**json.loads(text)) for text in said if text.startswith("{")]
             if child.wait() and not cut:
                 errors.seek(0)

@@ -193,7 +193,7 @@ def picture(lanes: Mapping[str, Lane], prompt: str, about: str, headline: str = 
         )
     )
     legend = Text("   ").join(Text(f"■ {name}", STYLES[origin]) for name, origin in LEGEND)
-    return Group(sides, legend, *[Text(headline, "bold")] * bool(headline), Text(about, "dim"))
+    return Group(sides, legend, *[Text(headline, "bold")] * bool(headline), Text(for_terminal(about), "dim"))
 
 
 def clock(lane: Lane) -> str:

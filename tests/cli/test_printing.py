@@ -3,6 +3,7 @@
 import ast
 import io
 import logging
+import re
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 
@@ -15,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("home")
 
 CLI = Path(__file__).resolve().parent.parent.parent / "localspec" / "cli"
 EVIL = "evil\x1b]52;c;ZXZpbA==\x07\x1b[2J\u202etxt"
-DRAWING = ("\r\x1b[K", "\x1b[2m", "\x1b[0m")  # what the program itself sends
+DRAWING = re.compile(r"\x1b\[(K|[\d;]*[mA]|2K|\?25[lh])")  # what the program itself sends
 
 
 def printing(node: ast.AST) -> bool:
@@ -54,8 +55,7 @@ def terminal():
 
 
 def steering(text: str) -> set[str]:
-    for sent in DRAWING:
-        text = text.replace(sent, "")
+    text = DRAWING.sub("", text)
     return {c for c in text if c in "\x07\x1b\u202e"}
 
 
@@ -69,7 +69,8 @@ def steering(text: str) -> set[str]:
         "info",
     ],
 )
-def test_a_models_own_name_steers_no_terminal(line, tiny_gguf):
+def test_a_models_own_name_steers_no_terminal(line, tiny_gguf, monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
     path = str(tiny_gguf(name=EVIL, vocab_size=400))
     with terminal() as screen:
         assert main([*line.replace("MODEL", path).split(), path]) == 0, screen.getvalue()
