@@ -27,7 +27,7 @@ from localspec.errors import BadSetting, LocalspecError
 
 from .commands.base import receive_all
 from .commands.table import COMMANDS, Command
-from .screen import ChatScreen
+from .screen import INSPECTED_COLUMNS, ChatScreen
 from .state.chat import ChatState, Setup
 from .state.engine import ReplyState
 
@@ -83,7 +83,7 @@ class ChatApp(App[None]):
     TITLE = "localspec"
     CSS_PATH: ClassVar[CSSPathType | None] = "app.tcss"
     COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {CommandProvider}
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]  # noqa: RUF012 - Textual declares it so
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (INSPECTED_COLUMNS, "-wide")]  # noqa: RUF012 - Textual declares it so
     VERTICAL_BREAKPOINTS = [(0, "-short"), (16, "-tall")]  # noqa: RUF012
 
     def __init__(self, setup: Setup) -> None:

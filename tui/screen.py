@@ -43,6 +43,7 @@ from .widgets.transcript import NoticeLine, Transcript, UserMessage, view_of
 EXPLAINED: Final = ("cancelled", "failed", "died")  # the user knows why the reply ended
 UNANSWERED: Final = ("The last message has no reply.", "^r asks for one.")
 TICK_SECONDS: Final = 0.1
+INSPECTED_COLUMNS: Final = 100  # from here on the inspector stands beside the conversation
 REMARK_SECONDS: Final = 8.0  # in the status line
 TYPING_SECONDS: Final = 0.5  # between two drawings of a reply while the user types: a key waits for each
 
@@ -89,6 +90,8 @@ class ChatScreen(Screen[None], Chat):
         yield Line("keys", key_line)
 
     async def on_mount(self) -> None:
+        if self.state.preferences.inspector and self.app.size.width < INSPECTED_COLUMNS:
+            self.state.prefer(inspector=False)  # alone on the screen, it would hide the conversation
         self.set_class(self.state.preferences.inspector, "-inspecting")
         self.prompt.focus()
         await self.show_conversation()
@@ -181,6 +184,7 @@ class ChatScreen(Screen[None], Chat):
                 self.notify(f"{error}; {error.hint}.", severity="warning")
                 return
             self.prompt.clear()
+            self._remark = Content("")
             self.state.remember_prompt(message)
             editing = self.editing
             self.end_editing()

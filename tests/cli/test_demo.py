@@ -10,9 +10,9 @@ import pytest
 
 from localspec import demo
 from localspec.cli import main
-from localspec.cli.commands.demo import DEPTH, PROMPT, both
+from localspec.cli.commands.demo import BUSY, DEPTH, PROMPT, both, outcome_of
 from localspec.gguf.enlarging import Shape, enlarge
-from localspec.measure.race import Pace, race
+from localspec.measure.race import Lane, Pace, Race, race
 
 pytestmark = pytest.mark.usefixtures("home")
 WIDE = Shape(width=320, layers=6, heads=8, kv_heads=4, head_width=64, ffn=640, vocab=2560)
@@ -92,6 +92,13 @@ def test_each_clock_counts_its_own_passes_and_the_slower_side_moves_first():
         if not before.plain.is_done and not before.drafting.is_done:
             moved_plain = before.plain != after.plain
             assert moved_plain == (before.plain.seconds <= before.drafting.seconds)
+
+
+def test_a_gain_that_no_pass_can_bring_is_a_busy_machine():
+    drafting = Lane(seconds=1.0, tokens=40, cycles=10, drafted=36, is_done=True)
+    fair, stalled = (Lane(seconds=s, tokens=40, cycles=40, is_done=True) for s in (4.0, 24.0))
+    assert outcome_of(Race(fair, drafting), None).startswith("4.0 times as fast")
+    assert outcome_of(Race(stalled, drafting), None) == BUSY
 
 
 def raced(target):

@@ -113,6 +113,20 @@ async def test_a_paste_of_100_kb_arrives_whole(tmp_path):
         assert asked(chat)[0].messages[0]["content"] == text.strip()
 
 
+async def test_a_paste_of_many_lines_can_be_undone(tmp_path):
+    from textual.events import Paste
+
+    async with running(tmp_path, size=(40, 12)) as chat:
+        prompt = chat.screen.prompt
+        for count in (12, 40):
+            chat.app.post_message(Paste("\n".join(f"line {line}" for line in range(count))))
+            await chat.until(lambda count=count: prompt.document.line_count == count)
+            await chat.until(lambda: prompt.show_vertical_scrollbar)
+            await chat.pilot.press("ctrl+z")
+            await chat.until(lambda: not prompt.text)
+            await chat.settled()
+
+
 @pytest.mark.parametrize("size", [(80, 24), (200, 60), (40, 12)])
 async def test_the_prompt_is_in_reach_on_every_size(tmp_path, size):
     async with running(tmp_path, size=size) as chat:

@@ -119,6 +119,13 @@ def test_what_was_typed_and_chosen_belongs_to_its_owner_only(tmp_path):
     assert (stat.S_IMODE(path.parent.stat().st_mode), modes) == (0o700, {0o600})
 
 
+@pytest.mark.parametrize(("columns", "inspects"), [(80, False), (120, True)])
+async def test_the_inspector_comes_back_only_beside_the_conversation(tmp_path, columns, inspects):
+    (tmp_path / "chat.json").write_text('{"inspector": true}')
+    async with running(tmp_path, size=(columns, 30)) as chat:
+        assert chat.screen.has_class("-inspecting") is inspects
+
+
 async def test_the_choice_made_last_is_the_one_that_is_remembered(tmp_path, monkeypatch):
     writing = threading.Lock()
     save = change_json_object

@@ -148,6 +148,7 @@ def test_a_comparison(draw):
         await chat.pilot.press("f9")
         await chat.until(lambda: isinstance(chat.app.screen, RaceDialog) and "times as fast" in chat.drawn)
         await chat.until(lambda: chat.drawn.count("✓") == 2)
+        await chat.settled()
 
     draw(steps)
 

@@ -358,7 +358,9 @@ def parse(text: str) -> tuple[str, str] | None:
 
 
 def matching(start: str) -> tuple[Command, ...]:
-    """Commands whose name begins with the text, then those that contain it."""
+    """Commands whose name begins with the text, then those that contain it; none for a whole word of Ollama."""
+    if any(start == command.name for command in FROM_OLLAMA):
+        return ()
     first = [command for command in COMMANDS if command.begins_with(start)]
     return (*first, *(command for command in COMMANDS if start in command.name and command not in first))
 

@@ -1,13 +1,14 @@
 """The prompt: Enter sends, Shift+Enter or Ctrl+J makes a line, Up in the first row recalls."""
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import ClassVar, Final
 
 from rich.text import Text
 from textual import events
 from textual.binding import Binding, BindingType
 from textual.content import Content
+from textual.document._edit import Edit
 from textual.widgets import OptionList, TextArea
 from textual.widgets.option_list import Option
 
@@ -43,6 +44,11 @@ class PromptInput(TextArea):
         super().__init__(id="prompt", highlight_cursor_line=False, placeholder=placeholder)
         self.history_of_prompts = history
         self._completion, self._complete, self._take = completion, complete, take
+
+    def _undo_batch(self, edits: Sequence[Edit]) -> None:
+        """Undo; the cursor waits at the beginning, as Textual looks for it before it puts it back into the text."""
+        self.move_cursor((0, 0))
+        super()._undo_batch(edits)
 
     async def _on_key(self, event: events.Key) -> None:
         if event.key == "tab" and not self._completion.is_open and self.text in ("", *SUGGESTIONS):
