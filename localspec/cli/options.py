@@ -171,8 +171,13 @@ class Parser(argparse.ArgumentParser):
         raise WrongUsage(message, hint=self._help)
 
     def parse_known_args(self, *args: Any, **options: Any) -> Any:  # noqa: ANN401  argparse's own
-        """Reads arguments as argparse does: the parser of a command knows all its options."""
+        """Reads arguments as argparse does: the parser of a command knows all its options.
+
+        Words of a prompt may stand behind options; argparse takes those of one place only.
+        """
         parsed, unknown = super().parse_known_args(*args, **options)
+        if "words" in parsed and not any(word.startswith("-") for word in unknown):
+            parsed.words, unknown = [*parsed.words, *unknown], []
         if unknown:
             word = next((word for word in unknown if word.startswith("--")), "").partition("=")[0]
             near = did_you_mean(word, self._option_string_actions) if word else ""

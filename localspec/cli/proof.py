@@ -162,8 +162,10 @@ class Prover:
             ended = threading.Event()
 
             def read() -> None:
-                said.extend(child.stdout or ())
-                ended.set()
+                try:
+                    said.extend(child.stdout or ())
+                finally:
+                    ended.set()
 
             reader = threading.Thread(target=read, daemon=True)
             try:

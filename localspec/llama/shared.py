@@ -221,7 +221,7 @@ class SharedContext(Cache):
             own = every[row : row + rows]
             check_finite(last.logits if isinstance(last := own[-1], Candidates) else last)
             shown = None if hidden is None else hidden[token : token + len(tokens)]
-            yield Pass(start, tokens, own, shown, replies=len(wanted), pass_width=width)
+            yield Pass(start, tokens, own, shown, pass_width=width)
             row, token = row + rows, token + len(tokens) + padding
 
     def _readable(self, tokens: Sequence[int]) -> Sequence[int]:

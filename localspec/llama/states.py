@@ -178,7 +178,7 @@ class SavedTexts:
                 self.disk.add(dropped)
 
     def take(self, tokens: Sequence[int], at_least: int) -> SavedText | None:
-        """Take out the text with the longest prefix of these tokens, `least` tokens or more."""
+        """Take out the text with the longest prefix of these tokens, `at_least` of them or more."""
         shared = [standing(saved.tokens, 0, tokens) for saved in self._saved]
         most = max(shared, default=0)
         return self._saved.pop(shared.index(most)) if most >= at_least else None

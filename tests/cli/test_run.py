@@ -50,6 +50,18 @@ def test_the_demo_answers_with_text_on_stdout_and_numbers_on_stderr(capsys):
     assert "small demo pair" not in run(capsys, "Hello", "--max-tokens", "3")[2]
 
 
+@pytest.mark.parametrize("line", ["demo -n 5 Hello", "-n 5 demo Hello", "demo Hello -n 5"])
+def test_a_prompt_may_stand_behind_options(capsys, line):
+    code, out, _ = run(capsys, *line.split(), "--temperature", "0")
+    assert code == 0
+    assert out.strip()
+    assert run(capsys, "demo", "-n", "5", "two", "words") == (
+        2,
+        "",
+        'error: unexpected argument words\nhint: a prompt of several words goes in quotes: "two words"\n',
+    )
+
+
 def test_a_reply_without_an_accepted_draft_has_no_percentage():
     stats = Stats(cycles=3, emitted=3, drafted=1, verify_seconds=1.0)
     assert summary(Reply("a", "", (1, 2, 3), 0, FinishReason.STOP, stats)) == (
