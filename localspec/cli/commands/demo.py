@@ -190,7 +190,7 @@ def shown(sides: tuple["Session", "Session"], pace: "Pace | None", slower: float
     from localspec.measure.summary import this_machine
 
     about = f"{sides[1].target_name}, on the CPU; {this_machine().sentence()}"
-    live_about = f"Shown {slower:.1f} times slower than it runs. {about}" if slower > 1 else about
+    live_about = f"Slowed down {slower:.1f} times, so that you can follow. {about}" if slower > 1 else about
     steps, now = race(*sides, PROMPT, pace, depth=DEPTH), Race()
     if not obeys_sequences(sys.stdout):
         *_, now = steps
