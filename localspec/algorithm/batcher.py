@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Protocol
 
+import numpy as np
+
 from localspec.errors import LocalspecError
 from localspec.sampler.passes import Pass
 
@@ -44,6 +46,7 @@ class Lane:
 
     since: float  # when it began, or got its last pass
     gap_seconds: float = 0.0  # from a pass to its next part, usually
+    width: int = 1  # tokens of its latest part
     reads_prompt: bool = True
     alone: bool = False
 
@@ -52,7 +55,7 @@ class Prices:
     """The seconds of passes and of prompt tokens, as measured lately."""
 
     def __init__(self) -> None:
-        self._passes: dict[int, float] = {}  # usual seconds without a prompt, by the number of replies
+        self._passes: dict[int, float] = {}  # usual seconds without a prompt, by the tokens of all replies
         self._latest: deque[float] = deque(maxlen=REMEMBERED)
         self._token_seconds = 0.0  # that a token of a prompt adds
 
@@ -61,11 +64,12 @@ class Prices:
         """The quickest pass without a prompt, lately."""
         return min(self._latest, default=0.0)
 
-    def learn(self, parts: Sequence[Part], seconds: float) -> None:
+    def learn(self, parts: Sequence[Part], width: int, seconds: float) -> None:
+        """A pass over these parts; `width`: their tokens, and the padding between them."""
         prompt = sum(len(part.tokens) for part in parts if not part.rows)
         if not prompt:
             self._latest.append(seconds)
-            self._passes[len(parts)] = mixed(self._passes.get(len(parts)), seconds)
+            self._passes[width] = mixed(self._passes.get(width), seconds)
             return
         own = self.plain_seconds if any(part.rows for part in parts) else 0.0
         self._token_seconds = mixed(self._token_seconds or None, max(seconds - own, 0.0) / prompt)
@@ -76,11 +80,15 @@ class Prices:
             return FIRST_CHUNK
         return max(int(PROMPT_SHARE * self.plain_seconds / self._token_seconds), LEAST_CHUNK)
 
-    def saved(self, replies: int) -> float:
-        """The seconds that one more reply in a pass of `replies` saves, against a pass of its own."""
-        here, alone, joined = (self._passes.get(count) for count in (replies, 1, replies + 1))
-        usual = here or alone or 0.0
-        return max(here + alone - joined, 0.0) if here and alone and joined else usual
+    def saved(self, widths: Sequence[int], width: int) -> float:
+        """The seconds that one more reply in a pass over parts of these widths saves, against a pass of its own."""
+        here = len(widths) * max(widths)
+        return max(self._of(here) + self._of(width) - self._of((len(widths) + 1) * max(*widths, width)), 0.0)
+
+    def _of(self, width: int) -> float:
+        """The seconds of a pass; as many as of the widest known one if it is wider still, so that it is tried."""
+        known = sorted(self._passes)
+        return float(np.interp(width, known, [self._passes[each] for each in known])) if known else 0.0
 
 
 def mixed(usual: float | None, newest: float) -> float:
@@ -181,7 +189,7 @@ class Batcher:
         self._waiting[part.lane] = part
         if lane := self._lanes.get(part.lane):
             lane.gap_seconds = mixed(lane.gap_seconds or None, self._clock() - lane.since)
-            lane.reads_prompt, lane.alone = not part.rows, part.alone
+            lane.reads_prompt, lane.alone, lane.width = not part.rows, part.alone, part.rows or lane.width
         self._changed.notify_all()
 
     def _withdraw(self, lane: int) -> None:
@@ -236,10 +244,11 @@ class Batcher:
             if again:
                 return
             raise
-        now, width = self._clock(), sum(len(part.tokens) for part in parts)
-        self.prices.learn(parts, now - began)
+        now = self._clock()
+        width = max(sum(len(part.tokens) for part in parts), *(one.pass_width for one in found))
+        self.prices.learn(parts, width, now - began)
         for part, one in zip(parts, found, strict=True):
-            self._found[part.lane] = replace(one, replies=len(parts), pass_width=max(width, one.pass_width))
+            self._found[part.lane] = replace(one, replies=len(parts), pass_width=width)
             if part.rows:
                 self._reading.add(part.lane)
             if here := self._lanes.get(part.lane):
@@ -268,11 +277,13 @@ class Batcher:
         ready = [part for part in self._waiting.values() if not part.alone]
         if len(ready) < len(self._waiting):
             return 0.0
-        usual, saved = self.prices.plain_seconds, self.prices.saved(len(ready))
+        usual, widths = self.prices.plain_seconds, [part.rows or 1 for part in ready]
         until = began
         for number, lane in self._lanes.items():
+            if number in self._waiting or lane.alone:
+                continue
             expected = lane.since + lane.gap_seconds
-            comes = began - usual <= expected <= began + saved
-            if comes and number not in self._waiting and not lane.alone:
-                until = max(until, max(expected, began) + PAUSE * usual)
-        return min(until, began + saved) - self._clock()
+            last = began + self.prices.saved(widths, lane.width)
+            if began - usual <= expected <= last:
+                until = max(until, min(max(expected, began) + PAUSE * usual, last))
+        return until - self._clock()

@@ -251,6 +251,14 @@ class Drafter:
         raise NotImplementedError
 
 
+@dataclass(frozen=True, slots=True)
+class PlainStep:
+    """A step of plain decoding."""
+
+    seconds: float | None = None  # None while unknown
+    replies: int = 1  # that take it together
+
+
 class Strategy:
     """Decides who drafts in the next cycle, and how much. The loop asks nothing else about drafting."""
 
@@ -270,9 +278,9 @@ class Strategy:
         return None
 
     @property
-    def plain_step_seconds(self) -> float | None:
-        """The measured seconds of a plain step here and now; None while unknown."""
-        return None
+    def plain_step(self) -> PlainStep:
+        """A plain step here and now, as measured."""
+        return PlainStep()
 
     def catch_up(self, tokens: Sequence[int]) -> Iterator[None]:
         """Let drafters read a prompt before the first cycle, in chunks; stop iterating to cancel."""

@@ -373,7 +373,7 @@ class ReplyWriter:
             context_length=pair.target.capacity,
         )
         yield from self._take_notices(job, rule)
-        plain = PlainClock(lambda: strategy.plain_step_seconds)
+        plain = PlainClock(lambda: strategy.plain_step)
         tally = Tally(
             prompt_tokens=len(prompt),
             reused_tokens=reused,

@@ -5,6 +5,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from localspec.algorithm.protocols import PlainStep
 from localspec.events import Percentiles
 
 BIN = math.log(1.05)  # histogram bins are 5 % wide
@@ -64,32 +65,54 @@ class Stalls:
 
 
 @dataclass(slots=True)
+class PlainSteps:
+    """The plain steps of a run at one number of replies, and the tokens that their price judges."""
+
+    known: float | None = None  # seconds of a step, if the run keeps that price
+    latest: deque[float] = field(default_factory=lambda: deque(maxlen=LATEST))  # seconds
+    waiting: int = 0  # tokens, before several steps
+    doubt: float = 0.0  # judged tokens, each / square root of the steps it was judged by
+
+    @property
+    def seconds(self) -> float | None:
+        """Of a step; None while unknown."""
+        return self.known if self.known is not None or not self.latest else middle(self.latest)
+
+    @property
+    def error(self) -> float:
+        """Standard error of the seconds of all judged tokens."""
+        step = self.seconds
+        if step is None:
+            return 0.0
+        spread = UNKNOWN_SPREAD * step
+        if len(self.latest) >= SEVERAL:  # the median absolute deviation, scaled to a standard deviation
+            spread = 1.48 * sorted(abs(s - step) for s in self.latest)[len(self.latest) // 2]
+        return self.doubt * spread * MIDDLE
+
+
+@dataclass(slots=True)
 class PlainClock:
-    """What plain decoding would have taken for the same tokens.
+    """What plain decoding would have taken for the same tokens, among as many replies.
 
     Plain steps are exact. All other cycles, and the plain steps between them that only measure, are judged by the cost
     of a plain step at that time, which grows with the context: `known`, if the run keeps that price. The first tokens
     are judged by the price after several plain steps: the first step runs cold.
     """
 
-    known: Callable[[], float | None] = lambda: None
+    known: Callable[[], PlainStep] = PlainStep
     stalls: Stalls = field(default_factory=Stalls)
     _exact: float = 0.0  # seconds
     _judged: float = 0.0  # seconds
-    _waiting: int = 0  # tokens before several plain steps
-    _doubt: float = 0.0  # judged tokens, each / square root of the steps it was judged by
-    _steps: deque[float] = field(default_factory=lambda: deque(maxlen=LATEST))
+    _steps: dict[int, PlainSteps] = field(default_factory=dict)  # by the number of replies
 
     def add_plain(self, seconds: float) -> None:
         """Count a step that plain decoding would have taken as well."""
-        self._steps.append(seconds)
         self._exact += seconds
-        self._judge(0)
+        self._judge(0, seconds)
 
     def add_anchor(self, seconds: float) -> None:
         """Count a plain step between cycles that draft."""
-        self._steps.append(seconds)
-        self._judge(1)
+        self._judge(1, seconds)
 
     def add_drafted(self, tokens: int, width: int, verify_seconds: float) -> None:
         """Count a cycle that drafted, by the tokens it brought and its target pass."""
@@ -99,32 +122,26 @@ class PlainClock:
     @property
     def seconds(self) -> float:
         """0 while the cost of a plain step is unknown."""
-        waiting = self._waiting * (self._step() or 0.0)
+        usual = max((steps.seconds or 0.0 for steps in self._steps.values()), default=0.0)
+        waiting = sum(steps.waiting * (steps.seconds or usual) for steps in self._steps.values())
         return self._exact + (self._judged + waiting) * self.stalls.factor
 
     @property
     def error(self) -> float:
         """Standard error of `seconds`: plain steps are exact, the others are estimated."""
-        step = self._step()
-        return self._doubt * self._spread(step) * MIDDLE if step is not None else 0.0
+        return sum(steps.error for steps in self._steps.values())
 
-    def _judge(self, tokens: int) -> None:
-        self._doubt += tokens / math.sqrt(max(len(self._steps), 1))
-        self._waiting += tokens
-        step = self._step()
-        if step is not None and (len(self._steps) >= SEVERAL or self._waiting > PATIENCE):
-            self._judged += self._waiting * step
-            self._waiting = 0
-
-    def _step(self) -> float | None:
-        known = self.known()
-        return known if known is not None or not self._steps else middle(self._steps)
-
-    def _spread(self, step: float) -> float:
-        if len(self._steps) < SEVERAL:
-            return UNKNOWN_SPREAD * step
-        # The median absolute deviation, scaled to a standard deviation.
-        return 1.48 * sorted(abs(s - step) for s in self._steps)[len(self._steps) // 2]
+    def _judge(self, tokens: int, plain: float | None = None) -> None:
+        now = self.known()
+        steps = self._steps.setdefault(now.replies, PlainSteps())
+        steps.known = now.seconds
+        if plain is not None:
+            steps.latest.append(plain)
+        steps.doubt += tokens / math.sqrt(max(len(steps.latest), 1))
+        steps.waiting += tokens
+        if (step := steps.seconds) is not None and (len(steps.latest) >= SEVERAL or steps.waiting > PATIENCE):
+            self._judged += steps.waiting * step
+            steps.waiting = 0
 
 
 def middle(durations: Iterable[float]) -> float:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from threading import RLock
 from time import perf_counter
 
-from localspec.algorithm.protocols import Drafter, Proposal, Rule, Stopping, Strategy
+from localspec.algorithm.protocols import Drafter, PlainStep, Proposal, Rule, Stopping, Strategy
 from localspec.control.company import BACKGROUND, Company, Seat, SharedCosts
 from localspec.control.costs import Costs
 from localspec.control.depth import DepthControl, PassCosts, Stopper
@@ -185,8 +185,8 @@ class Arbiter(Strategy):
         return next((failure for failure in failures if failure), None)
 
     @property
-    def plain_step_seconds(self) -> float | None:
-        return self._costs.plain_step_seconds
+    def plain_step(self) -> PlainStep:
+        return PlainStep(self._costs.plain_step_seconds, self._costs.replies)
 
     def propose(self, tokens: Sequence[int], room: int) -> Proposal:
         began, busy = perf_counter(), self.busy_seconds

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from time import perf_counter
 
-from localspec.algorithm.protocols import Proposal, Strategy
+from localspec.algorithm.protocols import PlainStep, Proposal, Strategy
 from localspec.errors import LocalspecError
 from localspec.events import Cycle, Mode, Origin, Source
 from localspec.sampler.passes import Pass
@@ -37,8 +37,8 @@ class Forcing(Strategy):
         return self._inner.failure
 
     @property
-    def plain_step_seconds(self) -> float | None:
-        return self._inner.plain_step_seconds
+    def plain_step(self) -> PlainStep:
+        return self._inner.plain_step
 
     def catch_up(self, tokens: Sequence[int]) -> Iterator[None]:
         return self._inner.catch_up(tokens)

@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from localspec.algorithm.batcher import FIRST_CHUNK, Batcher, Part
+from localspec.algorithm.batcher import FIRST_CHUNK, Batcher, Part, Prices
 from localspec.algorithm.loop import speculate
 from localspec.algorithm.verification import make_rule
 from localspec.drafters.arbiter import Fixed, Plain
@@ -364,11 +364,21 @@ def test_a_prompt_takes_small_chunks_while_another_reply_writes():
     assert batcher.prompt_chunk(1, 512) == FIRST_CHUNK
     with batcher.alone(1):
         pass
-    batcher.prices.learn([Part(1, [1] * 16, 0), Part(0, [1], 1)], 1.0 + 1.6)
+    batcher.prices.learn([Part(1, [1] * 16, 0), Part(0, [1], 1)], 17, 1.0 + 1.6)
     assert batcher.prompt_chunk(1, 512) == 25
     batcher.leave(0)
     assert batcher.prompt_chunk(1, 512) == 512
     assert reader.length == 0
+
+
+def test_a_wait_is_worth_what_a_pass_of_these_widths_saves():
+    """The dear pass of two long proposals says nothing about one of two short ones."""
+    prices, part = Prices(), Part(0, [1], 1)
+    for width, seconds in ((1, 14.0), (2, 28.0), (3, 26.0), (6, 30.0), (12, 60.0)):
+        prices.learn([part], width, seconds)
+    assert prices.saved([3], 3) == pytest.approx(22.0)
+    assert prices.saved([1], 1) == 0.0
+    assert prices.saved([6], 6) == 0.0
 
 
 class Priced:

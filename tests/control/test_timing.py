@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+from localspec.algorithm.protocols import PlainStep
 from localspec.chat.tally import Tally
 from localspec.control.timing import Histogram, PlainClock
 from localspec.events import Cycle, Mode, Origin, Source
@@ -91,7 +92,7 @@ def test_one_hiccup_among_the_plain_steps_does_not_inflate_the_claim():
 
 def test_steps_that_only_measure_are_judged_like_drafted_tokens():
     """On a device that records its passes the first of them take longer than those of plain decoding."""
-    tally = Tally(plain=PlainClock(lambda: 0.1))
+    tally = Tally(plain=PlainClock(lambda: PlainStep(0.1)))
     for _ in range(4):
         tally.add(cycle(3, 3, 0.2))
         for step in (0.125, 0.175, 0.1, 0.1):
@@ -102,7 +103,7 @@ def test_steps_that_only_measure_are_judged_like_drafted_tokens():
 
 def test_a_price_that_the_run_keeps_is_the_one_that_counts():
     price = 0.1
-    tally = Tally(plain=PlainClock(lambda: price))
+    tally = Tally(plain=PlainClock(lambda: PlainStep(price)))
     tally.add(cycle(3, 3, 0.2))
     assert tally.stats().speedup.value == pytest.approx(2.0)
 
@@ -117,11 +118,23 @@ def test_a_cold_first_step_does_not_price_the_tokens_around_it():
 
 def test_the_first_price_holds_for_what_was_long_ago():
     price = 0.1
-    tally = Tally(plain=PlainClock(lambda: price))
+    tally = Tally(plain=PlainClock(lambda: PlainStep(price)))
     for _ in range(200):
         tally.add(cycle(3, 3, 0.2))
     price = 0.2
     assert tally.stats().plain_seconds < 0.12 * tally.stats().emitted
+
+
+def test_tokens_written_beside_another_reply_are_judged_by_plain_steps_beside_it():
+    """The price changes with the replies that share a pass, and the first tokens wait for several steps of theirs."""
+    step = PlainStep(2.0, replies=2)
+    tally = Tally(plain=PlainClock(lambda: step))
+    for _ in range(5):
+        tally.add(cycle(3, 3, 2.0))
+    step = PlainStep(1.0)
+    for _ in range(5):
+        tally.add(cycle(3, 3, 1.0))
+    assert tally.stats().speedup.value == pytest.approx(4.0)
 
 
 def test_stalls_of_the_machine_would_have_met_plain_decoding_as_well():

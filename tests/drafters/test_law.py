@@ -106,7 +106,7 @@ def error(world, make_rule, strategy_of, length, *, prompt=PROMPT, is_end=never,
 class Stopped:
     """Drafts while a stopper says so, with one and the same calibration in every cycle."""
 
-    why_off = plain_step_seconds = None
+    why_off = None
 
     def __init__(self, drafter, rule, rate, depths):
         self.drafter, self.rule, self.rate, self.depths = drafter, rule, rate, depths
