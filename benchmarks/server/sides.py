@@ -118,14 +118,16 @@ class ServerSide:
         context: int,
         log: Path,
         clock: Clock,
+        slots: int = 1,
     ) -> None:
+        """`slots`: replies at once, which share the context."""
         self._clock = clock
         self._reading_seconds: dict[tuple[int, ...], float] = {}
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self._port = probe.getsockname()[1]
         self.url = f"http://127.0.0.1:{self._port}"
-        command = [binary, "-m", target, "-c", context, "-t", threads, "-tb", threads, "-np", 1]
+        command = [binary, "-m", target, "-c", context, "-t", threads, "-tb", threads, "-np", slots]
         command += ["--host", "127.0.0.1", "--port", self._port, "--cache-ram", 0, "--no-ui"]
         if flags.depth:
             command += ["-md", draft, "--spec-type", "draft-simple", "-td", threads, "-tbd", threads]
@@ -154,9 +156,9 @@ class ServerSide:
 
     def __call__(self, ask: Ask) -> Answer:
         reading = self._reading(ask) if self._clock == "cpu" else 0.0
-        busy = self._busy_seconds()
-        found = self._complete(ask, ask.count)
-        busy = self._busy_seconds() - busy - reading
+        busy = self.busy_seconds() if self._clock == "cpu" else 0.0
+        found = self.complete(ask, ask.count)
+        busy = self.busy_seconds() - busy - reading if self._clock == "cpu" else 0.0
         timings = found["timings"]
         assert timings["prompt_n"] == len(ask.tokens), "both sides read the same prompt"
         assert timings["predicted_n"] == ask.count
@@ -169,7 +171,8 @@ class ServerSide:
             found["content"],
         )
 
-    def _complete(self, ask: Ask, count: int) -> dict[str, Any]:
+    def complete(self, ask: Ask, count: int) -> dict[str, Any]:
+        """What the server answers when it writes this number of tokens."""
         return self.post(
             "/completion",
             {
@@ -190,16 +193,14 @@ class ServerSide:
         if ask.tokens not in self._reading_seconds:
             found = []
             for _ in range(PROMPT_READINGS):
-                before = self._busy_seconds()
-                self._complete(ask, 1)
-                found.append(self._busy_seconds() - before)
+                before = self.busy_seconds()
+                self.complete(ask, 1)
+                found.append(self.busy_seconds() - before)
             self._reading_seconds[ask.tokens] = median(found)
         return self._reading_seconds[ask.tokens]
 
-    def _busy_seconds(self) -> float:
+    def busy_seconds(self) -> float:
         """Processor time of the server so far; Linux only."""
-        if self._clock == "wall":
-            return 0.0
         fields = Path(f"/proc/{self._process.pid}/stat").read_text().rsplit(")", 1)[1].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 

@@ -113,7 +113,7 @@ class Lane(Closing):
         self.threads.now = threads
 
     def forget_padding(self) -> None:
-        """Before other tokens come in its place."""
+        """Before other tokens come in its place, and in that of tokens that were rolled back."""
         if self._padding:
             self._padding = 0
             assert lib.llama_memory_seq_rm(self._memory, self.sequence, self.length, -1), (
@@ -167,6 +167,10 @@ class Lane(Closing):
         dropped = self.tokens[keep:]
         self._checkpoints.forget_after(keep)
         try:
+            if self.shared.batcher and self.model.can_roll_back and not self.shared.window:
+                self._padding += len(dropped)  # to be forgotten later: another reply's pass may be under way
+                del self.tokens[keep:]
+                return
             with self.calling:
                 self._forget_kept(keep)
                 if not keep or self._can_step_back(keep, len(dropped) + self._padding):

@@ -5,7 +5,6 @@ import platform
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib.metadata import version
 from typing import Literal
 
 from localspec.errors import BackendFailure, BadSetting
@@ -143,6 +142,8 @@ def handle_of(device: Device) -> int:
 
 
 def backend_summary() -> BackendSummary:
+    from importlib.metadata import version  # takes 15 ms, and a reply needs none of this
+
     return BackendSummary(
         binding_version=version("llama-cpp-python"),
         llama_version=text_of(lib.llama_version()),

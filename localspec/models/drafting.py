@@ -23,8 +23,9 @@ from localspec.drafters.model import FAILURES
 from localspec.drafters.prediction import PredictionDrafter
 from localspec.files import Store
 from localspec.gguf.matching import SAMPLE
+from localspec.health.installed import installed_build
 from localspec.llama.context import Context
-from localspec.llama.devices import backend_summary, devices
+from localspec.llama.devices import devices
 from localspec.llama.threads import Threads
 from localspec.models.plan import Plan
 from localspec.models.registry import Pair
@@ -268,7 +269,7 @@ def acceptance_of(contenders: Sequence[DepthControl]) -> Acceptance:
 
 def lessons_key(pair: Pair, plan: Plan, threads: int) -> dict[str, str]:
     """The key of lessons: the files, how they are loaded, the devices and the llama.cpp."""
-    summary, inside = backend_summary(), plan.draft.kind.removeprefix("draft-") if plan.draft else ""
+    inside = plan.draft.kind.removeprefix("draft-") if plan.draft else ""
     return {
         "target": identity(pair.target.here),
         "draft": identity(pair.draft.here) if plan.draft and pair.draft else inside,
@@ -277,7 +278,7 @@ def lessons_key(pair: Pair, plan: Plan, threads: int) -> dict[str, str]:
         "devices": ", ".join(device.description for device in devices()),
         "places": f"{plan.target.place}, {plan.draft and plan.draft.place}",
         "caches": f"{plan.target.kv_type}, {plan.draft and plan.draft.kv_type}",
-        "build": f"{summary.binding_version} {summary.system_info}",
+        "build": installed_build(),
     }
 
 

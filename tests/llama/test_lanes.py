@@ -212,6 +212,23 @@ def test_a_pass_that_fails_leaves_every_lane_as_it_was(load, tokens, monkeypatch
         np.testing.assert_array_equal(together(several, tokens(3), tokens(3, 1))[0], alone)
 
 
+def test_rolling_back_waits_for_no_pass_of_another_lane(load, tokens):
+    with Context(load(), **OPTIONS, lanes=2) as several:
+        _, second = several.lanes
+        for lane in several.lanes:
+            list(lane.prefill(tokens(8)))
+        second.decode(tokens(3, 1), 1)
+        with several.shared.calling:  # as long as a pass is under way
+            beside = threading.Thread(target=second.rollback, args=(9,))
+            beside.start()
+            beside.join(30)
+            assert not beside.is_alive()
+        found = np.array(together(several, tokens(2), tokens(2))[1])
+        with Context(load(), **OPTIONS) as one:
+            list(one.prefill([*tokens(8), *tokens(3, 1)[:1]]))
+            np.testing.assert_array_equal(found, one.decode(tokens(2), 2).rows)
+
+
 def test_a_cancelled_prompt_leaves_the_other_lane_alone(load, tokens):
     """The one is cancelled again and again while the other writes."""
     with Context(load(), **OPTIONS, lanes=2) as several:
