@@ -107,7 +107,7 @@ class LoadOptions(TypedDict, total=False):
             least=16,
             flags=("--context",),
             config="context",
-            default="at most 8,192, as memory allows",
+            default="8,192 to 32,768, as memory allows",
         ),
     ]
     gpu_layers: Annotated[

@@ -365,3 +365,22 @@ def test_the_page_of_the_rooms_names_files_that_exist():
     named = set(re.findall(r"`((?:[\w-]+/)*[\w-]+\.(?:py|toml|md)|(?:[\w-]+/)+)`", page))
     there = [name for name in named if any((ROOT / at / name).exists() for at in ("", "localspec"))]
     assert sorted(named - set(there) - {"config.toml"}) == []
+
+
+def test_the_page_of_the_rooms_says_what_each_stands_on():
+    """The nearest rooms: those that no other room which it imports stands on."""
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    rows = [row.split("|") for row in page.split("## The way")[0].splitlines() if row.startswith("| `")]
+    told = {
+        name: set(re.findall(r"`(\w+)`", row[3])) for row in rows for name in re.findall(r"`(\w+)/?`", row[1])
+    }
+    small = set(re.findall(r"`(\w+)`", rows[0][1]))
+    above = {room: imports - small for room, imports in ROOMS.items() if not room.startswith("__")}
+    reached = {room: set[str]() for room in above}
+    for room, imports in above.items():  # those below come first
+        reached[room] = imports.union(*(reached[name] for name in imports))
+    nearest = {
+        room: {name for name in imports if not any(name in reached[other] for other in imports)}
+        for room, imports in above.items()
+    }
+    assert told == nearest

@@ -1,6 +1,7 @@
 """Writes docs/commands.md from the parser: `python -m tools.commands`; a test compares the two."""
 
 import argparse
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,14 +12,14 @@ PAGE = Path(__file__).resolve().parent.parent / "docs" / "commands.md"
 _HEAD = """\
 # Commands
 
-`python -m tools.commands` writes this page from the parser. `localspec help COMMAND` prints the same.
+`python -m tools.commands` writes this page from the parser. `localspec help COMMAND` says more about each.
 
 `localspec` alone opens the chat on a terminal, and prints the help elsewhere. `localspec "a prompt"` is
 `localspec run`.
 
 Exit codes: 0; 1 after an error; 2 for wrong usage; 3 if `verify` found a difference; 130 after Ctrl-C.
 
-Options that several commands share stand at the end.
+[Options that several commands share](#shared-options) stand at the end.
 """
 _LEFT_OUT = ("-h", "--help")
 _SHARED = 3  # commands with an option, from which on it stands at the end
@@ -36,7 +37,7 @@ def page() -> str:
     for row, names in shared.items():
         groups[", ".join(names)].append(row)
     return "\n".join(
-        [*texts, "## Shared options\n", *(_table(f"### {names}\n", rows) for names, rows in groups.items())]
+        [*texts, "## Shared options\n", *(_list(f"### {names}\n", rows) for names, rows in groups.items())]
     )
 
 
@@ -52,18 +53,18 @@ def _section(name: str, command: argparse.ArgumentParser, shared: dict[str, list
     words = [_words(action) for action in command._actions if not action.option_strings]
     text = f"## localspec {' '.join([name, *filter(None, words)])}\n"
     if command.description:
-        text += f"\n{' '.join(command.description.split())}\n"
+        text += f"\n{re.split(r'(?<=[.]) ', ' '.join(command.description.split()))[0]}\n"
     rows = [row for row in _rows(command) if row not in shared]
-    return _table(text, rows) if rows else text
+    return _list(text, rows) if rows else text
 
 
-def _table(head: str, rows: list[str]) -> str:
-    return "\n".join([head, "| argument | meaning |\n|---|---|", *rows, ""])
+def _list(head: str, rows: list[str]) -> str:
+    return "\n".join([head, *rows, ""])
 
 
 def _rows(command: argparse.ArgumentParser) -> list[str]:
     return [
-        f"| {_named(action)} | {_cell(action.help or '')} |"
+        f"- {_named(action)}: {' '.join((action.help or '').split())}".rstrip()
         for action in command._actions
         if not isinstance(action, argparse._SubParsersAction)
         and not set(_LEFT_OUT) & set(action.option_strings)
@@ -82,12 +83,8 @@ def _named(action: argparse.Action) -> str:
     value = "" if action.nargs == 0 else f" {action.metavar or '|'.join(map(str, action.choices or ()))}"
     if isinstance(action, argparse.BooleanOptionalAction):
         value = ""
-    names = action.option_strings or [str(action.metavar or action.dest)]
-    return _cell(", ".join(f"`{name}{value if action.option_strings else ''}`" for name in names))
-
-
-def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
+    *others, last = action.option_strings or [str(action.metavar or action.dest)]
+    return ", ".join(f"`{name}`" for name in [*others, f"{last}{value if action.option_strings else ''}"])
 
 
 if __name__ == "__main__":

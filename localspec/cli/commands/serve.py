@@ -39,8 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     minutes = "unload the pair after N minutes without a request (default: never)"
     add("--keep-alive", type=float, metavar="N", help=minutes)
-    add("--host", default="127.0.0.1", metavar="ADDRESS", help="default: 127.0.0.1")
-    add("--port", type=int, default=8080, metavar="N", help="default: 8080; 0 takes a free one")
+    add("--host", default="127.0.0.1", metavar="ADDRESS", help="the address (default: 127.0.0.1)")
+    add("--port", type=int, default=8080, metavar="N", help="the port (default: 8080); 0 takes a free one")
     add("--api-key", metavar="KEY", help=f"the key that requests need; {KEY_VARIABLE} keeps it out of `ps`")
     add("--any-model", action="store_true", help="answer requests for unknown models too")
     several: dict[str, Any] = {"action": "append", "default": []}
