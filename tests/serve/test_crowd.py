@@ -1,4 +1,4 @@
-"""Many clients at once, on a real engine; `benchmarks/crowd_endpoint.py` sends as many requests as you like."""
+"""Many clients at once, on a real engine."""
 
 import asyncio
 

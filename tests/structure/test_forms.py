@@ -99,7 +99,7 @@ def test_what_a_template_renders_is_read_back(name):
 
 @pytest.mark.parametrize("form", DISTINCT, ids=DISTINCT.get)
 def test_a_grammar_accepts_what_its_form_writes_and_nothing_wrong(form):
-    """A sample; benchmarks.call_forms has a thousand changes for each form."""
+    """Twelve random changes of each form."""
     matcher = GrammarTokens(ToyBytes()).matcher(calls_grammar(form, FUNCTIONS, choice="required", names={}))
 
     def accepted(text):
