@@ -1,8 +1,8 @@
-"""Make a faster draft for a pair; the result is a new pair, and texts do not change. Without --make and --teach the
-pair's draft is trimmed. It can then write only frequent tokens and those that the target finds likely, so each step is
-cheaper. --make builds a draft of the target's first layers, which learns from the target's answers. It is kept if it
-is faster on unseen prompts. --teach does the same with a copy of the pair's draft. Ctrl-C ends the learning and keeps
-the best so far; the same command resumes.
+"""Make a faster draft for a pair; the result is a new pair, and the target still decides every token. Without
+--make and --teach the pair's draft is trimmed. It can then write only frequent tokens and those that the target
+finds likely, so each step is cheaper. --make builds a draft of the target's first layers, which learns from the
+target's answers. It is kept if it is faster on unseen prompts. --teach does the same with a copy of the pair's
+draft. Ctrl-C ends the learning and keeps the best so far; the same command resumes.
 """
 
 import argparse
