@@ -46,6 +46,17 @@ LOCALSPEC: Final = Theme(
 )
 
 
+# Of words by who wrote them, with room between them also in the 256 colours that many terminals have.
+ORIGINS: Final = {
+    "dark": {"text": "auto 87%", "kept": "#1f4a2c", "corrected": "#554a12", "bonus": "#1f4073"},
+    "light": {"text": "auto 87%", "kept": "#b4e0b4", "corrected": "#fada8c", "bonus": "#b4d4fa"},
+    "ansi": {
+        "text": "ansi_black",
+        "kept": "ansi_bright_green",
+        "corrected": "ansi_bright_yellow",
+        "bonus": "ansi_bright_cyan",
+    },
+}
 REST_SECONDS: Final = 20.0  # without a key or a reply: then nobody notices a full collection
 _NEVER: Final = 1_000_000  # collections of the middle generation before a full one: that takes too long
 
@@ -98,6 +109,11 @@ class ChatApp(App[None]):
     def get_default_screen(self) -> Screen[None]:
         return ChatScreen(self.state)
 
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        theme = self.current_theme
+        origins = ORIGINS["ansi" if theme.ansi else "dark" if theme.dark else "light"]
+        return {f"origin-{name}": colour for name, colour in origins.items()}
+
     def get_line_filters(self) -> Sequence[LineFilter]:
         return [*super().get_line_filters(), self._no_controls]
 
@@ -137,9 +153,14 @@ class ChatApp(App[None]):
             gc.collect()
 
     def action_help_quit(self) -> None:
-        """Ctrl+C where no text is selected: stop the reply, or say how to leave."""
+        """Ctrl+C where no text is selected: stop the reply, else clear the prompt, else say how to leave."""
+        screen = self.screen
         if self.state.engine.busy:
             self.state.engine.stop()
+        elif isinstance(screen, ChatScreen) and (screen.editing is not None or screen.prompt.text):
+            if not screen.end_editing():
+                screen.prompt.replace_text("")
+                self.notify("^z brings the text back.")
         else:
             self.notify("^q leaves, and so does ^d in an empty prompt.")
 

@@ -4,14 +4,13 @@ import asyncio
 import re
 import time
 import webbrowser
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 from urllib.parse import quote, urlsplit
 
-from rich.text import Text
 from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -27,21 +26,22 @@ from localspec.engine.messages import Compared
 from localspec.errors import BadSetting, LocalspecError
 from localspec.measure.race import Race, clock
 
-from .commands.table import COMMANDS
+from .commands.table import COMMANDS, free_name
 from .state.chat import ChatState
 from .state.conversation import export_markdown
 from .state.engine import Downloads, EngineState, ReplyState
 from .text.status import pull_status
+from .widgets.lines import Line
+from .widgets.markdown import hanging_lines
 from .widgets.reply import LEGEND, STRONG_STYLES
+from .widgets.table import Item, TextTable
 
 if TYPE_CHECKING:
     from localspec.models.picker import PairRow
 
 RACE_SECONDS: Final = 0.1  # between two drawings
 NO_SIDES: Final = (ReplyState(0), ReplyState(0))
-NARROWEST: Final = 12  # cells of the first column of a table
 Answer = TypeVar("Answer")
-Item = TypeVar("Item")
 
 
 class Dialog(ModalScreen[Answer]):
@@ -52,9 +52,9 @@ class Dialog(ModalScreen[Answer]):
     KEYS: str
     detail = ""  # stands above the keys, always in view
 
-    def __init__(self, text: str | Content = "") -> None:
+    def __init__(self, text: str = "") -> None:
         super().__init__()
-        self.text = for_terminal(text) if isinstance(text, str) else text
+        self.text = for_terminal(text)
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="box") as box:
@@ -86,71 +86,11 @@ class Dialog(ModalScreen[Answer]):
         line.display = bool(text)
 
 
-class TextTable(DataTable[Text], Generic[Item]):
-    """A row of text for each item, shown as it is: a plain string would be read as markup."""
-
-    def __init__(
-        self,
-        columns: Callable[[Item], Sequence[str]],
-        *heads: str,
-        numbers: Sequence[str] = (),
-        wide: int = 0,
-    ) -> None:
-        """`columns` gives the cells of an item; numbers stand right, the wide column takes what room is left."""
-        super().__init__(cursor_type="row", zebra_stripes=True)
-        self._columns_of = columns
-        self._heads = [Text(head, justify="right" if head in numbers else "left") for head in heads]
-        self._wide = wide
-        self._items: Sequence[Item] = ()
-        self._drawn_width = 0
-
-    def show(self, items: Sequence[Item]) -> None:
-        """Show these; the cursor stays on its line."""
-        self._items = items
-        if self.size.width:
-            self._draw()
-
-    @property
-    def chosen(self) -> Item | None:
-        return self._items[self.cursor_row] if 0 <= self.cursor_row < len(self._items) else None
-
-    def on_resize(self) -> None:
-        if self.size.width != self._drawn_width:
-            self._draw()
-        self.move_cursor(row=self.cursor_row)  # a detail that grew may cover it
-
-    def _draw(self) -> None:
-        self._drawn_width = self.size.width
-        cell = partial(Text, no_wrap=True, overflow="ellipsis")
-        sides = [head.justify for head in self._heads]
-        rows = [
-            [
-                cell(for_terminal(text), justify=side)
-                for text, side in zip(self._columns_of(item), sides, strict=True)
-            ]
-            for item in self._items
-        ]
-        cursor = self.cursor_row
-        self.clear(columns=True)
-        for head, width in zip(self._heads, self._widths(rows), strict=True):
-            self.add_column(head, width=width)
-        self.add_rows(rows)
-        self.move_cursor(row=cursor)
-
-    def _widths(self, rows: Sequence[Sequence[Text]]) -> list[int]:
-        """Width in cells, without the padding."""
-        columns = zip(self._heads, *rows, strict=True)
-        widths = [max(cell.cell_len for cell in column) for column in columns]
-        wide = widths[self._wide]
-        taken = sum(widths) - wide + 2 * self.cell_padding * len(widths) + self.styles.scrollbar_size_vertical
-        widths[self._wide] = max(NARROWEST, min(wide, self.size.width - taken))
-        return widths
-
-
 class ListDialog(Dialog[str], Generic[Item]):
     """A table with a field above it that finds rows by their words."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("slash", "find", "find")]
+    # With priority, so that no key that follows reaches the table.
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("slash", "find", "find", priority=True)]
     AUTO_FOCUS = "TextTable"
     detail = "looking…"
     table: TextTable[Item]
@@ -163,12 +103,14 @@ class ListDialog(Dialog[str], Generic[Item]):
 
     def action_find(self) -> None:
         field = self.query_one(Input)
+        if self.focused is field:
+            field.insert_text_at_cursor("/")
         field.display = True
-        field.focus()
+        self.set_focus(field)
 
     @on(Input.Submitted)
     def _leave_field(self) -> None:
-        self.table.focus()
+        self.set_focus(self.table)
 
     def found(self, texts: Iterable[tuple[Item, str]]) -> list[Item]:
         """The items whose text holds the words that are looked for."""
@@ -255,19 +197,19 @@ def web_address(text: str) -> str | None:
     return address if plain else None
 
 
-class RaceDialog(Dialog[bool]):
-    """A reply with and without drafting, side by side as it is written; answers whether to share it."""
+class RaceDialog(Dialog[None]):
+    """A reply with and without drafting, side by side as it is written."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "leave", "leave"),
         Binding("s", "share", "share"),
     ]
     BOX_TITLE = "With and without drafting"
-    KEYS = "s share as a picture · esc stop or close"
+    KEYS = "s save as SVG · esc stop or close"
 
-    def __init__(self, engine: EngineState) -> None:
+    def __init__(self, engine: EngineState, share: Callable[[], Awaitable[None]]) -> None:
         super().__init__()
-        self._engine = engine
+        self._engine, self._share = engine, share
         self._seconds = 0.0  # on the clock that both sides are shown at
         self._heads, self._texts = (
             [Static(markup=False, classes="side") for _ in range(2)] for _ in range(2)
@@ -277,8 +219,10 @@ class RaceDialog(Dialog[bool]):
         yield Static(markup=False, classes="headline")
         with Horizontal():
             yield from self._heads
-        with VerticalScroll() as scroll, Horizontal():
-            yield from self._texts
+        with Vertical(), VerticalScroll() as scroll:
+            with Horizontal():
+                yield from self._texts
+            yield Static(markup=False, classes="verdict")
         scroll.anchor()
 
     def on_mount(self) -> None:
@@ -298,21 +242,22 @@ class RaceDialog(Dialog[bool]):
                 Content.styled(for_terminal(text), STRONG_STYLES.get(by, "")) for text, by in lane.written
             )
             side.update(text)
-            head.update(Content.assemble((title, "bold"), f"\n{clock(lane)}"))
+            told = clock(lane).partition(" · ")[0] if self.has_class("-short") else clock(lane)
+            head.update(Content.assemble((title, "bold"), f"\n{told}"))
         is_won = engine.compared is not None and drafting.drafted > 0 and drafting.seconds < plain.seconds
         headline = "plain decoding runs first" if not drafting.cycles else "now drafting; plain as it was"
         if not engine.comparing:
             headline = "ended before both sides had replied"
         if engine.compared is not None:
             headline, _, rest = comparison_text(engine.compared).partition("\n")
-            self.show_detail(rest)
+            self._show(".verdict", for_terminal(rest))
         self._show(
             ".headline", Content.styled(for_terminal(headline), "bold $text-success" if is_won else "bold")
         )
 
-    def action_share(self) -> None:
+    async def action_share(self) -> None:
         if self._engine.compared is not None:
-            self.dismiss(True)
+            await self._share()
 
     def action_leave(self) -> None:
         self._engine.stop()
@@ -322,25 +267,28 @@ class RaceDialog(Dialog[bool]):
 def comparison_text(compared: Compared) -> str:
     """How much faster it was, whether the texts agree, and if not, at which token they part."""
     found = compared.difference
-    if found is None:
+    if found is None or found.logit_gap is None:  # sampled texts differ anyway
         return compared.verdict
-    gap = "" if found.logit_gap is None else f", the likeliest two {found.logit_gap:.4f} logits apart"
+    gap = f"the likeliest two {found.logit_gap:.4f} logits apart"
     drafted, plain = found.drafted or "the end", found.plain or "the end"
-    return f"{compared.verdict}\nToken {found.position + 1:,}: {drafted!r} with drafting, {plain!r} without{gap}."
+    return f"{compared.verdict}\nToken {found.position + 1:,}: {drafted!r} with drafting, {plain!r} without, {gap}."
 
 
 _TYPING = (
     ("enter", "Send"),
     ("shift+enter, ^j", "New line (not every terminal tells Shift+Enter)"),
     ("up, down", "Earlier prompts, from the first or last line"),
-    ("page up, page down", "Scroll the conversation"),
+    ("page up, page down", "Scroll the conversation and the inspector"),
     ("^up, ^down", "To the message before or after"),
     ("tab", "Complete a /command"),
     ("^p", "Command palette"),
     ("mouse, ^c", "Select text and copy it"),
-    ("^c", "Stop the reply"),
+    ("^c", "Stop the reply, or clear the prompt"),
     ("^d", "Leave, from an empty prompt"),
 )
+
+
+HELP_CELLS: Final = 60  # from here on its texts stand beside the keys
 
 
 class HelpDialog(Dialog[None]):
@@ -349,14 +297,21 @@ class HelpDialog(Dialog[None]):
     BOX_TITLE = "Help"
     KEYS = "↑ ↓ scroll · esc close"
 
+    def content(self) -> ComposeResult:
+        with VerticalScroll():
+            yield Line("page", partial(help_page, self.text))
 
-def help_page(folder: Path) -> Content:
-    lines = [_help_head("typing"), *(_row(key, "", text) for key, text in _TYPING)]
+
+def help_page(folder: str, width: int) -> Content:
+    rows = {"typing": [(key, "", text) for key, text in _TYPING]}
     for area, table in groupby(COMMANDS, key=lambda command: command.area):
-        lines += [_help_head(area), *(_row(f"/{c.usage}", c.key_label, c.help) for c in table)]
-    lines += [_help_head("tokens in the live text"), Content("  ") + LEGEND]
-    place = for_terminal(page_folder(folder))
-    lines += [_help_head("files"), Content(f"  Conversations, prompts and choices: {place}")]
+        rows[area] = [(f"/{command.usage}", command.key_label, command.help) for command in table]
+    lines = []
+    for area, found in rows.items():
+        lines += [_help_head(area), *(line for row in found for line in _row(*row, width))]
+    indent, place = Content("  "), Content(f"Conversations, prompts and choices: {folder}")
+    lines += [_help_head("tokens in the live text"), *hanging_lines(indent, LEGEND, width)]
+    lines += [_help_head("files"), *hanging_lines(indent, place, width)]
     return Content("\n").join(lines)
 
 
@@ -370,8 +325,13 @@ def _help_head(title: str) -> Content:
     return Content(f"\n{title}").stylize("bold $primary")
 
 
-def _row(usage: str, key: str, text: str) -> Content:
-    return Content.assemble("  ", (f"{usage:<28}", "bold"), f"{key:<5}", text)
+def _row(usage: str, key: str, text: str, width: int) -> Iterator[Content]:
+    """The text beside what it explains, or below where there is little room."""
+    before = Content.assemble("  ", (f"{usage:<28}", "bold"), f"{key:<5}")
+    if width < HELP_CELLS:
+        yield before
+        before = Content(" " * 4)
+    yield from hanging_lines(before, Content(text), width)
 
 
 FITS: Final = {"gpu": "on GPU", "part": "partly", "cpu": "on CPU", "no": "no"}
@@ -386,7 +346,7 @@ class PairsDialog(ListDialog["PairRow"]):
         Binding("x", "cancel_pull", "stop pulling"),
     ]
     BOX_TITLE = "Pairs"
-    KEYS = "↵ load or pull · / find · p pull · x stop · esc close · ★ recommended"
+    KEYS = "↵ load or pull · / find · esc close"
 
     def __init__(self, downloads: Downloads) -> None:
         super().__init__()
@@ -417,7 +377,7 @@ class PairsDialog(ListDialog["PairRow"]):
 
     def _detail_now(self) -> str:
         if self._downloads.progress is not None:
-            return pull_status(self._downloads.progress)
+            return f"{pull_status(self._downloads.progress)} · x stops it"
         if self._rows is None:
             return "looking…"
         return pair_detail(row) if (row := self.table.chosen) else "There is no pair of these words."
@@ -459,6 +419,7 @@ def columns(row: "PairRow") -> tuple[str, ...]:
 def pair_detail(row: "PairRow") -> str:
     measured = f"measured here: {row.speedup:.2f}x plain decoding" if row.speedup else ""
     here = "Enter loads it." if row.on_disk else "Enter fetches it." if row.runnable else ""
+    here += " ★ Recommended for this machine." * row.recommended
     published = f"published: {row.published}" if row.published else ""
     return "\n".join(part for part in (f"{row.use}. {here}", measured, published) if part)
 
@@ -472,7 +433,7 @@ class ConversationsDialog(ListDialog[Conversation]):
         Binding("e", "export", "export"),
     ]
     BOX_TITLE = "Conversations"
-    KEYS = "↵ open · / find · r rename · e export as Markdown · d delete · esc close"
+    KEYS = "↵ open · / find · r rename · e export · d delete · esc close"
 
     def __init__(self, state: ChatState) -> None:
         super().__init__()
@@ -524,7 +485,7 @@ class ConversationsDialog(ListDialog[Conversation]):
         if conversation is None:
             return
         try:
-            path = export_markdown(conversation, f"{conversation.name}.md")
+            path = export_markdown(conversation, free_name(conversation, ".md"))
         except BadSetting as error:
             self.notify(f"{error}; {error.hint}.", severity="error")
         else:
@@ -558,7 +519,7 @@ class TitleDialog(Dialog[str]):
     KEYS = "↵ keep · esc leave as it was"
 
     def content(self) -> ComposeResult:
-        yield Input(line_for_terminal(str(self.text)), compact=True)
+        yield Input(line_for_terminal(self.text), compact=True)
 
     @on(Input.Submitted)
     def _take(self, event: Input.Submitted) -> None:

@@ -38,14 +38,14 @@ from .widgets.lines import (
 )
 from .widgets.prompt import Completion, PromptInput
 from .widgets.reply import LEGEND, ReplyView
-from .widgets.transcript import NoticeLine, Transcript, UserMessage, view_of
+from .widgets.transcript import NoticeLine, Transcript, UserMessage, scroll_page, view_of
 
 EXPLAINED: Final = ("cancelled", "failed", "died")  # the user knows why the reply ended
 UNANSWERED: Final = ("The last message has no reply.", "^r asks for one.")
 TICK_SECONDS: Final = 0.1
 INSPECTED_COLUMNS: Final = 100  # from here on the inspector stands beside the conversation
 REMARK_SECONDS: Final = 8.0  # in the status line
-TYPING_SECONDS: Final = 0.5  # between two drawings of a reply while the user types: a key waits for each
+TYPING_SECONDS: Final = 0.5  # between two drawings of a reply while the user types, as a key waits for each
 
 
 class Tick(TextualMessage):
@@ -72,6 +72,7 @@ class ChatScreen(Screen[None], Chat):
         self.transcript = Transcript()
         self._reply_view: ReplyView | None = None  # of the reply that runs
         self._unsent = ""  # what was in the prompt before that
+        self._refused = ""  # the message that mentions no file; sent again, it is text
         self._typed_at = self._drawn_at = 0.0  # the last key, and the last drawing of a reply
         self._remark, self._remarked_at = Content(""), 0.0
 
@@ -103,13 +104,16 @@ class ChatScreen(Screen[None], Chat):
     async def tick(self) -> None:
         """Handle the reports since the last tick, and draw once."""
         await receive_all(self)
-        engine, now = self.state.engine, monotonic()
-        if engine.reply is not None and now - min(self._typed_at, self._drawn_at) >= TYPING_SECONDS:
-            self._drawn_at = now
-            await self.draw_reply()
-            self.query_one(Inspector).show(engine.reply)
-            self._show_context()
+        if monotonic() - self._typed_at >= TYPING_SECONDS:
+            await self._draw()
         self._show_lines()
+
+    async def _draw(self) -> None:
+        if self.state.engine.reply is not None:
+            self._drawn_at = monotonic()
+            await self.draw_reply()
+            self.query_one(Inspector).show(self.state.engine.reply)
+            self._show_context()
 
     def _show_lines(self) -> None:
         self.set_class(not self.state.conversation.messages, "-empty")
@@ -158,8 +162,10 @@ class ChatScreen(Screen[None], Chat):
 
     def _show_context(self) -> None:
         ready, reply = self.state.engine.ready, self.state.engine.last_reply
-        tokens = reply.context_tokens if reply else 0
-        self.prompt.border_subtitle = f"context {tokens:,} / {ready.context_length:,}" if ready else ""
+        used = f"{reply.context_tokens if reply else 0:,} / "
+        if reply is None and self.state.conversation.messages:
+            used = ""  # nobody has counted the tokens of these messages
+        self.prompt.border_subtitle = f"context {used}{ready.context_length:,}" if ready else ""
 
     async def show_conversation(self) -> None:
         conversation = self.state.conversation
@@ -179,8 +185,9 @@ class ChatScreen(Screen[None], Chat):
             self.notify(table.BUSY)
         else:
             try:
-                text = await asyncio.to_thread(mentions.with_mentioned, message)
+                text = await asyncio.to_thread(mentions.with_mentioned, message, message == self._refused)
             except BadSetting as error:
+                self._refused = message
                 self.notify(f"{error}; {error.hint}.", severity="warning")
                 return
             self.prompt.clear()
@@ -213,6 +220,8 @@ class ChatScreen(Screen[None], Chat):
     async def choose_version(self, index: int, version: int) -> None:
         conversation = self.state.conversation
         await self.is_saved(conversation.choose(index, version))
+        self.state.engine.show(conversation.reply)
+        self.refresh_state()
         await self.transcript.replace_message(index, view_of(conversation.messages[index]))
 
     async def draw_reply(self) -> None:
@@ -236,6 +245,7 @@ class ChatScreen(Screen[None], Chat):
             await self._reply_view.remove()
             self._reply_view = None
         conversation, back = self.state.conversation, "The message is back in the prompt."
+        self.state.engine.show(conversation.reply)
         if conversation.reply is not None:
             await self.transcript.add(view_of(conversation.reply))
             back = "The earlier one is back."
@@ -287,6 +297,8 @@ class ChatScreen(Screen[None], Chat):
             pass
         elif self.state.engine.busy:
             self.state.engine.stop()
+        elif self.has_class("-inspecting"):
+            await table.run(self, "stats")
         else:
             self.prompt.focus()
             self.transcript.anchor()
@@ -343,18 +355,14 @@ class ChatScreen(Screen[None], Chat):
         await self.app.push_screen(dialog, run)
 
     async def show_help(self) -> None:
-        from .dialogs import HelpDialog, help_page
+        from .dialogs import HelpDialog, page_folder
 
-        await self.app.push_screen(HelpDialog(help_page(self.state.setup.folder)))
+        await self.app.push_screen(HelpDialog(page_folder(self.state.setup.folder)))
 
     async def show_race(self) -> None:
         from .dialogs import RaceDialog
 
-        async def share(wanted: bool | None) -> None:
-            if wanted:
-                await table.run(self, "share")
-
-        await self.app.push_screen(RaceDialog(self.state.engine), share)
+        await self.app.push_screen(RaceDialog(self.state.engine, partial(table.run, self, "share")))
 
     async def show_comparison(self, compared: Compared) -> None:
         if self.app.screen is self:  # the race was left
@@ -365,12 +373,22 @@ class ChatScreen(Screen[None], Chat):
         self.prompt.focus()
 
     def action_scroll_conversation(self, by: Literal["page", "message"], direction: Literal[-1, 1]) -> None:
-        self.transcript.scroll_from_prompt(by, direction)
+        """The inspector scrolls before the conversation goes up, and after it has gone down."""
+        inspector, conversation = self.query_one(Inspector), self.transcript
+        is_next = (
+            inspector.scroll_y > 0 if direction < 0 else conversation.scroll_y >= conversation.max_scroll_y
+        )
+        if by == "page" and inspector.display and (is_next or not conversation.region):
+            scroll_page(inspector, direction)
+        else:
+            conversation.scroll_from_prompt(by, direction)
 
     @on(TextArea.Changed, "#prompt")
     def _typed(self) -> None:
         self._typed_at = monotonic()
         self.completion.show_for(self.prompt.text, self.prompt.before_cursor)
+        if self._typed_at - self._drawn_at >= TYPING_SECONDS:
+            self.call_after_refresh(self._draw)  # right behind a key: the next one comes later
 
     async def _completing(self, key: str) -> None:
         self._typed()  # keys may overtake what TextArea tells

@@ -382,12 +382,9 @@ def why_texts_differ(comparison: Comparison) -> str:
     if comparison.cancelled:
         return "Stopped early, so the texts are not compared."
     assert where is not None
-    part, difference = f"The texts part at token {where.index + 1}", comparison.width_difference
     if comparison.rule not in SEED_DECIDES:
-        return (
-            f"{part}, as two draws from one distribution do. "
-            "At temperature 0, or with the rule coupled, a seed gives one text."
-        )
+        return "Both texts are two draws from one distribution. At temperature 0 they can be compared."
+    part, difference = f"The texts part at token {where.index + 1}", comparison.width_difference
     if where.top_two_gap is None or difference is None:
         return (
             f"{part}; with the rule {comparison.rule} only a near-tie explains that: see `localspec verify`."
@@ -414,7 +411,8 @@ def about_speed(comparison: Comparison) -> str:
     measured = "" if runs == 1 else f"medians of {runs} runs each; "
     seconds = comparison.plain.decode_seconds, comparison.speculative.decode_seconds
     how = f"{measured}{total:.2f} times with the reading of the prompt"
-    return headline(comparison.speedup, comparison.identical, seconds, drafted.accepted, drafted.drafted, how)
+    kept, sampled = (drafted.accepted, drafted.drafted), comparison.rule not in SEED_DECIDES
+    return headline(comparison.speedup, comparison.identical, seconds, *kept, how, sampled=sampled)
 
 
 def about_segments(comparison: Comparison) -> str:

@@ -158,7 +158,14 @@ def _grown(lane: Lane, cycle: Cycle, session: "Session", pace: Pace | None) -> L
 
 
 def headline(
-    speedup: float, identical: bool, seconds: tuple[float, float], kept: int, drafted: int, how: str = ""
+    speedup: float,
+    identical: bool,
+    seconds: tuple[float, float],
+    kept: int,
+    drafted: int,
+    how: str = "",
+    *,
+    sampled: bool = False,
 ) -> str:
     """How much faster drafting was and whether the text is the same, by the seconds of plain decoding and drafting."""
     if not speedup:
@@ -170,7 +177,7 @@ def headline(
         said = "As fast as plain decoding"
     elif speedup < 1:
         said = f"Slower, {said}"
-    same = "the same text" if identical else "but the texts differ"
+    same = "the same text" if identical else "each text sampled" if sampled else "but the texts differ"
     took = f"{seconds[1]:.1f} s instead of {seconds[0]:.1f} s"
     return f"{said}, {same}: {took}, {kept} of {drafted} guesses kept{how and f' ({how})'}."
 
@@ -197,9 +204,9 @@ def picture(lanes: Mapping[str, Lane], prompt: str, about: str, headline: str = 
 
 
 def clock(lane: Lane) -> str:
-    """Seconds, tokens and passes of a side, with a tick when it is done."""
-    done = " ✓" if lane.is_done else ""
-    return f"{lane.seconds:.{1 if lane.seconds >= 1 else 2}f} s · {lane.tokens:,} tokens · {lane.cycles:,} passes{done}"
+    """Seconds, with a tick when the side is done, tokens and passes."""
+    seconds = f"{lane.seconds:.{1 if lane.seconds >= 1 else 2}f} s{' ✓' * lane.is_done}"
+    return f"{seconds} · {lane.tokens:,} tokens · {lane.cycles:,} passes"
 
 
 def svg(lanes: Mapping[str, Lane], prompt: str, about: str, headline: str) -> str:

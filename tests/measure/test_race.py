@@ -41,6 +41,7 @@ def test_the_headline_says_the_gain_first_then_the_text(speedup, said):
     assert headline(speedup, True, (2.0, 1.0), 3, 4).startswith(said)
     assert "drafted" in headline(2.0, True, (2.0, 1.0), 0, 0)
     assert "the texts differ" in headline(2.0, False, (2.0, 1.0), 3, 4)
+    assert "differ" not in headline(2.0, False, (2.0, 1.0), 3, 4, sampled=True)
 
 
 def test_no_text_of_a_model_steers_the_terminal_that_shows_the_race():

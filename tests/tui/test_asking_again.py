@@ -8,6 +8,7 @@ import threading
 import pytest
 import scripted_engine
 from driving import asked, cannot_start, footer, messages, running, source
+from localspec.tui.widgets.lines import Line
 from scripted_engine import Gate
 
 from localspec.chat import conversations
@@ -121,6 +122,24 @@ async def test_retry_replaces_the_last_reply(tmp_path):
         await chat.until(lambda: len(chat.state.conversation.messages) == 2)
         assert [m.content for m in chat.saved[0].messages] == ["exact yes", "yes"]
         assert len(chat.replies) == 1
+
+
+async def test_meter_and_context_are_those_of_the_version_that_is_shown(tmp_path):
+    async with running(tmp_path) as chat:
+        meter = chat.screen.query_one("#meter", Line)
+        await chat.ask("tokens 30")
+        first = str(meter.content)
+        await chat.type("/seed 9")
+        await chat.pilot.press("ctrl+r")
+        await chat.until(lambda: len(asked(chat)) == 2 and not chat.state.engine.busy)
+        await chat.until(lambda: "‹2/2›" in footer(chat.replies[0]))
+        assert str(meter.content) != first
+        await chat.pilot.press("f5")
+        await chat.until(lambda: "‹1/2›" in footer(chat.replies[0]))
+        await chat.until(lambda: str(meter.content) == first)
+        assert chat.screen.prompt.border_subtitle == "context 70 / 8,192"
+    async with running(tmp_path, resumed=chat.saved[0]) as chat:
+        assert chat.screen.prompt.border_subtitle == "context 8,192"
 
 
 @pytest.mark.parametrize("end", ["escape", "failure", "death", "nothing", "no engine", "quit"])

@@ -1,6 +1,7 @@
 """Changing what was said: any message, branches, titles, presets, replies that are continued or begun."""
 
 import json
+from dataclasses import replace
 
 from driving import asked, messages, open_conversations, running, source
 from localspec.tui.dialogs import ConversationsDialog, TitleDialog
@@ -60,10 +61,22 @@ async def test_a_reply_that_was_cut_goes_on_as_a_version_of_it(tmp_path):
 async def test_a_continued_reply_that_says_nothing_more_is_as_it_was(tmp_path):
     async with running(tmp_path) as chat:
         await chat.ask("exact all")
+        kept = chat.state.conversation.messages
+        kept[-1] = replace(kept[-1], outcome="length")
         await chat.type("/continue")
         await chat.until(lambda: len(asked(chat)) == 2 and not chat.state.engine.busy)
         await chat.until(lambda: messages(chat) == ["exact all", "all"])
         assert chat.saved[0].messages[1].versions == ()
+
+
+async def test_a_finished_reply_is_not_continued(tmp_path):
+    async with running(tmp_path) as chat:
+        await chat.ask("exact all")
+        await chat.type("/continue")
+        await chat.until(
+            lambda: chat.remarks == ["The reply is finished; /continue resumes one that was cut."]
+        )
+        assert len(asked(chat)) == 1
 
 
 async def test_the_next_reply_begins_as_the_person_says(tmp_path):
@@ -116,7 +129,7 @@ async def test_a_damaged_file_of_presets_is_told_and_kept(tmp_path):
     (tmp_path / "presets.json").write_text(damaged)
     async with running(tmp_path) as chat:
         await chat.type("/preset review")
-        await chat.until(lambda: "presets.json cannot be read" in chat.notices[-1])
+        await chat.until(lambda: chat.remarks and "presets.json cannot be read" in chat.remarks[-1])
         assert (tmp_path / "presets.json").read_text() == damaged
         await chat.type("/preset new x")
         await chat.until(lambda: "it is kept as presets.json.damaged" in chat.notices[-1])

@@ -1,11 +1,12 @@
 """What commands set and show: sampling, drafting, comparison, inspector."""
 
 import pytest
-from driving import asked, detail, running
-from localspec.tui.dialogs import HelpDialog
+from driving import asked, running
+from localspec.tui.dialogs import HelpDialog, RaceDialog
 from localspec.tui.widgets.lines import Inspector
 from localspec.tui.widgets.prompt import Completion
 from scripted_engine import Gate
+from textual.widgets import Static
 
 
 async def test_settings_reach_the_engine(tmp_path):
@@ -78,14 +79,26 @@ async def test_a_race_shows_both_sides_then_its_headline_and_the_first_differenc
         lines = chat.drawn.splitlines()
         (headline,) = (n for n, line in enumerate(lines) if "2.0 times as fast" in line)
         assert any("plain decoding " in line and "with drafting" in line for line in lines[headline:])
-        assert "Token 58: ' weights' with drafting" in detail(chat)
-        assert "0.031" in detail(chat)
+        verdict = str(chat.app.screen.query_one(".verdict", Static).content)
+        assert "Token 58: ' weights' with drafting" in verdict
+        assert "0.031" in verdict
         assert chat.state.engine.plain_speed
         assert chat.engine.handler.asked[-1].options["temperature"] == 0
         await chat.pilot.press("escape")
         await chat.type("/compare 0.5")
         await chat.until(lambda: chat.engine.handler.asked[-1].options["temperature"] == 0.5)
         assert len(chat.saved[0].messages) == 2
+
+
+async def test_a_race_on_a_small_terminal_shows_lines_of_both_texts(tmp_path):
+    async with running(tmp_path, size=(40, 12)) as chat:
+        await chat.ask("exact " + "yes, this is a line of it\n" * 20)
+        await chat.pilot.press("f9")
+        await chat.until(lambda: "2.0 times as fast" in chat.drawn and chat.drawn.count("✓") == 2)
+        await chat.pilot.press("home")
+        await chat.settled()
+        assert sum(line.count("yes, this is a") == 2 for line in chat.drawn.splitlines()) >= 2, chat.drawn
+        assert RaceDialog.KEYS in chat.drawn
 
 
 async def test_a_race_that_is_left_stops(tmp_path):
@@ -131,8 +144,13 @@ async def test_a_reply_and_a_race_are_shared_as_pictures_that_name_models_machin
         monkeypatch.chdir(tmp_path)
         await chat.pilot.press("f9")
         await chat.until(lambda: chat.drawn.count("✓") == 2)
-        await chat.pilot.press("s")
-        await chat.until(lambda: list(tmp_path.glob("2*.svg")))
+        for pictures in (1, 2):
+            await chat.pilot.press("s")
+            await chat.until(
+                lambda pictures=pictures: len(list(tmp_path.glob("exact-some-*.svg"))) == pictures
+            )
+            await chat.until(lambda: "Drawn into" in chat.drawn)
+        assert isinstance(chat.app.screen, RaceDialog)
 
 
 async def test_the_inspector_shows_positions_lengths_cycles_and_the_last_proposal(tmp_path):

@@ -48,9 +48,19 @@ async def test_the_palette_runs_a_command(tmp_path):
 
 
 def test_the_help_page_has_every_command_and_where_files_live(tmp_path):
-    text = help_page(tmp_path).plain
+    text = help_page(str(tmp_path), 200).plain
     assert all(f"/{command.usage}" in text and command.help in text for command in COMMANDS)
     assert str(tmp_path) in text
+
+
+@pytest.mark.parametrize(("width", "indent"), [(74, 35), (36, 4)])
+def test_the_texts_of_the_help_page_stand_in_their_column(tmp_path, width, indent):
+    page = help_page(str(tmp_path), width).plain
+    for line in page.partition("\ntokens in")[0].splitlines():
+        assert len(line.rstrip()) <= width
+        assert len(line) - len(line.lstrip()) in (0, 2, indent), line
+    words = " ".join(page.split())
+    assert all(command.help in words for command in COMMANDS)
 
 
 def test_names_and_keys_are_unique_and_not_taken_by_the_text_area():

@@ -4,7 +4,7 @@ import pytest
 from driving import footer, resumed_with, running
 from localspec.tui.commands import table
 from localspec.tui.screen import ChatScreen
-from localspec.tui.widgets.lines import Line
+from localspec.tui.widgets.lines import Inspector, Line
 from scripted_engine import Gate
 
 from localspec.chat.conversations import Journal, StoredMessage
@@ -55,6 +55,37 @@ async def test_ctrl_c_stops_and_then_tells_how_to_leave(tmp_path):
         assert "^q leaves" in chat.remarks[0]
 
 
+async def test_ctrl_c_clears_what_is_typed_as_in_a_shell_and_undo_brings_it_back(tmp_path):
+    async with running(tmp_path) as chat:
+        await chat.pilot.press("a", "b", "ctrl+c")
+        await chat.until(
+            lambda: chat.screen.prompt.text == "" and chat.remarks == ["^z brings the text back."]
+        )
+        await chat.pilot.press("ctrl+z")
+        assert chat.screen.prompt.text == "ab"
+        await chat.pilot.press("ctrl+c", "ctrl+c")
+        assert "^q leaves" in chat.remarks[-1]
+        await chat.ask("exact one")
+        await chat.pilot.press("x", "f8", "ctrl+c")
+        await chat.until(lambda: chat.screen.editing is None and chat.screen.prompt.text == "x")
+
+
+@pytest.mark.parametrize("size", [(100, 30), (40, 12)])
+async def test_page_keys_scroll_the_inspector_and_escape_closes_it(tmp_path, size):
+    async with running(tmp_path, size=size) as chat:
+        await chat.ask("exact " + LONG)
+        await chat.pilot.press("f3")
+        inspector, transcript = chat.screen.query_one(Inspector), chat.screen.transcript
+        await chat.until(lambda: inspector.max_scroll_y)
+        await press_until(chat, "pagedown", lambda: inspector.scroll_y == inspector.max_scroll_y)
+        assert transcript.scroll_y == transcript.max_scroll_y
+        await press_until(chat, "pageup", lambda: inspector.scroll_y == 0)
+        if size[0] == 100:
+            await press_until(chat, "pageup", lambda: transcript.scroll_y < transcript.max_scroll_y)
+        await chat.pilot.press("escape")
+        await chat.until(lambda: not inspector.display and not chat.state.preferences.inspector)
+
+
 async def test_ctrl_d_deletes_and_leaves_only_from_an_empty_prompt(tmp_path):
     async with running(tmp_path) as chat:
         await chat.pilot.press("a", "b", "home", "ctrl+d", "end", "ctrl+d")
@@ -78,7 +109,14 @@ async def test_up_and_down_stay_in_a_wrapped_paragraph(tmp_path):
 
 @pytest.mark.parametrize(
     ("word", "name"),
-    [("exit", "quit"), ("bye", "quit"), ("clear", "new"), ("model", "pair"), ("save", "export")],
+    [
+        ("exit", "quit"),
+        ("bye", "quit"),
+        ("clear", "new"),
+        ("model", "pair"),
+        ("save", "export"),
+        ("resume", "load"),
+    ],
 )
 def test_words_of_other_programs_are_known(word, name):
     assert table.find(word).name == name

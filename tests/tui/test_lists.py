@@ -41,13 +41,13 @@ async def test_paragraphs_hang_behind_bullets_and_numbers(tmp_path):
 
 
 async def test_a_list_that_grows_wraps_only_what_is_new(tmp_path, monkeypatch):
-    wrapped, lines = [], markdown._lines
+    wrapped, lines = [], markdown.hanging_lines
 
     def counted(before, text, width):
         wrapped.append(text.plain)
         return lines(before, text, width)
 
-    monkeypatch.setattr(markdown, "_lines", counted)
+    monkeypatch.setattr(markdown, "hanging_lines", counted)
     async with running(tmp_path) as chat:
         document = ReplyMarkdown()
         await chat.screen.transcript.add(document)
@@ -91,6 +91,12 @@ async def test_a_reply_waits_to_be_drawn_while_the_person_types(tmp_path, monkey
         await chat.pilot.press("x")
         gate.hold_after = 6
         await chat.until(lambda: reply.tally.cycles == 6)
-        assert reply.fresh
+        for key in "yz":  # 0.3 and 0.6 s after the last drawing
+            assert reply.fresh
+            now += 0.3
+            await chat.pilot.press(key)
+        await chat.until(lambda: not reply.fresh)
+        gate.hold_after = 9
+        await chat.until(lambda: reply.tally.cycles == 9)
         now += 1.0
         await chat.until(lambda: not reply.fresh)

@@ -6,7 +6,8 @@ from localspec.tui.dialogs import PairsDialog
 from localspec.tui.screen import ChatScreen
 from localspec.tui.widgets.lines import Line
 from scripted_engine import Gate
-from textual.widgets import DataTable
+from textual.events import Key
+from textual.widgets import DataTable, Input
 
 from localspec.engine.messages import LoadPair
 from localspec.errors import DownloadFailed
@@ -46,6 +47,15 @@ async def test_keys_and_columns_of_the_picker_are_in_view_whatever_row_is_chosen
             assert PairsDialog.KEYS in chat.drawn
             assert "memory" in chat.drawn
         await chat.until(lambda: "qwen3-8b-eagle3" in chat.drawn)
+
+
+async def test_the_filter_takes_every_key_however_fast_they_come(tmp_path):
+    async with running(tmp_path) as chat:
+        await open_pairs(chat)
+        for key in ("slash", *"3/8b"):
+            chat.app.post_message(Key(key, "/" if key == "slash" else key))
+        await chat.until(lambda: chat.app.screen.query_one(Input).value == "3/8b")
+        assert chat.state.downloads.progress is None
 
 
 async def test_enter_loads_a_pair_that_is_here(tmp_path):

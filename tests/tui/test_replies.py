@@ -1,12 +1,14 @@
 """A question and its reply: shown, saved, stopped, and what goes along to the engine."""
 
 from driving import asked, footer, running, source
-from localspec.tui.widgets.reply import LiveTail
+from localspec.tui.widgets.reply import STRONG_STYLES, LiveTail
 from scripted_engine import ESSAY, THOUGHT, Gate
 from textual.widgets import Static
 from textual.widgets._markdown import MarkdownBlock
 
-STYLES = {"on $success-muted", "underline $text-warning", "bold $text-accent"}
+from localspec.events import Origin
+
+STYLES = {STRONG_STYLES[origin] for origin in (Origin.ACCEPTED, Origin.FIX, Origin.BONUS)}
 
 
 async def test_a_reply_is_shown_saved_and_counted(tmp_path):

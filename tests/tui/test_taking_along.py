@@ -80,6 +80,17 @@ async def test_a_file_that_cannot_go_along_is_told_and_the_message_stays(files, 
         assert not asked(chat)
 
 
+async def test_a_word_behind_an_at_that_names_no_file_is_asked_about_once(tmp_path):
+    async with running(tmp_path) as chat:
+        await chat.type("exact @nofile")
+        await chat.until(lambda: chat.remarks == ["there is no file nofile; Enter again sends it as text."])
+        assert chat.screen.prompt.text == "exact @nofile"
+        await chat.pilot.press("enter")
+        await chat.until(lambda: asked(chat))
+        await chat.ask("exact a decorator:\n@cache\ndef x(): ...")
+        assert len(chat.remarks) == 1
+
+
 async def test_the_system_gets_a_copy_too(tmp_path, monkeypatch):
     taken = []
     monkeypatch.setattr(clipboard, "copy", lambda text: not taken.append(text))

@@ -9,7 +9,7 @@ from typing import Literal
 from localspec import events
 from localspec.chat.conversations import StoredMessage
 from localspec.engine import messages
-from localspec.errors import EngineDied, LocalspecError, NotOnDisk
+from localspec.errors import BadSetting, EngineDied, LocalspecError, NotOnDisk
 from localspec.events import Reply
 from localspec.files import expanded
 from localspec.models.registry import DEMO
@@ -74,6 +74,8 @@ class Chat:
             await command(self, argument)
         except Refusal as refusal:
             self.notify(str(refusal), severity="warning")
+        except BadSetting as error:
+            self.notify(f"{error}; {error.hint}.", severity="warning")
         except LocalspecError as error:
             await self.notice(str(error), error.hint, "error")
             self.refresh_state()
@@ -124,7 +126,7 @@ class Chat:
         self.end_editing()
         self.state.conversation.journal.close()
         self.state.conversation = conversation
-        self.state.engine.last_reply = None
+        self.state.engine.last_reply = self.state.engine.compared = None
         await self.show_conversation()
         await self.continue_with_pair()
         self.refresh_state()

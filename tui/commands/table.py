@@ -6,11 +6,11 @@ import re
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, Final
 
 from localspec.chat import conversations
-from localspec.errors import BadSetting
 from localspec.options import REPLY
 
 from ..state.conversation import OpenConversation, export_markdown, version_before, write_new
@@ -53,6 +53,8 @@ async def go_on(chat: Chat, _argument: str) -> None:
     reply = chat.state.conversation.reply
     if reply is None or not reply.content.strip():
         raise Refusal("There is no reply to continue.")
+    if reply.outcome == "stop":
+        raise Refusal("The reply is finished; /continue resumes one that was cut.")
     chat.end_editing()
     await chat.ask_again(beginning=reply.content)
 
@@ -85,19 +87,18 @@ async def share(chat: Chat, argument: str) -> None:
     """Write the last race or reply as a picture that names models, machine and program."""
     engine, conversation = chat.state.engine, chat.state.conversation
     reply, question, ready = engine.last_reply, conversation.last_question, engine.ready
-    if reply is None or question is None or ready is None or engine.busy:
+    if (reply or engine.compared) is None or question is None or ready is None or engine.busy:
         raise Refusal("There is no reply of this session to share yet.")
     from localspec.measure.race import Race, svg  # draws by a module that loads slowly
 
-    lanes, headline = {"reply": reply.lane}, status.gain(engine, reply)[0]
-    if engine.compared is not None and len(engine.sides) == 2:
+    if engine.compared is not None:
         lanes, headline = Race(*(side.lane for side in engine.sides)).lanes, engine.compared.verdict
+    elif reply is not None:
+        lanes, headline = {"reply": reply.lane}, status.gain(engine, reply)[0]
     about = f"{ready.target} with {ready.draft or 'lookup'}; {ready.machine}"
     prompt = conversation.messages[question].content
-    try:
-        path = write_new(argument or f"{conversation.saved.name}.svg", svg(lanes, prompt, about, headline))
-    except BadSetting as error:
-        raise Refusal(f"{error}; {error.hint}.") from None
+    drawn = svg(lanes, prompt, about, headline)
+    path = write_new(argument or free_name(conversation.saved, ".svg"), drawn)
     chat.notify(f"Drawn into {path}.")
 
 
@@ -117,17 +118,15 @@ async def export(chat: Chat, argument: str) -> None:
     conversation = chat.state.conversation.saved
     if not conversation.messages:
         raise Refusal("There is nothing to export yet.")
-    try:
-        path = export_markdown(conversation, argument or file_name(conversation))
-    except BadSetting as error:
-        raise Refusal(f"{error}; {error.hint}.") from None
+    path = export_markdown(conversation, argument or free_name(conversation, ".md"))
     chat.notify(f"Exported to {path}.")
 
 
-def file_name(conversation: conversations.Conversation) -> str:
-    """A file called like the conversation; with its id where another has the name."""
+def free_name(conversation: conversations.Conversation, ending: str) -> str:
+    """A file called like the conversation; with a number where others have the name."""
     title = re.sub(r"\W+", "-", conversation.title.lower()).strip("-") or conversation.name
-    return f"{title}.md" if not Path(f"{title}.md").exists() else f"{title}-{conversation.name}.md"
+    names = chain([f"{title}{ending}"], (f"{title}-{number}{ending}" for number in count(2)))
+    return next(name for name in names if not Path(name).exists())
 
 
 async def rename(chat: Chat, argument: str) -> None:
@@ -248,7 +247,9 @@ async def tokens(chat: Chat, argument: str) -> None:
     styles = list(TokenStyle)
     if argument and argument not in styles:
         raise Refusal(f"/tokens takes {', '.join(styles)}.")
-    if not argument and not chat.state.engine.busy and await chat.toggle_origins():
+    if not argument and not chat.state.engine.busy and chat.state.conversation.reply is not None:
+        if not await chat.toggle_origins():
+            raise Refusal("Who wrote these words is not known any more; /tokens sets later replies.")
         return
     following = styles[(styles.index(chat.state.token_style) + 1) % len(styles)]
     chosen = TokenStyle(argument) if argument else following
@@ -326,7 +327,7 @@ COMMANDS: Final = (
     _sampling("seed", "Fix the seed, or make it random again", "[N|random]", "seed", "random"),
     _sampling("max-tokens", "Limit the length of replies", "[N|off]", "max_tokens", "off"),
     Command("load", "conversations", "Open an earlier conversation",
-            load, "ctrl+s", "[name]", "chats", idle=True),
+            load, "ctrl+s", "[name]", "chats", idle=True, aliases=("resume",)),
     Command("rename", "conversations", "Give the conversation a title", rename, argument="[title]"),
     Command("branch", "conversations", "Go on in a copy of it, or of its first N messages",
             branch, argument="[N]", idle=True),

@@ -43,10 +43,8 @@ class ReplyState:
     beginning: str = ""  # the given beginning of the reply
     started: Started | None = None
     prefill: Prefill | None = None
-    answer: list[str] = field(default_factory=list)
-    reasoning: list[str] = field(default_factory=list)
-    fresh: list[Piece] = field(default_factory=list)  # not shown yet
     pieces: list[Piece] = field(default_factory=list)
+    shown: int = 0  # of them, on the screen
     times: list[float] = field(default_factory=list)  # seconds of decoding until each of them
     tally: Tally = field(default_factory=Tally)
     timeline: deque[Cycle] = field(default_factory=lambda: deque(maxlen=TIMELINE))
@@ -61,10 +59,8 @@ class ReplyState:
     def absorb(self, event: Event | ProposalText) -> None:
         match event:
             case Piece():
-                self.fresh.append(event)
                 self.pieces.append(event)
                 self.times.append(self.lane_seconds)
-                (self.reasoning if event.kind is Kind.REASONING else self.answer).append(event.text)
             case Cycle():
                 self.tally.add(event)
                 self.timeline.append(event)
@@ -88,8 +84,13 @@ class ReplyState:
         counts = self.tally.emitted, self.tally.cycles, self.tally.drafted
         return Lane(written, tuple(self.times), self.lane_seconds, *counts, is_done=self.final is not None)
 
+    @property
+    def fresh(self) -> list[Piece]:
+        """What is not shown yet."""
+        return self.pieces[self.shown :]
+
     def take_fresh(self) -> list[Piece]:
-        fresh, self.fresh = self.fresh, []
+        fresh, self.shown = self.fresh, len(self.pieces)
         return fresh
 
     @property
@@ -132,19 +133,32 @@ class ReplyState:
     def context_tokens(self) -> int:
         return (self.started.prompt_tokens if self.started else 0) + self.tally.emitted
 
+    def is_in(self, message: StoredMessage) -> bool:
+        """Whether it became that message of a conversation."""
+        told = message.numbers
+        return told is not None and (told.tokens, told.seconds) == (
+            self.stats.emitted,
+            self.stats.decode_seconds,
+        )
+
     def message(self, outcome: str, reply: Reply | None = None) -> StoredMessage:
         """The reply as the conversation keeps it; without a Reply (the engine died) as far as it got."""
         stats = reply.stats if reply else self.stats
+        answer, thoughts = (
+            [piece.text for piece in self.pieces if piece.kind is kind]
+            for kind in (Kind.ANSWER, Kind.REASONING)
+        )
         return StoredMessage(
             role="assistant",
-            content=self.beginning + reply.text if reply else "".join(self.answer),
-            reasoning=reply.reasoning if reply else "".join(self.reasoning),
-            reasoning_tokens=len(self.reasoning),
+            content=self.beginning + reply.text if reply else "".join(answer),
+            reasoning=reply.reasoning if reply else "".join(thoughts),
+            reasoning_tokens=len(thoughts),
             outcome=outcome,
             numbers=Numbers.of(stats) if stats.emitted else None,
         )
 
 
+VERSIONS: Final = 9  # of a reply whose figures can be shown again
 ENOUGH_TOKENS: Final = 16  # fewer say little about speed
 
 
@@ -164,7 +178,8 @@ class EngineState:
     )  # of the comparison that runs or was last: plain, drafting
     compared: messages.Compared | None = None  # the outcome of it
     reply: ReplyState | None = None  # the reply that runs
-    last_reply: ReplyState | None = None  # it, or the one before
+    last_reply: ReplyState | None = None  # of the conversation: it, or the one before
+    recent: deque[ReplyState] = field(default_factory=lambda: deque(maxlen=VERSIONS))
     pair_name: str = ""  # of the pair that is loaded, is being loaded, or was last
     wanted: str = ""  # a pair that was asked for and is not here
     best_speed: float = 0.0
@@ -201,11 +216,14 @@ class EngineState:
         """Begin a reply, or continue its beginning; a pair that still loads answers afterwards. Raises EngineDied."""
         if beginning:
             turns = (*turns, {"role": "assistant", "content": beginning})
-        self.client.send(messages.Answer(self._begin(beginning), turns, self.options_for(turns), cycles=True))
+        self.last_reply = self._begin(beginning)
+        self.recent.append(self.last_reply)
+        options = self.options_for(turns)
+        self.client.send(messages.Answer(self.last_reply.serial, turns, options, cycles=True))
 
     def compare(self, turns: messages.Messages, temperature: float = 0.0) -> None:
         """Begin the same reply twice. Raises EngineDied."""
-        serial = self._begin()
+        serial = self._begin().serial
         self.comparing = True
         options = {**self.options_for(turns), "temperature": temperature}
         self.client.send(messages.CompareReplies(serial, turns, options))
@@ -240,7 +258,7 @@ class EngineState:
         if self.reply is None:
             return
         if self.comparing and isinstance(event, Started):
-            self.reply = self.last_reply = ReplyState(self.reply.serial)
+            self.reply = ReplyState(self.reply.serial)
             self.sides.append(self.reply)
         if isinstance(event, Finished):
             self.reply.final = event.reply.stats
@@ -259,14 +277,18 @@ class EngineState:
         if not reply.tally.drafted:
             self.plain_speed = speed
 
-    def _begin(self, beginning: str = "") -> int:
-        """Expect a reply; its serial."""
+    def show(self, message: StoredMessage | None) -> None:
+        """The last reply of the conversation is this message from now on."""
+        self.last_reply = next((reply for reply in self.recent if message and reply.is_in(message)), None)
+
+    def _begin(self, beginning: str = "") -> ReplyState:
+        """Expect a reply."""
         if not self.client.alive:
             self.reload()
         self._serial += 1
         self.sides, self.compared = [], None
-        self.reply = self.last_reply = ReplyState(self._serial, beginning)
-        return self._serial
+        self.reply = ReplyState(self._serial, beginning)
+        return self.reply
 
 
 @dataclass(frozen=True, slots=True)

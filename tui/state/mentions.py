@@ -17,9 +17,12 @@ _A_FILE: Final = re.compile(  # other words with dots are code, for example @app
 )
 
 
-def with_mentioned(text: str) -> str:
-    """The message and the files that it mentions. Raises BadSetting for a file that is missing or no text."""
-    return with_files(text, dict.fromkeys(_files(text)))
+def with_mentioned(text: str, words: bool = True) -> str:
+    """The message and the files that it mentions. Raises BadSetting for a file that is missing or no text.
+
+    A word behind @ that looks like no file may be text. Without `words` it may in several lines only, as in code.
+    """
+    return with_files(text, dict.fromkeys(_files(text, words or "\n" in text)))
 
 
 def typed_mention(before_cursor: str) -> str | None:
@@ -48,7 +51,7 @@ def _mention(path: str) -> str:
     return f'@"{path}' + ("" if path.endswith("/") else '"')
 
 
-def _files(text: str) -> Iterator[Path]:
+def _files(text: str, words: bool) -> Iterator[Path]:
     for match in _MENTION.finditer(text):
         plain = match["plain"] or ""
         for word in [match["quoted"]] if match["quoted"] else [plain, plain.rstrip(_AFTER_A_WORD)]:
@@ -60,5 +63,7 @@ def _files(text: str) -> Iterator[Path]:
             except (OSError, ValueError, BadSetting):
                 continue
         else:
-            if _A_FILE.fullmatch(word):
-                raise BadSetting(f"there is no file {word}", hint="correct the path, or leave out the @")
+            is_file = _A_FILE.fullmatch(word)
+            if is_file or not words:
+                hint = "correct the path, or leave out the @" if is_file else "Enter again sends it as text"
+                raise BadSetting(f"there is no file {word}", hint=hint)

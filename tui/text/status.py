@@ -83,7 +83,7 @@ def _engine_status(engine: EngineState) -> str:
         return f"comparing: {what}" if engine.comparing else what
     if engine.ready is None:
         return "no pair is loaded · ^o chooses one" if engine.client.alive else "the engine is not running"
-    return "" if engine.last_reply else f"ready in {engine.ready.seconds:.1f} s"
+    return "" if engine.recent else f"ready in {engine.ready.seconds:.1f} s"
 
 
 def gain(engine: EngineState, reply: ReplyState) -> tuple[str, bool]:

@@ -83,7 +83,7 @@ def _key(command: Command) -> Content:
 
 def meter_line(engine: EngineState, width: int) -> Content:
     """The meter as one line of at most `width` cells, the gain first; what matters least is left out."""
-    reply = engine.last_reply
+    reply = engine.reply or engine.last_reply
     if reply is None or not reply.stats.tokens_per_second:
         return Content("")
     stats, (words, is_good) = reply.stats, gain(engine, reply)
@@ -161,6 +161,7 @@ class Inspector(VerticalScroll):
 
 
 def inspector_lines(reply: ReplyState | None) -> Iterator[Content]:
+    yield Content("esc closes, page down scrolls").stylize("dim")
     if reply is None or not reply.timeline:
         yield Content("Nothing was decoded yet.").stylize("dim")
         return

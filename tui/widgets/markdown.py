@@ -14,7 +14,7 @@ from textual.geometry import Region, Size
 from textual.strip import Strip
 from textual.widget import Widget
 from textual.widgets import Markdown
-from textual.widgets.markdown import MarkdownBlock
+from textual.widgets.markdown import MarkdownBlock, MarkdownFence
 
 
 class PlainContainer(Widget):
@@ -65,10 +65,20 @@ class HangingList(MarkdownBlock):
             self._wrapped.clear()
         if len(self._wrapped) < len(self._items):
             self._width = width
-            self._wrapped += [list(_lines(*item, width)) for item in self._items[len(self._wrapped) :]]
+            self._wrapped += [list(hanging_lines(*item, width)) for item in self._items[len(self._wrapped) :]]
             self._content = Content("\n").join(line for lines in self._wrapped for line in lines)
             self.update(self._content, layout=False)
         return sum(map(len, self._wrapped))
+
+
+class Code(MarkdownFence):
+    """Code in the colours of its syntax, until others are given to it."""
+
+    def notify_style_update(self) -> None:
+        if self._content and self._content is not self._highlighted_code:
+            MarkdownBlock.notify_style_update(self)  # keeps the others, also with another theme
+        else:
+            super().notify_style_update()
 
 
 class ReplyMarkdown(Markdown, PlainContainer):
@@ -84,8 +94,14 @@ class ReplyMarkdown(Markdown, PlainContainer):
             for leaf in block.walk_children(MarkdownBlock, with_self=True):
                 if isinstance(leaf, HangingList):
                     leaf.change(change)
+                elif isinstance(leaf, Code):  # the colours of its syntax would be taken for those of origins
+                    leaf.set_content(change(Content(leaf.code.rstrip("\n"))))
                 elif leaf._content:
                     leaf.set_content(change(leaf._content))
+
+    def get_block_class(self, block_name: str) -> type[MarkdownBlock]:
+        found = super().get_block_class(block_name)
+        return Code if found is MarkdownFence else found
 
     def unhandled_token(self, token: Token) -> MarkdownBlock | None:
         return HangingList(self, token) if token.type == _HANGING_LIST else None
@@ -148,7 +164,7 @@ def _is_same(items: tuple[Item, Item]) -> bool:
     return all(old.is_same(new) for old, new in zip(*items, strict=True))
 
 
-def _lines(before: Content, text: Content, width: int) -> Iterator[Content]:
+def hanging_lines(before: Content, text: Content, width: int) -> Iterator[Content]:
     for line in text.wrap(max(1, width - before.cell_length)):
         yield before + line
         before = Content(" " * before.cell_length)

@@ -24,26 +24,30 @@ from ..text import status
 from ..text.markdown import FinishedBlock, GrowingMarkdown, begins_part, is_list_cut, parts_of, places
 from .markdown import PlainContainer, ReplyMarkdown
 
-_STYLES: Final[dict[str, str]] = {
+_SUBTLE_STYLES: Final[dict[str, str]] = {
     Origin.FIX: "underline $text-warning",
     Origin.BONUS: "bold $text-accent",
     Origin.FORCED: "reverse",
 }
-_STRONG_ACCEPTED: Final = "on $success-muted"
-STRONG_STYLES: Final = _STYLES | {Origin.ACCEPTED: _STRONG_ACCEPTED}
+STRONG_STYLES: Final[dict[str, str]] = {  # the app gives each theme these colours
+    Origin.ACCEPTED: "$origin-text on $origin-kept",
+    Origin.FIX: "underline $origin-text on $origin-corrected",
+    Origin.BONUS: "bold $origin-text on $origin-bonus",
+    Origin.FORCED: "reverse",
+}
 _COPIED: Final = "italic"
 _REJECTED: Final = "dim strike"
 COPYING: Final = frozenset({Source.LOOKUP, Source.PREDICTION})  # they draft from text that is there
 CURSOR: Final = "▌"
 
-LEGEND: Final = Content.assemble(
-    (" guessed and kept ", _STRONG_ACCEPTED),
-    "  ",
-    ("copied", _COPIED),
-    "  ",
-    ("corrected", _STYLES[Origin.FIX]),
-    "  ",
-    ("bonus", _STYLES[Origin.BONUS]),
+LEGEND: Final = Content(" ").join(
+    Content.styled(f" {words} ", look)
+    for words, look in (
+        ("guessed and kept", STRONG_STYLES[Origin.ACCEPTED]),
+        ("copied", f"{_COPIED} {STRONG_STYLES[Origin.ACCEPTED]}"),
+        ("corrected", STRONG_STYLES[Origin.FIX]),
+        ("bonus", STRONG_STYLES[Origin.BONUS]),
+    )
 )
 
 
@@ -93,10 +97,9 @@ def style_of(piece: Piece, style: TokenStyle) -> str:
     """The Textual style of a token; "" for the common case, an accepted token of a draft model or a head."""
     if style is TokenStyle.OFF:
         return ""
-    looks = [_STYLES.get(piece.origin, "")]
-    if piece.origin is Origin.ACCEPTED:
-        looks += [_STRONG_ACCEPTED] * (style is TokenStyle.STRONG) + [_COPIED] * (piece.source in COPYING)
-    return " ".join(filter(None, looks))
+    look = (STRONG_STYLES if style is TokenStyle.STRONG else _SUBTLE_STYLES).get(piece.origin, "")
+    is_copied = piece.origin is Origin.ACCEPTED and piece.source in COPYING
+    return f"{look} {_COPIED}".lstrip() if is_copied else look
 
 
 class ReasoningView(Vertical):

@@ -133,7 +133,7 @@ class Transcript(VerticalScroll, PlainContainer):
     def scroll_from_prompt(self, by: Literal["page", "message"], direction: Literal[-1, 1]) -> None:
         """Scroll by a page, or to the previous or next message."""
         if by == "page":
-            self.scroll_relative(y=direction * max(1, self.size.height - 2), animate=False, immediate=True)
+            scroll_page(self, direction)
             return
         tops = [message.virtual_region.y for message in self._messages]
         before, after = [y for y in tops if y < self.scroll_y], [y for y in tops if y > self.scroll_y]
@@ -204,6 +204,10 @@ class Transcript(VerticalScroll, PlainContainer):
         if self._first:
             text = f"↑ {self._first} earlier message{'s' * (self._first > 1)}"
             await self.mount(Static(text, markup=False, classes="earlier"), before=0)
+
+
+def scroll_page(view: Widget, direction: Literal[-1, 1]) -> None:
+    view.scroll_relative(y=direction * max(1, view.size.height - 2), animate=False, immediate=True)
 
 
 def view_of(message: StoredMessage) -> Widget:
