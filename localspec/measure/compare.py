@@ -411,8 +411,8 @@ def about_speed(comparison: Comparison) -> str:
     measured = "" if runs == 1 else f"medians of {runs} runs each; "
     seconds = comparison.plain.decode_seconds, comparison.speculative.decode_seconds
     how = f"{measured}{total:.2f} times with the reading of the prompt"
-    kept, sampled = (drafted.accepted, drafted.drafted), comparison.rule not in SEED_DECIDES
-    return headline(comparison.speedup, comparison.identical, seconds, *kept, how, sampled=sampled)
+    guesses, sampled = (drafted.accepted, drafted.drafted), comparison.rule not in SEED_DECIDES
+    return headline(comparison.speedup, comparison.identical, seconds, *guesses, how, sampled=sampled)
 
 
 def about_segments(comparison: Comparison) -> str:
