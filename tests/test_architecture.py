@@ -130,6 +130,7 @@ ROOMS = {
         "sampler",
     },
     "fit": {
+        "algorithm",
         "chat",
         "display",
         "errors",

@@ -11,15 +11,18 @@ from random import Random
 
 import numpy as np
 
+from localspec.algorithm.batcher import Part
 from localspec.chat.loaded_pair import LoadedPair
 from localspec.chat.logits import Text, likely_in
 from localspec.chat.messages import Message
 from localspec.chat.prompt import encode
+from localspec.errors import BadModelFile
 from localspec.gguf.facts import ModelFacts, VocabularyFacts
+from localspec.llama.context import Context
 from localspec.llama.model import Model
-from localspec.llama.several import Several
 from localspec.measure.bench import VERIFY_PROMPTS, BenchPrompt, Category, built_in_prompts, in_turn
 from localspec.models.places import ModelFile
+from localspec.sampler.passes import Candidates, Row
 
 
 def prompts(pair: LoadedPair) -> Iterator[list[int]]:
@@ -91,8 +94,9 @@ class Answer:
     tokens: list[int] = field(default_factory=list)
     _likely: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
 
-    def take(self, row: np.ndarray) -> int:
+    def take(self, row: Row) -> int:
         """The next token, from the row behind the text so far."""
+        assert not isinstance(row, Candidates), "the target's rows are whole"
         if self.mass is not None:
             np.add(self.mass, np.exp((row - row.max()) / 2), out=self.mass)
         self._likely.append(likely_in(row))
@@ -110,13 +114,20 @@ def answers(
 ) -> Generator[Answer]:
     """Answers of at most `room` tokens, as they come to their ends; prompts that leave no room are passed over."""
     fits = (asked for asked in prompts if len(asked.prompt) + room <= length)
-    with Several(model, AT_ONCE, length, threads) as cache:
+    if not model.can_roll_back:
+        hint = "use a model without recurrent layers"
+        raise BadModelFile(f"{model.name} cannot write several texts at once", hint=hint)
+    with Context(
+        model, length=length, threads=threads, batch_size=length, rows_max=1, lanes=AT_ONCE
+    ) as cache:
         writing: dict[int, Answer] = {}
         while True:
             for text in sorted(set(range(AT_ONCE)) - writing.keys()):
                 if asked := next(fits, None):
                     writing[text] = asked
-                    asked.take(cache.begin(text, asked.prompt))
+                    cache.lanes[text].rollback(0)
+                    (begun,) = cache.shared.decode([Part(text, asked.prompt, rows=1)])
+                    asked.take(begun.rows[0])
             ended = [
                 text
                 for text, answer in writing.items()
@@ -125,8 +136,8 @@ def answers(
             for text in ended:
                 yield writing.pop(text)
             if writing:
-                newest = [(text, answer.tokens[-1]) for text, answer in writing.items()]
-                for answer, row in zip(list(writing.values()), cache.append(newest), strict=True):
-                    answer.take(row)
+                newest = [Part(text, answer.tokens[-1:], rows=1) for text, answer in writing.items()]
+                for answer, found in zip(writing.values(), cache.shared.decode(newest), strict=True):
+                    answer.take(found.rows[0])
             elif not ended:
                 return
