@@ -40,7 +40,7 @@ class Stats:
     reused_tokens: int = 0  # prompt tokens found in the cache
     restored_tokens: int = 0  # of these: from the disk
     restore_seconds: float = 0.0  # that the disk took for them
-    waited_seconds: float = 0.0  # for other replies, or while a cache was copied for the disk
+    waited_seconds: float = 0.0  # for a free lane and for prompts of others; decode seconds have none of it
     prefill_seconds: float = 0.0
     first_token_seconds: float = 0.0  # from the request on
     draft_seconds: float = 0.0  # inside llama.cpp, draft model
@@ -88,7 +88,7 @@ class Stats:
 
     @property
     def decode_seconds(self) -> float:
-        """From the end of the prefill to the last token: draft, verify and other seconds."""
+        """From the end of the prefill to the last token, without waits: draft, verify and other seconds."""
         return self.draft_seconds + self.verify_seconds + self.other_seconds
 
     @property
@@ -217,6 +217,7 @@ class Cycle:
     deciding_seconds: float = 0.0  # of the other seconds: deciding what to propose
     replies: int = 1  # that shared the pass of the target
     pass_width: int = 0  # tokens of that whole pass; 0: those of the verify batch
+    waited_seconds: float = 0.0  # for prompts of other replies, beside the other seconds
 
     @property
     def drafted(self) -> int:
@@ -230,7 +231,7 @@ class Cycle:
 
     @property
     def seconds(self) -> float:
-        """How long the whole cycle took."""
+        """How long the whole cycle took, without waits for prompts of others."""
         return self.draft_seconds + self.verify_seconds + self.other_seconds
 
 

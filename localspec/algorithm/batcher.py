@@ -45,6 +45,8 @@ class Lane:
     """What the batcher knows of a reply that runs."""
 
     since: float  # when it began, or got its last pass
+    arrived: float = 0.0  # when its newest part came
+    waited_seconds: float = 0.0  # of that part, for prompts of others
     gap_seconds: float = 0.0  # from a pass to its next part, usually
     width: int = 1  # tokens of its latest part
     reads_prompt: bool = True
@@ -188,7 +190,8 @@ class Batcher:
         self._reading.discard(part.lane)
         self._waiting[part.lane] = part
         if lane := self._lanes.get(part.lane):
-            lane.gap_seconds = mixed(lane.gap_seconds or None, self._clock() - lane.since)
+            lane.arrived, lane.waited_seconds = self._clock(), 0.0
+            lane.gap_seconds = mixed(lane.gap_seconds or None, lane.arrived - lane.since)
             lane.reads_prompt, lane.alone, lane.width = not part.rows, part.alone, part.rows or lane.width
         self._changed.notify_all()
 
@@ -244,15 +247,24 @@ class Batcher:
             if again:
                 return
             raise
-        now = self._clock()
+        now, rows = self._clock(), any(part.rows for part in parts)
         width = max(sum(len(part.tokens) for part in parts), *(one.pass_width for one in found))
         self.prices.learn(parts, width, now - began)
+        self._count_waits(parts, began, began + max(one.waited_seconds for one in found) if rows else now)
         for part, one in zip(parts, found, strict=True):
-            self._found[part.lane] = replace(one, replies=len(parts), pass_width=width)
+            here = self._lanes.get(part.lane)
+            waited = here.waited_seconds if here else 0.0
+            self._found[part.lane] = replace(one, replies=len(parts), pass_width=width, waited_seconds=waited)
             if part.rows:
                 self._reading.add(part.lane)
-            if here := self._lanes.get(part.lane):
+            if here:
                 here.since = now
+
+    def _count_waits(self, parts: Sequence[Part], began: float, end: float) -> None:
+        """Prompts were read from `began` to `end`: replies waited for them, in this pass or for the next."""
+        for part in (*parts, *self._waiting.values()):
+            if part.rows and (lane := self._lanes.get(part.lane)):
+                lane.waited_seconds += max(end - max(began, lane.arrived), 0.0)
 
     def _unlocked(self, parts: Sequence[Part]) -> Sequence[Pass]:
         self._changed.release()

@@ -51,12 +51,13 @@ def speculate(
             width=len(proposal.tokens) + 1,
             draft_seconds=draft_seconds,
             verify_seconds=verify_seconds,
-            other_seconds=clock() - began - draft_seconds - verify_seconds,
+            other_seconds=clock() - began - draft_seconds - verify_seconds - batch.waited_seconds,
             mode=proposal.mode,
             reading_seconds=proposal.reading_seconds,
             deciding_seconds=proposal.deciding_seconds,
             replies=batch.replies,
             pass_width=batch.pass_width,
+            waited_seconds=batch.waited_seconds,
         )
         strategy.learn(cycle)
         yield cycle

@@ -52,6 +52,7 @@ class Tally:
         self.draft_reading_seconds += cycle.reading_seconds
         self.verify_seconds += cycle.verify_seconds
         self.other_seconds += cycle.other_seconds
+        self.waited_seconds += cycle.waited_seconds
         while len(self.drafted_by_position) < cycle.drafted:
             self.drafted_by_position.append(0)
             self.accepted_by_position.append(0)
@@ -74,7 +75,7 @@ class Tally:
     def _add_times(self, cycle: Cycle) -> None:
         self.cycle_seconds.add(cycle.seconds)
         if cycle.tokens:
-            self.token_gap_seconds.add(cycle.seconds)
+            self.token_gap_seconds.add(cycle.seconds + cycle.waited_seconds)
             self.token_gap_seconds.add(0.0, times=len(cycle.tokens) - 1)
         if cycle.mode is Mode.ANCHOR and cycle.is_plain:
             self.plain.add_anchor(cycle.seconds - cycle.deciding_seconds)

@@ -8,6 +8,7 @@ decode again. Prompts have passes of their own.
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from threading import RLock
+from time import perf_counter
 from typing import Any, Protocol
 
 import numpy as np
@@ -153,7 +154,7 @@ class SharedContext(Cache):
 
     def _decode(self, parts: Sequence[Part]) -> Sequence[Pass]:
         """Prompts first, one after the other, because a pass overwrites the rows of the pass before."""
-        found, joint = dict[int, Pass](), list[Wanted]()
+        found, joint, began = dict[int, Pass](), list[Wanted](), perf_counter()
         for part in parts:
             lane, most = self.lanes[part.lane], max(part.rows, WIDEST) if part.rows else 0
             lead = max(len(part.tokens) - most, 0) if len(parts) > 1 else 0
@@ -163,11 +164,13 @@ class SharedContext(Cache):
                     (found[part.lane],) = self.read([(lane, part.tokens[:lead], 0)])
             if part.rows:
                 joint.append((lane, part.tokens[lead:], part.rows))
+        waited = perf_counter() - began if found else 0.0
         joint.sort(key=lambda wanted: wanted[0].sequence)  # in another order llama.cpp reads in more passes
         with heeding(joint[0][0].stop if len(joint) == 1 else None):
             together = self.read(joint) if joint else ()
         for (lane, _, _), of_lane in zip(joint, together, strict=True):
             before = found.get(lane.sequence)
+            of_lane = replace(of_lane, waited_seconds=waited)
             found[lane.sequence] = joined([before, of_lane]) if before else of_lane
         return [found[part.lane] for part in parts]
 

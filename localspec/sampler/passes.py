@@ -39,6 +39,7 @@ class Pass:
     hidden: np.ndarray | None = None  # float32 [tokens, columns]; None if nobody wants them
     replies: int = 1  # that shared the pass
     pass_width: int = 0  # tokens of the whole pass; 0: these are all
+    waited_seconds: float = 0.0  # for prompts of other replies
 
 
 class Continued(Sequence[int]):

@@ -76,7 +76,10 @@ def headers(reply: Reply) -> dict[str, str]:
         "x-localspec-mean-accepted-length": f"{stats.mean_accepted_length:.2f}",
         "x-localspec-acceptance-rate": f"{stats.acceptance_rate:.3f}",
     }
-    return found | ({"x-localspec-speedup": f"{stats.speedup.value:.2f}"} if stats.speedup else {})
+    if stats.speedup:
+        found["x-localspec-speedup"] = f"{stats.speedup.value:.2f}"
+        found["x-localspec-replies-at-once"] = f"{stats.replies_at_once:.2f}"
+    return found
 
 
 @dataclass(slots=True)

@@ -381,6 +381,54 @@ def test_a_wait_is_worth_what_a_pass_of_these_widths_saves():
     assert prices.saved([6], 6) == 0.0
 
 
+class PromptsFirst:
+    """A token of a prompt takes 1 s before the pass of the replies, which takes 1 s; on a clock of its own."""
+
+    def __init__(self):
+        self.now, self.came = 0.0, threading.Event()
+
+    def decode(self, parts):
+        prompts = [len(part.tokens) for part in parts if not part.rows]
+        rows, began = len(parts) > len(prompts), self.now
+        for _ in range(sum(prompts)):
+            self.now += 1.0
+            if self.now == 4.0:
+                assert self.came.wait(5), "the reply comes while the prompt is read"
+        waited = self.now - began if rows else 0.0
+        self.now += float(rows)
+        return [
+            Pass(0, part.tokens, [0] * part.rows, waited_seconds=waited * bool(part.rows)) for part in parts
+        ]
+
+
+def test_a_reply_is_told_how_long_it_waited_for_the_prompts_of_others():
+    decoder = PromptsFirst()
+    batcher = Batcher(decoder, lambda: decoder.now)
+
+    def until(true):
+        while not true():
+            time.sleep(1e-4)
+
+    batcher.join(0), batcher.join(1)
+    with ThreadPoolExecutor(2) as threads:
+        reader = threads.submit(batcher.decode, Part(1, [1] * 10, 0))
+        until(lambda: decoder.now == 4.0)
+        reply = threads.submit(batcher.decode, Part(0, [1], 1))
+        until(lambda: 0 in batcher._waiting)
+        decoder.came.set()
+        assert reply.result().waited_seconds == 6.0, "the rest of a prompt"
+        assert reader.result().waited_seconds == 0.0
+        batcher._reading.add(2)  # the leader waits for these rows
+        reader = threads.submit(batcher.decode, Part(1, [1] * 10, 0))
+        reply = threads.submit(batcher.decode, Part(0, [1], 1))
+        until(lambda: len(batcher._waiting) == 2)
+        batcher.release(2)
+        assert reply.result().waited_seconds == 10.0, "a prompt in the same call"
+        assert reader.result().waited_seconds == 0.0
+        batcher.release(0), batcher.leave(1)
+        assert batcher.decode(Part(0, [1], 1)).waited_seconds == 0.0
+
+
 class Priced:
     """A decoder without a model: its clock runs on by the price of each pass, in plain passes."""
 

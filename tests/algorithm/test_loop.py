@@ -194,3 +194,13 @@ def test_rows_that_fill_a_batch_are_seen_by_nobody_and_need_no_room(seed, width,
     assert tokens == plain
     assert all(cycle.width == cycle.drafted + 1 for cycle in cycles)
     assert target.cache == tokens[:-1]
+
+
+def test_a_wait_for_the_prompts_of_others_is_counted_apart():
+    class Waited(Toy):
+        def decode(self, tokens, rows):
+            return replace(super().decode(tokens, rows), waited_seconds=3.0)
+
+    told, rule = iter([0.0, 5.0]), make_rule("auto", GREEDY, 0)
+    (cycle,) = speculate(Waited(7), Plain(), [1], rule=rule, room=1, is_end=never, clock=lambda: next(told))
+    assert (cycle.seconds, cycle.waited_seconds) == (2.0, 3.0)

@@ -1,6 +1,7 @@
 """The numbers that users are shown: speed-up with its uncertainty, sources, histograms, percentiles."""
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -66,6 +67,14 @@ def test_what_plain_steps_take_to_decide_on_drafting_is_a_loss(mode):
     stats = tally_of(*(cycle(0, 0, 0.1, mode=mode, deciding=0.02) for _ in range(9)))
     assert stats.plain_seconds == pytest.approx(9 * 0.08)
     assert stats.speedup.value == pytest.approx(0.8)
+
+
+def test_waits_for_the_prompts_of_other_replies_are_no_part_of_the_claim():
+    cycles = [cycle(3, 3, 0.2), cycle(0, 0, 0.1), cycle(3, 3, 0.2)]
+    alone, waited = tally_of(*cycles), tally_of(*(replace(each, waited_seconds=4.0) for each in cycles))
+    assert waited.speedup == alone.speedup
+    assert (alone.waited_seconds, waited.waited_seconds) == (0.0, 12.0)
+    assert waited.token_gap_seconds.p95 > 4.0, "a reader waits as well"
 
 
 def test_the_interval_holds_the_truth_and_narrows():

@@ -216,5 +216,6 @@ def status_of(jobs: "Jobs") -> str:
     if sums.emitted:
         parts += [f"{sums.tokens_per_second:.0f} tokens/s", f"{sums.acceptance_rate:.0%} of drafts accepted"]
     if judged.speedup:
-        parts.append(f"{judged.speedup.value:.2f}x plain, {judged.saved_seconds:.0f} s saved")
+        at_once = f" with {judged.replies_at_once:.1f} replies at once" if judged.replies_at_once > 1 else ""
+        parts.append(f"{judged.speedup.value:.2f}x plain{at_once}, {judged.saved_seconds:.0f} s saved")
     return " · ".join(parts)
