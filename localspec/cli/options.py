@@ -3,6 +3,7 @@
 import argparse
 import difflib
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
@@ -73,10 +74,10 @@ def add_option(group: Group, name: str, **changes: Any) -> None:  # noqa: ANN401
 def _read(option: Option, text: str) -> object:
     if option.choices and text in GONE_RULES:
         raise argparse.ArgumentTypeError(f"{text} is gone: {GONE_RULES[text]}")
-    try:
-        return option.read(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not {option.expected}") from None
+    with suppress(ValueError):
+        if option.admits(value := option.read(text)):
+            return value
+    raise argparse.ArgumentTypeError(f"{text!r} is not {option.expected}")
 
 
 def add_quiet_option(group: Group) -> None:
