@@ -9,7 +9,8 @@ import pytest
 
 import localspec
 from localspec.algorithm.batcher import Prices
-from localspec.events import Notice
+from localspec.events import Cycle, Notice
+from localspec.models import load
 from tests.drafters.heads import KINDS
 
 LOAD = {"threads": 1, "context_length": 512}
@@ -71,6 +72,27 @@ def test_replies_at_once_have_the_texts_that_each_has_alone(files_of, name, monk
     assert found == alone
     assert name == "lookup" or sum(reply.stats.accepted for reply in drafted) > 0
     assert any("3 replies run at once" in notice for notice in notices)
+
+
+@pytest.mark.parametrize("name", [*PAIRS, *(kind for kind in KINDS if kind != "assistant")])
+def test_a_prompt_that_another_lane_has_read_is_not_read_again(files_of, name, monkeypatch):
+    """Nor by the drafter: it drafts as if it had read everything itself."""
+    monkeypatch.setattr(load, "CHECKPOINT_SHARE", 10.0)  # of models so small, for the states of hybrids
+    target, draft = files_of(name)
+    prompt = np.random.default_rng(0).integers(5, 60, 400).tolist()
+    with ExitStack() as opened:
+        first = opened.enter_context(localspec.load(target=target, draft=draft, parallel=3, **LOAD))
+        others = [opened.enter_context(first.another()) for _ in range(2)]
+        running = first.stream_complete(prompt, **REPLY, depth=3)
+        cycles = [next(event for event in running if isinstance(event, Cycle))]
+        found = [other.complete(prompt, **REPLY, depth=3) for other in others]
+        cycles += [event for event in running if isinstance(event, Cycle)]
+        written = [token for cycle in cycles for token in cycle.tokens]
+        for reply in found:
+            assert reply.stats.reused_tokens > 390
+            assert list(reply.tokens)[:36] == written[:36]
+            assert name == "lookup" or reply.stats.drafted_by_position[:1] != (0,)
+            assert reply.stats.accepted == sum(cycle.accepted for cycle in cycles)
 
 
 def test_a_head_that_looks_into_its_targets_cache_lets_replies_take_turns(files_of):

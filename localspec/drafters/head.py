@@ -13,6 +13,7 @@ are, one for each position. A draft is one run over the newest token and places 
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from threading import RLock
 from typing import Generic, Protocol, TypeVar
 
 import msgspec
@@ -180,6 +181,7 @@ class HeadDrafter(Drafter, Generic[_Head]):
     def __init__(self, head: _Head, needed: HiddenRows, is_end: Callable[[int], bool]) -> None:
         """`needed`: the hidden rows that the head reads."""
         self.head = head
+        self.busy = RLock()  # while it reads or guesses: another lane may copy what it knows
         self.hidden_rows_needed = needed
         self._is_end = is_end
         self._known = HeadText()
@@ -220,6 +222,10 @@ class HeadDrafter(Drafter, Generic[_Head]):
             self._forget_guesses()
 
     def observe(self, batch: Pass, kept: int) -> None:
+        with self.busy:
+            self._observe(batch, kept)
+
+    def _observe(self, batch: Pass, kept: int) -> None:
         known = self._known
         known.observe(batch, kept)
         self._forget_guesses()
@@ -234,14 +240,16 @@ class HeadDrafter(Drafter, Generic[_Head]):
     def propose(
         self, tokens: Sequence[int], limit: int, rule: Rule, stopping: Stopping | None = None
     ) -> Proposal:
-        known = self._known
-        if self.failure or limit <= 0 or not known.ends_with(tokens):
-            return Proposal()  # it did not see the newest passes, and will see the next one
-        self._make_room(limit)
-        proposal, failure = draw(self, self._rows(limit), tokens, limit, rule, stopping, self._is_end)
-        self._forget_guesses()
-        if failure:
-            self._fail(failure)
+        if self.failure or limit <= 0:
+            return Proposal()
+        with self.busy:
+            if not self._known.ends_with(tokens):
+                return Proposal()  # it did not see the newest passes, and will see the next one
+            self._make_room(limit)
+            proposal, failure = draw(self, self._rows(limit), tokens, limit, rule, stopping, self._is_end)
+            self._forget_guesses()
+            if failure:
+                self._fail(failure)
         return proposal
 
     def saved(self) -> HeadText | None:

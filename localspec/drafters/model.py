@@ -95,6 +95,8 @@ class ModelDrafter(Drafter):
         if end < self._first:
             self._restart(0)
         else:
+            if not (batch.start or self._first):
+                decoder.recall(batch.tokens[:kept], save=False)  # another reply may have read it
             decoder.rewind(standing(decoder.tokens, start, batch.tokens[before:kept]))
         if end + self._room > self._first + decoder.capacity:
             self._restart(end - decoder.capacity // 2)

@@ -22,6 +22,7 @@ from localspec.llama.cache import WIDEST, Cache, make_room, params_of, pipelines
 from localspec.llama.library import lib
 from localspec.llama.model import Model
 from localspec.llama.rows import FullRows, HiddenReader, TopK, TopRows, check_finite
+from localspec.llama.states import SavedText
 from localspec.llama.threads import Threads
 from localspec.sampler.passes import Candidates, HiddenRows, Pass
 
@@ -44,6 +45,8 @@ class Reader(Protocol):
     def forget_padding(self) -> None: ...
     def took(self, tokens: Sequence[int], padding: int, seconds: float, threads: int) -> None: ...
     def recover(self, length: int) -> None: ...
+    def lends(self, tokens: Sequence[int]) -> int: ...
+    def copied(self, tokens: Sequence[int], at_least: int) -> SavedText | None: ...
 
 
 Wanted = tuple[Reader, Sequence[int], int]  # the tokens of a lane, and how many rows of the last ones

@@ -4,6 +4,7 @@ import ctypes
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from threading import RLock
 from time import perf_counter
 from typing import Any, Protocol
 
@@ -105,6 +106,8 @@ LEAST = 256  # tokens: fewer are read again about as fast as a state is copied
 class Companion(Protocol):
     """A reader of the same text with its own state: a prediction head."""
 
+    busy: RLock  # held while it reads or guesses, and taken before locks around llama.cpp
+
     def saved(self) -> Any:  # noqa: ANN401  a copy that knows its `bytes`
         """A copy of its state; None without one worth keeping."""
 
@@ -120,6 +123,7 @@ class SavedText:
     state: np.ndarray  # uint8
     checkpoints: list[Checkpoint]
     companion: Any
+    padding: int = 0  # tokens behind the text, in the state only
 
     @property
     def bytes(self) -> int:
@@ -163,19 +167,33 @@ class SavedTexts:
         sequence: int = 0,
     ) -> None:
         """Save the text that a sequence holds, if the budget has room for it."""
-        state = state_of(context, sequence, most_bytes=self._budget - checkpoints.bytes)
-        if state is None:
+        copy = self.copy_of(context, tokens, checkpoints, companion, sequence)
+        if copy is None:
             return
         # A saved text that is a prefix of this one is no longer needed.
         self._saved = [
             saved for saved in self._saved if standing(saved.tokens, 0, tokens) < len(saved.tokens)
         ]
-        beside = companion.saved() if companion else None
-        self._saved.append(SavedText(list(tokens), state, checkpoints.lasting, beside))
+        self._saved.append(copy)
         while sum(saved.bytes for saved in self._saved) > self._budget:
             dropped = self._saved.pop(self._least_useful())
             if self.disk and self.disk.wants(dropped.tokens, dropped.bytes):
                 self.disk.add(dropped)
+
+    def copy_of(
+        self,
+        context: Any,  # noqa: ANN401  a C pointer
+        tokens: Sequence[int],
+        checkpoints: Checkpoints,
+        companion: Companion | None,
+        sequence: int = 0,
+    ) -> SavedText | None:
+        """A copy of the text that a sequence holds, if the budget has room for it."""
+        state = state_of(context, sequence, most_bytes=self._budget - checkpoints.bytes)
+        if state is None:
+            return None
+        beside = companion.saved() if companion else None
+        return SavedText(list(tokens), state, checkpoints.lasting, beside)
 
     def take(self, tokens: Sequence[int], at_least: int) -> SavedText | None:
         """Take out the text with the longest prefix of these tokens, `at_least` of them or more."""
@@ -222,9 +240,7 @@ class SavedTexts:
                 self.disk.add(saved)
         if self.disk.wants(tokens, lib.llama_state_seq_get_size_ext(context, sequence, 0), resting=resting):
             began = perf_counter()
-            if (state := state_of(context, sequence, most_bytes=self._budget)) is not None:
-                beside = companion.saved() if companion else None
-                copy = SavedText(list(tokens), state, checkpoints.lasting, beside)
+            if copy := self.copy_of(context, tokens, checkpoints, companion, sequence):
                 self.disk.add(copy, perf_counter() - began)
 
     def _least_useful(self) -> int:

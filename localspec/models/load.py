@@ -247,7 +247,7 @@ def open_target(
         **plan.target.context,
         threads=threads(model),
         checkpoint_bytes=int(CHECKPOINT_SHARE * model.size_bytes),
-        saved_bytes=int(SAVED_SHARE * max(0, (available_bytes() or 0) - model.size_bytes)),
+        saved_bytes=room_for_texts(model),
     )
     if plan.draft and context.rollback_limit == 0:
         raise RollbackUnsupported(
@@ -255,6 +255,11 @@ def open_target(
             hint="run it without a draft model: --no-draft",
         )
     return context
+
+
+def room_for_texts(model: Model) -> int:
+    """Bytes of the computer's memory for texts that are in no cache, or on the way from one lane to another."""
+    return int(SAVED_SHARE * max(0, (available_bytes() or 0) - model.size_bytes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,6 +325,7 @@ def open_model(opening: Opening) -> Sequence[Opened]:
         **opening.load.context,
         threads=opening.threads(model),
         checkpoint_bytes=int(CHECKPOINT_SHARE * model.size_bytes),
+        saved_bytes=room_for_texts(model),
         vocabulary=None if shared else vocab.size,
         top_k=True,
         table=token_table(model.path, opening.header),

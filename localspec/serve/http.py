@@ -99,6 +99,7 @@ class Replies:
         self.asked = asked
         self.finished: dict[int, Done] = {}  # by number
         self._open: dict[int, Open] = {}
+        self._read: set[int] = set()  # numbers of replies whose prompts were read
         self._awake = asyncio.Event()
         self._submit()
 
@@ -128,7 +129,10 @@ class Replies:
                 found.notices.append(text)
             case Scores(tokens=tokens):
                 found.scores.extend(tokens)
+            case Piece():
+                self._read.add(number)
             case Finished(reply=reply):
+                self._read.add(number)
                 self.finished[number] = Done(reply, tuple(found.notices), tuple(found.scores))
                 del self._open[number]
         self._submit()
@@ -146,9 +150,11 @@ class Replies:
             found.job.give_up()
 
     def _submit(self) -> None:
-        """Queue replies, as many at once as there are lanes."""
+        """Queue replies, as many at once as there are lanes; the first to each prompt reads it for the others."""
         while len(self._open) < min(self._jobs.parallel, self.asked.count - len(self.finished)):
             number = len(self._open) + len(self.finished)
+            if number % self.asked.replies and number - number % self.asked.replies not in self._read:
+                break
             unknown = (f"the field {name} is not known and has no effect" for name in self.asked.unknown)
             self._open[number] = Open(self._job(number), [*unknown, *self.asked.notices], [])
 

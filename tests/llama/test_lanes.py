@@ -13,7 +13,7 @@ from localspec.errors import BackendFailure
 from localspec.llama import shared
 from localspec.llama.context import Context
 from localspec.llama.library import lib, symbol
-from localspec.sampler.passes import HiddenRows
+from localspec.sampler.passes import HiddenRows, standing
 from tests.llama.rows import NEAR
 
 SHAPES = {
@@ -134,6 +134,7 @@ def test_prompts_have_passes_of_their_own(load, tokens, counted):
         found = several.shared.decode(parts)
         assert len(counted) == 2
         assert [len(each.rows) for each in found] == [0, 4, 4]
+        assert [each.waited_seconds > 0 for each in found] == [False, True, True]
         assert [lane.tokens for lane in several.lanes] == [part.tokens for part in parts]
 
 
@@ -193,6 +194,56 @@ def test_a_text_of_one_lane_comes_back_in_another(load, tokens):
         second.recall([*text, *text])
         assert second.tokens == [*text, *text]
         np.testing.assert_array_equal(second.decode([9], 1).rows[0], expected)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("unread", [0, 3])
+def test_a_lane_takes_over_what_another_one_has_read_while_a_reply_runs_there(load, tokens, shape, unread):
+    """`unread`: tokens of padding and of drafts, which the other lane has not taken back yet."""
+    model, prompt = load(**SHAPES[shape]), tokens(300)
+    options = OPTIONS | {"length": 512, "saved_bytes": 1 << 26, "checkpoint_bytes": 1 << 26}
+
+    def read(lane):
+        list(lane.prefill(prompt[:-4]))
+        lane.checkpoint(lasting=True)
+        list(lane.prefill(prompt[-4:-1]))
+
+    with Context(model, **options) as one:
+        read(one)
+        expected, *_, after = [
+            np.array(one.decode([token], 1).rows[0]) for token in [*prompt[-1:], 7, 8, 9, 12]
+        ]
+    with Context(model, **options, lanes=3) as several:
+        first, second, third = several.lanes
+        read(first)
+        list(third.prefill(tokens(20, 2)))
+        second.decode(tokens(30, 1), 0)
+        for token in [*prompt[-1:], 7, 8]:
+            first.decode([token], 1)
+            first.release()
+        together(several, [9, *[10] * unread], tokens(2, 3), [11])
+        second.rollback(31)
+        second.recall(prompt)
+        kept = second.rewind(standing(second.tokens, 0, prompt[:-1]))
+        assert kept >= 296
+        for lane in (first, third):
+            lane.rollback(lane.length - (unread if lane is first else 0))
+        list(second.prefill(prompt[kept:-1]))
+        np.testing.assert_allclose(second.decode(prompt[-1:], 1).rows[0], expected, atol=NEAR)
+        second.release()
+        np.testing.assert_allclose(first.decode([12], 1).rows[0], after, atol=NEAR)
+
+
+def test_a_long_text_of_another_lane_is_not_copied_for_its_short_beginning(load, tokens):
+    common = tokens(300)
+    with Context(load(), **OPTIONS | {"length": 4096}, lanes=2, saved_bytes=1 << 30) as several:
+        first, second = several.lanes
+        list(first.prefill([*common, *tokens(2300, 1)]))
+        second.recall([*common, *tokens(100, 2)])
+        assert not second.tokens
+        first.rollback(2000)
+        second.recall([*common, *tokens(100, 2)])
+        assert second.length == 2000
 
 
 def test_a_pass_that_fails_leaves_every_lane_as_it_was(load, tokens, monkeypatch):

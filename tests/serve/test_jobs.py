@@ -373,8 +373,16 @@ async def test_a_lane_that_heeds_no_cancel_ends_the_engine_also_beside_others(la
 async def test_several_replies_to_one_request_are_written_at_once_each_with_its_number(lanes, process):
     wanted = Asked(Chosen("demo", DEMO), (Answer(0, text="a"),), {"seed": 2**64 - 1}, stream=True, replies=3)
     stream = http.ReplyStream(Replies(lanes, wanted), None, ChatWriter(wanted, True), {}).chunks()
-    await process.say((2, said("B")), (1, said("a")), (2, said("b")), (2, FINISHED))
-    chunks = [json.loads((await anext(stream)).removeprefix(b"data: ")) for _ in range(6)]
+    await process.say((1, Prefill(1, 10, 0.1)))
+    chunks = [await anext(stream) for _ in range(3)]
+    assert process.answers() == [1], "the first reads the prompt for all"
+    await process.say((1, said("a")))
+    chunks.append(await anext(stream))
+    assert process.answers() == [1, 2]
+    await process.say((2, said("B")), (2, said("b")), (2, FINISHED))
+    chunks = [
+        json.loads(chunk.removeprefix(b"data: ")) for chunk in (*chunks, *[await anext(stream) for _ in "Bb"])
+    ]
     told = [(c["choices"][0]["index"], c["choices"][0]["delta"].get("content")) for c in chunks]
     assert told == [*((n, None) for n in range(3)), (0, "a"), (1, "Bb"), (1, None)]
     seeds = [request.options["seed"] for request in process.sent if isinstance(request, Answer)]

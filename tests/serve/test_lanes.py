@@ -17,7 +17,7 @@ MANY = LONG | {"max_tokens": 4000, "response_format": {"type": "regex", "regex":
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    running = start(tmp_path_factory.mktemp("home"), "demo", "--parallel", "2")
+    running = start(tmp_path_factory.mktemp("home"), "demo", "--parallel", "4")
     with httpx.Client(base_url=running.url, timeout=60) as client:
         yield client
     stop(running)
@@ -53,6 +53,26 @@ def test_each_of_several_choices_has_a_seed_of_its_own_derived_from_the_one_give
     assert texts_of(server, asked | {"seed": 2**63, "n": 3}) == alone
 
 
+def tokens_read(http):
+    lines = http.get("/metrics").text.splitlines()
+    return int(next(line for line in lines if line.startswith("llamacpp:prompt_tokens_total")).split()[1])
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_several_choices_read_their_prompt_once(server, stream):
+    question = " ".join(f"{stream} {number}" for number in range(240))
+    before, asked = tokens_read(server), asking(question, n=4, stream=stream)
+    answer = server.post("/v1/chat/completions", json=asked)
+    read = tokens_read(server) - before
+    alone = server.post("/v1/chat/completions", json=asking(question)).json()
+    prompt = alone["usage"]["prompt_tokens"]
+    assert prompt >= 1000
+    assert 0.9 * prompt < read < 1.05 * prompt
+    if not stream:
+        texts = [choice["message"]["content"] for choice in answer.json()["choices"]]
+        assert texts == [alone["choices"][0]["message"]["content"]] * 4
+
+
 def test_the_first_token_of_a_second_request_waits_for_no_running_reply(server):
     with server.stream("POST", "/v1/chat/completions", json=MANY | {"stream": True}) as running:
         lines = filter(None, running.iter_lines())
@@ -61,13 +81,13 @@ def test_the_first_token_of_a_second_request_waits_for_no_running_reply(server):
         assert server.get("/slots").json()[0]["is_processing"]
         second = server.post("/v1/chat/completions", json=asking("Tell me a story.")).json()
         assert second["timings"]["localspec"]["replies_at_once"] > 1
-        assert [slot["is_processing"] for slot in server.get("/slots").json()] == [True, False]
+        assert [slot["is_processing"] for slot in server.get("/slots").json()] == [True, False, False, False]
         assert json.loads(next(lines).removeprefix("data: "))["choices"][0]["finish_reason"] is None
-    assert server.get("/props").json()["total_slots"] == 2
+    assert server.get("/props").json()["total_slots"] == 4
     busy = next(
         line for line in server.get("/metrics").text.splitlines() if line.startswith("llamacpp:n_busy")
     )
-    assert 1 < float(busy.rpartition(" ")[2]) <= 2
+    assert 1 < float(busy.rpartition(" ")[2]) <= 4
 
 
 @pytest.mark.parametrize(("given", "parallel"), [([], "auto"), (["--parallel", "3"], 3)])
