@@ -3,7 +3,6 @@
 import argparse
 import difflib
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
@@ -11,7 +10,7 @@ from typing import Any, NoReturn, TypeAlias
 from localspec.cli.commands.completion import complete_with_pairs
 from localspec.display import say
 from localspec.errors import BadSetting
-from localspec.options import GONE_RULES, LOAD, OPTIONS, REPLY, Option
+from localspec.options import GONE_RULES, LOAD, OPTIONS, REPLY, check
 
 NOTHING_REMEMBERED = {"remember_logits": False, "cache_gb": 0}
 Group: TypeAlias = argparse.ArgumentParser | argparse._ArgumentGroup
@@ -63,7 +62,7 @@ def add_option(group: Group, name: str, **changes: Any) -> None:  # noqa: ANN401
     if option.kind is bool:
         about["action"] = argparse.BooleanOptionalAction
     else:
-        about |= {"metavar": option.metavar, "type": partial(_read, option)}
+        about |= {"metavar": option.metavar, "type": partial(_read, name)}
     if option.repeats:
         about |= {"action": "append", "help": f"{option.about}; may be repeated"}
     if option.kind is str and option.choices:
@@ -71,13 +70,17 @@ def add_option(group: Group, name: str, **changes: Any) -> None:  # noqa: ANN401
     group.add_argument(*flags, **about | changes)
 
 
-def _read(option: Option, text: str) -> object:
+def _read(name: str, text: str) -> object:
+    option = OPTIONS[name]
     if option.choices and text in GONE_RULES:
         raise argparse.ArgumentTypeError(f"{text} is gone: {GONE_RULES[text]}")
-    with suppress(ValueError):
-        if option.admits(value := option.read(text)):
-            return value
-    raise argparse.ArgumentTypeError(f"{text!r} is not {option.expected}")
+    try:
+        value = option.read(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not {option.expected}") from None
+    if option.kind is not str:  # argparse knows the choices
+        check(name, value)  # here: serve hands it on to another process
+    return value
 
 
 def add_quiet_option(group: Group) -> None:

@@ -37,14 +37,8 @@ def shell(words, **options):
         ("pairs --jsn=1", "hint: did you mean --json? `localspec pairs --help`"),
         ("rm demo more", "hint: `localspec rm --help`"),
         ("serve --api-key K --host é..b", "--host é..b is no address"),
-        ("serve --parallel 0", "'0' is not auto or a whole number from 1 to 8"),
-        ("serve --parallel 9", "'9' is not auto or a whole number from 1 to 8"),
-        ("serve --context 5", "'5' is not a whole number of at least 16"),
-        ("serve --threads 0", "'0' is not a whole number of at least 1"),
-        ("serve --gpu-layers -1", "'-1' is not a whole number of at least 0"),
         ("serve --flash-attn maybe", "maybe"),
         ("serve --keep-alive nan", "--keep-alive is nan"),
-        ("run Hi --top-p 2", "'2' is not a number from 0 to 1"),
         ("run Hi --depth deep", "not auto or a whole number"),
         ("run Hi --rule magic", "coupled"),
         ("chat --rule magic", "coupled"),
@@ -88,6 +82,23 @@ def test_wrong_usage_is_one_sentence_and_a_hint_and_ends_with_2(line, names, cap
     out, err = capsys.readouterr()
     assert out == ""
     assert [part.split(":")[0] for part in err.splitlines()] == ["error", "hint"]
+    assert names in err
+
+
+@pytest.mark.parametrize(
+    ("line", "names"),
+    [
+        ("--parallel 0", "parallel is 0, not auto or a whole number from 1 to 8"),
+        ("--parallel 9", "parallel is 9, not auto or a whole number from 1 to 8"),
+        ("--context 5", "context_length is 5, not a whole number of at least 16"),
+        ("--threads 0", "threads is 0, not a whole number of at least 1"),
+        ("--gpu-layers -1", "gpu_layers is -1, not a whole number of at least 0"),
+    ],
+)
+def test_serve_refuses_a_wrong_number_before_it_listens(line, names, capsys):
+    assert main(["serve", "demo", *line.split()]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
     assert names in err
 
 
