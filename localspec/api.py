@@ -22,7 +22,7 @@ from localspec.models.load import is_demo, load_pair, plan_pair
 from localspec.models.names import find
 from localspec.models.placement import wishes_of
 from localspec.models.places import mark_used
-from localspec.options import LOAD, REPLY, LoadOptions, ReplyOptions, configured, explains
+from localspec.options import LOAD, REPLY, LoadOptions, ReplyOptions, configured, explains, naming_settings
 
 PATIENCE_SECONDS = 1.0  # after Ctrl-C: a load that waits for a disk ends by itself and frees its memory
 
@@ -30,6 +30,7 @@ Prompt = str | Sequence[Mapping[str, Any] | Message]
 
 
 @explains(LOAD)
+@naming_settings()
 def load(
     pair: str | None = None,
     *,
@@ -39,8 +40,8 @@ def load(
     pull: bool = False,
     spare_cores: int = 0,
     owner: str = "",
-    on_stage: Callable[[str], object] = lambda stage: None,
-    **options: Unpack[LoadOptions],
+    on_stage: Callable[[str], object] | None = None,
+    **options: "Unpack[LoadOptions]",
 ) -> Session:
     """Load a pair for conversations: by name, by two GGUF files, or from the Hub. Use it with `with`, or close() it.
 
@@ -61,7 +62,8 @@ def load(
 
     def told(stage: str) -> None:
         stop.check()
-        on_stage(stage)
+        if on_stage:
+            on_stage(stage)
 
     def opened() -> LoadedPair:
         planned = plan_pair(found, wishes, settings.get("rpc", ""), told)
@@ -94,7 +96,7 @@ def run(
     target: str | Path | None = None,
     draft: str | Path | None = None,
     pull: bool = False,
-    **options: Unpack[ReplyOptions],
+    **options: "Unpack[ReplyOptions]",
 ) -> Reply:
     """Answer one prompt, or the last of a list of messages; every call begins a new conversation.
 
@@ -114,12 +116,12 @@ def stream(
     target: str | Path | None = None,
     draft: str | Path | None = None,
     pull: bool = False,
-    cancelled: Callable[[], bool] = never,
-    **options: Unpack[ReplyOptions],
+    cancelled: Callable[[], bool] | None = None,
+    **options: "Unpack[ReplyOptions]",
 ) -> Iterator[Event]:
     """The same as `run`, event by event; the last one is Finished with the reply. `cancelled` ends it early."""
     messages = as_messages(prompt_or_messages)
-    return _keep_loaded(pair, target, draft, pull).stream(messages, cancelled=cancelled, **options)
+    return _keep_loaded(pair, target, draft, pull).stream(messages, cancelled=cancelled or never, **options)
 
 
 class RunOptions(ReplyOptions, total=False):
@@ -131,12 +133,12 @@ class RunOptions(ReplyOptions, total=False):
     pull: bool
 
 
-async def arun(prompt_or_messages: Prompt, **options: Unpack[RunOptions]) -> Reply:
+async def arun(prompt_or_messages: Prompt, **options: "Unpack[RunOptions]") -> Reply:
     """`run` for asyncio: loading and replying happen in a thread; a task that is cancelled stops the reply."""
     return last_reply([event async for event in astream(prompt_or_messages, **options)])
 
 
-def astream(prompt_or_messages: Prompt, **options: Unpack[RunOptions]) -> AsyncIterator[Event]:
+def astream(prompt_or_messages: Prompt, **options: "Unpack[RunOptions]") -> AsyncIterator[Event]:
     """`stream` for asyncio; leaving it early stops the reply."""
 
     def begin(left: Callable[[], bool]) -> Iterator[Event]:

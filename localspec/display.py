@@ -241,6 +241,13 @@ def note(text: str) -> None:
     aside(f"note: {text}")
 
 
+def tell(error: LocalspecError) -> None:
+    """What happened and a hint, on stderr."""
+    say(f"error: {error}", to=sys.stderr)
+    if error.hint:
+        say(f"hint: {error.hint}", to=sys.stderr)
+
+
 def say_dimmed(text: str) -> None:
     """Reasoning, on a terminal's stderr only; without colours where NO_COLOR is set."""
     if _quiet or not on_terminal(sys.stderr):

@@ -300,6 +300,7 @@ class Reply:
     tool_calls: tuple[ToolCall, ...] = ()
     reasoning_tokens: int = 0
     stopped_by: str = ""  # the stop string that ended it
+    unmatched: str = ""  # why the answer does not match its schema, expression or grammar
 
     def __str__(self) -> str:
         return self.text

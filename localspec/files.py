@@ -371,16 +371,17 @@ def with_files(prompt: str, paths: Iterable[str | Path]) -> str:
 def attached(path: str | Path) -> str:
     """A text file as Markdown: its name, and its content in a code block. Raises BadSetting."""
     file = expanded(path)
-    text = _text_of(file).rstrip("\n")
+    text = text_of(file).rstrip("\n")
     fence = max(["```", *(found + "`" for found in _FENCES.findall(text))], key=len)
     return f"{file.name}:\n\n{fence}{file.suffix[1:]}\n{text}\n{fence}"
 
 
-def _text_of(file: Path) -> str:
-    hint = "attach a text file"
+def text_of(path: str | Path) -> str:
+    """The text of a file that the user names. Raises BadSetting."""
+    file, hint = expanded(path), "give a text file"
     try:
         if file.is_file() and file.stat().st_size > MOST_BYTES:
-            raise BadSetting(f"{file} is too large for any context", hint="attach the part that matters")
+            raise BadSetting(f"{file} is too large for any context", hint="give the part that matters")
         content = file.read_bytes()
         if b"\0" in content:
             raise BadSetting(f"{file} is no text", hint=f"{hint}; images and documents cannot be read")

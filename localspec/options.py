@@ -4,13 +4,11 @@ Keyword arguments, the command line, config.toml, the endpoint and the engine pr
 """
 
 import difflib
-import functools
-import logging
 import math
 import os
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import NoneType
@@ -18,21 +16,15 @@ from typing import Annotated, Any, Literal, TypeAlias, TypedDict, TypeVar, get_a
 
 import platformdirs
 
-from localspec.errors import BadSetting
+from localspec.errors import BadSetting, LocalspecError
 from localspec.files import expanded
-
-log = logging.getLogger(__name__)
 
 Text: TypeAlias = str | None
 Switch: TypeAlias = bool | None
 Whole: TypeAlias = int | None
 Number: TypeAlias = float | None
 Rule = Literal["auto", "greedy", "block", "coupled"]
-GONE_RULES = dict.fromkeys(("compare", "rejection"), "use block, which keeps more of a draft, or coupled")
 _PREFIX = "LOCALSPEC_"
-_GONE = {
-    "remember_replies": "replies are no longer remembered, `localspec rm --replies` deletes the old ones"
-}
 _SWITCHES = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 MOST_LOGPROBS = 20  # other tokens told for each
 _MODELS = "the model's own, else {}"
@@ -161,12 +153,7 @@ class LoadOptions(TypedDict, total=False):
     ]
     cache_gb: Annotated[
         Number,
-        Option(
-            "gigabytes on disk for caches of earlier texts; 0: none",
-            least=0,
-            config="",
-            default="8",
-        ),
+        Option("gigabytes on disk for caches of earlier texts; 0: none", least=0, config="", default="8"),
     ]
     cache_folder: Annotated[Text, Option("the folder of these caches", config="", default="the cache folder")]
     remember_logits: Annotated[
@@ -326,8 +313,7 @@ def check(name: str, value: object, *, called: str = "", hint: str = "") -> None
         text = repr(value)
         shown = text if len(text) <= 80 else f"{text[:77]}..."
         raise BadSetting(
-            f"{called or name} is {shown}, not {option.expected}",
-            hint=GONE_RULES.get(str(value), hint) or f"{name}: {option.about}",
+            f"{called or name} is {shown}, not {option.expected}", hint=hint or f"{name}: {option.about}"
         )
 
 
@@ -387,29 +373,51 @@ def configured(**flags: object) -> dict[str, Any]:
     given = {name: value for name, value in flags.items() if value is not None}
     for name, value in given.items():
         check(name, value)
-    return {SETTINGS[name]: found.value for name, found in given_settings().items()} | given
+    settings, mistakes = given_settings()
+    if mistakes:
+        raise mistakes[0]
+    return {SETTINGS[name]: found.value for name, found in settings.items()} | given
 
 
-def given_settings() -> dict[str, Given]:
-    """Values of the file and the environment, by setting. Raises BadSetting as `configured` does."""
-    path = config_file()
-    given = {name: Given(value, str(path)) for name, value in _from_file(path).items()}
-    for variable, text in _variables().items():
-        given[variable.removeprefix(_PREFIX).lower()] = Given(text, variable)
-    return {name: _checked(name, found) for name, found in given.items() if not _is_gone(name, found)}
+def given_settings() -> tuple[dict[str, Given], list[BadSetting]]:
+    """Values of the file and the environment, by setting, and the mistakes in them."""
+    found, mistakes = dict[str, Given](), list[BadSetting]()
+    try:
+        path = config_file()
+        found = {name: Given(value, str(path)) for name, value in _from_file(path).items()}
+    except BadSetting as error:
+        mistakes.append(error)
+    known = {_PREFIX + name.upper() for name in SETTINGS}
+    for variable in sorted(os.environ):
+        if variable in known:
+            found[variable.removeprefix(_PREFIX).lower()] = Given(os.environ[variable], variable)
+        elif variable.startswith(_PREFIX) and (near := difflib.get_close_matches(variable, known, 1, 0.92)):
+            mistakes.append(BadSetting(f"there is no variable {variable}", hint=f"did you mean {near[0]}?"))
+    given = dict[str, Given]()
+    for name, one in found.items():
+        try:
+            given[name] = _checked(name, one)
+        except BadSetting as error:
+            mistakes.append(error)
+    return given, mistakes
 
 
-def _is_gone(name: str, given: Given) -> bool:
-    """Whether this setting was removed; prints a sentence about it."""
-    why = GONE_RULES.get(str(given.value)) if name == "rule" else _GONE.get(name)
-    if why:
-        _warn(f"{name} = {given.value} in {given.source} is ignored: {why}")
-    return bool(why)
+@contextmanager
+def naming_settings() -> Iterator[None]:
+    """An error inside it about the value of a setting says where the value is set."""
+    try:
+        yield
+    except LocalspecError as error:
+        for name, found in given_settings()[0].items():
+            text = found.value if SETTINGS[name] in ("pair", *LOAD) else None
+            place = _place_of(name, found)
+            if isinstance(text, str) and text and text in str(error) and place not in str(error):
+                error.args = (f"{error} ({place})",)
+        raise
 
 
-@functools.cache  # once in a process
-def _warn(sentence: str) -> None:
-    log.warning(sentence)
+def _place_of(name: str, given: Given) -> str:
+    return given.source if given.source.startswith(_PREFIX) else f"{name} in {given.source}"
 
 
 def _from_file(path: Path) -> dict[str, Any]:
@@ -425,24 +433,12 @@ def _from_file(path: Path) -> dict[str, Any]:
         ) from error
 
 
-def _variables() -> dict[str, str]:
-    """The variables that are settings. Raises BadSetting for one that looks mistyped."""
-    known = {_PREFIX + name.upper() for name in (*SETTINGS, *_GONE)}
-    for variable in sorted(os.environ.keys() - known):
-        near = difflib.get_close_matches(variable, known, n=1, cutoff=0.92)
-        if variable.startswith(_PREFIX) and near:
-            raise BadSetting(f"there is no variable {variable}", hint=f"did you mean {near[0]}?")
-    return {variable: os.environ[variable] for variable in known & os.environ.keys()}
-
-
 def _checked(name: str, given: Given) -> Given:
     if name not in SETTINGS:
-        raise BadSetting(f"there is no setting called {name}", hint=nearest(name, SETTINGS))
-    option, value, variable = OPTIONS[SETTINGS[name]], given.value, given.source.startswith(_PREFIX)
-    if variable or (option.choices and isinstance(value, str)):
+        raise BadSetting(f"there is no setting called {_place_of(name, given)}", hint=nearest(name, SETTINGS))
+    option, value = OPTIONS[SETTINGS[name]], given.value
+    if given.source.startswith(_PREFIX) or (option.choices and isinstance(value, str)):
         with suppress(ValueError, KeyError):
             value = option.read(value)
-    check(
-        SETTINGS[name], value, called=given.source if variable else name, hint=f"correct it in {given.source}"
-    )
+    check(SETTINGS[name], value, called=_place_of(name, given), hint=f"{name}: {option.about}")
     return Given(value, given.source)

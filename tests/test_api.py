@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import pydoc
+import re
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -189,6 +190,12 @@ def test_help_lists_every_option_with_its_meaning(function, options):
     shown = pydoc.plain(pydoc.render_doc(function))
     for name, option in options.items():
         assert f"{name}: {option.help}" in shown
+
+
+@pytest.mark.parametrize("name", ["run", "load", "stream", "arun", "astream", "compare"])
+def test_help_shows_no_objects_in_place_of_names(name):
+    shown = pydoc.plain(pydoc.render_doc(getattr(localspec, name)))
+    assert not re.findall("<class|<lambda|<function| at 0x", shown)
 
 
 def test_help_begins_with_the_names_to_call():

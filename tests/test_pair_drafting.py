@@ -56,10 +56,9 @@ def test_a_calibration_gives_way_to_whoever_waits_and_leaves_no_trace():
 
 
 def test_replies_that_an_older_version_remembered_stay_until_they_are_forgotten(home, capsys):
-    config, file = home / "config.toml", home / "data" / "replies" / "a.tokens"
+    file = home / "data" / "replies" / "a.tokens"
     file.parent.mkdir(parents=True)
     file.write_bytes(bytes(8))
-    config.write_text("remember_replies = true\n")
     with localspec.load("demo") as session:
         session.run("Hello", max_tokens=20)
     assert file.read_bytes() == bytes(8)

@@ -17,7 +17,15 @@ _HEAD = """\
 `localspec` alone opens the chat on a terminal, and prints the help elsewhere. `localspec "a prompt"` is
 `localspec run`.
 
-Exit codes: 0; 1 after an error; 2 for wrong usage; 3 if `verify` found a difference; 130 after Ctrl-C.
+## Exit codes
+
+| code | meaning |
+|---|---|
+| 0 | it worked |
+| 1 | it failed: too little memory, no network, a damaged file, an answer that was cut inside its JSON |
+| 2 | what you typed or set is wrong: an unknown option, pair or file, a bad value, a mistake in `config.toml` |
+| 3 | `verify` found a difference |
+| 130 | you stopped it with Ctrl-C |
 
 [Options that several commands share](#shared-options) stand at the end.
 """

@@ -3,6 +3,7 @@
 import asyncio
 import io
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable
@@ -26,6 +27,8 @@ from .text import status
 LOOK_SECONDS: Final = 0.05
 PATIENCE_SECONDS: Final = 2  # after a request to stop
 QUOTES: Final = '"""'  # around a message of several lines, as in `ollama run`
+COMMANDS: Final = {command.key: command.name for command in table.COMMANDS}  # by their keys on the screen
+_KEY: Final = re.compile(r"(?<![\w/.])(?:F\d+|\^[a-z]|Ctrl\+[A-Z]|Esc)(?![\w/.-])")
 
 
 class PlainChat(Chat):
@@ -150,6 +153,7 @@ class PlainChat(Chat):
                 say(piece.text, end="", to=sys.stderr)
 
     def notify(self, message: str, *, severity: Severity = "information") -> None:
+        message = without_keys(message)
         if self._line_open:
             say("")
             self._line_open = False
@@ -159,7 +163,7 @@ class PlainChat(Chat):
         is_error = kind == "error"
         self.notify(f"error: {what}" if is_error else what)
         if hint:
-            aside(f"hint: {hint}" if is_error else hint)
+            aside(without_keys(f"hint: {hint}" if is_error else hint))
 
     def refresh_state(self) -> None:
         ready = self.state.engine.ready
@@ -219,6 +223,16 @@ class PlainChat(Chat):
 
     async def quit(self) -> None:
         self._left = True
+
+
+def without_keys(message: str) -> str:
+    """A message with commands in place of the keys of the screen."""
+
+    def command(key: re.Match[str]) -> str:
+        name = COMMANDS.get(key[0].lower().replace("^", "ctrl+"))
+        return "^c" if key[0] == "Esc" else f"/{name}" if name else key[0]
+
+    return _KEY.sub(command, message)
 
 
 def chat(setup: Setup) -> int:

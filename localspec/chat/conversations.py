@@ -15,7 +15,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from localspec.errors import LocalspecError
+from localspec.errors import BadSetting, LocalspecError
 from localspec.events import Stats
 from localspec.files import FileLock, append_json_lines, read_as, read_json_lines
 
@@ -360,7 +360,7 @@ def _read_all(paths: Iterable[Path]) -> ConversationList:
 def find(folder: Path, name: str) -> Conversation:
     """A conversation by its name or its beginning; of several, and with "", the latest.
 
-    Raises BrokenConversation.
+    Raises BadSetting if there is none, BrokenConversation.
     """
     matching = [path for path in _files(folder) if path.stem.startswith(name)]
     found = _read_all(matching).conversations
@@ -368,7 +368,7 @@ def find(folder: Path, name: str) -> Conversation:
         return found[0]
     if matching:
         return read(max(matching))  # says what is wrong with it
-    raise BrokenConversation(
+    raise BadSetting(
         f"there is no conversation called {name}" if name else "there is no conversation to resume",
         hint="Ctrl+S in `localspec chat` lists them"
         if name

@@ -299,20 +299,28 @@ class ReplyJob:
     questions: tuple[Any, ...] | None = None  # all messages but the assistant's; None for a raw text
 
 
-def unmatched(request: Request, reply: Reply) -> Iterator[Notice]:
-    """What a grammar could not hold a finished reply to."""
+def unmatched(job: ReplyJob, reply: Reply) -> str:
+    """Why an answer does not follow its grammar: it was cut, or breaks what a grammar cannot follow of a schema."""
+    if job.constraint is None:
+        return ""
+    if not job.constraint.complete:
+        return f"the reply was cut, so it does not fulfil {job.constraint.name}"
+    wanted = job.request.grammar.definition.get("json_schema") if job.request.grammar else None
+    if not wanted or reply.tool_calls:
+        return ""
+    try:
+        why = mismatch(json.loads(reply.text), wanted, wanted, "the answer")
+    except (ValueError, RecursionError):
+        why = "it is no JSON"
+    return f"the answer does not match the JSON schema: {why}" if why else ""
+
+
+def unmatched_calls(request: Request, reply: Reply) -> Iterator[Notice]:
+    """Calls whose arguments break what a grammar cannot follow of a schema."""
     for call in reply.tool_calls:
         schema = request.functions.get(call.name, {})
         if why := mismatch(dict(call.arguments), schema, schema, "the call"):
             yield Notice(f"the arguments of {call.name} do not match its parameters: {why}")
-    wanted = request.grammar.definition.get("json_schema") if request.grammar else None
-    if wanted and not reply.tool_calls and reply.finish_reason is FinishReason.STOP and not reply.stopped_by:
-        try:
-            why = mismatch(json.loads(reply.text), wanted, wanted, "the answer")
-        except (ValueError, RecursionError):
-            why = "it is no JSON"
-        if why:
-            yield Notice(f"the answer does not match the JSON schema: {why}")
 
 
 class DraftingNotices:
@@ -398,8 +406,10 @@ class ReplyWriter:
                 logged.end(len(reply.tokens))
         lane.drafting.store()
         result = reply.result(seed, cancelled=job.cancelled())
-        yield from unmatched(job.request, result)
-        yield Finished(result)
+        yield from unmatched_calls(job.request, result)
+        if why := unmatched(job, result):
+            yield Notice(why)
+        yield Finished(replace(result, unmatched=why))
 
     def _continues(self, lane: Lane, job: ReplyJob) -> bool:
         """Whether the cache holds the same conversation, so that its rest is not worth saving.
@@ -430,7 +440,7 @@ class ReplyWriter:
         reply: ReplyBuilder,
         scoring: Scoring | None,
     ) -> Iterator[Event]:
-        """The cycles and their text, and a notice if the reply was cut."""
+        """The cycles and their text, and a notice if the context is full."""
         pair, constraint = self._pair, job.constraint
         room = pair.target.capacity - len(job.prompt)
         text = list(job.prompt)
@@ -458,8 +468,6 @@ class ReplyWriter:
                 f"the reply was cut: the context of {pair.target.capacity:,} tokens is full; "
                 "load the pair with a larger one (--context)"
             )
-        if constraint and not constraint.complete:
-            yield Notice(f"the reply was cut, so it does not fulfil {constraint.name}")
 
     def _once(self, text: str) -> Iterator[Notice]:
         if text not in self._told:

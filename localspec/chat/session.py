@@ -160,7 +160,7 @@ class Session(Closing):
         """The largest number of tokens that prompt and reply may have together."""
         return self._pair.target.capacity
 
-    def run(self, prompt_or_messages: Asked, **options: Unpack[ReplyOptions]) -> Reply:
+    def run(self, prompt_or_messages: Asked, **options: "Unpack[ReplyOptions]") -> Reply:
         """Answer in the conversation: a text continues it, a list of messages replaces it.
 
         If the last message is the assistant's, the reply continues it and holds only the new text.
@@ -173,35 +173,35 @@ class Session(Closing):
         prompt_or_messages: Asked,
         *,
         cancelled: Callable[[], bool] = never,
-        **options: Unpack[ReplyOptions],
+        **options: "Unpack[ReplyOptions]",
     ) -> Iterator[Event]:
         """The same as `run`, event by event; the last one is Finished. `cancelled` ends this reply alone."""
         cancelled, request = self._watch(cancelled), self._request(options)
         messages, conversation = self._asked(prompt_or_messages, request, options), self._conversation
         return self._converse(messages, request, cancelled, conversation)
 
-    async def arun(self, prompt_or_messages: Asked, **options: Unpack[ReplyOptions]) -> Reply:
+    async def arun(self, prompt_or_messages: Asked, **options: "Unpack[ReplyOptions]") -> Reply:
         """`run` for asyncio: the models work in a thread; a job that is cancelled stops the reply."""
         return last_reply([event async for event in self.astream(prompt_or_messages, **options)])
 
-    def astream(self, prompt_or_messages: Asked, **options: Unpack[ReplyOptions]) -> AsyncIterator[Event]:
+    def astream(self, prompt_or_messages: Asked, **options: "Unpack[ReplyOptions]") -> AsyncIterator[Event]:
         """`stream` for asyncio; leaving it early stops the reply."""
         return in_a_thread(
             lambda left: self.stream(prompt_or_messages, cancelled=left, **options), ThreadPoolExecutor(1)
         )
 
-    def regenerate(self, **options: Unpack[ReplyOptions]) -> Reply:
+    def regenerate(self, **options: "Unpack[ReplyOptions]") -> Reply:
         """Answer the last question again, in place of the last reply. Raises BadSetting without a question."""
         return self.run(self._messages[: self._last_question() + 1], **options)
 
-    def edit(self, text: str, *, message: int | None = None, **options: Unpack[ReplyOptions]) -> Reply:
+    def edit(self, text: str, *, message: int | None = None, **options: "Unpack[ReplyOptions]") -> Reply:
         """Change a user message, by index or the last one, and answer from there."""
         index = self._last_question() if message is None else message
         if not 0 <= index < len(self._messages) or self._messages[index].role != "user":
             raise BadSetting(f"message {index} is not a user message", hint="see session.messages")
         return self.run((*self._messages[:index], Message("user", text)), **options)
 
-    def count_tokens(self, prompt_or_messages: Asked, **options: Unpack[ReplyOptions]) -> int:
+    def count_tokens(self, prompt_or_messages: Asked, **options: "Unpack[ReplyOptions]") -> int:
         """How many tokens a reply would read: the whole conversation with this prompt, or these messages alone."""
         request = self._request(options)
         messages = self._reasoning.put_back(self._asked(prompt_or_messages, request, options))
@@ -225,12 +225,12 @@ class Session(Closing):
         raise BadSetting("nothing was asked in this conversation yet", hint="ask something first")
 
     def prompt_of(
-        self, messages: Sequence[Mapping[str, Any] | Message], **options: Unpack[ReplyOptions]
+        self, messages: Sequence[Mapping[str, Any] | Message], **options: "Unpack[ReplyOptions]"
     ) -> Prompt:
         """The prompt of a reply to these messages; nothing is generated."""
         return self._fitter(self._request(options)).encode(self._reasoning.put_back(as_messages(messages)))
 
-    def complete(self, text: str | Sequence[int], **options: Unpack[ReplyOptions]) -> Reply:
+    def complete(self, text: str | Sequence[int], **options: "Unpack[ReplyOptions]") -> Reply:
         """Continue a raw text or tokens: no template, no conversation; control tokens written in it count as such."""
         return last_reply(self.stream_complete(text, **options))
 
@@ -239,7 +239,7 @@ class Session(Closing):
         text: str | Sequence[int],
         *,
         cancelled: Callable[[], bool] = never,
-        **options: Unpack[ReplyOptions],
+        **options: "Unpack[ReplyOptions]",
     ) -> Iterator[Event]:
         """The same as `complete`, event by event; `cancelled` as in `stream`."""
         cancelled, request = self._watch(cancelled), self._request(options)

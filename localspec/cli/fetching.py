@@ -49,6 +49,7 @@ def agreed(question: Callable[[], str], stream: TextIO = sys.stderr, ask: Callab
     try:
         return ask().strip().lower() in ("", "y", "yes")
     except EOFError:
+        say("", to=stream)
         return False
 
 
@@ -77,8 +78,6 @@ def fetch_reference(target: str, draft: str | None, *, dry: bool = False) -> str
         except names.SeveralModels as several:
             tell_models(several)
             raise
-        except OSError as error:
-            raise hub.of_system(error, target) from error
         if draft is None and (known := inspection.suggested_draft(pair.target.name, pair.target.header)):
             what = f"{known.name} ({size_text(known.all_bytes)}) can draft for it"
             note(f"{what}: localspec pull {target} --draft {known.repo}:{known.file}")

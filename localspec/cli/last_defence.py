@@ -33,7 +33,8 @@ def refused_by_system(error: OSError) -> LocalspecError:
     """The sentence for an error of the system that names a file, or none."""
     what = f"{error.filename} cannot be used" if error.filename is not None else "the system refuses"
     return LocalspecError(
-        f"{what}: {error.strerror or error}", hint="check the path, its permissions and the room on the disk"
+        f"{what}: {error.strerror or error}",
+        hint="check its permissions and the room on the disk, or set LOCALSPEC_HOME",
     )
 
 

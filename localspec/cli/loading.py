@@ -4,7 +4,7 @@ import argparse
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -29,25 +29,26 @@ def wanted(arguments: argparse.Namespace, **changes: float) -> dict[str, Any]:
     return options
 
 
-def fetch_missing(arguments: argparse.Namespace, options: Mapping[str, Any]) -> str:
-    """Fetch the pair if it is not here and the user wants it; returns its name. Raises what resolving it raises."""
+def wanted_here(arguments: argparse.Namespace, **changes: float) -> dict[str, Any]:
+    """The same with the name of the pair, which is fetched if the user wants it. Raises what `find` raises."""
     from localspec.cli.fetching import fetch_if_wanted
     from localspec.models.names import PairNotOnDisk, find
 
+    options = wanted(arguments, **changes)
     draft = options.get("draft") if options["speculate"] else "lookup"
     try:
-        return find(options.get("pair"), options.get("target"), draft).name
+        name = find(options.get("pair"), options.get("target"), draft).name
     except PairNotOnDisk as missing:
         fetch_if_wanted(missing, pull=arguments.pull)
-        return missing.pair.name
+        name = missing.pair.name
+    return options if "target" in options else options | {"pair": name}
 
 
 def open_session(arguments: argparse.Namespace) -> "Session":
     """Load the pair for a measurement: nothing of it is logged."""
     from localspec import api
 
-    options = wanted(arguments, **NOTHING_REMEMBERED)
-    fetch_missing(arguments, options)
+    options = wanted_here(arguments, **NOTHING_REMEMBERED)
     with StageLine() as stage:
         return api.load(**options, on_stage=stage.show)
 
@@ -57,8 +58,7 @@ def open_engine_session(arguments: argparse.Namespace) -> "EngineSession":
     from localspec.engine.client import EngineProcess, EngineSession
     from localspec.engine.spawn import take_early
 
-    options = wanted(arguments, **(NOTHING_REMEMBERED if arguments.store is False else {}))
-    fetch_missing(arguments, options)
+    options = wanted_here(arguments, **(NOTHING_REMEMBERED if arguments.store is False else {}))
     session = EngineSession(EngineProcess(started=take_early()))
     try:
         with StageLine() as stage:

@@ -2,7 +2,9 @@
 
 import argparse
 import difflib
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
@@ -10,9 +12,11 @@ from typing import Any, NoReturn, TypeAlias
 from localspec.cli.commands.completion import complete_with_pairs
 from localspec.display import say
 from localspec.errors import BadSetting
-from localspec.options import GONE_RULES, LOAD, OPTIONS, REPLY, check
+from localspec.files import text_of
+from localspec.options import LOAD, OPTIONS, REPLY, Option
 
 NOTHING_REMEMBERED = {"remember_logits": False, "cache_gb": 0}
+WRONG_USAGE = 2  # the exit code for what the user typed or set, as argparse's; after any other error it is 1
 Group: TypeAlias = argparse.ArgumentParser | argparse._ArgumentGroup
 FEW = 12  # flags that a usage line names
 _PAIR_HELP = "a pair by name; `localspec pairs` lists them"
@@ -26,12 +30,13 @@ def add_pair_argument(parser: argparse.ArgumentParser) -> None:
 
 def add_pair_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("models")
-    add = group.add_argument
+    add = group.add_mutually_exclusive_group().add_argument
     complete_with_pairs(add("-m", "--pair", metavar="NAME", help=_PAIR_HELP))
     add("--target", metavar="FILE", help="a GGUF file, or ORG/REPO:QUANT, instead of a pair")
+    add = group.add_mutually_exclusive_group().add_argument
     add("--draft", metavar="FILE", help="the draft, named the same way; lookup drafts from the text alone")
     add("--no-draft", action="store_true", help="load no draft model: plain decoding")
-    add("--pull", action="store_true", help="fetch the pair if it is not here")
+    group.add_argument("--pull", action="store_true", help="fetch the pair if it is not here")
     group = parser.add_argument_group("memory and devices")
     for name in LOAD:
         if name != "parallel":  # these commands answer one after the other
@@ -48,8 +53,10 @@ def add_memory_options(group: Group) -> None:
 def add_reply_options(parser: argparse.ArgumentParser, **changes: Mapping[str, Any]) -> None:
     """`changes`: by option, arguments of argparse in place of the usual ones."""
     group = parser.add_argument_group("reply")
+    grammars = group.add_mutually_exclusive_group()
     for name in REPLY:
-        add_option(group, name, **changes.get(name, {}))
+        is_grammar = name in ("json_schema", "regex", "grammar")
+        add_option(grammars if is_grammar else group, name, **changes.get(name, {}))
 
 
 def add_option(group: Group, name: str, **changes: Any) -> None:  # noqa: ANN401  argparse's own
@@ -62,7 +69,7 @@ def add_option(group: Group, name: str, **changes: Any) -> None:  # noqa: ANN401
     if option.kind is bool:
         about["action"] = argparse.BooleanOptionalAction
     else:
-        about |= {"metavar": option.metavar, "type": partial(_read, name)}
+        about |= {"metavar": option.metavar, "type": partial(_read, option)}
     if option.repeats:
         about |= {"action": "append", "help": f"{option.about}; may be repeated"}
     if option.kind is str and option.choices:
@@ -70,17 +77,18 @@ def add_option(group: Group, name: str, **changes: Any) -> None:  # noqa: ANN401
     group.add_argument(*flags, **about | changes)
 
 
-def _read(name: str, text: str) -> object:
-    option = OPTIONS[name]
-    if option.choices and text in GONE_RULES:
-        raise argparse.ArgumentTypeError(f"{text} is gone: {GONE_RULES[text]}")
-    try:
-        value = option.read(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not {option.expected}") from None
-    if option.kind is not str:  # argparse knows the choices
-        check(name, value)  # here: serve hands it on to another process
-    return value
+def number(
+    kind: type[float], least: float, most: float = math.inf, *, above: bool = False
+) -> Callable[[str], Any]:
+    """Reads a number in these limits; `above`: the least one is excluded."""
+    return partial(_read, Option("", kind=kind, least=least, most=most, above=above))
+
+
+def _read(option: Option, text: str) -> object:
+    with suppress(ValueError):
+        if option.admits(value := option.read(text)):
+            return value
+    raise argparse.ArgumentTypeError(f"{text!r} is not {option.expected}")
 
 
 def add_quiet_option(group: Group) -> None:
@@ -103,17 +111,18 @@ def drawable(path: str) -> Path:
 
 def reply_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """The user's options as keyword arguments of `Session.stream`. Raises BadSetting."""
+    from localspec.chat.options import request_from
+    from localspec.sampler.sampling import Sampling
+
     values = given_of(arguments, REPLY)
-    refuse_together(
-        *((f"--{name.replace('_', '-')}", values.get(name)) for name in ("json_schema", "regex", "grammar"))
-    )
     schema = values.get("json_schema")
     if "compact_json" in values and schema is None:
-        raise WrongUsage("--no-compact-json goes with --json-schema", hint="leave it out, or add a schema")
+        raise BadSetting("--no-compact-json goes with --json-schema", hint="leave it out, or add a schema")
     if schema is not None and not schema.lstrip().startswith("{"):
         values["json_schema"] = text_of(schema)
     if "grammar" in values:
         values["grammar"] = text_of(values["grammar"])
+    request_from(values, Sampling())  # a mistake is told before a model is loaded
     return values
 
 
@@ -125,23 +134,14 @@ def given_of(arguments: argparse.Namespace, options: Iterable[str]) -> dict[str,
     return {name: value for name, value in given.items() if value is not None}
 
 
-def text_of(path: str) -> str:
-    """The text of a file that an option names."""
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        reason = (isinstance(error, OSError) and error.strerror) or "it is not UTF-8 text"
-        raise BadSetting(f"{path} cannot be read: {reason}", hint="give the path of a text file") from error
-
-
 def load_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """The user's options as keyword arguments of `localspec.load`; fetches models of the Hub if wanted.
 
-    Raises WrongUsage, and errors of fetching.
+    Raises BadSetting, and errors of fetching.
     """
     pair = pair_of(arguments)
-    refuse_together(("--draft", arguments.draft), ("--no-draft", arguments.no_draft or None))
-    refuse_together((f"the pair {pair}", pair), ("--target", arguments.target))
+    if pair and arguments.target:
+        raise BadSetting(f"the pair {pair} and --target contradict each other", hint="give one of them")
     values = {"pair": pair} | given_of(arguments, ("target", "draft", *LOAD))
     if on_hub := arguments.target or (pair and "/" in pair and pair):
         from localspec.cli.fetching import take_from_hub
@@ -155,12 +155,8 @@ def pair_of(arguments: argparse.Namespace) -> str | None:
     """The pair from its argument or its option; not every command has both."""
     named = [name for name in (vars(arguments).get("name"), arguments.pair) if name is not None]
     if len(named) > 1:
-        raise WrongUsage("the pair was named twice", hint=f"localspec {arguments.command} {named[0]}")
+        raise BadSetting("the pair was named twice", hint=f"localspec {arguments.command} {named[0]}")
     return named[0] if named else None
-
-
-class WrongUsage(BadSetting):
-    """Arguments that do not exist, have a wrong value, or contradict each other."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -172,7 +168,7 @@ class Parser(argparse.ArgumentParser):
         self.color = False  # of Python 3.14: the help goes through a filter that shows no sequences
 
     def error(self, message: str) -> NoReturn:
-        raise WrongUsage(message, hint=self._help)
+        raise BadSetting(message, hint=self._help)
 
     def parse_known_args(self, *args: Any, **options: Any) -> Any:  # noqa: ANN401  argparse's own
         """Reads arguments as argparse does: the parser of a command knows all its options.
@@ -185,7 +181,7 @@ class Parser(argparse.ArgumentParser):
         if unknown:
             word = next((word for word in unknown if word.startswith("--")), "").partition("=")[0]
             near = did_you_mean(word, self._option_string_actions) if word else ""
-            raise WrongUsage(f"unexpected argument {' '.join(unknown)}", hint=f"{near}{self._help}")
+            raise BadSetting(f"unexpected argument {' '.join(unknown)}", hint=f"{near}{self._help}")
         return parsed, unknown
 
     @property
@@ -211,10 +207,3 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     longer = [name for name in names if name.startswith(word)]
     near = longer or difflib.get_close_matches(word, names, n=1)
     return f"did you mean {near[0]}? " if near else ""
-
-
-def refuse_together(*flags: tuple[str, object]) -> None:
-    """Raises WrongUsage if two of these are given: the flag as it is typed, and its value or None."""
-    given = [flag for flag, value in flags if value is not None]
-    if len(given) > 1:
-        raise WrongUsage(f"{given[0]} and {given[1]} contradict each other", hint="give one of them")

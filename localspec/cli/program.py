@@ -7,17 +7,18 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from itertools import takewhile
 
 import localspec
 from localspec.cli import commands
 from localspec.cli.commands import completion
 from localspec.cli.last_defence import refused_by_system, reported
-from localspec.cli.options import Parser, WrongUsage, did_you_mean
-from localspec.display import NotesOfLibraries, OutputFailed, on_terminal, quietly, say
+from localspec.cli.options import WRONG_USAGE, Parser, did_you_mean
+from localspec.cli.prompt import something_is_piped
+from localspec.display import NotesOfLibraries, OutputFailed, note, on_terminal, printable, quietly, say, tell
 from localspec.engine.spawn import take_early
-from localspec.errors import LocalspecError
-
-WRONG_USAGE = 2  # what argparse and most commands end with
+from localspec.errors import BadSetting, LocalspecError, UnknownPair
+from localspec.options import naming_settings
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -38,7 +39,7 @@ def run(arguments: Sequence[str]) -> int:
         if isinstance(error, OutputFailed):
             _drop_output()
         tell(error)
-        return WRONG_USAGE if isinstance(error, WrongUsage) else 1
+        return WRONG_USAGE if isinstance(error, BadSetting | UnknownPair) else 1
     except OSError as error:
         tell(refused_by_system(error))
     except Exception as error:  # noqa: BLE001  the last line of defence: a sentence and a file, never a traceback
@@ -56,7 +57,7 @@ def _run(arguments: Sequence[str]) -> int:
         parsed = parser(arguments[0]).parse_args(arguments)
     except SystemExit:  # --help and --version end so; a mistake does not, see Parser
         return 0
-    with quietly(vars(parsed).get("quiet", False)):
+    with quietly(vars(parsed).get("quiet", False)), naming_settings():
         code: int = parsed.run(parsed)
     return code
 
@@ -64,7 +65,11 @@ def _run(arguments: Sequence[str]) -> int:
 def _spelled_out(arguments: Sequence[str]) -> Sequence[str]:
     """Handle `help COMMAND`, no arguments (the chat on a terminal), and a prompt without a command."""
     if not arguments:
-        return ["chat"] if sys.stdin and sys.stdin.isatty() and on_terminal(sys.stdout) else ["--help"]
+        if on_terminal(sys.stdin) and on_terminal(sys.stdout):
+            return ["chat"]
+        if something_is_piped():
+            note("`localspec run -` answers piped text, and `localspec run PROMPT` reads it after a prompt")
+        return ["--help"]
     if arguments[0] == "help":
         arguments = [*arguments[1:], "--help"]
     command = arguments[0]
@@ -72,21 +77,27 @@ def _spelled_out(arguments: Sequence[str]) -> Sequence[str]:
         return ["run", *arguments]
     if successor := commands.SUCCESSORS.get(command):
         hint = f"`localspec help {successor.split()[0]}` explains it"
-        raise WrongUsage(f"`localspec {command}` is gone: use `localspec {successor}`", hint=hint)
+        raise BadSetting(f"`localspec {command}` is gone: use `localspec {successor}`", hint=hint)
+    if command.startswith("-") and command not in ("-h", "--help", "-V", "--version"):
+        hint = "name a command first: `localspec run PROMPT` and `localspec chat` take options behind them"
+        raise BadSetting(f"{command} stands where a command should", hint=hint)
     known = (*commands.HELP, "help")
-    if not command.startswith("-") and command not in known:
-        raise WrongUsage(f"there is no command called {command}", hint=_meant(command, known))
+    if command not in known and not command.startswith("-"):
+        raise BadSetting(f"there is no command called {command}", hint=_meant(arguments, known))
+    if command == "pairs" and arguments[1:] and arguments[1] != "add" and not arguments[1].startswith("-"):
+        return ["pairs", "--like", *arguments[1:]]
     return arguments
 
 
-def _meant(word: str, known: Sequence[str]) -> str:
-    """A hint about a word that is no command: the nearest command, or the pair that it names."""
+def _meant(words: Sequence[str], known: Sequence[str]) -> str:
+    """A hint about a first word that is no command: the nearest command, the pair that it names, or a prompt."""
     from localspec.models.registry import near_names
 
-    near = did_you_mean(word, known)
-    if not near and (pairs := near_names(word)):
+    near = did_you_mean(words[0], known)
+    if not near and (pairs := near_names(words[0])):
         return f"`localspec run {pairs[0]} PROMPT` asks the pair of that name"
-    return f"{near}`localspec --help` lists all commands"
+    prompt = printable(" ".join(takewhile(lambda word: not word.startswith("-"), words)), 60)
+    return f'{near}`localspec --help` lists all commands; `localspec run "{prompt}"` takes it as a prompt'
 
 
 def _prepare_output() -> None:
@@ -124,10 +135,3 @@ def parser(command: str = "") -> Parser:
     about = subparsers.add_parser("help", help="explain a command")  # is spelled out before it is parsed
     about.add_argument("about", nargs="*", metavar="COMMAND", help="the command, and its action")
     return root
-
-
-def tell(error: LocalspecError) -> None:
-    """One sentence and a hint on stderr."""
-    say(f"error: {error}", to=sys.stderr)
-    if error.hint:
-        say(f"hint: {error.hint}", to=sys.stderr)

@@ -9,13 +9,11 @@ import sys
 import threading
 
 from localspec.cli.commands.completion import complete_with_pairs
-from localspec.cli.options import WrongUsage
 from localspec.display import note, printable
 from localspec.errors import BadSetting
 from localspec.files import with_files
 
 PATIENCE_SECONDS = 2.0
-_EXAMPLE = 'localspec run "What is speculative decoding?"'
 
 
 def add_prompt_argument(parser: argparse.ArgumentParser, *, optional: bool = False) -> None:
@@ -30,7 +28,7 @@ def add_prompt_argument(parser: argparse.ArgumentParser, *, optional: bool = Fal
 
 
 def take_pair(arguments: argparse.Namespace, *, prompt_optional: bool = False) -> None:
-    """Take the first word as the pair where it is the name of one. Raises WrongUsage, or UnknownPair, for more words.
+    """Take the first word as the pair where it is the name of one. Raises BadSetting, or UnknownPair, for more words.
 
     Where a command needs no prompt, a single word is a pair, known or not.
     """
@@ -48,7 +46,7 @@ def take_pair(arguments: argparse.Namespace, *, prompt_optional: bool = False) -
         if not (arguments.name or elsewhere) and (" " in second.strip() or near_names(first)):
             named(first)  # raises
         quoted = f'"{printable(" ".join(arguments.words), 60)}"'
-        raise WrongUsage(
+        raise BadSetting(
             f"unexpected argument {arguments.words[1]}",
             hint=f"a prompt of several words goes in quotes: {quoted}",
         )
@@ -64,7 +62,8 @@ def prompt_of(arguments: argparse.Namespace) -> str:
     prompt = with_files("\n\n".join(part for part in parts if part.strip()), arguments.file)
     if not prompt:
         given = argument not in (None, "-") or something_is_piped()
-        raise BadSetting("the prompt is empty" if given else "there is no prompt", hint=_EXAMPLE)
+        hint = f'localspec {arguments.command} "What is speculative decoding?"'
+        raise BadSetting("the prompt is empty" if given else "there is no prompt", hint=hint)
     return prompt
 
 

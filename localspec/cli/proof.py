@@ -8,9 +8,8 @@ import json
 import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from localspec import demo
 from localspec.cli.commands.demo import DRAFT_SHAPE, SHAPES, bytes_of, free_bytes
 from localspec.display import DrawnLine, note, size_text
-from localspec.errors import BadSetting
+from localspec.errors import LocalspecError
 from localspec.files import FileLock, Store
 from localspec.gguf.enlarging import Shape, enlarge
 from localspec.health.trial import describe_exit
@@ -83,11 +82,11 @@ class Prover:
         self.proof = self._kept.load(self._key, Proof) or Proof()
 
     def run(self, line: DrawnLine) -> None:
-        """Find out what is not known yet. Raises BadSetting while another process does so, OSError."""
+        """Find out what is not known yet. Raises LocalspecError while another process does so, OSError."""
         folder = cache_dir() / "proofs" / "models"
         lock = FileLock(folder.with_suffix(".lock"))
         if not lock.try_acquire():
-            raise BadSetting("another `localspec doctor --prove` is running", hint="wait for it")
+            raise LocalspecError("another `localspec doctor --prove` is running", hint="wait for it")
         try:
             for name in ("rows", "places", "verify"):
                 if name != "places" or self._on_gpu:
@@ -149,42 +148,32 @@ class Prover:
             self._kept.save(self._key, replace(self.proof, parts=whole))  # others are tried again
 
     def _child(self, part: Part, seconds: float, findings: list[Finding], line: DrawnLine) -> str:
-        """Run a part and collect its findings as they come; returns why it did not end by itself."""
-        said, deadline, cut = list[str](), monotonic() + seconds, ""
-        command, pipe = [*CHILD, json.dumps(asdict(part))], subprocess.PIPE
+        """Run a part and collect its findings; returns why it did not end by itself."""
+        deadline, cut = monotonic() + seconds, ""
+        command = [*CHILD, json.dumps(asdict(part))]
         with (
+            TemporaryFile() as said,
             TemporaryFile() as errors,
-            subprocess.Popen(
-                command, stdin=pipe, stdout=pipe, stderr=errors, text=True, encoding="utf-8"
-            ) as child,
+            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=said, stderr=errors) as child,
         ):
-            # No join: one that Ctrl-C interrupts takes the thread for ended (Python 3.11).
-            ended = threading.Event()
-
-            def read() -> None:
-                try:
-                    said.extend(child.stdout or ())
-                finally:
-                    ended.set()
-
-            reader = threading.Thread(target=read, daemon=True)
             try:
-                reader.start()
-                while not (ended.is_set() or cut):
+                while child.poll() is None and not cut:
                     left = deadline - monotonic()
                     line.draw(f"{part.name} on {part.device}: {left:.0f} s left at most")
-                    ended.wait(min(max(left, 0.0), 1.0))
+                    with suppress(subprocess.TimeoutExpired):
+                        child.wait(min(max(left, 0.0), 1.0))
                     cut = "" if left > 0 else f"stopped after {seconds:.0f} s"
             finally:
-                if cut or sys.exc_info()[0]:
-                    child.kill()
-                if reader.ident:
-                    ended.wait()
-                findings += [Finding(**json.loads(text)) for text in said if text.startswith("{")]
-            if child.wait() and not cut:
+                child.kill()
+                code = child.wait()
+                said.seek(0)
+                findings += [
+                    Finding(**json.loads(text)) for text in said if text.endswith((b"}\n", b"}\r\n"))
+                ]
+            if code and not cut:
                 errors.seek(0)
                 last = errors.read().decode("utf-8", "replace").strip().rpartition("\n")[2]
-                what = f"It ended with {describe_exit(child.returncode)}. {last}"
+                what = f"It ended with {describe_exit(code)}. {last}"
                 findings.append(Finding(what.strip(), failed=True))
         return cut
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from localspec.chat.loaded_pair import LoadedPair
 from localspec.chat.logits import Text, add_texts, texts_in
-from localspec.errors import BadSetting
+from localspec.errors import BadSetting, LocalspecError
 from localspec.files import FileLock
 from localspec.fit.collect import Answer, answers, made_prompts, tokens_of
 from localspec.fit.trim import trimmable
@@ -31,9 +31,9 @@ class Plan:
 
 
 def require_torch() -> None:
-    """Asked before anything is collected. Raises BadSetting if PyTorch or gguf is missing."""
+    """Asked before anything is collected. Raises LocalspecError if PyTorch or gguf is missing."""
     if find_spec("torch") is None or find_spec("gguf") is None:
-        raise BadSetting(
+        raise LocalspecError(
             "a draft is made with PyTorch and gguf, which are not both installed",
             hint='pip install "torch>=2.9" "gguf>=0.17"',
         )

@@ -272,7 +272,7 @@ def compare(
     target: str | Path | None = None,
     draft: str | Path | None = None,
     n: int = 1,
-    **options: Unpack[ReplyOptions],
+    **options: "Unpack[ReplyOptions]",
 ) -> Comparison:
     """Answer a prompt with and without drafting, `n` times each in turns; loads the pair for this call alone.
 
@@ -283,7 +283,7 @@ def compare(
 
 
 def compare_on(
-    session: Session, messages: Messages, *, n: int = 1, **options: Unpack[ReplyOptions]
+    session: Session, messages: Messages, *, n: int = 1, **options: "Unpack[ReplyOptions]"
 ) -> Comparison:
     """The same on a loaded pair; the session's own conversation is forgotten."""
     for event in compare_events(session, messages, n=n, **options):
@@ -298,7 +298,7 @@ def compare_events(
     *,
     n: int = 1,
     cancelled: Callable[[], bool] = never,
-    **options: Unpack[ReplyOptions],
+    **options: "Unpack[ReplyOptions]",
 ) -> Iterator[SideEvent | Comparison]:
     """The same, event by event; the last one is the Comparison, missing if it was stopped on the first side.
 

@@ -115,7 +115,7 @@ WORTH = 1.05  # a speed-up that a person can notice over a reply
 SAME = 1.03  # less than this either way is no difference
 HARDLY_DRAFTED = 1.03  # mean accepted length
 MIX = "all"
-COLUMNS = ("", "depth", "plain t/s", "t/s", "speed-up", "95 % interval", "accepted", "tokens/pass", "prompts")
+COLUMNS = ("", "depth", "plain", "drafting", "speed-up", "95 %", "kept", "a pass", "prompts")
 
 Pair = tuple[Measurement, Measurement]  # plain, and another arm on the same prompt in the same block
 
@@ -309,6 +309,7 @@ def report(summary: Summary, columns: int) -> str:
         parts.append(aligned([COLUMNS, *map(cells, rows_at(summary, temperature))], left=2))
         parts += [drawn(chart(summary, temperature), columns), words(summary, temperature)]
     notes = (
+        "plain, drafting: tokens/s. kept: of the guesses. a pass: tokens for each pass of the target.\n"
         "Speed counts from the end of the prompt; intervals are about other prompts of the same kinds.\n"
         f"Not counted: {summary.prefill_seconds:.1f} s of reading {summary.prefill_tokens} prompt tokens."
     )
@@ -356,13 +357,19 @@ def chart(summary: Summary, temperature: float) -> Chart:
     return Chart(f"Speed-up over plain decoding, temperature {temperature:g}", tuple(bars), reference=1.0)
 
 
+def headlines(summary: Summary) -> str:
+    """The verdict on the pair at each temperature."""
+    judged = (verdict(summary, temperature) for temperature in summary.temperatures)
+    return "\n".join(
+        f"{DECIDED[it.decision]} at temperature {it.temperature:g}: {it.reason}" for it in judged
+    )
+
+
 def words(summary: Summary, temperature: float) -> str:
-    """A sentence for each category, and the verdict on the pair."""
+    """A sentence for each category, and the depth that beat auto."""
     rows = [row for row in rows_at(summary, temperature) if row.arm == AUTO.name and row.category]
     width = max((len(name(row)) for row in rows), default=0)
     lines = [f"{name(row):<{width}}  {in_words(row)}" for row in rows]
-    judged = verdict(summary, temperature)
-    lines += ["", f"{DECIDED[judged.decision]} at temperature {temperature:g}: {judged.reason}"]
     mix = {row.arm: row.speedup.middle for row in rows_at(summary, temperature) if row.category is None}
     best = max(mix, key=mix.__getitem__)
     if best != AUTO.name:

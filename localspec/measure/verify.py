@@ -388,15 +388,17 @@ def problems(found: Verification) -> list[str]:
     """A sentence for each difference beyond numerics."""
     cases, sampled, said = found.greedy.cases, found.sampled, []
     if wrong := sum(case.not_likeliest for case in cases):
-        said.append(f"{wrong} greedy tokens are not the likeliest in the logits that they were chosen from.")
+        said.append(f"At temperature 0, {wrong} tokens are not the target's first choice.")
     if apart := sum(not case.not_likeliest for case in found.greedy.unexplained):
-        said.append(f"{apart} of {len(cases)} greedy texts part where no near-tie explains it.")
+        said.append(f"At temperature 0, {apart} of {len(cases)} texts differ by more than rounding explains.")
     if sampled.impossible:
-        said.append(f"The sampler chain excludes {sampled.impossible} of the sampled tokens.")
+        said.append(
+            f"{sampled.impossible} sampled tokens are excluded by the settings that they were sampled with."
+        )
     if sampled.excess_p < ALARM:
         said.append(
-            f"Sampled replies are {sampled.excess:+.3f} nats per token less likely than they should be "
-            f"(p < {sampled.excess_p:.1g}, alarm below {ALARM:g})."
+            "Sampled replies are less likely than the target's own. "
+            f"A correct pair would show this in less than one of {1 / max(sampled.excess_p, 1e-12):,.0f} runs."
         )
     return said
 
@@ -404,37 +406,35 @@ def problems(found: Verification) -> list[str]:
 def missing(found: Verification) -> list[str]:
     """A sentence for each part for which the time was too short."""
     sampled = found.sampled
-    said = [] if found.greedy.cases else ["No greedy text was finished."]
+    said = [] if found.greedy.cases else ["No text at temperature 0 was finished."]
     if not sampled.tokens:
         said.append("No sampled text was finished.")
     elif sampled.smallest_excess > ENOUGH:
-        said.append(
-            f"{sampled.tokens:,} sampled tokens are too few: only an excess of "
-            f"{sampled.smallest_excess:.2f} nats per token would be found for sure."
-        )
+        said.append(f"{sampled.tokens:,} sampled tokens are too few to be sure of them.")
     return said
 
 
 def verdict(found: Verification) -> str:
     """The answer in a few sentences."""
     if wrong := problems(found):
-        return "\n".join(["DIFFERENT: speculation changes what this pair says.", *wrong])
+        return "\n".join(["DIFFERENT: drafting changes what this pair writes.", *wrong])
     if lacking := missing(found):
         return "\n".join(
-            ["NOTHING DIFFERS so far, but not everything was tested.", *lacking, "Give it longer: --seconds."]
+            ["NO DIFFERENCE so far, but not everything was tested.", *lacking, "Give it longer: --seconds."]
         )
-    near = sum(case.divergence is not None for case in found.greedy.cases)
-    greedy = "Every greedy text is the same" if not near else f"{near} greedy texts part, at near-ties only"
+    cases = found.greedy.cases
+    near = sum(case.divergence is not None for case in cases)
+    rounding = f"; in {near} others two words were equally likely, and rounding chose" if near else ""
     return (
-        f"LOSSLESS, as far as {len(found.greedy.cases)} greedy texts and {found.sampled.tokens:,} sampled tokens "
-        f"can tell. {greedy}; sampled replies are as likely as they should be (an excess of "
-        f"{found.sampled.smallest_excess:.2f} nats per token would have been found)."
+        "NO DIFFERENCE: this pair writes what its target would write alone.\n"
+        f"At temperature 0, {len(cases) - near} of {len(cases)} texts are the same, token for token{rounding}.\n"
+        f"In {found.sampled.texts} sampled replies the target finds the tokens as likely as in its own."
     )
 
 
 def report(found: Verification) -> str:
-    """Everything, for a terminal."""
-    parts, sampled = [], found.sampled
+    """The answer, then the figures, for a terminal."""
+    parts, sampled = [verdict(found)], found.sampled
     if found.greedy.cases:
         parts.append(greedy_report(found.greedy))
         if found.expected_acceptance is not None:
@@ -448,9 +448,10 @@ def report(found: Verification) -> str:
             f"Sampled at temperature {found.sampling.temperature:g}: {sampled.texts} replies, {sampled.tokens:,} "
             f"tokens, judged by the target alone.\n  {sampled.excess:+.4f} nats per token less likely than expected, "
             f"standard error {sampled.excess_error:.4f}; p = {sampled.excess_p:.2g}, alarm below {ALARM:g}.\n"
-            f"  {sampled.impossible} tokens that the sampler chain excludes."
+            f"  {sampled.impossible} tokens that the sampler chain excludes; an excess of "
+            f"{sampled.smallest_excess:.2f} nats per token would be found for sure."
         )
-    return "\n\n".join([*parts, verdict(found)])
+    return "\n\n".join(parts)
 
 
 def greedy_report(greedy: GreedyResult) -> str:

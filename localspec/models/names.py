@@ -87,7 +87,7 @@ def model_file(text: str) -> ModelFile:
     """
     named = hub_reference(text)
     if named is None:
-        return ModelFile.at(expanded(text).absolute())
+        return _file_at(expanded(text).absolute())
     if named.file and len(parts_of(Path(named.file))) == 1:
         return _as_listed(hub.look(named.repo, named.file, named.revision))
     models = models_in(named.repo, hub.listing(named.repo, named.revision))
@@ -343,11 +343,15 @@ def _came(pair: Pair) -> float:
 
 
 def _of_files(target: Path, draft: Path | None) -> Pair:
-    for path in (target, draft):
-        if path is not None and (problem := _why_no_file(path)):
-            raise BadModelFile(f"{path} {problem}", hint="give the path of a GGUF file")
-    beside = ModelFile.at(draft) if draft else None
-    return Pair(parts_of(target)[0].stem, DraftKind.MODEL, ModelFile.at(target), beside)
+    return Pair(
+        parts_of(target)[0].stem, DraftKind.MODEL, _file_at(target), _file_at(draft) if draft else None
+    )
+
+
+def _file_at(path: Path) -> ModelFile:
+    if problem := _why_no_file(path):
+        raise UnknownPair(f"{path} {problem}", hint="give the path of a GGUF file")
+    return ModelFile.at(path)
 
 
 def _why_no_file(path: Path) -> str:

@@ -185,8 +185,13 @@ def _by_name() -> dict[str, Pair]:
     return aliases | {pair.name: pair for pair in pairs}
 
 
-def valid_name(name: str) -> bool:
-    return _NAME.fullmatch(name) is not None
+def check_name(name: str) -> None:
+    """Raises BadSetting for a name that no pair can have."""
+    if not _NAME.fullmatch(name):
+        raise BadSetting(
+            f"a pair cannot be called {name}",
+            hint="use lower-case letters, digits and . _ + -, beginning with a letter or a digit",
+        )
 
 
 def stays_inside(file: str) -> bool:
@@ -255,8 +260,7 @@ def _pair(table: object, relative_to: Path) -> Pair:
         raise ValueError("it is not a table")
     files = {role: _file(table[role], relative_to) for role in ("target", "draft") if role in table}
     pair = _described(Pair, {"kind": DraftKind.MODEL, **table, **files})
-    if not valid_name(pair.name):
-        raise ValueError(f"the name {pair.name!r} may hold only lower-case letters, digits and . _ + -")
+    check_name(pair.name)
     return pair
 
 
@@ -288,11 +292,7 @@ def _file(table: object, relative_to: Path, first: ModelFile | None = None) -> M
 
 def add_pair(pair: Pair) -> Path:
     """Write a pair, in place of an earlier one of the same name; returns its file. Raises BadSetting, OSError."""
-    if not valid_name(pair.name):
-        raise BadSetting(
-            f"a pair cannot be called {pair.name}",
-            hint="use lower-case letters, digits and . _ + -, beginning with a letter or a digit",
-        )
+    check_name(pair.name)
     all_pairs()  # a file that cannot be read is not written over
     path = _place(pair.name)
     if any(_is_shared(other) and other.parent == path.parent for other in users_files()):

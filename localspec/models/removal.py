@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from localspec import demo
-from localspec.errors import BadSetting
+from localspec.errors import LocalspecError
 from localspec.files import lies_in
 from localspec.models import places
 from localspec.models.download import LOCK, PART, lock_of, part_of
 from localspec.models.hub import of_system
 from localspec.models.places import ModelFile
 from localspec.models.registry import Pair, all_pairs
+from localspec.options import cache_dir
 
 _OURS = re.compile(r".+--.+/[0-9a-f]{12}/.+")  # where files lie below models/, see places.place
 
@@ -63,6 +64,16 @@ def remove(pair: Pair) -> Removal:
         if not place.exists() and (cached := file.path):
             kept.append((str(cached), "it belongs to another program"))
     return _removed(unwanted, kept)
+
+
+def enlarged_demo() -> tuple[Path, ...]:
+    """The files of the demo pair that `localspec demo` has enlarged."""
+    return tuple(sorted((cache_dir() / "demo").glob("*.gguf*")))
+
+
+def remove_enlarged_demo() -> Removal:
+    """Raises DownloadFailed."""
+    return _removed(enlarged_demo(), [])
 
 
 def _is_embedded(path: Path) -> bool:
@@ -146,7 +157,7 @@ def _removed(unwanted: Iterable[Path], kept: list[tuple[str, str]]) -> Removal:
 def _unlink(path: Path) -> None:
     lock = lock_of(_final(path))
     if not lock.try_acquire():
-        raise BadSetting(f"{path.name} is being fetched right now", hint="stop that pull first")
+        raise LocalspecError(f"{path.name} is being fetched right now", hint="stop that pull first")
     try:
         path.unlink(missing_ok=True)
         places.forget_sha256(path)

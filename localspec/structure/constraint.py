@@ -56,7 +56,7 @@ class GrammarTokens:
         if matcher.is_error():
             raise BadSetting(
                 f"{grammar.name} cannot be used: {first_sentence(matcher.get_error())}",
-                hint="correct it; look-ahead, and in schemas `not`, `if` and `uniqueItems`, cannot be used",
+                hint="correct it, or leave that part out",
             )
         return matcher
 

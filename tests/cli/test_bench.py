@@ -31,7 +31,16 @@ def test_the_report_has_table_bars_and_verdict_and_the_progress_goes_to_stderr(c
     drawing = tmp_path / "bars.svg"
     code, out, err = run(capsys, "bench", "demo", *QUICK, "--depths", "2", "--svg", drawing)
     assert code == 0
-    for word in ("speed-up", "95 % interval", "json", "█", "at temperature 0:", "at temperature 0.8:", TOY):
+    for word in (
+        "speed-up",
+        "95 % interval",
+        "a pass",
+        "json",
+        "█",
+        "at temperature 0:",
+        "at temperature 0.8:",
+        TOY,
+    ):
         assert word in out
     assert "json: order record" in err
     assert "json: order record" not in out
@@ -72,7 +81,7 @@ def test_what_the_bench_learned_is_where_the_next_run_starts(capsys):
 )
 def test_mistakes_are_found_before_anything_is_measured(capsys, arguments, hint):
     code, out, err = run(capsys, "bench", *arguments)
-    assert code == 1
+    assert code == 2
     assert not out
     assert "error: " in err
     assert hint in err
@@ -102,7 +111,7 @@ def test_tune_shows_the_curve_and_later_runs_start_from_it(capsys):
 
 def test_too_little_time_to_tune_is_one_sentence_and_a_hint(capsys):
     code, out, err = run(capsys, "tune", "demo", "--threads", "1", "--seconds", "0.00001")
-    assert (code, out) == (1, "")
+    assert (code, out) == (2, "")
     assert "too few" in err
     assert "--seconds" in err
 

@@ -70,7 +70,7 @@ def test_the_enlarged_pair_is_removed_by_its_name(home, capsys):
         (home / "cache" / "demo" / name).write_bytes(b"x" * 500)
     assert main(["rm", "demo"]) == 0
     assert "1.0 kB freed" in capsys.readouterr().out
-    assert main(["rm", "demo"]) == 1
+    assert main(["rm", "demo"]) == 2
 
 
 def test_an_enlarged_target_writes_the_text_of_the_small_one(tmp_path):

@@ -6,9 +6,9 @@ import sys
 import pytest
 
 from localspec.cli import main
-from localspec.cli.commands.doctor import Gpu, Platform, Vendor, find_gpu, install_command
+from localspec.cli.commands.doctor import Gpu, Vendor, find_gpu, install_command
 
-LINUX = Platform("Linux", (3, 11))
+LINUX = "Linux"
 
 
 def test_doctor_names_the_backend_and_the_devices_with_their_memory(capsys):
@@ -16,12 +16,14 @@ def test_doctor_names_the_backend_and_the_devices_with_their_memory(capsys):
     out, _ = capsys.readouterr()
     assert "llama-cpp-python 0.3." in out
     assert "GB free" in out
+    assert max(map(len, out.splitlines())) < 200
+    assert " = 1" not in out
 
 
 def test_doctor_as_json(capsys):
     main(["doctor", "--json"])
     found = json.loads(capsys.readouterr().out)
-    assert {"version", "backend", "devices", "note", "gpu", "install"} == set(found)
+    assert {"version", "backend", "devices", "note", "mistakes", "gpu", "install"} == set(found)
     assert found["devices"][0]["total_bytes"] > 0
 
 
@@ -30,14 +32,13 @@ def test_doctor_as_json(capsys):
     [
         (Gpu(Vendor.NVIDIA, "RTX 3060", (12, 4)), LINUX, "/whl/cu124"),
         (Gpu(Vendor.NVIDIA, "RTX 3060", (12, 9)), LINUX, "/whl/cu125"),
-        (Gpu(Vendor.NVIDIA, "RTX 5090", (13, 1)), Platform("Windows", (3, 12)), "/whl/cu130"),
+        (Gpu(Vendor.NVIDIA, "RTX 5090", (13, 1)), "Windows", "/whl/cu130"),
         (Gpu(Vendor.AMD, "Radeon RX 7900"), LINUX, "/whl/rocm72"),
-        (Gpu(Vendor.AMD, "Radeon RX 7900"), Platform("Windows", (3, 11)), "/whl/hip-radeon"),
-        (Gpu(Vendor.APPLE, "arm64"), Platform("Darwin", (3, 11)), "/whl/metal"),
+        (Gpu(Vendor.AMD, "Radeon RX 7900"), "Windows", "/whl/hip-radeon"),
+        (Gpu(Vendor.APPLE, "arm64"), "Darwin", "/whl/metal"),
         (Gpu(Vendor.VULKAN, "Arc B580"), LINUX, "/whl/vulkan"),
-        (Gpu(Vendor.NVIDIA, "RTX 3060", (12, 4)), Platform("Linux", (3, 13)), 'CMAKE_ARGS="-DGGML_CUDA=on"'),
         (Gpu(Vendor.NVIDIA, "GTX 680", (10, 2)), LINUX, 'CMAKE_ARGS="-DGGML_CUDA=on"'),
-        (Gpu(Vendor.AMD, "Radeon"), Platform("Windows", (3, 14)), '$env:CMAKE_ARGS = "-DGGML_HIP=on"'),
+        (Gpu(Vendor.NVIDIA, "GTX 680"), "Windows", '$env:CMAKE_ARGS = "-DGGML_CUDA=on"'),
     ],
 )
 def test_the_command_installs_a_build_for_this_gpu(gpu, machine, expected):

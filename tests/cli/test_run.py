@@ -69,6 +69,19 @@ def test_a_reply_without_an_accepted_draft_has_no_percentage():
     )
 
 
+def test_a_reply_of_one_token_says_nothing_about_the_share_of_reading():
+    for emitted, said in ((1, False), (2, True)):
+        stats = Stats(cycles=1, emitted=emitted, prompt_tokens=9, prefill_seconds=9.0, verify_seconds=1.0)
+        reply = Reply("a", "", (1,) * emitted, 0, FinishReason.LENGTH, stats)
+        assert ("reading the prompt" in summary(reply)) is said
+
+
+def test_a_context_longer_than_trained_is_one_note(capsys):
+    _, _, err = run(capsys, "demo", "Hi", "-n", "2", "--context", "8192")
+    assert "was trained" in err
+    assert "n_ctx" not in err
+
+
 # The engine process, which dies at its first load unless another one died before.
 DIES_ONCE = """
 import os, signal
@@ -339,7 +352,7 @@ def test_a_bad_file_is_one_sentence_and_a_hint(make, role, tmp_path, capsys):
     bad = make(tmp_path)
     files = ["--target", bad] if role == "target" else ["--target", demo.target_path(), "--draft", bad]
     code, out, err = run(capsys, "Hello", *files)
-    assert_told(code, out, err)
+    assert_told(code, out, err, 2 if make in (missing, directory) else 1)
     assert bad.name in err
 
 
@@ -357,7 +370,7 @@ def test_a_prompt_longer_than_the_context_says_both_lengths(capsys):
 
 def test_a_context_that_no_memory_holds_is_refused(capsys):
     code, out, err = run(capsys, "Hello", "--target", demo.target_path(), "--context", 2_000_000_000)
-    assert_told(code, out, err)
+    assert_told(code, out, err, 2)
 
 
 @pytest.mark.parametrize(
@@ -380,18 +393,18 @@ def test_a_context_that_no_memory_holds_is_refused(capsys):
 def test_a_wrong_setting_is_one_sentence_and_a_hint(arguments, capsys):
     code = main(["run", "Hello", *arguments])
     out, err = capsys.readouterr()
-    assert_told(code, out, err)
+    assert_told(code, out, err, 2)
 
 
 @pytest.mark.parametrize("prompt", ["", "   \n"])
 def test_an_empty_prompt_is_refused(prompt, capsys):
     code, out, err = run(capsys, prompt)
-    assert_told(code, out, err)
+    assert_told(code, out, err, 2)
 
 
-def assert_told(code, out, err):
+def assert_told(code, out, err, wanted=1):
     lines = err.strip().splitlines()
-    assert code == 1
+    assert code == wanted
     assert out == ""
     assert lines[0].startswith("error: ")
     assert lines[1].startswith("hint: ")

@@ -71,7 +71,7 @@ def test_the_name_of_a_pair_is_no_prompt(capsys):
 
 
 def test_a_name_that_is_nearly_one_is_told_and_not_answered(capsys):
-    assert main(["run", "llama-3-8b+2b", "Hello"]) == 1
+    assert main(["run", "llama-3-8b+2b", "Hello"]) == 2
     assert "did you mean llama-3.1-8b+1b" in capsys.readouterr().err
 
 
@@ -83,7 +83,7 @@ def test_a_prompt_in_quotes_needs_no_command(capsys):
 
 
 def test_quiet_leaves_errors(capsys):
-    assert main(["run", "Hi", "-q", "--target", "missing.gguf"]) == 1
+    assert main(["run", "Hi", "-q", "--target", "missing.gguf"]) == 2
     assert "does not exist" in capsys.readouterr().err
 
 
@@ -114,7 +114,7 @@ def test_a_prompt_conversation_goes_on(capsys):
 def test_a_script_keeps_no_conversation_and_no_store_adds_nothing(capsys):
     assert main(["run", "demo", "Hello", "-q", *QUICK]) == 0
     assert not (data_dir() / "conversations").exists()
-    assert main(["run", "-c", "Hello", "-q", *QUICK]) == 1
+    assert main(["run", "-c", "Hello", "-q", *QUICK]) == 2
     assert "no conversation to resume" in capsys.readouterr().err
     assert main(["run", "demo", "Hello", "-q", "--store", *QUICK]) == 0
     assert main(["run", "-c", "More", "-q", "--no-store", *QUICK]) == 0

@@ -28,8 +28,7 @@ def verify(capsys, *arguments):
 def test_the_demo_pair_passes_with_a_table_a_verdict_and_progress(capsys):
     code, out, err = verify(capsys, "demo", "--seed", 4)
     assert code == 0
-    for word in ("greedy", "Sampled", "LOSSLESS"):
-        assert word in out
+    assert out.index("NO DIFFERENCE: this pair writes") < out.index("greedy") < out.index("nats per token")
     assert "greedy texts" in err
     assert "sampled texts" in err
 
@@ -59,7 +58,7 @@ def test_a_verifier_that_keeps_what_it_should_not_ends_with_code_3(capsys, monke
 )
 def test_what_cannot_be_verified_is_one_sentence_and_a_hint(arguments, capsys):
     code, out, err = verify(capsys, *arguments)
-    assert code == 1
+    assert code == 2
     assert out == ""
     assert "error: " in err
     assert "hint: " in err

@@ -15,6 +15,7 @@ from localspec.measure.summary import (
     Summary,
     cells,
     finding,
+    headlines,
     in_words,
     report,
     verdict,
@@ -84,9 +85,10 @@ def test_the_report_has_a_line_for_each_category_and_the_depth_that_beat_auto():
         row(None, 1.7, 1.9, 2.1),
         row(None, 1.9, 2.1, 2.3, arm="depth 4"),
     )
-    text = report(Summary(rows, 3, 1.5, 900), 80)
+    summary = Summary(rows, 3, 1.5, 900)
+    text = report(summary, 80)
     assert "Ahead of auto: depth 4, by 10.5%." in text
-    assert "Drafting pays at temperature 0: " in text
+    assert headlines(summary).startswith("Drafting pays at temperature 0: ")
     assert "│ plain decoding, ─ 95 % interval" in text
     assert "3 pairs of replies too short" in text
     assert "1.5 s of reading 900 prompt tokens" in text

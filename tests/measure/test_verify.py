@@ -155,7 +155,7 @@ def verification(**parts):
 
 def test_a_difference_beyond_numerics_is_named_with_its_numbers():
     found = verification(greedy=GreedyResult((case(0.3), case(None)), 0.1))
-    assert "1 of 2 greedy texts part" in problems(found)[0]
+    assert "1 of 2 texts differ" in problems(found)[0]
     assert "0.3000" in report(found)
     assert "0.2000" in report(found)
 

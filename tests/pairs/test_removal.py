@@ -116,7 +116,7 @@ def test_rm_unused_removes_just_that(littered, capsys):
 def test_rm_unused_refuses_while_it_cannot_tell_what_is_used(littered, capsys):
     with user_file().open("a") as file:
         file.write("[[pear]]\n")
-    assert main(["rm", "--unused"]) == 1
+    assert main(["rm", "--unused"]) == 2
     assert len(list(places.models_dir().rglob("*.gguf"))) == 5
 
 

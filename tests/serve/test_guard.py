@@ -5,7 +5,7 @@ import pytest
 from starlette.responses import Response
 
 from localspec.cli.commands.serve import check_guests
-from localspec.cli.options import WrongUsage
+from localspec.errors import BadSetting
 from localspec.serve.guard import Access, Guard, is_local_name, is_local_origin
 from tests.serve.conftest import start, stop
 
@@ -125,7 +125,7 @@ async def test_an_allowed_page_still_needs_the_key():
     ],
 )
 def test_guests_that_cannot_be_meant_are_refused(hosts, origins, key, said):
-    with pytest.raises(WrongUsage, match=said):
+    with pytest.raises(BadSetting, match=said):
         check_guests(hosts, origins, key)
 
 

@@ -30,8 +30,8 @@ def test_options_reach_the_engine():
     ("words", "wrong"),
     [
         (("--temperature", "-3"), "temperature"),
-        (("--top-p", "2"), "top_p"),
-        (("--max-tokens", "-1"), "max_tokens"),
+        (("--top-p", "2"), "--top-p"),
+        (("--max-tokens", "-1"), "--max-tokens"),
         (("--depth", "-1"), "depth"),
         (("--rule", "magic"), "rule"),
     ],

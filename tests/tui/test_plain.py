@@ -1,12 +1,14 @@
 """The chat line by line: what goes in and what comes out of pipes."""
 
 import io
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from localspec.tui.plain import chat
+from localspec.tui.commands.table import BUSY
+from localspec.tui.plain import chat, without_keys
 from localspec.tui.state.chat import Setup
 from scripted_engine import ESSAY, ScriptedEngine, ScriptedWorkshop
 
@@ -78,6 +80,16 @@ def test_every_command_runs_without_a_screen(talk):
     ):
         assert told in err
     assert "no command /nonsense" in err
+
+
+def test_messages_name_commands_and_no_keys_of_the_screen(talk):
+    lines = ("/version", "/frobnicate", "/pull", "exact one", "/version", "/load zz")
+    _code, _out, err, _saved = talk(*lines)
+    assert "/help shows what there is." in err
+    assert "/retry makes another." in err
+    assert not re.search(r"\bF\d|\^[a-bd-z]|Ctrl\+|\bEsc\b", err.partition("leaves.")[2] or err)
+    assert without_keys(BUSY) == "A reply is running. ^c stops it."
+    assert without_keys("choose one with Ctrl+O; see F1.md, ^d") == "choose one with /pair; see F1.md, ^d"
 
 
 def test_reasoning_that_is_shown_steers_no_terminal(talk, monkeypatch):

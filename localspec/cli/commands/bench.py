@@ -6,7 +6,6 @@ Later runs use what drafting learns here. Ctrl-C ends it and keeps what was meas
 import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from time import perf_counter
@@ -17,16 +16,18 @@ from localspec.cli import CANCELLED
 from localspec.cli.commands.run import as_json as reply_as_json
 from localspec.cli.loading import names_of, open_session, stop_on_interrupt
 from localspec.cli.options import (
-    WrongUsage,
     add_pair_options,
     add_reply_options,
     add_report_options,
+    given_of,
+    number,
     reply_options,
 )
 from localspec.cli.prompt import add_prompt_argument, prompt_of, take_pair
 from localspec.display import JSON_VERSION, DrawnLine, bar_text, columns, note, obeys_sequences, say, say_json
-from localspec.errors import BadSetting, ContextFull
+from localspec.errors import BadSetting, ContextFull, LocalspecError
 from localspec.events import Cycle, Notice, Started
+from localspec.options import MOST_DEPTH, REPLY
 
 if TYPE_CHECKING:
     from localspec.measure.bench import BenchOutcome, BenchStep, Limits
@@ -44,17 +45,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_prompt_argument(parser, optional=True)
     add_pair_options(parser)
     limit = f"end the reply after N tokens (default: {TOKENS}, for a prompt of yours no limit)"
-    add_reply_options(parser, temperature={"type": list_of(float)}, max_tokens={"help": limit})
+    tokens = {"help": limit, "type": number(int, 1)}
+    add_reply_options(parser, temperature={"type": list_of(number(float, 0))}, max_tokens=tokens)
     group = parser.add_argument_group("measurement")
     fixed = "fixed depths to measure beside auto"
-    group.add_argument("--depths", type=list_of(positive), metavar="N,N", help=fixed)
+    group.add_argument("--depths", type=list_of(number(int, 1, MOST_DEPTH)), metavar="N,N", help=fixed)
     kinds = "kinds of built-in prompts: code, chat, prose, json, edit, long"
     group.add_argument("--only", type=list_of(str), metavar="WHAT", help=kinds)
     add = group.add_mutually_exclusive_group().add_argument
     rounds = "rounds over the built-in prompts, or replies of each side to yours (default: 1)"
-    add("--runs", type=int, metavar="N", help=rounds)
+    add("--runs", type=number(int, 1), metavar="N", help=rounds)
     limit = f"time limit of the built-in prompts (default: {SECONDS:g})"
-    add("--seconds", type=duration, metavar="S", help=limit)
+    add("--seconds", type=number(float, 0, above=True), metavar="S", help=limit)
     add_report_options(parser)
     parser.add_argument(
         "--texts",
@@ -67,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
     take_pair(arguments, prompt_optional=True)
     if arguments.no_draft or arguments.depth == 0:
         hint = "leave out --no-draft and --depth 0"
-        raise WrongUsage("without drafting both sides would be plain decoding", hint=hint)
+        raise BadSetting("without drafting both sides would be plain decoding", hint=hint)
     if arguments.words or arguments.file:
         return bench_prompt(arguments)
     return bench_built_in(arguments)
@@ -107,23 +109,20 @@ def bench_built_in(arguments: argparse.Namespace) -> int:
 
 
 def refuse_what_needs_a_prompt(arguments: argparse.Namespace) -> None:
-    """Raises WrongUsage for an option that built-in prompts do not take, and for numbers below 1."""
-    given = {*reply_options(arguments), *(["texts"] if arguments.texts else [])}
+    """Raises BadSetting for an option that built-in prompts do not take."""
+    given = {*given_of(arguments, REPLY), *(["texts"] if arguments.texts else [])}
     for name in sorted(given - {"temperature", "max_tokens"}):
         flag = "no-think" if name == "think" and not arguments.think else name.replace("_", "-")
-        raise WrongUsage(f"--{flag} goes with a prompt of yours", hint='localspec bench PAIR "a prompt"')
-    for flag, value in (("--max-tokens", arguments.max_tokens), ("--runs", arguments.runs)):
-        if value is not None and value < 1:
-            raise WrongUsage(f"{flag} is {value}", hint="give 1 or more")
+        raise BadSetting(f"--{flag} goes with a prompt of yours", hint='localspec bench PAIR "a prompt"')
 
 
 def tell(arguments: argparse.Namespace, subject: Mapping[str, Any], outcome: "BenchOutcome") -> None:
     """Print the report or the JSON, draw the files, keep the record."""
-    from localspec.measure.summary import chart, keep, record, report, summarise, this_machine
+    from localspec.measure.summary import chart, headlines, keep, record, report, summarise, this_machine
 
     summary = summarise(outcome.measurements)
     if not summary.rows and summary.too_short:
-        raise BadSetting("every reply was too short to time", hint="allow longer ones: --max-tokens 128")
+        raise LocalspecError("every reply was too short to time", hint="allow longer ones: --max-tokens 128")
     if not summary.rows and outcome.too_long:
         hint = "load the pair with a larger one: --context"
         raise ContextFull("no prompt fits into the context", hint=hint)
@@ -141,10 +140,12 @@ def tell(arguments: argparse.Namespace, subject: Mapping[str, Any], outcome: "Be
     if arguments.json:
         say_json(recorded)
         return
-    say("{target} with {draft}, loaded in {load_seconds:.1f} s".format(**subject))
-    say(f"{machine.sentence()}\n\n{report(summary, columns(sys.stdout) - 1)}")
+    say(headlines(summary))
     if subject["toy"]:
         say(TOY)
+    say(f"\n{report(summary, columns(sys.stdout) - 1)}\n")
+    say("{target} with {draft}, loaded in {load_seconds:.1f} s".format(**subject))
+    say(machine.sentence())
     if outcome.too_long:
         say(f"No room in the context for: {', '.join(outcome.too_long)}.")
     if outcome.stopped:
@@ -171,25 +172,9 @@ def list_of(kind: Callable[[str], _T]) -> Callable[[str], tuple[_T, ...]]:
     """Reads values with commas between them, each once."""
 
     def read(text: str) -> tuple[_T, ...]:
-        try:
-            return tuple(dict.fromkeys(kind(part.strip()) for part in text.split(",")))
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"{text!r} is not numbers with commas between them") from None
+        return tuple(dict.fromkeys(kind(part.strip()) for part in text.split(",")))
 
     return read
-
-
-def duration(text: str) -> float:
-    with suppress(ValueError):
-        if (value := float(text)) > 0:
-            return value
-    raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
-
-
-def positive(text: str) -> int:
-    if (value := int(text)) < 1:
-        raise argparse.ArgumentTypeError(f"{value} is not above 0")
-    return value
 
 
 def share_done(step: "BenchStep", blocks_in_round: int, limits: "Limits") -> float:
@@ -218,10 +203,10 @@ def bench_prompt(arguments: argparse.Namespace) -> int:
 
     for name in ("depths", "only", "seconds"):
         if getattr(arguments, name):
-            raise WrongUsage(f"--{name} goes with the built-in prompts", hint="leave it out, or the prompt")
+            raise BadSetting(f"--{name} goes with the built-in prompts", hint="leave it out, or the prompt")
     arguments.temperature, *others = arguments.temperature or (None,)
     if others:
-        raise WrongUsage("a prompt of yours is answered at one temperature", hint="give one")
+        raise BadSetting("a prompt of yours is answered at one temperature", hint="give one")
     options, prompt = reply_options(arguments), prompt_of(arguments)
     runs = 1 if arguments.runs is None else arguments.runs
     comparison, text = None, ""

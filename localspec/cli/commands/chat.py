@@ -13,7 +13,7 @@ from localspec.cli.options import (
     pair_of,
     reply_options,
 )
-from localspec.display import obeys_sequences, on_terminal
+from localspec.display import note, obeys_sequences, on_terminal
 from localspec.errors import BadSetting
 
 if TYPE_CHECKING:
@@ -113,20 +113,24 @@ def load_request(arguments: argparse.Namespace, resumed_pair: str) -> "LoadPair"
     """
     from localspec.cli.loading import wanted
     from localspec.engine.messages import LoadPair
+
+    take_pair_of(resumed_pair, arguments)
+    return LoadPair.of(**wanted(arguments, **(NOTHING_REMEMBERED if arguments.no_store else {})))
+
+
+def take_pair_of(resumed_pair: str, arguments: argparse.Namespace) -> None:
+    """Use the pair of a resumed conversation if no other is named and that one is known."""
     from localspec.models.registry import is_known
 
-    if resumed_pair and is_known(resumed_pair) and not (arguments.target or pair_of(arguments)):
-        arguments.pair = resumed_pair
-    return LoadPair.of(**wanted(arguments, **(NOTHING_REMEMBERED if arguments.no_store else {})))
+    if resumed_pair and not (arguments.target or pair_of(arguments)):
+        if is_known(resumed_pair):
+            arguments.pair = resumed_pair
+        else:
+            note(f"the conversation was with {resumed_pair}, which is no known pair: another one answers")
 
 
 def reply_settings(arguments: argparse.Namespace) -> dict[str, Any]:
     """The options of replies; the system prompt belongs to the conversation. Raises BadSetting."""
-    from localspec.chat.options import request_from
-    from localspec.sampler.sampling import Sampling
-
     options = reply_options(arguments)
     options.pop("system", None)
-    # Checked before the chat opens: a wrong one would fail every message in it.
-    request_from(options, Sampling())
     return options | ({"speculate": False} if arguments.no_draft else {})

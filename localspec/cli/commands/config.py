@@ -10,7 +10,8 @@ from pathlib import Path
 
 from localspec import options
 from localspec.cli.last_defence import SECRET_VARIABLES, without_userinfo
-from localspec.display import say, say_json
+from localspec.cli.options import WRONG_USAGE
+from localspec.display import say, say_json, tell
 from localspec.models import places, registry
 
 ADDRESSES = ("HF_ENDPOINT", "HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY")
@@ -28,26 +29,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    given, paths = options.given_settings(), _paths()
+    (given, mistakes), paths = options.given_settings(), _paths()
     rows = {name: given.get(name) for name in options.SETTINGS}
     if arguments.json:
         values = {name: dataclasses.asdict(found) if found else None for name, found in rows.items()}
         folders = {name: str(path) for name, path in paths.items()}
-        say_json({"settings": values, "paths": folders, "environment": _environment()}, indent=2)
-        return 0
+        found = {"settings": values, "paths": folders, "environment": _environment()}
+        say_json({**found, "mistakes": list(map(str, mistakes))}, indent=2)
+        return WRONG_USAGE if mistakes else 0
+    defaults = {name: options.OPTIONS[option].default for name, option in options.SETTINGS.items()}
     shown = {
-        name: f"{json.dumps(found.value)}  {found.source}" if found else f"{default_of(name)}  (default)"
+        name: f"{json.dumps(found.value)}  {found.source}" if found else f"{defaults[name]}  (default)"
         for name, found in rows.items()
     }
     folders = {name: f"{path}{'' if path.exists() else '  (not there yet)'}" for name, path in paths.items()}
     blocks = (shown, folders, _environment())
     say("\n\n".join("\n".join(f"{name:<17} {text}" for name, text in block.items()) for block in blocks))
-    return 0
-
-
-def default_of(setting: str) -> str:
-    """What counts while a setting is not set, in words."""
-    return options.OPTIONS[options.SETTINGS[setting]].default
+    for mistake in mistakes:
+        tell(mistake)
+    return WRONG_USAGE if mistakes else 0
 
 
 def _paths() -> dict[str, Path]:

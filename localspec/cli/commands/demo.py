@@ -22,6 +22,7 @@ from localspec.display import note, obeys_sequences, say, size_text
 from localspec.errors import BadSetting, LocalspecError, NotEnoughMemory
 from localspec.files import FileLock
 from localspec.gguf.enlarging import Shape, enlarge
+from localspec.models.removal import remove_enlarged_demo
 from localspec.options import cache_dir
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from localspec.measure.race import svg
 
+    if not obeys_sequences(sys.stdout):
+        note("plain decoding and drafting race; the result comes within a minute")
     try:
         with ExitStack() as opened:
             ended, about, outcome = held(opened)
@@ -143,7 +146,7 @@ def enlarged(stage: Stage) -> tuple[Path, Path]:
     if not lock.try_acquire():
         raise BadSetting("another `localspec demo` is writing the enlarged pair", hint="wait for it")
     try:
-        remove()  # other versions, and what a killed process half wrote
+        remove_enlarged_demo()  # other versions, and what a killed process half wrote
         free = min(free_bytes(), shutil.disk_usage(folder()).free)
         shape = next((shape for shape in SHAPES if bytes_of(shape) < FREE_SHARE * free), None)
         if shape is None:
@@ -155,19 +158,10 @@ def enlarged(stage: Stage) -> tuple[Path, Path]:
         enlarge(sources[1], draft, DRAFT_SHAPE)
         return enlarge(sources[0], target, shape), draft
     except BaseException:
-        remove()
+        remove_enlarged_demo()
         raise
     finally:
         lock.release()
-
-
-def remove() -> tuple[tuple[Path, ...], int]:
-    """Remove the enlarged pair; returns its files and their bytes. Raises OSError."""
-    files = tuple(sorted(folder().glob("*.gguf*")))
-    freed = sum(file.stat().st_size for file in files)
-    for file in files:
-        file.unlink(missing_ok=True)
-    return files, freed
 
 
 def bytes_of(shape: Shape) -> int:

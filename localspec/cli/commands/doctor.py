@@ -12,19 +12,19 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from localspec.cli import CANCELLED
-from localspec.cli.options import WrongUsage, add_option
-from localspec.display import DrawnLine, say, say_json
-from localspec.errors import BackendFailure, LocalspecError
+from localspec.cli.options import WRONG_USAGE, add_option, number
+from localspec.display import DrawnLine, say, say_json, tell
+from localspec.errors import BackendFailure, BadSetting, LocalspecError
 from localspec.files import program
 from localspec.health.check import check, try_gpu
 from localspec.health.installed import LLAMA_CPP_PYTHON, missing_device, source_command
+from localspec.options import given_settings
 
 if TYPE_CHECKING:
     from localspec.llama.devices import Device
 
 WHEELS = "https://abetlen.github.io/llama-cpp-python/whl"
 CUDA_WHEELS = ((11, 8), (12, 1), (12, 2), (12, 3), (12, 4), (12, 5), (13, 0), (13, 2))
-WHEEL_PYTHONS = ((3, 10), (3, 11), (3, 12))  # the published wheels are for these
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,39 +36,43 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     proof("--prove", nargs="?", const="", metavar="PAIR", help=what)
     proof("--on", metavar="DEVICE", help="another device (default: the first GPU)")
     limit = "about S seconds at most (default: 600); a second call on the same day takes up where it ended"
-    proof("--seconds", type=float, default=600.0, metavar="S", help=limit)
+    proof("--seconds", type=number(float, 0), default=600.0, metavar="S", help=limit)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run(arguments: argparse.Namespace) -> int:
     if arguments.on and arguments.prove is None:
-        raise WrongUsage("--on goes with --prove", hint=f"localspec doctor --prove --on {arguments.on}")
+        raise BadSetting("--on goes with --prove", hint=f"localspec doctor --prove --on {arguments.on}")
+    settings, mistakes = given_settings()
+    if mistakes and arguments.prove is not None:
+        raise mistakes[0]
+    rpc = arguments.rpc or (settings["rpc"].value if "rpc" in settings else "")
     with DrawnLine(sys.stderr) as stage:
         stage.draw("trying llama.cpp")
         note = check().note  # raises before this process loads a build that would kill it
         from localspec import api
         from localspec.models.devices import memory_of, remember_devices
         from localspec.models.load import connect
-        from localspec.options import configured
 
-        if rpc := configured(rpc=arguments.rpc).get("rpc"):
+        if rpc:
             connect(rpc, stage.draw)
         backend, devices = api.backend(), api.devices()
         remember_devices(memory_of(devices))  # so that `pairs` and `info` know what fits here
         found = [asdict(device) | problems_of(device, stage) for device in devices]
     gpu = find_gpu()
-    command = install_command(gpu, Platform()) if gpu and not backend.supports_gpu else None
+    command = install_command(gpu, platform.system()) if gpu and not backend.supports_gpu else None
     if arguments.json:
         say_json(
-            {"backend": asdict(backend), "devices": found, "note": note}
+            {"backend": asdict(backend), "devices": found, "note": note, "mistakes": list(map(str, mistakes))}
             | {"gpu": asdict(gpu) if gpu else None, "install": command}
         )
-        return 0
+        return WRONG_USAGE if mistakes else 0
     if arguments.prove is not None:
-        return prove(arguments, devices, found, rpc or "", backend.system_info)
+        return prove(arguments, devices, found, rpc, backend.system_info)
     kind = "GPU" if backend.supports_gpu else "CPU"
     say(f"llama-cpp-python {backend.binding_version}, llama.cpp {backend.llama_version}, {kind} build")
-    say(f"features: {backend.system_info}")
+    features = " ".join(re.findall(r"(\w+) = 1\b", backend.system_info))
+    say(f"It can use {features or 'no special instructions'}.")
     for device, described in zip(devices, found, strict=True):
         say(f"{device.kind:<5} {about(device, described)}")
     if note:
@@ -78,7 +82,9 @@ def run(arguments: argparse.Namespace) -> int:
         say(f"\n{said}\n    {command}")
     elif not any(device.is_gpu for device in devices):
         say("\nNo GPU was found: models run on the CPU.")
-    return 0
+    for mistake in mistakes:
+        tell(mistake)
+    return WRONG_USAGE if mistakes else 0
 
 
 def about(device: "Device", described: Mapping[str, Any]) -> str:
@@ -153,12 +159,6 @@ class Gpu:
     cuda: tuple[int, int] | None = None  # the newest CUDA that its driver supports
 
 
-@dataclass(frozen=True, slots=True)
-class Platform:
-    system: str = platform.system()  # Linux, Darwin, Windows
-    python: tuple[int, int] = sys.version_info[:2]
-
-
 def find_gpu() -> Gpu | None:
     """The first GPU that the vendor's own tool or the system reports; None when there is none."""
     if platform.system() == "Darwin":
@@ -196,22 +196,21 @@ def output_of(tool: str, *arguments: str) -> str:
         return ""
 
 
-def install_command(gpu: Gpu, machine: Platform) -> str:
+def install_command(gpu: Gpu, system: str) -> str:
     """The exact command that replaces the installed llama-cpp-python by a build for this GPU."""
-    index = wheel_index(gpu, machine)
-    if index and machine.python in WHEEL_PYTHONS:
+    if index := wheel_index(gpu, system):
         source = f"--only-binary llama-cpp-python --index-url {WHEELS}/{index}"
         return f'pip install --force-reinstall --no-deps {source} "{LLAMA_CPP_PYTHON}"'
-    return source_command(f"{_FLAGS[gpu.vendor]}=on", windows=machine.system == "Windows")
+    return source_command(f"{_FLAGS[gpu.vendor]}=on", windows=system == "Windows")
 
 
-def wheel_index(gpu: Gpu, machine: Platform) -> str | None:
+def wheel_index(gpu: Gpu, system: str) -> str | None:
     """The folder of the published wheels that fit; None if only a build from source fits."""
     if gpu.vendor is Vendor.NVIDIA:
         usable = [version for version in CUDA_WHEELS if gpu.cuda and version <= gpu.cuda]
-        return "cu{}{}".format(*usable[-1]) if usable and machine.system in ("Linux", "Windows") else None
+        return "cu{}{}".format(*usable[-1]) if usable and system in ("Linux", "Windows") else None
     if gpu.vendor is Vendor.AMD:
-        return {"Linux": "rocm72", "Windows": "hip-radeon"}.get(machine.system)
+        return {"Linux": "rocm72", "Windows": "hip-radeon"}.get(system)
     if gpu.vendor is Vendor.APPLE:
         return "metal"
-    return "vulkan" if machine.system in ("Linux", "Windows") else None
+    return "vulkan" if system in ("Linux", "Windows") else None

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from localspec.cli.options import NOTHING_REMEMBERED, add_pair_argument, load_options
 from localspec.display import DrawnLine, note, say, size_text
-from localspec.errors import BadSetting
+from localspec.errors import BadSetting, LocalspecError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,9 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from localspec.fit.judging import report
     from localspec.fit.trim import fitted_name
-    from localspec.models.hub import of_system
     from localspec.models.names import find
-    from localspec.models.registry import valid_name
+    from localspec.models.registry import check_name
 
     if arguments.report:
         say(report())
@@ -67,12 +66,8 @@ def run(arguments: argparse.Namespace) -> int:
     trimmed = f"trim-{arguments.trim or TRIMMED}"
     suffix = "made" if arguments.make else "taught" if arguments.teach else trimmed
     name = arguments.new_name or fitted_name(files, suffix)
-    if not valid_name(name):
-        raise BadSetting(f"a pair cannot be called {name}", hint="choose another name: --as NAME")
-    try:
-        return (trim if suffix == trimmed else teach)(arguments, options, files, name)
-    except OSError as error:
-        raise of_system(error, name) from error
+    check_name(name)
+    return (trim if suffix == trimmed else teach)(arguments, options, files, name)
 
 
 def trim(arguments: argparse.Namespace, options: dict[str, Any], files: "Pair", name: str) -> int:
@@ -213,5 +208,5 @@ def judge_it(options: dict[str, Any], old: str, path: Path, line: DrawnLine) -> 
             found.append(outcome.measurements)
     if not all(found):
         hint = "the same command measures it again"
-        raise BadSetting("nothing was measured, so the draft became no pair", hint=hint)
+        raise LocalspecError("nothing was measured, so the draft became no pair", hint=hint)
     return judge(*found)

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from localspec.cli.commands.completion import complete_with_pairs
 from localspec.cli.fetching import tell_models
-from localspec.cli.options import WrongUsage, add_memory_options, given_of
+from localspec.cli.options import add_memory_options, given_of
 from localspec.display import DrawnLine, say, say_json, size_text
-from localspec.errors import LocalspecError
+from localspec.errors import BadSetting, DownloadFailed, LocalspecError
 from localspec.gguf import matching
 from localspec.gguf.facts import DraftKind
 from localspec.gguf.header import BLOCKS
@@ -42,7 +42,11 @@ def run(arguments: argparse.Namespace) -> int:
     with DrawnLine(sys.stderr) as line:
         line.draw(f"reading the headers of {arguments.pair}")
         pair = replace(_named(arguments), lora=matching.adapters_of(settings.get("lora", "")))
-        found = inspection.inspect(pair, wishes_of(settings, draft=not arguments.no_draft))
+        try:
+            found = inspection.inspect(pair, wishes_of(settings, draft=not arguments.no_draft))
+        except DownloadFailed as error:
+            hint = f"`localspec pairs {pair.name}` has its size and memory without a network"
+            raise DownloadFailed(str(error), hint=hint if pair.name else error.hint) from error
     known = pair if pair.name else None
     if arguments.json:
         say_json(_as_json(known, found), indent=2)
@@ -64,7 +68,7 @@ def _named(arguments: argparse.Namespace) -> Pair:
             tell_models(several)
             raise
     if arguments.draft:
-        raise WrongUsage("--draft goes with a target file, not with the name of a pair", hint="leave it out")
+        raise BadSetting("--draft goes with a target file, not with the name of a pair", hint="leave it out")
     return named(arguments.pair)
 
 

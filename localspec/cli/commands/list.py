@@ -1,5 +1,5 @@
 """List the pairs on this machine with size and last use, and unused files: of interrupted pulls, and of pairs that are
-gone. Caches of earlier texts are counted.
+gone. The enlarged demo pair and the caches of earlier texts are counted.
 """
 
 import argparse
@@ -27,19 +27,25 @@ def run(arguments: argparse.Namespace) -> int:
     files = places.distinct(file for pair in here for file in pair.files)
     paths = {path for file in files if (path := file.path)}
     texts, text_bytes = usage(texts_dir(configured()))
-    total = sum(path.stat().st_size for path in paths) + sum(left.bytes for left in unused) + text_bytes
+    demo = sum(path.stat().st_size for path in removal.enlarged_demo())
+    total = (
+        sum(path.stat().st_size for path in paths) + sum(left.bytes for left in unused) + text_bytes + demo
+    )
     if arguments.json:
         pairs = [as_json(pair, uses.get(pair.name)) for pair in here]
         left_over = [{"path": str(left.path), "bytes": left.bytes, "pair": left.pair} for left in unused]
         caches = {"texts": texts, "bytes": text_bytes}
-        say_json({"pairs": pairs, "unused": left_over, "caches": caches, "bytes": total}, indent=2)
+        found = {"pairs": pairs, "unused": left_over, "caches": caches, "enlarged_demo_bytes": demo}
+        say_json({**found, "bytes": total}, indent=2)
         return 0
     rows = [(pair.name, inspection.file_bytes(pair), last_use(uses.get(pair.name))) for pair in here]
     lost = [(left.path.name, left.bytes, why_unused(left)) for left in unused]
-    kept = [("texts", text_bytes, "caches of earlier texts; `localspec rm --caches` removes them")] * bool(
-        texts
-    )
-    width = max(len(name) for name, _, _ in (*rows, *lost, ("total", 0, "")))
+    kept = [
+        ("demo, enlarged", demo, "by `localspec demo`; `localspec rm demo` removes it"),
+        ("texts", text_bytes, "caches of earlier texts; `localspec rm --caches` removes them"),
+    ]
+    kept = [row for row in kept if row[1]]
+    width = max(len(name) for name, _, _ in (*rows, *lost, *kept, ("total", 0, "")))
 
     def tell(found: list[tuple[str, int, str]]) -> None:
         for name, size, about in found:

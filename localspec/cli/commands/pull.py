@@ -7,14 +7,17 @@ import argparse
 
 from localspec.cli.commands.completion import complete_with_pairs
 from localspec.cli.fetching import dry_run, fetch, fetch_reference
-from localspec.cli.options import WrongUsage, add_quiet_option
+from localspec.cli.options import add_quiet_option
+from localspec.errors import BadSetting
 from localspec.models import registry
 from localspec.models.names import is_on_hub
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    complete_with_pairs(add("name", metavar="NAME", help="for example llama-3.1-8b+1b, or ORG/REPO:Q4_K_M"))
+    complete_with_pairs(
+        add("name", nargs="?", metavar="NAME", help="for example llama-3.1-8b+1b, or ORG/REPO:Q4_K_M")
+    )
     what = "the draft for a model of the Hub (default: lookup, which drafts from the text alone)"
     add("--draft", metavar="FILE", help=what)
     add("--dry-run", action="store_true", help="only print the files to fetch")
@@ -23,11 +26,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     name, draft = arguments.name, arguments.draft
+    if name is None:
+        raise BadSetting("which pair?", hint="localspec pull NAME; `localspec pairs` lists the names")
     if is_on_hub(name, draft) and not (registry.is_known(name) and draft is None):
         fetch_reference(name, draft, dry=arguments.dry_run)
     elif draft:
         what = "--draft goes with a model of the Hub, not with the name of a pair"
-        raise WrongUsage(what, hint="leave it out")
+        raise BadSetting(what, hint="leave it out")
     else:
         (dry_run if arguments.dry_run else fetch)(registry.named(name))
     return 0

@@ -7,11 +7,10 @@ from pathlib import Path
 
 from localspec.caches.store import empty, usage
 from localspec.cli.commands.completion import complete_with_pairs
-from localspec.cli.options import WrongUsage
 from localspec.display import say, say_json, size_text
 from localspec.errors import BadSetting
 from localspec.files import lies_in
-from localspec.models import hub, registry, removal
+from localspec.models import registry, removal
 from localspec.options import configured, texts_dir
 
 
@@ -30,7 +29,7 @@ def run(arguments: argparse.Namespace) -> int:
     chosen = [arguments.name is not None, arguments.unused, arguments.replies, arguments.caches]
     if chosen.count(True) != 1:
         hint = "give a NAME, or --unused, --replies or --caches"
-        raise WrongUsage("`localspec rm` removes one thing at a time", hint=hint)
+        raise BadSetting("`localspec rm` removes one thing at a time", hint=hint)
     written_in: tuple[Path, ...] = ()
     if arguments.unused:
         done, nothing = removal.prune(), "every file here belongs to a pair"
@@ -64,18 +63,12 @@ def remove_pair(pair: registry.Pair) -> tuple[removal.Removal, tuple[Path, ...]]
     """Remove the files of a pair, and the entries of the user's own pair; the entries' files come second."""
     users = pair.name in {users.name for users in registry.users_pairs()}
     if pair.name == registry.DEMO and not users:
-        from localspec.cli.commands import demo  # loads numpy
-
-        files, freed = demo.remove()
-        if not files:
+        done = removal.remove_enlarged_demo()
+        if not done.removed:
             hint = "`localspec pull NAME` fetches a pair that takes its place"
             raise BadSetting("the demo pair is part of localspec and cannot be removed", hint=hint)
-        return removal.Removal(files, freed, ()), ()
-    done = removal.remove(pair)
-    try:
-        return done, registry.take_out(pair.name) if users else ()
-    except OSError as error:
-        raise hub.of_system(error, pair.name, "removed") from error
+        return done, ()
+    return removal.remove(pair), registry.take_out(pair.name) if users else ()
 
 
 def remove_replies() -> removal.Removal:

@@ -13,20 +13,12 @@ from typing import TYPE_CHECKING, Any
 from localspec.cli import CANCELLED
 from localspec.cli.commands import chat
 from localspec.cli.loading import names_of, open_engine_session, stop_on_interrupt
-from localspec.cli.options import (
-    WrongUsage,
-    add_pair_options,
-    add_quiet_option,
-    add_reply_options,
-    pair_of,
-    refuse_together,
-    reply_options,
-    text_of,
-)
+from localspec.cli.options import add_pair_options, add_quiet_option, add_reply_options, reply_options
 from localspec.cli.prompt import add_prompt_argument, prompt_of, something_is_piped, take_pair
 from localspec.display import JSON_VERSION, note, on_terminal, say, say_dimmed, say_json
-from localspec.errors import LocalspecError
+from localspec.errors import BadSetting, LocalspecError
 from localspec.events import Event, Finished, FinishReason, Kind, Notice, Piece, Reply, Started
+from localspec.files import text_of
 
 if TYPE_CHECKING:
     from localspec.chat.conversations import Conversation, Journal
@@ -54,8 +46,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("output")
     add = group.add_argument
     add("--raw", action="store_true", help="continue the text as it is: no chat template")
-    add("--json", action="store_true", help="print one JSON object with text and stats at the end")
-    add("--json-lines", action="store_true", help="print a JSON object for each piece of text as it comes")
+    form = group.add_mutually_exclusive_group().add_argument
+    form("--json", action="store_true", help="print one JSON object with text and stats at the end")
+    form("--json-lines", action="store_true", help="print a JSON object for each piece of text as it comes")
     add_quiet_option(group)
     add("--stats", action="store_true", help="print all numbers of the run to stderr")
 
@@ -68,15 +61,14 @@ def run(arguments: argparse.Namespace) -> int:
     think = {None: "", True: "--think", False: "--no-think"}[arguments.think]
     if arguments.raw and (flag := "--system" if arguments.system is not None else think):
         what = f"--raw continues the text without a chat template, which {flag} needs"
-        raise WrongUsage(what, hint="leave one of them out")
-    refuse_together(("--json", arguments.json or None), ("--json-lines", arguments.json_lines or None))
+        raise BadSetting(what, hint="leave one of them out")
     options, prompt = reply_options(arguments), prompt_of(arguments)
     if arguments.predict is not None:
         options["prediction"] = text_of(arguments.predict)
     with prompt_conversation(arguments) as (journal, before):
         if before:
             options = {"system": before.system or None} | options
-            take_pair_of(before, arguments)
+            chat.take_pair_of(before.pair, arguments)
         with open_engine_session(arguments) as session, stop_on_interrupt(session):
             if before and before.messages:
                 session.resume([{"role": m.role, "content": m.content} for m in before.messages])
@@ -90,19 +82,13 @@ def run(arguments: argparse.Namespace) -> int:
                 store(journal, prompt, reply, asked=arguments.store is True)
     if arguments.stats or not (arguments.json or arguments.json_lines or arguments.quiet):
         say(report(reply) if arguments.stats else summary(reply), to=sys.stderr)
-    return CANCELLED if reply.finish_reason is FinishReason.CANCELLED else 0
-
-
-def take_pair_of(before: "Conversation", arguments: argparse.Namespace) -> None:
-    """Use the conversation's pair if no pair is named and that one is known."""
-    from localspec.models.registry import is_known
-
-    if arguments.target or pair_of(arguments):
-        return
-    if is_known(before.pair):
-        arguments.name = before.pair
-    else:
-        note(f"the conversation was with {before.pair}, which is no known pair: another one answers")
+    if reply.finish_reason is FinishReason.CANCELLED:
+        return CANCELLED
+    if reply.unmatched:
+        cut = reply.finish_reason is FinishReason.LENGTH
+        hint = "allow more tokens: -n, --context" if cut else "say in the prompt how the answer must look"
+        raise LocalspecError(reply.unmatched, hint=hint)
+    return 0
 
 
 def show(events: Iterator[Event], *, quiet: bool) -> Reply:
@@ -110,8 +96,9 @@ def show(events: Iterator[Event], *, quiet: bool) -> Reply:
     written, late = "\n", []
     for event in events:
         match event:
-            case Piece(text=text, kind=Kind.ANSWER) if not quiet:
-                say(text, end="")
+            case Piece(text=text, kind=Kind.ANSWER):
+                if not quiet:
+                    say(text, end="")
                 written = text
             case Piece(text=text, kind=Kind.REASONING) if not quiet:
                 say_dimmed(text)
@@ -123,7 +110,8 @@ def show(events: Iterator[Event], *, quiet: bool) -> Reply:
                 if not quiet and not written.endswith("\n"):
                     say("")
                 for text in late:
-                    note(text)
+                    if text != reply.unmatched:
+                        note(text)
                 return reply
     raise AssertionError("a run ends with Finished")
 
@@ -158,17 +146,13 @@ def as_json(reply: Reply) -> dict[str, Any]:
     return {name: getattr(reply, name) for name in same} | {"stats": stats | {"speedup": speedup}}
 
 
-class NotStored(LocalspecError):
-    """A conversation that --store could not store."""
-
-
 @contextmanager
 def prompt_conversation(
     arguments: argparse.Namespace,
 ) -> "Iterator[tuple[Journal | None, Conversation | None]]":
     """The file that the prompt is stored in and the earlier conversation, held while the command lasts.
 
-    Raises BrokenConversation, ConversationInUse, WrongUsage.
+    Raises BrokenConversation, ConversationInUse, BadSetting.
     """
     from localspec.chat import conversations
     from localspec.options import configured, data_dir
@@ -178,7 +162,7 @@ def prompt_conversation(
     stored = arguments.store
     if arguments.resume is not None:
         if arguments.raw:
-            raise WrongUsage(
+            raise BadSetting(
                 "--raw has no conversation to resume", hint="leave out --raw, or the conversation"
             )
         journal, before = conversations.resume(conversations.find(folder, arguments.resume).path)
@@ -196,7 +180,7 @@ def prompt_conversation(
 
 
 def store(journal: "Journal", prompt: str, reply: Reply, *, asked: bool) -> None:
-    """Store a question and its reply. Raises NotStored if --store `asked` for it and it fails.
+    """Store a question and its reply. Raises LocalspecError if --store `asked` for it and it fails.
 
     Without --store a note says so, also with --quiet: the conversation cannot be resumed.
     """
@@ -210,7 +194,7 @@ def store(journal: "Journal", prompt: str, reply: Reply, *, asked: bool) -> None
     except OSError as error:
         what = f"the conversation is not stored: {error.strerror or error}"
         if asked:
-            raise NotStored(what, hint="make room, or set LOCALSPEC_HOME to another folder") from error
+            raise LocalspecError(what, hint="make room, or set LOCALSPEC_HOME to another folder") from error
         say(f"note: {what}", to=sys.stderr)
 
 
@@ -226,7 +210,7 @@ def summary(reply: Reply) -> str:
     if stats.from_prediction:
         parts.append(f"{stats.from_prediction} tokens from the prediction")
     line = "[" + " · ".join(parts) + ENDINGS[reply.finish_reason] + "]"
-    if stats.prefill_share < MOSTLY_READING:
+    if stats.prefill_share < MOSTLY_READING or stats.emitted < 2:
         return line
     read = stats.prompt_tokens - stats.reused_tokens
     return (

@@ -10,7 +10,7 @@ from dataclasses import replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, TextIO
 
-from localspec.cli.options import WrongUsage, add_option, add_pair_argument, pair_of
+from localspec.cli.options import add_option, add_pair_argument, number, pair_of
 from localspec.display import DrawnLine, OutputFailed, line_for_terminal, on_terminal, say
 from localspec.errors import BadSetting
 from localspec.events import Reply
@@ -38,9 +38,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         group, "parallel", default="auto", help="replies at once (default: 2 on a GPU with room, else 1)"
     )
     minutes = "unload the pair after N minutes without a request (default: never)"
-    add("--keep-alive", type=float, metavar="N", help=minutes)
+    add("--keep-alive", type=number(float, 0, 10**7), metavar="N", help=minutes)
     add("--host", default="127.0.0.1", metavar="ADDRESS", help="the address (default: 127.0.0.1)")
-    add("--port", type=int, default=8080, metavar="N", help="the port (default: 8080); 0 takes a free one")
+    port = "the port (default: 8080); 0 takes a free one"
+    add("--port", type=number(int, 0, 2**16 - 1), default=8080, metavar="N", help=port)
     add("--api-key", metavar="KEY", help=f"the key that requests need; {KEY_VARIABLE} keeps it out of `ps`")
     add("--any-model", action="store_true", help="answer requests for unknown models too")
     several: dict[str, Any] = {"action": "append", "default": []}
@@ -51,9 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     key = arguments.api_key if arguments.api_key is not None else os.environ.get(KEY_VARIABLE, "")
-    check_address(arguments.host, arguments.port, key)
+    check_address(arguments.host, key)
     check_guests(arguments.allow_host, arguments.allow_origin, key)
-    seconds = keep_alive_seconds(arguments.keep_alive)
     # The key itself stays in this process.
     load = replace(load_request(arguments), owner=sha256(key.encode()).hexdigest() if key else "")
     from localspec.engine.client import EngineProcess
@@ -71,7 +71,8 @@ def run(arguments: argparse.Namespace) -> int:
         hosts = frozenset(name.lower() for name in arguments.allow_host)
         origins = frozenset(origin.lower().removesuffix("/") for origin in arguments.allow_origin)
         called = {"any_model": arguments.any_model, "called": arguments.target or pair_of(arguments) or ""}
-        called["keep_alive_seconds"] = seconds
+        minutes = arguments.keep_alive
+        called["keep_alive_seconds"] = None if minutes is None else minutes * 60
         with (
             DrawnLine(sys.stderr) as line,
             listener(arguments.host, arguments.port) as listening,
@@ -84,53 +85,40 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def keep_alive_seconds(minutes: float | None) -> float | None:
-    """Raises WrongUsage for a number that no clock can count."""
-    if minutes is not None and not 0 <= minutes < 10**7:
-        raise WrongUsage(
-            f"--keep-alive is {minutes:g}", hint="give minutes, or leave it out to keep the pair"
-        )
-    return None if minutes is None else minutes * 60
-
-
-def check_address(host: str, port: int, key: str) -> None:
-    """Raises WrongUsage for an impossible port, and for an address of other machines without a key."""
-    if not 0 <= port < 2**16:
-        raise WrongUsage(f"--port is {port}", hint="give a number from 1 to 65535, or 0 for a free one")
+def check_address(host: str, key: str) -> None:
+    """Raises BadSetting for an impossible address, and for one of other machines without a key."""
     try:
         host.encode("idna")
     except UnicodeError as error:
-        raise WrongUsage(f"--host {host} is no address", hint="give a name or an IP address") from error
+        raise BadSetting(f"--host {host} is no address", hint="give a name or an IP address") from error
     if host not in LOOPBACK and not key:
         hint = f"add --api-key, or set {KEY_VARIABLE}"
-        raise WrongUsage(f"--host {host} lets other machines in", hint=hint)
+        raise BadSetting(f"--host {host} lets other machines in", hint=hint)
     if not key.isprintable() or not key.isascii():
         raise BadSetting("the API key has characters that HTTP cannot carry", hint="use letters and digits")
 
 
 def check_guests(hosts: list[str], origins: list[str], key: str) -> None:
-    """Raises WrongUsage for impossible names and origins, and for every web page without a key."""
+    """Raises BadSetting for impossible names and origins, and for every web page without a key."""
     for name in hosts:
         if not _HOST_NAME.fullmatch(name):
             hint = "give a name alone, as host.docker.internal"
-            raise WrongUsage(f"--allow-host {name} is no name of a machine", hint=hint)
+            raise BadSetting(f"--allow-host {name} is no name of a machine", hint=hint)
     for origin in origins:
         if not _ORIGIN.fullmatch(origin):
             hint = "give SCHEME://HOST, SCHEME://* or *"
-            raise WrongUsage(f"--allow-origin {origin} is no origin", hint=hint)
+            raise BadSetting(f"--allow-origin {origin} is no origin", hint=hint)
         if origin.lower().removesuffix("/") in _ANY_PAGE and not key:
             hint = f"name the pages, or add a key: {KEY_VARIABLE}"
-            raise WrongUsage(f"--allow-origin {origin} lets every web page in", hint=hint)
+            raise BadSetting(f"--allow-origin {origin} lets every web page in", hint=hint)
 
 
 def load_request(arguments: argparse.Namespace) -> "LoadPair":
     """The pair to load, downloaded before with --pull: the server never downloads."""
-    from localspec.cli.loading import fetch_missing, wanted
+    from localspec.cli.loading import wanted_here
     from localspec.engine.messages import LoadPair
 
-    options = wanted(arguments)
-    name = fetch_missing(arguments, options)
-    return LoadPair.of(**options if "target" in options else options | {"pair": name})
+    return LoadPair.of(**wanted_here(arguments))
 
 
 class TerminalLog:

@@ -6,9 +6,9 @@ import argparse
 import sys
 
 from localspec.cli import CANCELLED
-from localspec.cli.commands.bench import duration, write_drawing
+from localspec.cli.commands.bench import write_drawing
 from localspec.cli.loading import names_of, open_session, stop_on_interrupt
-from localspec.cli.options import add_pair_argument, add_report_options
+from localspec.cli.options import add_pair_argument, add_report_options, number
 from localspec.display import DrawnLine, columns, say, say_json
 from localspec.errors import BadSetting
 
@@ -16,7 +16,7 @@ from localspec.errors import BadSetting
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_pair_argument(parser)
     group, limit = parser.add_argument_group("measurement"), "at most about S seconds (default: 60)"
-    group.add_argument("--seconds", type=duration, default=60.0, metavar="S", help=limit)
+    group.add_argument("--seconds", type=number(float, 0, above=True), default=60.0, metavar="S", help=limit)
     add_report_options(parser)
 
 
