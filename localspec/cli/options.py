@@ -122,7 +122,7 @@ def reply_options(arguments: argparse.Namespace) -> dict[str, Any]:
         values["json_schema"] = text_of(schema)
     if "grammar" in values:
         values["grammar"] = text_of(values["grammar"])
-    request_from(values, Sampling())  # a mistake is told before a model is loaded
+    request_from(values, Sampling())  # raises before a model is loaded
     return values
 
 

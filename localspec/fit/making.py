@@ -57,11 +57,11 @@ def require_cuttable(source: Path, plan: Plan) -> None:
 def alone_in(folder: Path) -> Iterator[None]:
     """Hold the lock of this draft, and remove half-written files of a killed process.
 
-    Raises BadSetting if another process has the lock, OSError.
+    Raises LocalspecError if another process has the lock, OSError.
     """
     lock = FileLock(folder / "lock")
     if not lock.try_acquire():
-        raise BadSetting(
+        raise LocalspecError(
             f"{folder.name} is being made by another command", hint="let it end, or stop it with Ctrl-C"
         )
     try:

@@ -189,8 +189,8 @@ def check_name(name: str) -> None:
     """Raises BadSetting for a name that no pair can have."""
     if not _NAME.fullmatch(name):
         raise BadSetting(
-            f"a pair cannot be called {name}",
-            hint="use lower-case letters, digits and . _ + -, beginning with a letter or a digit",
+            f"a pair cannot be called {name}: names hold lower-case letters, digits and . _ + - only",
+            hint="begin with a letter or a digit, as in qwen3-4b+0.6b",
         )
 
 

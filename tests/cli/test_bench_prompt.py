@@ -72,7 +72,7 @@ def test_json_is_one_object_with_both_sides(capsys):
 @pytest.mark.parametrize("arguments", [["Hi", "--runs", 0], [""]])
 def test_what_cannot_be_compared_is_one_sentence_and_a_hint(arguments, capsys):
     code, out, err = bench(capsys, *arguments)
-    assert code == 1
+    assert code == 2
     assert out == ""
     assert err.splitlines()[0].startswith("error: ")
     assert err.splitlines()[1].startswith("hint: ")

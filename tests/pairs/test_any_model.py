@@ -127,7 +127,7 @@ def test_a_model_that_lacks_a_part_is_none():
 
 
 def test_a_repository_alone_lists_what_there_is(several, capsys):
-    assert main(["pull", "org/Some-7B-GGUF"]) == 1
+    assert main(["pull", "org/Some-7B-GGUF"]) == 2
     told = capsys.readouterr()
     assert [line.split()[0] for line in told.out.splitlines()] == ["Q4_K_M", "Q8_0"]
     assert "org/Some-7B-GGUF:Q4_K_M" in told.err

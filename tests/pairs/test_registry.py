@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from localspec.cli import main
-from localspec.errors import BadModelFile, BadSetting, IncompatiblePair, NotOnDisk, UnknownPair
+from localspec.errors import BadSetting, IncompatiblePair, NotOnDisk, UnknownPair
 from localspec.gguf.facts import DraftKind
 from localspec.models import places
 from localspec.models.download import fetch
@@ -149,11 +149,11 @@ def test_files_are_taken_as_they_are_given(tiny_gguf):
 @pytest.mark.parametrize(
     ("arguments", "kind"),
     [
-        ({"target": "/nowhere/x.gguf"}, BadModelFile),
-        ({"target": "/"}, BadModelFile),
-        ({"target": "/dev/null"}, BadModelFile),
-        ({"target": "/" + "x" * 300 + ".gguf"}, BadModelFile),
-        ({"target": "a\0b.gguf"}, BadModelFile),
+        ({"target": "/nowhere/x.gguf"}, UnknownPair),
+        ({"target": "/"}, UnknownPair),
+        ({"target": "/dev/null"}, UnknownPair),
+        ({"target": "/" + "x" * 300 + ".gguf"}, UnknownPair),
+        ({"target": "a\0b.gguf"}, UnknownPair),
         ({"target": "~nobody-here/x.gguf"}, BadSetting),
         ({"draft": "/nowhere/x.gguf"}, BadSetting),
         ({"pair": "demo", "target": "x"}, BadSetting),
