@@ -36,6 +36,7 @@ GRACE_SECONDS: Final = 2  # for unfinished replies when the server ends
 ARRIVAL_SECONDS: Final = 60.0  # from the connection, or the last answer's next byte, to the end of a body
 _FAREWELL_SECONDS: Final = 1  # for the error that ends the others
 _KEEP_ALIVE_SECONDS: Final = 65  # longer than clients keep idle connections, so that they close first
+_LOOK_SECONDS: Final = 0.05  # between two looks whether the load has begun
 _QUIET_SECONDS: Final = 60.0  # in which the same trouble is logged once
 _MOST: Final = 512  # connections
 _OWN_FILES: Final = 64  # descriptors that the rest of the process needs
@@ -110,8 +111,7 @@ async def serve(
         timeout_graceful_shutdown=GRACE_SECONDS + _FAREWELL_SECONDS,
     )
     server = Server(config, jobs)
-    view.said(f"listening on {address_of(listening)}")
-    loading = asyncio.create_task(loaded(jobs, load, server, view))
+    loading = asyncio.create_task(loaded(jobs, load, server, view, address_of(listening)))
     try:
         await server.serve(sockets=[listening])
     finally:
@@ -121,10 +121,18 @@ async def serve(
         raise error
 
 
-async def loaded(jobs: Jobs, load: LoadPair, server: uvicorn.Server, view: View) -> None:
-    """Say when the pair is loaded; end the server if its load fails. Raises NotLoaded."""
+async def loaded(jobs: Jobs, load: LoadPair, server: uvicorn.Server, view: View, address: str) -> None:
+    """Say the address once the options hold, and when the pair is loaded; end the server if its load fails.
+
+    Raises NotLoaded.
+    """
+    job, report = jobs.submit(load, None), None
     try:
-        await jobs.submit(load, None).next()
+        while report is None and not jobs.stage.startswith("loading"):
+            report = await job.next(_LOOK_SECONDS)
+        view.said(f"listening on {address}")
+        if report is None:
+            await job.next()
     except Problem:
         if server.should_exit or jobs.trouble is None:
             return

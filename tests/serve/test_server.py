@@ -1,6 +1,9 @@
 """The port that the endpoint opens."""
 
+import os
 import socket
+import subprocess
+import sys
 
 import pytest
 
@@ -23,6 +26,15 @@ def test_a_port_that_is_taken_is_refused_in_a_sentence():
 def test_a_host_that_cannot_be_one_is_refused_in_a_sentence():
     with pytest.raises(BadSetting, match="cannot be listened on"):
         listener("\u00e9..b", 0)
+
+
+def test_it_says_that_it_listens_once_the_options_hold(tmp_path):
+    command = [sys.executable, "-m", "localspec", "serve", "demo", "--port", "0", "--split", "x,y"]
+    home = os.environ | {"LOCALSPEC_HOME": str(tmp_path)}
+    ended = subprocess.run(command, env=home, text=True, capture_output=True, timeout=60)
+    assert ended.returncode == 1
+    assert ended.stdout == ""
+    assert "error: x,y is no split over GPUs" in ended.stderr
 
 
 def test_on_windows_as_its_name_says_no_second_program_takes_the_port_over():
