@@ -3,7 +3,7 @@
 import atexit
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -127,7 +127,8 @@ class Lanes:
                 return
             self._rest = threading.Timer(REST_SECONDS, self._store)
             self._rest.daemon = True
-            self._rest.start()
+            with suppress(RuntimeError):  # Python ends and starts no thread any more: `close` stores
+                self._rest.start()
 
     def _store(self) -> None:
         for lane in self.all:

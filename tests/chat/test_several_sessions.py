@@ -3,10 +3,11 @@
 import asyncio
 import threading
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
-from localspec.chat.loaded_pair import Lanes
+from localspec.chat.loaded_pair import Lane, Lanes
 from localspec.chat.session import Session
 from localspec.errors import BadSetting
 from localspec.events import Cycle, Finished, FinishReason
@@ -86,6 +87,23 @@ def test_a_conversation_returns_to_the_lane_that_holds_its_beginning():
         started = next(session.stream("more", **GREEDY, max_tokens=1))
         assert started.reused_tokens > 20
         session.cancel()
+
+
+def test_a_reply_that_ends_with_python_leaves_its_text_to_close(monkeypatch):
+    """The decision, with a faked refusal: from Python 3.12 on no thread starts any more when Python ends."""
+
+    def refused(timer):
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    monkeypatch.setattr(threading.Timer, "start", refused)
+    stored = []
+    target = SimpleNamespace(tokens=[], store=lambda resting: stored.append(resting))
+    lanes = Lanes([Lane(target, (), None)], stores=True)
+    with lanes.claimed([1], lambda: False):
+        pass
+    lanes._store()
+    lanes.close()
+    assert stored == [True, False]
 
 
 def test_the_last_session_frees_the_pair():
