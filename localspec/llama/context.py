@@ -118,10 +118,9 @@ class Lane(Closing):
     def forget_padding(self) -> None:
         """Before other tokens come in its place, and in that of tokens that were rolled back."""
         if self._padding:
-            self._padding = 0
-            assert lib.llama_memory_seq_rm(self._memory, self.sequence, self.length, -1), (
-                "padding is forgotten"
-            )
+            forgotten = lib.llama_memory_seq_rm(self._memory, self.sequence, self.length, -1)
+            assert forgotten, "padding is forgotten"
+            self._padding = 0  # last: Ctrl-C may come before
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -320,8 +319,9 @@ class Lane(Closing):
             self._clear()
             raise
 
-    def recover(self, length: int) -> None:
-        """After a failed decode: step back to the earlier cache, or as near as possible."""
+    def recover(self, length: int) -> Sequence[int]:
+        """After a failed decode: step back to the earlier cache, or as near as possible; returns what that lost."""
+        text = self.tokens[:length]
         with self.calling:
             lib.llama_synchronize(self.handle)
             held = lib.llama_memory_seq_pos_max(self._memory, self.sequence) + 1
@@ -331,6 +331,7 @@ class Lane(Closing):
             possible = not length or self._can_step_back(length, abs(held - length))
             if not (possible and lib.llama_memory_seq_rm(self._memory, self.sequence, length, -1)):
                 self._return_to_checkpoint()
+        return text[self.length :]
 
     def _forget_kept(self, length: int) -> None:
         """Drop the spare sequence if it holds more tokens: the text differs there."""

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from localspec.algorithm.batcher import Batcher, Part
-from localspec.errors import BackendFailure, BadModelFile
+from localspec.errors import BackendFailure, BadModelFile, LocalspecError
 from localspec.gguf.trimmed import TokenTable
 from localspec.health.stopping import Stop, heeding
 from localspec.llama.batch import Batch, EmbeddingBatch, Stretch, TrimmedRows
@@ -44,7 +44,7 @@ class Reader(Protocol):
     def length(self) -> int: ...
     def forget_padding(self) -> None: ...
     def took(self, tokens: Sequence[int], padding: int, seconds: float, threads: int) -> None: ...
-    def recover(self, length: int) -> None: ...
+    def recover(self, length: int) -> Sequence[int]: ...
     def lends(self, tokens: Sequence[int]) -> int: ...
     def copied(self, tokens: Sequence[int], at_least: int) -> SavedText | None: ...
 
@@ -150,9 +150,14 @@ class SharedContext(Cache):
         with self.calling:
             try:
                 return self._decode(parts)
-            except BaseException:
-                for part, length in zip(parts, held, strict=True):
-                    self.lanes[part.lane].recover(length)
+            except BaseException as failure:
+                lanes = [self.lanes[part.lane] for part in parts]
+                lost = [lane.recover(length) for lane, length in zip(lanes, held, strict=True)]
+                if len(parts) > 1 and isinstance(failure, LocalspecError):  # each is tried again alone
+                    for lane, tokens in zip(lanes, lost, strict=True):
+                        for start in range(0, len(tokens), self.chunk):
+                            with heeding(None):
+                                self.read_one(lane, tokens[start : start + self.chunk], 0)
                 raise
 
     def _decode(self, parts: Sequence[Part]) -> Sequence[Pass]:

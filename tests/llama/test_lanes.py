@@ -246,18 +246,23 @@ def test_a_long_text_of_another_lane_is_not_copied_for_its_short_beginning(load,
         assert second.length == 2000
 
 
-def test_a_pass_that_fails_leaves_every_lane_as_it_was(load, tokens, monkeypatch):
-    with Context(load(), **OPTIONS, lanes=2) as several:
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_pass_that_fails_leaves_every_lane_as_it_was(load, tokens, monkeypatch, shape):
+    """A recurrent state cannot step back: its text is read again."""
+    model = load(**SHAPES[shape])
+
+    def broken(row):
+        raise BackendFailure("x", hint="y")
+
+    with Context(model, **OPTIONS, lanes=2) as several:
         for lane in several.lanes:
             list(lane.prefill(tokens(8)))
-        monkeypatch.setattr(
-            shared, "check_finite", lambda row: (_ for _ in ()).throw(BackendFailure("x", hint="y"))
-        )
-        with pytest.raises(BackendFailure):
-            together(several, tokens(3), tokens(3, 1))
-        monkeypatch.undo()
+        with monkeypatch.context() as patch:
+            patch.setattr(shared, "check_finite", broken)
+            with pytest.raises(BackendFailure):
+                together(several, tokens(3), tokens(3, 1))
         assert [lane.tokens for lane in several.lanes] == [tokens(8)] * 2
-        with Context(load(), **OPTIONS) as one:
+        with Context(model, **OPTIONS) as one:
             list(one.prefill(tokens(8)))
             alone = np.array(one.decode(tokens(3), 3).rows)
         np.testing.assert_array_equal(together(several, tokens(3), tokens(3, 1))[0], alone)
@@ -278,6 +283,22 @@ def test_rolling_back_waits_for_no_pass_of_another_lane(load, tokens):
         with Context(load(), **OPTIONS) as one:
             list(one.prefill([*tokens(8), *tokens(3, 1)[:1]]))
             np.testing.assert_array_equal(found, one.decode(tokens(2), 2).rows)
+
+
+def test_ctrl_c_as_rolled_back_tokens_are_forgotten_keeps_none_of_them(load, tokens, monkeypatch):
+    def pressed(*_):
+        raise KeyboardInterrupt
+
+    with Context(load(), **OPTIONS, lanes=2) as several:
+        lane = several.lanes[1]
+        list(lane.prefill(tokens(8)))
+        expected = np.array(lane.decode(tokens(3), 3).rows)
+        lane.rollback(8)
+        with monkeypatch.context() as patch:
+            patch.setattr(lib, "llama_memory_seq_rm", pressed)
+            with pytest.raises(KeyboardInterrupt):
+                lane.forget_padding()
+        np.testing.assert_array_equal(lane.decode(tokens(3), 3).rows, expected)
 
 
 def test_a_cancelled_prompt_leaves_the_other_lane_alone(load, tokens):
