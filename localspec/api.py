@@ -10,7 +10,7 @@ from typing import Any, Unpack, cast
 from localspec.chat.loaded_pair import LoadedPair
 from localspec.chat.messages import Message, as_messages
 from localspec.chat.session import Session as Session
-from localspec.chat.session import in_a_thread, last_reply, never
+from localspec.chat.session import in_a_thread, last_reply
 from localspec.events import Event, Reply
 from localspec.gguf.matching import adapters_of
 from localspec.health.stopping import Stop, interruptible
@@ -121,7 +121,7 @@ def stream(
 ) -> Iterator[Event]:
     """The same as `run`, event by event; the last one is Finished with the reply. `cancelled` ends it early."""
     messages = as_messages(prompt_or_messages)
-    return _keep_loaded(pair, target, draft, pull).stream(messages, cancelled=cancelled or never, **options)
+    return _keep_loaded(pair, target, draft, pull).stream(messages, cancelled=cancelled, **options)
 
 
 class RunOptions(ReplyOptions, total=False):

@@ -11,6 +11,7 @@ import re
 import stat
 import sys
 import tempfile
+import tomllib
 import typing
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -31,6 +32,20 @@ def expanded(path: str | Path) -> Path:
             f"{path} begins with the folder of a user that this machine does not know",
             hint="write the path out",
         ) from None
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The tables of the user's file. Raises BadSetting, from a FileNotFoundError without a file."""
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadSetting(f"{path} is not valid TOML: {error}", hint="repair or remove the file") from error
+    except OSError as error:
+        raise unreadable(path, error) from error
+
+
+def unreadable(path: Path, error: OSError) -> BadSetting:
+    return BadSetting(f"{path} cannot be read: {error.strerror}", hint="check the path and its permissions")
 
 
 def program(name: str) -> str | None:

@@ -6,7 +6,6 @@ Keyword arguments, the command line, config.toml, the endpoint and the engine pr
 import difflib
 import math
 import os
-import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -17,7 +16,7 @@ from typing import Annotated, Any, Literal, TypeAlias, TypedDict, TypeVar, get_a
 import platformdirs
 
 from localspec.errors import BadSetting, LocalspecError
-from localspec.files import expanded
+from localspec.files import expanded, read_toml
 
 Text: TypeAlias = str | None
 Switch: TypeAlias = bool | None
@@ -384,9 +383,9 @@ def given_settings() -> tuple[dict[str, Given], list[BadSetting]]:
     found, mistakes = dict[str, Given](), list[BadSetting]()
     try:
         path = config_file()
-        found = {name: Given(value, str(path)) for name, value in _from_file(path).items()}
+        found = {name: Given(value, str(path)) for name, value in read_toml(path).items()}
     except BadSetting as error:
-        mistakes.append(error)
+        mistakes += [error] * (not isinstance(error.__cause__, FileNotFoundError))
     known = {_PREFIX + name.upper() for name in SETTINGS}
     for variable in sorted(os.environ):
         if variable in known:
@@ -418,19 +417,6 @@ def naming_settings() -> Iterator[None]:
 
 def _place_of(name: str, given: Given) -> str:
     return given.source if given.source.startswith(_PREFIX) else f"{name} in {given.source}"
-
-
-def _from_file(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text("utf-8"))
-    except FileNotFoundError:
-        return {}
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadSetting(f"{path} is not valid TOML: {error}", hint="repair or remove the file") from error
-    except OSError as error:
-        raise BadSetting(
-            f"{path} cannot be read: {error.strerror}", hint="check the path and its permissions"
-        ) from error
 
 
 def _checked(name: str, given: Given) -> Given:

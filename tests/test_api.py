@@ -192,7 +192,7 @@ def test_help_lists_every_option_with_its_meaning(function, options):
         assert f"{name}: {option.help}" in shown
 
 
-@pytest.mark.parametrize("name", ["run", "load", "stream", "arun", "astream", "compare"])
+@pytest.mark.parametrize("name", ["run", "load", "stream", "arun", "astream", "compare", "Session"])
 def test_help_shows_no_objects_in_place_of_names(name):
     shown = pydoc.plain(pydoc.render_doc(getattr(localspec, name)))
     assert not re.findall("<class|<lambda|<function| at 0x", shown)

@@ -115,7 +115,7 @@ class Session(Closing):
         self._require_open()
         self._messages, self._conversation = as_messages(messages), object()
 
-    def calibrate(self, budget_seconds: float = 3.0, stop: Callable[[], bool] = lambda: False) -> None:
+    def calibrate(self, budget_seconds: float = 3.0, stop: Callable[[], bool] | None = None) -> None:
         """Measure the cost of batches here, unless it is known.
 
         Call it when nobody waits for a reply; `stop` ends it early.
@@ -123,7 +123,7 @@ class Session(Closing):
         with self._working, self._pair.lanes.unused() as lane:
             if lane and lane.target.tokens and not self._closed:
                 text = list(lane.target.tokens[-MEASURED_TOKENS:])
-                lane.drafting.calibrate(text, budget_seconds, stop)
+                lane.drafting.calibrate(text, budget_seconds, stop or never)
 
     @property
     def pair(self) -> LoadedPair:
@@ -172,7 +172,7 @@ class Session(Closing):
         self,
         prompt_or_messages: Asked,
         *,
-        cancelled: Callable[[], bool] = never,
+        cancelled: Callable[[], bool] | None = None,
         **options: "Unpack[ReplyOptions]",
     ) -> Iterator[Event]:
         """The same as `run`, event by event; the last one is Finished. `cancelled` ends this reply alone."""
@@ -238,7 +238,7 @@ class Session(Closing):
         self,
         text: str | Sequence[int],
         *,
-        cancelled: Callable[[], bool] = never,
+        cancelled: Callable[[], bool] | None = None,
         **options: "Unpack[ReplyOptions]",
     ) -> Iterator[Event]:
         """The same as `complete`, event by event; `cancelled` as in `stream`."""
@@ -252,10 +252,10 @@ class Session(Closing):
         job = ReplyJob(tokens, (len(tokens),), request, text_stream, cancelled, constraint)
         return self._reply(cancelled, lambda: job)
 
-    def _watch(self, cancelled: Callable[[], bool]) -> Callable[[], bool]:
+    def _watch(self, cancelled: Callable[[], bool] | None) -> Callable[[], bool]:
         """Whether this reply is cancelled, or cancel() was called since now."""
         latest = self._latest_cancel
-        return lambda: self._latest_cancel is not latest or cancelled()
+        return lambda: self._latest_cancel is not latest or (cancelled or never)()
 
     def _request(self, options: Mapping[str, Any]) -> Request:
         self._require_open()

@@ -5,7 +5,6 @@ import difflib
 import json
 import os
 import re
-import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any, TypeVar
 
 from localspec import options
 from localspec.errors import BadSetting, IncompatiblePair, UnknownPair
-from localspec.files import expanded, locked, write_text_atomically
+from localspec.files import expanded, locked, read_toml, unreadable, write_text_atomically
 from localspec.gguf.facts import DraftKind
 from localspec.gguf.header import Header
 from localspec.gguf.matching import Adapter, SharedTokens, check
@@ -131,7 +130,7 @@ def users_files() -> Iterator[Path]:
         names = sorted(os.listdir(folder))
     except OSError as error:
         if not _is_absent(folder, error):
-            raise _unreadable(folder, error) from error
+            raise unreadable(folder, error) from error
         return
     yield from (folder / name for name in names if name.endswith(".toml") and not name.startswith("."))
 
@@ -206,12 +205,7 @@ def stays_inside(file: str) -> bool:
 
 
 def _read(path: Path, *, relative_to: Path) -> tuple[Pair, ...]:
-    try:
-        tables = tomllib.loads(path.read_text("utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadSetting(f"{path} is not valid TOML: {error}", hint="repair or remove the file") from error
-    except OSError as error:
-        raise _unreadable(path, error) from error
+    tables = read_toml(path)
     pairs = tables.get("pair", [])
     if set(tables) - {"pair"} or not isinstance(pairs, list):
         raise BadSetting(f"{path} may hold nothing but [[pair]] tables", hint=_explained())
@@ -223,10 +217,6 @@ def _read(path: Path, *, relative_to: Path) -> tuple[Pair, ...]:
             name = table.get("name", number) if isinstance(table, dict) else number
             raise BadSetting(f"{path}: pair {name}: {error}", hint=_explained()) from error
     return tuple(found)
-
-
-def _unreadable(path: Path, error: OSError) -> BadSetting:
-    return BadSetting(f"{path} cannot be read: {error.strerror}", hint="check the path and its permissions")
 
 
 def _explained() -> str:

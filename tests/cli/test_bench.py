@@ -42,6 +42,8 @@ def test_the_report_has_table_bars_and_verdict_and_the_progress_goes_to_stderr(c
         TOY,
     ):
         assert word in out
+    assert out.startswith("Drafting ") or out.startswith("Undecided")
+    assert max(map(len, out[out.index("depth") :].partition("\n\n")[0].splitlines())) < 80
     assert "json: order record" in err
     assert "json: order record" not in out
     assert drawing.read_text(encoding="utf-8").count("Speed-up over plain decoding") == 2

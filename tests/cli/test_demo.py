@@ -33,6 +33,7 @@ def test_the_small_pair_is_paced_where_nothing_can_be_written(capsys, tmp_path):
     assert "times as fast, the same text" in out
     assert "paced, not measured" in out
     assert out.count("\n") == 1
+    assert err.startswith("note: plain decoding and drafting race; the result comes within a minute\n")
     assert "cannot be written" in err
     picture = drawing.read_text(encoding="utf-8")
     for words in ("guessed", "corrected", "bonus", "localspec", "tokens"):
