@@ -9,6 +9,7 @@ import pytest
 
 import localspec
 from localspec.algorithm.batcher import Prices
+from localspec.drafters.model import ModelDrafter
 from localspec.events import Cycle, Notice
 from localspec.models import load
 from tests.drafters.heads import KINDS
@@ -78,6 +79,8 @@ def test_replies_at_once_have_the_texts_that_each_has_alone(files_of, name, monk
 def test_a_prompt_that_another_lane_has_read_is_not_read_again(files_of, name, monkeypatch):
     """Nor by the drafter: it drafts as if it had read everything itself."""
     monkeypatch.setattr(load, "CHECKPOINT_SHARE", 10.0)  # of models so small, for the states of hybrids
+    read, drafter_reads = [], ModelDrafter.read
+    monkeypatch.setattr(ModelDrafter, "read", lambda *given: read.append(drafter_reads(*given)) or read[-1])
     target, draft = files_of(name)
     prompt = np.random.default_rng(0).integers(5, 60, 400).tolist()
     with ExitStack() as opened:
@@ -93,6 +96,7 @@ def test_a_prompt_that_another_lane_has_read_is_not_read_again(files_of, name, m
             assert list(reply.tokens)[:36] == written[:36]
             assert name == "lookup" or reply.stats.drafted_by_position[:1] != (0,)
             assert reply.stats.accepted == sum(cycle.accepted for cycle in cycles)
+        assert sum(read) <= 410, "by a draft model as well"
 
 
 def test_a_head_that_looks_into_its_targets_cache_lets_replies_take_turns(files_of):

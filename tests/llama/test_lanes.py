@@ -226,12 +226,27 @@ def test_a_lane_takes_over_what_another_one_has_read_while_a_reply_runs_there(lo
         second.recall(prompt)
         kept = second.rewind(standing(second.tokens, 0, prompt[:-1]))
         assert kept >= 296
-        for lane in (first, third):
-            lane.rollback(lane.length - (unread if lane is first else 0))
+        third.rollback(third.length)
+        third.recall([*prompt, 7, 8, 9, 12])
+        list(third.prefill([*prompt, 7, 8, 9][third.rewind(303) :]))
+        np.testing.assert_allclose(third.decode([12], 1).rows[0], after, atol=NEAR)
+        third.release()
+        first.rollback(303)
         list(second.prefill(prompt[kept:-1]))
         np.testing.assert_allclose(second.decode(prompt[-1:], 1).rows[0], expected, atol=NEAR)
         second.release()
         np.testing.assert_allclose(first.decode([12], 1).rows[0], after, atol=NEAR)
+
+
+@pytest.mark.parametrize("shape", ["window", "hybrid"])
+def test_a_lane_that_cannot_step_back_lends_nothing(load, tokens, shape):
+    options = OPTIONS | {"length": 512, "saved_bytes": 1 << 26}
+    with Context(load(**SHAPES[shape]), **options, lanes=2) as several:
+        first, second = several.lanes
+        list(first.prefill(tokens(400)))
+        second.decode(tokens(20), 0)
+        second.recall([*tokens(300), 7])
+        assert second.length == 20
 
 
 def test_a_long_text_of_another_lane_is_not_copied_for_its_short_beginning(load, tokens):
