@@ -9,14 +9,6 @@ CONFIDENT = 1.96  # standard errors on each side of a 95 % interval
 
 
 @dataclass(frozen=True, slots=True)
-class Percentiles:
-    """Percentiles of a duration, in seconds; 0 without a measurement."""
-
-    p50: float = 0.0
-    p95: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
 class Estimate:
     """A measured value and its 95 % confidence interval."""
 
@@ -55,11 +47,7 @@ class Stats:
     from_prediction: int = 0  # emitted tokens drafted from the caller's prediction
     predicted: int = 0  # draft tokens proposed from there
     from_grammar: int = 0  # emitted tokens that a grammar forced
-    cycles_by_depth: tuple[int, ...] = ()  # cycles that proposed 0, 1, 2, ... tokens
-    probes: int = 0  # times that drafting was tried again while it was off
     switch_offs: int = 0  # times that drafting was switched off
-    cycle_seconds: Percentiles = Percentiles()
-    token_gap_seconds: Percentiles = Percentiles()
 
     def __repr__(self) -> str:
         accepted = f", {self.acceptance_rate:.0%} accepted" if self.drafted else ""

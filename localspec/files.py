@@ -1,6 +1,5 @@
 """Paths, programs, small files that several processes change, and files that grow by lines."""
 
-import dataclasses
 import errno
 import hashlib
 import itertools
@@ -12,7 +11,6 @@ import stat
 import sys
 import tempfile
 import tomllib
-import typing
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -55,9 +53,9 @@ def program(name: str) -> str | None:
     return next((str(place) for place in places if place.is_file() and os.access(place, os.X_OK)), None)
 
 
-def write_text_atomically(path: Path, text: str, *, lasting: bool = True) -> None:
+def write_text_atomically(path: Path, text: str) -> None:
     """`write_atomically` in UTF-8."""
-    write_atomically(path, text.encode(), lasting=lasting)
+    write_atomically(path, text.encode())
 
 
 def write_atomically(path: Path, content: bytes, *, lasting: bool = True) -> None:
@@ -314,64 +312,32 @@ def read_as(kind: type[T], written: object) -> T:
     return value
 
 
+def file_of(folder: Path, *key: str) -> Path:
+    """The file of a value that belongs to this key."""
+    digest = hashlib.sha256("\0".join(key).encode(errors="surrogateescape")).hexdigest()
+    return folder / f"{digest[:32]}.json"
+
+
 def recalled(file: Path, kind: type[T]) -> T | None:
-    """A value that `remember` wrote; None for no value of this kind."""
+    """The value of this kind that `store` or `remember` wrote; None without one."""
     try:
         return loads_as(kind, file.read_text("utf-8"))
     except (OSError, ValueError):
         return None
 
 
-def remember(file: Path, value: T) -> T:
-    """Write a value for the next process; a cache that cannot be written costs time only."""
+def store(file: Path, value: object) -> None:
+    """Write a value for the next process; a power cut may damage the file. Raises OSError."""
     import msgspec  # takes 20 ms
 
+    write_atomically(file, msgspec.json.encode(value), lasting=False)
+
+
+def remember(file: Path, value: T) -> T:
+    """`store`, where a value that cannot be written costs time only."""
     with suppress(OSError):
-        write_atomically(file, msgspec.json.encode(value))
+        store(file, value)
     return value
-
-
-VERSION = 4
-
-
-class Store:
-    """One file for each key: which files, device, driver and threads the numbers belong to."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def path(self, key: Mapping[str, str]) -> Path:
-        return self._folder / f"{hashlib.sha256(_text(key).encode()).hexdigest()[:24]}.json"
-
-    def load(self, key: Mapping[str, str], kind: type[T]) -> T | None:
-        """The stored value of this key; None without a usable one.
-
-        A file that cannot be read as `kind` is renamed to `*.damaged`.
-        """
-        path = self.path(key)
-        try:
-            stored = json.loads(path.read_text(encoding="utf-8"))
-            if stored["version"] != VERSION or stored["key"] != dict(key):
-                raise ValueError("written by another version or for another key")
-            return read_as(kind, stored["value"])
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
-            with suppress(OSError):  # unreadable and immovable: the next save says so
-                set_aside(path)
-            return None
-
-    def save(self, key: Mapping[str, str], value: object) -> None:
-        """Write a dataclass. OSError when the folder cannot be written.
-
-        A reply waits for this, so it does not sync: a power cut may damage the file.
-        """
-        stored = {"version": VERSION, "key": dict(key), "value": dataclasses.asdict(typing.cast(Any, value))}
-        write_text_atomically(self.path(key), json.dumps(stored), lasting=False)
-
-
-def _text(key: Mapping[str, str]) -> str:
-    return json.dumps(dict(sorted(key.items())))
 
 
 MOST_BYTES = 8_000_000  # more text than any context holds

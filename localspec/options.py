@@ -26,7 +26,6 @@ Rule = Literal["auto", "greedy", "block", "coupled"]
 _PREFIX = "LOCALSPEC_"
 _SWITCHES = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 MOST_LOGPROBS = 20  # other tokens told for each
-_MODELS = "the model's own, else {}"
 MOST_DEPTH = 32  # draft tokens in a cycle
 MOST_PARALLEL = 8  # replies at once
 
@@ -81,6 +80,10 @@ class Option:
         if self.kind is bool:
             return _SWITCHES[text.lower()]
         return text if self.kind in (None, str) or text in self.choices else self.kind(text)
+
+
+def _own(value: str) -> str:
+    return f"the model's own, else {value}"
 
 
 def _figure(number: float) -> str:
@@ -155,9 +158,6 @@ class LoadOptions(TypedDict, total=False):
         Option("gigabytes on disk for caches of earlier texts; 0: none", least=0, config="", default="8"),
     ]
     cache_folder: Annotated[Text, Option("the folder of these caches", config="", default="the cache folder")]
-    remember_logits: Annotated[
-        Switch, Option("keep what the target found likely, to fit drafts", config="", default="no")
-    ]
 
 
 class ReplyOptions(TypedDict, total=False):
@@ -166,18 +166,12 @@ class ReplyOptions(TypedDict, total=False):
     temperature: Annotated[
         Number,
         Option(
-            "randomness; 0 always takes the likeliest token",
-            "T",
-            least=0,
-            config="",
-            default=_MODELS.format("0.8"),
+            "randomness; 0 always takes the likeliest token", "T", least=0, config="", default=_own("0.8")
         ),
     ]
     top_k: Annotated[
         Whole,
-        Option(
-            "keep the K likeliest tokens; 0 keeps all", "K", least=0, config="", default=_MODELS.format("40")
-        ),
+        Option("keep the K likeliest tokens; 0 keeps all", "K", least=0, config="", default=_own("40")),
     ]
     top_p: Annotated[
         Number,
@@ -187,7 +181,7 @@ class ReplyOptions(TypedDict, total=False):
             least=0,
             most=1,
             config="",
-            default=_MODELS.format("0.95"),
+            default=_own("0.95"),
         ),
     ]
     min_p: Annotated[
@@ -198,7 +192,7 @@ class ReplyOptions(TypedDict, total=False):
             least=0,
             most=1,
             config="",
-            default=_MODELS.format("0.05"),
+            default=_own("0.05"),
         ),
     ]
     repeat_penalty: Annotated[

@@ -12,7 +12,7 @@ import pytest
 
 import localspec
 from localspec import api
-from localspec.cli.options import NOTHING_REMEMBERED, add_pair_options, load_options
+from localspec.cli.options import add_pair_options, load_options
 from localspec.engine.messages import LoadPair
 from localspec.errors import BadSetting
 from localspec.events import FinishReason
@@ -84,7 +84,7 @@ def test_every_option_of_loading_is_a_setting_and_a_flag_and_reaches_the_chats_e
     given = load_options(parser.parse_args(f"{flags} {more}".split()))
     assert given["mmap"] is False
     assert given["lora"] == "one.gguf,two.gguf:0.5"
-    assert options - {*NOTHING_REMEMBERED, "cache_folder"} == LoadPair.of(**given).options.keys()
+    assert options - {"cache_gb", "cache_folder"} == LoadPair.of(**given).options.keys()
 
 
 def test_what_is_asked_for_reaches_the_models(monkeypatch):

@@ -131,12 +131,11 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))  # no file can grow, as on a f
             "presets.json cannot be written",
         ),
         ("sys.exit(localspec.cli.main(['pairs', 'add', 'b', '--target', *sys.argv[1:]]))", "error: "),
-        ("sys.exit(localspec.cli.main(['rm', 'a']))", "error: "),
     ],
 )
 def test_a_full_disk_ends_in_a_sentence_and_loses_nothing(tmp_path, what, said, tiny_gguf):
-    table = "".join(f"[[pair]]\nname = '{name}'\ntarget = {{path = 't.gguf'}}\n" for name in "ac")
-    for path, content in (("models.toml", table), ("x/presets.json", '{"old": "text"}')):
+    table = "[[pair]]\nname = 'a'\nkind = 'draft-lookup'\ntarget = {path = 't.gguf'}\n"
+    for path, content in (("pairs.d/a.toml", table), ("x/presets.json", '{"old": "text"}')):
         (tmp_path / path).parent.mkdir(exist_ok=True)
         (tmp_path / path).write_text(content)
     names = "import localspec.cli, localspec.tui.state.remembered\nfrom pathlib import Path\n"
@@ -151,7 +150,7 @@ def test_a_full_disk_ends_in_a_sentence_and_loses_nothing(tmp_path, what, said, 
     assert said in done.stderr
     assert "File too large" in done.stderr
     assert "made a mistake" not in done.stderr
-    assert (tmp_path / "models.toml").read_text() == table
+    assert (tmp_path / "pairs.d" / "a.toml").read_text() == table
     assert (tmp_path / "x" / "presets.json").read_text() == '{"old": "text"}'
     assert not [path for path in tmp_path.rglob(".*") if path.name != ".lock"]
 

@@ -4,7 +4,6 @@ import pytest
 
 import localspec
 from localspec.chat.reply import DEPTH_FIXED
-from localspec.cli import main
 from localspec.events import Notice
 from localspec.llama.context import Context
 from localspec.measure.bench import AUTO, PLAIN, Limits, bench, built_in_prompts
@@ -13,7 +12,7 @@ from localspec.models import drafting as warm_up
 pytestmark = pytest.mark.usefixtures("home")
 
 
-def test_lessons_are_stored_and_a_damaged_file_is_set_aside(home):
+def test_lessons_are_stored_and_a_damaged_file_is_nothing_known(home):
     def known_before_a_reply():
         with localspec.load("demo") as session:
             lessons = session.pair.drafting.lessons
@@ -25,7 +24,6 @@ def test_lessons_are_stored_and_a_damaged_file_is_set_aside(home):
     assert known_before_a_reply() != unlearned
     stored.write_text("{ damaged")
     assert known_before_a_reply() == unlearned
-    assert stored.with_name(f"{stored.name}.damaged").exists()
     assert stored.exists()
 
 
@@ -53,18 +51,6 @@ def test_a_calibration_gives_way_to_whoever_waits_and_leaves_no_trace():
                 list(session.pair.drafters[0].decoder.tokens),
             )
         assert not session.pair.drafting.costs.measured
-
-
-def test_replies_that_an_older_version_remembered_stay_until_they_are_forgotten(home, capsys):
-    file = home / "data" / "replies" / "a.tokens"
-    file.parent.mkdir(parents=True)
-    file.write_bytes(bytes(8))
-    with localspec.load("demo") as session:
-        session.run("Hello", max_tokens=20)
-    assert file.read_bytes() == bytes(8)
-    assert main(["rm", "--replies"]) == 0
-    assert f"removed {file}" in capsys.readouterr().out
-    assert not file.exists()
 
 
 def test_a_recurrent_target_says_why_nothing_is_drafted_from_the_text(tiny_gguf):

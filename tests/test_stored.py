@@ -13,12 +13,11 @@ from localspec.control.acceptance import ChanceWeights
 from localspec.control.costs import CostTable
 from localspec.drafters.lookup import LookupCounts
 from localspec.drafters.model import ModelDrafter
-from localspec.files import Store
+from localspec.files import file_of, recalled, store
 from localspec.models.drafting import DEPTHS, Acceptance, Drafting, TunedState, guess_for
 from localspec.sampler.sampling import Sampling
 from tests.algorithm.toys import Blend, Toy
 
-KEY = {"target": "a.gguf 123", "draft": "b.gguf 45", "device": "cpu", "threads": "8"}
 STATE = TunedState(
     costs=(CostTable((1, 2, 8), (0.1, 0.12, 0.3), {"model": 0.01}, True, 0.02, 0.05, 300),),
     greedy=Acceptance(
@@ -29,8 +28,8 @@ STATE = TunedState(
 
 
 def test_a_state_comes_back_as_it_was(tmp_path):
-    Store(tmp_path / "new" / "folder").save(KEY, STATE)
-    assert Store(tmp_path / "new" / "folder").load(KEY, TunedState) == STATE
+    store(tmp_path / "new" / "folder" / "x.json", STATE)
+    assert recalled(tmp_path / "new" / "folder" / "x.json", TunedState) == STATE
 
 
 def drafting_of(drafters=(), lessons=None):
@@ -39,18 +38,21 @@ def drafting_of(drafters=(), lessons=None):
 
 def test_everything_that_is_learned_can_be_stored(tmp_path):
     state = drafting_of([ModelDrafter(Toy(1), never)]).lessons
-    Store(tmp_path).save(KEY, state)
-    assert Store(tmp_path).load(KEY, TunedState) == state
+    store(tmp_path / "x.json", state)
+    assert recalled(tmp_path / "x.json", TunedState) == state
 
 
 def test_nothing_stored_is_nothing_known(tmp_path):
-    assert Store(tmp_path).load(KEY, TunedState) is None
+    assert recalled(tmp_path / "x.json", TunedState) is None
 
 
-@pytest.mark.parametrize("part", KEY)
-def test_another_file_device_or_thread_count_starts_afresh(tmp_path, part):
-    Store(tmp_path).save(KEY, STATE)
-    assert Store(tmp_path).load(KEY | {part: "other"}, TunedState) is None
+def test_every_part_of_a_key_counts(tmp_path):
+    assert file_of(tmp_path, "a", "b") == file_of(tmp_path, "a", "b")
+    assert (
+        len({file_of(tmp_path, *key) for key in (("a", "b"), ("a", "c"), ("b", "b"), ("ab",), ("a\nb",))})
+        == 5
+    )
+    assert file_of(tmp_path, "\udcff").parent == tmp_path
 
 
 def damage(text):
@@ -60,21 +62,20 @@ def damage(text):
     yield "[1, 2]"
     yield "\x00" * 100
     for path, value in [
-        (("version",), 99),
-        (("value", "costs", 0, "verify_seconds"), "fast"),
-        (("value", "costs", 0, "verify_seconds"), [0.1, float("nan"), 0.3]),
-        (("value", "costs", 0, "verify_seconds"), [0.1, 10**400, 0.3]),
-        (("value", "costs", 0, "verify_seconds"), [0.0, 0.0, 0.0]),
-        (("value", "costs", 0, "verify_seconds"), [0.1, 0.12]),
-        (("value", "costs", 0, "verify_seconds"), []),
-        (("value", "costs", 0, "widths"), [1, 2, 2]),
-        (("value", "costs", 0, "widths"), [2, 3, 8]),
-        (("value", "costs", 0, "run_seconds"), {"model": -1.0}),
-        (("value", "costs", 0, "direct_extra_seconds"), -1.0),
-        (("value", "greedy", "chances", "variances"), [0.1, -0.1, 0.1]),
-        (("value", "greedy", "trust", "kept"), [-1.0]),
-        (("value", "greedy"), None),
-        (("value", "unknown"), 1),
+        (("costs", 0, "verify_seconds"), "fast"),
+        (("costs", 0, "verify_seconds"), [0.1, float("nan"), 0.3]),
+        (("costs", 0, "verify_seconds"), [0.1, 10**400, 0.3]),
+        (("costs", 0, "verify_seconds"), [0.0, 0.0, 0.0]),
+        (("costs", 0, "verify_seconds"), [0.1, 0.12]),
+        (("costs", 0, "verify_seconds"), []),
+        (("costs", 0, "widths"), [1, 2, 2]),
+        (("costs", 0, "widths"), [2, 3, 8]),
+        (("costs", 0, "run_seconds"), {"model": -1.0}),
+        (("costs", 0, "direct_extra_seconds"), -1.0),
+        (("greedy", "chances", "variances"), [0.1, -0.1, 0.1]),
+        (("greedy", "trust", "kept"), [-1.0]),
+        (("greedy",), None),
+        (("unknown",), 1),
     ]:
         changed = json.loads(json.dumps(stored))
         inner = changed
@@ -82,27 +83,23 @@ def damage(text):
             inner = inner[name]
         inner[path[-1]] = value
         yield json.dumps(changed)
-    stored["value"]["costs"][0] |= {"widths": [], "verify_seconds": []}
+    stored["costs"][0] |= {"widths": [], "verify_seconds": []}
     yield json.dumps(stored)
 
 
-def test_a_damaged_file_is_set_aside_and_written_again(tmp_path):
-    store = Store(tmp_path)
-    store.save(KEY, STATE)
-    for text in damage(store.path(KEY).read_text()):
-        store.path(KEY).write_text(text)
-        assert store.load(KEY, TunedState) is None, text
-        assert not store.path(KEY).exists()
-        aside = store.path(KEY).with_name(f"{store.path(KEY).name}.damaged")
-        assert aside.read_text() == text
-        aside.unlink()
-        store.save(KEY, STATE)
-        assert store.load(KEY, TunedState) == STATE
+def test_a_damaged_file_is_nothing_known_and_written_again(tmp_path):
+    file = tmp_path / "x.json"
+    store(file, STATE)
+    for text in damage(file.read_text()):
+        file.write_text(text)
+        assert recalled(file, TunedState) is None, text
+        store(file, STATE)
+        assert recalled(file, TunedState) == STATE
 
 
 def test_a_save_that_fails_leaves_the_old_file_alone(tmp_path, monkeypatch):
-    store = Store(tmp_path)
-    store.save(KEY, STATE)
+    file = tmp_path / "x.json"
+    store(file, STATE)
 
     def full(*_):
         raise OSError(28, "No space left on device")
@@ -110,9 +107,9 @@ def test_a_save_that_fails_leaves_the_old_file_alone(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(os, "replace", full)
         with pytest.raises(OSError, match="No space"):
-            store.save(KEY, STATE)
-    assert list(tmp_path.iterdir()) == [store.path(KEY)]
-    assert store.load(KEY, TunedState) == STATE
+            store(file, STATE)
+    assert list(tmp_path.iterdir()) == [file]
+    assert recalled(file, TunedState) == STATE
 
 
 SECONDS = st.just(0.0) | st.floats(1e-6, 1e6)
@@ -127,25 +124,25 @@ COUNTS = st.lists(st.tuples(st.floats(0, 1e9), st.floats(0, 1e9)), max_size=12)
     weights=st.lists(st.tuples(st.floats(-1e3, 1e3), st.floats(0, 1e3)), min_size=3, max_size=3),
 )
 @settings(max_examples=60)
-def test_whatever_numbers_a_file_holds_it_is_set_aside_or_can_be_used(
+def test_whatever_numbers_a_file_holds_it_is_read_or_not_but_can_be_used(
     tmp_path_factory, costs, draft_step, extras, counts, weights
 ):
-    store = Store(tmp_path_factory.mktemp("lessons"))
-    store.save(KEY, STATE)
-    stored = json.loads(store.path(KEY).read_text())
-    stored["value"]["costs"][0] |= {
+    file = tmp_path_factory.mktemp("lessons") / "x.json"
+    store(file, STATE)
+    stored = json.loads(file.read_text())
+    stored["costs"][0] |= {
         "widths": [1 + sum(step for step, _ in costs[:i]) for i in range(len(costs))],
         "verify_seconds": [seconds for _, seconds in costs],
         "run_seconds": {"model": draft_step},
         "direct_extra_seconds": extras[0],
         "capture_extra_seconds": extras[1],
     }
-    stored["value"]["sampled"] = {
+    stored["sampled"] = {
         name: {"kept": [kept for kept, _ in pairs], "rejected": [rejected for _, rejected in pairs]}
         for name, pairs in counts.items()
     } | {"chances": {"weights": [w for w, _ in weights], "variances": [v for _, v in weights]}}
-    store.path(KEY).write_text(json.dumps(stored))
-    state = store.load(KEY, TunedState)
+    file.write_text(json.dumps(stored))
+    state = recalled(file, TunedState)
     if state is None:
         assert not all(seconds for _, seconds in costs)
         return
@@ -162,5 +159,5 @@ def never(token):
 
 
 def test_nothing_unfinished_stays_behind(tmp_path):
-    Store(tmp_path).save(KEY, STATE)
+    store(tmp_path / "x.json", STATE)
     assert [path.suffix for path in tmp_path.iterdir()] == [".json"]

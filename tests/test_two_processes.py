@@ -17,8 +17,9 @@ import pytest
 from localspec.tui.state.remembered import Presets, PromptHistory
 
 from localspec.files import read_json_object
-from localspec.models.places import last_uses
-from localspec.models.registry import user_file, users_pairs
+from localspec.gguf.facts import DraftKind
+from localspec.models.places import ModelFile, last_uses
+from localspec.models.registry import Pair, add_pair, users_pairs
 
 CHANGES = 15  # of each kind, by each process
 TOGETHER = 2 * CHANGES
@@ -51,12 +52,6 @@ for n in range(start, start + {CHANGES}):
     take_out(f"old-{{name}}{{n}}")
     done("taken", f"old-{{name}}{{n}}")
 """
-
-
-def in_models_toml(name: str) -> str:
-    return (
-        f"# about {name}\n[[pair]]\nname = '{name}'\nkind = 'draft-lookup'\ntarget = {{path = 't.gguf'}}\n\n"
-    )
 
 
 def run(home: Path, round_: int, chance: random.Random | None) -> dict[str, list[list[str]]]:
@@ -122,15 +117,13 @@ def play(home: Path, rounds: int, seed: int | None) -> tuple[int, list[str]]:
     for round_ in range(rounds):
         numbers = range(round_ * CHANGES, (round_ + 1) * CHANGES)
         old = ["old-mine", *(f"old-{name}{n}" for n in numbers for name in "ab")]
-        user_file().write_text("".join(map(in_models_toml, old)))
+        for name in old:
+            add_pair(Pair(name, DraftKind.LOOKUP, ModelFile.at(Path("t.gguf"), 1, "a" * 64), None))
         reported = run(home, round_, chance)
         count += sum(map(len, reported.values()))
         wrong += lost(home, reported) + damaged(home)
-        kept = [path.read_text("utf-8") for path in home.glob("models.toml*")]
         if "old-mine" not in {pair.name for pair in users_pairs()}:
             wrong.append("a pair that nobody took out")
-        if not any(in_models_toml("old-mine") in text for text in kept):
-            wrong.append("the text of models.toml")
     return count, wrong
 
 

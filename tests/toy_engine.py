@@ -60,7 +60,6 @@ def engine_of(
         vocabulary=vocabulary,
         template=ChatTemplate(template, bos_text="", eos_text=""),
         sampling=sampling,
-        expected_acceptance=None,
         notices=notices,
         close=close,
     )

@@ -21,8 +21,8 @@ from xml.etree import ElementTree
 import localspec
 from localspec.cli.commands.demo import DEPTH, PROMPT
 from localspec.events import Cycle, Origin
-from localspec.measure import plot
-from localspec.measure.plot import Bar
+from localspec.measure.plot import Bar, Chart
+from tools import charts
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "pictures"
@@ -117,13 +117,13 @@ CAPTION = (
 
 def _drawn_passes(cycles: list[Cycle], session: localspec.Session) -> str:
     shapes, tokens = list[str](), 0
-    x = float(plot.MARGIN)
+    x = float(charts.MARGIN)
     for words, colours in CAPTION:
         shapes += _box(x, 20, words, colours)
         x += len(words) * LETTER + 4 * PAD
     for row, cycle in enumerate(cycles):
         x, y = float(LEFT), float(TOP + row * ROW)
-        shapes.append(plot.text(plot.MARGIN, y + 13, f"pass {row + 1}", "start", colour=plot.FAINT))
+        shapes.append(charts.text(charts.MARGIN, y + 13, f"pass {row + 1}", "start", colour=charts.FAINT))
         own = [token for token, by in zip(cycle.tokens, cycle.origins, strict=True) if by != Origin.ACCEPTED]
         boxes = [(token, KEPT) for token in cycle.proposal[: cycle.accepted]]
         boxes += [(token, OWN) for token in own]
@@ -135,7 +135,7 @@ def _drawn_passes(cycles: list[Cycle], session: localspec.Session) -> str:
         tokens += len(cycle.tokens)
     bottom = TOP + len(cycles) * ROW
     words = f"{tokens} tokens in {len(cycles)} passes of the target. Plain decoding needs {tokens} passes."
-    shapes.append(plot.text(plot.MARGIN, bottom + 16, words, "start", 15))
+    shapes.append(charts.text(charts.MARGIN, bottom + 16, words, "start", 15))
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {bottom + 40}" '
     head += f'width="{WIDTH}" height="{bottom + 40}" font-family="system-ui, sans-serif">'
     return "\n".join([head, '<rect width="100%" height="100%" fill="#ffffff"/>', *shapes, "</svg>", ""])
@@ -145,8 +145,8 @@ def _box(x: float, y: float, words: str, colours: tuple[str, str]) -> list[str]:
     ground, ink = colours
     width = len(words) * LETTER + 2 * PAD
     box = f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="26" rx="4" fill="{ground}" stroke="{ink}"/>'
-    line = [plot.line(x + 3, y + 13, x + width - 3, y + 13, ink)] if colours is REJECTED else []
-    return [box, plot.text(x + width / 2, y + 13, words, "middle", colour=ink), *line]
+    line = [charts.line(x + 3, y + 13, x + width - 3, y + 13, ink)] if colours is REJECTED else []
+    return [box, charts.text(x + width / 2, y + 13, words, "middle", colour=ink), *line]
 
 
 RATIO = re.compile(r"\*\*([\d.]+)x\*\* \(([\d.]+) to ([\d.]+)\) as fast as the server (drafting|plain)")
@@ -156,14 +156,14 @@ AGAINST = {"drafting": "its best draft flags", "plain": "its plain decoding"}
 def speed() -> dict[str, str]:
     """The speed against llama.cpp's server, from the first two tables of a stored result."""
     parts = re.split(r"^(T=[\d.]+), the server's best flags", RESULT.read_text("utf-8"), flags=re.M)
-    charts = []
+    drawn = []
     for temperature, part in list(zip(parts[1::2], parts[2::2], strict=True))[:2]:
         bars = tuple(
             Bar(AGAINST[against], float(value), f"{value}x", float(low), float(high))
             for value, low, high, against in RATIO.findall(part)
         )
-        charts.append(plot.Chart(f"localspec against llama.cpp's server, {temperature}", bars, 1.0))
-    return {"speed": plot.svg(*charts)}
+        drawn.append(Chart(f"localspec against llama.cpp's server, {temperature}", bars, 1.0))
+    return {"speed": charts.svg(*drawn)}
 
 
 PICTURES: dict[str, Callable[[], dict[str, str]]] = {

@@ -22,7 +22,6 @@ from textual.widgets import DataTable, Input, OptionList, Static
 from localspec.chat import conversations
 from localspec.chat.conversations import Conversation, ConversationList
 from localspec.display import for_terminal, line_for_terminal, size_text
-from localspec.engine.messages import Compared
 from localspec.errors import BadSetting, LocalspecError
 from localspec.measure.race import Race, clock
 
@@ -249,7 +248,7 @@ class RaceDialog(Dialog[None]):
         if not engine.comparing:
             headline = "ended before both sides had replied"
         if engine.compared is not None:
-            headline, _, rest = comparison_text(engine.compared).partition("\n")
+            headline, _, rest = engine.compared.verdict.partition("\n")
             self._show(".verdict", for_terminal(rest))
         self._show(
             ".headline", Content.styled(for_terminal(headline), "bold $text-success" if is_won else "bold")
@@ -262,16 +261,6 @@ class RaceDialog(Dialog[None]):
     def action_leave(self) -> None:
         self._engine.stop()
         self.dismiss()
-
-
-def comparison_text(compared: Compared) -> str:
-    """How much faster it was, whether the texts agree, and if not, at which token they part."""
-    found = compared.difference
-    if found is None or found.logit_gap is None:  # sampled texts differ anyway
-        return compared.verdict
-    gap = f"the likeliest two {found.logit_gap:.4f} logits apart"
-    drafted, plain = found.drafted or "the end", found.plain or "the end"
-    return f"{compared.verdict}\nToken {found.position + 1:,}: {drafted!r} with drafting, {plain!r} without, {gap}."
 
 
 _TYPING = (
@@ -395,9 +384,7 @@ class PairsDialog(ListDialog["PairRow"]):
         row = self.table.chosen
         if row is None or row.on_disk:
             return
-        if not row.runnable:
-            self.notify(f"{row.name} cannot run yet: its kind of draft is unknown.", severity="warning")
-        elif self._downloads.progress is not None:
+        if self._downloads.progress is not None:
             self.notify("One pair at a time; x stops the running one.")
         elif row.size_bytes < ASKED_BYTES or await self.app.push_screen_wait(
             ConfirmDialog(f"Fetch {row.name}? {size_text(row.size_bytes)} come from the network.")
@@ -410,15 +397,14 @@ class PairsDialog(ListDialog["PairRow"]):
 
 
 def columns(row: "PairRow") -> tuple[str, ...]:
-    fits = FITS[row.fits] if row.runnable else "not yet"
     here = "yes" if row.on_disk else "–"
     name = f"{row.name} ★" if row.recommended else row.name
-    return name, size_text(row.size_bytes), size_text(row.memory_bytes), fits, here, row.use
+    return name, size_text(row.size_bytes), size_text(row.memory_bytes), FITS[row.fits], here, row.use
 
 
 def pair_detail(row: "PairRow") -> str:
     measured = f"measured here: {row.speedup:.2f}x plain decoding" if row.speedup else ""
-    here = "Enter loads it." if row.on_disk else "Enter fetches it." if row.runnable else ""
+    here = "Enter loads it." if row.on_disk else "Enter fetches it."
     here += " ★ Recommended for this machine." * row.recommended
     published = f"published: {row.published}" if row.published else ""
     return "\n".join(part for part in (f"{row.use}. {here}", measured, published) if part)

@@ -10,7 +10,6 @@ from typing import Protocol
 from weakref import ref
 
 from localspec.algorithm.protocols import Decoder, Drafter, Rule, Strategy, Vocabulary
-from localspec.chat.logits import LogitLog
 from localspec.chat.options import Request
 from localspec.chat.template import ChatTemplate
 from localspec.sampler.passes import standing
@@ -176,11 +175,9 @@ class LoadedPair:
     vocabulary: Vocabulary
     template: ChatTemplate
     sampling: Sampling  # the model's own defaults
-    expected_acceptance: float | None  # accepted / drafted tokens that were published for it
     notices: tuple[str, ...]  # notices about this pair, sent with the first reply
     close: Callable[[], None]
     is_toy: bool = False  # the embedded demo
-    log: LogitLog | None = None  # of replies, where the user wants one
 
     @property
     def target(self) -> Decoder:

@@ -90,18 +90,18 @@ def biases_from(given: object) -> tuple[tuple[int, float], ...]:
     """Tokens and their logit biases, by token; raises BadSetting."""
     if not isinstance(given, Mapping):
         raise BadSetting(f"logit_bias is of type {type(given).__name__}", hint=_BIASES)
-    return tuple(sorted(_bias_from(token, bias) for token, bias in given.items()))
-
-
-def _bias_from(token: Any, bias: Any) -> tuple[int, float]:  # noqa: ANN401  whatever a caller gave
-    try:
-        # JSON has only texts as keys.
-        found = int(token) if isinstance(token, str) else operator.index(token), float(bias)
-    except (TypeError, ValueError, OverflowError):
-        found = -1, 0.0
-    if not is_count(found[0], at_least=0, below=2**31):
-        raise BadSetting(f"logit_bias gives {token!r} a bias of {bias!r}", hint=_BIASES)
-    return found
+    found = {}
+    for name, bias in given.items():
+        try:
+            token = (
+                int(name) if isinstance(name, str) else operator.index(name)
+            )  # JSON has only texts as keys
+            found[token] = float(bias)
+        except (TypeError, ValueError, OverflowError):
+            token = -1
+        if not 0 <= token < 2**31:
+            raise BadSetting(f"logit_bias gives {name!r} a bias of {bias!r}", hint=_BIASES)
+    return tuple(sorted(found.items()))
 
 
 def grammar_from(options: Mapping[str, Any]) -> Grammar | None:
@@ -138,8 +138,3 @@ def check(request: Request) -> None:
             "logit_bias bans tokens that the grammar may need",
             hint="use finite biases, or leave one of them out",
         )
-
-
-def is_count(value: object, *, at_least: int, below: int = 2**63) -> bool:
-    """Whether a value is a whole number in these limits, and not True or False."""
-    return isinstance(value, int) and not isinstance(value, bool) and at_least <= value < below

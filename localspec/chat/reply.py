@@ -75,33 +75,6 @@ class WatchedRule:
         return verdict
 
 
-ENOUGH = 200  # draft tokens
-FAR_BELOW = 0.5  # of the published share
-
-
-class Expectation:
-    """Counts acceptance over all replies of a pair, and warns once if it is far too low."""
-
-    def __init__(self, expected: float | None) -> None:
-        """`expected`: accepted / drafted tokens; None: nothing was published."""
-        self._expected = expected
-        self._drafted = self._accepted = 0
-
-    def after_cycle(self, cycle: Cycle) -> Iterator[Notice]:
-        if self._expected is None or cycle.source not in (Source.MODEL, Source.HEAD):
-            return
-        self._drafted += cycle.drafted
-        self._accepted += cycle.accepted
-        if self._drafted < ENOUGH:
-            return
-        share, expected, self._expected = self._accepted / self._drafted, self._expected, None
-        if share < FAR_BELOW * expected:
-            yield Notice(
-                f"the target keeps {share:.0%} of the draft's tokens, but {expected:.0%} were published for this "
-                "pair: the text is right, but the draft may not be this target's own; `localspec verify` looks closer"
-            )
-
-
 class Scoring:
     """The scores of the newest cycle's tokens; needs whole rows."""
 
@@ -346,7 +319,6 @@ class ReplyWriter:
     def __init__(self, pair: LoadedPair) -> None:
         self._pair = pair
         self._notices = pair.notices
-        self._expectation = Expectation(pair.expected_acceptance)
         self._told: set[str] = set()  # notices that are sent once
         # Whether the cache holds a raw text, and which.
         self._latest: dict[Lane, tuple[bool, Sequence[Any]]] = {}
@@ -366,8 +338,8 @@ class ReplyWriter:
         seed = fresh_seed() if request.seed is None else request.seed
         rule = make_rule(request.rule, request.sampling, seed, job.constraint)
         scoring = None if request.logprobs is None else Scoring(pair.vocabulary, request.logprobs)
-        logged = pair.log.begin(prompt) if pair.log else None
-        rule = WatchedRule(rule, [watcher for watcher in (scoring, logged) if watcher])
+        if scoring:
+            rule = WatchedRule(rule, [scoring])
         strategy = self._strategy(lane, rule, job)
         reused, restore_seconds = rewind(lane.target, strategy, prompt, save=not self._continues(lane, job))
         yield Started(
@@ -399,11 +371,7 @@ class ReplyWriter:
             if job.cancelled():
                 break
         reply = ReplyBuilder(job, tally, pair.vocabulary)
-        try:
-            yield from self._generate(lane, job, rule, strategy, reply, scoring)
-        finally:
-            if logged:
-                logged.end(len(reply.tokens))
+        yield from self._generate(lane, job, rule, strategy, reply, scoring)
         lane.drafting.store()
         result = reply.result(seed, cancelled=job.cancelled())
         yield from unmatched_calls(job.request, result)
@@ -457,7 +425,6 @@ class ReplyWriter:
             for cycle in cycles:
                 yield from reply.absorb(cycle, scoring.scores if scoring else ())
                 yield from notices.after_cycle(strategy.why_off, strategy.failure)
-                yield from self._expectation.after_cycle(cycle)
                 if reply.ended or job.cancelled():
                     break
         if constraint:

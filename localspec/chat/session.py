@@ -13,7 +13,7 @@ from localspec.algorithm.protocols import Vocabulary
 from localspec.chat.fitting import Cut, Fitted, Fitter, Messages
 from localspec.chat.loaded_pair import LoadedPair
 from localspec.chat.messages import Message, Reasoning, as_history, as_messages
-from localspec.chat.options import Request, is_count, request_from
+from localspec.chat.options import Request, request_from
 from localspec.chat.prompt import Prompt, are_continued, encode, opening_of
 from localspec.chat.reply import ReplyJob, ReplyWriter
 from localspec.chat.template import ChatTemplate
@@ -497,7 +497,7 @@ def tokens_of(text: str | Sequence[int], vocabulary: Vocabulary) -> list[int]:
             del tokens[0]  # the text brings its own
     elif not isinstance(text, list | tuple):
         raise BadSetting(f"the text is of type {type(text).__name__}", hint="give a str to continue")
-    elif not all(is_count(token, at_least=0, below=vocabulary.size) for token in text):
+    elif not all(type(token) is int and 0 <= token < vocabulary.size for token in text):
         raise BadSetting("token id out of range", hint=f"use ids from 0 to {vocabulary.size - 1}")
     else:
         tokens = list(text)

@@ -3,7 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass, field, fields
 
-from localspec.control.timing import Histogram, PlainClock
+from localspec.control.timing import PlainClock
 from localspec.events import Cycle, Mode, Origin, Source, Stats
 
 _DRAFTING = (Source.MODEL, Source.HEAD, Source.LOOKUP, Source.PREDICTION)
@@ -33,12 +33,8 @@ class Tally:
     accepted_by_position: list[int] = field(default_factory=list)
     plain: PlainClock = field(default_factory=PlainClock)
     by_source: Counter[Source] = field(default_factory=Counter)
-    by_depth: Counter[int] = field(default_factory=Counter)
     predicted: int = 0
-    probes: int = 0
     switch_offs: int = 0
-    cycle_seconds: Histogram = field(default_factory=Histogram)
-    token_gap_seconds: Histogram = field(default_factory=Histogram)
     _mode: Mode | None = None
 
     def add(self, cycle: Cycle) -> None:
@@ -64,7 +60,6 @@ class Tally:
         self._add_mode(cycle)
 
     def _add_sources(self, cycle: Cycle) -> None:
-        self.by_depth[cycle.drafted] += 1
         self.predicted += cycle.drafted if cycle.source is Source.PREDICTION else 0
         for origin in cycle.origins:
             if origin is Origin.ACCEPTED:
@@ -73,10 +68,6 @@ class Tally:
                 self.by_source[Source.FORCED] += 1
 
     def _add_times(self, cycle: Cycle) -> None:
-        self.cycle_seconds.add(cycle.seconds)
-        if cycle.tokens:
-            self.token_gap_seconds.add(cycle.seconds + cycle.waited_seconds)
-            self.token_gap_seconds.add(0.0, times=len(cycle.tokens) - 1)
         if cycle.mode is Mode.ANCHOR and cycle.is_plain:
             self.plain.add_anchor(cycle.seconds - cycle.deciding_seconds)
         elif cycle.is_plain:
@@ -88,7 +79,6 @@ class Tally:
         if cycle.source in (Source.LOOKUP, Source.PREDICTION):
             return  # says nothing of the draft model, which may be off all the while
         before, self._mode = self._mode, cycle.mode
-        self.probes += cycle.mode is Mode.PROBE and before is not Mode.PROBE
         self.switch_offs += cycle.mode is Mode.OFF and before in (Mode.DRAFTING, Mode.ANCHOR)
 
     def stats(self) -> Stats:
@@ -101,8 +91,5 @@ class Tally:
             "from_grammar": self.by_source[Source.FORCED],
             "plain_seconds": self.plain.seconds,
             "plain_error_seconds": self.plain.error,
-            "cycles_by_depth": tuple(self.by_depth[d] for d in range(max(self.by_depth, default=-1) + 1)),
-            "cycle_seconds": self.cycle_seconds.percentiles(),
-            "token_gap_seconds": self.token_gap_seconds.percentiles(),
         }
         return Stats(**found)

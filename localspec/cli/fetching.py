@@ -11,7 +11,6 @@ from localspec.models.devices import last_devices
 from localspec.models.download import Fetching, PullEvent, PullStage, plan_pull
 from localspec.models.download import fetch as fetch_pair
 from localspec.models.inspection import Fit
-from localspec.models.plan import outlook
 from localspec.models.registry import Pair
 
 _BAR = 20  # characters
@@ -100,12 +99,7 @@ def fetch(pair: Pair) -> None:
             line.tell(progress_text(event), event.done * 100 // max(event.total, 1) // _STEP)
             return
         line.clear()
-        if isinstance(event, str):
-            aside(event)
-            return
-        aside(f"{pair.name}: target and draft fit each other")
-        for sentence in outlook(event.headers):
-            aside(sentence)
+        aside(event)
 
     try:
         line.draw(f"asking {hub.host()} for {pair.name}")
@@ -120,7 +114,6 @@ def fetch(pair: Pair) -> None:
 
 
 def dry_run(pair: Pair) -> None:
-    pair.refuse_unless_runnable()
     files = plan_pull(pair)
     for file in files:
         if file.here:

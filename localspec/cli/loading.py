@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from localspec.cli.options import NOTHING_REMEMBERED, load_options
+from localspec.cli.options import load_options
 from localspec.display import DrawnLine, on_terminal, say
 
 if TYPE_CHECKING:
@@ -45,10 +45,10 @@ def wanted_here(arguments: argparse.Namespace, **changes: float) -> dict[str, An
 
 
 def open_session(arguments: argparse.Namespace) -> "Session":
-    """Load the pair for a measurement: nothing of it is logged."""
+    """Load the pair for a measurement: nothing of it is stored."""
     from localspec import api
 
-    options = wanted_here(arguments, **NOTHING_REMEMBERED)
+    options = wanted_here(arguments, cache_gb=0)
     with StageLine() as stage:
         return api.load(**options, on_stage=stage.show)
 
@@ -58,7 +58,7 @@ def open_engine_session(arguments: argparse.Namespace) -> "EngineSession":
     from localspec.engine.client import EngineProcess, EngineSession
     from localspec.engine.spawn import take_early
 
-    options = wanted_here(arguments, **(NOTHING_REMEMBERED if arguments.store is False else {}))
+    options = wanted_here(arguments, **({"cache_gb": 0} if arguments.store is False else {}))
     session = EngineSession(EngineProcess(started=take_early()))
     try:
         with StageLine() as stage:

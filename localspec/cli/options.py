@@ -15,7 +15,6 @@ from localspec.errors import BadSetting
 from localspec.files import text_of
 from localspec.options import LOAD, OPTIONS, REPLY, Option
 
-NOTHING_REMEMBERED = {"remember_logits": False, "cache_gb": 0}
 WRONG_USAGE = 2  # the exit code for what the user typed or set, as argparse's; after any other error it is 1
 Group: TypeAlias = argparse.ArgumentParser | argparse._ArgumentGroup
 FEW = 12  # flags that a usage line names
@@ -94,12 +93,6 @@ def _read(option: Option, text: str) -> object:
 def add_quiet_option(group: Group) -> None:
     what = "results and errors only: no notes, no progress"
     group.add_argument("-q", "--quiet", action="store_true", help=what)
-
-
-def add_report_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("output")
-    group.add_argument("--json", action="store_true", help="print one JSON object instead of the report")
-    group.add_argument("--svg", type=drawable, metavar="FILE", help="also draw the bars into an SVG file")
 
 
 def drawable(path: str) -> Path:

@@ -75,9 +75,6 @@ def _spelled_out(arguments: Sequence[str]) -> Sequence[str]:
     command = arguments[0]
     if " " in command.strip():
         return ["run", *arguments]
-    if successor := commands.SUCCESSORS.get(command):
-        hint = f"`localspec help {successor.split()[0]}` explains it"
-        raise BadSetting(f"`localspec {command}` is gone: use `localspec {successor}`", hint=hint)
     if command.startswith("-") and command not in ("-h", "--help", "-V", "--version"):
         hint = "name a command first: `localspec run PROMPT` and `localspec chat` take options behind them"
         raise BadSetting(f"{command} stands where a command should", hint=hint)

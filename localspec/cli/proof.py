@@ -20,7 +20,7 @@ from localspec import demo
 from localspec.cli.commands.demo import DRAFT_SHAPE, SHAPES, bytes_of, free_bytes
 from localspec.display import DrawnLine, note, size_text
 from localspec.errors import LocalspecError
-from localspec.files import FileLock, Store
+from localspec.files import FileLock, file_of, recalled, store
 from localspec.gguf.enlarging import Shape, enlarge
 from localspec.health.trial import describe_exit
 from localspec.measure.prove import Finding, Part
@@ -77,9 +77,8 @@ class Prover:
         self._flash = flash
         self._on_gpu, self._free = device.is_gpu, device.free_bytes
         self._deadline = monotonic() + seconds
-        self._key = {"device": device.name, "rpc": rpc, "pair": pair, "machine": machine}
-        self._kept = Store(cache_dir() / "proofs")
-        self.proof = self._kept.load(self._key, Proof) or Proof()
+        self._file = file_of(cache_dir() / "proofs", device.name, rpc, pair, machine)
+        self.proof = recalled(self._file, Proof) or Proof()
 
     def run(self, line: DrawnLine) -> None:
         """Find out what is not known yet. Raises LocalspecError while another process does so, OSError."""
@@ -145,7 +144,7 @@ class Prover:
             parts = {**self.proof.parts, key: Done(tuple(findings), cut)}
             self.proof = replace(self.proof, parts=parts)
             whole = {key: done for key, done in parts.items() if not done.cut and not done.failed}
-            self._kept.save(self._key, replace(self.proof, parts=whole))  # others are tried again
+            store(self._file, replace(self.proof, parts=whole))  # others are tried again
 
     def _child(self, part: Part, seconds: float, findings: list[Finding], line: DrawnLine) -> str:
         """Run a part and collect its findings; returns why it did not end by itself."""

@@ -1,44 +1,18 @@
-"""Durations summed up while they come: percentiles, and what plain decoding would have taken."""
+"""What plain decoding would have taken, judged while durations come."""
 
 import math
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from localspec.algorithm.protocols import PlainStep
-from localspec.events import Percentiles
 
-BIN = math.log(1.05)  # histogram bins are 5 % wide
 LATEST = 32  # plain steps that say what one costs now
 UNKNOWN_SPREAD = 0.10  # relative spread of a plain step, until several were seen
 SEVERAL = 4
 PATIENCE = 128  # tokens that wait for several plain steps: the context has hardly grown by then
 STALL = 2.5  # times as long as usual: something else held the machine up
 MIDDLE = 1.1  # the mean of the middle half is this much less certain than the mean
-
-
-@dataclass(slots=True)
-class Histogram:
-    """Durations in bins, so that hours of them take no more room than minutes."""
-
-    _counts: Counter[int | None] = field(default_factory=Counter)
-
-    def add(self, seconds: float, times: int = 1) -> None:
-        """Count a duration, `times` over."""
-        if times:
-            self._counts[round(math.log(seconds) / BIN) if seconds > 0 else None] += times
-
-    def percentiles(self) -> Percentiles:
-        """Percentiles of all durations so far."""
-        return Percentiles(self._at(0.50), self._at(0.95))
-
-    def _at(self, share: float) -> float:
-        below, wanted = 0, share * self._counts.total()
-        for bin_ in sorted(self._counts, key=lambda bin_: -math.inf if bin_ is None else bin_):
-            below += self._counts[bin_]
-            if below >= wanted:
-                return 0.0 if bin_ is None else math.exp(bin_ * BIN)
-        return 0.0
 
 
 @dataclass(slots=True)

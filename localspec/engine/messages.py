@@ -11,13 +11,13 @@ from typing import Any, BinaryIO, Final, get_args
 import msgspec
 
 from localspec.errors import EngineDied
-from localspec.events import Cycle, Finished, Notice, Piece, Prefill, Reply, Scores, Started
+from localspec.events import Event, Reply
 from localspec.options import LOAD
 
 Messages = tuple[Mapping[str, Any], ...]  # in OpenAI's form
 Options = Mapping[str, Any]  # by name
 
-PROTOCOL: Final = 6  # raised when a message changes its meaning; both ends compare it in the hello
+PROTOCOL: Final = 7  # raised when a message changes its meaning; both ends compare it in the hello
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +93,6 @@ class Detokenize:
 
 
 @dataclass(frozen=True, slots=True)
-class Describe:
-    """Report the facts of the loaded target."""
-
-    serial: int
-
-
-@dataclass(frozen=True, slots=True)
 class CompareReplies:
     """Generate the same reply with and without drafting."""
 
@@ -120,7 +113,7 @@ class Quit:
     """Free everything and exit."""
 
 
-Request = LoadPair | Answer | Render | Tokenize | Detokenize | Describe | CompareReplies | Cancel | Quit
+Request = LoadPair | Answer | Render | Tokenize | Detokenize | CompareReplies | Cancel | Quit
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +142,13 @@ class Ready:
     seconds: float  # since the request
     parallel: int = 1  # replies at once
     machine: str = ""  # its devices, its system and the program
+    # The target, as its file gives it
+    template: str = ""  # Jinja
+    bos: str = ""
+    eos: str = ""
+    vocabulary_size: int = 0
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    reasons: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,32 +175,10 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
-class Description:
-    """The loaded target, as its file gives it."""
-
-    template: str  # Jinja
-    bos: str
-    eos: str
-    vocabulary_size: int
-    metadata: Mapping[str, str]
-    reasons: bool
-
-
-@dataclass(frozen=True, slots=True)
 class ProposalText:
     """The drafted tokens of the cycle just reported, as text."""
 
     texts: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """The place where two replies part."""
-
-    position: int  # tokens that were equal
-    drafted: str  # text of the token with drafting; "" when that reply ended there
-    plain: str  # text of the token without; "" when that reply ended there
-    logit_gap: float | None  # between the two likeliest tokens of the target's row there; None: not measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +187,6 @@ class Compared:
 
     drafted: Reply
     plain: Reply
-    difference: Difference | None  # None: the same tokens
     verdict: str  # lines: the speed and the text, then what there is to know about either
 
 
@@ -241,7 +218,6 @@ class Saving:
     """The process stores caches before it ends; its memory is free when it closes its pipe."""
 
 
-Event = Started | Prefill | Cycle | Scores | Piece | Notice | Finished
 Report = (
     Hello
     | LoadStage
@@ -250,7 +226,6 @@ Report = (
     | Rendered
     | Tokens
     | Text
-    | Description
     | ProposalText
     | Compared
     | Stopped

@@ -15,10 +15,7 @@ from localspec.engine.messages import (
     Answer,
     Compared,
     CompareReplies,
-    Describe,
-    Description,
     Detokenize,
-    Difference,
     Infill,
     LoadPair,
     LoadStage,
@@ -102,7 +99,7 @@ def shares(files: int, before: int, after: int, room: int) -> tuple[int, int, in
     return min(files, room - few_before - few_after), few_before, few_after
 
 
-Asked = Render | Tokenize | Detokenize | Describe
+Asked = Render | Tokenize | Detokenize
 
 
 def answer(session: api.Session, request: Answer, send: Send, cancelled: Cancelled) -> None:
@@ -168,7 +165,7 @@ def continued(session: api.Session, request: Answer) -> str | list[int]:
     return tokens
 
 
-def told(session: api.Session, request: Asked) -> Rendered | Tokens | Text | Description:
+def told(session: api.Session, request: Asked) -> Rendered | Tokens | Text:
     """Answers that need no generation."""
     vocabulary = session.pair.vocabulary
     match request:
@@ -185,22 +182,27 @@ def told(session: api.Session, request: Asked) -> Rendered | Tokens | Text | Des
                 raise BadSetting("token id out of range", hint=f"use ids from 0 to {vocabulary.size - 1}")
             pieces = (vocabulary.piece(token) or vocabulary.text(token).encode() for token in request.tokens)
             return Text(b"".join(pieces).decode(errors="replace"))
-        case Describe():
-            return description(session)
     assert_never(request)
 
 
-def description(session: api.Session) -> Description:
-    engine = session.pair
-    vocabulary, template = engine.vocabulary, engine.template
-    model: Any = getattr(engine.target, "model", None)
-    return Description(
-        template=template.source,
+def ready(session: api.Session, seconds: float) -> Ready:
+    """The report about a loaded pair."""
+    pair = session.pair
+    vocabulary, model = pair.vocabulary, getattr(pair.target, "model", None)
+    return Ready(
+        pair=session.name,
+        target=session.target_name,
+        draft=session.draft_name,
+        context_length=session.context_length,
+        seconds=seconds,
+        parallel=len(pair.lanes.all),
+        machine=machine(),
+        template=pair.template.source,
         bos="" if vocabulary.bos is None else vocabulary.text(vocabulary.bos),
         eos="" if vocabulary.eos is None else vocabulary.text(vocabulary.eos),
         vocabulary_size=vocabulary.size,
         metadata={k: v for k, v in (model.metadata if model else {}).items() if len(v) <= 500},
-        reasons=template.thinking_style("") is not None,
+        reasons=pair.template.thinking_style("") is not None,
     )
 
 
@@ -246,7 +248,7 @@ class PairRequests:
                 with self._loaded().another() as session:
                     answer(session, request, self._warnings.told_before_the_end(send), cancelled)
                 remember_trial()
-            case Render() | Tokenize() | Detokenize() | Describe():
+            case Render() | Tokenize() | Detokenize():
                 with self._asking:
                     found = told(self._loaded(), request)
                 send(found)
@@ -291,9 +293,7 @@ class PairRequests:
             on_stage=lambda stage: send(LoadStage(stage)),
             **options,
         )
-        seconds, parallel = time.monotonic() - began, len(session.pair.lanes.all)
-        names = session.name, session.target_name, session.draft_name
-        send(Ready(*names, session.context_length, seconds, parallel, machine()))
+        send(ready(session, time.monotonic() - began))
 
     def _compare(self, request: CompareReplies, send: Send, cancelled: Cancelled) -> None:
         # Here, because every start of the process would wait for it.
@@ -337,11 +337,7 @@ def report_comparison(session: api.Session, found: "Comparison", send: Send) -> 
     from localspec.measure.compare import verdicts
     from localspec.models.picker import remember_speedup
 
-    difference = None
-    if found.divergence is not None:
-        tokens = (found.divergence.speculative, found.divergence.plain)
-        drafted, plain = ("" if token is None else session.text_of(token) for token in tokens)
-        difference = Difference(found.divergence.index, drafted, plain, found.divergence.top_two_gap)
     if found.speedup and not found.toy:
         remember_speedup(session.name, found.speedup)
-    send(Compared(found.speculative.reply, found.plain.reply, difference, "\n".join(verdicts(found))))
+    verdict = "\n".join(verdicts(found, session.text_of))
+    send(Compared(found.speculative.reply, found.plain.reply, verdict))

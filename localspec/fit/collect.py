@@ -13,11 +13,11 @@ import numpy as np
 
 from localspec.algorithm.batcher import Part
 from localspec.chat.loaded_pair import LoadedPair
-from localspec.chat.logits import Text, likely_in
 from localspec.chat.messages import Message
 from localspec.chat.prompt import encode
 from localspec.errors import BadModelFile
-from localspec.gguf.facts import ModelFacts, VocabularyFacts
+from localspec.fit.texts import Text, likely_in
+from localspec.gguf.facts import VocabularyFacts, vocabulary_of
 from localspec.llama.context import Context
 from localspec.llama.model import Model
 from localspec.measure.bench import VERIFY_PROMPTS, BenchPrompt, Category, built_in_prompts, in_turn
@@ -72,7 +72,7 @@ def needed_tokens(
 
 def output_tokens_for(source: Path, texts: Sequence[Text], count: int) -> np.ndarray:
     """The `count` tokens of a model that these texts need: square roots of probabilities as for a trimmed draft."""
-    vocabulary = ModelFacts.from_header(ModelFile.at(source).header).vocabulary
+    vocabulary = vocabulary_of(ModelFile.at(source).header)
     assert vocabulary is not None, "trimmable says so"
     mass = np.zeros(1 + max(int(text.likely.max()) for text in texts))
     for text in texts:

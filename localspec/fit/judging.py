@@ -2,16 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 
 from localspec.chat.loaded_pair import LoadedPair
-from localspec.chat.logits import is_held_out
-from localspec.display import size_text
-from localspec.errors import BadModelFile
 from localspec.fit.collect import made_prompts, tokens_of
-from localspec.gguf.facts import is_trimmed
-from localspec.gguf.trimmed import PROVENANCE
+from localspec.fit.texts import is_held_out
 from localspec.measure.bench import BenchPrompt, Category, Measurement
 from localspec.measure.summary import (
     HARDLY_DRAFTED,
@@ -23,35 +18,6 @@ from localspec.measure.summary import (
     mean_ratio,
     paired,
 )
-from localspec.models.places import ModelFile, fitted_dir
-from localspec.models.registry import all_pairs
-
-
-def report() -> str:
-    """Some lines for every draft in the folder of fitted ones. Raises BadSetting for a models.toml that is damaged."""
-    folder, pairs = fitted_dir(), {pair.name: pair for pair in all_pairs()}
-    drafts = [path for path in sorted(folder.glob("*.gguf")) if not path.name.endswith(".tokens.gguf")]
-    blocks = []
-    for path in drafts:
-        pair = pairs.get(path.stem)
-        used = pair.use if pair else "no pair has it: it was not faster, or was taken out"
-        blocks.append("\n  ".join([f"{path.stem}: {used}", size_text(path.stat().st_size), *_told(path)]))
-    return "\n".join(blocks) or "No draft was made here yet."
-
-
-def _told(path: Path) -> list[str]:
-    """The facts in a draft's header."""
-    try:
-        header = ModelFile.at(path).header
-    except BadModelFile as error:
-        return [str(error)]
-    said = {
-        key: str(entry.value) for key, entry in header.entries.items() if key.startswith(f"{PROVENANCE}.")
-    }
-    if not said and is_trimmed(header):
-        return ["trimmed, nothing learned"]
-    return [f"{key.rpartition('.')[2].replace('_', ' ')}: {value}" for key, value in said.items()]
-
 
 EACH = 15  # prompts of every category
 

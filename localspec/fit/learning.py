@@ -1,14 +1,14 @@
 """From answers to a draft: trains until the end or a stop, and writes the best draft so far."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 
-from localspec.chat.logits import Text, texts_in
 from localspec.fit.cut import TensorFile
 from localspec.fit.export import export
 from localspec.fit.making import Plan
+from localspec.fit.texts import texts_in
 from localspec.fit.training import Training
 
 BETWEEN_CHECKPOINTS = 60.0  # seconds, at least
@@ -33,18 +33,16 @@ def learn(
     plan: Plan,
     told: Callable[[Progress], object],
     stopped: Callable[[], bool],
-    logged: Sequence[Text] = (),
 ) -> Progress:
     """Train layers of `source` on the answers in `folder`, write the best draft to `path`; resumes from a checkpoint.
 
-    target: the name of the answering model; told: called after every step; logged: other answers.
+    target: the name of the answering model; told: called after every step.
     Raises BadSetting, OSError.
     """
-    texts = [*texts_in(folder), *logged]
+    texts = list(texts_in(folder))
     model = TensorFile(source)
     training = Training(model, plan, texts, folder / "checkpoint.pt")
     answered = f"{sum(len(text.tokens) for text in texts):,} tokens to {len(texts):,} prompts"
-    answered += f", {sum(len(text.tokens) for text in logged):,} of them logged" if logged else ""
     overlap, right = training.judged()
     loss, kept_at, took = 0.0, monotonic(), 0.0
     while True:

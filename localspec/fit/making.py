@@ -7,10 +7,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from localspec.chat.loaded_pair import LoadedPair
-from localspec.chat.logits import Text, add_texts, texts_in
 from localspec.errors import BadSetting, LocalspecError
 from localspec.files import FileLock
 from localspec.fit.collect import Answer, answers, made_prompts, tokens_of
+from localspec.fit.texts import Text, add_texts, texts_in
 from localspec.fit.trim import trimmable
 from localspec.llama.context import Context
 

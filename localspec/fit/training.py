@@ -15,13 +15,13 @@ from torch import Tensor
 from torch.nn import functional
 from torch.optim import AdamW, Muon
 
-from localspec.chat.logits import Text, is_held_out
 from localspec.errors import BadSetting
 from localspec.files import write_atomically
 from localspec.fit.collect import output_tokens_for
 from localspec.fit.cut import NORM, OUTPUT, Shape, TensorFile, Weights
 from localspec.fit.making import Plan
 from localspec.fit.student import hidden_rows
+from localspec.fit.texts import Text, is_held_out
 
 STEP = 2048  # tokens of answers that one step learns from, about
 WARM_UP = 20  # steps

@@ -11,7 +11,7 @@ import numpy as np
 from localspec.chat.loaded_pair import LoadedPair
 from localspec.errors import BadModelFile, BadSetting
 from localspec.fit.collect import Answer, answers, needed_tokens, prompts
-from localspec.gguf.facts import TOKENIZER, DraftKind, ModelFacts, is_trimmed
+from localspec.gguf.facts import TOKENIZER, DraftKind, is_trimmed, vocabulary_of
 from localspec.gguf.header import TOKENS, Entry, Header, parts_of
 from localspec.gguf.trimmed import (
     EMBEDDINGS,
@@ -142,7 +142,7 @@ def trim_for(
     room: tokens of each answer; on_answer: called with the tokens so far. Raises BadModelFile, BadSetting, OSError, and
     errors of decoding.
     """
-    vocabulary = ModelFacts.from_header(ModelFile.at(draft).header).vocabulary
+    vocabulary = vocabulary_of(ModelFile.at(draft).header)
     assert vocabulary is not None, "trimmable says so"
     seen: list[Answer] = []
     mass = np.zeros(pair.vocabulary.size)

@@ -4,13 +4,10 @@
 * Extra heads, feed-forward units and layers write through zero columns. Idle weights are random.
 * In wider heads, the old rotary pairs sit where the new frequencies equal the old ones, and queries grow
   to undo the smaller attention scale.
-* Extra tokens never win: one hidden column holds a small constant, which only their output rows read,
-  with a large negative weight. The epsilon of every norm shrinks by what the constant adds.
 
-Quantised blocks of 32 never mix old and new columns, so Q8_0 out of Q8_0 keeps its values.
+The large model is in F16; `tools/enlarge.py` has other types, and more tokens.
 """
 
-import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -20,26 +17,15 @@ from typing import TypeAlias
 
 import numpy as np
 
-from localspec.errors import BadSetting
-from localspec.gguf.header import ARRAY, Entry, HeaderVocabulary, header_at
+from localspec.gguf.header import Entry, HeaderVocabulary, header_at
 from localspec.gguf.trimmed import UINT32, laid_out, tensor_at, text_entry, write_streamed
 
 F32, F16, Q8_0 = 0, 1, 8  # see header.BLOCKS
-FLOAT32, INT32 = 6, 5  # types of values in a header
-UNUSED = 5  # the type of a token that no text has
-REPEL = 60_000.0  # how strongly extra tokens are pushed away; still a half-precision number
-CONSTANT_SIZE = (
-    0.03  # of the constant column after the last norm, before division by the old root mean square
-)
+FLOAT32 = 6  # the type of a value in a header
 POOL_ROWS = 64  # random rows that are made once for each tensor and repeated
 SPREAD = 0.02  # of random weights
 
-Coder: TypeAlias = Callable[[np.ndarray, int], np.ndarray]
 Maker: TypeAlias = Callable[[], np.ndarray]
-
-
-class UnfitError(BadSetting):
-    """The model cannot be embedded in the wanted shape."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +56,10 @@ class Places:
     value: np.ndarray
     output: np.ndarray  # columns of the output matrix that read the old heads
     kv_source: np.ndarray  # old row for each of `key` and `value`: their heads may be there more than once
-    constant: int | None  # the hidden column that holds the constant, if there are extra tokens
 
 
 def place(old: Shape, new: Shape) -> Places:
-    """Find a place for every old head, column and unit. Raises UnfitError."""
-    check(old, new)
+    """Find a place for every old head, column and unit."""
     old_group, group = old.heads // old.kv_heads, new.heads // new.kv_heads
     copies = ceil(old_group / group)
     head = np.arange(old.heads)
@@ -90,7 +74,6 @@ def place(old: Shape, new: Shape) -> Places:
         value=_head_rows(new_kv, *rows, 1),
         output=_head_rows(new_heads, *rows, 1),
         kv_source=_head_rows(np.repeat(np.arange(old.kv_heads), copies), *rows[:1] * 2, 1),
-        constant=_constant_column(old, new),
     )
 
 
@@ -99,33 +82,6 @@ def _head_rows(heads: np.ndarray, old: int, new: int, stretch: int) -> np.ndarra
     row = np.arange(old)
     inside = row // 2 * 2 * stretch + row % 2
     return np.asarray((heads[:, None] * new + inside).ravel())
-
-
-def _constant_column(old: Shape, new: Shape) -> int | None:
-    """A column in a block of its own, of 256 where the width allows: K-quants would round it away."""
-    if new.vocab == old.vocab:
-        return None
-    for block in (256, 32):
-        if (column := ceil(old.width / block) * block) + block <= new.width:
-            return column
-    least = ceil(old.width / 32) * 32 + 32
-    raise UnfitError(f"extra tokens need a width of at least {least}", hint="choose a wider shape")
-
-
-def check(old: Shape, new: Shape) -> None:
-    """Refuse shapes that the small model does not fit into. Raises UnfitError."""
-    copies = ceil((old.heads // old.kv_heads) / (new.heads // new.kv_heads))
-    wrong = {
-        "width": new.width < old.width or new.width % 32,
-        "layers": new.layers < old.layers,
-        "heads": new.heads % new.kv_heads or new.heads < old.heads,
-        "kv-heads": new.kv_heads < old.kv_heads * copies,
-        "head-width": new.head_width % old.head_width,
-        "ffn": new.ffn < old.ffn or new.ffn % 32,
-        "vocab": new.vocab < old.vocab,
-    }
-    if named := ", ".join(name for name, bad in wrong.items() if bad):
-        raise UnfitError(f"{named}: {old} does not fit into {new}", hint="choose a larger shape")
 
 
 def encoded(rows: np.ndarray, kind: int) -> np.ndarray:
@@ -144,14 +100,11 @@ def decoded(data: np.ndarray, kind: int) -> np.ndarray:
 
 
 class Source:
-    """The small model: its facts and its matrices as floats. Raises UnfitError."""
+    """The small model: its facts and its matrices as floats."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.header = path, header_at(path)
         self._tensors = {tensor.name: tensor for tensor in self.header.tensors}
-        if self.header.text("general.architecture") != "llama" or "output.weight" in self._tensors:
-            what = "only llama models whose input and output share one matrix can be enlarged"
-            raise UnfitError(what, hint="use the demo pair")
         width, heads = self._count("embedding_length"), self._count("attention.head_count")
         vocabulary = self.header.vocabulary
         assert vocabulary is not None
@@ -183,28 +136,23 @@ class Source:
 class Enlarger:
     """Makes every tensor of the large model from the small one."""
 
-    def __init__(
-        self,
-        source: Source,
-        shape: Shape,
-        type_of: Callable[[str], int] = lambda name: F16,
-        encode: Coder = encoded,
-        decode: Coder = decoded,
-    ) -> None:
-        """`type_of`: the type of each matrix, which `encode` writes and `decode` reads. Raises UnfitError."""
-        self.source, self.old, self.new, self.type_of = source, source.shape, shape, type_of
-        self.at, self._encode = place(self.old, shape), encode
+    def __init__(self, source: Source, shape: Shape) -> None:
+        self.source, self.old, self.new = source, source.shape, shape
+        self.at = place(self.old, shape)
         self._rng = np.random.default_rng(0)
-        self._constant = 0.0  # as its type can hold it; half of the old epsilon's share goes into it
-        if self.at.constant is not None:
-            kind, block = type_of("token_embd.weight"), np.zeros((1, 256), np.float32)
-            block[0, 0] = sqrt(self.old.width * source.eps / 2)
-            self._constant = float(decode(encode(block, kind), kind)[0, 0])
 
     @property
     def eps(self) -> float:
-        """The epsilon that, with the constant's square, weighs as much as the old one did."""
-        return (self.old.width * self.source.eps - self._constant**2) / self.new.width
+        """The epsilon that weighs as much as the old one did."""
+        return self.old.width * self.source.eps / self.new.width
+
+    def type_of(self, name: str) -> int:
+        """The type of a matrix."""
+        return F16
+
+    def encode(self, rows: np.ndarray, kind: int) -> np.ndarray:
+        """Rows of floats as the bytes of a type."""
+        return encoded(rows, kind)
 
     def tensors(self) -> Iterator[tuple[str, tuple[int, ...], int, Maker]]:
         """Name, shape as in the file, type and maker of every tensor, in order."""
@@ -258,15 +206,13 @@ class Enlarger:
     def _filled(self, name: str, rows: int, columns: int, *, random: bool) -> np.ndarray:
         """A matrix of random or zero rows, as bytes."""
         pool = self._random(POOL_ROWS, columns) if random else np.zeros((1, columns), np.float32)
-        data = self._encode(pool, self.type_of(name))
+        data = self.encode(pool, self.type_of(name))
         return np.resize(data, (rows, data.shape[1]))
 
     def _gains(self, name: str, idle: bool = False) -> np.ndarray:
         gains = np.zeros(self.new.width, np.float32)
         scale = sqrt(self.old.width / self.new.width)
         gains[: self.old.width] = (1.0 if idle else self.source.matrix(name).ravel()) * scale
-        if name == "output_norm.weight" and self.at.constant is not None:
-            gains[self.at.constant] = CONSTANT_SIZE / self._constant * scale
         return gains
 
     def _widened(self, rows: np.ndarray) -> np.ndarray:
@@ -279,7 +225,7 @@ class Enlarger:
 
     def _placed(self, name: str, rows: int, at: np.ndarray, old: np.ndarray) -> np.ndarray:
         data = self._filled(name, rows, self.new.width, random=True)
-        data[at] = self._encode(self._widened(old), self.type_of(name))
+        data[at] = self.encode(self._widened(old), self.type_of(name))
         return data
 
     def _query(self, name: str, rows: int, old: np.ndarray) -> np.ndarray:
@@ -288,7 +234,7 @@ class Enlarger:
         heads = np.unique(self.at.query // self.new.head_width)
         whole = (heads[:, None] * self.new.head_width + np.arange(self.new.head_width)).ravel()
         data[whole] = self._filled(name, len(whole), self.new.width, random=False)
-        data[self.at.query] = self._encode(self._widened(old), self.type_of(name))
+        data[self.at.query] = self.encode(self._widened(old), self.type_of(name))
         return data
 
     def _written(self, name: str, columns: int, at: np.ndarray, old: np.ndarray) -> np.ndarray:
@@ -296,65 +242,50 @@ class Enlarger:
         rows = np.zeros((self.old.width, columns), np.float32)
         rows[:, at] = old
         data = self._filled(name, self.new.width, columns, random=False)
-        data[: self.old.width] = self._encode(rows, self.type_of(name))
+        data[: self.old.width] = self.encode(rows, self.type_of(name))
         return data
 
     def _embedding(self, name: str) -> np.ndarray:
-        kind = self.type_of(name)
-        old = np.zeros((self.old.vocab, self.new.width), np.float32)
-        old[:, : self.old.width] = self.source.matrix(name)
-        extra = np.zeros((1, self.new.width), np.float32)
-        if self.at.constant is not None:
-            old[:, self.at.constant] = self._constant
-            extra[0, self.at.constant] = -REPEL
-        data = self._encode(extra, kind)
-        data = np.resize(data, (self.new.vocab, data.shape[1]))
-        data[: self.old.vocab] = self._encode(old, kind)
-        return data
+        rows = np.zeros((self.old.vocab, self.new.width), np.float32)
+        rows[:, : self.old.width] = self.source.matrix(name)
+        return self.encode(rows, self.type_of(name))
+
+    def entries(self, file_type: int) -> dict[str, Entry]:
+        """The header's values. `file_type`: llama.cpp's number for it."""
+        new, header = self.new, self.source.header
+        counts = {
+            "general.file_type": file_type,
+            "llama.vocab_size": new.vocab,
+            "llama.embedding_length": new.width,
+            "llama.block_count": new.layers,
+            "llama.attention.head_count": new.heads,
+            "llama.attention.head_count_kv": new.kv_heads,
+            "llama.attention.key_length": new.head_width,
+            "llama.attention.value_length": new.head_width,
+            "llama.rope.dimension_count": new.head_width,
+            "llama.feed_forward_length": new.ffn,
+        }
+        name = f"{header.text('general.name')}, enlarged to {new.width} x {new.layers}"
+        return {
+            **header.entries,
+            "general.name": text_entry(name),
+            **{key: Entry(UINT32, count) for key, count in counts.items()},
+            "llama.attention.layer_norm_rms_epsilon": Entry(FLOAT32, self.eps),
+        }
+
+    def vocabulary(self) -> HeaderVocabulary:
+        """The tokens."""
+        return self.source.vocabulary
 
 
 def enlarge(source: Path, out: Path, shape: Shape) -> Path:
-    """Write the model in a larger shape in F16. Raises UnfitError, OSError."""
+    """Write the model in a larger shape in F16. Raises OSError."""
     return write_enlarged(Enlarger(Source(source), shape), out, file_type=F16)
 
 
 def write_enlarged(enlarger: Enlarger, out: Path, *, file_type: int) -> Path:
-    """Write the large model, one tensor at a time. `file_type`: llama.cpp's number for it. Raises OSError."""
-    header, tensors = enlarger.source.header, list(enlarger.tensors())
+    """Write the large model, one tensor at a time. Raises OSError."""
+    tensors = list(enlarger.tensors())
     infos = laid_out((name, shape, kind) for name, shape, kind, _ in tensors)
     arrays = (make() for *_, make in tensors)
-    entries = {**header.entries, **_changed(enlarger, file_type)}
-    return write_streamed(out, entries, infos, arrays, _vocabulary(enlarger))
-
-
-def _changed(enlarger: Enlarger, file_type: int) -> dict[str, Entry]:
-    """Header values that differ from the source's."""
-    new, header = enlarger.new, enlarger.source.header
-    types = header.get("tokenizer.ggml.token_type")
-    assert isinstance(types, tuple)
-    more = (UNUSED,) * (new.vocab - len(types))
-    counts = {
-        "general.file_type": file_type,
-        "llama.vocab_size": new.vocab,
-        "llama.embedding_length": new.width,
-        "llama.block_count": new.layers,
-        "llama.attention.head_count": new.heads,
-        "llama.attention.head_count_kv": new.kv_heads,
-        "llama.attention.key_length": new.head_width,
-        "llama.attention.value_length": new.head_width,
-        "llama.rope.dimension_count": new.head_width,
-        "llama.feed_forward_length": new.ffn,
-    }
-    name = f"{header.text('general.name')}, enlarged to {new.width} x {new.layers}"
-    return {
-        "general.name": text_entry(name),
-        **{key: Entry(UINT32, count) for key, count in counts.items()},
-        "llama.attention.layer_norm_rms_epsilon": Entry(FLOAT32, enlarger.eps),
-        "tokenizer.ggml.token_type": Entry(ARRAY, (*types, *more), INT32, new.vocab),
-    }
-
-
-def _vocabulary(enlarger: Enlarger) -> HeaderVocabulary:
-    old, count = enlarger.source.vocabulary, enlarger.new.vocab
-    extra = (f"<|unused_{i}|>".encode() for i in range(count - old.count))
-    return HeaderVocabulary(count, old.raw + b"".join(struct.pack("<Q", len(text)) + text for text in extra))
+    return write_streamed(out, enlarger.entries(file_type), infos, arrays, enlarger.vocabulary())

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from localspec.display import printable
 from localspec.gguf.header import (
     BLOCKS,
     INTEGERS,
@@ -56,33 +55,6 @@ class VocabularyFacts:
         return self.texts.count
 
 
-@dataclass(frozen=True, slots=True)
-class ModelFacts:
-    """One model, from its header alone."""
-
-    name: str
-    architecture: str
-    vocabulary: VocabularyFacts | None
-    context: int | None  # tokens it was trained for
-    layers: int | None
-    has_chat_template: bool
-    parameters: int
-    weight_bytes: int
-
-    @classmethod
-    def from_header(cls, header: Header) -> "ModelFacts":
-        return cls(
-            name=printable(header.text("general.name")),
-            architecture=printable(header.architecture),
-            vocabulary=_vocabulary(header),
-            context=trained_context(header),
-            layers=header.of_model("block_count") or None,
-            has_chat_template=bool(header.text("tokenizer.chat_template")),
-            parameters=sum(math.prod(tensor.shape) for tensor in header.tensors),
-            weight_bytes=header.weight_bytes,
-        )
-
-
 def trained_context(header: Header) -> int | None:
     """Trained context in tokens, or the reach of its RoPE scaling, which llama.cpp applies itself."""
     trained = header.of_model("context_length")
@@ -92,7 +64,8 @@ def trained_context(header: Header) -> int | None:
     return max(trained, reach) or None
 
 
-def _vocabulary(header: Header) -> VocabularyFacts | None:
+def vocabulary_of(header: Header) -> VocabularyFacts | None:
+    """The facts about its vocabulary; None without one."""
     if header.vocabulary is None:
         return None
     model = header.text(TOKENIZER) or header.text("tokenizer.ggml.model")

@@ -123,10 +123,6 @@ class Header:
     data_offset: int  # bytes: where the weights begin
     file_bytes: int
 
-    @property
-    def weight_bytes(self) -> int:
-        return sum(tensor.bytes for tensor in self.tensors)
-
     def get(self, key: str) -> Value | None:
         entry = self.entries.get(key)
         return None if entry is None else entry.value

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from localspec.display import printable
 from localspec.errors import BadModelFile, BadSetting, IncompatiblePair
 from localspec.files import expanded
-from localspec.gguf.facts import ModelFacts, VocabularyFacts, draft_kind, first_hazard, is_trimmed, misfit
+from localspec.gguf.facts import VocabularyFacts, draft_kind, first_hazard, is_trimmed, misfit, vocabulary_of
 from localspec.gguf.header import Header, TensorInfo
 
 if TYPE_CHECKING:  # pairs are listed without it
@@ -236,11 +236,10 @@ def _refuse_file(header: Header, name: str) -> None:
 
 
 def _common_tokens(target: Header, draft: Header, target_name: str, draft_name: str) -> SharedTokens | None:
-    facts = [ModelFacts.from_header(header) for header in (target, draft)]
-    why = misfit(target, draft) or next(iter(differences(*facts)), None)
+    ours, theirs = vocabulary_of(target), vocabulary_of(draft)
+    why = misfit(target, draft) or next(iter(differences(ours, theirs)), None)
     if why is None:
         return None
-    ours, theirs = (each.vocabulary for each in facts)
     is_model = not draft_kind(draft).is_head and not is_trimmed(draft)
     if is_model and ours and theirs and {ours.kind, theirs.kind} <= _KNOWN_BYTES:
         shared = shared_tokens(ours, theirs)
@@ -256,9 +255,8 @@ def _common_tokens(target: Header, draft: Header, target_name: str, draft_name: 
     )
 
 
-def differences(target: ModelFacts, draft: ModelFacts) -> list[str]:
-    """The differences between a target and a whole model."""
-    ours, theirs = target.vocabulary, draft.vocabulary
+def differences(ours: VocabularyFacts | None, theirs: VocabularyFacts | None) -> list[str]:
+    """The differences between the vocabularies of a target and a draft."""
     for name, vocabulary in (("target", ours), ("draft", theirs)):
         if vocabulary is None:
             return [f"the {name} has no vocabulary"]

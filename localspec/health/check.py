@@ -5,7 +5,6 @@ repacks weights into its extra buffers, for example after GCC before 12.4 and 13
 without the buffers, somewhat slower.
 """
 
-import hashlib
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -14,7 +13,7 @@ from typing import TypeVar
 
 from localspec import demo, options
 from localspec.errors import BackendFailure, NotEnoughMemory
-from localspec.files import recalled, remember
+from localspec.files import file_of, recalled, remember
 from localspec.health.installed import (
     BACKENDS,
     driver,
@@ -130,7 +129,7 @@ def _learn(found: Health) -> Health:
 
 
 def _build_file() -> Path:
-    return _file("", installed_build(), processor())
+    return file_of(options.cache_dir() / "health", installed_build(), processor())
 
 
 _KV_TYPES = ("f16", "q8_0")  # of targets, and of drafts where there is flash attention
@@ -223,9 +222,5 @@ def _cause(outcome: TrialOutcome, trial: Trial) -> str:
 
 
 def _gpu_file(name: str, description: str) -> Path:
-    return _file("gpu-", installed_build(), processor(), driver(), name, description)
-
-
-def _file(prefix: str, *known_by: str) -> Path:
-    key = hashlib.sha256("\n".join(known_by).encode()).hexdigest()[:32]
-    return options.cache_dir() / "health" / f"{prefix}{key}.json"
+    folder = options.cache_dir() / "health"
+    return file_of(folder, installed_build(), processor(), driver(), name, description)

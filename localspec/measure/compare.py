@@ -1,6 +1,6 @@
 """One prompt with and without drafting, side by side: where the texts part, how fast each is, and the verdict."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -16,14 +16,12 @@ from localspec.chat.messages import Message, as_messages
 from localspec.chat.session import Session, never
 from localspec.display import aligned
 from localspec.errors import BadSetting, LocalspecError
-from localspec.events import Cycle, Event, Finished, FinishReason, Kind, Origin, Piece, Reply, Started
+from localspec.events import Cycle, Event, Finished, FinishReason, Reply, Started
 from localspec.measure.bench import CROWDED
 from localspec.measure.race import headline
 from localspec.options import ReplyOptions
 from localspec.sampler.passes import NO_TEXT, Candidates, Row
 
-FENCE = "```"
-OPENERS = ("{", "[")  # a reply that begins so is JSON from end to end
 COLUMNS = ("", "tokens", "prompt s", "decode s", "tokens/s", "accepted", "tokens/pass")
 
 Messages = str | Sequence[Mapping[str, Any] | Message]
@@ -132,52 +130,11 @@ def _rows(decoder: Decoder, tokens: Sequence[int], width: int) -> np.ndarray:
     return np.stack(rows)
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """The tokens of one kind of text."""
-
-    tokens: int = 0
-    drafted: int = 0
-    accepted: int = 0
-    forced: int = 0  # by a grammar
-
-    @classmethod
-    def of(cls, cycles: Sequence[Cycle]) -> "Segment":
-        """The sums over these cycles."""
-        counts = ((len(c.tokens), c.drafted, c.accepted, c.origins.count(Origin.FORCED)) for c in cycles)
-        return cls(*map(sum, zip(*counts, strict=True)))
-
-    @property
-    def acceptance_rate(self) -> float:
-        """Accepted / drafted tokens. 0 when nothing was drafted."""
-        return self.accepted / self.drafted if self.drafted else 0.0
-
-
-def segments_of(events: Iterable[Event]) -> tuple[Segment, Segment]:
-    """Counts cycles in free and structured text, by their start."""
-    free, structured, answer = list[Cycle](), list[Cycle](), ""
-    for event in events:
-        match event:
-            case Cycle():
-                is_forced = Origin.FORCED in event.origins
-                (structured if is_forced or is_structured(answer) else free).append(event)
-            case Piece(text=text, kind=Kind.ANSWER):
-                answer += text
-    return Segment.of(free), Segment.of(structured)
-
-
-def is_structured(text: str) -> bool:
-    """Whether the text continues inside a code block, or in a reply that is JSON."""
-    return text.count(FENCE) % 2 == 1 or text.lstrip().startswith(OPENERS)
-
-
 @dataclass(frozen=True, slots=True, repr=False)
 class Side:
     """One way to decode: the replies of all its runs."""
 
     replies: tuple[Reply, ...]
-    free_text: Segment  # of the first reply
-    structured_text: Segment  # of the first reply: code blocks, JSON, what a grammar forces
 
     def __repr__(self) -> str:
         return f"Side({self.reply!r}, runs={len(self.replies)})"
@@ -214,11 +171,6 @@ class Side:
             reply.stats.emitted / max(reply.stats.prefill_seconds + reply.stats.decode_seconds, 1e-9)
             for reply in self.replies
         )
-
-    @property
-    def acceptance_rate(self) -> float:
-        """Accepted / drafted tokens of the first reply. 0 when nothing was drafted."""
-        return self.reply.stats.acceptance_rate
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -278,7 +230,7 @@ def compare(
 
     Options as for `run`. Raises the errors of `localspec.errors`.
     """
-    with api.load(pair, target=target, draft=draft, remember_logits=False, cache_gb=0) as session:
+    with api.load(pair, target=target, draft=draft, cache_gb=0) as session:
         return compare_on(session, prompt, n=n, **options)
 
 
@@ -311,7 +263,6 @@ def compare_events(
     given = list(as_messages(messages))
     common = ReplyOptions(temperature=0.0) | options | {"overflow": "error"}
     replies: dict[bool, list[Reply]] = {False: [], True: []}
-    first_run: dict[bool, list[Event]] = {False: [], True: []}
     rule, prompt, read, crowded, ended = "", list[int](), 0, False, False
     for run in range(n):
         for speculative in (False, True) if run % 2 == 0 else (True, False):
@@ -330,12 +281,10 @@ def compare_events(
                         replies[speculative].append(reply)
                         prompt = list(session.pair.target.tokens[:read])
                         ended = reply.finish_reason is FinishReason.CANCELLED
-                if run == 0:
-                    first_run[speculative].append(event)
                 yield SideEvent(speculative, run, event)
     session.reset()
     if replies[False] and replies[True]:
-        plain, drafted = (Side(tuple(replies[kind]), *segments_of(first_run[kind])) for kind in (False, True))
+        plain, drafted = (Side(tuple(replies[kind])) for kind in (False, True))
         index = first_difference(plain.tokens, drafted.tokens)
         gap = width_difference = None
         if index is not None and not ended and rule == Greedy.name:
@@ -354,26 +303,16 @@ def asked(options: ReplyOptions, *, speculative: bool) -> ReplyOptions:
     return drafting if options.get("depth") != 0 else drafting | {"depth": "auto"}
 
 
-def verdict_on(comparison: Comparison) -> str:
-    """The sentences about the speed, texts that differ, and what the speed says little about."""
-    return " ".join(verdicts(comparison))
-
-
-def verdicts(comparison: Comparison) -> list[str]:
-    """The same, one by one."""
-    return [about_speed(comparison), *about_text(comparison), *caveats(comparison)]
-
-
-def caveats(comparison: Comparison) -> list[str]:
-    """What keeps the speed from meaning much: a toy, a busy processor."""
-    return [TOY] * comparison.toy + [CROWDED] * comparison.crowded
-
-
-def about_text(comparison: Comparison) -> list[str]:
-    """Why the texts differ, if they do."""
-    if comparison.identical and not comparison.cancelled:
-        return []
-    return [why_texts_differ(comparison)]
+def verdicts(comparison: Comparison, text_of: Callable[[int], str]) -> list[str]:
+    """Sentences about the speed, texts that differ, and what keeps the speed from meaning much."""
+    said, where = [about_speed(comparison)], comparison.divergence
+    if where or comparison.cancelled:
+        said.append(why_texts_differ(comparison))
+    if where and where.top_two_gap is not None:  # sampled texts differ anyway
+        tokens = (where.speculative, where.plain)
+        drafted, plain = ("the end" if token is None else repr(text_of(token)) for token in tokens)
+        said.append(f"Token {where.index + 1:,}: {drafted} with drafting, {plain} without.")
+    return [*said, *[TOY] * comparison.toy, *[CROWDED] * comparison.crowded]
 
 
 def why_texts_differ(comparison: Comparison) -> str:
@@ -413,18 +352,6 @@ def about_speed(comparison: Comparison) -> str:
     how = f"{measured}{total:.2f} times with the reading of the prompt"
     guesses, sampled = (drafted.accepted, drafted.drafted), comparison.rule not in SEED_DECIDES
     return headline(comparison.speedup, comparison.identical, seconds, *guesses, how, sampled=sampled)
-
-
-def about_segments(comparison: Comparison) -> str:
-    """Acceptance by kind of text, where a reply has both; else nothing."""
-    free, structured = comparison.speculative.free_text, comparison.speculative.structured_text
-    if not free.drafted or not structured.tokens:
-        return ""
-    forced = f", {structured.forced} tokens forced by the grammar" if structured.forced else ""
-    return (
-        f"Accepted in free text: {free.acceptance_rate:.0%} of {free.drafted}; in code and JSON: "
-        f"{structured.acceptance_rate:.0%} of {structured.drafted}{forced}."
-    )
 
 
 def table(comparison: Comparison) -> str:

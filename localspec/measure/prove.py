@@ -212,8 +212,7 @@ def speed(part: Part) -> Iterator[Finding]:
 
 
 def loaded(part: Part, place: Mapping[str, Any] = MappingProxyType({})) -> api.Session:
-    kept = {"remember_logits": False, "cache_gb": 0}
-    here = {"device": part.device, "context_length": 2048, "rpc": part.rpc, **kept}
+    here = {"device": part.device, "context_length": 2048, "rpc": part.rpc, "cache_gb": 0}
     options: dict[str, Any] = {**here, **part.load, **place}
     return api.load(**options)
 

@@ -1,15 +1,13 @@
 """The results of a bench: speed-ups with intervals, the verdict on the pair, the report, and the JSON record."""
 
-import json
 import math
 import os
 import platform
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
-from pathlib import Path
 from statistics import median
 from typing import Any, TypeVar
 
@@ -18,10 +16,8 @@ import numpy as np
 import localspec
 from localspec import api
 from localspec.display import aligned
-from localspec.files import write_text_atomically
 from localspec.measure.bench import AUTO, PLAIN, BenchOutcome, Category, Measurement
 from localspec.measure.plot import Bar, Chart, drawn
-from localspec.options import data_dir
 
 DRAWS = 4000  # of the bootstrap
 SEED = 1  # the same measurements give the same interval
@@ -430,10 +426,3 @@ def record(machine: Machine, outcome: BenchOutcome, summary: Summary) -> dict[st
         "rows": rows,
         "measurements": [asdict(measurement) for measurement in outcome.measurements],
     }
-
-
-def keep(pair: str, recorded: Mapping[str, Any]) -> Path:
-    """Store a record as the pair's latest one; a crash leaves the one before. Raises OSError."""
-    path = data_dir() / "bench" / f"{''.join(c if c.isalnum() or c in '.+-_' else '_' for c in pair)}.json"
-    write_text_atomically(path, json.dumps(recorded))
-    return path

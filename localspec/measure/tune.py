@@ -110,7 +110,7 @@ def chart(curve: Curve) -> Chart:
     """The curve as bars, in units of one plain step."""
     costs = {width: curve.table.verify(width) / curve.table.verify(1) for width in curve.table.widths}
     bars = (Bar(f"{width} token{'s' * (width > 1)}", cost, f"{cost:.2f}x") for width, cost in costs.items())
-    return Chart("Cost of a target pass, in passes over one token", tuple(bars), 1.0, more_is_better=False)
+    return Chart("Cost of a target pass, in passes over one token", tuple(bars), 1.0)
 
 
 def as_json(curve: Curve) -> dict[str, Any]:

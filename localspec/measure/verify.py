@@ -160,7 +160,6 @@ class Verification:
     seed: int  # of everything drawn
     seconds: float
     stopped: bool  # by the user
-    expected_acceptance: float | None = None  # accepted / drafted tokens that were published for the pair
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +215,7 @@ def verify(
         pair.drafting.seeds_keep_threads = True
     session.reset()
     seconds = perf_counter() - watch.began
-    return Verification(greedy, sampled, sampling, seed, seconds, stopped(), pair.expected_acceptance)
+    return Verification(greedy, sampled, sampling, seed, seconds, stopped())
 
 
 def plain_chain(defaults: Sampling, temperature: float) -> Sampling:
@@ -437,12 +436,6 @@ def report(found: Verification) -> str:
     parts, sampled = [verdict(found)], found.sampled
     if found.greedy.cases:
         parts.append(greedy_report(found.greedy))
-        if found.expected_acceptance is not None:
-            share = accepted_text([case for case in found.greedy.cases if case.depth == DEPTH])
-            parts.append(
-                f"Of the draft's tokens the target kept {share} at depth {DEPTH}; "
-                f"{found.expected_acceptance:.0%} were published for this pair."
-            )
     if sampled.texts:
         parts.append(
             f"Sampled at temperature {found.sampling.temperature:g}: {sampled.texts} replies, {sampled.tokens:,} "

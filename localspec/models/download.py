@@ -54,14 +54,7 @@ class Fetching:
     seconds_left: float | None  # None: not known yet
 
 
-@dataclass(frozen=True, slots=True)
-class Proved:
-    """Both headers are here and fit each other; most bytes are still to come."""
-
-    headers: tuple[Header, ...]  # the target's first
-
-
-PullEvent = Fetching | Proved | str  # a sentence for the user
+PullEvent = Fetching | str  # a sentence for the user
 OnProgress = Callable[[PullEvent], None]
 
 
@@ -97,7 +90,7 @@ def lock_of(final: Path) -> FileLock:
 def plan_pull(pair: Pair) -> tuple[PlannedFile, ...]:
     """The files that are here and those to fetch, without a question to the network."""
     planned = []
-    for file in _single_files(pair):
+    for file in pair.hub_files:
         here, partial = file.path, partial_bytes(file)
         cached = here is None and bool(places.cached_copies(file))
         planned.append(PlannedFile(file.name, file.bytes, here, cached, partial))
@@ -114,7 +107,6 @@ def fetch(
 
     Raises DownloadFailed, PullCancelled, UnknownPair, IncompatiblePair or BadModelFile.
     """
-    pair.refuse_unless_runnable()
     return _Pull(pair, on_progress, cancelled).run()
 
 
@@ -242,7 +234,7 @@ class _Pull:
         self._pair, self._progress, self._cancelled = pair, progress, cancelled
         self._telling = threading.RLock()  # of threads, one for each file
         self._stopped = threading.Event()  # another file has failed
-        self._done = dict.fromkeys(_single_files(pair), 0)  # bytes that are here
+        self._done = dict.fromkeys(pair.hub_files, 0)  # bytes that are here
         self._recent: deque[tuple[float, int]] = deque()  # when, and bytes fetched since the start
         self._fetched = 0
         self._last = -1.0
@@ -278,7 +270,7 @@ class _Pull:
     def run(self) -> tuple[Path, ...]:
         try:
             # Again after each round: another process may remove a file.
-            while missing := self._missing(_single_files(self._pair)):
+            while missing := self._missing(self._pair.hub_files):
                 with ExitStack() as held:
                     locks = {
                         file: self._locked(file, held)
@@ -403,7 +395,7 @@ class _Pull:
                 part.restart()
             raise
         if any(part.fetched for part in parts.values()):  # else an earlier pull has reported it
-            self._tell(Proved(tuple(headers)))
+            self._tell("target and draft fit each other")
 
     def _header(self, file: ModelFile, parts: dict[Path, PartialFile]) -> Header:
         if not file.repo:
@@ -459,8 +451,3 @@ def check_space(folder: Path, needed: int) -> None:
             f"{size_text(with_margin)} are needed in {folder}, and {size_text(free)} are free",
             hint="make room, or set LOCALSPEC_HOME to a folder on a larger disk",
         )
-
-
-def _single_files(pair: Pair) -> tuple[ModelFile, ...]:
-    """Every file of the pair on the Hub, each once, models in several files taken apart."""
-    return tuple(replace(file, rest=()) for file in places.distinct(pair.singles) if file.repo)

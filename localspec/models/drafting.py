@@ -2,7 +2,6 @@
 
 import copy
 import functools
-import hashlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +20,7 @@ from localspec.drafters.arbiter import Arbiter, Fixed, Plain, best_depth
 from localspec.drafters.lookup import LookupAcceptance, LookupCounts, LookupDrafter
 from localspec.drafters.model import FAILURES
 from localspec.drafters.prediction import PredictionDrafter
-from localspec.files import Store
+from localspec.files import file_of, recalled, store
 from localspec.gguf.matching import SAMPLE
 from localspec.health.installed import installed_build
 from localspec.llama.context import Context
@@ -47,6 +46,7 @@ class _GivenUp(Exception):
     """A measurement whose end somebody waits for."""
 
 
+VERSION = "5"  # of lessons: raised when their numbers change their meaning
 DEPTHS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12)
 LOOKUP_DEPTHS = (1, 2, 3, 4, 5, 6, 7, 11, 15, 23, 31)
 
@@ -104,16 +104,16 @@ class Drafting:
         target: Context | None = None,
         threads: Sequence[Threads] = (),
         starting_depth: int = 4,
-        key: Mapping[str, str] | None = None,
+        stored: Path | None = None,
     ) -> None:
         """`drafters` run models; `guess`: costs until any are known; `depths`: the depths that these may propose.
 
         `most`: draft tokens that one verify batch can hold; `pads`: whether it may be filled up to one width.
         `target`: to calibrate on; `threads`: its own, then those of drafts; `starting_depth`: for seeded replies.
-        `key`: the files, devices and threads that the lessons belong to; without one nothing is stored.
+        `stored`: the file for lessons; without one nothing is stored.
         """
-        self._store, self._key = Store(options.data_dir() / "lessons"), key
-        known = (self._store.load(key, TunedState) if key else lessons) or TunedState()
+        self._stored = stored
+        known = (recalled(stored, TunedState) if stored else lessons) or TunedState()
         self._target, self._threads, self._starting_depth = target, tuple(threads), starting_depth
         self.seeds_keep_threads = True  # those that a measurement draws for itself do not
         self._places = CostsByContext(known.costs or (guess,), lambda: threads[0].now if threads else 0)
@@ -198,8 +198,8 @@ class Drafting:
     def store(self) -> None:
         """Store costs and acceptance for the next run, if the folder can be written."""
         try:
-            if self._key is not None:
-                self._store.save(self._key, self.lessons)
+            if self._stored is not None:
+                store(self._stored, self.lessons)
         except OSError as error:
             tell_not_stored(options.data_dir(), error.strerror or str(error))
 
@@ -267,19 +267,21 @@ def acceptance_of(contenders: Sequence[DepthControl]) -> Acceptance:
     return Acceptance(chances, trust)
 
 
-def lessons_key(pair: Pair, plan: Plan, threads: int) -> dict[str, str]:
-    """The key of lessons: the files, how they are loaded, the devices and the llama.cpp."""
+def lessons_file(pair: Pair, plan: Plan, threads: int) -> Path:
+    """The file of lessons, one for these files, how they are loaded, the devices and the llama.cpp."""
     inside = plan.draft.kind.removeprefix("draft-") if plan.draft else ""
-    return {
-        "target": identity(pair.target.here),
-        "draft": identity(pair.draft.here) if plan.draft and pair.draft else inside,
-        "adapters": _adapters(pair),
-        "threads": str(threads),
-        "devices": ", ".join(device.description for device in devices()),
-        "places": f"{plan.target.place}, {plan.draft and plan.draft.place}",
-        "caches": f"{plan.target.kv_type}, {plan.draft and plan.draft.kv_type}",
-        "build": installed_build(),
-    }
+    return file_of(
+        options.data_dir() / "lessons",
+        VERSION,
+        identity(pair.target.here),
+        identity(pair.draft.here) if plan.draft and pair.draft else inside,
+        _adapters(pair),
+        str(threads),
+        ", ".join(device.description for device in devices()),
+        f"{plan.target.place}, {plan.draft and plan.draft.place}",
+        f"{plan.target.kv_type}, {plan.draft and plan.draft.kv_type}",
+        installed_build(),
+    )
 
 
 @functools.cache  # a folder that cannot be written is worth one sentence in a process
@@ -294,21 +296,6 @@ def identity(path: Path) -> str:
 
 def _adapters(pair: Pair) -> str:
     return ", ".join(f"{identity(path)} x {scale}" for path, scale in pair.lora)
-
-
-def logit_folder(pair: Pair) -> Path:
-    """The folder of a target's log, another one for every version of a file and its adapters."""
-    which = f"{identity(pair.target.here)}\n{_adapters(pair)}"
-    return logits_dir() / hashlib.sha256(which.encode()).hexdigest()[:24]
-
-
-def logits_dir() -> Path:
-    return options.data_dir() / "logits"
-
-
-def replies_dir() -> Path:
-    """The folder in which older versions kept replies."""
-    return options.data_dir() / "replies"
 
 
 def warm_up(target: Context, drafters: Sequence[Drafter], drafting: Drafting) -> None:

@@ -9,7 +9,7 @@ from enum import StrEnum
 from math import ceil
 
 from localspec.errors import LocalspecError, NotEnoughMemory
-from localspec.gguf.facts import DraftKind, ModelFacts
+from localspec.gguf.facts import DraftKind
 from localspec.gguf.header import Header
 from localspec.gguf.matching import SharedTokens, check
 from localspec.models.devices import DeviceMemory
@@ -24,7 +24,7 @@ from localspec.models.placement import (
     layers_on,
 )
 from localspec.models.places import ModelFile, distinct
-from localspec.models.plan import Plan, Probe, plan
+from localspec.models.plan import Plan, plan, plan_for
 from localspec.models.registry import DEMO, Pair, all_pairs
 
 _LAYERS = 32  # of a model whose number of layers is not known
@@ -110,55 +110,22 @@ def _needs(facts: ModelFile, layers: int, load: Load) -> Needs:
 
 
 @dataclass(frozen=True, slots=True)
-class InspectedModel:
-    """One model of a pair."""
-
-    file: ModelFile
-    facts: ModelFacts
-    kv_bytes_per_token: int | None  # F16, as llama.cpp plans it; None: it refuses the model
-
-
-@dataclass(frozen=True, slots=True)
 class Inspection:
     """A pair, judged."""
 
-    target: InspectedModel
-    draft: InspectedModel | None
     plan: Plan | None
-    problem: LocalspecError | None  # why the pair cannot run here; None: it can
-    devices: tuple[DeviceMemory, ...]
-    shared: SharedTokens | None  # by a draft of another vocabulary
+    problem: LocalspecError | None = None  # why the pair cannot run here
+    shared: SharedTokens | None = None  # by a draft of another vocabulary
 
 
 def inspect(pair: Pair, wishes: MemoryWishes) -> Inspection:
-    """Judge a pair. Raises only errors that leave nothing to show."""
-    with Probe() as probe:
-        sides = [_side(file, probe) for file in pair.files]
-        found: Plan | None = None
-        problem: LocalspecError | None = None
-        shared: SharedTokens | None = None
-        try:
-            shared = pair.check()
-            found = probe.plan([file.header for file in pair.files], wishes, pair.adapters)
-        except LocalspecError as error:
-            problem = error
-        return Inspection(sides[0], sides[1] if pair.draft else None, found, problem, probe.devices(), shared)
-
-
-def _side(file: ModelFile, probe: Probe) -> InspectedModel:
-    header = file.header
+    """Judge a pair by its headers and this machine."""
+    shared = None
     try:
-        per_token = _kv_bytes_per_token(header, probe)
-    except LocalspecError:  # the plan meets the same error and tells it
-        per_token = None
-    return InspectedModel(file, ModelFacts.from_header(header), per_token)
-
-
-def _kv_bytes_per_token(header: Header, probe: Probe) -> int:
-    """Bytes of cache for each token of context."""
-    short, long = 1024, 1024 + 65_536  # far apart, because llama.cpp logs hundredths of a MiB
-    sizes = [sum(probe.needs(header, Load(length, gpu_layers=0)).cache.values()) for length in (short, long)]
-    return round((sizes[1] - sizes[0]) / (long - short))
+        shared = pair.check()
+        return Inspection(plan_for(pair, wishes), None, shared)
+    except LocalspecError as error:
+        return Inspection(None, error, shared)
 
 
 _SIZE = re.compile(r"[-_ ]?(?:e|a)?\d+(?:\.\d+)?b\b", re.IGNORECASE)

@@ -9,7 +9,6 @@ from typing import Any
 from localspec import demo
 from localspec.algorithm.protocols import Drafter
 from localspec.chat.loaded_pair import Lane, Lanes, LoadedPair
-from localspec.chat.logits import LogitLog
 from localspec.chat.template import template_of
 from localspec.display import size_text
 from localspec.drafters.head import ASSISTANT, EAGLE3, MTP, Block, Chain, HeadDrafter, Layout, Steps
@@ -35,7 +34,7 @@ from localspec.llama.head import BlockContext, HeadContext
 from localspec.llama.model import Model
 from localspec.llama.threads import MOST_THREADS, default_threads, give_way
 from localspec.models.devices import available_bytes, memory_of
-from localspec.models.drafting import Drafting, guess_for, lessons_key, logit_folder, warm_up
+from localspec.models.drafting import Drafting, guess_for, lessons_file, warm_up
 from localspec.models.placement import CHECKPOINT_SHARE, HOST, Load, MemoryWishes
 from localspec.models.places import last_uses
 from localspec.models.plan import Plan, plan_for
@@ -128,7 +127,6 @@ def load_pair(
             vocabulary=model.vocab,
             template=template,
             sampling=sampling,
-            expected_acceptance=pair.acceptance,
             notices=(
                 *filter(None, (demo_note(pair), *health_notes)),
                 *plan.lines,
@@ -138,9 +136,6 @@ def load_pair(
                 *template_notices,
             ),
             is_toy=is_demo(pair),
-            log=opened.enter_context(LogitLog(logit_folder(pair)))
-            if options.get("remember_logits")
-            else None,
             close=opened.pop_all().close,
         )
 
@@ -224,7 +219,7 @@ def drafting_of(pair: Pair, plan: Plan, target: Context, found: Sequence["Opened
         target=target,
         threads=[target.threads, *(each.context.threads for each in found)],
         starting_depth=pair.starting_depth,
-        key=lessons_key(pair, plan, target.threads.usual),
+        stored=lessons_file(pair, plan, target.threads.usual),
     )
 
 

@@ -7,7 +7,7 @@ import os
 import re
 import stat
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote
 
@@ -16,7 +16,6 @@ from localspec.display import size_text
 from localspec.errors import (
     BadModelFile,
     BadSetting,
-    DownloadFailed,
     NotOnDisk,
     UnknownPair,
 )
@@ -232,36 +231,6 @@ def _free_name(pair: Pair, key: str) -> str:
     return next(free for free in numbered if free in ours or not is_known(free))
 
 
-@dataclass(frozen=True, slots=True)
-class Newer:
-    """The Hub has another file in the place of a pinned one."""
-
-    pair: str
-    file: ModelFile
-    bytes: int | None  # None: no file of that name any more
-
-    @property
-    def text(self) -> str:
-        return f"{self.file.repo}:{self.file.file}"
-
-
-def outdated() -> tuple[Newer, ...]:
-    """One question to the Hub for each file of the pairs that are here. Raises DownloadFailed."""
-    found = []
-    for pair in (pair for pair in all_pairs() if pair.on_disk):
-        for file in pair.hub_files:
-            try:
-                remote = hub.look(file.repo, file.file)
-            except UnknownPair:
-                found.append(Newer(pair.name, file, None))
-                continue
-            if remote.sha256 is None:
-                raise DownloadFailed(f"the Hub gives no sha256 for {remote.name}", hint="check HF_ENDPOINT")
-            if remote.sha256 != file.sha256:
-                found.append(Newer(pair.name, file, remote.bytes))
-    return tuple(found)
-
-
 class PairNotOnDisk(NotOnDisk):
     """A known pair whose files have to be fetched first."""
 
@@ -305,7 +274,6 @@ def find(
         found = known_as(*texts) or keep(described(*texts)) if pull else fetched_before(*texts)
     else:
         found = named(pair) if pair is not None else default_pair()
-    found.refuse_unless_runnable()
     if not found.on_disk:
         missing = _why_missing(found, next(file for file in found.files if not file.path))
         if not (pull and isinstance(missing, PairNotOnDisk)):
@@ -331,9 +299,9 @@ def undecided() -> tuple[Pair, ...]:
 
 
 def _here() -> list[Pair]:
-    """The pairs that can run, those of the embedded target left out."""
+    """The pairs on disk, those of the embedded target left out."""
     toy = demo.target_path()
-    return [pair for pair in all_pairs() if pair.runnable and pair.on_disk and pair.target.path != toy]
+    return [pair for pair in all_pairs() if pair.on_disk and pair.target.path != toy]
 
 
 def _came(pair: Pair) -> float:

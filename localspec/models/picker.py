@@ -23,7 +23,6 @@ class PairRow:
     size_bytes: int  # of all its files
     memory_bytes: int  # approximate memory
     on_disk: bool
-    runnable: bool  # False: its kind of draft cannot be run yet
     fits: Fit
     speedup: float | None = None  # decode speed relative to plain, measured on this machine by a comparison
     published: str = ""  # what others measured
@@ -40,7 +39,6 @@ def listing() -> tuple[PairRow, ...]:
             size_bytes=file_bytes(pair),
             memory_bytes=memory_needed(pair),
             on_disk=pair.on_disk,
-            runnable=pair.runnable,
             fits=fit(pair, devices),
             speedup=speedups.get(pair.name),
             published=" · ".join(pair.published),
@@ -53,7 +51,7 @@ def listing() -> tuple[PairRow, ...]:
     return tuple(
         sorted(
             rows,
-            key=lambda row: (not row.on_disk, not row.recommended, not row.runnable, fits.index(row.fits)),
+            key=lambda row: (not row.on_disk, not row.recommended, fits.index(row.fits)),
         )
     )
 

@@ -1,7 +1,6 @@
 """Model files: facts, places on this machine, headers; and the pair used last."""
 
 import hashlib
-import json
 import os
 import time
 from collections.abc import Callable, Iterable
@@ -14,14 +13,7 @@ import platformdirs
 
 from localspec import options
 from localspec.errors import DownloadFailed
-from localspec.files import (
-    expanded,
-    lies_in,
-    read_json_object,
-    read_numbers,
-    remember_number,
-    write_text_atomically,
-)
+from localspec.files import expanded, file_of, lies_in, read_numbers, recalled, remember_number, store
 from localspec.gguf.facts import DraftKind, draft_kind
 from localspec.gguf.header import Header, header_at, joined, parts_of, read_header
 from localspec.models import hub
@@ -201,10 +193,10 @@ def is_ours(path: Path) -> bool:
 
 def known_sha256(path: Path) -> str | None:
     """The hash of a file that was hashed before and has not changed since; None for others."""
-    with suppress(OSError, ValueError):
-        stamp = read_json_object(_stamp_file(path))
-        if isinstance(sha256 := stamp.get("sha256"), str) and stamp.items() >= _state(path).items():
-            return sha256
+    with suppress(OSError):
+        stamp = recalled(_stamp_file(path), _Stamp)
+        if stamp and stamp == _stamp(path, stamp.sha256):
+            return stamp.sha256
     return None
 
 
@@ -221,7 +213,7 @@ def hash_file(path: Path, on_bytes: Callable[[int], None] = lambda _: None) -> s
 
 def remember_sha256(path: Path, sha256: str) -> str:
     """Remember the hash of a file as long as its size and time stay the same."""
-    write_text_atomically(_stamp_file(path), json.dumps(_state(path) | {"sha256": sha256}))
+    store(_stamp_file(path), _stamp(path, sha256))
     return sha256
 
 
@@ -229,14 +221,22 @@ def forget_sha256(path: Path) -> None:
     _stamp_file(path).unlink(missing_ok=True)
 
 
-def _state(path: Path) -> dict[str, object]:
+@dataclass(frozen=True, slots=True)
+class _Stamp:
+    """The hash of a file, and the state that the file then had."""
+
+    bytes: int
+    mtime_ns: int
+    sha256: str
+
+
+def _stamp(path: Path, sha256: str) -> _Stamp:
     now = path.stat()
-    return {"path": str(path.resolve()), "bytes": now.st_size, "mtime_ns": now.st_mtime_ns}
+    return _Stamp(now.st_size, now.st_mtime_ns, sha256)
 
 
 def _stamp_file(path: Path) -> Path:
-    key = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:32]
-    return options.data_dir() / "stamps" / f"{key}.json"
+    return file_of(options.data_dir() / "stamps", str(path.resolve()))
 
 
 def mark_used(name: str) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from localspec import options
 from localspec.display import printable, size_text
 from localspec.errors import BackendFailure, BadSetting, LocalspecError
-from localspec.files import program, recalled, remember
+from localspec.files import file_of, program, recalled, remember
 from localspec.gguf.facts import DraftKind, draft_kind, has_head, is_trimmed, trained_context, trunk_layers
 from localspec.gguf.header import Entry, Header, padded
 from localspec.gguf.matching import SharedTokens
@@ -224,7 +224,7 @@ class Probe(Closing):
             remember_devices(self._listed)
         self._measurer: Measurer | None = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None  # of stand-ins, by fingerprint
-        self._remembered: dict[str, _Buffers] = {}
+        self._remembered: dict[Path, _Buffers] = {}
 
     def needs(
         self, header: Header, load: Load, adapters: Sequence[Header] = (), target: Header | None = None
@@ -240,8 +240,8 @@ class Probe(Closing):
         if target is not None:
             of_target = _fingerprint(target)
             asked |= {"context": load.head_context, "kind": load.kind, "target": of_target}
-        key = hashlib.sha256(json.dumps([fingerprint, places, asked]).encode()).hexdigest()[:32]
-        known = self._remembered.get(key) or recalled(_memory_file(key), _Buffers)
+        file = file_of(options.cache_dir() / "memory", json.dumps([fingerprint, places, asked]))
+        known = self._remembered.get(file) or recalled(file, _Buffers)
         if known is None:
             if target is not None:
                 asked["target"] = self._weightless(target, of_target)
@@ -250,8 +250,8 @@ class Probe(Closing):
             except LocalspecError as error:
                 name = printable(header.text("general.name")) or _AS_NAMED_IN_ERRORS
                 raise type(error)(str(error).replace(_AS_NAMED_IN_ERRORS, name), hint=error.hint) from error
-            remember(_memory_file(key), known)
-        self._remembered[key] = known
+            remember(file, known)
+        self._remembered[file] = known
         weights = () if target is header else (header, *adapters)
         return _needs(weights, known, load, contexts=load.lanes if target is not None else 1)
 
@@ -396,10 +396,6 @@ def _fingerprint(header: Header) -> str:
     return hashlib.sha256(repr((kept, tensors, count, installed_build())).encode()).hexdigest()
 
 
-def _memory_file(key: str) -> Path:
-    return options.cache_dir() / "memory" / f"{key}.json"
-
-
 def write_weightless(header: Header, path: Path) -> None:
     """Write a stand-in for a model: a sparse file of its length, with dummy tokens. Raises OSError."""
     kept = {key: entry for key, entry in header.entries.items() if not key.startswith("tokenizer.")}
@@ -425,16 +421,3 @@ def plan_for(pair: Pair, wishes: MemoryWishes, devices: Sequence[DeviceMemory] |
         wishes = replace(wishes, draft=False)
     with Probe(devices) as probe:
         return probe.plan([file.header for file in pair.files], wishes, pair.adapters)
-
-
-def outlook(headers: Sequence[Header]) -> tuple[str, ...]:
-    """Sentences about how a pair would run on this machine, or why it would not."""
-    try:
-        with Probe() as probe:
-            found = probe.plan(headers, MemoryWishes())
-    except LocalspecError as error:
-        return (f"It would not run here: {error}.",)
-    needs = " and ".join(
-        f"{size_text(need.total)} of {size_text(need.free)} on {need.device}" for need in found.needs
-    )
-    return (f"With {found.target.length:,} tokens of context it takes {needs}.", *found.lines)

@@ -5,18 +5,17 @@ import difflib
 import json
 import os
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from localspec import options
-from localspec.errors import BadSetting, IncompatiblePair, UnknownPair
-from localspec.files import expanded, locked, read_toml, unreadable, write_text_atomically
+from localspec.errors import BadSetting, UnknownPair
+from localspec.files import expanded, read_toml, unreadable, write_text_atomically
 from localspec.gguf.facts import DraftKind
 from localspec.gguf.header import Header
 from localspec.gguf.matching import Adapter, SharedTokens, check
-from localspec.models.places import ModelFile
+from localspec.models.places import ModelFile, distinct
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 _NAME = re.compile(r"[a-z0-9][a-z0-9._+-]*")
@@ -38,15 +37,8 @@ class Pair:
     context: int | None = None  # tokens that the target was trained for
     starting_depth: int = 4
     starting_depth_from: str = "guess"
-    acceptance: float | None = None  # accepted / drafted tokens, as published
-    pairing: str = ""
     published: tuple[str, ...] = ()
     lora: tuple[Adapter, ...] = ()  # added to the target where it is loaded; never written
-
-    @property
-    def runnable(self) -> bool:
-        """Whether it has the file it would draft with: a prediction head may be inside the target."""
-        return self.kind is DraftKind.MTP or (self.draft is None) == (self.kind is DraftKind.LOOKUP)
 
     @property
     def files(self) -> tuple[ModelFile, ...]:
@@ -59,8 +51,8 @@ class Pair:
 
     @property
     def hub_files(self) -> tuple[ModelFile, ...]:
-        """Every single file on the Hub."""
-        return tuple(file for file in self.singles if file.repo)
+        """Every single file on the Hub, each once."""
+        return tuple(replace(file, rest=()) for file in distinct(self.singles) if file.repo)
 
     @property
     def on_disk(self) -> bool:
@@ -70,17 +62,6 @@ class Pair:
     def adapters(self) -> list[Header]:
         """The headers of the files added to the target."""
         return [ModelFile.at(path).header for path, _ in self.lora]
-
-    def refuse_unless_runnable(self) -> None:
-        """Raises IncompatiblePair for a pair that lacks the file it would draft with, or has one it does not need."""
-        if self.runnable:
-            return
-        how = (
-            "drafts from the text alone and has a draft file all the same"
-            if self.kind is DraftKind.LOOKUP
-            else f"drafts with a file of its own ({self.kind}), but names no file"
-        )
-        raise IncompatiblePair(f"{self.name} {how}", hint="write the pair again: `localspec pairs add`")
 
     def check(self) -> SharedTokens | None:
         """The tokens that a draft of another vocabulary shares with its target; None for one vocabulary, or no draft.
@@ -103,11 +84,6 @@ def users_folder() -> Path:
     return options.config_dir() / "pairs.d"
 
 
-def user_file() -> Path:
-    """The file that held all of the user's pairs before; its pairs still count."""
-    return options.config_dir() / "models.toml"
-
-
 def all_pairs() -> tuple[Pair, ...]:
     """Every known pair, localspec's own first; one of the user's replaces one of the same name."""
     own = _read(registry_file(), relative_to=_PACKAGE)
@@ -115,34 +91,29 @@ def all_pairs() -> tuple[Pair, ...]:
 
 
 def users_pairs() -> tuple[Pair, ...]:
-    """The user's own pairs; of two of one name the one in the folder."""
-    return tuple({pair.name: pair for path in users_files() for pair in _held(path)}.values())
-
-
-def users_files() -> Iterator[Path]:
-    """The files with the user's own pairs, the most important last. Raises BadSetting.
-
-    The folder is read after the single file: its pairs are in the folder before it is set aside.
-    """
-    yield user_file()
+    """The user's own pairs. Raises BadSetting."""
     folder = users_folder()
     try:
         names = sorted(os.listdir(folder))
     except OSError as error:
         if not _is_absent(folder, error):
             raise unreadable(folder, error) from error
-        return
-    yield from (folder / name for name in names if name.endswith(".toml") and not name.startswith("."))
+        return ()
+    files = (folder / name for name in names if name.endswith(".toml") and not name.startswith("."))
+    return tuple(pair for path in files for pair in _held(path))
 
 
 def _held(path: Path) -> tuple[Pair, ...]:
-    """The pairs in a file of the user's; none if another process has removed it meanwhile."""
+    """The pair in a file of the user's; none if another process has removed it meanwhile."""
     try:
-        return _read(path, relative_to=path.parent)
+        found = _read(path, relative_to=path.parent)
     except BadSetting as error:
         if _is_absent(path, error.__cause__):
             return ()
         raise
+    if [_place(pair.name) for pair in found] != [path]:
+        raise BadSetting(f"{path} does not hold one pair of its name", hint="write each pair as NAME.toml")
+    return found
 
 
 def _is_absent(path: Path, error: BaseException | None) -> bool:
@@ -239,8 +210,6 @@ def _described(kind: type[_Described], table: dict[str, Any]) -> _Described:
             raise ValueError(f"{name} is not a field of it")
         if isinstance(value, int) and value < 0:
             raise ValueError(f"{name} may not be negative")
-        if isinstance(value, float) and not 0 < value <= 1:
-            raise ValueError(f"{name} is not a share between 0 and 1")
     return msgspec.convert({name: value for name, value in table.items() if value != 0}, kind)
 
 
@@ -251,6 +220,8 @@ def _pair(table: object, relative_to: Path) -> Pair:
     files = {role: _file(table[role], relative_to) for role in ("target", "draft") if role in table}
     pair = _described(Pair, {"kind": DraftKind.MODEL, **table, **files})
     check_name(pair.name)
+    if pair.kind is not DraftKind.MTP and (pair.draft is None) != (pair.kind is DraftKind.LOOKUP):
+        raise ValueError(f"{pair.kind} goes {'without' if pair.draft else 'with'} a draft file")
     return pair
 
 
@@ -285,40 +256,15 @@ def add_pair(pair: Pair) -> Path:
     check_name(pair.name)
     all_pairs()  # a file that cannot be read is not written over
     path = _place(pair.name)
-    if any(_is_shared(other) and other.parent == path.parent for other in users_files()):
-        _one_file_each()
     write_text_atomically(path, _written(pair))
     return path
 
 
-def take_out(name: str) -> tuple[Path, ...]:
-    """Take a pair out of the user's files, which are returned; the model files stay where they are.
-
-    Raises BadSetting, OSError.
-    """
-    with locked(users_folder()):
-        files = tuple(path for path in users_files() if name in {pair.name for pair in _held(path)})
-        if files:
-            _one_file_each()
-            _place(name).unlink(missing_ok=True)
-    return files
-
-
-def _one_file_each() -> None:
-    """Give each of the user's pairs a file of its own; a file of several is kept as NAME.before."""
-    shared = list(filter(_is_shared, users_files()))
-    for path in shared:
-        names = (path.with_name(f"{path.name}.before{number}") for number in ("", *range(2, 1000)))
-        aside = next(name for name in names if not os.path.lexists(name))
-        write_text_atomically(aside, path.read_text("utf-8"))
-    for pair in users_pairs() if shared else ():
-        write_text_atomically(_place(pair.name), _written(pair))
-    for path in filter(_is_shared, shared):  # no longer shared: it became the place of one pair
-        path.unlink()
-
-
-def _is_shared(path: Path) -> bool:
-    return any(path != _place(pair.name) for pair in _held(path))
+def take_out(name: str) -> Path:
+    """Take a pair out of the user's own; returns its file. The model files stay where they are. Raises OSError."""
+    path = _place(name)
+    path.unlink(missing_ok=True)
+    return path
 
 
 def _place(name: str) -> Path:

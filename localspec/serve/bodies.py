@@ -1,6 +1,5 @@
 """A request's body, read field by field, and the problem that an answer reports."""
 
-import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -26,7 +25,6 @@ _KINDS: Final = {
     501: "not_supported_error",
     503: "unavailable_error",
 }
-_UNPRINTABLE: Final = re.compile(r"[^A-Za-z0-9_.-]")
 _NAMES: Final = {
     str: "a text",
     bool: "true or false",
@@ -113,8 +111,8 @@ class Fields:
                 raise BadSetting(f"{name} is not supported: {reason}", hint="leave it out")
 
     def unknown(self) -> tuple[str, ...]:
-        """The names of the fields that nobody took, as a header can carry them."""
-        return tuple(_UNPRINTABLE.sub("?", name[:60]) for name in list(self.rest)[:20])
+        """The names of the fields that nobody took."""
+        return tuple(name[:60] for name in list(self.rest)[:20])
 
 
 def whole(value: Any) -> Any:  # noqa: ANN401  JSON

@@ -50,10 +50,6 @@ class Asked:
     line_end_after_seconds: float | None = None  # of writing: from then on the next line end ends the reply
 
     @property
-    def headers(self) -> dict[str, str]:
-        return {"x-localspec-unknown": ", ".join(self.unknown)} if self.unknown else {}
-
-    @property
     def count(self) -> int:
         return len(self.prompts) * self.replies
 
@@ -340,12 +336,10 @@ async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
 class ReplyStream(Response):
     """Sends replies as they come; a client that leaves, at any moment, stops them."""
 
-    def __init__(
-        self, replies: Replies, first: tuple[int, Report] | None, writer: Writer, headers: Mapping[str, str]
-    ) -> None:
+    def __init__(self, replies: Replies, first: tuple[int, Report] | None, writer: Writer) -> None:
         """`first`: the report that was read already."""
         always = {"cache-control": "no-cache", "x-accel-buffering": "no"}
-        super().__init__(None, 200, {**always, **headers}, writer.media_type)
+        super().__init__(None, 200, always, writer.media_type)
         del self.headers["content-length"]
         self._replies, self._first, self._writer = replies, first, writer
         self._writers = [writer, *map(writer.of_reply, range(1, replies.asked.count))]
@@ -427,12 +421,12 @@ class Interface:
         try:
             if asked.stream:
                 first = await unless_gone(request.receive, replies.next(FIRST_SECONDS))
-                return ReplyStream(replies, first, writer, asked.headers)
+                return ReplyStream(replies, first, writer)
             done = await unless_gone(request.receive, replies.all())
         except BaseException:
             replies.give_up()
             raise
-        return answer(writer.whole(done), headers=numbers.headers(done[-1].reply) | asked.headers)
+        return answer(writer.whole(done))
 
     async def _told(self, request: Request, chosen: Chosen, make: MakeQuestion, kind: type[R]) -> R:
         """The engine's answer to a question, unless the client leaves. Raises Problem."""

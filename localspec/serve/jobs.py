@@ -38,7 +38,6 @@ class Loaded:
 
     load: LoadPair
     ready: messages.Ready
-    description: messages.Description
 
 
 class Job:
@@ -126,7 +125,6 @@ class Jobs:
         self._aside: dict[int, Job] = {}  # by serial: questions that the engine answers beside a reply
         self._serials = itertools.count(1)
         self._load: LoadPair | None = first  # in the engine, or on its way there
-        self._ready: messages.Ready | None = None
         self.first = first
         self.loaded: Loaded | None = None
         self.stage = ""
@@ -269,8 +267,8 @@ class Jobs:
 
     def _begin(self, job: Job) -> None:
         if job.make is None or not job.wanted:
-            assert self._ready is not None
-            job.tell(self._ready)
+            assert self.loaded is not None
+            job.tell(self.loaded.ready)
         else:
             self._send(job, job.make)
             self._running[job.serial] = job
@@ -301,12 +299,8 @@ class Jobs:
                 self.stage = text
                 self._changed()
             case messages.Ready():
-                self._ready = report
-                self.process.send(messages.Describe(0))
-            case messages.Description():
                 assert self._load is not None
-                assert self._ready is not None
-                self.loaded = Loaded(self._load, self._ready, report)
+                self.loaded = Loaded(self._load, report)
                 job, self._head = self._head, None
                 if job is not None:
                     self._begin(job)

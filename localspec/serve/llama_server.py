@@ -31,18 +31,17 @@ class LlamaServer(Interface):
         return answer({"status": "ok"})
 
     async def props(self, request: Request) -> Response:
-        loaded = self._loaded()
-        ready, description = loaded.ready, loaded.description
+        ready = self._loaded().ready
         found = {
             "default_generation_settings": {"n_ctx": ready.context_length, "params": {}},
             "total_slots": ready.parallel,
             "model_alias": ready.pair,
             "model_path": ready.target,
-            "chat_template": description.template,
+            "chat_template": ready.template,
             "chat_template_caps": {"supports_tools": True, "supports_tool_calls": True},
             "modalities": {"vision": False, "audio": False},
-            "bos_token": description.bos,
-            "eos_token": description.eos,
+            "bos_token": ready.bos,
+            "eos_token": ready.eos,
             "build_info": f"localspec {localspec.__version__}",
             "is_sleeping": self._jobs.asleep,
             "localspec": {

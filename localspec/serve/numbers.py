@@ -68,20 +68,6 @@ def rates(name: str, count: int, seconds: float) -> dict[str, float]:
     }
 
 
-def headers(reply: Reply) -> dict[str, str]:
-    """The main numbers, for clients that skip bodies."""
-    stats = reply.stats
-    found = {
-        "x-localspec-tokens-per-second": f"{stats.tokens_per_second:.2f}",
-        "x-localspec-mean-accepted-length": f"{stats.mean_accepted_length:.2f}",
-        "x-localspec-acceptance-rate": f"{stats.acceptance_rate:.3f}",
-    }
-    if stats.speedup:
-        found["x-localspec-speedup"] = f"{stats.speedup.value:.2f}"
-        found["x-localspec-replies-at-once"] = f"{stats.replies_at_once:.2f}"
-    return found
-
-
 @dataclass(slots=True)
 class Totals:
     """All replies since the start."""

@@ -75,12 +75,11 @@ class Ollama(Interface):
     async def show(self, request: Request) -> Response:
         fields = await fields_of(request)
         name = fields.take("model", str) or fields.take("name", str, "")
-        loaded = await self._loading(request, self._pairs.choose(name))
-        told = loaded.description
-        info: dict[str, Any] = {"general.basename": loaded.ready.target, **told.metadata}
-        info[f"{told.metadata.get('general.architecture', '')}.context_length"] = loaded.ready.context_length
-        capabilities = ["completion", "tools", *(["thinking"] if told.reasons else [])]
-        more = {"template": told.template, "model_info": info, "capabilities": capabilities}
+        ready = (await self._loading(request, self._pairs.choose(name))).ready
+        info: dict[str, Any] = {"general.basename": ready.target, **ready.metadata}
+        info[f"{ready.metadata.get('general.architecture', '')}.context_length"] = ready.context_length
+        capabilities = ["completion", "tools", *(["thinking"] if ready.reasons else [])]
+        more = {"template": ready.template, "model_info": info, "capabilities": capabilities}
         return answer(self._model(name, modelfile="", parameters="", **more))
 
     def _model(self, name: str, **more: Any) -> dict[str, Any]:  # noqa: ANN401  JSON

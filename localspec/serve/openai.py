@@ -35,14 +35,6 @@ class OpenAI(Interface):
         asked = self._asked(fields, (prompt,), openai_options(fields, chat_scores(fields)))
         return await self.respond(request, asked, ChatWriter(asked, with_usage))
 
-    async def input_tokens(self, request: Request) -> Response:
-        """The length of a chat completion's prompt."""
-        fields = await fields_of(request)
-        prompt = prompt_of(fields.need("messages", list))
-        asked = self._asked(fields, (prompt,), openai_options(fields, chat_scores(fields)))
-        rendered = await self._rendered(request, asked)
-        return answer({"object": "response.input_tokens", "input_tokens": len(rendered.tokens)})
-
     async def completions(self, request: Request) -> Response:
         fields = await fields_of(request)
         prompts = prompts_of(fields.rest.pop("prompt", None))
@@ -69,7 +61,7 @@ class OpenAI(Interface):
         if loaded is None or self._pairs.pair_of(name) != loaded.ready.pair:
             return {**found, "status": {"value": "unloaded"}}
         length = loaded.ready.context_length
-        meta = {"n_ctx": length, "n_vocab": loaded.description.vocabulary_size}
+        meta = {"n_ctx": length, "n_vocab": loaded.ready.vocabulary_size}
         state = "unloaded" if self._jobs.asleep else "loaded"
         return {**found, "status": {"value": state}, "meta": meta, **dict.fromkeys(CONTEXT_LENGTH, length)}
 

@@ -1,17 +1,17 @@
-"""The model names that clients may say, and the load request for each: the pair, its target alone, its draft alone."""
+"""The model names that clients may say, and the load request for each."""
 
 import difflib
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from localspec.engine.messages import LoadPair
-from localspec.errors import BadSetting, LocalspecError
+from localspec.errors import LocalspecError
 from localspec.models.names import find
-from localspec.models.registry import Pair, all_pairs, is_known, named
+from localspec.models.registry import all_pairs, is_known, named
 from localspec.serve.bodies import Problem
 from localspec.serve.jobs import Jobs
 
-TARGET, DRAFT, LATEST = ":target", ":draft", ":latest"
+TARGET, LATEST = ":target", ":latest"
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class Chosen:
 
     name: str  # as answers repeat it
     load: LoadPair
-    speculate: bool = True
+    speculate: bool = True  # False: the target alone
 
 
 class Pairs:
@@ -42,10 +42,10 @@ class Pairs:
         return self._first
 
     def names(self) -> list[str]:
-        """Every model: pairs, each with its target and its draft alone."""
-        others = [pair.name for pair in all_pairs() if pair.runnable and pair.on_disk]
+        """Every model: pairs, each with its target alone."""
+        others = [pair.name for pair in all_pairs() if pair.on_disk]
         pairs = dict.fromkeys(name for name in [self.first, *others] if name)
-        return [name + part for name in pairs for part in ("", TARGET, DRAFT)]
+        return [name + part for name in pairs for part in ("", TARGET)]
 
     def pair_of(self, model: str) -> str | None:
         """The name of the pair that a model belongs to, in any spelling; None if it is not here."""
@@ -60,24 +60,23 @@ class Pairs:
     def files_of(self, model: str) -> tuple[Path, ...]:
         """The files of a model in `names`; none if they are unknown."""
         try:
-            files = files_to_load(self.choose(model).load)
+            load = self.choose(model).load
+            files = find(load.pair, load.target, load.draft).files
         except (Problem, LocalspecError):
             return ()
-        return tuple(path for file in files.files if (path := file.path))
+        return tuple(path for file in files if (path := file.path))
 
     def choose(self, model: str) -> Chosen:
         """The meaning of a name; "" is the first pair. Raises Problem, LocalspecError."""
-        pair, (_, part) = self.pair_of(model), parted(model)
+        pair, (_, alone) = self.pair_of(model), parted(model)
         if pair is None:
             if not self._any_model:
                 raise self._unknown(model)
-            pair, part = self.first, ""
+            pair, alone = self.first, False
         load = self._jobs.first
         if pair != self.first:
             load = replace(load, pair=pair, target=None, draft=None)
-        if part == DRAFT:
-            load = draft_alone(load)
-        return Chosen(model or self.first, load, speculate=not part)
+        return Chosen(model or self.first, load, speculate=not alone)
 
     def _unknown(self, model: str) -> Problem:
         names = self.names()
@@ -86,20 +85,7 @@ class Pairs:
         return Problem(404, "model_not_found", f"there is no model {model[:80]!r} here{hint}")
 
 
-def parted(model: str) -> tuple[str, str]:
-    """Splits a model name into the pair's name in lower case and the part: `:target`, `:draft` or none."""
+def parted(model: str) -> tuple[str, bool]:
+    """The name of a model's pair in lower case, and whether the model is its target alone."""
     name = model.casefold().removesuffix(LATEST)
-    part = next((part for part in (TARGET, DRAFT) if name.endswith(part)), "")
-    return name.removesuffix(part), part
-
-
-def files_to_load(load: LoadPair) -> Pair:
-    return find(load.pair, load.target, load.draft if load.draft != "lookup" else None)
-
-
-def draft_alone(load: LoadPair) -> LoadPair:
-    """The request that loads the draft model as a target."""
-    files = files_to_load(load)
-    if files.draft is None:
-        raise BadSetting(f"{files.name} has no draft model", hint="ask for the pair, or its target")
-    return replace(load, pair=None, target=str(files.draft.here), draft=None, speculate=False)
+    return name.removesuffix(TARGET), name.endswith(TARGET)

@@ -179,7 +179,6 @@ def routes_of(jobs: Jobs, pairs: Pairs) -> list[Route]:
     no_vectors, no_slots, no_pulls = map(refusing, (_NO_VECTORS, _NO_SLOTS, _NO_PULLS))
     of_openai = {
         "POST /chat/completions": openai.chat,
-        "POST /chat/completions/input_tokens": openai.input_tokens,
         "POST /completions": openai.completions,
         "POST /responses": Responses(jobs, pairs).responses,
         "GET /models": openai.models,

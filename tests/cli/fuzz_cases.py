@@ -59,7 +59,6 @@ EARNEST = (
         ("pull", "later"),
         ("pull", "self"),
         ("rm", "later"),
-        ("rm", "--replies"),
         ("chat", "demo"),
         ("doctor",),
     ),
@@ -99,9 +98,9 @@ VARIABLES: dict[str, tuple[str, ...]] = {
 # What localspec reads below its home; a star is whatever an earlier run has written there.
 JSON_FILES = (
     *_words("data/last-used.json data/speedups.json cache/devices.json cache/memory/* cache/health/*"),
-    *_words("data/chat.json data/presets.json data/stamps/* data/lessons/* data/bench/*"),
+    *_words("data/chat.json data/presets.json data/stamps/* data/lessons/*"),
 )
-FILES = (*("config.toml", "models.toml", "pairs.d/mine.toml") * 2, *JSON_FILES, "data/replies/*")
+FILES = (*("config.toml", "pairs.d/mine.toml") * 2, *JSON_FILES)
 VALUES: tuple[object, ...] = (
     *(None, True, 0, -1, 10**30, 1.5, float("nan"), "", "x", "\udcff", [], {}, [1, "a", None]),
     *({"a": {"b": []}}, {"name": "x", "kind": "cpu", "free": "a", "total": []}, [{"name": 5}]),

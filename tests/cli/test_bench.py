@@ -27,9 +27,8 @@ def run(capsys, *arguments):
     return code, out, err
 
 
-def test_the_report_has_table_bars_and_verdict_and_the_progress_goes_to_stderr(capsys, tmp_path):
-    drawing = tmp_path / "bars.svg"
-    code, out, err = run(capsys, "bench", "demo", *QUICK, "--depths", "2", "--svg", drawing)
+def test_the_report_has_table_bars_and_verdict_and_the_progress_goes_to_stderr(capsys):
+    code, out, err = run(capsys, "bench", "demo", *QUICK, "--depths", "2")
     assert code == 0
     for word in (
         "speed-up",
@@ -46,10 +45,9 @@ def test_the_report_has_table_bars_and_verdict_and_the_progress_goes_to_stderr(c
     assert max(map(len, out[out.index("depth") :].partition("\n\n")[0].splitlines())) < 80
     assert "json: order record" in err
     assert "json: order record" not in out
-    assert drawing.read_text(encoding="utf-8").count("Speed-up over plain decoding") == 2
 
 
-def test_json_is_one_object_with_every_reply_and_the_record_is_kept(capsys):
+def test_json_is_one_object_with_every_reply(capsys):
     code, out, _ = run(capsys, "bench", "demo", *QUICK, "--temperature", "0", "--json")
     assert code == 0
     found = json.loads(out)
@@ -58,7 +56,6 @@ def test_json_is_one_object_with_every_reply_and_the_record_is_kept(capsys):
     assert {m["arm"] for m in found["measurements"]} == {"plain", "auto"}
     assert len(found["measurements"]) == 4 * 2
     assert all(m["drafted"] == 0 for m in found["measurements"] if m["arm"] == "plain")
-    assert json.loads((data_dir() / "bench" / "demo.json").read_text(encoding="utf-8")) == found
 
 
 def test_a_processor_that_is_busy_is_told_beside_the_json(capsys, monkeypatch):
@@ -78,7 +75,7 @@ def test_what_the_bench_learned_is_where_the_next_run_starts(capsys):
     ("arguments", "hint"),
     [
         (("demo", "--only", "jokes"), "code, chat, prose, json, edit, long"),
-        (("demo", "--svg", "/there/is/no/folder/x.svg"), "make it"),
+        (("demo", "Hi", "--svg", "/there/is/no/folder/x.svg"), "make it"),
     ],
 )
 def test_mistakes_are_found_before_anything_is_measured(capsys, arguments, hint):
@@ -108,7 +105,7 @@ def test_tune_shows_the_curve_and_later_runs_start_from_it(capsys):
     assert "tokens in a pass" in out
     assert "█" in out
     (lessons,) = (data_dir() / "lessons").glob("*.json")
-    assert json.loads(lessons.read_text())["value"]["costs"][0]["widths"][:8] == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert json.loads(lessons.read_text())["costs"][0]["widths"][:8] == [1, 2, 3, 4, 5, 6, 7, 8]
 
 
 def test_too_little_time_to_tune_is_one_sentence_and_a_hint(capsys):

@@ -8,7 +8,6 @@ from localspec import options
 from localspec.cli import main
 from localspec.cli.last_defence import reported
 from localspec.models import registry
-from localspec.models.drafting import replies_dir
 
 pytestmark = pytest.mark.usefixtures("home")
 
@@ -100,11 +99,3 @@ def test_what_the_system_refuses_is_named_and_no_mistake_of_ours(home, capsys, m
     assert main(["pairs"]) == 1
     assert capsys.readouterr().err.startswith("error: /somewhere/x cannot be used: Permission denied\nhint: ")
     assert not home.exists()
-
-
-def test_rm_replies_leaves_what_is_no_file_of_its_own(capsys):
-    (replies_dir() / "folder").mkdir(parents=True)
-    (replies_dir() / "model").touch()
-    assert main(["rm", "--replies"]) == 0
-    assert "model\n" in capsys.readouterr().out
-    assert [path.name for path in replies_dir().iterdir()] == ["folder"]

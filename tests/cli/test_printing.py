@@ -87,8 +87,9 @@ def test_what_libraries_log_is_a_note_and_steers_nothing():
 
 
 def test_names_out_of_the_users_own_file_steer_nothing(tmp_path):
-    (tmp_path / "home").mkdir()
-    (tmp_path / "home" / "models.toml").write_text(
+    folder = tmp_path / "home" / "pairs.d"
+    folder.mkdir(parents=True)
+    (folder / "mine.toml").write_text(
         '[[pair]]\nname = "mine"\nuse = "\\u001b[2J"\n[pair.target]\npath = "\\u001b]52.gguf"\n'
         '[pair.draft]\npath = "d.gguf"\n'
     )

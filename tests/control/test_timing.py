@@ -7,8 +7,8 @@ import pytest
 
 from localspec.algorithm.protocols import PlainStep
 from localspec.chat.tally import Tally
-from localspec.control.timing import Histogram, PlainClock
-from localspec.events import Cycle, Mode, Origin, Source
+from localspec.control.timing import PlainClock
+from localspec.events import Cycle, Mode, Origin, Source, Stats
 
 
 def cycle(accepted, drafted, seconds, *, mode=Mode.DRAFTING, source=Source.MODEL, deciding=0.0):
@@ -162,10 +162,9 @@ def test_every_token_has_a_source():
         cycle(2, 3, 0.1), cycle(5, 5, 0.1, source=Source.LOOKUP), cycle(0, 0, 0.1), cycle(0, 2, 0.1)
     )
     assert (stats.from_model, stats.from_lookup, stats.from_target) == (2, 5, 4)
-    assert stats.cycles_by_depth == (1, 0, 1, 1, 0, 1)
 
 
-def test_probes_and_switch_offs_are_counted_once_each():
+def test_a_switch_off_is_counted_once():
     modes = [
         Mode.DRAFTING,
         Mode.OFF,
@@ -178,27 +177,8 @@ def test_probes_and_switch_offs_are_counted_once_each():
         Mode.OFF,
     ]
     stats = tally_of(*(cycle(0, 0, 0.1, mode=mode) for mode in modes))
-    assert (stats.probes, stats.switch_offs) == (2, 2)
-
-
-def test_percentiles_are_right_within_a_bin():
-    chance, histogram, values = random.Random(1), Histogram(), []
-    for _ in range(2000):
-        values.append(chance.expovariate(10))
-        histogram.add(values[-1])
-    values.sort()
-    assert histogram.percentiles().p50 == pytest.approx(values[1000], rel=0.06)
-    assert histogram.percentiles().p95 == pytest.approx(values[1900], rel=0.06)
-
-
-def test_tokens_of_one_cycle_come_at_once():
-    stats = tally_of(*(cycle(3, 3, 0.4) for _ in range(10)))
-    assert stats.token_gap_seconds.p50 == 0.0
-    assert stats.token_gap_seconds.p95 == pytest.approx(0.4, rel=0.05)
-    assert stats.cycle_seconds.p50 == pytest.approx(0.4, rel=0.05)
+    assert stats.switch_offs == 2
 
 
 def test_no_cycles_no_numbers():
-    stats = tally_of()
-    assert stats.cycles_by_depth == ()
-    assert stats.cycle_seconds.p95 == 0.0
+    assert tally_of() == Stats()

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from localspec.engine.client import EngineProcess
-from localspec.engine.messages import Answer, Describe, Died, LoadPair
+from localspec.engine.messages import Answer, Detokenize, Died, LoadPair
 from localspec.engine.spawn import spawn
 from localspec.events import Piece
 
@@ -62,7 +62,7 @@ def test_a_death_by_a_signal_names_the_device_and_a_gpu_build_says_what_to_try(
     process = EngineProcess((sys.executable, "-c", DIES_RUNNING))
     process.start()
     monkeypatch.setenv("LLAMA_CPP_LIB_PATH", str(tmp_path))
-    process.send(Describe(1))
+    process.send(Detokenize(1, ()))
     died = death(process)
     assert died.what == "the engine process ended unexpectedly (SIGSEGV) while running on Vulkan0"
     assert hint in died.hint

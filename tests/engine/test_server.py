@@ -24,6 +24,7 @@ WORKSHOP = """
 import time
 from localspec.engine.__main__ import take_pipes
 from localspec.engine.messages import *
+from localspec.events import Notice
 from localspec.engine.server import Server
 
 class Workshop:

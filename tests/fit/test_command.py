@@ -9,7 +9,7 @@ from localspec.cli import main
 from localspec.fit.collect import Answer, answers, needed_tokens
 from localspec.fit.making import alone_in
 from localspec.fit.trim import fitted_path
-from localspec.gguf.facts import ModelFacts
+from localspec.gguf.facts import vocabulary_of
 from localspec.gguf.header import header_at
 from localspec.llama.context import Context
 from localspec.llama.model import Model
@@ -73,7 +73,7 @@ def test_answers_are_those_that_each_prompt_has_alone():
 
 
 def test_tokens_that_were_written_come_first_and_then_the_likeliest():
-    vocabulary = ModelFacts.from_header(header_at(demo.target_path())).vocabulary
+    vocabulary = vocabulary_of(header_at(demo.target_path()))
     mass = np.zeros(2560)
     mass[[2001, 2002, 2003]] = [1.0, 3.0, 2.0]
     chosen = set(needed_tokens(vocabulary, [2500, 2501], mass, 516 + 4).tolist())

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 import localspec
-from localspec.chat.logits import KEPT, Text, add_texts, texts_in
 from localspec.cli import main
 from localspec.errors import BadSetting
 from localspec.fit.judging import Judgement
 from localspec.fit.making import Plan
+from localspec.fit.texts import KEPT, Text, add_texts
 from localspec.gguf.header import header_at
 from localspec.measure.summary import Interval
+from localspec.models.registry import is_known, named
 
 pytest.importorskip("torch", reason="5 GB with the CUDA that the default index adds: pip install '.[fit]'")
 
@@ -65,17 +66,6 @@ def test_it_learns_and_writes_what_it_learned(target, folder):
     header = header_at(folder.with_suffix(".gguf"))
     assert header.text("localspec.fitted.answers") == "1,280 tokens to 64 prompts"
     assert header.text("localspec.fitted.held_out").startswith(f"overlap {end.overlap:.3f}")
-
-
-def test_logged_texts_are_learned_from_as_well(target, folder):
-    texts = list(texts_in(folder))
-    for path in folder.iterdir():
-        path.unlink()
-    add_texts(folder, texts[:32])
-    path = folder.with_suffix(".gguf")
-    learn(target, "target.gguf", folder, path, PLAN, lambda now: None, lambda: False, texts[32:])
-    said = header_at(path).text("localspec.fitted.answers")
-    assert said == "1,280 tokens to 64 prompts, 640 of them logged"
 
 
 def test_stopping_keeps_the_draft_and_the_same_command_goes_on(target, folder):
@@ -143,21 +133,17 @@ def test_without_answers_it_says_so(target, tmp_path):
 
 
 def test_a_made_draft_becomes_a_pair_only_where_it_is_judged_faster(home_of_processes, monkeypatch, capsys):
-    monkeypatch.setattr("localspec.chat.logits.HELD_OUT", 3)
+    monkeypatch.setattr("localspec.fit.texts.HELD_OUT", 3)
     monkeypatch.setattr("localspec.fit.judging.EACH", 1)
     command = ["fit", "demo", "--make", "--layers", "2", "--trim", "1024", "--threads", "1"]
     assert main([*command, "--answers", "700", "--visits", "400"]) == 1
     assert "Not faster here, so it became no pair." in capsys.readouterr().out
-    assert main(["fit", "--report"]) == 0
-    said = capsys.readouterr().out
-    assert said.startswith("demo-made: no pair has it: it was not faster, or was taken out")
-    assert "target: demo-target.gguf" in said
+    assert not is_known("demo-made")
 
     faster = Judgement(True, Interval(1.3, 1.2, 1.4), (), 1.9)
     monkeypatch.setattr("localspec.cli.commands.fit.judge_it", lambda *_: faster)
     assert main([*command, "--answers", "700", "--visits", "500"]) == 0
     assert "The pair is called demo-made" in capsys.readouterr().out
-    assert main(["fit", "--report"]) == 0
-    assert "1.30x where it was made" in capsys.readouterr().out
+    assert "1.30x where it was made" in named("demo-made").use
     with localspec.load("demo-made", threads=1) as session:
         assert session.run("Hello", temperature=0, max_tokens=8, depth=2).stats.drafted > 0

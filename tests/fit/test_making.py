@@ -8,7 +8,6 @@ import pytest
 
 import localspec
 from localspec import demo
-from localspec.chat.logits import KEPT, Text, add_texts, is_held_out, texts_in
 from localspec.cli import main
 from localspec.cli.commands import fit
 from localspec.display import DrawnLine
@@ -16,6 +15,7 @@ from localspec.errors import BadSetting
 from localspec.fit.collect import made_prompts, tokens_of
 from localspec.fit.judging import judge, unseen_prompts
 from localspec.fit.making import alone_in, collect
+from localspec.fit.texts import KEPT, Text, add_texts, is_held_out, texts_in
 from localspec.llama.context import Context
 from localspec.llama.model import Model
 from localspec.measure.bench import AUTO, PLAIN, BenchOutcome, Category, Measurement
@@ -183,11 +183,6 @@ def test_a_draft_that_cannot_be_taught_is_refused_in_a_sentence(tiny_gguf, capsy
     other = str(tiny_gguf(vocab_size=700, vocab="spm"))
     assert main(["fit", "--target", target, "--draft", other, "--teach"]) == 1
     assert capsys.readouterr().err
-
-
-def test_nothing_made_yet_is_said(capsys):
-    assert main(["fit", "--report"]) == 0
-    assert capsys.readouterr().out == "No draft was made here yet.\n"
 
 
 @pytest.mark.parametrize(("architecture", "said"), [("qwen2", True), ("gemma3", True), ("gemma2", False)])

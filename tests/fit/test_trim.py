@@ -7,7 +7,7 @@ from localspec import demo
 from localspec.algorithm.batcher import Part
 from localspec.errors import BadModelFile, BadSetting
 from localspec.fit.trim import trim
-from localspec.gguf.facts import ModelFacts
+from localspec.gguf.facts import vocabulary_of
 from localspec.gguf.header import header_at
 from localspec.gguf.matching import check
 from localspec.gguf.trimmed import table_path, token_table
@@ -62,8 +62,8 @@ def test_lanes_of_a_trimmed_draft_get_the_rows_that_each_gets_alone(tiny_gguf, t
 def test_it_fits_the_targets_that_the_whole_draft_fits(tmp_path):
     path = trim(demo.draft_path(), tmp_path / "draft.gguf", np.arange(1000))
     check([header_at(demo.target_path()), header_at(path)])
-    trimmed, whole = (ModelFacts.from_header(header_at(file)) for file in (path, demo.draft_path()))
-    assert trimmed.vocabulary.count == whole.vocabulary.count
+    trimmed, whole = (vocabulary_of(header_at(file)) for file in (path, demo.draft_path()))
+    assert trimmed.count == whole.count
 
 
 def test_tokens_that_the_target_lacks_are_not_said(tmp_path):

@@ -9,27 +9,28 @@ from localspec import api
 from localspec.chat.reply import DEPTH_FIXED
 from localspec.engine.requests import report_comparison
 from localspec.errors import BadSetting, LocalspecError
-from localspec.events import Cycle, Finished, FinishReason, Kind, Mode, Notice, Origin, Piece, Source, Started
+from localspec.events import Cycle, Finished, FinishReason, Mode, Notice, Started
 from localspec.llama.threads import Contention
 from localspec.measure.bench import CROWDED
 from localspec.measure.compare import (
     Comparison,
     Divergence,
-    Segment,
     SideEvent,
     compare_events,
     compare_on,
     diverged,
     first_difference,
-    is_structured,
-    segments_of,
     table,
-    verdict_on,
+    verdicts,
 )
 from localspec.models.picker import measured_speedups
 from tests.measure.faults import leaky_comparison
 
 PROMPT = "Write a short story about a fox."
+
+
+def verdict_on(comparison):
+    return " ".join(verdicts(comparison, str))
 
 
 @pytest.fixture(scope="module")
@@ -197,49 +198,6 @@ def test_a_real_divergence_is_measured_against_the_batch_widths(tiny_gguf):
     assert not found.identical
     assert found.divergence.top_two_gap > 2 * found.width_difference
     assert "no near-tie" in verdict_on(found)
-
-
-def cycle(tokens, accepted, drafted, *, forced=0):
-    origins = (Origin.FORCED,) * forced + (Origin.ACCEPTED,) * (tokens - forced)
-    return Cycle(
-        tokens=tuple(range(tokens)),
-        origins=origins,
-        proposal=tuple(range(drafted)),
-        accepted=accepted,
-        depth=4,
-        source=Source.MODEL,
-        width=5,
-        draft_seconds=0.0,
-        verify_seconds=0.0,
-        other_seconds=0.0,
-    )
-
-
-def piece(text):
-    return Piece(text, Kind.ANSWER, Origin.PLAIN, Source.PLAIN)
-
-
-def test_acceptance_is_told_apart_for_free_and_structured_text():
-    events = (
-        cycle(2, 1, 4),
-        piece("Here it is:\n```python\n"),
-        cycle(5, 4, 4),
-        piece("x = 1\n```\n"),
-        cycle(1, 0, 4),
-        cycle(3, 0, 0, forced=3),
-    )
-    free, structured = segments_of(events)
-    assert free == Segment(tokens=3, drafted=8, accepted=1)
-    assert structured == Segment(tokens=8, drafted=4, accepted=4, forced=3)
-    assert structured.acceptance_rate == 1.0
-
-
-@pytest.mark.parametrize(
-    ("text", "structured"),
-    [("", False), (' {"a"', True), ("[1,", True), ("a {", False), ("```a\n```\n", False)],
-)
-def test_json_is_structured_from_its_first_character(text, structured):
-    assert is_structured(text) == structured
 
 
 def test_the_picker_remembers_the_speed_of_a_pair_but_not_of_a_toy(session, monkeypatch, tmp_path):

@@ -24,7 +24,6 @@ from localspec.models.names import (
     keep,
     model_file,
     models_in,
-    outdated,
     quant_of,
 )
 from localspec.models.registry import is_known, named
@@ -248,16 +247,6 @@ def test_two_models_that_were_described_at_once_get_two_names(hub, tiny_gguf):
     assert [named(pair.name) for pair in kept] == kept
     assert kept[0].name != kept[1].name
     assert keep(described_pairs[0]) == kept[0]
-
-
-def test_pins_that_were_replaced_are_told(several, tiny_gguf, capsys):
-    assert main(["pull", "org/Some-7B-GGUF:Q4_K_M", "-q"]) == 0
-    assert outdated() == ()
-    assert main(["list", "--outdated"]) == 0
-    several.add("org/Some-7B-GGUF", "Some-7B-Q4_K_M.gguf", tiny_gguf(vocab_size=600, layers=4))
-    capsys.readouterr()
-    assert main(["list", "--outdated"]) == 0
-    assert "some-7b-q4_k_m" in capsys.readouterr().out
 
 
 def test_a_draft_is_suggested_that_fits(served, hub, tiny_gguf, monkeypatch, capsys):

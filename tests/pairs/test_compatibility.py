@@ -9,7 +9,7 @@ import pytest
 
 from localspec import demo
 from localspec.errors import IncompatiblePair
-from localspec.gguf.facts import ModelFacts
+from localspec.gguf.facts import VocabularyFacts, vocabulary_of
 from localspec.gguf.header import HeaderVocabulary, header_at
 from localspec.gguf.matching import check, differences
 from localspec.models.names import find
@@ -55,9 +55,9 @@ KINDS = {"SPM": 1, "BPE": 2, "WPM": 3, "UGM": 4, "RWKV": 5, "PLAMO2": 6}
 
 def assert_agreement(paths: list[Path]) -> None:
     theirs = {path: InLlamaCpp(path) for path in paths}
-    ours = {path: ModelFacts.from_header(header_at(path)) for path in paths}
+    ours = {path: vocabulary_of(header_at(path)) for path in paths}
     for path in paths:
-        vocabulary = ours[path].vocabulary
+        vocabulary = ours[path]
         assert vocabulary is not None
         assert KINDS[vocabulary.kind] == theirs[path].kind, path
         assert (vocabulary.adds_bos, vocabulary.adds_eos) == theirs[path].adds, path
@@ -81,17 +81,17 @@ def test_agrees_with_llama_cpp_on_whole_vocabularies():
 
 
 @pytest.fixture
-def facts(tiny_gguf) -> ModelFacts:
-    return ModelFacts.from_header(header_at(tiny_gguf(vocab_size=1024)))
+def facts(tiny_gguf) -> VocabularyFacts:
+    return vocabulary_of(header_at(tiny_gguf(vocab_size=1024)))
 
 
-def with_texts(facts: ModelFacts, texts: list[bytes]) -> ModelFacts:
+def with_texts(facts: VocabularyFacts, texts: list[bytes]) -> VocabularyFacts:
     raw = b"".join(len(text).to_bytes(8, "little") + text for text in texts)
-    return replace(facts, vocabulary=replace(facts.vocabulary, texts=HeaderVocabulary(len(texts), raw)))
+    return replace(facts, texts=HeaderVocabulary(len(texts), raw))
 
 
-def texts_of(facts: ModelFacts) -> list[bytes]:
-    return list(facts.vocabulary.texts.texts())
+def texts_of(facts: VocabularyFacts) -> list[bytes]:
+    return list(facts.texts.texts())
 
 
 def test_a_model_fits_itself(facts):
@@ -136,22 +136,22 @@ def test_texts_are_compared_as_c_strings(facts):
     ],
 )
 def test_other_differences_are_named(facts, change, says):
-    other = replace(facts, vocabulary=replace(facts.vocabulary, **change))
+    other = replace(facts, **change)
     assert any(says in problem for problem in differences(facts, other))
 
 
 def test_ids_matter_only_where_the_token_is_added(facts):
-    moved = replace(facts, vocabulary=replace(facts.vocabulary, bos=7))
+    moved = replace(facts, bos=7)
     assert differences(facts, moved) == []
-    adding = replace(facts, vocabulary=replace(facts.vocabulary, adds_bos=True))
-    adding_moved = replace(facts, vocabulary=replace(facts.vocabulary, adds_bos=True, bos=7))
+    adding = replace(facts, adds_bos=True)
+    adding_moved = replace(facts, adds_bos=True, bos=7)
     assert differences(adding, adding_moved) == [
-        f"the begin token is {facts.vocabulary.bos} in the target and 7 in the draft"
+        f"the begin token is {facts.bos} in the target and 7 in the draft"
     ]
 
 
 def test_a_model_without_a_vocabulary_is_no_draft(facts):
-    assert differences(facts, replace(facts, vocabulary=None)) == ["the draft has no vocabulary"]
+    assert differences(facts, None) == ["the draft has no vocabulary"]
 
 
 def test_files_are_checked_by_name(tiny_gguf):

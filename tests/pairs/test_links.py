@@ -131,15 +131,3 @@ def test_a_link_to_itself_is_only_a_link(known, disk):
     place.symlink_to(place.name)
     assert not known.pair.on_disk
     assert place in remove(known.pair).removed
-
-
-def test_rm_replies_deletes_what_was_logged_and_nothing_behind_a_link(known, tmp_path, own_home):
-    folder = own_home / "data" / "logits"
-    mine = tmp_path / "mine"
-    for path in (mine / "thesis.npz", folder / "0123" / "17-000000-1.npz", folder / "0123" / "notes.txt"):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(b"x")
-    (folder / "4567").symlink_to(mine)
-    assert main(["rm", "--replies"]) == 0
-    assert (mine / "thesis.npz").exists()
-    assert [path.name for path in (folder / "0123").iterdir()] == ["notes.txt"]

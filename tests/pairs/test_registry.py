@@ -3,12 +3,12 @@
 import os
 import sys
 import tomllib
-from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from localspec.cli import main
-from localspec.errors import BadSetting, IncompatiblePair, NotOnDisk, UnknownPair
+from localspec.errors import BadSetting, NotOnDisk, UnknownPair
 from localspec.gguf.facts import DraftKind
 from localspec.models import places
 from localspec.models.download import fetch
@@ -22,7 +22,6 @@ from localspec.models.registry import (
     registry_file,
     stays_inside,
     take_out,
-    user_file,
     users_folder,
     users_pairs,
 )
@@ -60,17 +59,20 @@ def test_an_unknown_name_suggests_the_nearest():
     assert "qwen2.5-coder-7b+0.5b" in caught.value.hint
 
 
-def user_pairs(text: str) -> None:
-    user_file().parent.mkdir(parents=True, exist_ok=True)
-    user_file().write_text(text, "utf-8")
+def user_pair(text: str, name: str = "mine") -> Path:
+    path = users_folder() / f"{name}.toml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, "utf-8")
+    return path
 
 
 MINE = '[[pair]]\nname = "mine"\n[pair.target]\npath = "t.gguf"\n[pair.draft]\npath = "d.gguf"\n'
 
 
 def test_the_users_pairs_come_on_top_and_replace():
-    user_pairs(MINE + MINE.replace("mine", "qwen3-4b+0.6b"))
-    assert named("mine").target == ModelFile.at(user_file().parent / "t.gguf")
+    user_pair(MINE)
+    user_pair(MINE.replace("mine", "qwen3-4b+0.6b"), "qwen3-4b+0.6b")
+    assert named("mine").target == ModelFile.at(users_folder() / "t.gguf")
     assert isinstance(named("qwen3-4b+0.6b").target, ModelFile)
     assert len(all_pairs()) == 27
 
@@ -84,21 +86,24 @@ def test_the_users_pairs_come_on_top_and_replace():
         (('"mine"', '"mine"\nkind = "magic"'), "magic"),
         (('"mine"', '"mine"\ncontext = -5'), "negative"),
         (('"mine"', '"mine"\naliases = "a"'), r"Expected `array`, got `str` - at `\$.aliases`"),
-        (('"mine"', '"mine"\nacceptance = 1.5'), "not a share"),
         (('"mine"', '"mine"\ncolour = "red"'), "colour is not a field"),
         (('path = "t.gguf"', 'repo = "a/b"\nfile = "c"\nrevision = "d"'), "bytes and sha256 are missing"),
         (('path = "t.gguf"', 'path = "t.gguf"\nsha256 = "xyz"'), "hexadecimal"),
         (('path = "t.gguf"', 'path = "~nobody-here/t.gguf"'), "~nobody-here/t.gguf"),
         (("[pair.target]", "[pair.tarket]"), "target is missing"),
         (("[[pair]]", "[[pear]]"), "nothing but"),
+        (('[pair.draft]\npath = "d.gguf"\n', ""), "draft-simple goes with a draft file"),
+        (('"mine"', '"mine"\nkind = "draft-lookup"'), "draft-lookup goes without a draft file"),
+        (('"mine"', '"other"'), "does not hold one pair of its name"),
+        (("[[pair]]", MINE + "[[pair]]"), "does not hold one pair of its name"),
         (('"mine"', '"mine'), "not valid TOML"),
     ],
 )
 def test_a_mistake_in_the_users_file_is_named_with_its_place(change, says):
-    user_pairs(MINE.replace(*change))
+    path = user_pair(MINE.replace(*change))
     with pytest.raises(BadSetting, match=says) as caught:
         all_pairs()
-    assert str(user_file()) in str(caught.value)
+    assert str(path) in str(caught.value)
 
 
 def test_a_file_that_may_not_be_looked_at_is_a_mistake_and_not_an_empty_file(monkeypatch):
@@ -113,7 +118,7 @@ def test_a_file_that_may_not_be_looked_at_is_a_mistake_and_not_an_empty_file(mon
 )
 def test_a_file_of_a_repository_cannot_lead_out_of_it(file):
     entry = f"repo = 'a/b'\nfile = '{file}'\nrevision = 'r'\nbytes = 1\nsha256 = '{'0' * 64}'"
-    user_pairs(MINE.replace('path = "t.gguf"', entry))
+    user_pair(MINE.replace('path = "t.gguf"', entry))
     with pytest.raises(BadSetting, match="not a file of a repository"):
         all_pairs()
     with pytest.raises(BadSetting, match="not name a file of a repository"):
@@ -128,17 +133,9 @@ def test_a_known_pair_that_is_not_here_names_the_command():
 
 
 def test_every_known_pair_can_be_run():
-    assert all(pair.runnable for pair in all_pairs())
     for name in ("qwen3.5-9b+mtp", "gemma-4-e2b+mtp"):
         with pytest.raises(PairNotOnDisk):
             find(name)
-
-
-def test_a_pair_without_the_file_it_would_draft_with_is_refused_with_a_sentence():
-    lacking = replace(named("llama-3-8b+1b"), draft=None)
-    for refused in (Pair.refuse_unless_runnable, fetch):
-        with pytest.raises(IncompatiblePair, match="names no file"):
-            refused(lacking)
 
 
 def test_files_are_taken_as_they_are_given(tiny_gguf):
@@ -259,104 +256,39 @@ def test_an_added_pair_is_read_back_the_same_and_can_be_replaced(tiny_gguf):
     assert sorted(path.name for path in users_folder().iterdir()) == ["mine.toml", "other.toml"]
 
 
-def test_the_file_of_earlier_releases_still_counts_and_is_not_written(tiny_gguf):
-    text = "# my notes\n" + MINE + MINE.replace("mine", "other")
-    user_pairs(text)
-    new = Pair(
-        "mine",
-        DraftKind.MODEL,
-        ModelFile.at(tiny_gguf(), 1, "0" * 64),
-        ModelFile.at(tiny_gguf(), 1, "0" * 64),
-    )
-    add_pair(new)
-    assert user_file().read_text("utf-8") == text
-    assert named("mine") == new
-    assert named("other").target == ModelFile.at(user_file().parent / "t.gguf")
-    assert take_out("mine") == (user_file(), users_folder() / "mine.toml")
-    assert [pair.name for pair in users_pairs()] == ["other"]
-
-
-def test_a_file_of_several_pairs_in_the_folder_is_set_aside_before_one_is_written(tiny_gguf):
-    new = Pair("mine", DraftKind.MODEL, ModelFile.at(tiny_gguf(), 1, "0" * 64), None)
-    users_folder().mkdir(parents=True)
-    for name, text in (("mine", MINE + MINE.replace("mine", "other")), ("work", MINE)):
-        path = users_folder() / f"{name}.toml"
-        path.write_text(text, "utf-8")
-        add_pair(new)
-        assert named("mine") == new
-        assert path.with_name(f"{name}.toml.before").read_text("utf-8") == text
-    assert [pair.name for pair in users_pairs()] == ["mine", "other"]
-
-
 @pytest.mark.parametrize("name", ["con", "nul.x", "x.", "a" * 80])
 def test_a_pair_may_have_the_name_of_a_device(tiny_gguf, name):
-    add_pair(Pair(name, DraftKind.MODEL, ModelFile.at(tiny_gguf(), 1, "0" * 64), None))
+    add_pair(Pair(name, DraftKind.LOOKUP, ModelFile.at(tiny_gguf(), 1, "0" * 64), None))
     (path,) = users_folder().iterdir()
     assert stays_inside(path.name)
     assert [pair.name for pair in users_pairs()] == [name]
-    assert take_out(name) == (path,)
+    assert take_out(name) == path
     assert users_pairs() == ()
 
 
 def test_a_file_that_another_process_removes_meanwhile_is_no_mistake(monkeypatch):
-    user_pairs(MINE)
-    monkeypatch.setattr(os, "listdir", lambda folder: ["gone.toml"])
+    user_pair(MINE)
+    monkeypatch.setattr(os, "listdir", lambda folder: ["gone.toml", "mine.toml"])
     assert [pair.name for pair in users_pairs()] == ["mine"]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX links")
-@pytest.mark.parametrize("name", ["pairs.d", "models.toml", "pairs.d/x.toml"])
+@pytest.mark.parametrize("name", ["", "x.toml"])
 def test_a_link_to_nothing_is_a_mistake_and_not_an_empty_file(name):
     """The files of its pairs would be pruned."""
-    link = user_file().with_name(name) if "/" not in name else users_folder() / "x.toml"
+    link = users_folder() / name
     link.parent.mkdir(parents=True)
     link.symlink_to("nowhere")
     with pytest.raises(BadSetting, match="cannot be read"):
         users_pairs()
 
 
-HEADS = ("[[pair]]", '[["pair"]]', "[['pair']]", "[[ pair ]]  # mine", '  [[ "pair" ]]')
-
-
-@pytest.mark.parametrize("head", HEADS)
-@pytest.mark.parametrize("name", ["name = 'mine'", '"name" = "mine" # short', r'name = "min\u0065"'])
-def test_a_pair_is_taken_out_however_its_table_is_written(head, name):
-    mine = MINE.replace("[[pair]]", head).replace('name = "mine"', name)
-    others = [MINE.replace('"mine"', f'"{other}"').replace("[[pair]]", head) for other in ("one", "two")]
-    text = "# my notes\n" + others[0] + "\n# about mine\n" + mine + "\n# about two\n" + others[1]
-    user_pairs(text)
-    before = users_pairs()
-    take_out(named("mine").name)
-    assert users_pairs() == tuple(pair for pair in before if pair.name != "mine")
-    assert user_file().with_name("models.toml.before").read_text("utf-8") == text
-
-
-def test_everything_that_a_pair_says_is_in_the_file_of_its_own():
-    extra = 'acceptance = 0.6\npublished = ["2x, by me"]\naliases = ["m"]\npairing = "family"\n'
-    user_pairs(
-        MINE.replace("[pair.target]", extra + '[pair.target]\nquant = "Q8_0"\nlicense = "MIT"')
-        + MINE.replace("mine", "one")
-    )
+def test_everything_that_a_pair_says_is_in_its_file():
+    extra = 'published = ["2x, by me"]\naliases = ["m"]\n'
+    user_pair(MINE.replace("[pair.target]", extra + '[pair.target]\nquant = "Q8_0"\nlicense = "MIT"'))
     before = named("mine")
-    take_out("one")
+    add_pair(before)
     assert users_pairs() == (before,)
-    user_pairs(MINE.replace("mine", "two") + MINE.replace("mine", "three"))
-    take_out("two")
-    assert len(list(user_file().parent.glob("models.toml.before*"))) == 2
-
-
-def test_what_looks_like_a_table_in_a_text_is_none():
-    tricky = 'use = """\n[[pair]]\nname = "mine"\n"""\n'
-    user_pairs(MINE.replace("mine", "one").replace("[pair.target]", tricky + "[pair.target]") + MINE)
-    take_out("mine")
-    assert [pair.name for pair in users_pairs()] == ["one"]
-
-
-def test_a_pair_among_pairs_in_one_line_is_taken_out():
-    in_one = ", ".join(f'{{name = "{name}", target = {{path = "t.gguf"}}}}' for name in ("mine", "one"))
-    user_pairs(f"pair = [{in_one}]\n")
-    take_out("mine")
-    assert [pair.name for pair in users_pairs()] == ["one"]
 
 
 def test_a_name_that_cannot_be_typed_is_refused():
@@ -374,5 +306,5 @@ def test_a_damaged_time_of_use_is_none(two_pairs, capsys, damage):
 
 
 def test_zeros_count_as_not_given():
-    user_pairs(MINE.replace('"mine"', '"mine"\nstarting_depth = 0\ncontext = 0'))
+    user_pair(MINE.replace('"mine"', '"mine"\nstarting_depth = 0\ncontext = 0'))
     assert (named("mine").starting_depth, named("mine").context) == (4, None)

@@ -14,29 +14,29 @@ from localspec.cli import main
 from localspec.gguf.facts import DraftKind
 from localspec.models import places
 from localspec.models import plan as plan
-from localspec.models.download import Proved, fetch, part_of
+from localspec.models.download import fetch, part_of
 from localspec.models.places import ModelFile
-from localspec.models.registry import Pair, add_pair, named, user_file, users_folder
+from localspec.models.registry import Pair, add_pair, named, users_folder
 from localspec.models.removal import leftovers, prune, remove
 from tests.pairs.hub import Hub
 
 ADD = ["--target", "org/target:target.gguf", "--draft", "org/draft:draft.gguf"]
 
 
-def described(pair: Pair, name: str, revision: str) -> str:
+def write_described(pair: Pair, name: str, revision: str) -> None:
     """A pair as a release has it in models.toml: with a quant and a licence, which `pairs add` does not know."""
     files = "".join(
         f'[pair.{role}]\nrepo = "{file.repo}"\nfile = "{file.file}"\nrevision = "{revision}"\n'
         f'bytes = {file.bytes}\nsha256 = "{file.sha256}"\nquant = "Q4_K_M"\nlicense = "MIT"\n'
         for role, file in (("target", pair.target), ("draft", pair.draft))
     )
-    return f'[[pair]]\nname = "{name}"\n{files}'
+    users_folder().mkdir(parents=True, exist_ok=True)
+    (users_folder() / f"{name}.toml").write_text(f'[[pair]]\nname = "{name}"\n{files}')
 
 
 @pytest.fixture
 def released(served):
-    user_file().parent.mkdir(parents=True)
-    user_file().write_text(described(served.pair, "tiny", served.pair.target.revision))
+    write_described(served.pair, "tiny", served.pair.target.revision)
     assert main(["pull", "tiny"]) == 0
     return served
 
@@ -50,8 +50,7 @@ def test_rm_keeps_the_files_of_a_pair_that_describes_them_otherwise(released, ca
 
 
 def test_rm_keeps_the_files_of_a_pair_with_another_pin(released):
-    with user_file().open("a") as file:
-        file.write(described(released.pair, "older", "f" * 40))
+    write_described(released.pair, "older", "f" * 40)
     assert main(["rm", "tiny"]) == 0
     assert named("older").on_disk
 
@@ -114,8 +113,7 @@ def test_rm_unused_removes_just_that(littered, capsys):
 
 
 def test_rm_unused_refuses_while_it_cannot_tell_what_is_used(littered, capsys):
-    with user_file().open("a") as file:
-        file.write("[[pear]]\n")
+    (users_folder() / "bad.toml").write_text("[[pear]]\n")
     assert main(["rm", "--unused"]) == 2
     assert len(list(places.models_dir().rglob("*.gguf"))) == 5
 
@@ -140,7 +138,7 @@ def test_a_file_that_vanishes_during_a_pull_is_fetched_again(served, hub, impati
     gone = served.pair.target.place
 
     def remove_the_other(event):
-        if isinstance(event, Proved):
+        if event == "target and draft fit each other":
             gone.unlink(missing_ok=True)
 
     fetch(served.pair, on_progress=remove_the_other)
@@ -196,10 +194,9 @@ def test_a_kill_at_any_effect_on_the_disk_touches_nothing_of_another_pair(
     assert not run_until(None, ["pull", "other"], own_home)
     other = named("other")
     written = users_folder() / "other.toml"
-    tiny = described(served.pair, "tiny", served.pair.target.revision)
-    notes = "# my notes\n" + written.read_text() + "# about other\n" + tiny
-    user_file().write_text(notes)
-    written.unlink()
+    notes = "# my notes\n" + written.read_text()
+    written.write_text(notes)
+    write_described(served.pair, "tiny", served.pair.target.revision)
     assert not run_until(None, ["pull", "tiny"], own_home)
     if line in ("pull tiny", "rm --unused"):
         part = served.pair.target.place.replace(part_of(served.pair.target.place))
@@ -211,7 +208,7 @@ def test_a_kill_at_any_effect_on_the_disk_touches_nothing_of_another_pair(
     kill = 0
     while run_until(kill, arguments, own_home):
         assert named("other") == other, kill
-        assert notes in {path.read_text() for path in user_file().parent.glob("models.toml*")}, kill
+        assert written.read_text() == notes, kill
         assert {path: path.read_bytes() for path in files} == files, kill
         assert not run_until(None, arguments, own_home)  # the next one finds its way
         assert named("other").on_disk, kill

@@ -9,8 +9,6 @@ from starlette.requests import Request
 from localspec.engine.messages import (
     Answer,
     Cancel,
-    Describe,
-    Description,
     Detokenize,
     Died,
     Failure,
@@ -44,7 +42,7 @@ from localspec.serve.responses import ResponseWriter
 
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 DEMO, OTHER = LoadPair("demo"), LoadPair("other")
-READY = [Ready("demo", "target", "draft", 100, 0.1), Description("", "", "", 10, {}, False)]
+READY = [Ready("demo", "target", "draft", 100, 0.1)]
 OF_REPLIES = (Finished, Piece, Prefill)
 FINISHED = Finished(Reply("", "", (), 0, FinishReason.STOP, Stats()))
 
@@ -108,7 +106,7 @@ async def test_requests_wait_for_the_pair_and_for_each_other(process):
     assert (first.position, second.position) == (0, 1)
     assert process.answers() == []
     await process.say(*READY)
-    assert process.sent == [Describe(0), Answer(1)]
+    assert process.sent == [Answer(1)]
     await process.say(FINISHED)
     assert process.answers() == [1, 2]
     assert await first.next(1) == FINISHED
@@ -284,7 +282,7 @@ async def test_a_writer_that_fails_ends_its_stream_with_an_error(jobs, process):
     wanted = Asked(Chosen("demo", DEMO), (Answer(0, text="a"),), {}, stream=True)
     replies = Replies(jobs, wanted)
     await process.say(FINISHED)
-    (said,) = [chunk async for chunk in http.ReplyStream(replies, None, Wrong("demo"), {}).chunks()]
+    (said,) = [chunk async for chunk in http.ReplyStream(replies, None, Wrong("demo")).chunks()]
     assert b"localspec failed: KeyError" in said
 
 
@@ -306,7 +304,7 @@ async def test_a_stream_that_waits_gives_signs_of_life(jobs, process, monkeypatc
     monkeypatch.setattr(http, "PING_SECONDS", 0.01)
     wanted = Asked(Chosen("demo", DEMO), (Answer(0, text="a"),), {}, stream=True)
     replies = Replies(jobs, wanted)
-    chunks, found = http.ReplyStream(replies, None, writer(wanted), {}).chunks(), []
+    chunks, found = http.ReplyStream(replies, None, writer(wanted)).chunks(), []
     while sum(said in chunk for chunk in found) < 2:
         found.append(await anext(chunks))
         process.report(Prefill(1, 10, 0.1))
@@ -318,7 +316,7 @@ async def test_a_stream_that_waits_gives_signs_of_life(jobs, process, monkeypatc
 async def lanes(process):
     """The queue before a pair that answers two requests at once."""
     found = Jobs(process, DEMO)
-    await process.say(Ready("demo", "target", "draft", 100, 0.1, parallel=2), READY[1])
+    await process.say(Ready("demo", "target", "draft", 100, 0.1, parallel=2))
     return found
 
 
@@ -372,7 +370,7 @@ async def test_a_lane_that_heeds_no_cancel_ends_the_engine_also_beside_others(la
 
 async def test_several_replies_to_one_request_are_written_at_once_each_with_its_number(lanes, process):
     wanted = Asked(Chosen("demo", DEMO), (Answer(0, text="a"),), {"seed": 2**64 - 1}, stream=True, replies=3)
-    stream = http.ReplyStream(Replies(lanes, wanted), None, ChatWriter(wanted, True), {}).chunks()
+    stream = http.ReplyStream(Replies(lanes, wanted), None, ChatWriter(wanted, True)).chunks()
     await process.say((1, Prefill(1, 10, 0.1)))
     chunks = [await anext(stream) for _ in range(3)]
     assert process.answers() == [1], "the first reads the prompt for all"

@@ -114,7 +114,6 @@ def test_tokens_are_counted_beside_a_running_reply(http):
         "/detokenize": {"tokens": [5, 6]},
         "/apply-template": question,
         "/v1/messages/count_tokens": question,
-        "/v1/chat/completions/input_tokens": question,
     }
     with http.stream("POST", "/v1/chat/completions", json=LONG | {"stream": True}) as running:
         lines = running.iter_lines()

@@ -3,7 +3,7 @@
 import pytest
 
 from localspec.demo import __file__ as demo
-from localspec.engine.messages import Description, LoadPair, Ready
+from localspec.engine.messages import LoadPair, Ready
 from localspec.serve.bodies import Problem
 from localspec.serve.jobs import Loaded
 from localspec.serve.pairs import Pairs
@@ -24,15 +24,14 @@ class Queue:
 
     def __init__(self, first, name):
         self.first = first
-        self.loaded = Loaded(
-            first, Ready(name, "target", "", 100, 0.1), Description("", "", "", 10, {}, False)
-        )
+        self.loaded = Loaded(first, Ready(name, "target", "", 100, 0.1))
 
 
 @pytest.fixture(autouse=True)
 def home(tmp_path, monkeypatch):
     monkeypatch.setenv("LOCALSPEC_HOME", str(tmp_path))
-    (tmp_path / "models.toml").write_text(OURS)
+    (tmp_path / "pairs.d").mkdir()
+    (tmp_path / "pairs.d" / "mine.toml").write_text(OURS)
 
 
 def pairs(first="mine", called="", **options):
@@ -49,7 +48,6 @@ def test_every_name_of_the_pair_means_it(name):
 def test_a_part_is_named_after_any_of_them(name):
     chosen = pairs().choose(name)
     assert (chosen.load, chosen.speculate, chosen.name) == (LoadPair("mine"), False, name)
-    assert pairs().choose("short:draft").load.target.endswith("demo-draft.gguf")
 
 
 def test_a_file_is_called_by_its_path_as_it_was_given():
@@ -57,7 +55,7 @@ def test_a_file_is_called_by_its_path_as_it_was_given():
     assert files.choose("./a.GGUF").load == files.choose("A").load == LoadPair(target="/x/A.gguf")
 
 
-@pytest.mark.parametrize("name", ["yours", "short:draft:target", "org/repo:q8_0", "llama-3-8b+1b"])
+@pytest.mark.parametrize("name", ["yours", "short:draft", "org/repo:q8_0", "llama-3-8b+1b"])
 def test_what_is_not_here_is_refused(name):
     with pytest.raises(Problem, match="there is no model"):
         pairs().choose(name)

@@ -101,11 +101,6 @@ def test_several_replies_to_one_request_are_numbered(client):
     assert reply.usage.completion_tokens == 72
 
 
-def test_the_tokens_of_a_prompt_are_counted(client, http):
-    counted = http.post("/v1/chat/completions/input_tokens", json={"messages": QUESTION}).json()
-    assert counted["input_tokens"] == ask(client).usage.prompt_tokens
-
-
 def test_a_stop_string_ends_the_reply_before_it(client):
     reply = ask(client, stop=["models"])
     assert reply.choices[0].message.content == "A pair of "
@@ -200,13 +195,12 @@ def test_speculation_is_the_callers(client):
     assert plain.choices[0].message.content == deep.choices[0].message.content
 
 
-def test_the_target_alone_and_the_draft_alone_are_models_too(client):
+def test_the_target_alone_is_a_model_too(client):
     names = [model.id for model in client.models.list()]
-    assert {"demo", "demo:target", "demo:draft"} <= set(names)
-    target, draft = (ask(client, model=f"demo:{part}") for part in ("target", "draft"))
+    assert {"demo", "demo:target"} <= set(names)
+    target = ask(client, model="demo:target")
     assert "draft_n" not in target.timings
     assert target.choices[0].message.content == ask(client).choices[0].message.content
-    assert draft.usage.completion_tokens > 0
 
 
 def test_text_is_continued_from_text_and_from_tokens(client, http):
@@ -286,7 +280,6 @@ def test_what_cannot_be_done_is_said_in_a_sentence(client, options, said):
 def test_a_field_that_nobody_knows_has_no_effect_and_is_named(http, stream):
     body = {"messages": QUESTION, "max_tokens": 4, "wings": 2, "stream": stream}
     answer = http.post("/v1/chat/completions", json=body)
-    assert answer.headers["x-localspec-unknown"] == "wings"
     assert "the field wings is not known and has no effect" in answer.text
 
 
@@ -308,10 +301,9 @@ def test_paths_that_are_not_there_and_wrong_methods(http):
     assert isinstance(http.get("/nothing").json()["error"]["message"], str)
 
 
-def test_numbers_stand_in_the_headers_too(http):
+def test_a_whole_answer_has_openais_form(http):
     answer = http.post("/v1/chat/completions", json={"messages": QUESTION, "max_tokens": 8, "temperature": 0})
     ChatCompletion.model_validate(answer.json())
-    assert float(answer.headers["x-localspec-mean-accepted-length"]) >= 1
 
 
 def test_a_body_that_is_too_large_is_refused_before_it_is_read_whole(endpoint):

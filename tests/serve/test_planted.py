@@ -8,8 +8,8 @@ import pytest
 from starlette.applications import Starlette
 
 from localspec.chat.session import Session
-from localspec.engine.messages import Answer, Describe, LoadPair, Ready
-from localspec.engine.requests import answer, told
+from localspec.engine.messages import Answer, LoadPair
+from localspec.engine.requests import answer, ready
 from localspec.sampler.sampling import Sampling
 from localspec.serve.jobs import Jobs
 from localspec.serve.pairs import Pairs
@@ -56,14 +56,12 @@ class Engine:
         self.session = Session(
             engine_of(ToyBytes(), TEMPLATES[name], self._plan, None, sampling=Sampling(temperature=0.0))
         )
-        self.prompts, self._reports = [], [(0, Ready("demo", "target", "", 30_000, 0.1))]
+        self.prompts, self._reports = [], [(0, ready(self.session, 0.1))]
         self.on_report = lambda: None
         self._called = False
 
     def send(self, request):
-        if isinstance(request, Describe):
-            self._reports.append((0, told(self.session, request)))
-        elif isinstance(request, Answer):
+        if isinstance(request, Answer):
             prompt = self.session.prompt_of(request.messages, **request.options)
             self._plan.start, self._plan.text = len(prompt.tokens), self._reply(prompt.text).encode()
             self.prompts.append(prompt.text)

@@ -56,7 +56,7 @@ class Told:
 
 
 async def streamed(name, calls=CALLS, reply=REPLY):
-    stream = http.ReplyStream(Told(calls, reply), None, WRITERS[name](), {})
+    stream = http.ReplyStream(Told(calls, reply), None, WRITERS[name]())
     lines = b"".join([chunk async for chunk in stream.chunks()]).decode().splitlines()
     lines = [line.removeprefix("data: ") for line in lines if line and not line.startswith("event: ")]
     return [json.loads(line) for line in lines if line != "[DONE]"]

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from localspec.demo import draft_path, target_path
-from localspec.gguf.enlarging import Shape, Source, UnfitError
+from localspec.gguf.enlarging import Shape, Source
 from localspec.gguf.header import header_at
 from localspec.gguf.trimmed import tensor_at
 
 TOOLS = Path(__file__).parents[2] / "tools"
 sys.path[:0] = [str(TOOLS), str(TOOLS / "demo")]
 
-from enlarge import enlarge  # noqa: E402 - the tools are scripts, not a package
+from enlarge import UnfitError, enlarge  # noqa: E402 - the tools are scripts, not a package
 from lowlevel import Model  # noqa: E402
 
 PROMPT = "<|im_start|>user\nWhat is speculative decoding?<|im_end|>\n<|im_start|>assistant\n"

@@ -1,4 +1,4 @@
-"""As many pairs as the real list has, as wide and in its order: what is here first, what cannot run last."""
+"""As many pairs as the real list has, as wide and in its order: what is here first."""
 
 import threading
 from collections.abc import Callable
@@ -11,8 +11,8 @@ from localspec.models.download import PullCancelled
 from localspec.models.picker import PairRow
 
 _HERE = (
-    PairRow("demo", "try it at once", 5_200_000, 40_000_000, True, True, "cpu", 1.42),
-    PairRow("qwen3-8b+0.6b", "chat, thinking", 5_700_000_000, 7_100_000_000, True, True, "gpu", None, "1.9x"),
+    PairRow("demo", "try it at once", 5_200_000, 40_000_000, True, "cpu", 1.42),
+    PairRow("qwen3-8b+0.6b", "chat, thinking", 5_700_000_000, 7_100_000_000, True, "gpu", None, "1.9x"),
 )
 _TO_FETCH = (
     ("llama-3-8b+1b", "chat", 6.1, 7.5),
@@ -31,8 +31,6 @@ _TO_FETCH = (
     ("r1-distill-qwen-14b+1.5b", "reasoning, 16 GB", 10.1, 12.3),
     ("r1-distill-qwen-32b+1.5b", "reasoning, 24 GB", 21.0, 23.7),
     ("smollm2-1.7b+135m", "CPU, smoke tests", 1.2, 3.2),
-)
-_NOT_YET = (
     ("gemma-4-e2b+mtp", "phone-class, laptop, 4-6 GB", 2.7, 2.9),
     ("gemma-4-e4b+mtp", "laptop, 6-8 GB", 4.3, 4.5),
     ("gemma-4-12b+mtp", "general chat, 10-12 GB", 7.0, 7.3),
@@ -47,19 +45,13 @@ _PUBLISHED = (
 )
 
 
-def _row(name: str, use: str, size: float, memory: float, *, runnable: bool) -> PairRow:
+def _row(name: str, use: str, size: float, memory: float) -> PairRow:
     fits = "no" if memory > 48 else "cpu" if memory > 16 else "gpu"
     best = name == "llama-3-8b+1b"
-    return PairRow(
-        name, use, int(size * 1e9), int(memory * 1e9), False, runnable, fits, None, _PUBLISHED, best
-    )
+    return PairRow(name, use, int(size * 1e9), int(memory * 1e9), False, fits, None, _PUBLISHED, best)
 
 
-_ROWS = (
-    *_HERE,
-    *(_row(*row, runnable=True) for row in _TO_FETCH),
-    *(_row(*row, runnable=False) for row in _NOT_YET),
-)
+_ROWS = (*_HERE, *(_row(*row) for row in _TO_FETCH))
 
 
 @dataclass
@@ -94,7 +86,7 @@ class ScriptedPairs(Downloads):
     def listing(self) -> list[PairRow]:
         self._fail()
         rows = (replace(row, on_disk=row.on_disk or row.name in self.pulled) for row in _ROWS)
-        return sorted(rows, key=lambda row: (not row.on_disk, not row.runnable))
+        return sorted(rows, key=lambda row: not row.on_disk)
 
     def fetch(self, name: str, on_bytes: Callable[[int, int], object], cancelled: Callable[[], bool]) -> None:
         for step in range(11):

@@ -125,10 +125,9 @@ def test_a_system_prompt_that_was_given_is_the_one_of_the_resumed_conversation(
 def test_a_chat_without_a_store_loads_a_pair_that_remembers_no_replies(begun):
     setup = begun("--no-store")
     assert not setup.stored
-    assert setup.load.options["remember_logits"] is False
     assert setup.load.options["cache_gb"] == 0
     assert begun().stored
-    assert "remember_logits" not in begun().load.options
+    assert "cache_gb" not in begun().load.options
 
 
 def test_without_a_terminal_there_is_a_sentence():

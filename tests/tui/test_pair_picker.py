@@ -34,7 +34,6 @@ async def test_the_picker_says_what_is_here_what_fits_and_what_it_brought(tmp_pa
         assert row(table, "llama-3-8b+1b ★")[0] == table.get_row_at(2)[0].plain
         assert row(table, "llama-3-70b+8b")[3] == "no"
         assert "measured here: 1.42x plain decoding" in detail(chat)
-        assert row(table, "qwen3-8b-eagle3")[3] == "not yet"
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
@@ -158,15 +157,6 @@ async def test_a_pull_can_be_stopped(tmp_path):
         await chat.pilot.press("x")
         await chat.until(lambda: chat.state.downloads.progress is None)
         await chat.until(lambda: any("Stopped fetching" in notice for notice in chat.notices))
-
-
-async def test_a_pair_that_cannot_run_is_not_fetched(tmp_path):
-    async with running(tmp_path) as chat:
-        await open_pairs(chat)
-        await chat.pilot.press("ctrl+end", "p")
-        await chat.until(lambda: chat.remarks)
-        assert "cannot run yet" in chat.remarks[0]
-        assert chat.state.downloads.progress is None
 
 
 async def test_gigabytes_are_fetched_only_after_a_yes(tmp_path):

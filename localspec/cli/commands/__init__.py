@@ -18,9 +18,3 @@ HELP = {
     "config": "show settings and folders, and where each is set",
     "completion": "let Tab complete in bash, zsh or fish",
 }
-SUCCESSORS = {
-    "compare": "bench PROMPT",
-    "forget": "rm --replies",
-    "outdated": "list --outdated",
-    "prune": "rm --unused",
-}

@@ -5,7 +5,7 @@ Later runs use what drafting learns here. Ctrl-C ends it and keeps what was meas
 
 import argparse
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from time import perf_counter
@@ -18,7 +18,7 @@ from localspec.cli.loading import names_of, open_session, stop_on_interrupt
 from localspec.cli.options import (
     add_pair_options,
     add_reply_options,
-    add_report_options,
+    drawable,
     given_of,
     number,
     reply_options,
@@ -32,7 +32,6 @@ from localspec.options import MOST_DEPTH, REPLY
 if TYPE_CHECKING:
     from localspec.measure.bench import BenchOutcome, BenchStep, Limits
     from localspec.measure.compare import Comparison, SideEvent
-    from localspec.measure.plot import Chart
     from localspec.measure.race import Race
 
 SECONDS = 300.0  # if neither a time nor a number of runs is given
@@ -57,12 +56,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--runs", type=number(int, 1), metavar="N", help=rounds)
     limit = f"time limit of the built-in prompts (default: {SECONDS:g})"
     add("--seconds", type=number(float, 0, above=True), metavar="S", help=limit)
-    add_report_options(parser)
-    parser.add_argument(
-        "--texts",
-        action="store_true",
-        help="for your own prompt, also print both replies, plain and speculative",
-    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of the report")
+    what = "for your own prompt, also print both replies, plain and speculative"
+    parser.add_argument("--texts", action="store_true", help=what)
+    what = "for your own prompt, also draw the race into an SVG file"
+    parser.add_argument("--svg", type=drawable, metavar="FILE", help=what)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -110,15 +108,15 @@ def bench_built_in(arguments: argparse.Namespace) -> int:
 
 def refuse_what_needs_a_prompt(arguments: argparse.Namespace) -> None:
     """Raises BadSetting for an option that built-in prompts do not take."""
-    given = {*given_of(arguments, REPLY), *(["texts"] if arguments.texts else [])}
+    given = {*given_of(arguments, REPLY), *(name for name in ("texts", "svg") if getattr(arguments, name))}
     for name in sorted(given - {"temperature", "max_tokens"}):
         flag = "no-think" if name == "think" and not arguments.think else name.replace("_", "-")
         raise BadSetting(f"--{flag} goes with a prompt of yours", hint='localspec bench PAIR "a prompt"')
 
 
 def tell(arguments: argparse.Namespace, subject: Mapping[str, Any], outcome: "BenchOutcome") -> None:
-    """Print the report or the JSON, draw the files, keep the record."""
-    from localspec.measure.summary import chart, headlines, keep, record, report, summarise, this_machine
+    """Print the report or the JSON."""
+    from localspec.measure.summary import headlines, record, report, summarise, this_machine
 
     summary = summarise(outcome.measurements)
     if not summary.rows and summary.too_short:
@@ -131,12 +129,6 @@ def tell(arguments: argparse.Namespace, subject: Mapping[str, Any], outcome: "Be
         return
     machine = this_machine(arguments.threads)
     recorded = {"version": JSON_VERSION, **subject, **record(machine, outcome, summary)}
-    write_drawing(arguments, [chart(summary, temperature) for temperature in summary.temperatures])
-    if not outcome.stopped:
-        try:
-            keep(subject["pair"], recorded)
-        except OSError as error:
-            note(f"the record was not kept: {error}")
     if arguments.json:
         say_json(recorded)
         return
@@ -150,14 +142,6 @@ def tell(arguments: argparse.Namespace, subject: Mapping[str, Any], outcome: "Be
         say(f"No room in the context for: {', '.join(outcome.too_long)}.")
     if outcome.stopped:
         say("Stopped early, so the intervals are wider.")
-
-
-def write_drawing(arguments: argparse.Namespace, charts: "Sequence[Chart]") -> None:
-    """Draw the charts into the file that --svg names."""
-    from localspec.measure.plot import svg
-
-    if arguments.svg:
-        write_svg(arguments.svg, svg(*charts))
 
 
 def write_svg(file: Path, drawing: str) -> None:
@@ -197,7 +181,7 @@ def progress_text(step: "BenchStep", share: float) -> str:
 
 def bench_prompt(arguments: argparse.Namespace) -> int:
     """Answer one prompt with and without drafting, in turns."""
-    from localspec.measure.compare import Comparison, about_speed, compare_events
+    from localspec.measure.compare import Comparison, about_speed, compare_events, table, verdicts
     from localspec.measure.race import svg
     from localspec.measure.summary import this_machine
 
@@ -209,23 +193,23 @@ def bench_prompt(arguments: argparse.Namespace) -> int:
         raise BadSetting("a prompt of yours is answered at one temperature", hint="give one")
     options, prompt = reply_options(arguments), prompt_of(arguments)
     runs = 1 if arguments.runs is None else arguments.runs
-    comparison, text = None, ""
+    comparison, said = None, list[str]()
     with open_session(arguments) as session, stop_on_interrupt(session):
         pair = names_of(session)
         about = f"{' with '.join(filter(None, (session.target_name, session.draft_name)))}; {this_machine().sentence()}"
         with RaceShown(prompt, about, runs, arguments.json) as shown:
             for event in compare_events(session, prompt, n=runs, **options):
                 if isinstance(event, Comparison):
-                    comparison, text = event, told(event, session.text_of)
+                    comparison, said = event, verdicts(event, session.text_of)
                 else:
                     shown.take(event)
     if comparison is None:
         say("Stopped before both sides had replied.", to=sys.stderr)
         return CANCELLED
     if arguments.json:
-        say_json({**pair, **record_of(comparison)}, ensure_ascii=False)
+        say_json({**pair, **record_of(comparison), "verdict": " ".join(said)}, ensure_ascii=False)
     else:
-        say(text)
+        say("\n".join([*said, "", table(comparison)]))
         if arguments.svg:
             drawn = svg(shown.race.lanes, prompt, about, about_speed(comparison))
             write_svg(arguments.svg, drawn)
@@ -286,22 +270,9 @@ class RaceShown:
         self._live.update(picture(race.lanes, self._prompt, self._about), refresh=True)
 
 
-def told(comparison: "Comparison", text_of: Callable[[int], str]) -> str:
-    """Print the speed-up and whether the text is the same, then the numbers of both sides."""
-    from localspec.measure.compare import about_segments, table, verdicts
-
-    parts = verdicts(comparison)
-    if where := comparison.divergence:
-        plain, speculative = (
-            "ended" if token is None else repr(text_of(token)) for token in (where.plain, where.speculative)
-        )
-        parts.insert(2, f"Token {where.index + 1}: plain {plain}, speculative {speculative}.")
-    return "\n".join([*parts, "", table(comparison), about_segments(comparison)]).rstrip()
-
-
 def record_of(comparison: "Comparison") -> dict[str, Any]:
     """The comparison as values for JSON."""
-    from localspec.measure.compare import Side, verdict_on
+    from localspec.measure.compare import Side
 
     found: dict[str, Any] = {}
     for name in ("plain", "speculative"):
@@ -311,8 +282,6 @@ def record_of(comparison: "Comparison") -> dict[str, Any]:
         found[name] = reply_as_json(side.reply) | {
             "runs": [{"tokens": s.emitted, **{time: getattr(s, time) for time in times}} for s in all_stats],
             "tokens_per_second": side.tokens_per_second,
-            "free_text": asdict(side.free_text),
-            "structured_text": asdict(side.structured_text),
         }
     same = (
         "rule",
@@ -326,4 +295,4 @@ def record_of(comparison: "Comparison") -> dict[str, Any]:
     )
     where = asdict(comparison.divergence) if comparison.divergence else None
     found |= {name: getattr(comparison, name) for name in same}
-    return found | {"divergence": where, "verdict": verdict_on(comparison)}
+    return found | {"divergence": where}

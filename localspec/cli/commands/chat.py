@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from localspec.cli.options import (
-    NOTHING_REMEMBERED,
     add_pair_argument,
     add_reply_options,
     pair_of,
@@ -115,7 +114,7 @@ def load_request(arguments: argparse.Namespace, resumed_pair: str) -> "LoadPair"
     from localspec.engine.messages import LoadPair
 
     take_pair_of(resumed_pair, arguments)
-    return LoadPair.of(**wanted(arguments, **(NOTHING_REMEMBERED if arguments.no_store else {})))
+    return LoadPair.of(**wanted(arguments, **({"cache_gb": 0} if arguments.no_store else {})))
 
 
 def take_pair_of(resumed_pair: str, arguments: argparse.Namespace) -> None:

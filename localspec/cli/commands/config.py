@@ -54,7 +54,6 @@ def _paths() -> dict[str, Path]:
     return {
         "config.toml": options.config_file(),
         "your pairs": registry.users_folder(),
-        "models.toml": registry.user_file(),
         "known pairs": registry.registry_file(),
         "models": places.models_dir(),
         "conversations": options.data_dir() / "conversations",

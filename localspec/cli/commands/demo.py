@@ -122,7 +122,6 @@ def loaded(opened: ExitStack, target: Path, draft: Path | None, stage: Stage) ->
         on_stage=stage,
         context_length=CONTEXT,
         gpu_layers=0,
-        remember_logits=False,
         cache_gb=0,
     )
     return opened.enter_context(Session(session.pair))

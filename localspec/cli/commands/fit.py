@@ -7,19 +7,17 @@ draft. Ctrl-C ends the learning and keeps the best so far; the same command resu
 
 import argparse
 import sys
-from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from localspec.cli.options import NOTHING_REMEMBERED, add_pair_argument, load_options
+from localspec.cli.options import add_pair_argument, load_options
 from localspec.display import DrawnLine, note, say, size_text
 from localspec.errors import BadSetting, LocalspecError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from localspec.chat.logits import Text
     from localspec.fit.judging import Judgement
     from localspec.fit.learning import Progress
     from localspec.measure.bench import BenchStep
@@ -49,18 +47,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     visits = f"tokens to learn from, repetitions counted (default: {VISITS:,})"
     add("--visits", type=int, default=VISITS, metavar="N", help=visits)
     add("--as", dest="new_name", metavar="NAME", help="name of the new pair")
-    add("--report", action="store_true", help="list the drafts that were made here")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from localspec.fit.judging import report
     from localspec.fit.trim import fitted_name
     from localspec.models.names import find
     from localspec.models.registry import check_name
 
-    if arguments.report:
-        say(report())
-        return 0
     options = load_options(arguments)
     files = find(*(options.pop(name, None) for name in ("pair", "target", "draft")))
     trimmed = f"trim-{arguments.trim or TRIMMED}"
@@ -127,9 +120,9 @@ def teach(arguments: argparse.Namespace, options: dict[str, Any], files: "Pair",
             with api.load(**options | {"speculate": False}, on_stage=line.draw) as session:
                 collect(session.pair, folder, plan.answered, collected)
         line.clear()
-        logged, told = logged_texts(options, files), progress_on(line, plan.visits)
+        told = progress_on(line, plan.visits)
         with stop_on_interrupt() as stopped:
-            learned = learn(source, files.target.name, folder, path, plan, told, stopped.is_set, logged)
+            learned = learn(source, files.target.name, folder, path, plan, told, stopped.is_set)
         line.clear()
         note(
             f"on answers held out of learning, its first choice is the target's for {learned.right:.1%} of the tokens"
@@ -156,20 +149,6 @@ def draft_of(files: "Pair") -> Path:
         what = f"{files.draft.name} has another vocabulary than its target, whose answers it cannot learn"
         raise BadSetting(what, hint=hint)
     return files.draft.here
-
-
-def logged_texts(options: dict[str, Any], files: "Pair") -> "list[Text]":
-    """The logged replies of the target."""
-    from localspec.chat.logits import texts_in
-    from localspec.gguf.matching import adapters_of
-    from localspec.models.drafting import logit_folder
-    from localspec.options import configured
-
-    adapters = adapters_of(configured(lora=options.get("lora")).get("lora", ""))
-    texts = list(texts_in(logit_folder(replace(files, lora=adapters))))
-    if texts:
-        note(f"learns from {sum(len(text.tokens) for text in texts):,} tokens of logged replies as well")
-    return texts
 
 
 def progress_on(line: DrawnLine, visits: int) -> "Callable[[Progress], None]":
@@ -201,7 +180,7 @@ def judge_it(options: dict[str, Any], old: str, path: Path, line: DrawnLine) -> 
 
     limits, found = Limits(rounds=1, seconds=SECONDS), []
     for draft in (old, str(path)):
-        chosen = options | {"speculate": True, "draft": draft} | NOTHING_REMEMBERED
+        chosen = options | {"speculate": True, "draft": draft} | {"cache_gb": 0}
         with api.load(**chosen, on_stage=line.draw) as session, stop_on_interrupt(session) as stopped:
             prompts, arms, ended = unseen_prompts(session.pair), (PLAIN, AUTO), stopped.is_set
             outcome = bench(session, prompts, arms, (0.0,), limits, on_step=told, stopped=ended)

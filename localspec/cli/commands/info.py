@@ -3,6 +3,7 @@ files, over the network a few megabytes.
 """
 
 import argparse
+import math
 import sys
 from collections import Counter
 from contextlib import suppress
@@ -12,15 +13,17 @@ from pathlib import Path
 from localspec.cli.commands.completion import complete_with_pairs
 from localspec.cli.fetching import tell_models
 from localspec.cli.options import add_memory_options, given_of
-from localspec.display import DrawnLine, say, say_json, size_text
+from localspec.display import DrawnLine, printable, say, say_json, size_text
 from localspec.errors import BadSetting, DownloadFailed, LocalspecError
 from localspec.gguf import matching
-from localspec.gguf.facts import DraftKind
-from localspec.gguf.header import BLOCKS
+from localspec.gguf.facts import DraftKind, trained_context, vocabulary_of
+from localspec.gguf.header import BLOCKS, Header
 from localspec.health.servers import use_servers
 from localspec.models import inspection
 from localspec.models.names import SeveralModels, is_file_reference, model_file
 from localspec.models.placement import wishes_of
+from localspec.models.places import ModelFile
+from localspec.models.plan import Plan
 from localspec.models.registry import Pair, is_known, named
 from localspec.options import LOAD, configured
 
@@ -43,15 +46,15 @@ def run(arguments: argparse.Namespace) -> int:
         line.draw(f"reading the headers of {arguments.pair}")
         pair = replace(_named(arguments), lora=matching.adapters_of(settings.get("lora", "")))
         try:
+            _ = [file.header for file in pair.files]  # one that cannot be read leaves nothing to show
             found = inspection.inspect(pair, wishes_of(settings, draft=not arguments.no_draft))
         except DownloadFailed as error:
             hint = f"`localspec pairs {pair.name}` has its size and memory without a network"
             raise DownloadFailed(str(error), hint=hint if pair.name else error.hint) from error
-    known = pair if pair.name else None
     if arguments.json:
-        say_json(_as_json(known, found), indent=2)
+        say_json(_as_json(pair, found), indent=2)
     else:
-        say("\n".join(_as_text(known, found)))
+        say("\n".join(_as_text(pair, found)))
     if found.problem is not None:
         raise found.problem
     return 0
@@ -72,25 +75,22 @@ def _named(arguments: argparse.Namespace) -> Pair:
     return named(arguments.pair)
 
 
-def _as_text(known: Pair | None, found: inspection.Inspection) -> list[str]:
+def _as_text(pair: Pair, found: inspection.Inspection) -> list[str]:
     lines = []
-    if known is not None:
-        lines += [f"{known.name}  {known.use}"]
-        depth = f"{known.starting_depth} tokens at first ({known.starting_depth_from})"
-        lines += [f"drafting     {known.kind}, {depth}"]
-        lines += [f"measured     {text}" for text in known.published]
-        if not known.runnable:
-            lines += ["note         this localspec cannot run this way of drafting yet"]
+    if pair.name:
+        lines += [f"{pair.name}  {pair.use}"]
+        depth = f"{pair.starting_depth} tokens at first ({pair.starting_depth_from})"
+        lines += [f"drafting     {pair.kind}, {depth}"]
+        lines += [f"measured     {text}" for text in pair.published]
         lines += [""]
-    sides = [("target", found.target)] + ([("draft", found.draft)] if found.draft else [])
-    for role, side in sides:
-        lines += [f"{role:<12} {side.file.name}", *_side_lines(side), ""]
-    is_alone = known is None and found.draft is None and found.problem is None
-    if is_alone and (suggestion := _suggested(found.target)):
+    for role, file in zip(("target", "draft"), pair.files, strict=False):
+        lines += [f"{role:<12} {file.name}", *_side_lines(file), ""]
+    is_alone = not pair.name and pair.draft is None and found.problem is None
+    if is_alone and (suggestion := _suggested(pair.target)):
         lines += [f"draft        {suggestion}"]
-    if found.plan and found.plan.draft and found.problem is None:
-        lines += [f"fit          {_fit(found)}"]
     if plan := found.plan:
+        if plan.draft:
+            lines += [f"fit          {_fit(pair, plan, found.shared)}"]
         together = f"draft at {plan.draft.length:,}" if plan.draft else "no draft"
         context = f"context {plan.target.length:,} tokens, {together}"
         lines += [f"plan         {context}; memory as llama.cpp plans it:"]
@@ -102,15 +102,15 @@ def _as_text(known: Pair | None, found: inspection.Inspection) -> list[str]:
     return lines
 
 
-def _suggested(target: inspection.InspectedModel) -> str:
+def _suggested(target: ModelFile) -> str:
     """Possible drafts for this target: a known draft, a model here, or its own layers; "" for none."""
     from localspec.cli.commands.fit import TRIMMED
     from localspec.fit.cut import Shape
     from localspec.fit.trim import trimmable
 
-    path, header, ways = target.file.path, target.file.header, list[str]()
+    path, header, ways = target.path, target.header, list[str]()
     fit = f"localspec fit --target {path}"
-    if draft := inspection.suggested_draft(target.file.name, header):
+    if draft := inspection.suggested_draft(target.name, header):
         ways += [f"{draft.repo}:{draft.file} can draft for it, by llama.cpp's rule: add --draft"]
         with suppress(LocalspecError):
             if path and (here := draft.path) and trimmable(here, 4 * TRIMMED):
@@ -123,42 +123,43 @@ def _suggested(target: inspection.InspectedModel) -> str:
     return "; or ".join(ways)
 
 
-def _fit(found: inspection.Inspection) -> str:
-    if found.draft is None:
+def _fit(pair: Pair, plan: Plan, shared: matching.SharedTokens | None) -> str:
+    if pair.draft is None:
         return "the prediction head inside the target drafts for it"
-    if found.plan and found.plan.draft and found.plan.draft.kind.is_head:
+    if plan.draft and plan.draft.kind.is_head:
         return "the head belongs to the target: same width, layers and vocabulary"
-    if found.shared:
-        return f"the draft can draft for the target {matching.in_words(found.shared)}"
+    if shared:
+        return f"the draft can draft for the target {matching.in_words(shared)}"
     return "the draft can draft for the target: same vocabulary, by llama.cpp's rule"
 
 
-def _side_lines(side: inspection.InspectedModel) -> list[str]:
-    facts, size, cache = side.facts, size_text(side.file.header.file_bytes), side.kv_bytes_per_token
-    words, count = facts.vocabulary, facts.parameters
+def _side_lines(file: ModelFile) -> list[str]:
+    header, words, count = file.header, vocabulary_of(file.header), _parameters(file.header)
     parameters = f"{count / 1e9:.2f} billion" if count >= 1e8 else f"{count / 1e6:.1f} million"
+    context, layers = trained_context(header), header.of_model("block_count") or "-"
     rows = [
-        ("size", f"{size}, {parameters} parameters"),
-        ("weights", _weights(side)),
-        ("here", str(side.file.path or "no")),
-        ("model", f"{facts.name or '-'}, {facts.architecture}, {facts.layers} layers"),
-        ("context", f"{facts.context:,} tokens" if facts.context else "not said"),
+        ("size", f"{size_text(header.file_bytes)}, {parameters} parameters"),
+        ("weights", _weights(header)),
+        ("here", str(file.path or "no")),
+        (
+            "model",
+            f"{_named_in(header)['name'] or '-'}, {_named_in(header)['architecture']}, {layers} layers",
+        ),
+        ("context", f"{context:,} tokens" if context else "not said"),
         ("vocabulary", f"{words.kind}, {words.count:,} tokens" if words else "none"),
-        ("KV cache", "unknown" if cache is None else f"{size_text(cache)} per token (F16)"),
-        ("template", "yes" if facts.has_chat_template else "none: no chat with it"),
-        ("license", side.file.license or "not recorded"),
+        ("template", "yes" if header.text("tokenizer.chat_template") else "none: no chat with it"),
+        ("license", file.license or "not recorded"),
     ]
     return [f"  {name:<10} {value}" for name, value in rows]
 
 
-def _as_json(known: Pair | None, found: inspection.Inspection) -> dict[str, object]:
+def _as_json(pair: Pair, found: inspection.Inspection) -> dict[str, object]:
     plan = {k: v for k, v in asdict(found.plan).items() if k != "shared"} if found.plan else None
     return {
-        "pair": known.name if known else None,
-        "kind": known.kind if known else None,
-        "runnable": known.runnable if known else True,
-        "target": _side_json(found.target),
-        "draft": _side_json(found.draft) if found.draft else None,
+        "pair": pair.name or None,
+        "kind": pair.kind if pair.name else None,
+        "target": _side_json(pair.target),
+        "draft": _side_json(pair.draft) if pair.draft else None,
         "shared_tokens": found.shared.count if found.shared else None,
         "coverage": round(found.shared.coverage, 4) if found.shared else None,
         "problem": str(found.problem) if found.problem else None,
@@ -166,23 +167,34 @@ def _as_json(known: Pair | None, found: inspection.Inspection) -> dict[str, obje
     }
 
 
-def _side_json(side: inspection.InspectedModel) -> dict[str, object]:
-    facts, same = side.facts, ("name", "architecture", "layers", "parameters", "context")
+def _side_json(file: ModelFile) -> dict[str, object]:
+    header, words = file.header, vocabulary_of(file.header)
     return {
-        "file": side.file.name,
-        "path": str(side.file.path) if side.file.path else None,
-        "bytes": side.file.header.file_bytes,
-        **{name: getattr(facts, name) for name in same},
-        "vocabulary": facts.vocabulary.count if facts.vocabulary else None,
-        "chat_template": facts.has_chat_template,
-        "kv_bytes_per_token": side.kv_bytes_per_token,
+        "file": file.name,
+        "path": str(file.path) if file.path else None,
+        "bytes": header.file_bytes,
+        **_named_in(header),
+        "layers": header.of_model("block_count") or None,
+        "parameters": _parameters(header),
+        "context": trained_context(header),
+        "vocabulary": words.count if words else None,
+        "chat_template": bool(header.text("tokenizer.chat_template")),
     }
 
 
-def _weights(side: inspection.InspectedModel) -> str:
+def _named_in(header: Header) -> dict[str, str]:
+    """What the file says that it is."""
+    return {"name": printable(header.text("general.name")), "architecture": printable(header.architecture)}
+
+
+def _parameters(header: Header) -> int:
+    return sum(math.prod(tensor.shape) for tensor in header.tensors)
+
+
+def _weights(header: Header) -> str:
     """The tensor types that make up most of the file, by bytes."""
     sizes: Counter[str] = Counter()
-    for tensor in side.file.header.tensors:
+    for tensor in header.tensors:
         sizes[BLOCKS[tensor.type][0]] += tensor.bytes
     total = sizes.total() or 1
     return ", ".join(f"{name} {size / total:.0%}" for name, size in sizes.most_common(3))

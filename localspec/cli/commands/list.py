@@ -7,19 +7,15 @@ from datetime import datetime
 
 from localspec.caches.store import usage
 from localspec.display import say, say_json, size_text
-from localspec.models import inspection, names, places, registry, removal
+from localspec.models import inspection, places, registry, removal
 from localspec.options import configured, texts_dir
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    newer = "list instead the files that the Hub has replaced; those here still work"
-    parser.add_argument("--outdated", action="store_true", help=newer)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    if arguments.outdated:
-        return list_outdated(as_json=arguments.json)
     uses = places.last_uses()
     here = [pair for pair in registry.all_pairs() if pair.on_disk]
     here.sort(key=lambda pair: -uses.get(pair.name, 0.0))
@@ -67,20 +63,6 @@ def last_use(seconds: float | None) -> str:
 
 def why_unused(left: removal.Leftover) -> str:
     return f"`localspec pull {left.pair}` completes it" if left.pair else "no pair names it any more"
-
-
-def list_outdated(*, as_json: bool) -> int:
-    """Ask the Hub about every file of the pairs that are here."""
-    found = names.outdated()
-    if as_json:
-        say_json({"newer": [{"pair": new.pair, "file": new.text, "bytes": new.bytes} for new in found]})
-        return 0
-    for new in found:
-        now = "is gone" if new.bytes is None else f"is another file now, {size_text(new.bytes)}"
-        say(f"{new.pair:<26} {new.text}  {now}")
-    fetches = "`localspec pull FILE` fetches a newer one as a pair of your own"
-    say(fetches if found else "every file is up to date")
-    return 0
 
 
 def as_json(pair: registry.Pair, used: float | None) -> dict[str, object]:

@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     name = max(len(pair.name) for pair in known)
     say(f"{'NAME':<{name}}  {'SIZE':>7}  {'MEMORY':>7}  {'FITS':<7}  USE")
     for pair in known:
-        fits = FITS[inspection.fit(pair, here)] if pair.runnable else "not yet"
+        fits = FITS[inspection.fit(pair, here)]
         size, memory = size_text(inspection.file_bytes(pair)), size_text(inspection.memory_needed(pair))
         where = "here" if pair.on_disk else fits
         say(f"{pair.name:<{name}}  {size:>7}  {memory:>7}  {where:<7}  {pair.use}")
@@ -92,7 +92,7 @@ def run_add(arguments: argparse.Namespace) -> int:
 
 
 def as_json(pair: registry.Pair, fits: inspection.Fit) -> dict[str, object]:
-    same = ("name", "aliases", "kind", "runnable", "use", "context", "starting_depth", "starting_depth_from")
+    same = ("name", "aliases", "kind", "use", "context", "starting_depth", "starting_depth_from")
     return {name: getattr(pair, name) for name in (*same, "published")} | {
         "bytes": inspection.file_bytes(pair),
         "memory_bytes": inspection.memory_needed(pair),

@@ -9,7 +9,6 @@ from localspec.caches.store import empty, usage
 from localspec.cli.commands.completion import complete_with_pairs
 from localspec.display import say, say_json, size_text
 from localspec.errors import BadSetting
-from localspec.files import lies_in
 from localspec.models import registry, removal
 from localspec.options import configured, texts_dir
 
@@ -19,22 +18,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     complete_with_pairs(add("name", nargs="?", metavar="NAME", help="a pair, as `localspec list` names it"))
     what = "remove the files that `localspec list` shows as unused: of interrupted pulls, and of pairs that are gone"
     add("--unused", action="store_true", help=what)
-    what = "delete the replies that earlier versions kept and the log of likely tokens (`remember_logits`)"
-    add("--replies", action="store_true", help=what)
     add("--caches", action="store_true", help="delete the caches of earlier texts")
     add("--json", action="store_true", help="print one JSON object")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    chosen = [arguments.name is not None, arguments.unused, arguments.replies, arguments.caches]
+    chosen = [arguments.name is not None, arguments.unused, arguments.caches]
     if chosen.count(True) != 1:
-        hint = "give a NAME, or --unused, --replies or --caches"
+        hint = "give a NAME, or --unused or --caches"
         raise BadSetting("`localspec rm` removes one thing at a time", hint=hint)
-    written_in: tuple[Path, ...] = ()
+    written_in: Path | None = None
     if arguments.unused:
         done, nothing = removal.prune(), "every file here belongs to a pair"
-    elif arguments.replies:
-        done, nothing = remove_replies(), "no reply is stored"
     elif arguments.caches:
         freed, paths = usage(folder := texts_dir(configured()))[1], empty(folder)
         done, nothing = removal.Removal(tuple(paths), freed, ()), "no cache is stored"
@@ -44,14 +39,14 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         found = {"removed": [str(path) for path in done.removed], "freed_bytes": done.freed}
         kept = [{"file": file, "because": reason} for file, reason in done.kept]
-        say_json({**found, "kept": kept, "taken_out_of": str(written_in[-1]) if written_in else None})
+        say_json({**found, "kept": kept, "taken_out_of": str(written_in) if written_in else None})
         return 0
     for path in done.removed:
         say(f"removed {path}")
     for file, reason in done.kept:
         say(f"kept {file}: {reason}")
-    for path in written_in:
-        say(f"{arguments.name} is no longer in {path}")
+    if written_in:
+        say(f"{arguments.name} is no longer in {written_in.parent}")
     if done.removed:
         say(f"{size_text(done.freed)} freed")
     elif not (done.kept or written_in):
@@ -59,26 +54,13 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def remove_pair(pair: registry.Pair) -> tuple[removal.Removal, tuple[Path, ...]]:
-    """Remove the files of a pair, and the entries of the user's own pair; the entries' files come second."""
+def remove_pair(pair: registry.Pair) -> tuple[removal.Removal, Path | None]:
+    """Remove the files of a pair, and the file that describes a pair of the user's own, which comes second."""
     users = pair.name in {users.name for users in registry.users_pairs()}
     if pair.name == registry.DEMO and not users:
         done = removal.remove_enlarged_demo()
         if not done.removed:
             hint = "`localspec pull NAME` fetches a pair that takes its place"
             raise BadSetting("the demo pair is part of localspec and cannot be removed", hint=hint)
-        return done, ()
-    return removal.remove(pair), registry.take_out(pair.name) if users else ()
-
-
-def remove_replies() -> removal.Removal:
-    """Delete the replies of earlier versions, and the log of likely tokens."""
-    from localspec.models import drafting  # loads llama.cpp
-
-    logs = drafting.logits_dir()
-    paths = [p for p in drafting.replies_dir().glob("*") if p.name != ".lock" and not p.is_dir()]
-    paths += [path for path in logs.glob("*/*.npz*") if lies_in(path, logs)]
-    freed = sum(path.lstat().st_size for path in paths)
-    for path in paths:
-        path.unlink(missing_ok=True)
-    return removal.Removal(tuple(paths), freed, ())
+        return done, None
+    return removal.remove(pair), registry.take_out(pair.name) if users else None

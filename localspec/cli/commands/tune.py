@@ -6,9 +6,8 @@ import argparse
 import sys
 
 from localspec.cli import CANCELLED
-from localspec.cli.commands.bench import write_drawing
 from localspec.cli.loading import names_of, open_session, stop_on_interrupt
-from localspec.cli.options import add_pair_argument, add_report_options, number
+from localspec.cli.options import add_pair_argument, number
 from localspec.display import DrawnLine, columns, say, say_json
 from localspec.errors import BadSetting
 
@@ -17,11 +16,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_pair_argument(parser)
     group, limit = parser.add_argument_group("measurement"), "at most about S seconds (default: 60)"
     group.add_argument("--seconds", type=number(float, 0, above=True), default=60.0, metavar="S", help=limit)
-    add_report_options(parser)
+    group.add_argument("--json", action="store_true", help="print one JSON object instead of the report")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from localspec.measure.tune import as_json, chart, report, tune
+    from localspec.measure.tune import as_json, report, tune
     from localspec.models.drafting import Drafting, ordinary_tokens
 
     with open_session(arguments) as session, stop_on_interrupt(session) as stopped:
@@ -38,7 +37,6 @@ def run(arguments: argparse.Namespace) -> int:
     if curve is None:
         what = f"{arguments.seconds:g} seconds are too few for this pair"
         raise BadSetting(what, hint="give more: --seconds 120")
-    write_drawing(arguments, [chart(curve)])
     if arguments.json:
         say_json({**names, **as_json(curve)})
     else:
