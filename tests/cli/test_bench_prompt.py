@@ -44,7 +44,7 @@ def test_the_race_is_drawn_with_its_models_the_machine_and_the_program(capsys, t
         "Tell me &lt;a&gt; story",
         "plain decoding",
         "with drafting",
-        "16 passes ✓",
+        "✓ · 16 tokens · 16 passes",
         "localspec demo target",
         "llama-cpp-python",
     ):
