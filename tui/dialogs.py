@@ -25,9 +25,9 @@ from localspec.display import for_terminal, line_for_terminal, size_text
 from localspec.errors import BadSetting, LocalspecError
 from localspec.measure.race import Race, clock
 
-from .commands.table import COMMANDS, free_name
+from .commands.table import COMMANDS
 from .state.chat import ChatState
-from .state.conversation import export_markdown
+from .state.conversation import beside, export_markdown, free_name
 from .state.engine import Downloads, EngineState, ReplyState
 from .text.status import pull_status
 from .widgets.lines import Line
@@ -425,7 +425,8 @@ class ConversationsDialog(ListDialog[Conversation]):
         super().__init__()
         self._state = state
         self._texts: list[tuple[Conversation, str]] = []
-        self.table = TextTable(self._columns, "title", "pair", "messages", "age", numbers=("messages", "age"))
+        heads = ("title", "age", "messages", "pair")
+        self.table = TextTable(self._columns, *heads, numbers=heads[1:3], least=24)
 
     async def on_mount(self) -> None:
         await self._fill()
@@ -460,7 +461,7 @@ class ConversationsDialog(ListDialog[Conversation]):
     def _columns(self, conversation: Conversation) -> tuple[str, ...]:
         title = "(open) " * self._is_open(conversation) + conversation.title
         age = describe_age(time.time() - conversation.talked)
-        return title, conversation.pair, str(len(conversation.messages)), age
+        return title, age, str(len(conversation.messages)), conversation.pair
 
     @on(DataTable.RowSelected)
     def _take(self) -> None:
@@ -475,7 +476,7 @@ class ConversationsDialog(ListDialog[Conversation]):
         except BadSetting as error:
             self.notify(f"{error}; {error.hint}.", severity="error")
         else:
-            self.notify(f"Exported to {path}.")
+            self.notify(f"Exported to {beside(path)}.")
 
     @work
     async def action_delete(self) -> None:

@@ -106,14 +106,14 @@ class ChatScreen(Screen[None], Chat):
         await receive_all(self)
         if monotonic() - self._typed_at >= TYPING_SECONDS:
             await self._draw()
-        self._show_lines()
 
     async def _draw(self) -> None:
+        self._drawn_at = monotonic()
         if self.state.engine.reply is not None:
-            self._drawn_at = monotonic()
             await self.draw_reply()
             self.query_one(Inspector).show(self.state.engine.reply)
             self._show_context()
+        self._show_lines()
 
     def _show_lines(self) -> None:
         self.set_class(not self.state.conversation.messages, "-empty")

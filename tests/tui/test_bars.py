@@ -2,18 +2,7 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
-from localspec.tui.text.status import bars, gauge, shares
-
-
-def test_equal_values_look_equal_however_the_others_are():
-    assert bars([0.8] * 4, 4) == "▇▇▇▇"
-    assert bars([0.0, 0.5, 1.0], 3) == "▁▅█"
-    assert bars([0.5], 3) == "  ▅"
-
-
-@given(st.lists(st.floats(0, 1), max_size=50), st.integers(0, 40))
-def test_bars_are_as_wide_as_asked(values, width):
-    assert len(bars(values, width)) == width
+from localspec.tui.text.status import gauge, shares
 
 
 @given(st.floats(-1, 2), st.integers(0, 40))

@@ -154,6 +154,14 @@ def test_an_export_that_is_cut_short_leaves_no_file(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+async def test_a_small_terminal_shows_the_beginning_of_a_title(tmp_path):
+    async with running(tmp_path, size=(40, 12)) as chat:
+        await chat.ask("exact a title of twenty or more")
+        await chat.pilot.press("ctrl+n")
+        await open_conversations(chat, rows=1)
+        assert "exact a title of twenty" in chat.drawn
+
+
 async def test_an_export_that_cannot_be_written_leaves_the_chat_running(tmp_path):
     async with running(tmp_path) as chat:
         await chat.ask("exact hi")

@@ -81,6 +81,18 @@ async def test_slash_completion_offers_fills_in_and_runs(tmp_path):
         await chat.until(lambda: not isinstance(chat.app.screen, ChatScreen))
 
 
+@pytest.mark.parametrize("size", [(40, 12), (80, 24)])
+async def test_what_a_command_does_is_read_whole_beside_its_name(tmp_path, size):
+    async with running(tmp_path, size=size) as chat:
+        await chat.pilot.press("/", *"retr")
+        await chat.until(lambda: "/retry" in chat.drawn)
+        lines = chat.drawn.splitlines()
+        (first,) = (n for n, line in enumerate(lines) if "/retry " in line)
+        at = lines[first].index("Generate")
+        column = "".join(line[at:-5] for line in lines[first : first + 3])
+        assert "Generate another reply; this one is kept  ^r" in " ".join(column.split()).replace(" ^", "  ^")
+
+
 async def test_up_and_down_walk_through_earlier_prompts(tmp_path):
     async with running(tmp_path) as chat:
         await chat.ask("exact one")

@@ -6,14 +6,19 @@ import re
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, count
-from pathlib import Path
 from typing import Any, Final
 
 from localspec.chat import conversations
 from localspec.options import REPLY
 
-from ..state.conversation import OpenConversation, export_markdown, version_before, write_new
+from ..state.conversation import (
+    OpenConversation,
+    beside,
+    export_markdown,
+    free_name,
+    version_before,
+    write_new,
+)
 from ..state.remembered import TokenStyle
 from ..text import status
 from ..text.markdown import code_blocks
@@ -99,7 +104,7 @@ async def share(chat: Chat, argument: str) -> None:
     prompt = conversation.messages[question].content
     drawn = svg(lanes, prompt, about, headline)
     path = write_new(argument or free_name(conversation.saved, ".svg"), drawn)
-    chat.notify(f"Drawn into {path}.")
+    chat.notify(f"Drawn into {beside(path)}.")
 
 
 async def load(chat: Chat, argument: str) -> None:
@@ -119,14 +124,7 @@ async def export(chat: Chat, argument: str) -> None:
     if not conversation.messages:
         raise Refusal("There is nothing to export yet.")
     path = export_markdown(conversation, argument or free_name(conversation, ".md"))
-    chat.notify(f"Exported to {path}.")
-
-
-def free_name(conversation: conversations.Conversation, ending: str) -> str:
-    """A file called like the conversation; with a number where others have the name."""
-    title = re.sub(r"\W+", "-", conversation.title.lower()).strip("-") or conversation.name
-    names = chain([f"{title}{ending}"], (f"{title}-{number}{ending}" for number in count(2)))
-    return next(name for name in names if not Path(name).exists())
+    chat.notify(f"Exported to {beside(path)}.")
 
 
 async def rename(chat: Chat, argument: str) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -149,6 +150,20 @@ def version_before(reply: StoredMessage) -> int:
 def export_markdown(conversation: Conversation, name: str) -> Path:
     """Write a conversation into a file that is not there yet; its whole path. Raises BadSetting."""
     return write_new(name, to_markdown(conversation))
+
+
+def free_name(conversation: Conversation, ending: str) -> str:
+    """A file called like the conversation; with a number where others have the name."""
+    title = re.sub(r"\W+", "-", conversation.title.lower()).strip("-") or conversation.name
+    names = itertools.chain(
+        [f"{title}{ending}"], (f"{title}-{number}{ending}" for number in itertools.count(2))
+    )
+    return next(name for name in names if not Path(name).exists())
+
+
+def beside(path: Path) -> str:
+    """A path as short as it can be told."""
+    return path.name if path.parent == Path.cwd() else str(path)
 
 
 def write_new(name: str, text: str) -> Path:

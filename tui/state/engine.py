@@ -32,7 +32,7 @@ from localspec.measure.race import Lane
 if TYPE_CHECKING:
     from localspec.models.picker import PairRow
 
-BARS: Final = 32  # cycles in the meter
+RECENT: Final = 32  # cycles that the depth is told of
 TIMELINE: Final = 256  # cycles in the inspector
 WINDOW_SECONDS: Final = 1.0  # of engine time: what "now" means
 
@@ -114,15 +114,9 @@ class ReplyState:
         return tokens / seconds if seconds else 0.0
 
     @property
-    def acceptance(self) -> list[float]:
-        """For each of the last cycles that drafted, the share that was kept."""
-        recent = list(self.timeline)[-BARS:]
-        return [cycle.accepted / cycle.drafted for cycle in recent if cycle.drafted]
-
-    @property
     def depth(self) -> int:
         """How many tokens the last cycles that drafted have drafted: the middle one of them."""
-        return median_low([cycle.drafted for cycle in list(self.timeline)[-BARS:] if cycle.drafted] or [0])
+        return median_low([cycle.drafted for cycle in list(self.timeline)[-RECENT:] if cycle.drafted] or [0])
 
     @property
     def rejected(self) -> tuple[str, ...]:

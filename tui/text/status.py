@@ -9,14 +9,7 @@ from localspec.models.registry import DEMO
 
 from ..state.engine import EngineState, PullProgress, ReplyState
 
-_EIGHTHS_UP: Final = "▁▂▃▄▅▆▇█"
 NOTICEABLE: Final = 1.03  # times as fast; less is no difference
-
-
-def bars(values: Sequence[float], width: int) -> str:
-    """The last `width` values, each 0..1, as columns; the newest is on the right."""
-    shown = list(values)[-width:] if width > 0 else []
-    return "".join(_EIGHTHS_UP[min(7, max(0, int(value * 8)))] for value in shown).rjust(width)
 
 
 def gauge(value: float, width: int) -> str:

@@ -13,7 +13,7 @@ from localspec.events import Cycle
 
 from ..commands.table import COMMANDS, Command
 from ..state.engine import EngineState, ReplyState
-from ..text.status import bars, gain, gauge, time_split, title
+from ..text.status import gain, gauge, time_split, title
 from .reply import LEGEND
 
 SUGGESTIONS: Final = (  # the demo pair answers them well, too
@@ -190,7 +190,6 @@ def inspector_lines(reply: ReplyState | None) -> Iterator[Content]:
         yield Content.assemble(f"{length:2} ", bar, f" {reply.lengths[length] / total:4.0%}")
     yield Content(f"mean {stats.mean_accepted_length:.2f} · {stats.cycles:,} passes")
     yield _head("Last passes: draft, verify, other ms")
-    yield Content(bars(reply.acceptance, 32)).stylize("$primary")
     yield from (_cycle(cycle) for cycle in list(reply.timeline)[-TIMELINE_ROWS:])
     yield _head("The last guess, kept or not")
     yield _outcome(reply.timeline[-1], reply.proposal)

@@ -18,7 +18,9 @@ from ..commands.table import matching
 from ..state.mentions import completions, typed_mention
 from ..state.remembered import PromptHistory
 from .lines import SUGGESTIONS
+from .markdown import hanging_lines
 
+BORDER_CELLS: Final = 9  # around the completion list
 _BLANK_LINES: Final = re.compile(r"\A(?:[^\S\n]*\n)+")  # before the text; its indentation is part of it
 
 
@@ -126,17 +128,19 @@ class Completion(OptionList):
     can_focus = False
     _offered_for = ("", "")
 
-    def show_for(self, text: str, before_cursor: str) -> None:
+    def show_for(self, typed: str, before_cursor: str) -> None:
         """Offer the commands that begin like the text, or files where one is mentioned."""
-        if (text, before_cursor) == self._offered_for:
+        if (typed, before_cursor) == self._offered_for:
             return
-        self._offered_for = text, before_cursor
-        typing_a_name = text.startswith("/") and " " not in text and "\n" not in text
+        self._offered_for = typed, before_cursor
+        typing_a_name = typed.startswith("/") and " " not in typed and "\n" not in typed
         options = []
-        for command in matching(text[1:]) if typing_a_name else ():
-            key = (f"  {command.key_label}" if command.key else "", "dim")
-            line = Content.assemble((f"/{command.usage:<27}", "bold"), command.help, key)
-            options.append(Option(line, id=command.name))
+        is_narrow, width = self.screen.has_class("-narrow"), self.app.size.width - BORDER_CELLS
+        for command in matching(typed[1:]) if typing_a_name else ():
+            name = f"/{command.name:<11}" if is_narrow else f"/{command.usage:<27}"
+            text = Content.assemble(command.help, (f"  {command.key_label}" * bool(command.key), "dim"))
+            lines = hanging_lines(Content.styled(name, "bold"), text, width)
+            options.append(Option(Content("\n").join(lines), id=command.name))
         if (start := typed_mention(before_cursor)) is not None:
             options = [Option(Content(for_terminal(path)), id=path) for path in completions(start)]
         self.set_class(bool(options), "-open")

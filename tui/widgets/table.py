@@ -2,14 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from rich.text import Text
 from textual.widgets import DataTable
 
 from localspec.display import for_terminal
 
-NARROWEST: Final = 12  # cells of the column that takes what room is left
 Item = TypeVar("Item")
 
 
@@ -22,12 +21,13 @@ class TextTable(DataTable[Text], Generic[Item]):
         *heads: str,
         numbers: Sequence[str] = (),
         wide: int = 0,
+        least: int = 12,
     ) -> None:
-        """`columns` gives the cells of an item; numbers stand right, the wide column takes what room is left."""
+        """`columns` gives the cells of an item; numbers stand right, the wide column takes the rest, or `least`."""
         super().__init__(cursor_type="row", zebra_stripes=True)
         self._columns_of = columns
         self._heads = [Text(head, justify="right" if head in numbers else "left") for head in heads]
-        self._wide = wide
+        self._wide, self._least = wide, least
         self._items: Sequence[Item] = ()
         self._drawn_width = 0
 
@@ -70,5 +70,5 @@ class TextTable(DataTable[Text], Generic[Item]):
         widths = [max(cell.cell_len for cell in column) for column in columns]
         wide = widths[self._wide]
         taken = sum(widths) - wide + 2 * self.cell_padding * len(widths) + self.styles.scrollbar_size_vertical
-        widths[self._wide] = max(NARROWEST, min(wide, self.size.width - taken))
+        widths[self._wide] = max(self._least, min(wide, self.size.width - taken))
         return widths
