@@ -32,7 +32,7 @@ from localspec.measure.race import Lane
 if TYPE_CHECKING:
     from localspec.models.picker import PairRow
 
-RECENT: Final = 32  # cycles that the depth is told of
+RECENT: Final = 32  # cycles, whose depth the meter shows
 TIMELINE: Final = 256  # cycles in the inspector
 WINDOW_SECONDS: Final = 1.0  # of engine time: what "now" means
 
