@@ -58,6 +58,7 @@ WRONG, FAILED = 2, 1
         ("fit demo --trim 0", WRONG),
         ("doctor --on CPU", WRONG),
         ("doctor --prove --on CUDA7", WRONG),
+        ("doctor --prove zz", WRONG),
         ("demo --svg /no/such/folder/x.svg", WRONG),
         ("completion csh", WRONG),
         # what failed

@@ -11,7 +11,7 @@ from localspec import demo
 from localspec.cli import main
 from localspec.cli.commands import fit
 from localspec.display import DrawnLine
-from localspec.errors import BadSetting
+from localspec.errors import BadSetting, LocalspecError
 from localspec.fit.collect import made_prompts, tokens_of
 from localspec.fit.judging import judge, unseen_prompts
 from localspec.fit.making import alone_in, collect
@@ -73,7 +73,7 @@ def test_one_command_makes_a_draft_at_a_time_and_clears_what_was_left_half_writt
     (folder / ".gitignore").write_text("of the user, who has linked the folder")
     with alone_in(folder):
         assert {path.name for path in folder.iterdir()} == {written.name, "lock", ".gitignore"}
-        with pytest.raises(BadSetting, match="draft is being made by another command"), alone_in(folder):
+        with pytest.raises(LocalspecError, match="draft is being made by another command"), alone_in(folder):
             pass
     with alone_in(folder):
         pass
@@ -151,7 +151,7 @@ def test_a_draft_that_hardly_drafts_is_never_kept_however_the_clock_ran(seed):
 
 def test_a_judgement_that_was_stopped_at_once_keeps_nothing(monkeypatch):
     monkeypatch.setattr("localspec.measure.bench.bench", lambda *_, **__: BenchOutcome((), (), True))
-    with pytest.raises(BadSetting, match="nothing was measured"):
+    with pytest.raises(LocalspecError, match="nothing was measured"):
         fit.judge_it({"target": demo.target_path()}, "lookup", demo.draft_path(), DrawnLine(sys.stderr))
 
 
@@ -166,22 +166,22 @@ def test_without_torch_it_says_what_to_install(monkeypatch, capsys):
     ("arguments", "what"),
     [
         (["--layers", "99"], "a draft of 99 layers cannot be made of the"),
-        (["--layers", "0"], "a draft of 0 layers cannot be made of the"),
+        (["--layers", "0"], "--layers: '0' is not a whole number of at least 1"),
         (["--trim", "9000"], "demo-target.gguf cannot be trimmed to 9,000 of its 2,560 tokens"),
     ],
 )
 def test_what_cannot_be_made_is_refused_in_a_sentence(arguments, what, monkeypatch, capsys):
     monkeypatch.setattr("localspec.fit.making.find_spec", lambda name: True)
-    assert main(["fit", "demo", "--make", "--trim", "1024", *arguments]) == 1
+    assert main(["fit", "demo", "--make", "--trim", "1024", *arguments]) == 2
     assert what in capsys.readouterr().err
 
 
 def test_a_draft_that_cannot_be_taught_is_refused_in_a_sentence(tiny_gguf, capsys):
     target = str(demo.target_path())
-    assert main(["fit", "--target", target, "--teach"]) == 1
+    assert main(["fit", "--target", target, "--teach"]) == 2
     assert "has no draft to teach" in capsys.readouterr().err
     other = str(tiny_gguf(vocab_size=700, vocab="spm"))
-    assert main(["fit", "--target", target, "--draft", other, "--teach"]) == 1
+    assert main(["fit", "--target", target, "--draft", other, "--teach"]) == 2
     assert capsys.readouterr().err
 
 

@@ -18,6 +18,7 @@ from localspec.errors import BackendFailure, BadSetting, LocalspecError
 from localspec.files import program
 from localspec.health.check import check, try_gpu
 from localspec.health.installed import LLAMA_CPP_PYTHON, missing_device, source_command
+from localspec.models.names import find
 from localspec.options import given_settings
 
 if TYPE_CHECKING:
@@ -46,6 +47,8 @@ def run(arguments: argparse.Namespace) -> int:
     settings, mistakes = given_settings()
     if mistakes and arguments.prove is not None:
         raise mistakes[0]
+    if arguments.prove:
+        find(arguments.prove)  # raises
     rpc = arguments.rpc or (settings["rpc"].value if "rpc" in settings else "")
     with DrawnLine(sys.stderr) as stage:
         stage.draw("trying llama.cpp")
@@ -59,6 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
         backend, devices = api.backend(), api.devices()
         remember_devices(memory_of(devices))  # so that `pairs` and `info` know what fits here
         found = [asdict(device) | problems_of(device, stage) for device in devices]
+    features = " ".join(re.findall(r"(\w+) = 1\b", backend.system_info))
     gpu = find_gpu()
     command = install_command(gpu, platform.system()) if gpu and not backend.supports_gpu else None
     if arguments.json:
@@ -68,10 +72,9 @@ def run(arguments: argparse.Namespace) -> int:
         )
         return WRONG_USAGE if mistakes else 0
     if arguments.prove is not None:
-        return prove(arguments, devices, found, rpc, backend.system_info)
+        return prove(arguments, devices, found, rpc, features)
     kind = "GPU" if backend.supports_gpu else "CPU"
     say(f"llama-cpp-python {backend.binding_version}, llama.cpp {backend.llama_version}, {kind} build")
-    features = " ".join(re.findall(r"(\w+) = 1\b", backend.system_info))
     say(f"It can use {features or 'no special instructions'}.")
     for device, described in zip(devices, found, strict=True):
         say(f"{device.kind:<5} {about(device, described)}")
@@ -116,7 +119,7 @@ def prove(
         raise BackendFailure(f"{wanted} does not work: {described['problem']}", hint="try --on CPU")
     machine, flash = this_machine().sentence(), not described["flash_attention_problem"]
     load = f" Load at the beginning: {os.getloadavg()[0]:.1f}." if hasattr(os, "getloadavg") else ""
-    there = f"{about(device, described)}.{load} {features.strip()}"
+    there = f"{about(device, described)}.{load} llama.cpp can use {features}."
     prover = Prover(device, rpc, arguments.prove, arguments.seconds, machine, there, flash=flash)
     stopped = False
     try:

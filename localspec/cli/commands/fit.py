@@ -11,7 +11,7 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from localspec.cli.options import add_pair_argument, load_options
+from localspec.cli.options import add_pair_argument, load_options, number
 from localspec.display import DrawnLine, note, say, size_text
 from localspec.errors import BadSetting, LocalspecError
 
@@ -36,16 +36,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     kept = (
         f"tokens that the draft can still write (default: {TRIMMED:,}, or {MADE:,} with --make and --teach)"
     )
-    add("--trim", type=int, metavar="N", help=kept)
+    add("--trim", type=number(int, 1), metavar="N", help=kept)
     way = group.add_mutually_exclusive_group()
     way.add_argument("--make", action="store_true", help="make a draft of the target's layers, and teach it")
     way.add_argument("--teach", action="store_true", help="teach a copy of the pair's own draft")
     layers = f"layers of the draft (default: {LAYERS}, with --teach all)"
-    add("--layers", type=int, metavar="N", help=layers)
+    add("--layers", type=number(int, 1), metavar="N", help=layers)
     answers = f"tokens of the target's answers (default: {ANSWERS:,})"
-    add("--answers", type=int, default=ANSWERS, metavar="N", help=answers)
+    add("--answers", type=number(int, 1), default=ANSWERS, metavar="N", help=answers)
     visits = f"tokens to learn from, repetitions counted (default: {VISITS:,})"
-    add("--visits", type=int, default=VISITS, metavar="N", help=visits)
+    add("--visits", type=number(int, 1), default=VISITS, metavar="N", help=visits)
     add("--as", dest="new_name", metavar="NAME", help="name of the new pair")
 
 
