@@ -2,8 +2,7 @@
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Protocol
@@ -114,8 +113,6 @@ class Batcher:
         self._found: dict[int, Pass] = {}  # passes that their lanes have not taken yet
         self._reading: set[int] = set()  # lanes that may still read rows of the last pass
         self._led = False  # some thread decodes, or waits for others before it does
-        self._claims = 0  # threads that keep passes away, or wait to do so
-        self._owner: int | None = None  # the thread that keeps them away
         self.prices = Prices()
 
     @property
@@ -151,8 +148,6 @@ class Batcher:
 
     def decode(self, part: Part) -> Pass:
         """Decode a part, with those of other lanes where they are ready. Raises what its pass raises."""
-        if self._owner == threading.get_ident():
-            return self._shared.decode([part])[0]
         with self._changed:
             self._arrive(part)
             try:
@@ -165,26 +160,6 @@ class Batcher:
                 self._withdraw(part.lane)
                 raise
             return self._found.pop(part.lane)
-
-    @contextmanager
-    def alone(self, lane: int | None = None) -> Iterator[None]:
-        """Keep the passes of others away, for work on the cache itself; `lane` gives up its rows."""
-        with self._changed:
-            if lane is not None:
-                self._reading.discard(lane)
-            self._claims += 1
-            try:
-                self._changed.wait_for(lambda: not (self._flying or self._reading) and self._owner is None)
-                self._owner = threading.get_ident()
-            except BaseException:
-                self._claims -= 1
-                raise
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._claims, self._owner = self._claims - 1, None
-                self._changed.notify_all()
 
     def _arrive(self, part: Part) -> None:
         self._reading.discard(part.lane)
@@ -274,10 +249,10 @@ class Batcher:
             self._changed.acquire()
 
     def _wait(self) -> None:
-        """Until all rows are released, nobody claims the cache, and no other reply is worth a wait."""
+        """Until all rows are released, and no other reply is worth a wait."""
         began = self._clock()
         while True:
-            if self._claims or self._reading:
+            if self._reading:
                 self._changed.wait()
             elif (seconds := self._worth_waiting(began)) > 0:
                 self._changed.wait(seconds)

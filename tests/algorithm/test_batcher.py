@@ -222,10 +222,6 @@ def together(seed, *, fails=False):
             batcher.join(lane), draft_batcher.join(lane)
             try:
                 written += texts([job], side, pause=lambda: time.sleep(mine.choice([0] * 9 + [1e-4])))
-                if mine.random() < 0.2:
-                    with batcher.alone(lane):
-                        side.target.decode([1, 2], rows=1)
-                        side.target.rollback(side.target.length - 2)
             finally:
                 batcher.leave(lane), draft_batcher.leave(lane)
         return written
@@ -362,8 +358,6 @@ def test_a_prompt_takes_small_chunks_while_another_reply_writes():
         writer.rollback(writer.length)
     batcher.join(1)
     assert batcher.prompt_chunk(1, 512) == FIRST_CHUNK
-    with batcher.alone(1):
-        pass
     batcher.prices.learn([Part(1, [1] * 16, 0), Part(0, [1], 1)], 17, 1.0 + 1.6)
     assert batcher.prompt_chunk(1, 512) == 25
     batcher.leave(0)
