@@ -38,46 +38,66 @@ class Outcome:
 
 
 def calls(number, chance):
-    """Requests of every kind."""
+    """Requests of every kind; many begin with the same text."""
     for index in range(number):
         word = "".join(chance.choice("bdfgklmnprstvz") + chance.choice("aeiou") for _ in range(4))
         word += "".join("abcdefghij"[int(digit)] for digit in str(index))
+        path, shape = chance.choice(PATHS), chance.choice(("regex", "regex", "schema", "tool"))
         pattern = f"{word} [a-z ]{{{chance.choice((2, 10, 60))},80}}"
-        question = f"Say {word}." + " word" * chance.choice((0, 0, 20, 300))
-        chat = {"messages": [{"role": "user", "content": question}], "regex": pattern, "max_tokens": 120}
-        chat |= {"stream": chance.random() < 0.6}
-        if chance.random() < 0.2:
-            chat["service_tier"] = "flex"
-        if chance.random() < 0.2:
-            chat["seed"] = index
-        path = chance.choice(PATHS)
-        if path == "/v1/completions":
-            chat["prompt"] = chat.pop("messages")[0]["content"]
-        if path == "/api/chat":
-            chat["options"] = {"regex": chat.pop("regex"), "num_predict": chat.pop("max_tokens")}
-            for name in ("service_tier", "seed"):
-                chat.pop(name, None)
-        elif path != "/v1/messages" and chance.random() < 0.1:
-            chat["n"] = 2
-        leaves = chance.random() < 0.2
-        yield Call(path, {"model": "demo"} | chat, word, pattern, chance.uniform(0, 0.6) if leaves else None)
+        beginning = SHARED[: chance.choice((0, 0, 30, 300, chance.randrange(300)))]
+        text = " ".join(beginning) + f" Say {word}." + " word" * chance.choice((0, 0, 20))
+        body = {"model": "demo", "stream": chance.random() < 0.6}
+        if path in PLAIN:
+            body |= {"prompt": text}
+            shape = shape.replace("tool", "schema")
+        else:
+            body |= {"messages": [{"role": "user", "content": text}]}
+        body |= shaped(path, shape, word, pattern)
+        if path in USUAL:
+            more = {"service_tier": "flex"}, {"seed": index}, {"n": 1 + (path != "/completion")}
+            body |= {"max_tokens": 120} | {k: v for one in more for k, v in one.items() if chance.random() < 0.2}
+        if shape != "regex":
+            pattern = rf'\{{\s*"word"\s*:\s*"{word}"\s*\}}'
+            pattern = f"[^{{]*({pattern})+" if shape == "tool" else pattern  # words before, and several calls
+        yield Call(path, body, word, pattern, chance.uniform(0, 0.6) if chance.random() < 0.2 else None)
 
 
-PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/messages", "/api/chat")
+PLAIN = ("/v1/completions", "/completion", "/api/generate")
+USUAL = ("/v1/chat/completions", "/v1/completions", "/completion")
+PATHS = (*USUAL, "/v1/messages", "/api/chat", "/api/generate")
+SHARED = [f"word{number % 7}" for number in range(300)]
+
+
+def shaped(path, shape, word, pattern):
+    """The fields by which an answer can only say the word."""
+    is_ollama, is_anthropic = path.startswith("/api"), path == "/v1/messages"
+    schema = {"type": "object", "properties": {"word": {"const": word}}, "required": ["word"]}
+    schema |= {"additionalProperties": False}
+    if shape == "regex":
+        return {"options": {"regex": pattern}} if is_ollama else {"regex": pattern, "max_tokens": 120}
+    if shape == "schema":
+        if is_anthropic:
+            return {"output_config": {"format": {"type": "json_schema", "schema": schema}}, "max_tokens": 120}
+        return {"format" if is_ollama else "json_schema": schema}
+    if is_anthropic:
+        tool = {"name": "say", "input_schema": schema}
+        return {"tools": [tool], "tool_choice": {"type": "any"}, "max_tokens": 120}
+    tool = {"type": "function", "function": {"name": "say", "parameters": schema}}
+    return {"tools": [tool], "tool_choice": "required"}
 
 
 def said(found):
-    """The texts in an answer or a chunk, by the number of the choice."""
-    if "choices" in found:
-        for choice in found["choices"]:
-            part = choice.get("message") or choice.get("delta") or choice
-            yield choice["index"], part.get("content") or part.get("text") or ""
-    elif isinstance(found.get("content"), list):
-        yield 0, "".join(part.get("text", "") for part in found["content"])
-    elif "delta" in found:
-        yield 0, found["delta"].get("text", "")
-    elif "done" in found:
-        yield 0, found["message"]["content"]
+    """The texts and arguments of calls in an answer or a chunk, by the number of the choice."""
+    for choice in found.get("choices", ()):
+        part = choice.get("message") or choice.get("delta") or choice
+        called = "".join(call["function"]["arguments"] for call in part.get("tool_calls", ()))
+        yield choice["index"], (part.get("content") or part.get("text") or "") + called
+    parts = found.get("content", found.get("response", ""))
+    if isinstance(parts, list):
+        parts = "".join(json.dumps(part["input"]) if "input" in part else part["text"] for part in parts)
+    delta, message = found.get("delta", {}), found["message"] if "done" in found and "message" in found else {}
+    called = "".join(json.dumps(call["function"]["arguments"]) for call in message.get("tool_calls", ()))
+    yield 0, parts + delta.get("text", delta.get("partial_json", "")) + message.get("content", "") + called
 
 
 def judged(call, status, lines):
