@@ -16,6 +16,7 @@ PAUSE = 0.2  # of a pass: how late a reply may come to be waited for
 PROMPT_SHARE = 2.5  # of a plain pass: what the tokens of a prompt may add to the pass of another reply
 FIRST_CHUNK, LEAST_CHUNK = 6, 4  # tokens of prompts beside other replies: before they are timed, and at least
 REMEMBERED = 32  # passes without a prompt: the quickest of them counts as plain
+FORGOTTEN = 256  # such passes, after which a price that none of them told is tried anew
 NEWEST = 0.3  # weight of the newest measurement
 
 
@@ -56,7 +57,9 @@ class Prices:
     """The seconds of passes and of prompt tokens, as measured lately."""
 
     def __init__(self) -> None:
-        self._passes: dict[int, float] = {}  # usual seconds without a prompt, by the tokens of all replies
+        # Usual seconds without a prompt and the number of the newest such pass, by the tokens of all replies.
+        self._passes: dict[int, tuple[float, int]] = {}
+        self._count = 0  # of passes without a prompt
         self._latest: deque[float] = deque(maxlen=REMEMBERED)
         self._token_seconds = 0.0  # that a token of a prompt adds
 
@@ -70,7 +73,11 @@ class Prices:
         prompt = sum(len(part.tokens) for part in parts if not part.rows)
         if not prompt:
             self._latest.append(seconds)
-            self._passes[width] = mixed(self._passes.get(width), seconds)
+            self._count += 1
+            usual, _ = self._passes.get(width, (None, 0))
+            self._passes[width] = mixed(usual, seconds), self._count
+            oldest = self._count - FORGOTTEN
+            self._passes = {each: told for each, told in self._passes.items() if told[1] > oldest}
             return
         own = self.plain_seconds if any(part.rows for part in parts) else 0.0
         self._token_seconds = mixed(self._token_seconds or None, max(seconds - own, 0.0) / prompt)
@@ -89,7 +96,7 @@ class Prices:
     def _of(self, width: int) -> float:
         """The seconds of a pass; as many as of the widest known one if it is wider still, so that it is tried."""
         known = sorted(self._passes)
-        return float(np.interp(width, known, [self._passes[each] for each in known])) if known else 0.0
+        return float(np.interp(width, known, [self._passes[each][0] for each in known])) if known else 0.0
 
 
 def mixed(usual: float | None, newest: float) -> float:

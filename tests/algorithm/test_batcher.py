@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from localspec.algorithm.batcher import FIRST_CHUNK, Batcher, Part, Prices
+from localspec.algorithm.batcher import FIRST_CHUNK, FORGOTTEN, Batcher, Part, Prices
 from localspec.algorithm.loop import speculate
 from localspec.algorithm.verification import make_rule
 from localspec.drafters.arbiter import Fixed, Plain
@@ -421,6 +421,17 @@ def test_a_reply_is_told_how_long_it_waited_for_the_prompts_of_others():
         assert reader.result().waited_seconds == 0.0
         batcher.release(0), batcher.leave(1)
         assert batcher.decode(Part(0, [1], 1)).waited_seconds == 0.0
+
+
+def test_a_shared_pass_that_was_slow_once_is_tried_again():
+    """The first one of a kind may build its kernels; no later one would tell if nobody waited for it."""
+    prices, part = Prices(), Part(0, [1], 1)
+    prices.learn([part], 1, 1.0)
+    prices.learn([part], 2, 10.0)
+    assert prices.saved([1], 1) == 0.0
+    for _ in range(FORGOTTEN):
+        prices.learn([part], 1, 1.0)
+    assert prices.saved([1], 1) == 1.0
 
 
 class Priced:

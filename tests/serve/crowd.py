@@ -55,7 +55,9 @@ def calls(number, chance):
         body |= shaped(path, shape, word, pattern)
         if path in USUAL:
             more = {"service_tier": "flex"}, {"seed": index}, {"n": 1 + (path != "/completion")}
-            body |= {"max_tokens": 120} | {k: v for one in more for k, v in one.items() if chance.random() < 0.2}
+            body |= {"max_tokens": 120} | {
+                k: v for one in more for k, v in one.items() if chance.random() < 0.2
+            }
         if shape != "regex":
             pattern = rf'\{{\s*"word"\s*:\s*"{word}"\s*\}}'
             pattern = f"[^{{]*({pattern})+" if shape == "tool" else pattern  # words before, and several calls
@@ -95,7 +97,10 @@ def said(found):
     parts = found.get("content", found.get("response", ""))
     if isinstance(parts, list):
         parts = "".join(json.dumps(part["input"]) if "input" in part else part["text"] for part in parts)
-    delta, message = found.get("delta", {}), found["message"] if "done" in found and "message" in found else {}
+    delta, message = (
+        found.get("delta", {}),
+        found["message"] if "done" in found and "message" in found else {},
+    )
     called = "".join(json.dumps(call["function"]["arguments"]) for call in message.get("tool_calls", ()))
     yield 0, parts + delta.get("text", delta.get("partial_json", "")) + message.get("content", "") + called
 
