@@ -8,10 +8,13 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, ClassVar, Final
 
+from rich.color import Color as RichColor
+from rich.palette import Palette
 from rich.segment import Segment
+from rich.style import Style
 from textual.app import App
 from textual.color import Color
 from textual.command import DiscoveryHit, Hit, Hits, Provider
@@ -48,7 +51,7 @@ LOCALSPEC: Final = Theme(
 
 # Of words by who wrote them, with room between them also in the 256 colours that many terminals have.
 ORIGINS: Final = {
-    "dark": {"text": "auto 87%", "kept": "#1f4a2c", "corrected": "#554a12", "bonus": "#1f4073"},
+    "dark": {"text": "auto 87%", "kept": "#10561c", "corrected": "#5c4c0c", "bonus": "#12487c"},
     "light": {"text": "auto 87%", "kept": "#b4e0b4", "corrected": "#fada8c", "bonus": "#b4d4fa"},
     "ansi": {
         "text": "ansi_black",
@@ -90,6 +93,26 @@ class NoControls(LineFilter):
         return [segment._replace(text=without_controls(segment.text)) for segment in segments]
 
 
+_XTERM: Final = Palette([RichColor.from_ansi(number).get_truecolor() for number in range(16, 256)])
+
+
+@lru_cache(maxsize=4096)
+def in_256_colours(style: Style) -> Style:
+    """The nearest colours of a terminal that has 256. Rich would round greys to blue, teal or pink."""
+    near = (
+        RichColor.from_ansi(_XTERM.match(color.triplet) + 16) if color and color.triplet else color
+        for color in (style.color, style.bgcolor)
+    )
+    return style + Style.from_color(*near)
+
+
+class NearestColours(LineFilter):
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        return [
+            segment._replace(style=segment.style and in_256_colours(segment.style)) for segment in segments
+        ]
+
+
 class ChatApp(App[None]):
     TITLE = "localspec"
     CSS_PATH: ClassVar[CSSPathType | None] = "app.tcss"
@@ -100,7 +123,7 @@ class ChatApp(App[None]):
     def __init__(self, setup: Setup) -> None:
         super().__init__()
         self.state = ChatState(setup, lambda told: self.notify(told, severity="warning"))
-        self._no_controls = NoControls()
+        self._no_controls, self._nearest = NoControls(), NearestColours()
         self._collected_after: ReplyState | None = None
         self.register_theme(LOCALSPEC)
         wanted = setup.theme or self.state.preferences.theme
@@ -115,7 +138,8 @@ class ChatApp(App[None]):
         return {f"origin-{name}": colour for name, colour in origins.items()}
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        return [*super().get_line_filters(), self._no_controls]
+        nearest = [self._nearest] * (self.console.color_system == "256")
+        return [*super().get_line_filters(), *nearest, self._no_controls]
 
     def panic(self, *_renderables: object) -> None:
         """Leave without Textual's traceback, which would show the conversation; `raise_failure` reports."""

@@ -132,7 +132,7 @@ UNFILTERED = {  # what shows a text without a filter around it, and why it may
     ("tui/dialogs.py", "self.KEYS"): "the program's own words",
     ("tui/dialogs.py", "self.text"): "filtered",
     ("tui/widgets/prompt.py", "Content(for_terminal(path))"): "filtered",
-    ("tui/widgets/prompt.py", "line"): ("the program's own commands"),
+    ("tui/widgets/prompt.py", "Content('\\n').join(lines)"): "the program's own commands",
     ("tui/widgets/reply.py", "status.footer(message)"): "numbers",
     ("tui/widgets/reply.py", "self.source"): "filtered",
     ("tui/widgets/transcript.py", "folded(text)"): "filtered",

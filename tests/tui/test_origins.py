@@ -3,6 +3,7 @@
 from itertools import combinations
 
 from driving import running
+from localspec.tui.app import in_256_colours
 from localspec.tui.widgets.markdown import Code
 from localspec.tui.widgets.reply import STRONG_STYLES
 from rich.color import ColorSystem
@@ -52,6 +53,8 @@ async def test_origins_are_told_apart_and_legible_in_every_theme_also_in_256_col
             await chat.pilot.pause()
             styles = [drawn(chat, text) for text in (*WORDS, "tok/s")]
             for system in (ColorSystem.TRUECOLOR, ColorSystem.EIGHT_BIT):
+                if system is ColorSystem.EIGHT_BIT:
+                    styles = [in_256_colours(style) for style in styles]
                 grounds = [shown(style.bgcolor, system, foreground=False) for style in styles]
                 inks = [shown(style.color, system, foreground=True) for style in styles]
                 apart = min(distance(*pair) for pair in combinations(grounds, 2))
@@ -76,3 +79,12 @@ async def test_only_origins_colour_code_while_they_are_shown_also_in_another_the
 
 def looks_of_code(chat):
     return {str(span.style) for code in chat.replies[0].query(Code) for span in code._content.spans}
+
+
+async def test_a_terminal_of_256_colours_gets_greys_for_the_greys_of_a_theme(tmp_path):
+    async with running(tmp_path, theme="nord") as chat:
+        chat.app.console._color_system = ColorSystem.EIGHT_BIT
+        chat.app.refresh_css()
+        await chat.pilot.pause()
+        ground = shown(drawn(chat, "ready in").bgcolor, ColorSystem.EIGHT_BIT, foreground=False)
+        assert max(ground.rgb) == min(ground.rgb)
