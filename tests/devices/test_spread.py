@@ -64,7 +64,7 @@ def test_experts_on_the_cpu_compute_the_same(tiny_gguf, gpus):
 def test_a_plan_spreads_what_one_device_cannot_hold(tiny_gguf, gpus):
     header = header_at(tiny_gguf(layers=24, embedding=512, heads=8, vocab_size=512, feed_forward=1024))
     listed = [device for device in memory_of(devices()) if device.name in (*gpus, "CPU")]
-    size = header.weight_bytes
+    size = sum(tensor.bytes for tensor in header.tensors)
     with Probe(listed) as probe:
         found = plan(
             probe.sizes(header),

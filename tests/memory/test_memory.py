@@ -147,7 +147,8 @@ def test_an_adapter_takes_room_where_its_matrices_are(tiny_gguf, tiny_adapter):
             probe.sizes(header, adapters).needs(Load(1024, devices=())).weights
             for adapters in ([adapter], [])
         )
-    assert with_it["CPU"] == without["CPU"] + adapter.weight_bytes > without["CPU"]
+    added = sum(tensor.bytes for tensor in adapter.tensors)
+    assert with_it["CPU"] == without["CPU"] + added > without["CPU"]
 
 
 def test_what_rope_scaling_reaches_counts_as_trained(tiny_gguf):
