@@ -4,7 +4,7 @@ import pytest
 
 from localspec import api
 from localspec.cli import main
-from localspec.errors import BadModelFile
+from localspec.errors import BadModelFile, UnknownPair
 from localspec.gguf.header import header_at, parts_of
 from localspec.models.inspection import file_bytes
 from localspec.models.names import find
@@ -80,7 +80,7 @@ def test_a_missing_part_is_named_before_anything_is_loaded(parts):
     ) as caught:
         api.load(target=parts[0])
     assert "one folder" in caught.value.hint
-    with pytest.raises(BadModelFile, match="does not exist"):
+    with pytest.raises(UnknownPair, match="does not exist"):
         find(target=parts[0].with_name("other-00001-of-00002.gguf"))
 
 
