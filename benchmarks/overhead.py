@@ -2,11 +2,12 @@
 
     python -m benchmarks.overhead [CYCLES [VOCABULARY]]
 
-Both models give rows from memory, so the time of a cycle is all that the loop, the rule and the sampler take.
+Both models give rows from memory, so the time of a cycle is all that the loop, the rule and the sampler take. Rows are
+whole, or cut to the largest logits as a GPU chooses them: those of the draft, or of both models where these decide.
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import perf_counter
 
 import numpy as np
@@ -15,7 +16,8 @@ from localspec.algorithm.loop import speculate
 from localspec.algorithm.verification import make_rule
 from localspec.drafters.arbiter import Fixed, Plain
 from localspec.drafters.model import ModelDrafter
-from localspec.sampler.passes import Pass, Row
+from localspec.llama.shared import TOP_K
+from localspec.sampler.passes import Candidates, Pass, Row
 from localspec.sampler.sampling import Sampling
 from localspec.structure.constraint import Mask
 
@@ -56,7 +58,7 @@ class Simulated:
     needs_checkpoints, busy_seconds, capacity = False, 0.0, 1 << 17
     length = property(lambda self: len(self.tokens))
 
-    def __init__(self, rows: Sequence[np.ndarray], tokens: Sequence[int]) -> None:
+    def __init__(self, rows: Sequence[Row], tokens: Sequence[int]) -> None:
         self.rows, self.tokens = rows, list(tokens)
 
     def decode(self, tokens: Sequence[int], rows: int) -> Pass:
@@ -74,7 +76,7 @@ class Simulated:
 
 
 def seconds(
-    models: Sequence[list[np.ndarray]], sampling: Sampling, constrained: bool, length: int, depth: int
+    models: Sequence[Sequence[Row]], sampling: Sampling, constrained: bool, length: int, depth: int
 ) -> np.ndarray:
     """Of each cycle behind a text of so many tokens."""
     text = np.random.default_rng(1).integers(0, VOCABULARY, length).tolist()
@@ -86,20 +88,34 @@ def seconds(
     return np.diff(clock)[5:]
 
 
+def cut(row: np.ndarray, whole: Callable[[], np.ndarray] | None = None) -> Candidates:
+    """The logits that a GPU would choose."""
+    ids = (-row).argsort()[:TOP_K].astype(np.int32)
+    return Candidates(ids, row[ids], whole)
+
+
 def main() -> None:
     chance = np.random.default_rng(0)
     target = [chance.normal(0.0, 3.0, VOCABULARY).astype(np.float32) for _ in range(ROWS)]
     for row in target:  # a few tokens are likely, as in a language
         row[chance.integers(0, VOCABULARY, 12)] += np.linspace(20, 8, 12, dtype=np.float32)
     draft = [row + chance.normal(0.0, 0.3, VOCABULARY).astype(np.float32) for row in target]
-    print("| median ms: text of | " + " | ".join(f"{n:,}: cycle | plain" for n in LENGTHS) + " |")
+    print("| median ms: text of | rows | " + " | ".join(f"{n:,}: cycle | plain" for n in LENGTHS) + " |")
+    cut_draft = [cut(row) for row in draft]
+    ways: dict[str, Sequence[Sequence[Row]]] = {
+        "whole rows": (target, draft),
+        "cut rows of the draft": (target, cut_draft),
+        "cut rows": ([cut(row, lambda row=row: row) for row in target], cut_draft),
+    }
     for name, sampling in SETTINGS.items():
-        found = (
-            seconds((target, draft), sampling, name.endswith(GRAMMAR), n, depth)
-            for n in LENGTHS
-            for depth in (DEPTH, 0)
-        )
-        print(f"| {name} | " + " | ".join(f"{np.median(of) * 1000:.3f}" for of in found) + " |", flush=True)
+        constrained = name.endswith(GRAMMAR)
+        decide = not constrained and sampling.logits_needed is not None
+        for way, models in list(ways.items())[: 3 if decide else 2]:
+            found = (
+                seconds(models, sampling, constrained, n, depth) for n in LENGTHS for depth in (DEPTH, 0)
+            )
+            medians = " | ".join(f"{np.median(of) * 1000:.3f}" for of in found)
+            print(f"| {name} | {way} | {medians} |", flush=True)
 
 
 if __name__ == "__main__":

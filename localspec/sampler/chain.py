@@ -14,7 +14,8 @@ from typing import Protocol
 import numpy as np
 
 from localspec.errors import BackendFailure
-from localspec.sampler.passes import Candidates, Continued, Row
+from localspec.sampler.passes import Candidates, Row
+from localspec.sampler.penalties import Written, biased
 from localspec.sampler.sampling import Sampling
 
 _ALL = slice(None)
@@ -125,66 +126,6 @@ def excess(p: Distribution, q: Distribution | None, drafted: int, share: float =
     return Distribution(p.ids, weights, total) if total > 0.0 else p
 
 
-class Written:
-    """Counts of tokens in the penalties' window: a text is counted once and followed as it grows."""
-
-    def __init__(self, looks_back: int) -> None:
-        """`looks_back`: tokens; -1 is the whole text."""
-        self._looks_back = looks_back
-        self._times = np.zeros(0)  # by token
-        self._text: Sequence[int] = ()  # this object is counted up to `_end`, and only grows
-        self._end = 0
-        self._more: Sequence[int] = ()  # the tokens behind it that are counted as well
-
-    def times(self, text: Sequence[int], size: int) -> np.ndarray:
-        """The count of each of at least `size` tokens, float64; valid until the next call."""
-        text, more = (text.text, tuple(text.more)) if isinstance(text, Continued) else (text, ())
-        self._move(self._more, -1.0)
-        if text is not self._text or len(text) < self._end:
-            self._text, self._end = text, len(text)
-            recent = text if self._looks_back < 0 else text[-self._looks_back :]
-            self._times = np.bincount(np.fromiter(recent, np.int64, len(recent))).astype(np.float64)
-        self._move(text[self._end :], 1.0)
-        self._end = len(text)
-        self._move(more, 1.0)
-        self._more = more
-        self._reach(size)
-        return self._times
-
-    def _move(self, tokens: Sequence[int], times: float) -> None:
-        """Count these tokens behind the text, and no longer those that they move out of sight; -1 takes it back."""
-        for position, token in enumerate(tokens, start=self._end):
-            self._reach(token + 1)
-            self._times[token] += times
-            if 0 <= self._looks_back <= position:
-                gone = position - self._looks_back
-                self._times[self._text[gone] if gone < self._end else tokens[gone - self._end]] -= times
-
-    def _reach(self, size: int) -> None:
-        if len(self._times) < size:
-            self._times = np.append(self._times, np.zeros(size))
-
-
-def adjust(ids: np.ndarray | None, logits: np.ndarray, sampling: Sampling, times: np.ndarray | None) -> None:
-    """Apply bias and penalties in place to logits [n] of tokens `ids` [n] ascending (None: a whole row).
-
-    `times`: how often each token was written; None without penalties.
-    """
-    if sampling.logit_bias:
-        tokens, biases = (np.array(part) for part in zip(*sampling.logit_bias, strict=True))
-        at = tokens if ids is None else np.minimum(ids.searchsorted(tokens), len(ids) - 1)
-        known = tokens < len(logits) if ids is None else ids[at] == tokens
-        np.add.at(logits, at[known], biases[known])
-    if times is None:
-        return
-    times = times[: len(logits)] if ids is None else times[ids]
-    at = (times != 0.0).nonzero()[0]  # a tenth of the time of float64's own `nonzero`
-    was = logits[at]
-    # Dividing would make a negative logit likelier.
-    scaled = np.where(was <= 0.0, was * sampling.repeat_penalty, was / sampling.repeat_penalty)
-    logits[at] = scaled - (times[at] * sampling.frequency_penalty + sampling.presence_penalty)
-
-
 _STRIPES = 64  # at most
 _SPARE = 4  # columns for each logit wanted, so that few of them are looked at more closely
 
@@ -266,24 +207,17 @@ class Constraint(Protocol):
 class Chain:
     """The sampler chain of one request; every method is a pure function of a row and the text before it.
 
-    A row of candidates counts as a whole one. A draft's may lack tokens, because any q is lossless; a target's must
-    hold `candidates_needed`.
+    A row of candidates counts as a whole one. A draft's may lack tokens, because any q is lossless; where a target's
+    lacks some that may count, it gives the whole row.
     """
 
     def __init__(self, sampling: Sampling, constraint: Constraint | None = None) -> None:
         self.sampling = sampling
         self._drafting = _of_drafts(sampling)
         self._constraint = constraint
-        self._written = Written(sampling.repeat_last_n) if sampling.penalises else None
+        self._needs_all = bool(constraint) or sampling.logits_needed is None
+        self._written = Written(sampling) if sampling.penalises else None
         self._scratch = np.zeros(0, np.float32)  # as long as a row
-
-    def candidates_needed(self) -> int | None:
-        """How many of the largest logits suffice; None when a whole row is needed."""
-        s = self.sampling
-        head = GREEDY_HEAD if s.greedy else s.top_k
-        if self._constraint or head == 0 or not s.only_lowers or (self._written and s.repeat_last_n < 0):
-            return None
-        return head + self._lowered
 
     @property
     def _lowered(self) -> int:
@@ -369,38 +303,44 @@ class Chain:
         """Whether bias or penalties change a row."""
         return bool(self.sampling.logit_bias or self._written)
 
-    def _times(self, history: Sequence[int], size: int) -> np.ndarray | None:
-        return self._written.times(history, size) if self._written else None
-
     def _permitted(self, row: Row, history: Sequence[int]) -> Row:
-        """The row without forbidden tokens."""
+        """The row without forbidden tokens, and whole where all of it counts."""
+        if self._needs_all and isinstance(row, Candidates) and row.whole:
+            row = row.whole()
         return self._constraint.permitted(row, history) if self._constraint else row
 
-    def _adjusted(self, row: np.ndarray, history: Sequence[int]) -> np.ndarray:
-        """A whole row after bias and penalties; the row itself where there are none."""
-        if not self._adjusts:
-            return row
-        logits = row.copy()
-        adjust(None, logits, self.sampling, self._times(history, len(row)))
-        return logits
+    def _adjusted(
+        self, logits: np.ndarray, history: Sequence[int], ids: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Logits of these tokens after bias and penalties, or a whole row; itself where there are none."""
+        logits = biased(logits, ids, self.sampling.logit_bias)
+        return self._written.penalised(logits, ids, history) if self._written else logits
 
     def _head(self, row: Row, history: Sequence[int], count: int) -> tuple[np.ndarray, np.ndarray]:
         """The `count` largest logits after bias and penalties, ids ascending."""
+        if isinstance(row, Candidates):
+            found = self._among(row, history, count)
+            # Left-out logits are no larger than the least of these, and have not grown.
+            if row.whole is None or found[1].min() > row.logits.min():
+                return found
+            row = row.whole()
         if not self._adjusts:
             return largest(row, count)
-        if not isinstance(row, Candidates):
-            if self.sampling.only_lowers:
-                ids, logits = largest(row, count + self._lowered)
-                found = self._head(Candidates(ids, row[ids]), history, count)
-                # Left-out logits are no larger than the least of these, and have not grown.
-                if self.sampling.repeat_last_n >= 0 or found[1].min() > logits.min():
-                    return found
-            return largest(self._adjusted(row, history), count)
+        if self.sampling.only_lowers:
+            ids, logits = largest(row, count + self._lowered)
+            found = self._among(Candidates(ids, row[ids]), history, count)
+            if self.sampling.repeat_last_n >= 0 or found[1].min() > logits.min():
+                return found
+        return largest(self._adjusted(row, history), count)
+
+    def _among(self, row: Candidates, history: Sequence[int], count: int) -> tuple[np.ndarray, np.ndarray]:
+        """The same of these tokens alone."""
+        if not self._adjusts:
+            return largest(row, count)
         order = row.ids.argsort()
         ids, logits = row.ids[order], row.logits[order]
         _checked(logits.max())
-        adjust(ids, logits, self.sampling, self._times(history, int(ids[-1]) + 1))
-        return largest(Candidates(ids, logits), count)
+        return largest(Candidates(ids, self._adjusted(logits, history, ids)), count)
 
 
 _EDGES = tuple(math.exp(-nats) for nats in (4.0, 8.0, 12.0, 16.0))  # of heights: so that few are sorted
@@ -448,7 +388,7 @@ def _heights(logits: np.ndarray, top: float, temperature: float, out: np.ndarray
     """exp of (logit - top) / temperature; `out` takes them."""
     heights: np.ndarray = np.subtract(logits, top, out=out)
     if temperature != 1.0:
-        heights /= temperature
+        heights *= 1.0 / temperature  # half of the time of a division
     np.exp(heights, out=heights)
     return heights
 

@@ -1,6 +1,6 @@
 """The result of one decode: rows of logits, and hidden rows."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,6 +13,9 @@ class Candidates:
 
     ids: np.ndarray  # int32 [k]
     logits: np.ndarray  # float32 [k]
+    whole: Callable[[], np.ndarray] | None = (
+        None  # gives the row; the target's may need it, a draft's does not
+    )
 
 
 Row = np.ndarray | Candidates  # float32 [vocab] logits, or only the largest of them

@@ -51,6 +51,14 @@ class Sampling:
         )
         return (penalties or not self.penalises) and all(bias <= 0.0 for _, bias in self.logit_bias)
 
+    @property
+    def logits_needed(self) -> int | None:
+        """How many of a row's largest logits decide; None: all of them may."""
+        head, looks_back = 1 if self.greedy else self.top_k, self.repeat_last_n if self.penalises else 0
+        if not head or looks_back < 0 or not self.only_lowers:
+            return None
+        return head + looks_back + len(self.logit_bias)
+
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, str]) -> tuple["Sampling", tuple[str, ...]]:
         """The defaults in a GGUF's `general.sampling.*`, and a sentence for each unusable one."""

@@ -4,7 +4,7 @@ The rules under test are the production classes, driven through `draw` and `veri
 The traps are the same code with one line changed, and each must be caught by the same comparison.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -12,6 +12,7 @@ from localspec.algorithm import judgement, sharpness, verification
 from localspec.algorithm.protocols import Draw
 from localspec.algorithm.verification import Block
 from localspec.sampler.chain import Chain
+from localspec.sampler.passes import Candidates
 from localspec.sampler.sampling import Sampling
 from tests.algorithm.enumeration import Forks, OneStream, PositionOnly, distance, law
 from tests.algorithm.mutants import mutant
@@ -70,6 +71,15 @@ CHAINS = {
         OPEN, repeat_penalty=1.6, presence_penalty=0.4, frequency_penalty=0.3, repeat_last_n=2
     ),
     "whole text": replace(OPEN, frequency_penalty=0.5, repeat_last_n=-1),
+    "penalised top-k": Sampling(
+        temperature=0.8,
+        top_k=2,
+        top_p=0.9,
+        min_p=0.1,
+        repeat_penalty=1.6,
+        frequency_penalty=0.3,
+        repeat_last_n=2,
+    ),
     "boost and bias": replace(OPEN, top_k=2, presence_penalty=-0.8, logit_bias=((1, 1.5), (2, -0.7))),
 }
 
@@ -79,6 +89,36 @@ CHAINS = {
 def test_every_part_of_the_chain(rule, chain):
     world = World(4)
     assert error(world, RULES[rule], model_drafter(world, always(2)), 3, sampling=CHAINS[chain]) < EXACT
+
+
+@dataclass
+class Cut:
+    """A world whose target gives the largest logits of its rows; `short` of them had to be whole."""
+
+    world: World
+    most: int
+    short: int = 0
+
+    def target(self, text):
+        row = self.world.target(text)
+        ids = (-row).argsort()[: self.most][::-1]
+        return Candidates(ids, row[ids], lambda: self._whole(row))
+
+    def _whole(self, row):
+        self.short += 1
+        return row
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("chain", CHAINS)
+@pytest.mark.parametrize("most", [2, 3])
+def test_every_part_of_the_chain_where_rows_are_cut(rule, chain, most):
+    cut, sampling = Cut(World(4, symbols=4), most), CHAINS[chain]
+    propose = model_drafter(cut.world, always(2))
+    emitted = law(lambda noise: text_of(cut, RULES[rule](Chain(sampling), noise), propose, 3))
+    assert distance(emitted, plain_law(cut.world, sampling, 3)) < EXACT
+    always_whole = sampling.logits_needed is None or sampling.logits_needed >= most
+    assert cut.short or not always_whole
 
 
 STOPS = {

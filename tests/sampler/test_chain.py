@@ -12,6 +12,7 @@ from localspec.errors import BackendFailure
 from localspec.sampler import chain as chain_module
 from localspec.sampler.chain import SPARE, Chain, largest
 from localspec.sampler.passes import Candidates, Continued
+from localspec.sampler.penalties import Written
 from localspec.sampler.sampling import Sampling
 
 VOCABULARY = 3000
@@ -109,30 +110,38 @@ def test_the_same_greedy_token_as_llama_cpp(chain, seed):
 
 @pytest.mark.parametrize("chain", CHAINS)
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("most", [None, 2, 30])
 @pytest.mark.parametrize("seed", range(4))
-def test_as_many_candidates_as_needed_give_what_the_whole_row_gives(chain, temperature, seed):
+def test_a_cut_row_gives_what_the_whole_row_gives(chain, temperature, most, seed):
     sampling = replace(CHAINS[chain], temperature=temperature)
-    needed = Chain(sampling).candidates_needed()
-    if needed is None:
-        return
-    row, history = row_of(seed), history_of(seed)
-    ids = np.random.default_rng(seed).permutation(largest(row, needed)[0]).astype(np.int32)
-    few = Candidates(ids, row[ids])
+    row, history, asked = row_of(seed), history_of(seed), []
+    enough = most is None and (sampling.logits_needed or VOCABULARY) < VOCABULARY
+    ids = largest(row, sampling.logits_needed + 1 if enough else most or 50)[0]
+    ids = np.random.default_rng(seed).permutation(ids).astype(np.int32)
+    few = Candidates(ids, row[ids], lambda: asked.append(True) or row)
     if temperature == 0.0:
         assert Chain(sampling).best(few, history) == Chain(sampling).best(row, history)
-        assert Chain(sampling).likeliest(few, history) == Chain(sampling).likeliest(row, history)
-        return
-    one, other = Chain(sampling).distribution(few, history), Chain(sampling).distribution(row, history)
-    assert one.ids.tolist() == other.ids.tolist()
-    assert one.probabilities.tolist() == other.probabilities.tolist()
+    else:
+        one, other = Chain(sampling).distribution(few, history), Chain(sampling).distribution(row, history)
+        assert one.ids.tolist() == other.ids.tolist()
+        assert one.probabilities.tolist() == other.probabilities.tolist()
+    assert not (enough and asked)
+    assert asked or enough or sampling.logits_needed is not None
+
+
+def test_a_cut_row_whose_least_logit_others_may_equal_is_too_short():
+    row = np.repeat(np.array([3.0, 2.0, 1.0], np.float32), 40)
+    few = Candidates(np.arange(60, 20, -1), row[60:20:-1], lambda: row)
+    chain = Chain(replace(DEFAULT, temperature=1.0, top_k=30, top_p=1.0, min_p=0.0))
+    assert chain.distribution(few, ()).ids.tolist() == list(range(30))
 
 
 @pytest.mark.parametrize(
     ("sampling", "needed"),
     [
         (DEFAULT, 40),
-        (replace(DEFAULT, temperature=0.0), 10),
-        (replace(DEFAULT, temperature=0.0, top_k=0), 10),
+        (replace(DEFAULT, temperature=0.0), 1),
+        (replace(DEFAULT, temperature=0.0, top_k=0), 1),
         (replace(DEFAULT, top_k=0), None),
         (replace(DEFAULT, **PENALTIES), 60),
         (replace(DEFAULT, **BOOSTS), None),
@@ -141,8 +150,8 @@ def test_as_many_candidates_as_needed_give_what_the_whole_row_gives(chain, tempe
         (replace(DEFAULT, logit_bias=((1, 1.0),)), None),
     ],
 )
-def test_how_many_candidates_are_needed(sampling, needed):
-    assert Chain(sampling).candidates_needed() == needed
+def test_how_many_logits_are_needed(sampling, needed):
+    assert sampling.logits_needed == needed
 
 
 @given(
@@ -257,3 +266,19 @@ def test_a_long_text_is_counted_once_and_no_row_is_sorted_for_it(monkeypatch):
         text += [5, 6, 7]
     assert counted == [6000]
     assert max(wanted) == WHOLE_TEXT.top_k + SPARE
+
+
+def test_behind_a_long_text_only_new_tokens_are_reckoned_again(monkeypatch):
+    reckoned, real = [], Written._penalties
+    monkeypatch.setattr(Written, "_penalties", lambda w, times: reckoned.append((w, len(times))) or real(w, times))
+    sampling = replace(WHOLE_TEXT, top_k=0, top_p=1.0, min_p=0.0)
+    chain, text = Chain(sampling), list(range(3000)) * 2
+    row = np.random.default_rng(1).normal(size=20_000).astype(np.float32)
+    for step in range(5):
+        for drafted in range(4):
+            history = Continued(text, range(drafted))
+            found, wanted = (each.distribution(row, history) for each in (chain, Chain(sampling)))
+            assert found.probabilities.tolist() == wanted.probabilities.tolist()
+        text += [7000 + step, 7]
+    sizes = [size for written, size in reckoned if written is chain._written]
+    assert [size for size in sizes if size > 10] == [len(chain._written._times)]
