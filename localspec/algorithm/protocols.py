@@ -84,6 +84,9 @@ class Decoder(Protocol):
     def decode(self, tokens: Sequence[int], rows: int) -> Pass:
         """Append tokens to the cache; rows for the last `rows` of them."""
 
+    def cut_rows(self, logits: int | None) -> None:
+        """Rows from here on need hold only this many of their largest logits; None: all of them."""
+
     def prefill(self, tokens: Sequence[int], cancelled: Callable[[], bool] = ...) -> Iterator[Pass]:
         """Append tokens chunk by chunk, without logits; stop iterating to cancel, `cancelled` ends a chunk early."""
 

@@ -371,7 +371,11 @@ class ReplyWriter:
             if job.cancelled():
                 break
         reply = ReplyBuilder(job, tally, pair.vocabulary)
-        yield from self._generate(lane, job, rule, strategy, reply, scoring)
+        try:
+            lane.target.cut_rows(None if scoring or job.constraint else request.sampling.logits_needed)
+            yield from self._generate(lane, job, rule, strategy, reply, scoring)
+        finally:
+            lane.target.cut_rows(None)
         lane.drafting.store()
         result = reply.result(seed, cancelled=job.cancelled())
         yield from unmatched_calls(job.request, result)

@@ -3,10 +3,13 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
+from math import inf
 from threading import RLock
 from time import perf_counter
 from typing import Any
+
+import numpy as np
 
 from localspec.algorithm.batcher import Part
 from localspec.errors import ContextFull, RollbackUnsupported
@@ -14,11 +17,13 @@ from localspec.gguf.trimmed import TokenTable
 from localspec.health.stopping import Closing, Stop, Stopped, heeded, interruptible
 from localspec.llama.library import lib
 from localspec.llama.model import Model
-from localspec.llama.shared import SharedContext, joined
+from localspec.llama.shared import CUT, SharedContext, joined
 from localspec.llama.states import LEAST, Checkpoints, Companion, Disk, SavedText, SavedTexts, restore_state
 from localspec.llama.threads import NARROW, Threads
+from localspec.sampler.chain import largest
 from localspec.sampler.passes import HiddenRows, Pass, standing
 
+_USUAL = 40  # largest logits that a sampler chain keeps by default
 _SHORT = 4 * NARROW  # tokens: a prompt that takes no long pass
 # Bytes of weights times tokens: about a tenth of a second on two cores. Beside it the thread costs nothing.
 _LONG_PASS = 1e10
@@ -45,6 +50,7 @@ class Lane(Closing):
         self._last_width = 0  # tokens in the last batch, the only ones a recurrent state has snapshots of
         self._padding = 0  # tokens behind the text, in the cache only
         self._kept = 0  # tokens in the spare sequence
+        self._cuts = False  # whether rows may be cut
 
     @property
     def handle(self) -> Any:  # noqa: ANN401  a C pointer, for this package only
@@ -97,6 +103,23 @@ class Lane(Closing):
                 self.recover(before)
             raise
 
+    def cut_rows(self, logits: int | None) -> None:
+        """As `Decoder.cut_rows`; where the context has several lanes, rows stay whole."""
+        self._cuts = logits is not None and logits <= self.shared.cut_to
+
+    def prefer_rows(self, tokens: Sequence[int]) -> None:
+        """Cut rows only where they come sooner, by passes over these tokens and the search for the largest logits."""
+        seconds = {1: inf, None: inf}
+        for logits in [*seconds] * 3 if self.shared.cut_to else []:
+            self.cut_rows(logits)
+            began = perf_counter()
+            for row in self.decode(tokens, len(tokens)).rows:
+                largest(row, _USUAL)
+            seconds[logits] = min(seconds[logits], perf_counter() - began)
+            self.rollback(0)
+        if seconds[None] < seconds[1]:
+            self.shared.cut_to = 0
+
     def _most_tokens(self) -> int:
         """How many tokens of a prompt the next pass may have; those of a reply that a seed repeats are the same."""
         return self.shared.most_tokens(None if self.threads.fixed else self.sequence)
@@ -104,9 +127,32 @@ class Lane(Closing):
     def _pass(self, tokens: Sequence[int], rows: int) -> Pass:
         batcher = self.shared.batcher
         if batcher is None:
-            return self.shared.read_one(self, tokens, rows)
+            if rows and self.shared.cut_to:
+                self._become(CUT if self._cuts else 0)
+            whole = self._again(tokens, rows) if rows and self._cuts else None
+            return self.shared.read_one(self, tokens, rows, whole)
         self.stop = heeded()
         return batcher.decode(Part(self.sequence, tokens, rows, self.threads.fixed))
+
+    def _become(self, sequence: int) -> None:
+        """The text goes over to this sequence, without a copy: the cells are the same."""
+        if sequence != (former := self.sequence):
+            with self.calling:
+                lib.llama_memory_seq_rm(self._memory, sequence, -1, -1)
+                lib.llama_memory_seq_cp(self._memory, former, sequence, -1, -1)
+                self.sequence = sequence
+                lib.llama_memory_seq_rm(self._memory, former, -1, -1)
+
+    def _again(self, tokens: Sequence[int], rows: int) -> Callable[[int], np.ndarray]:
+        """Gives whole rows of the pass over these tokens: it is taken back and read once more."""
+
+        @cache
+        def read() -> Sequence[Any]:
+            self.rollback(self.length - len(tokens))
+            self._cuts = False  # more rows of this reply would be too short
+            return self.decode(tokens, rows).rows
+
+        return lambda row: read()[row]
 
     def took(self, tokens: Sequence[int], padding: int, seconds: float, threads: int) -> None:
         """A pass has read these tokens, and padding behind them."""
@@ -367,6 +413,7 @@ class Context(Lane):
         saved_bytes: int = 0,
         vocabulary: int | None = None,
         top_k: bool = False,
+        cuts: bool = False,
         table: TokenTable | None = None,
         lanes: int = 1,
     ) -> None:
@@ -382,6 +429,7 @@ class Context(Lane):
         vocabulary: for a draft, the target's tokens, some more or fewer than its own: rows have those of both, and
             a token that it lacks is read as its last one.
         top_k: rows hold their `TOP_K` largest logits alone where a GPU can choose them: for drafts, any will do.
+        cuts: rows may do so where `cut_rows` says that they suffice: for targets, whose rows can still be whole.
         table: of a trimmed model, which reads and speaks in the tokens of the whole vocabulary by it.
         lanes: texts at once.
         """
@@ -399,6 +447,7 @@ class Context(Lane):
             steps_back=steps_back,
             vocabulary=vocabulary,
             top_k=top_k,
+            cuts=cuts,
             table=table,
         )
         saved = SavedTexts(0 if model.remote else saved_bytes)  # too far away to copy states

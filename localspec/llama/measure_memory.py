@@ -92,6 +92,7 @@ class Measurer(Closing):
                 log.forget()
                 with Context(self._model, **context) as opened:
                     checkpoints = opened.needs_checkpoints
+                    log.compute["CPU"] = log.compute.get("CPU", 0) + opened.shared.cut_bytes
             else:
                 of_head, checkpoints = dict(log.layers), False
                 self._open_head(kind, target, place, context)

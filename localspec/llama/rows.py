@@ -4,7 +4,7 @@ import ctypes
 import functools
 import math
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -47,22 +47,33 @@ class TopRows:
         """`shared`: tokens that a row may hold, counted from the first."""
         self._vocab_size = vocab_size
         self._shared = shared
+        self._view = functools.lru_cache(64)(_array)
 
-    def read(self, context: Any, count: int) -> Sequence[Candidates]:  # noqa: ANN401  a C pointer
-        """Wait for the computation and view its rows; llama_get_logits would now return something else."""
+    def read(
+        self,
+        context: Any,  # noqa: ANN401  a C pointer
+        count: int,
+        whole: Callable[[int], np.ndarray] | None = None,
+    ) -> Sequence[Candidates]:
+        """Wait for the computation and view its rows; llama_get_logits would now return something else.
+
+        `whole`: gives a row of these as a whole, by its number.
+        """
         k = _get_top_ids_count(context, -count)
         if not k:
             raise BackendFailure("llama.cpp returned no candidates", hint="run it on the CPU: --gpu-layers 0")
-        ids = _array(_get_top_ids(context, -count), ctypes.c_int32, (count, k), self._vocab_size)
-        logits = _array(_get_top_logits(context, -count), ctypes.c_float, (count, k), self._vocab_size)
+        shape, stride = (count, k), self._vocab_size
+        ids = self._view(_get_top_ids(context, -count), ctypes.c_int32, shape, stride)
+        logits = self._view(_get_top_logits(context, -count), ctypes.c_float, shape, stride)
         check_finite(logits[-1])
-        return [self._row(ids[i], logits[i]) for i in range(count)]
-
-    def _row(self, ids: np.ndarray, logits: np.ndarray) -> Candidates:
         if self._shared < self._vocab_size:
-            known = ids < self._shared
-            ids, logits = ids[known], logits[known]
-        return Candidates(ids, logits)
+            return [self._known(*row) for row in zip(ids, logits, strict=True)]
+        wholes = [whole and functools.partial(whole, i) for i in range(count)]
+        return list(map(Candidates, ids, logits, wholes))
+
+    def _known(self, ids: np.ndarray, logits: np.ndarray) -> Candidates:
+        known = ids < self._shared
+        return Candidates(ids[known], logits[known])
 
 
 def _array(address: int, kind: Any, shape: tuple[int, int], stride: int) -> np.ndarray:  # noqa: ANN401  ctypes types
@@ -88,38 +99,41 @@ def check_finite(row: np.ndarray) -> None:
 
 
 class TopK:
-    """One chain with one k for each sequence and the life of a context.
+    """One chain with one k for each of some sequences, for the life of a context.
 
     A change makes llama.cpp plan its memory again, and taking the chain out corrupts the heap on Vulkan devices.
     """
 
-    def __init__(self, k: int, params: Any, sequences: int = 1) -> None:  # noqa: ANN401  a C struct
-        """The context that is made with `params` begins with a chain for each of its sequences.
+    def __init__(self, k: int, params: Any, sequences: Sequence[int]) -> None:  # noqa: ANN401  a C struct
+        """The context that is made with `params` begins with a chain for each of these sequences.
 
         So its memory is planned with them.
         """
-        self._chains: list[Any] = []
+        self._chains: dict[int, Any] = {}
         # If the context cannot be made, nobody else frees the chains.
         self._finalizer = weakref.finalize(self, _free_samplers, self._chains)
-        for _ in range(sequences):
-            chain = lib.llama_sampler_chain_init(lib.llama_sampler_chain_default_params())
+        for number in sequences:
+            self._chains[number] = chain = lib.llama_sampler_chain_init(
+                lib.llama_sampler_chain_default_params()
+            )
             lib.llama_sampler_chain_add(chain, lib.llama_sampler_init_top_k(k))
-            self._chains.append(chain)
-        self._configs = (lib.llama_sampler_seq_config * sequences)(
+        self._configs = (lib.llama_sampler_seq_config * len(sequences))(
             *(
                 lib.llama_sampler_seq_config(seq_id=number, sampler=ctypes.cast(chain, ctypes.c_void_p))
-                for number, chain in enumerate(self._chains)
+                for number, chain in self._chains.items()
             )
         )
-        params.samplers, params.n_samplers = self._configs, sequences
+        params.samplers, params.n_samplers = self._configs, len(sequences)
 
     def installed_on(self, context: Any) -> bool:  # noqa: ANN401  a C pointer
         """Whether it runs on the device of the context; if not, it is removed."""
         # Only the sampler's name tells.
-        names = [lib.llama_sampler_name(lib.llama_sampler_chain_get(chain, 0)) for chain in self._chains]
+        names = [
+            lib.llama_sampler_name(lib.llama_sampler_chain_get(chain, 0)) for chain in self._chains.values()
+        ]
         if all(name.startswith(b"+") for name in names):
             return True
-        for number in range(len(self._chains)):
+        for number in self._chains:
             lib.llama_set_sampler(context, number, None)
         self.free()
         return False
@@ -129,8 +143,8 @@ class TopK:
         self._finalizer()
 
 
-def _free_samplers(chains: Sequence[Any]) -> None:
-    for chain in chains:
+def _free_samplers(chains: Mapping[int, Any]) -> None:
+    for chain in chains.values():
         lib.llama_sampler_free(chain)
 
 

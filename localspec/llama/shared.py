@@ -5,7 +5,7 @@ in one pass only where they bring equally many tokens: shorter ones are padded, 
 decode again. Prompts have passes of their own.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from threading import RLock
 from time import perf_counter
@@ -24,8 +24,9 @@ from localspec.llama.model import Model
 from localspec.llama.rows import FullRows, HiddenReader, TopK, TopRows, check_finite
 from localspec.llama.states import SavedText
 from localspec.llama.threads import Threads
-from localspec.sampler.passes import Candidates, HiddenRows, Pass
+from localspec.sampler.passes import Candidates, HiddenRows, Pass, Row
 
+CUT = 1  # the sequence whose rows hold no more than these
 TOP_K = 128  # logits of a row: top-k 40 with penalties over 64 tokens needs 104
 # Tokens. On a CPU a chunk can take seconds and cannot be cancelled; smaller ones are 3 to 5 % slower.
 _GPU_CHUNK, _CPU_CHUNK = 512, 128
@@ -71,6 +72,7 @@ class SharedContext(Cache):
         steps_back: bool,
         vocabulary: int | None,
         top_k: bool,
+        cuts: bool,
         table: TokenTable | None,
     ) -> None:
         """As Context has it."""
@@ -81,18 +83,20 @@ class SharedContext(Cache):
         make_room(params, batch_size or usual, rows_max, _IN_PIPELINE if pipelines(model) else 1, lanes=lanes)
         params.n_rs_seq = snapshots  # llama.cpp makes it 0 for architectures that cannot
         self.spare = 1 if steps_back and lanes == 1 and not model.can_roll_back else 0
-        if self.spare:  # unified, so that both sequences share what they have in common
+        window: int = 0 if params.swa_full else lib.llama_model_n_swa(model.pointer)
+        cuts = cuts and lanes == 1 and not window and can_cut(model)
+        if self.spare or cuts:  # unified, so that both sequences share what they have in common
             params.n_seq_max, params.kv_unified = 2, True
             params.n_outputs_max = max(rows_max, 2)  # llama.cpp plans a row for each sequence
         known = table.count if table else model.vocab.size
         self._vocabulary, self._shared = vocabulary or known, min(vocabulary or known, known)
         output_tokens = table.output_tokens(self._shared) if table else self._shared
-        sampler = None
+        sampler, size = None, model.vocab.size
         # On the CPU llama.cpp takes 1.5 ms for a row of 128,256 logits and numpy 0.3.
-        if top_k and model.output_on_gpu:
+        if (top_k and model.output_on_gpu) or cuts:
             # As many more as may belong to tokens that no row holds.
-            size = model.vocab.size
-            sampler = TopK(min(TOP_K + size - output_tokens, size), params, lanes)
+            most = min(TOP_K + size - output_tokens, size)
+            sampler = TopK(most, params, [CUT] if cuts else range(lanes))
         super().__init__(model, params, sampler)
         self.calling = RLock()  # held around calls into llama.cpp
         self.batcher = Batcher(self) if lanes > 1 else None
@@ -100,11 +104,15 @@ class SharedContext(Cache):
         self.capacity //= lanes
         self.rows_max = rows_max
         self.snapshots: int = 0 if model.can_roll_back else lib.llama_n_rs_seq(self.handle)
-        self.window: int = 0 if params.swa_full else lib.llama_model_n_swa(model.pointer)
-        size = self.chunk
-        self._batch = EmbeddingBatch(size, table, lanes) if table else Batch(size, sequences=lanes)
-        rows = TopRows if sampler and sampler.installed_on(self.handle) else FullRows
-        read = rows(model.vocab.size, output_tokens)  # the first elements of a row are tokens
+        self.window, size = window, self.chunk
+        self._batch = EmbeddingBatch(size, table, lanes) if table else Batch(size, sequences=2 * lanes)
+        chooses = sampler is not None and sampler.installed_on(self.handle)
+        self.cut_to = TOP_K if cuts and chooses else 0  # logits of a row on the sequence CUT; 0: it has none
+        # llama.cpp keeps room for tokens, logits and probabilities of each row beside the row.
+        self.cut_bytes = 12 * model.vocab.size * rows_max if self.cut_to else 0
+        shape = model.vocab.size, output_tokens  # the first elements of a row are tokens
+        self._cut_rows = TopRows(*shape)
+        read = self._cut_rows if chooses and not cuts else FullRows(*shape)
         self._rows = TrimmedRows(read, table.token_ids, TOP_K) if table else read
         self._hidden: HiddenReader | None = None  # until somebody wants hidden rows
         model.use_adapters(self.handle)
@@ -202,10 +210,16 @@ class SharedContext(Cache):
             lane.took(tokens, padding, seconds, wanted[0][0].threads.now)
         return list(self._shares(wanted, starts, paddings))
 
-    def read_one(self, lane: Reader, tokens: Sequence[int], rows: int) -> Pass:
-        """The same for one lane."""
+    def read_one(
+        self,
+        lane: Reader,
+        tokens: Sequence[int],
+        rows: int,
+        whole: Callable[[int], np.ndarray] | None = None,
+    ) -> Pass:
+        """The same for one lane. `whole`: rows are cut, and this gives one of them as a whole."""
         start, readable = lane.length, self._readable(tokens)
-        if self.batcher is None:
+        if self.batcher is None and not self.cut_bytes:
             batch = self._batch.fill(readable, start, rows)
         else:
             lane.forget_padding()
@@ -213,7 +227,11 @@ class SharedContext(Cache):
             batch = self._batch.fill_all([Stretch(lane.sequence, start, readable, outputs)])
         lane.took(tokens, 0, self._timed(batch, lane.threads), lane.threads.now)
         hidden = self._hidden.read(len(tokens)) if self._hidden else None
-        return Pass(start, tokens, self._rows.read(self.handle, rows) if rows else (), hidden)
+        found: Sequence[Row] = ()
+        if rows:
+            read = self._rows.read
+            found = self._cut_rows.read(self.handle, rows, whole) if whole else read(self.handle, rows)
+        return Pass(start, tokens, found, hidden)
 
     def _timed(self, batch: Any, threads: Threads) -> float:  # noqa: ANN401  a C struct
         """Decode it; returns the seconds inside llama.cpp."""
@@ -240,6 +258,16 @@ class SharedContext(Cache):
         if self._vocabulary == self._shared:
             return tokens
         return [min(token, self._shared - 1) for token in tokens]
+
+
+def can_cut(model: Model) -> bool:
+    """Whether a text may change over to a sequence whose rows the device cuts.
+
+    Not on Vulkan: Mesa's driver in software damaged the heap in 2 of 5 runs, which they never did with whole rows.
+    Models on several GPUs were never tried.
+    """
+    vulkan = any(gpu.backend == "Vulkan" for gpu in model.gpus)
+    return model.output_on_gpu and model.can_roll_back and len(model.gpus) < 2 and not vulkan
 
 
 def joined(passes: Sequence[Pass]) -> Pass:

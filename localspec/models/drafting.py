@@ -30,6 +30,7 @@ from localspec.models.plan import Plan
 from localspec.models.registry import Pair
 
 WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8, 16, 32)  # that verify batches mostly have
+USUAL_WIDTH = 5
 DRAFT_WIDTHS = (1, 2)
 SHARED = (9, 10, 12)  # widths that passes of several replies have as well: kernels have limits there
 CPU_SECONDS = 0.1  # nothing is compiled there: a first pass takes 1.0 to 1.4 times as long as a later one
@@ -305,6 +306,7 @@ def warm_up(target: Context, drafters: Sequence[Drafter], drafting: Drafting) ->
     """
     text = ordinary_tokens(target.model.vocab)
     warm(target, WIDTHS, text)
+    target.prefer_rows(text[:USUAL_WIDTH])
     for drafter in drafters:
         try:
             drafter.warm_up([text[:width] for width in DRAFT_WIDTHS])

@@ -90,6 +90,7 @@ class Load:
     prediction: bool = False  # with its prediction layers
     kind: DraftKind = DraftKind.MODEL
     lanes: int = 1  # replies at once, each with a cache of this length
+    cuts: bool = False  # whether a GPU may choose the largest logits
 
     @property
     def place(self) -> dict[str, Any]:
@@ -106,6 +107,7 @@ class Load:
             "snapshots": self.snapshots,
             "steps_back": self.steps_back,
             "lanes": self.lanes,
+            "cuts": self.cuts,
         }
 
     @property
@@ -421,6 +423,7 @@ class Ways:
             rows=wishes.target_rows,
             snapshots=wishes.snapshots,
             lanes=wishes.parallel,
+            cuts=True,
         )
 
     def _draft_load(self, draft: Sizes | None, window: int, device: str) -> Load | None:
@@ -442,7 +445,7 @@ class Ways:
     def _way(self, target: Load, draft: Load | None) -> Way:
         if draft is None or self._draft is None:
             return Way(target, None, (self._target.needs(target),))
-        target = replace(target, prediction=self._draft.inside)
+        target = replace(target, prediction=self._draft.inside, cuts=not draft.kind.is_head)
         return Way(target, draft, (self._target.needs(target), self._draft.needs(draft)))
 
 

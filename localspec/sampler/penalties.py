@@ -35,7 +35,7 @@ class Written:
         return scaled
 
     def _penalties(self, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """What divides and what lowers the logits of tokens that were written so many times."""
+        """What divides and what lowers the logits of tokens that were written this often."""
         s, seen = self._sampling, times != 0.0
         scale = np.where(seen, np.float32(s.repeat_penalty), np.float32(1.0))
         return scale, times * s.frequency_penalty + seen * s.presence_penalty

@@ -73,6 +73,9 @@ class Toy:
         for start in range(0, len(tokens), self.chunk):
             yield self.decode(tokens[start : start + self.chunk], rows=0)
 
+    def cut_rows(self, logits: int | None) -> None:
+        pass
+
     def rollback(self, keep: int) -> None:
         assert keep <= self.length, "rolled back to tokens that were never decoded"
         del self.cache[keep:]

@@ -270,7 +270,9 @@ def test_a_long_text_is_counted_once_and_no_row_is_sorted_for_it(monkeypatch):
 
 def test_behind_a_long_text_only_new_tokens_are_reckoned_again(monkeypatch):
     reckoned, real = [], Written._penalties
-    monkeypatch.setattr(Written, "_penalties", lambda w, times: reckoned.append((w, len(times))) or real(w, times))
+    monkeypatch.setattr(
+        Written, "_penalties", lambda w, times: reckoned.append((w, len(times))) or real(w, times)
+    )
     sampling = replace(WHOLE_TEXT, top_k=0, top_p=1.0, min_p=0.0)
     chain, text = Chain(sampling), list(range(3000)) * 2
     row = np.random.default_rng(1).normal(size=20_000).astype(np.float32)
