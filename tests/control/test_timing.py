@@ -74,7 +74,6 @@ def test_waits_for_the_prompts_of_other_replies_are_no_part_of_the_claim():
     alone, waited = tally_of(*cycles), tally_of(*(replace(each, waited_seconds=4.0) for each in cycles))
     assert waited.speedup == alone.speedup
     assert (alone.waited_seconds, waited.waited_seconds) == (0.0, 12.0)
-    assert waited.token_gap_seconds.p95 > 4.0, "a reader waits as well"
 
 
 def test_the_interval_holds_the_truth_and_narrows():

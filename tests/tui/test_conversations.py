@@ -20,6 +20,7 @@ from localspec.chat.conversations import (
     Numbers,
     StoredMessage,
 )
+from localspec.errors import BadSetting
 
 QUESTION = StoredMessage("user", "why is\nthe sky blue?")
 ANSWER = StoredMessage("assistant", "scattering", "hm", 3, "stop", Numbers(9, 0.5, 0.7, 2.4, 12, 1.8))
@@ -151,7 +152,7 @@ def test_find_takes_the_beginning_of_a_name_and_without_one_what_was_last_talked
         "20250101-a",
         "20250102-b",
     ]
-    with pytest.raises(BrokenConversation, match="1999"):
+    with pytest.raises(BadSetting, match="1999"):
         conversations.find(folder, "1999")
 
 
