@@ -34,6 +34,8 @@ WRONG, FAILED = 2, 1
         ("run -c Hi", WRONG),
         ("run", WRONG),
         ("chat", WRONG),
+        ("chat --plain -m zz", WRONG),
+        ("chat --plain --target missing.gguf", WRONG),
         ("serve --port 99999", WRONG),
         ("serve --keep-alive -1", WRONG),
         ("pull", WRONG),
@@ -175,7 +177,7 @@ def test_pairs_lists_those_like_a_word_and_explains_its_columns(capsys):
     assert names
     assert all("qwen3" in name for name in names)
     assert "FITS" in rows[0]
-    assert any(row.startswith("FITS is ") for row in rows)
+    assert any(row.startswith("FITS: ") for row in rows)
     assert main(["pairs", "QWEN3", "--json"]) == 0
     assert [pair["name"] for pair in json.loads(capsys.readouterr().out)["pairs"]] == names
 

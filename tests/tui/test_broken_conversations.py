@@ -9,6 +9,7 @@ from localspec.tui.state.conversation import to_markdown
 
 from localspec.chat import conversations
 from localspec.chat.conversations import Journal, Numbers, StoredMessage
+from localspec.errors import BadSetting
 
 QUESTION = StoredMessage("user", "why?")
 ANSWER = StoredMessage("assistant", "so", outcome="stop")
@@ -54,7 +55,7 @@ def test_a_file_that_a_full_disk_left_empty_is_no_broken_conversation(tmp_path):
     found = conversations.listing(log.path.parent)
     assert ([one.path for one in found.conversations], found.broken) == ([log.path], ())
     log.path.unlink()
-    with pytest.raises(conversations.BrokenConversation, match="no conversation to resume"):
+    with pytest.raises(BadSetting, match="no conversation to resume"):
         conversations.find(log.path.parent, "")
 
 

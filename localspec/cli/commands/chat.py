@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from localspec.cli.options import (
     reply_options,
 )
 from localspec.display import note, obeys_sequences, on_terminal
-from localspec.errors import BadSetting
+from localspec.errors import BadSetting, NotOnDisk
 
 if TYPE_CHECKING:
     from localspec.chat.conversations import Conversation, Journal
@@ -71,9 +71,12 @@ def run_with(pair: str) -> int:
 
 def _chat(arguments: argparse.Namespace, folder: Path, resumed: "tuple[Journal, Conversation] | None") -> int:
     from localspec.engine.client import EngineProcess
+    from localspec.models.names import find
     from localspec.options import configured
 
     load = load_request(arguments, resumed[1].pair if resumed else "")
+    with suppress(NotOnDisk):  # the chat offers to fetch it
+        find(load.pair, load.target, load.draft if load.speculate else "lookup")
     if resumed and arguments.system is not None:
         resumed[0].system = arguments.system
     settings = reply_settings(arguments)

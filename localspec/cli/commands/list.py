@@ -24,9 +24,8 @@ def run(arguments: argparse.Namespace) -> int:
     paths = {path for file in files if (path := file.path)}
     texts, text_bytes = usage(texts_dir(configured()))
     demo = sum(path.stat().st_size for path in removal.enlarged_demo())
-    total = (
-        sum(path.stat().st_size for path in paths) + sum(left.bytes for left in unused) + text_bytes + demo
-    )
+    total = text_bytes + demo + sum(left.bytes for left in unused)
+    total += sum(path.stat().st_size for path in paths)
     if arguments.json:
         pairs = [as_json(pair, uses.get(pair.name)) for pair in here]
         left_over = [{"path": str(left.path), "bytes": left.bytes, "pair": left.pair} for left in unused]

@@ -17,7 +17,7 @@ from localspec.options import MOST_DEPTH
 DEFAULT_DEPTH = 4  # draft tokens: what most public sources begin with
 FITS = {"gpu": "GPU", "part": "GPU+CPU", "cpu": "CPU", "no": "nowhere"}
 LEGEND = (
-    "FITS is what has the memory for a pair on this machine. `here`: its files are on your disk.\n"
+    "FITS: the part of this machine with enough memory. `here`: the files are on your disk.\n"
     "MEMORY is an estimate; `localspec info NAME` asks llama.cpp. `localspec pull NAME` fetches a pair."
 )
 
@@ -33,24 +33,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("name", metavar="NAME", help="name of the pair: lower-case letters, digits and . _ + -")
     add("--target", required=True, metavar="FILE", help="org/repo:file.gguf, or a path")
     add("--draft", required=True, metavar="FILE", help="org/repo:file.gguf, or a path")
-    add(
-        "--depth",
-        type=number(int, 1, MOST_DEPTH),
-        default=DEFAULT_DEPTH,
-        metavar="N",
-        help="the starting depth",
-    )
+    depth = number(int, 1, MOST_DEPTH)
+    add("--depth", type=depth, default=DEFAULT_DEPTH, metavar="N", help="the starting depth")
     add("--use", default="", metavar="TEXT", help="the purpose of the pair, for the list")
     action.set_defaults(run=run_add)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    here, text = devices.last_devices(), arguments.like.lower()
-    known = [
-        pair
-        for pair in registry.all_pairs()
-        if text in " ".join((pair.name, *pair.aliases, pair.use)).lower()
-    ]
+    here, like = devices.last_devices(), arguments.like.lower()
+    texts = {pair: " ".join((pair.name, *pair.aliases, pair.use)) for pair in registry.all_pairs()}
+    known = [pair for pair, text in texts.items() if like in text.lower()]
     if not known:
         raise UnknownPair(f"no pair is like {arguments.like}", hint="`localspec pairs` lists all of them")
     if arguments.json:
