@@ -84,7 +84,7 @@ class SharedContext(Cache):
         params.n_rs_seq = snapshots  # llama.cpp makes it 0 for architectures that cannot
         self.spare = 1 if steps_back and lanes == 1 and not model.can_roll_back else 0
         window: int = 0 if params.swa_full else lib.llama_model_n_swa(model.pointer)
-        cuts = cuts and lanes == 1 and not window and can_cut(model)
+        cuts = cuts and not window and lanes == 1 and can_cut(model)
         if self.spare or cuts:  # unified, so that both sequences share what they have in common
             params.n_seq_max, params.kv_unified = 2, True
             params.n_outputs_max = max(rows_max, 2)  # llama.cpp plans a row for each sequence
@@ -261,13 +261,8 @@ class SharedContext(Cache):
 
 
 def can_cut(model: Model) -> bool:
-    """Whether a text may change over to a sequence whose rows the device cuts.
-
-    Not on Vulkan: Mesa's driver in software damaged the heap in 2 of 5 runs, which they never did with whole rows.
-    Models on several GPUs were never tried.
-    """
-    vulkan = any(gpu.backend == "Vulkan" for gpu in model.gpus)
-    return model.output_on_gpu and model.can_roll_back and len(model.gpus) < 2 and not vulkan
+    """Whether a device can choose logits for one of two sequences; models on several GPUs were never tried."""
+    return model.output_on_gpu and model.can_roll_back and len(model.gpus) < 2
 
 
 def joined(passes: Sequence[Pass]) -> Pass:

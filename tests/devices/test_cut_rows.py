@@ -5,17 +5,17 @@ Without `--device` the CPU chooses them, as if it were a GPU.
 
 import random
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from localspec import api
+from localspec.gguf.header import header_at
 from localspec.llama import shared
 from localspec.llama.context import Context, Lane
-from localspec.llama.devices import Device
 from localspec.llama.model import Model
-from localspec.llama.shared import can_cut
+from localspec.models.placement import Load
+from localspec.models.plan import Probe
 from localspec.sampler.passes import Candidates
 from localspec.sampler.sampling import Sampling
 
@@ -25,8 +25,6 @@ SHAPE = {"layers": 2, "vocab_size": 2048}
 @pytest.fixture(autouse=True)
 def chosen(device, monkeypatch, tmp_path_factory):
     monkeypatch.setenv("LOCALSPEC_HOME", str(tmp_path_factory.getbasetemp() / "cut-home"))
-    if (device or "").startswith("Vulkan"):
-        pytest.skip("rows of targets stay whole on Vulkan, see docs/developers/rows.md")
     if device in (None, "CPU"):
         on_gpu = property(lambda model: True, lambda model, value: None)
         monkeypatch.setattr(Model, "output_on_gpu", on_gpu, raising=False)
@@ -157,12 +155,16 @@ def test_rows_stay_whole_where_they_have_to(tiny_gguf, monkeypatch, always):
     with Model(tiny_gguf(**SHAPE)) as model, Context(model, length=256, cuts=True, lanes=2) as context:
         context.cut_rows(1)
         assert isinstance(context.decode([5], 1).rows[0], np.ndarray)
-    with Model(tiny_gguf(**SHAPE)) as model:
-        gpu = Device("faked", "", "gpu", 10**9, 10**9, "Vulkan")
-        monkeypatch.setattr(model, "gpus", (gpu,))
-        assert not can_cut(model)
-        monkeypatch.setattr(model, "gpus", (replace(gpu, backend="CUDA"),))
-        assert can_cut(model)
     for shape in ({"architecture": "gemma2"}, {"architecture": "qwen35", "layers": 4}):
         with Model(tiny_gguf(**shape)) as model, Context(model, length=1024, cuts=True) as context:
             assert context.shared.cut_to == 0
+
+
+def test_the_plan_counts_the_memory_of_cut_rows(tiny_gguf, device):
+    path, places = tiny_gguf(**SHAPE), (device,) if device else None
+    with Probe() as probe:
+        whole, cut = (
+            probe.needs(header_at(path), Load(256, devices=places, rows=9, cuts=cuts)).compute
+            for cuts in (False, True)
+        )
+    assert cut["CPU"] - whole["CPU"] >= 12 * SHAPE["vocab_size"] * 9
