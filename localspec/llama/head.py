@@ -12,7 +12,7 @@ import numpy as np
 
 from localspec.llama.batch import Batch
 from localspec.llama.cache import Cache, make_room, params_of
-from localspec.llama.context import Lane
+from localspec.llama.lane import Lane
 from localspec.llama.library import lib
 from localspec.llama.model import Model
 from localspec.llama.rows import FullRows, choose_prediction_layer, get_output, rows_at, set_output

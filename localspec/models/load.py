@@ -28,9 +28,9 @@ from localspec.gguf.trimmed import token_table
 from localspec.health.check import ensure_gpu, untold_gpu_note, untold_note
 from localspec.health.servers import use_servers, used_servers
 from localspec.llama.context import Context
-from localspec.llama.context import Lane as Decoding
 from localspec.llama.devices import Device, add_servers, default_gpu, devices
 from localspec.llama.head import BlockContext, HeadContext
+from localspec.llama.lane import Lane as Decoding
 from localspec.llama.model import Model
 from localspec.llama.threads import MOST_THREADS, default_threads, give_way
 from localspec.models.devices import available_bytes, memory_of

@@ -12,7 +12,6 @@ from localspec.errors import BadSetting
 from localspec.events import FinishReason, Kind, Reply, Started, Stats, ToolCall
 from localspec.serve.bodies import Fields, Problem, cut
 from localspec.serve.http import (
-    Done,
     Interface,
     Writer,
     answer,
@@ -23,6 +22,7 @@ from localspec.serve.http import (
 )
 from localspec.serve.openai import prompt_of
 from localspec.serve.options import checked, effort_options, own, tool_options
+from localspec.serve.replies import Done
 
 # Claude Code writes a number of each request into the first line of the system text: no prefix would be reused.
 _BILLING: Final = "x-anthropic-billing-header"

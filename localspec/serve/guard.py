@@ -2,6 +2,7 @@
 
 import hmac
 import ipaddress
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -10,7 +11,7 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from localspec.serve.bodies import Problem
+from localspec.serve.bodies import GONE, Problem
 from localspec.serve.http import answer
 
 PUBLIC: Final = ("/health", "/v1/health")
@@ -44,8 +45,10 @@ class Access:
 class Guard:
     """Checks Host, Origin and key before anything else looks at a request."""
 
-    def __init__(self, app: ASGIApp, access: Access, on_answer: Callable[[str, str, int], object]) -> None:
-        """`on_answer` gets method, path and status."""
+    def __init__(
+        self, app: ASGIApp, access: Access, on_answer: Callable[[Scope, int, float], object]
+    ) -> None:
+        """`on_answer` gets the request, the status and the seconds, at the answer's end or when the client leaves."""
         self._app = app
         self._access = access
         self._api_key = access.api_key.encode()
@@ -57,10 +60,12 @@ class Guard:
             return
         headers = Headers(scope=scope)
         origin = headers.get("origin")
+        status, began = GONE, time.monotonic()
 
         async def sending(message: Message) -> None:
+            nonlocal status
             if message["type"] == "http.response.start":
-                self._on_answer(scope["method"], scope["path"], message["status"])
+                status = message["status"]
                 if origin is not None and self._access.has_origin(origin):
                     allowed = {**_ALLOWED, "access-control-allow-origin": origin}
                     if wanted := headers.get("access-control-request-headers"):
@@ -69,12 +74,16 @@ class Guard:
                     message["headers"] = [*message["headers"], *added]
             await send(message)
 
-        if problem := self._problem(scope, headers):
-            await answer(problem.body(), status=problem.status)(scope, receive, sending)
-        elif scope["method"] == "OPTIONS":
-            await Response(status_code=204)(scope, receive, sending)
-        else:
-            await self._app(scope, receive, sending)
+        try:
+            if problem := self._problem(scope, headers):
+                scope["reason"] = problem.message
+                await answer(problem.body(), status=problem.status)(scope, receive, sending)
+            elif scope["method"] == "OPTIONS":
+                await Response(status_code=204)(scope, receive, sending)
+            else:
+                await self._app(scope, receive, sending)
+        finally:
+            self._on_answer(scope, status, time.monotonic() - began)
 
     def _problem(self, scope: Scope, headers: Headers) -> Problem | None:
         """Why a request is refused."""

@@ -16,7 +16,7 @@ from localspec.engine import messages
 from localspec.engine.client import EngineProcess
 from localspec.engine.messages import Failure, LoadPair, Report
 from localspec.errors import EngineDied
-from localspec.events import Finished, Piece, Reply
+from localspec.events import Finished, Piece
 from localspec.serve.bodies import Problem
 from localspec.serve.numbers import Totals
 
@@ -132,7 +132,7 @@ class Jobs:
         self.restarts = 0
         self.totals = Totals()
         self.on_change: Callable[[], object] = lambda: None
-        self.on_reply: Callable[[Reply], object] = lambda reply: None
+        self.on_event: Callable[[str], object] = lambda text: None  # a sentence about the pair
         self._loop = asyncio.get_running_loop()
 
         def wake() -> None:
@@ -263,7 +263,12 @@ class Jobs:
     def _unload(self) -> None:
         self.keep_alive_seconds, self._load = self._keep_alive, None
         self.process.unload()
+        self._note("the idle pair was unloaded")
         self._changed()
+
+    def _note(self, event: str) -> None:
+        """As `_changed`, later and apart."""
+        self._loop.call_soon(lambda: self.on_event(event))
 
     def _begin(self, job: Job) -> None:
         if job.make is None or not job.wanted:
@@ -301,6 +306,7 @@ class Jobs:
             case messages.Ready():
                 assert self._load is not None
                 self.loaded = Loaded(self._load, report)
+                self._note(f"{report.pair} is ready")
                 job, self._head = self._head, None
                 if job is not None:
                     self._begin(job)
@@ -327,7 +333,6 @@ class Jobs:
             self._advance()
         if isinstance(report, Finished):
             self.totals.add(report.reply.stats)
-            self._loop.call_soon(lambda: self.on_reply(report.reply))
 
     def _died(self, why: Failure) -> None:
         """Fail the current requests and load the same pair again, unless its load was the cause."""
@@ -337,12 +342,14 @@ class Jobs:
         if self.loaded is None:
             self._load_failed(why)
         else:
+            self._note(f"{why.what}; {self.loaded.ready.pair} is loaded again")
             self.restarts += 1
             self._restart(self.loaded.load)
         self._advance()
 
     def _load_failed(self, why: Failure) -> None:
         """The next request tries again."""
+        self._note(f"the pair cannot be loaded: {why.what}")
         self.trouble, self._load = why, None
         job, self._head = self._head, None
         if job is not None:

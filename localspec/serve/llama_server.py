@@ -14,10 +14,11 @@ from localspec.engine.messages import Answer, Detokenize, Infill, Text, Tokenize
 from localspec.errors import BadSetting
 from localspec.events import FinishReason, Kind, Likelihood, Scored
 from localspec.serve.bodies import Fields, Problem, cut
-from localspec.serve.http import Done, Interface, Writer, answer, data_line, fields_of
+from localspec.serve.http import Interface, Writer, answer, data_line, fields_of
 from localspec.serve.numbers import exposition
 from localspec.serve.openai import entry, prompt_of, prompts_of
 from localspec.serve.options import openai_options
+from localspec.serve.replies import Done
 
 _WITHOUT_EFFECT: Final = ("n_keep", "t_max_prompt_ms", "return_tokens", "min_keep")
 _REFUSED: Final = {"image_data": "models read text", "post_sampling_probs": "n_probs are the target's own"}

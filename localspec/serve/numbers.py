@@ -85,6 +85,25 @@ class Totals:
             self.judged = added(self.judged, stats)
 
 
+@dataclass(frozen=True, slots=True)
+class Served:
+    """An answered request, as the log tells it."""
+
+    method: str
+    path: str
+    status: int
+    seconds: float
+    reason: str = ""  # why it failed, or ended early
+    replies: tuple[Reply, ...] = ()
+
+    @property
+    def totals(self) -> Totals:
+        found = Totals()
+        for reply in self.replies:
+            found.add(reply.stats)
+        return found
+
+
 def added(one: Stats, other: Stats) -> Stats:
     """The sums of two, in all fields that are numbers."""
     names = [f.name for f in fields(Stats) if isinstance(f.default, int | float)]

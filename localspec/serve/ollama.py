@@ -18,7 +18,7 @@ from localspec.engine.messages import Answer
 from localspec.errors import BadSetting
 from localspec.events import FinishReason, Kind, ToolCall
 from localspec.serve.bodies import Fields, Problem, cut
-from localspec.serve.http import Done, Interface, Writer, answer, dumped, fields_of, unless_gone
+from localspec.serve.http import Interface, Writer, answer, dumped, fields_of, unless_gone
 from localspec.serve.jobs import Loaded
 from localspec.serve.openai import prompt_of
 from localspec.serve.options import (
@@ -31,6 +31,7 @@ from localspec.serve.options import (
     tool_options,
 )
 from localspec.serve.pairs import Chosen
+from localspec.serve.replies import Done
 
 INTERFACE_VERSION: Final = "0.12.0"  # of Ollama's interface: clients refuse old ones
 _NOT_IN_GENERATE: Final = {

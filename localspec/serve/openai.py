@@ -17,8 +17,9 @@ from localspec.errors import BadSetting
 from localspec.events import FinishReason, Kind, Likelihood, Reply, Scored
 from localspec.serve import numbers
 from localspec.serve.bodies import Fields, cut, whole
-from localspec.serve.http import Asked, Done, Interface, Writer, answer, data_line, fields_of
+from localspec.serve.http import Interface, Writer, answer, data_line, fields_of
 from localspec.serve.options import openai_options
+from localspec.serve.replies import Asked, Done
 
 CONTEXT_LENGTH: Final = (  # its names: vLLM's, OpenRouter's, Groq's and Anthropic's
     "max_model_len", "context_length", "context_window", "max_input_tokens",

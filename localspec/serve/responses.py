@@ -13,9 +13,10 @@ from localspec.errors import BadSetting
 from localspec.events import FinishReason, Kind, Reply, ToolCall
 from localspec.serve import numbers
 from localspec.serve.bodies import Fields, Problem, cut
-from localspec.serve.http import Done, Interface, Writer, fields_of, named_event, parts_of
+from localspec.serve.http import Interface, Writer, fields_of, named_event, parts_of
 from localspec.serve.openai import prompt_of
 from localspec.serve.options import openai_options
+from localspec.serve.replies import Done
 
 _REFUSED: Final = {
     "previous_response_id": "nothing is stored here, send the whole conversation",

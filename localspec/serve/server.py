@@ -16,18 +16,19 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import Scope
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from localspec.engine.client import EngineProcess
 from localspec.engine.messages import LoadPair
 from localspec.errors import BadSetting, LocalspecError
-from localspec.events import Reply
 from localspec.serve import anthropic, ollama
 from localspec.serve.bodies import Problem
 from localspec.serve.guard import Access, Guard
 from localspec.serve.http import ErrorBody, Handler, answer, guarded
 from localspec.serve.jobs import Jobs
 from localspec.serve.llama_server import LlamaServer
+from localspec.serve.numbers import Served
 from localspec.serve.openai import OpenAI
 from localspec.serve.pairs import Pairs
 from localspec.serve.responses import Responses
@@ -55,9 +56,9 @@ class View(Protocol):
 
     def said(self, text: str) -> None: ...
 
-    def replied(self, reply: Reply) -> None: ...
+    def noted(self, text: str) -> None: ...
 
-    def refused(self, method: str, path: str, status: int) -> None: ...
+    def served(self, served: Served) -> None: ...
 
     def changed(self, jobs: Jobs) -> None: ...
 
@@ -88,11 +89,12 @@ async def serve(
     """Answer until Ctrl-C; `engine` loads `load` already, which the user `called` so. Raises NotLoaded."""
     jobs = Jobs(engine, load, keep_alive_seconds)
     jobs.on_change = lambda: view.changed(jobs)
-    jobs.on_reply = view.replied
 
-    def answered(method: str, path: str, status: int) -> None:
-        if status >= HTTPStatus.BAD_REQUEST:
-            view.refused(method, path, status)
+    def answered(scope: Scope, status: int, seconds: float) -> None:
+        reason = scope.get("reason", "")
+        replies = tuple(done.reply for done in scope["replies"].done) if "replies" in scope else ()
+        if reason or replies or status >= HTTPStatus.BAD_REQUEST:
+            view.served(Served(scope["method"], scope["path"], status, seconds, reason, replies))
 
     routes = routes_of(jobs, Pairs(jobs, any_model=any_model, called=called))
     app = Starlette(routes=routes, exception_handlers={HTTPException: failed, Exception: failed})
@@ -142,6 +144,7 @@ async def loaded(jobs: Jobs, load: LoadPair, server: uvicorn.Server, view: View,
     ready = jobs.loaded.ready
     draft = f", drafted by {ready.draft}" if ready.draft else ""
     view.said(f"{ready.pair} is ready: {ready.target}{draft}; {ready.context_length} tokens of context")
+    jobs.on_event = view.noted
 
 
 def listener(host: str, port: int) -> socket.socket:
@@ -240,11 +243,16 @@ def refusing(why: str) -> Handler:
 async def failed(request: Request, error: Exception) -> Response:
     """The answer to an unknown path or method, or to a mistake of localspec's own."""
     if not isinstance(error, HTTPException):
-        return answer(Problem.failure(error).body(), status=500)
-    code = "not_found_error" if error.status_code == 404 else "invalid_request_error"
-    what = f"{request.method} {request.url.path[:200]}: {error.detail}"
-    body = Problem(error.status_code, code, what).body()
-    return answer(body, status=error.status_code, headers=error.headers)
+        problem, headers = Problem.failure(error), None
+    else:
+        path, headers = request.url.path[:200], error.headers
+        what = f"there is no path {path} here"
+        if headers and "Allow" in headers:
+            what = f"{path} takes {headers['Allow']}, not {request.method}"
+        code = "not_found_error" if error.status_code == 404 else "invalid_request_error"
+        problem = Problem(error.status_code, code, what)
+    request.scope["reason"] = problem.message
+    return answer(problem.body(), status=problem.status, headers=headers)
 
 
 def limits() -> tuple[int, int]:

@@ -12,7 +12,8 @@ import pytest
 from localspec import api
 from localspec.gguf.header import header_at
 from localspec.llama import shared
-from localspec.llama.context import Context, Lane
+from localspec.llama.context import Context
+from localspec.llama.lane import Lane
 from localspec.llama.model import Model
 from localspec.models.placement import Load
 from localspec.models.plan import Probe
@@ -132,7 +133,7 @@ def test_rows_are_cut_where_that_is_the_faster_way(tiny_gguf, monkeypatch, cut, 
     """The clock is faked."""
     with Model(tiny_gguf(**SHAPE)) as model, Context(model, length=256, threads=1, cuts=True) as context:
         ends = iter([0.0, cut + 3, 0.0, whole + 3, *[0.0, cut, 0.0, whole] * 2])
-        monkeypatch.setattr("localspec.llama.context.perf_counter", lambda: next(ends))
+        monkeypatch.setattr("localspec.llama.lane.perf_counter", lambda: next(ends))
         context.prefer_rows([5, 6, 7])
         context.cut_rows(1)
         (row,) = context.decode([8], 1).rows

@@ -78,7 +78,7 @@ async def status_for(access, **headers):
     async def app(scope, receive, send):
         await Response("fine")(scope, receive, send)
 
-    guard = Guard(app, access, lambda method, path, status: None)
+    guard = Guard(app, access, lambda scope, status, seconds: None)
     transport = httpx.ASGITransport(guard)
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
         return await client.get("/v1/models", headers=headers)

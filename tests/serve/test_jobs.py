@@ -31,13 +31,13 @@ from localspec.serve import http
 from localspec.serve import jobs as jobs_module
 from localspec.serve.anthropic import MessageWriter
 from localspec.serve.bodies import Fields, Problem
-from localspec.serve.http import Asked, Replies
 from localspec.serve.jobs import MOST_WAITING, Jobs
 from localspec.serve.llama_server import CompletionWriter
 from localspec.serve.ollama import LineWriter
 from localspec.serve.openai import ChatWriter
 from localspec.serve.options import openai_options
 from localspec.serve.pairs import Chosen
+from localspec.serve.replies import Asked, Replies
 from localspec.serve.responses import ResponseWriter
 
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
@@ -212,7 +212,7 @@ async def test_a_watcher_that_fails_stalls_no_queue(jobs, process, caplog):
     def fail(_=None):
         raise OSError("the log cannot be written")
 
-    jobs.on_reply = jobs.on_change = fail
+    jobs.on_event = jobs.on_change = fail
     first, second = jobs.submit(DEMO, Answer), jobs.submit(DEMO, Answer)
     await process.say(FINISHED, (9, Text("of another one")))
     await process.say(FINISHED)

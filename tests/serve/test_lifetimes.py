@@ -77,7 +77,8 @@ def test_chat_goes_before_background_work(endpoint):
 
 
 def test_an_engine_that_is_killed_in_a_reply_is_an_error_there_and_nowhere_else(tmp_path):
-    endpoint = start(tmp_path, "demo")
+    log = (tmp_path / "log").open("w+")
+    endpoint = start(tmp_path, "demo", stderr=log)
     try:
         with (
             openai.OpenAI(base_url=f"{endpoint.url}/v1", api_key="none", max_retries=0) as client,
@@ -93,6 +94,42 @@ def test_an_engine_that_is_killed_in_a_reply_is_an_error_there_and_nowhere_else(
             assert text_of(http, SHORT) == expected
     finally:
         stop(endpoint)
+    log.seek(0)
+    lines = [line.split("  ", 1)[1] for line in log.read().splitlines()]
+    asked, died, failed, ready, again = lines
+    assert asked.startswith("POST /v1/chat/completions 200 in ")
+    assert again.startswith("POST /v1/chat/completions 200 in ")
+    assert died.startswith("the engine process ended unexpectedly (SIGKILL")
+    assert died.endswith("; demo is loaded again")
+    assert failed.startswith("POST /v1/chat/completions 200 in ")
+    assert ": the engine process ended unexpectedly" in failed
+    assert ready == "demo is ready"
+
+
+def test_the_log_says_why_a_request_failed(tmp_path):
+    log = (tmp_path / "log").open("w+")
+    endpoint = start(tmp_path, "demo", stderr=log)
+    try:
+        with httpx.Client(base_url=endpoint.url, timeout=60) as http:
+            assert http.post("/v1/chat/completions", json=SHORT | {"max_tokens": "x"}).status_code == 400
+            assert http.post("/v1/messages", json=SHORT | {"model": "nope"}).status_code == 404
+            assert http.get("/nope").status_code == 404
+            for stream in (True, False):
+                asyncio.run(leave(endpoint.url, LONG | {"stream": stream}, 0.3))
+            assert text_of(http, SHORT)
+    finally:
+        stop(endpoint)
+    log.seek(0)
+    lines = [line.split("  ", 1)[1] for line in log.read().splitlines()]
+    assert lines[:3] == [
+        "POST /v1/chat/completions 400 in 0.0 s: max_tokens is 'x' (give a whole number)",
+        "POST /v1/messages 404 in 0.0 s: there is no model 'nope' here; the nearest is 'demo'",
+        "GET /nope 404 in 0.0 s: there is no path /nope here",
+    ]
+    assert [line.partition(" in ")[0][-3:] + line.partition(" s: ")[2] for line in lines[3:5]] == [
+        "200the client left",
+        "499the client left",
+    ]
 
 
 def test_a_log_on_a_full_disk_costs_no_reply(tmp_path):

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from localspec.engine.messages import Answer, Infill, LoadPair
-from localspec.serve.http import Asked
 from localspec.serve.pairs import Chosen
+from localspec.serve.replies import Asked
 
 PROMPT = {"prompt": "def add(a, b):", "n_predict": 6, "temperature": 0}
 MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}]

@@ -296,9 +296,10 @@ def test_what_is_no_json_object_is_refused(http, body):
 
 
 def test_paths_that_are_not_there_and_wrong_methods(http):
-    assert http.get("/v1/nothing").status_code == 404
-    assert http.get("/v1/chat/completions").status_code == 405
-    assert isinstance(http.get("/nothing").json()["error"]["message"], str)
+    missing, wrong = http.get("/v1/nothing"), http.get("/v1/chat/completions")
+    assert (missing.status_code, wrong.status_code) == (404, 405)
+    assert missing.json()["error"]["message"] == "there is no path /v1/nothing here"
+    assert wrong.json()["error"]["message"] == "/v1/chat/completions takes POST, not GET"
 
 
 def test_a_whole_answer_has_openais_form(http):

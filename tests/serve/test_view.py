@@ -1,15 +1,18 @@
-"""What whoever runs the endpoint sees: a table on a terminal, sentences in a log."""
+"""What whoever runs the endpoint sees: a line for each request that wrote a reply or failed."""
 
 import errno
 import io
 import logging
+import re
 import sys
+from dataclasses import replace
 
 import pytest
 
 from localspec.cli.commands.serve import TerminalLog
 from localspec.display import DrawnLine, NotesOfLibraries
 from localspec.events import FinishReason, Reply, Stats
+from localspec.serve.numbers import Served
 
 STATS = Stats(
     cycles=20,
@@ -33,23 +36,37 @@ class Output(io.StringIO):
         return self.terminal
 
 
-@pytest.mark.parametrize("terminal", [True, False])
-def test_each_reply_is_a_row_on_a_terminal_and_a_sentence_elsewhere(monkeypatch, terminal):
+def shown(monkeypatch, served, *, terminal=False, columns=80):
+    """What the log prints for a request, without what it draws."""
     output = Output(terminal)
     monkeypatch.setattr(sys, "stderr", output)
-    view = TerminalLog(DrawnLine(output))
-    view.replied(REPLY)
-    view.replied(REPLY)
-    head, *rows = output.getvalue().replace("\r\x1b[K", "").split("\n")[:-1]
-    if terminal:
-        assert head.split()[:3] == ["time", "prompt", "read"]
-        assert len(head) < 80
-        assert [row.split()[1:] for row in rows] == [
-            ["100", "10", "50", "25.0", "2.50", "75%", "2.00", "stop"]
-        ] * 2
-    else:
-        assert "50 tokens, 25 tokens/s" in head
-        assert len(rows) == 1
+    monkeypatch.setenv("COLUMNS", str(columns))
+    TerminalLog(DrawnLine(output)).served(served)
+    return output.getvalue().replace("\r\x1b[K", "")
+
+
+def test_a_request_is_one_line_with_its_path_outcome_and_tokens(monkeypatch):
+    line = shown(monkeypatch, Served("POST", "/v1/chat/completions", 200, 2.25, replies=(REPLY,)))
+    assert re.fullmatch(
+        r"\d\d:\d\d:\d\d  POST /v1/chat/completions 200 in 2\.2 s: "
+        r"prompt 100 \(90 cached\), 50 tokens at 25/s, 2\.00x plain\n",
+        line,
+    )
+
+
+def test_several_replies_and_one_at_its_limit_say_so(monkeypatch):
+    cut = replace(REPLY, finish_reason=FinishReason.LENGTH)
+    line = shown(monkeypatch, Served("POST", "/v1/chat/completions", 200, 2.0, replies=(REPLY, cut)))
+    assert "2 replies, prompt 200 (180 cached), 100 tokens at 25/s, 2.00x plain, cut by the limit" in line
+
+
+def test_a_refused_request_says_why_in_whole_words(monkeypatch):
+    reason = "max_tokens is 'many', not a whole number (end the reply after N tokens)"
+    text = shown(monkeypatch, Served("POST", "/v1/x", 400, 0.0, reason), terminal=True, columns=50)
+    rows = text.splitlines()
+    assert all(len(row) < 50 for row in rows)
+    assert rows[1].startswith(" " * 10)
+    assert " ".join(text.split())[9:] == f"POST /v1/x 400 in 0.0 s: {reason}"
 
 
 class Broken(Output):
@@ -68,8 +85,7 @@ def test_a_log_that_cannot_be_written_ends_nothing(monkeypatch, terminal, error)
     monkeypatch.setattr(sys, "stderr", output)
     monkeypatch.setattr(sys, "stdout", output)
     view = TerminalLog(DrawnLine(output))
-    view.replied(REPLY)
-    view.refused("GET", "/nope", 404)
+    view.served(Served("GET", "/nope", 404, 0.0))
     view.said("listening")
     NotesOfLibraries().emit(logging.LogRecord("uvicorn", 30, "", 0, "a note", (), None))
 
@@ -77,6 +93,7 @@ def test_a_log_that_cannot_be_written_ends_nothing(monkeypatch, terminal, error)
 def test_a_path_forges_no_line_of_the_log(monkeypatch):
     output = Output(terminal=False)
     monkeypatch.setattr(sys, "stderr", output)
-    TerminalLog(DrawnLine(output)).refused("GET", "/a\nlistening on http://evil\x1b[2K", 404)
+    view = TerminalLog(DrawnLine(output))
+    view.served(Served("GET", "/a\nlistening on http://evil\x1b[2K", 404, 0.0, "a\nb"))
     assert output.getvalue().count("\n") == 1
     assert "\x1b" not in output.getvalue()

@@ -8,10 +8,10 @@ from localspec.engine.messages import Answer, LoadPair
 from localspec.events import Finished, FinishReason, Kind, Origin, Piece, Reply, Source, Stats, ToolCall
 from localspec.serve import http
 from localspec.serve.anthropic import MessageWriter
-from localspec.serve.http import Asked, Done
 from localspec.serve.ollama import LineWriter
 from localspec.serve.openai import ChatWriter
 from localspec.serve.pairs import Chosen
+from localspec.serve.replies import Asked, Done
 from localspec.serve.responses import ResponseWriter
 
 ASKED = Asked(Chosen("demo", LoadPair("demo")), (Answer(0, text="a"),), {}, stream=True)

@@ -11,23 +11,20 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any, TextIO
 
 from localspec.cli.options import add_option, add_pair_argument, number, pair_of
-from localspec.display import DrawnLine, OutputFailed, line_for_terminal, on_terminal, say
+from localspec.display import DrawnLine, OutputFailed, line_for_terminal, say
 from localspec.errors import BadSetting
-from localspec.events import Reply
+from localspec.events import Stats
 
 if TYPE_CHECKING:
     from localspec.engine.messages import LoadPair
     from localspec.serve.jobs import Jobs
+    from localspec.serve.numbers import Served
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 KEY_VARIABLE = "LOCALSPEC_API_KEY"
 _HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?")
 _ORIGIN = re.compile(r"\*|null|[A-Za-z][A-Za-z0-9+.-]*://(\*|[^\s/*?#@]+)/?")
 _ANY_PAGE = ("*", "null", "http://*", "https://*")  # origins that any web site can have
-
-COLUMNS = ("time", "prompt", "read", "tokens", "tokens/s", "a pass", "accepted", "x plain", "ended")
-WIDTHS = (8, 6, 5, 6, 8, 6, 8, 7, 9)  # 79 in all
-HEAD_EVERY = 20  # rows
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -122,7 +119,7 @@ def load_request(arguments: argparse.Namespace) -> "LoadPair":
 
 
 class TerminalLog:
-    """Addresses go to stdout, everything else to stderr: a table on a terminal, elsewhere a sentence for each reply.
+    """Addresses go to stdout, everything else to stderr: a line for each reply, each failure and each event.
 
     A log that cannot be written (its reader left, its disk is full) costs no reply: the lines are dropped.
     """
@@ -130,22 +127,15 @@ class TerminalLog:
     def __init__(self, line: DrawnLine) -> None:
         self._line = line
         self._drawn = ""
-        self._rows = 0 if on_terminal(sys.stderr) else None  # in the table
 
     def said(self, text: str) -> None:
         self._log(text, to=sys.stdout)
 
-    def replied(self, reply: Reply) -> None:
-        if self._rows is None:
-            self._log(summary(reply))
-            return
-        if self._rows % HEAD_EVERY == 0:
-            self._log(row_of(COLUMNS))
-        self._rows += 1
-        self._log(row_of(cells(reply)))
+    def noted(self, text: str) -> None:
+        self._log(f"{time.strftime('%H:%M:%S')}  {line_for_terminal(text)}")
 
-    def refused(self, method: str, path: str, status: int) -> None:
-        self._log(line_for_terminal(f"{method} {path[:80]}: {status}"))
+    def served(self, served: "Served") -> None:
+        self.noted(line_of(served))
 
     def changed(self, jobs: "Jobs") -> None:
         self._drawn = status_of(jobs)
@@ -155,41 +145,29 @@ class TerminalLog:
     def _log(self, text: str, to: TextIO | None = None) -> None:
         with suppress(OSError, OutputFailed):
             self._line.clear()
-            say(text, to=sys.stderr if to is None else to, wrap=False)  # rows are wider than some terminals
+            say(text, to=sys.stderr if to is None else to)
             self._line.draw(self._drawn)
 
 
-def cells(reply: Reply) -> tuple[str, ...]:
-    """One reply as a row of the table."""
-    stats = reply.stats
-    return (
-        time.strftime("%H:%M:%S"),
-        str(stats.prompt_tokens),
-        str(stats.prompt_tokens - stats.reused_tokens),
-        str(stats.emitted),
-        f"{stats.tokens_per_second:.1f}",
-        f"{stats.mean_accepted_length:.2f}",
-        f"{stats.acceptance_rate:.0%}" if stats.drafted else "-",
-        f"{stats.speedup.value:.2f}" if stats.speedup else "-",
-        reply.finish_reason,
-    )
+def line_of(served: "Served") -> str:
+    """One request: its path, its outcome, and the tokens of its replies."""
+    head = f"{served.method} {served.path[:80]} {served.status} in {served.seconds:.1f} s"
+    parts = [served.reason] * bool(served.reason)
+    if served.replies:
+        totals = served.totals
+        sums, speedup = totals.sums, totals.judged.speedup
+        cached = f" ({sums.reused_tokens} cached)" if sums.reused_tokens else ""
+        parts += [f"{totals.replies} replies"] * (totals.replies > 1)
+        parts += [f"prompt {sums.prompt_tokens}{cached}"]
+        parts += [f"{sums.emitted} tokens at {sums.tokens_per_second:.0f}/s"]
+        parts += [f"{speedup.value:.2f}x plain{beside(totals.judged)}"] if speedup else []
+        parts += ["cut by the limit"] * any(reply.finish_reason == "length" for reply in served.replies)
+    return f"{head}: {', '.join(parts)}" if parts else head
 
 
-def row_of(cells: tuple[str, ...]) -> str:
-    return "  ".join(cell.rjust(width) for cell, width in zip(cells, WIDTHS, strict=True))
-
-
-def summary(reply: Reply) -> str:
-    """One reply in one line."""
-    stats = reply.stats
-    read = stats.prompt_tokens - stats.reused_tokens
-    plain = f"{stats.speedup.value:.2f}x plain, " if stats.speedup else ""
-    plain += f"{stats.replies_at_once:.1f} replies at once, " if stats.replies_at_once > 1 else ""
-    return (
-        f"{stats.emitted} tokens, {stats.tokens_per_second:.0f} tokens/s, {stats.mean_accepted_length:.1f} a pass, "
-        f"{plain}prompt {stats.prompt_tokens}, {read} read in {stats.prefill_seconds * 1000:.0f} ms "
-        f"({reply.finish_reason})"
-    )
+def beside(stats: Stats) -> str:
+    """For how many replies at once a speed-up holds."""
+    return f" with {stats.replies_at_once:.1f} replies at once" if stats.replies_at_once > 1 else ""
 
 
 def status_of(jobs: "Jobs") -> str:
@@ -204,6 +182,5 @@ def status_of(jobs: "Jobs") -> str:
     if sums.emitted:
         parts += [f"{sums.tokens_per_second:.0f} tokens/s", f"{sums.acceptance_rate:.0%} of drafts accepted"]
     if judged.speedup:
-        at_once = f" with {judged.replies_at_once:.1f} replies at once" if judged.replies_at_once > 1 else ""
-        parts.append(f"{judged.speedup.value:.2f}x plain{at_once}, {judged.saved_seconds:.0f} s saved")
+        parts.append(f"{judged.speedup.value:.2f}x plain{beside(judged)}, {judged.saved_seconds:.0f} s saved")
     return " · ".join(parts)
