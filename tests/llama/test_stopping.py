@@ -12,7 +12,7 @@ import pytest
 import localspec
 from localspec.cli import main
 from localspec.health.stopping import Stop, Stopped, heeded, heeding
-from localspec.llama import context as contexts
+from localspec.llama import lane as lanes
 from localspec.llama.library import logger
 from localspec.llama.model import Model
 from tests.llama.rows import NEAR, row_after
@@ -93,7 +93,7 @@ def test_a_chunk_that_is_cancelled_was_not_read_and_can_be_read_again(
     context, tokens, architecture, monkeypatch, caplog
 ):
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr(contexts, "_LONG_PASS", 0)
+    monkeypatch.setattr(lanes, "_LONG_PASS", 0)
     shape, settings = {"architecture": architecture}, {"batch_size": 16, "checkpoint_bytes": 1_000_000}
     reader, fresh = context(settings, **shape), context(**shape)
     chunks = reader.prefill(tokens(40))
@@ -106,7 +106,7 @@ def test_a_chunk_that_is_cancelled_was_not_read_and_can_be_read_again(
             self.ask()
 
     with monkeypatch.context() as patch:
-        patch.setattr(contexts, "Stop", Asked)  # llama.cpp ends the pass before its first node
+        patch.setattr(lanes, "Stop", Asked)  # llama.cpp ends the pass before its first node
         caplog.clear()
         assert list(chunks) == []
     assert not caplog.records, "nobody needs to know"
@@ -123,7 +123,7 @@ def test_a_short_chunk_is_read_to_its_end_and_a_long_one_asks_whether_it_is_canc
     reader = context({"batch_size": 16})
     assert len(list(reader.prefill(tokens(40), lambda: asked.append(True) or True))) == 3
     assert not asked
-    monkeypatch.setattr(contexts, "_LONG_PASS", 0)
+    monkeypatch.setattr(lanes, "_LONG_PASS", 0)
     decode = reader.decode
 
     def decode_once_asked(*given):
