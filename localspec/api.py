@@ -22,6 +22,7 @@ from localspec.models.load import is_demo, load_pair, plan_pair
 from localspec.models.names import find
 from localspec.models.placement import wishes_of
 from localspec.models.places import mark_used
+from localspec.models.registry import is_known
 from localspec.options import LOAD, REPLY, LoadOptions, ReplyOptions, configured, explains, naming_settings
 
 PATIENCE_SECONDS = 1.0  # after Ctrl-C: a load that waits for a disk ends by itself and frees its memory
@@ -48,7 +49,9 @@ def load(
         with localspec.load("llama-3.1-8b+1b") as session:
             print(session.run("Hello"))
 
-    pair, target, draft: what to load; with nothing named the pair used last, else the newest one here, else the demo.
+    pair: its name, the path of a GGUF file, or a model of the Hub. Without one, and without a target, it is the pair
+    used or fetched last; the demo while no other pair is here.
+    target, draft: files or models of the Hub, in place of a pair.
     draft="lookup": draft from the text alone. speculate=False: plain decoding. pull=True: fetch what is not here.
     spare_cores: CPU cores to leave free. owner: caches on disk are shared by equal owners alone.
     on_stage: called with each stage of loading.
@@ -76,7 +79,7 @@ def load(
     if is_demo(found):  # too small to gain much: it always drafts, for demonstration
         defaults.setdefault("depth", found.starting_depth)
     session = Session(engine, cast(ReplyOptions, defaults))
-    if target is None:
+    if is_known(found.name):
         mark_used(found.name)
     return session
 
@@ -101,7 +104,7 @@ def run(
     """Answer one prompt, or the last of a list of messages; every call begins a new conversation.
 
     The pair stays loaded for the next call until another one is asked for, or `unload()`. Without a name it is the
-    pair used last. Raises LocalspecError, whose `hint` says what to do.
+    pair used or fetched last. Raises LocalspecError, whose `hint` says what to do.
     """
     with _replying:
         return last_reply(

@@ -90,7 +90,10 @@ def aligned(rows: Sequence[Sequence[str]], left: int = 1) -> str:
 
 
 _WIDE: Final = "\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\uff00-\uff60"  # each of these letters is a word
-_PARTS: Final = re.compile(f"\n|[ \t]+|[{_WIDE}]|[^ \t\n{_WIDE}]+")
+_WORD: Final = f"[^ \t\n{_WIDE}]"
+_PARTS: Final = re.compile(f"\n|[ \t]+|[{_WIDE}]|{_WORD}+")
+_UNITS: Final = r"(?:[kMGT]?B|ms|s|min|h|tokens?|tokens/s)"  # stay in the row of their number
+_WHOLE_PARTS: Final = re.compile(rf"{_WORD}*\d {_UNITS}\b{_WORD}*|{_PARTS.pattern}")
 _COMMAND: Final = re.compile(r"    \S")  # the beginning of a line to copy, which is never wrapped
 _GAP: Final = re.compile(r"(?<=\S) {2,}(?=\S)")  # between columns
 _FENCE: Final = "```"
@@ -118,7 +121,7 @@ def wrapped(text: str, width: int, row: Row, *, whole: bool = True) -> str:
             continue
         if row.column == 0:
             row.indent = _indent(line, width, whole=whole)
-        parts += [_placed(part, width, row) for part in _PARTS.findall(line)]
+        parts += [_placed(part, width, row) for part in (_WHOLE_PARTS if whole else _PARTS).findall(line)]
     placed = "".join(parts)
     return re.sub(" +\n", "\n", placed) if whole else placed
 

@@ -1,5 +1,7 @@
 """Every error that a user can meet, as one small tree: what happened, and a hint."""
 
+ANOTHER_COPY = "get another copy of it, or use another file"  # the hint about a damaged file
+
 
 class LocalspecError(Exception):
     """What happened, in one sentence; `hint`, which a traceback shows too, says what to do about it."""

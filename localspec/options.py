@@ -276,7 +276,11 @@ def _typed(hint: Any, option: Option) -> Option:  # noqa: ANN401  a type
 
 LOAD, REPLY = _declared(LoadOptions), _declared(ReplyOptions)
 OPTIONS = (
-    {"pair": Option("the pair where none is named", config="", kind=str, default="the one used last")}
+    {
+        "pair": Option(
+            "the pair where none is named", config="", kind=str, default="the one used or fetched last"
+        )
+    }
     | LOAD
     | REPLY
 )

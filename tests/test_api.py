@@ -6,7 +6,6 @@ import pydoc
 import re
 import traceback
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
@@ -87,8 +86,9 @@ def test_every_option_of_loading_is_a_setting_and_a_flag_and_reaches_the_chats_e
     assert options - {"cache_gb", "cache_folder"} == LoadPair.of(**given).options.keys()
 
 
-def test_what_is_asked_for_reaches_the_models(monkeypatch):
-    asked = {}
+def test_what_is_asked_for_reaches_the_models(monkeypatch, tmp_path):
+    asked, adapter = {}, tmp_path / "a.gguf"
+    adapter.touch()
     monkeypatch.setattr(api, "plan_pair", lambda pair, wishes, *_: asked.update(pair=pair, wishes=wishes))
     monkeypatch.setattr(api, "load_pair", lambda pair, plan, settings, **_: asked.update(settings=settings))
     monkeypatch.setattr(api, "Session", lambda *_: None)
@@ -99,14 +99,14 @@ def test_what_is_asked_for_reaches_the_models(monkeypatch):
         split="3,1",
         flash_attn="off",
         mmap=False,
-        lora="a.gguf:0.5",
+        lora=f"{adapter}:0.5",
         draft_device="CPU",
     )
     wishes = asked["wishes"]
     assert (wishes.devices, wishes.split, wishes.cpu_moe) == (("CUDA1", "CUDA0"), (3.0, 1.0), 4)
     assert (wishes.flash_attn, wishes.draft_device) == ("off", "CPU")
     assert asked["settings"]["mmap"] is False
-    assert asked["pair"].lora == ((Path("a.gguf"), 0.5),)
+    assert asked["pair"].lora == ((adapter, 0.5),)
 
 
 def test_devices_have_the_memory_that_the_plan_counts_on(monkeypatch):

@@ -67,7 +67,6 @@ ROOMS = {
         "control",
         "errors",
         "events",
-        "files",
         "gguf",
         "sampler",
     },
@@ -106,7 +105,6 @@ ROOMS = {
     },
     "api": {
         "chat",
-        "errors",
         "events",
         "gguf",
         "health",
@@ -120,10 +118,8 @@ ROOMS = {
         "chat",
         "control",
         "display",
-        "drafters",
         "errors",
         "events",
-        "files",
         "llama",
         "models",
         "options",
@@ -132,25 +128,20 @@ ROOMS = {
     "fit": {
         "algorithm",
         "chat",
-        "display",
         "errors",
         "files",
         "gguf",
         "llama",
         "measure",
         "models",
-        "options",
         "sampler",
     },
     "engine": {
         "algorithm",
         "api",
         "caches",
-        "chat",
-        "display",
         "errors",
         "events",
-        "files",
         "health",
         "measure",
         "models",
@@ -258,6 +249,13 @@ def rooms_imported(path):
 def test_imports_point_one_way(path):
     room = room_of(path)
     assert rooms_imported(path) <= ROOMS[room], f"{room} imports what is above it"
+
+
+def test_every_direction_that_is_permitted_is_used():
+    used = {room: set() for room in ROOMS}
+    for path in python_files():
+        used[room_of(path)] |= rooms_imported(path)
+    assert {room: ROOMS[room] - used[room] for room in ROOMS if ROOMS[room] - used[room]} == {}
 
 
 def test_every_room_stands_on_those_below_it():

@@ -13,6 +13,9 @@ from localspec.models.download import fetch as fetch_pair
 from localspec.models.inspection import Fit
 from localspec.models.registry import Pair
 
+DRAFT_HELP = (
+    "the draft of this target, named the same way (default: its own head, else lookup, from the text alone)"
+)
 _BAR = 20  # characters
 _STEP = 10  # percent between two lines without a terminal
 

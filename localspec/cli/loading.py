@@ -10,7 +10,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from localspec.cli.options import load_options
-from localspec.display import DrawnLine, on_terminal, say
+from localspec.display import DrawnLine, note
 
 if TYPE_CHECKING:
     from localspec.api import Session
@@ -20,17 +20,17 @@ _TOLD_FROM = 3  # seconds of a stage, from which its time is shown
 
 
 def wanted(arguments: argparse.Namespace, **changes: float) -> dict[str, Any]:
-    """Options of `localspec.load`; without a named pair the configured one, or the user's choice."""
+    """Options of `localspec.load`; without a named pair the configured one, if there is one."""
     from localspec.options import configured
 
     options = load_options(arguments) | changes | {"rpc": configured(rpc=arguments.rpc).get("rpc")}
     if not {"pair", "target"} & options.keys():
-        options["pair"] = chosen_pair()
+        options["pair"] = configured().get("pair")
     return options
 
 
 def wanted_here(arguments: argparse.Namespace, **changes: float) -> dict[str, Any]:
-    """The same with the name of the pair, which is fetched if the user wants it. Raises what `find` raises."""
+    """The same with a pair, which is fetched if the user wants it. Raises what `find` raises."""
     from localspec.cli.fetching import fetch_if_wanted
     from localspec.models.names import PairNotOnDisk, find
 
@@ -40,8 +40,21 @@ def wanted_here(arguments: argparse.Namespace, **changes: float) -> dict[str, An
         name = find(options.get("pair"), options.get("target"), draft).name
     except PairNotOnDisk as missing:
         fetch_if_wanted(missing, pull=arguments.pull)
-        name = missing.pair.name
-    return options if "target" in options else options | {"pair": name}
+        return options
+    if options.get("pair") or "target" in options:
+        return options
+    tell_default(name)
+    return options | {"pair": name}
+
+
+def tell_default(name: str) -> None:
+    """Name the pair that nobody named, unless it is the one used last; the demo has a note of its own."""
+    from localspec.models.places import last_uses
+    from localspec.models.registry import DEMO
+
+    uses = last_uses()
+    if name not in (DEMO, max(uses, key=lambda used: uses[used], default="")):
+        note(f"{name} answers: of the pairs here it was used or fetched last, the demo aside")
 
 
 def open_session(arguments: argparse.Namespace) -> "Session":
@@ -72,24 +85,6 @@ def open_engine_session(arguments: argparse.Namespace) -> "EngineSession":
 def names_of(session: "Session | EngineSession") -> dict[str, str]:
     """Facts of the pair and its models, for JSON."""
     return {"pair": session.name, "target": session.target_name, "draft": session.draft_name}
-
-
-def chosen_pair() -> str | None:
-    """The configured pair, or the user's choice if several are here and none was used yet."""
-    from localspec.models.names import undecided
-    from localspec.options import configured
-
-    named = configured().get("pair")
-    if named or not (on_terminal(sys.stdin) and on_terminal(sys.stderr)) or not (pairs := undecided()):
-        return named
-    rows = [f"  {number}  {pair.name:<26} {pair.use}" for number, pair in enumerate(pairs, 1)]
-    say("\n".join(["Several pairs are here, and none was used yet:", *rows]), to=sys.stderr)
-    say(f"Which one? [1-{len(pairs)}, Enter: 1, the newest]", end=" ", to=sys.stderr)
-    try:
-        answer = input().strip().lower()
-    except EOFError:
-        answer = ""
-    return {str(number): pair.name for number, pair in enumerate(pairs, 1)}.get(answer or "1", answer)
 
 
 class StageLine(AbstractContextManager["StageLine"]):

@@ -18,7 +18,7 @@ from localspec.options import LOAD, OPTIONS, REPLY, Option
 WRONG_USAGE = 2  # the exit code for what the user typed or set, as argparse's; after any other error it is 1
 Group: TypeAlias = argparse.ArgumentParser | argparse._ArgumentGroup
 FEW = 12  # flags that a usage line names
-_PAIR_HELP = "a pair by name; `localspec pairs` lists them"
+_PAIR_HELP = "a pair by name, a GGUF file, or ORG/REPO:QUANT; `localspec pairs` lists the names"
 
 
 def add_pair_argument(parser: argparse.ArgumentParser) -> None:
@@ -172,7 +172,7 @@ class Parser(argparse.ArgumentParser):
         if "words" in parsed and not any(word.startswith("-") for word in unknown):
             parsed.words, unknown = [*parsed.words, *unknown], []
         if unknown:
-            word = next((word for word in unknown if word.startswith("--")), "").partition("=")[0]
+            word = next((word for word in unknown if word.startswith("-")), "").partition("=")[0]
             near = did_you_mean(word, self._option_string_actions) if word else ""
             raise BadSetting(f"unexpected argument {' '.join(unknown)}", hint=f"{near}{self._help}")
         return parsed, unknown
@@ -194,9 +194,25 @@ class Parser(argparse.ArgumentParser):
         say(message, end="")
 
 
+# Words of other programs for commands and options.
+_ELSEWHERE = {
+    "--model": ("--pair", "--target"),
+    **dict.fromkeys(("--draft-model", "--model-draft"), ("--draft",)),
+    **dict.fromkeys(("--ctx-size", "--num-ctx"), ("--context",)),
+    **dict.fromkeys(("--n-gpu-layers", "--num-gpu"), ("--gpu-layers",)),
+    **dict.fromkeys(("show", "inspect"), ("info",)),
+    **dict.fromkeys(("download", "get", "install"), ("pull",)),
+    **dict.fromkeys(("remove", "delete", "uninstall"), ("rm",)),
+    **dict.fromkeys(("models", "search"), ("pairs",)),
+    **dict.fromkeys(("ask", "generate", "complete"), ("run",)),
+}
+_DELETES = "rm"  # suggested where nothing else is near
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """The question "did you mean" with the nearest known word; "" for none."""
+    """The question "did you mean" with the nearest known words; "" for none."""
     names = list(known)
-    longer = [name for name in names if name.startswith(word)]
-    near = longer or difflib.get_close_matches(word, names, n=1)
-    return f"did you mean {near[0]}? " if near else ""
+    if not (near := [name for name in _ELSEWHERE.get(word, ()) if name in names]):
+        found = [name for name in names if name.startswith(word)] or difflib.get_close_matches(word, names)
+        near = sorted(found, key=_DELETES.__eq__)[:1]
+    return f"did you mean {' or '.join(near)}? " if near else ""

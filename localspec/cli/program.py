@@ -14,7 +14,7 @@ from localspec.cli import commands
 from localspec.cli.commands import completion
 from localspec.cli.last_defence import refused_by_system, reported
 from localspec.cli.options import WRONG_USAGE, Parser, did_you_mean
-from localspec.cli.prompt import something_is_piped
+from localspec.cli.prompt import is_pair, something_is_piped
 from localspec.display import NotesOfLibraries, OutputFailed, note, on_terminal, printable, quietly, say, tell
 from localspec.engine.spawn import take_early
 from localspec.errors import BadSetting, LocalspecError, UnknownPair
@@ -90,6 +90,8 @@ def _meant(words: Sequence[str], known: Sequence[str]) -> str:
     """A hint about a first word that is no command: the nearest command, the pair that it names, or a prompt."""
     from localspec.models.registry import near_names
 
+    if is_pair(words[0]):
+        return f"`localspec run {words[0]} PROMPT` asks it; `localspec chat {words[0]}` opens the chat"
     near = did_you_mean(words[0], known)
     if not near and (pairs := near_names(words[0])):
         return f"`localspec run {pairs[0]} PROMPT` asks the pair of that name"

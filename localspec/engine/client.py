@@ -32,7 +32,7 @@ from localspec.engine.messages import (
     read_messages,
 )
 from localspec.engine.spawn import COMMAND, spawn
-from localspec.errors import EngineDied, LocalspecError
+from localspec.errors import ANOTHER_COPY, EngineDied, LocalspecError
 from localspec.events import Cycle, Event, Finished, Notice, Piece, Started
 from localspec.health.installed import BACKENDS, has_backend
 from localspec.health.stopping import Closing
@@ -280,7 +280,7 @@ class _Connection:
         if died_by_signal(exit_code) and -exit_code != _KILL and any(map(has_backend, BACKENDS)):
             words.append("a driver may be at fault: try --flash-attn off, or use the CPU: --device CPU")
         if not words and self._stage.startswith(("checking", "loading", "warming")):
-            words.append("the file may be damaged: fetch it again, or use another one")
+            words.append(f"the file may be damaged: {ANOTHER_COPY}")
         doing = f" while {self._stage}" if self._stage else ""
         what = f"the engine process ended unexpectedly ({describe_exit(exit_code)}){doing}"
         return Died(what, " · ".join(words))

@@ -24,7 +24,7 @@ PROTOCOL: Final = 7  # raised when a message changes its meaning; both ends comp
 class LoadPair:
     """Bring a pair into memory."""
 
-    pair: str | None = None  # None: the pair used last, the one that came last, or the demo
+    pair: str | None = None  # None: the pair used or fetched last, else the demo
     target: str | None = None
     draft: str | None = None
     options: Options = field(default_factory=dict)  # localspec.options.LoadOptions

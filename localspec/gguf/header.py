@@ -15,7 +15,7 @@ from pathlib import Path, PurePath
 from typing import TypeVar
 
 from localspec.display import printable
-from localspec.errors import BadModelFile
+from localspec.errors import ANOTHER_COPY, BadModelFile
 
 # ggml-common.h: name of a tensor type, elements in a block, bytes of a block
 BLOCKS: dict[int, tuple[str, int, int]] = {
@@ -218,9 +218,7 @@ class _Cursor:
         return self.size - self.position
 
     def bad(self, what: str) -> BadModelFile:
-        return BadModelFile(
-            f"{self.label} {printable(what, 200)}", hint="fetch it again, or choose another file"
-        )
+        return BadModelFile(f"{self.label} {printable(what, 200)}", hint=ANOTHER_COPY)
 
     def need(self, count: int, expected: int = 0) -> None:
         """Have `count` bytes in the buffer from `at` on; `expected` more will be read soon."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from localspec.display import printable
-from localspec.errors import BadModelFile, BadSetting, IncompatiblePair
+from localspec.errors import ANOTHER_COPY, BadModelFile, BadSetting, IncompatiblePair
 from localspec.files import expanded
 from localspec.gguf.facts import VocabularyFacts, draft_kind, first_hazard, is_trimmed, misfit, vocabulary_of
 from localspec.gguf.header import Header, TensorInfo
@@ -39,6 +39,8 @@ def _adapter(text: str) -> Adapter:
         found = (expanded(path), float(scale)) if colon and path else (expanded(text), 1.0)
     except ValueError:  # the colon of a path
         found = (expanded(text), 1.0)
+    if not found[0].is_file():
+        raise BadSetting(f"there is no adapter file {found[0]}", hint="name a GGUF file: --lora FILE[:SCALE]")
     if not math.isfinite(found[1]):
         raise BadSetting(f"{scale} is not a scale of an adapter", hint="give a number, as in FILE:0.5")
     return found
@@ -227,7 +229,7 @@ def _refuse_file(header: Header, name: str) -> None:
     if not header.architecture or not header.tensors:
         raise BadModelFile(f"{name} holds no model", hint="choose another file")
     if hazard := first_hazard(header):
-        raise BadModelFile(f"{name} {printable(hazard)}", hint="fetch it again, or use another file")
+        raise BadModelFile(f"{name} {printable(hazard)}", hint=ANOTHER_COPY)
     if header.vocabulary is None:
         raise BadModelFile(
             f"{name} has no vocabulary of its own, so it cannot run alone",

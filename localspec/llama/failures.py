@@ -4,7 +4,14 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from localspec.errors import BackendFailure, BadModelFile, ContextFull, LocalspecError, NotEnoughMemory
+from localspec.errors import (
+    ANOTHER_COPY,
+    BackendFailure,
+    BadModelFile,
+    ContextFull,
+    LocalspecError,
+    NotEnoughMemory,
+)
 from localspec.health.stopping import Stopped
 
 _MEMORY = re.compile(
@@ -29,9 +36,7 @@ def load_failure(path: Path, log: Sequence[str]) -> LocalspecError:
         )
     if _MEMORY.search(text):
         return NotEnoughMemory(f"not enough memory to load {path.name}: {reason(log)}", hint=_MEMORY_HINT)
-    return BadModelFile(
-        f"llama.cpp cannot load {path.name}: {reason(log)}", hint="fetch it again, or use another file"
-    )
+    return BadModelFile(f"llama.cpp cannot load {path.name}: {reason(log)}", hint=ANOTHER_COPY)
 
 
 def context_failure(name: str, length: int, log: Sequence[str]) -> LocalspecError:

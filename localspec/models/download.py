@@ -105,9 +105,10 @@ def fetch(
 ) -> tuple[Path, ...]:
     """Fetch the missing files of a pair and return all of its files, the target first.
 
-    Raises DownloadFailed, PullCancelled, UnknownPair, IncompatiblePair or BadModelFile.
+    Raises DownloadFailed, PullCancelled, IncompatiblePair or BadModelFile.
     """
-    return _Pull(pair, on_progress, cancelled).run()
+    with hub.known_to_be_there():
+        return _Pull(pair, on_progress, cancelled).run()
 
 
 class PartialFile:

@@ -29,6 +29,10 @@ _TOKEN = "check the name; for a private repository set HF_TOKEN or run `hf auth 
 _PROXIES = "check ALL_PROXY, HTTPS_PROXY, HTTP_PROXY and NO_PROXY"
 
 
+class Unreachable(DownloadFailed):
+    """No server answers."""
+
+
 class RevisionGone(DownloadFailed):
     """The Hub no longer has the pinned revision."""
 
@@ -100,6 +104,15 @@ def listing(repo: str, revision: str = "main") -> tuple[RemoteFile, ...]:
 
 
 @contextmanager
+def known_to_be_there() -> Iterator[None]:
+    """Inside it a file or repository that is gone is a failure, and no wrong name. Raises DownloadFailed."""
+    try:
+        yield
+    except UnknownPair as error:
+        raise DownloadFailed(str(error), hint=error.hint) from error
+
+
+@contextmanager
 def stream(remote: RemoteFile, start: int, end: int) -> Iterator[tuple[int, Iterator[bytes]]]:
     """The file's bytes from `start` to `end` (exclusive) as they arrive, and the position of the first.
 
@@ -149,6 +162,7 @@ def translated(error: Exception, name: str) -> LocalspecError:
     failure: type[LocalspecError] = DownloadFailed
     match error:
         case errors.OfflineModeIsEnabled():
+            failure = Unreachable
             text, hint = f"{name} cannot be fetched: HF_HUB_OFFLINE is set", "unset it to fetch files"
         case errors.GatedRepoError():
             text = f"{repo} is gated: its owner wants the terms accepted first"
@@ -170,12 +184,13 @@ def translated(error: Exception, name: str) -> LocalspecError:
             text = f"{name} cannot be fetched: {error.strerror or error}{_where(error)}"
             hint = "check the network and the variables that name files for it"
         case httpx2.ProxyError():
-            text, hint = f"the proxy does not work: {why}", _PROXIES
+            failure, text, hint = Unreachable, f"the proxy does not work: {why}", _PROXIES
         case httpx2.TimeoutException():
-            text, hint = f"{_host(error)} stopped answering while {name} was fetched", _LATER
+            failure, text, hint = Unreachable, f"{_host(error)} stopped answering about {name}", _LATER
         case httpx2.ConnectError():
             why = "no network, or no server of that name" if _is_unnamed(error) else why
-            text, hint = f"{_host(error)} cannot be reached: {why}", f"check the network, then {_LATER}"
+            failure, text = Unreachable, f"{_host(error)} cannot be reached: {why}"
+            hint = f"check the network, then {_LATER}"
         case _:
             text, hint = f"the connection broke while {name} was fetched: {why}", _LATER
     return failure(text, hint=hint)

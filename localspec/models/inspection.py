@@ -50,12 +50,12 @@ def memory_needed(pair: Pair) -> int:
     """Weights, caches at the default context, and buffers, in bytes; unknown caches count nothing."""
     boundless = [DeviceMemory(HOST, "cpu", 1 << 50, 1 << 50)]
     context = min(pair.context or DEFAULT_CONTEXT, DEFAULT_CONTEXT)
-    return sum(need.total for need in estimated_plan(pair, boundless, context).needs)
+    return sum(need.total for need in estimated_plan(pair, boundless, MemoryWishes(context=context)).needs)
 
 
 def fit(pair: Pair, devices: Sequence[DeviceMemory]) -> Fit:
     try:
-        found = estimated_plan(pair, devices)
+        found = estimated_plan(pair, devices, MemoryWishes())
     except NotEnoughMemory:
         return Fit.NO
     if not found.target.devices:
@@ -64,10 +64,18 @@ def fit(pair: Pair, devices: Sequence[DeviceMemory]) -> Fit:
     return Fit.GPU if whole else Fit.PART
 
 
-def estimated_plan(pair: Pair, devices: Sequence[DeviceMemory], context: int | None = None) -> Plan:
-    """The memory plan of a pair, with this context or the longest that fits. Raises NotEnoughMemory."""
+def estimated_plan(pair: Pair, devices: Sequence[DeviceMemory], wishes: MemoryWishes) -> Plan:
+    """The memory plan of a pair by the facts in the registry. Raises NotEnoughMemory, BadSetting."""
     draft = estimated_sizes(pair.draft, kind=pair.kind) if pair.draft else None
-    return plan(estimated_sizes(pair.target, pair.context), draft, devices, MemoryWishes(context=context))
+    return plan(estimated_sizes(pair.target, pair.context), draft, devices, wishes)
+
+
+def too_large(pair: Pair) -> str:
+    """Why the draft can hardly make the target faster, by their sizes; "" for a smaller one."""
+    if pair.draft is None or pair.draft.all_bytes < pair.target.all_bytes:
+        return ""
+    how = "as large as" if pair.draft.all_bytes == pair.target.all_bytes else "larger than"
+    return f"the draft is {how} the target, so it can hardly make it faster; choose a smaller one"
 
 
 def estimated_sizes(

@@ -53,8 +53,9 @@ _QUANT = re.compile(
 _NO_MODEL = re.compile(r"^(?:mtp-|eagle3-|dflash-|dspark-)|mmproj|imatrix", re.IGNORECASE)
 
 
-def is_file_reference(text: str) -> bool:
-    """Whether a text names a file or a repository rather than a pair."""
+def is_file_reference(name: str | Path) -> bool:
+    """Whether a name is that of a file or a repository rather than of a pair."""
+    text = str(name)
     return text.lower().endswith(".gguf") or "/" in text or "\\" in text
 
 
@@ -253,18 +254,22 @@ def find(
 ) -> Pair:
     """The pair to load, all of it here: by its name, of these files, or `default_pair()`.
 
-    A target or draft on the Hub (ORG/REPO:Q4_K_M) is the pair that a pull made of it. With the draft `lookup` the text
-    alone drafts. `pull` fetches what is not here.
+    A path or a model of the Hub in place of a name is the target, unless a pair is called so. A target or draft on the
+    Hub (ORG/REPO:Q4_K_M) is the pair that a pull made of it. With the draft `lookup` the text alone drafts. `pull`
+    fetches what is not here.
     Raises UnknownPair, PairNotOnDisk (a NotOnDisk), BadModelFile, IncompatiblePair, BadSetting, DownloadFailed.
     """
     for name, given in (("pair", pair), ("target", target), ("draft", draft)):
         if given is not None and not isinstance(given, str | Path):
             raise BadSetting(f"{name} is of type {type(given).__name__}", hint="give a text or a Path")
+    if pair is not None and target is None and is_file_reference(pair) and not is_known(pair):
+        pair, target = None, pair
     if draft == LOOKUP:
         found = find(pair, target, pull=pull)
         return replace(found, kind=DraftKind.LOOKUP, draft=None)
     if target is None and draft is not None:
-        raise BadSetting("a draft file was given without a target file", hint="name its target too")
+        hint = "name its target too: --target FILE (in Python target=...)"
+        raise BadSetting("a draft file was given without a target file", hint=hint)
     if target is not None and pair is not None:
         raise BadSetting("a pair and a target file were both given", hint="name one of them")
     if target is not None:
@@ -283,31 +288,16 @@ def find(
 
 
 def default_pair() -> Pair:
-    """With no pair named: the last used one, else the one whose target came last, else the demo."""
-    here = {pair.name: pair for pair in _here()}
-    used = [name for name, _ in sorted(places.last_uses().items(), key=lambda use: use[1]) if name in here]
-    if used:
-        return here[used[-1]]
-    return max(here.values(), key=_came, default=None) or named(DEMO)
+    """With no pair named: the one used or fetched last; the demo while no other pair is here."""
+    uses, toy = places.last_uses(), demo.target_path()
 
+    def latest(pair: Pair) -> tuple[float, ...]:
+        """Seconds since 1970: of its last use or newest file; then of what it does not share with other pairs."""
+        written, used = [file.here.stat().st_mtime for file in pair.files], uses.get(pair.name, 0.0)
+        return max(used, *written), used, written[0]
 
-def undecided() -> tuple[Pair, ...]:
-    """Pairs on disk, newest first, if none was used yet."""
-    here = sorted(_here(), key=_came, reverse=True)
-    decided = len(here) < 2 or any(pair.name in places.last_uses() for pair in here)
-    return () if decided else tuple(here)
-
-
-def _here() -> list[Pair]:
-    """The pairs on disk, those of the embedded target left out."""
-    toy = demo.target_path()
-    return [pair for pair in all_pairs() if pair.on_disk and pair.target.path != toy]
-
-
-def _came(pair: Pair) -> float:
-    """When the target was written here, in seconds since 1970."""
-    path = pair.target.path
-    return path.stat().st_mtime if path else 0.0
+    here = [pair for pair in all_pairs() if pair.on_disk and pair.target.path != toy]
+    return max(here, key=latest, default=None) or named(DEMO)
 
 
 def _of_files(target: Path, draft: Path | None) -> Pair:

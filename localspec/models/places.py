@@ -111,10 +111,12 @@ class ModelFile:
 @lru_cache(maxsize=8)
 def _header_on_hub(file: ModelFile) -> Header:
     """Read the header by range requests of a few megabytes for each file."""
-    remotes = [hub.look(part.repo, part.file, part.revision) for part in (file, *file.rest)]
-    headers = [
-        read_header(partial(hub.read_range, remote), remote.bytes, label=remote.name) for remote in remotes
-    ]
+    with hub.known_to_be_there():
+        remotes = [hub.look(part.repo, part.file, part.revision) for part in (file, *file.rest)]
+        headers = [
+            read_header(partial(hub.read_range, remote), remote.bytes, label=remote.name)
+            for remote in remotes
+        ]
     return joined(Path(file.name), headers) if file.rest else headers[0]
 
 

@@ -128,7 +128,18 @@ def named(name: str) -> Pair:
         return by_name[wanted]
     near = near_names(name)
     hint = f"did you mean {' or '.join(near)}?" if near else "`localspec pairs` lists all of them"
+    if name.lower().endswith(".gguf"):
+        hint = f"`localspec run {name} PROMPT` runs a file; only pairs are fetched and removed"
     raise UnknownPair(f"there is no pair called {name}", hint=hint)
+
+
+def pairs_like(text: str) -> tuple[Pair, ...]:
+    """The pairs whose name, alias or use has this text. Raises UnknownPair for none."""
+    texts = {pair: " ".join((pair.name, *pair.aliases, pair.use)) for pair in all_pairs()}
+    found = tuple(pair for pair, has in texts.items() if text.lower() in has.lower())
+    if not found:
+        raise UnknownPair(f"no pair is like {text}", hint="`localspec pairs` lists all of them")
+    return found
 
 
 def is_known(name: str) -> bool:

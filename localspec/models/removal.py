@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from pathlib import Path
 
 from localspec import demo
 from localspec.errors import LocalspecError
-from localspec.files import lies_in
+from localspec.files import FileLock, lies_in
 from localspec.models import places
 from localspec.models.download import LOCK, PART, lock_of, part_of
 from localspec.models.hub import of_system
@@ -31,7 +32,7 @@ class Removal:
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """A file that localspec fetched, as a whole or in part, for no pair that is here as a whole."""
+    """A file that localspec fetched, as a whole or in part, or made, for no pair that is here as a whole."""
 
     path: Path
     bytes: int
@@ -56,7 +57,8 @@ def remove(pair: Pair) -> Removal:
             continue
         names = list(filter(os.path.lexists, (place, part_of(place))))
         if fitted and any((folder := place.with_suffix("")).glob("*.npz*")):
-            kept.append((str(folder), "`localspec fit` resumes from its answers"))
+            why = "`localspec fit` resumes from its answers; `localspec rm --unused` removes them"
+            kept.append((str(folder), why))
         if fitted or places.is_ours(place):
             unwanted += names
         else:
@@ -93,7 +95,7 @@ def prune() -> Removal:
 
 
 def leftovers() -> tuple[Leftover, ...]:
-    """Half pulls, and whole files that no pair on this machine uses. Raises BadSetting."""
+    """Half pulls, and files and answers of `localspec fit` that no pair on this machine uses. Raises BadSetting."""
     pairs = all_pairs()
     used = _used(pairs)
     named = {places.path_of(file): pair.name for pair in pairs for file in pair.hub_files}
@@ -102,7 +104,23 @@ def leftovers() -> tuple[Leftover, ...]:
         final = Path(os.path.realpath(_final(path)))
         if path.suffix != LOCK and _is_ours(path) and final not in used and not path.is_dir():
             found.append(Leftover(path, _size(path), named.get(final)))
+    for path in sorted(places.fitted_dir().glob("*")):
+        draft = path.with_name(f"{path.name}.gguf") if path.is_dir() else path
+        is_made = draft.suffix == ".gguf" and Path(os.path.realpath(draft)) not in used
+        if is_made and not _is_being_made(draft.with_suffix("") / "lock"):
+            found.append(Leftover(path, _size(path), None))
     return tuple(found)
+
+
+def answer_bytes(unused: Iterable[Leftover]) -> int:
+    """Bytes of the answers that `localspec fit` keeps for the drafts of pairs."""
+    folders = set(places.fitted_dir().glob("*/")) - {left.path for left in unused}
+    return sum(map(_size, folders))
+
+
+def _is_being_made(lock: Path) -> bool:
+    """Whether `localspec fit` holds the lock of a draft."""
+    return lock.exists() and _is_locked(FileLock(lock))
 
 
 def _is_ours(path: Path) -> bool:
@@ -111,8 +129,10 @@ def _is_ours(path: Path) -> bool:
 
 
 def _size(path: Path) -> int:
-    """Bytes freed by removing the name; 0 for a link, or if another process removed it."""
+    """Bytes freed by removing a file or folder; 0 for a link, or if another process removed it."""
     try:
+        if path.is_dir() and not path.is_symlink():
+            return sum(map(_size, path.iterdir()))
         return 0 if path.is_symlink() else path.stat().st_size
     except FileNotFoundError:
         return 0
@@ -134,7 +154,10 @@ def _used(pairs: Iterable[Pair]) -> dict[Path, str]:
 def _is_being_fetched(file: ModelFile) -> bool:
     if not part_of(file.place).with_suffix(LOCK).exists():
         return False
-    lock = lock_of(file.place)
+    return _is_locked(lock_of(file.place))
+
+
+def _is_locked(lock: FileLock) -> bool:
     free = lock.try_acquire()
     lock.release()
     return not free
@@ -159,6 +182,8 @@ def _unlink(path: Path) -> None:
     if not lock.try_acquire():
         raise LocalspecError(f"{path.name} is being fetched right now", hint="stop that pull first")
     try:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
         path.unlink(missing_ok=True)
         places.forget_sha256(path)
     finally:

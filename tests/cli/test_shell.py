@@ -13,10 +13,9 @@ from localspec.chat import conversations
 from localspec.cli import main
 from localspec.cli.commands import chat
 from localspec.cli.commands import run as run_command
-from localspec.cli.loading import StageLine, chosen_pair
+from localspec.cli.loading import StageLine
 from localspec.errors import BadSetting
 from localspec.files import attached, with_files
-from localspec.models import names
 from localspec.options import data_dir
 
 pytestmark = pytest.mark.usefixtures("home")
@@ -223,25 +222,6 @@ def test_stages_are_drawn_and_leave_nothing(terminal):
     drawn = streams["stderr"].getvalue()
     assert "trying x: 50 %" in drawn
     assert drawn.endswith("\r\x1b[K")
-
-
-@pytest.fixture
-def two_unused(monkeypatch):
-    pairs = names.all_pairs()[1:3]
-    monkeypatch.setattr(names, "_here", lambda: list(pairs))
-    monkeypatch.setattr(names, "_came", lambda pair: -pairs.index(pair))
-    return pairs
-
-
-@pytest.mark.parametrize(("typed", "index"), [("2\n", 1), ("\n", 0), ("", 0)])
-def test_of_several_pairs_that_were_never_used_the_user_picks(two_unused, terminal, typed, index):
-    terminal(typed)
-    assert chosen_pair() == two_unused[index].name
-
-
-def test_nobody_is_asked_without_a_terminal_or_a_question(two_unused, monkeypatch):
-    assert chosen_pair() is None
-    assert names.default_pair() == two_unused[0]
 
 
 def completed(line):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from localspec import demo
-from localspec.errors import BadModelFile, DownloadFailed, IncompatiblePair, UnknownPair
+from localspec.errors import BadModelFile, DownloadFailed, IncompatiblePair
 from localspec.models import places
 from localspec.models.download import (
     Fetching,
@@ -154,12 +154,12 @@ def test_a_wrong_size_is_refused_before_a_byte_comes(served, hub, impatient):
 @pytest.mark.parametrize(
     ("status", "code", "kind", "says"),
     [
-        (401, "RepoNotFound", UnknownPair, "does not exist, or is private"),
+        (401, "RepoNotFound", DownloadFailed, "does not exist, or is private"),
         (401, "", DownloadFailed, "does not accept the token"),
         (403, "", DownloadFailed, "does not let this token"),
         (403, "GatedRepo", DownloadFailed, "gated"),
-        (404, "RepoNotFound", UnknownPair, "does not exist"),
-        (404, "EntryNotFound", UnknownPair, "has no file"),
+        (404, "RepoNotFound", DownloadFailed, "does not exist"),
+        (404, "EntryNotFound", DownloadFailed, "has no file"),
         (404, "RevisionNotFound", DownloadFailed, "revision"),
         (404, "", DownloadFailed, "not on the server"),
         (429, "", DownloadFailed, "too many requests"),

@@ -97,7 +97,7 @@ def test_list_shows_what_no_pair_uses_and_a_total(littered, capsys):
     assert main(["list"]) == 0
     told = capsys.readouterr().out
     assert "`localspec pull half` completes it" in told
-    assert "no pair names it any more" in told
+    assert "no pair uses it" in told
 
 
 def test_rm_unused_removes_just_that(littered, capsys):

@@ -80,7 +80,9 @@ class ScriptedPairs(Downloads):
     def find(self, name: str) -> None:
         if name == "llama-3-8b+1b" and name not in self.pulled:
             raise NotOnDisk(f"{name} is not on this machine (6.1 GB to fetch)", hint="Fetch it.")
-        if name not in [row.name for row in _ROWS]:
+        if name.endswith(".gguf"):
+            super().find(name)
+        elif name not in [row.name for row in _ROWS]:
             raise UnknownPair(f"there is no pair called {name}", hint="did you mean demo?")
 
     def listing(self) -> list[PairRow]:

@@ -212,8 +212,9 @@ async def test_a_file_is_loaded_by_its_path(tmp_path):
     file.write_bytes(b"GGUF")
     async with running(tmp_path) as chat:
         await chat.type(f"/pair {file}")
-        await chat.until(lambda: chat.state.engine.load_request.target == str(file))
-        assert chat.state.engine.load_request.pair is None
+        await chat.until(lambda: chat.state.engine.load_request.pair == str(file))
+        await chat.type(f"/pair {tmp_path / 'missing.gguf'}")
+        await chat.until(lambda: "missing.gguf does not" in chat.drawn)
 
 
 async def test_a_reply_that_runs_is_not_exported(tmp_path, monkeypatch):

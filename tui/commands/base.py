@@ -1,7 +1,6 @@
 """The base of both chats, the commands about pairs, and the reactions to the engine's reports."""
 
 import asyncio
-import os
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Literal
@@ -11,7 +10,6 @@ from localspec.chat.conversations import StoredMessage
 from localspec.engine import messages
 from localspec.errors import BadSetting, EngineDied, LocalspecError, NotOnDisk
 from localspec.events import Reply
-from localspec.files import expanded
 from localspec.models.registry import DEMO
 
 from ..state.chat import ChatState
@@ -151,10 +149,6 @@ async def pair(chat: Chat, argument: str) -> None:
         await chat.choose_pair()
         return
     engine = chat.state.engine
-    if argument.lower().endswith(".gguf") and os.path.isfile(path := expanded(argument)):
-        engine.load(replace(engine.load_request, pair=None, target=str(path), draft=None))
-        chat.refresh_state()
-        return
     try:
         await asyncio.to_thread(chat.state.downloads.find, argument)
     except NotOnDisk as error:

@@ -1,5 +1,5 @@
-"""Show every setting of config.toml with its value and its source, the folders in use, and the environment
-variables that localspec reads. Keys, tokens and passwords are not shown.
+"""Show every setting of config.toml, or one, with its value and its source; then the folders in use, and the
+environment variables that localspec reads. Keys, tokens and passwords are not shown.
 """
 
 import argparse
@@ -12,6 +12,7 @@ from localspec import options
 from localspec.cli.last_defence import SECRET_VARIABLES, without_userinfo
 from localspec.cli.options import WRONG_USAGE
 from localspec.display import say, say_json, tell
+from localspec.errors import BadSetting
 from localspec.models import places, registry
 
 ADDRESSES = ("HF_ENDPOINT", "HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY")
@@ -25,12 +26,14 @@ HEEDED = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("setting", nargs="*", metavar="[SETTING]", help="show this one alone")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run(arguments: argparse.Namespace) -> int:
     (given, mistakes), paths = options.given_settings(), _paths()
-    rows = {name: given.get(name) for name in options.SETTINGS}
+    wanted = _wanted(arguments.setting)
+    rows = {name: given.get(name) for name in wanted or options.SETTINGS}
     if arguments.json:
         values = {name: dataclasses.asdict(found) if found else None for name, found in rows.items()}
         folders = {name: str(path) for name, path in paths.items()}
@@ -43,11 +46,22 @@ def run(arguments: argparse.Namespace) -> int:
         for name, found in rows.items()
     }
     folders = {name: f"{path}{'' if path.exists() else '  (not there yet)'}" for name, path in paths.items()}
-    blocks = (shown, folders, _environment())
+    blocks = (shown,) if wanted else (shown, folders, _environment())
     say("\n\n".join("\n".join(f"{name:<17} {text}" for name, text in block.items()) for block in blocks))
     for mistake in mistakes:
         tell(mistake)
     return WRONG_USAGE if mistakes else 0
+
+
+def _wanted(words: list[str]) -> list[str]:
+    """The one setting that was asked for; none for all of them. Raises BadSetting."""
+    name = "".join(words[:1]).replace("-", "_")
+    if name and name not in options.SETTINGS:
+        raise BadSetting(f"there is no setting called {name}", hint=options.nearest(name, options.SETTINGS))
+    if len(words) > 1:
+        hint = f"write `{name} = {words[1]}` into {options.config_file()}"
+        raise BadSetting("`localspec config` shows settings and changes none", hint=hint)
+    return [name] if name else []
 
 
 def _paths() -> dict[str, Path]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from localspec.cli.options import add_pair_argument, load_options, number
+from localspec.cli.options import add_pair_argument, number
 from localspec.display import DrawnLine, note, say, size_text
 from localspec.errors import BadSetting, LocalspecError
 
@@ -50,11 +50,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from localspec.cli.loading import wanted
     from localspec.fit.trim import fitted_name
     from localspec.models.names import find
     from localspec.models.registry import check_name
 
-    options = load_options(arguments)
+    options = wanted(arguments)
     files = find(*(options.pop(name, None) for name in ("pair", "target", "draft")))
     trimmed = f"trim-{arguments.trim or TRIMMED}"
     suffix = "made" if arguments.make else "taught" if arguments.teach else trimmed

@@ -1,5 +1,5 @@
 """Report whether draft and target fit each other, and plan the memory of this machine. It reads the headers of the
-files, over the network a few megabytes.
+files, over the network a few megabytes; without a network the plan of a known pair is an estimate.
 """
 
 import argparse
@@ -13,13 +13,15 @@ from pathlib import Path
 from localspec.cli.commands.completion import complete_with_pairs
 from localspec.cli.fetching import tell_models
 from localspec.cli.options import add_memory_options, given_of
-from localspec.display import DrawnLine, printable, say, say_json, size_text
-from localspec.errors import BadSetting, DownloadFailed, LocalspecError
+from localspec.display import DrawnLine, note, printable, say, say_json, size_text
+from localspec.errors import BadSetting, LocalspecError
 from localspec.gguf import matching
 from localspec.gguf.facts import DraftKind, trained_context, vocabulary_of
 from localspec.gguf.header import BLOCKS, Header
 from localspec.health.servers import use_servers
 from localspec.models import inspection
+from localspec.models.devices import last_devices
+from localspec.models.hub import Unreachable
 from localspec.models.names import SeveralModels, is_file_reference, model_file
 from localspec.models.placement import wishes_of
 from localspec.models.places import ModelFile
@@ -27,12 +29,20 @@ from localspec.models.plan import Plan
 from localspec.models.registry import Pair, is_known, named
 from localspec.options import LOAD, configured
 
+DRAFTER = {
+    DraftKind.MODEL: "by a small model",
+    DraftKind.EAGLE3: "by an EAGLE-3 head",
+    DraftKind.MTP: "by a prediction head",
+    DraftKind.ASSISTANT: "by an assistant head, which reads the target's cache",
+    DraftKind.DFLASH: "by a DFlash head",
+    DraftKind.LOOKUP: "from the text alone, without a model",
+}
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    what = "a pair, ORG/REPO:QUANT, ORG/REPO:FILE.gguf, or the path of a GGUF file"
+    what = "a pair by name, a GGUF file, or ORG/REPO:QUANT; `localspec pairs` lists the names"
     complete_with_pairs(parser.add_argument("pair", metavar="NAME|FILE", help=what))
-    judged = "org/repo:file.gguf or a path: the draft to check with the file"
-    parser.add_argument("--draft", metavar="FILE", help=judged)
+    parser.add_argument("--draft", metavar="FILE", help="the draft to check with it, named the same way")
     add_memory_options(parser)
     parser.add_argument("--no-draft", action="store_true", help="plan without the draft")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -45,12 +55,18 @@ def run(arguments: argparse.Namespace) -> int:
     with DrawnLine(sys.stderr) as line:
         line.draw(f"reading the headers of {arguments.pair}")
         pair = replace(_named(arguments), lora=matching.adapters_of(settings.get("lora", "")))
+        wishes = wishes_of(settings, draft=not arguments.no_draft)
         try:
             _ = [file.header for file in pair.files]  # one that cannot be read leaves nothing to show
-            found = inspection.inspect(pair, wishes_of(settings, draft=not arguments.no_draft))
-        except DownloadFailed as error:
-            hint = f"`localspec pairs {pair.name}` has its size and memory without a network"
-            raise DownloadFailed(str(error), hint=hint if pair.name else error.hint) from error
+            found = inspection.inspect(pair, wishes)
+        except Unreachable as error:
+            if not pair.name or arguments.json:
+                raise
+            estimate = inspection.estimated_plan(pair, last_devices(), wishes)
+            line.clear()
+            note(f"{error}. So this is an estimate, and the files are not checked.")
+            say("\n".join([*_head(pair), *_sizes(pair), *_plan_lines(estimate, "estimated")]))
+            return 0
     if arguments.json:
         say_json(_as_json(pair, found), indent=2)
     else:
@@ -76,30 +92,42 @@ def _named(arguments: argparse.Namespace) -> Pair:
 
 
 def _as_text(pair: Pair, found: inspection.Inspection) -> list[str]:
-    lines = []
-    if pair.name:
-        lines += [f"{pair.name}  {pair.use}"]
-        depth = f"{pair.starting_depth} tokens at first ({pair.starting_depth_from})"
-        lines += [f"drafting     {pair.kind}, {depth}"]
-        lines += [f"measured     {text}" for text in pair.published]
-        lines += [""]
+    lines = _head(pair) if pair.name else []
     for role, file in zip(("target", "draft"), pair.files, strict=False):
         lines += [f"{role:<12} {file.name}", *_side_lines(file), ""]
     is_alone = not pair.name and pair.draft is None and found.problem is None
     if is_alone and (suggestion := _suggested(pair.target)):
         lines += [f"draft        {suggestion}"]
-    if plan := found.plan:
-        if plan.draft:
-            lines += [f"fit          {_fit(pair, plan, found.shared)}"]
-        together = f"draft at {plan.draft.length:,}" if plan.draft else "no draft"
-        context = f"context {plan.target.length:,} tokens, {together}"
-        lines += [f"plan         {context}; memory as llama.cpp plans it:"]
-        for need in plan.needs:
-            parts = (("weights", need.weights), ("caches", need.cache), ("buffers", need.compute))
-            shares = ", ".join(f"{name} {size_text(size)}" for name, size in parts)
-            lines += [f"  {need.device:<10} {size_text(need.total)} of {size_text(need.free)} free: {shares}"]
-        lines += [f"  {line}" for line in plan.lines]
-    return lines
+    if found.plan and found.plan.draft:
+        lines += [f"fit          {_fit(pair, found.plan, found.shared)}"]
+    if too_large := inspection.too_large(pair):
+        lines += [f"caution      {too_large}"]
+    return lines + (_plan_lines(found.plan, "as llama.cpp plans it") if found.plan else [])
+
+
+def _head(pair: Pair) -> list[str]:
+    """The pair as the registry describes it."""
+    depth = f"at first {pair.starting_depth} tokens a cycle, then as many as pay"
+    lines = [f"{pair.name}  {pair.use}", f"drafting     {DRAFTER[pair.kind]}; {depth}"]
+    return [*lines, *(f"measured     {text}" for text in pair.published), ""]
+
+
+def _sizes(pair: Pair) -> list[str]:
+    """The files without their headers."""
+    return [
+        f"{role:<12} {file.name}, {size_text(file.all_bytes)}, {'here' if file.path else 'not here'}"
+        for role, file in zip(("target", "draft"), pair.files, strict=False)
+    ]
+
+
+def _plan_lines(plan: Plan, how: str) -> list[str]:
+    together = f"draft at {plan.draft.length:,}" if plan.draft else "no draft"
+    lines = [f"plan         context {plan.target.length:,} tokens, {together}; memory {how}:"]
+    for need in plan.needs:
+        parts = (("weights", need.weights), ("caches", need.cache), ("buffers", need.compute))
+        shares = ", ".join(f"{name} {size_text(size)}" for name, size in parts)
+        lines += [f"  {need.device:<10} {size_text(need.total)} of {size_text(need.free)} free: {shares}"]
+    return [*lines, *(f"  {line}" for line in plan.lines)]
 
 
 def _suggested(target: ModelFile) -> str:

@@ -1,43 +1,57 @@
 """List the pairs on this machine with size and last use, and unused files: of interrupted pulls, and of pairs that are
-gone. The enlarged demo pair and the caches of earlier texts are counted.
+gone. The enlarged demo pair, caches of earlier texts and answers for `localspec fit` are counted.
 """
 
 import argparse
 from datetime import datetime
+from pathlib import Path
 
 from localspec.caches.store import usage
-from localspec.display import say, say_json, size_text
+from localspec.cli.commands.completion import complete_with_pairs
+from localspec.display import note, say, say_json, size_text
+from localspec.errors import UnknownPair
 from localspec.models import inspection, places, registry, removal
-from localspec.options import configured, texts_dir
+from localspec.options import given_settings, texts_dir
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    like = "only the pairs whose name or use has this text"
+    complete_with_pairs(parser.add_argument("like", nargs="?", default="", metavar="TEXT", help=like))
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run(arguments: argparse.Namespace) -> int:
     uses = places.last_uses()
-    here = [pair for pair in registry.all_pairs() if pair.on_disk]
+    here = [pair for pair in registry.pairs_like(arguments.like) if pair.on_disk]
+    if arguments.like and not here:
+        hint = "`localspec list` has those that are"
+        raise UnknownPair(f"no pair like {arguments.like} is on this machine", hint=hint)
     here.sort(key=lambda pair: -uses.get(pair.name, 0.0))
-    unused = removal.leftovers()
+    unused = () if arguments.like else removal.leftovers()
     files = places.distinct(file for pair in here for file in pair.files)
     paths = {path for file in files if (path := file.path)}
-    texts, text_bytes = usage(texts_dir(configured()))
-    demo = sum(path.stat().st_size for path in removal.enlarged_demo())
-    total = text_bytes + demo + sum(left.bytes for left in unused)
+    texts, text_bytes = (0, 0) if arguments.like else usage(folder_of_texts())
+    demo = 0 if arguments.like else sum(path.stat().st_size for path in removal.enlarged_demo())
+    answers = 0 if arguments.like else removal.answer_bytes(unused)
+    total = text_bytes + demo + answers + sum(left.bytes for left in unused)
     total += sum(path.stat().st_size for path in paths)
     if arguments.json:
         pairs = [as_json(pair, uses.get(pair.name)) for pair in here]
         left_over = [{"path": str(left.path), "bytes": left.bytes, "pair": left.pair} for left in unused]
         caches = {"texts": texts, "bytes": text_bytes}
-        found = {"pairs": pairs, "unused": left_over, "caches": caches, "enlarged_demo_bytes": demo}
-        say_json({**found, "bytes": total}, indent=2)
+        found = {"pairs": pairs, "unused": left_over, "caches": caches, "answers_bytes": answers}
+        say_json({**found, "enlarged_demo_bytes": demo, "bytes": total}, indent=2)
         return 0
     rows = [(pair.name, inspection.file_bytes(pair), last_use(uses.get(pair.name))) for pair in here]
     lost = [(left.path.name, left.bytes, why_unused(left)) for left in unused]
     kept = [
         ("demo, enlarged", demo, "by `localspec demo`; `localspec rm demo` removes it"),
         ("texts", text_bytes, "caches of earlier texts; `localspec rm --caches` removes them"),
+        (
+            "answers",
+            answers,
+            "for `localspec fit` to resume; `localspec rm NAME` and `rm --unused` remove them",
+        ),
     ]
     kept = [row for row in kept if row[1]]
     width = max(len(name) for name, _, _ in (*rows, *lost, *kept, ("total", 0, "")))
@@ -56,12 +70,20 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def folder_of_texts() -> Path:
+    """The folder of the caches of earlier texts; a mistake in the settings is a note here."""
+    given, mistakes = given_settings()
+    for mistake in mistakes:
+        note(f"{mistake} ({mistake.hint})")
+    return texts_dir({name: found.value for name, found in given.items()})
+
+
 def last_use(seconds: float | None) -> str:
     return "-" if seconds is None else datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M")
 
 
 def why_unused(left: removal.Leftover) -> str:
-    return f"`localspec pull {left.pair}` completes it" if left.pair else "no pair names it any more"
+    return f"`localspec pull {left.pair}` completes it" if left.pair else "no pair uses it"
 
 
 def as_json(pair: registry.Pair, used: float | None) -> dict[str, object]:

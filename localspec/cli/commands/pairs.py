@@ -6,12 +6,11 @@ import argparse
 import sys
 from dataclasses import replace
 
+from localspec.cli.fetching import DRAFT_HELP
 from localspec.cli.options import number
 from localspec.display import say, say_json, size_text
-from localspec.errors import UnknownPair
-from localspec.gguf.facts import trained_context
 from localspec.models import devices, inspection, registry
-from localspec.models.names import model_file
+from localspec.models.names import described
 from localspec.options import MOST_DEPTH
 
 DEFAULT_DEPTH = 4  # draft tokens: what most public sources begin with
@@ -32,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = action.add_argument
     add("name", metavar="NAME", help="name of the pair: lower-case letters, digits and . _ + -")
     add("--target", required=True, metavar="FILE", help="org/repo:file.gguf, or a path")
-    add("--draft", required=True, metavar="FILE", help="org/repo:file.gguf, or a path")
+    add("--draft", metavar="FILE", help=DRAFT_HELP)
     depth = number(int, 1, MOST_DEPTH)
     add("--depth", type=depth, default=DEFAULT_DEPTH, metavar="N", help="the starting depth")
     add("--use", default="", metavar="TEXT", help="the purpose of the pair, for the list")
@@ -40,11 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    here, like = devices.last_devices(), arguments.like.lower()
-    texts = {pair: " ".join((pair.name, *pair.aliases, pair.use)) for pair in registry.all_pairs()}
-    known = [pair for pair, text in texts.items() if like in text.lower()]
-    if not known:
-        raise UnknownPair(f"no pair is like {arguments.like}", hint="`localspec pairs` lists all of them")
+    here, known = devices.last_devices(), registry.pairs_like(arguments.like)
     if arguments.json:
         say_json({"pairs": [as_json(pair, inspection.fit(pair, here)) for pair in known]}, indent=2)
         return 0
@@ -61,20 +56,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 def run_add(arguments: argparse.Namespace) -> int:
     registry.check_name(arguments.name)
-    target, draft = model_file(arguments.target), model_file(arguments.draft)
-    pair = registry.Pair(
-        name=arguments.name,
-        kind=draft.kind,
-        target=target,
-        draft=draft,
-        use=arguments.use,
-        context=trained_context(target.header),
-        starting_depth=arguments.depth,
-    )
-    pair.check()
+    pair = described(arguments.target, arguments.draft)
+    use, depth = arguments.use or pair.use, arguments.depth
+    pair = replace(pair, name=arguments.name, aliases=(), use=use, starting_depth=depth)
     users = {pair.name for pair in registry.users_pairs()}
     known = {pair.name for pair in registry.all_pairs()}
-    pair = replace(pair, target=target.pinned(), draft=draft.pinned())
     path = registry.add_pair(pair)
     say(f"{pair.name} is in {path}", to=sys.stderr)
     if pair.name in known:

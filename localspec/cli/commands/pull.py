@@ -6,7 +6,7 @@ ORG/REPO:Q4_K_M, ORG/REPO:FILE.gguf or a link. ORG/REPO alone lists its models.
 import argparse
 
 from localspec.cli.commands.completion import complete_with_pairs
-from localspec.cli.fetching import dry_run, fetch, fetch_reference
+from localspec.cli.fetching import DRAFT_HELP, dry_run, fetch, fetch_reference
 from localspec.cli.options import add_quiet_option
 from localspec.errors import BadSetting
 from localspec.models import registry
@@ -18,8 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     complete_with_pairs(
         add("name", nargs="?", metavar="NAME", help="for example llama-3.1-8b+1b, or ORG/REPO:Q4_K_M")
     )
-    what = "the draft for a model of the Hub (default: lookup, which drafts from the text alone)"
-    add("--draft", metavar="FILE", help=what)
+    add("--draft", metavar="FILE", help=DRAFT_HELP)
     add("--dry-run", action="store_true", help="only print the files to fetch")
     add_quiet_option(parser)
 
