@@ -8,14 +8,14 @@ The target's costs are those of a 1.5 B model in F16 on two CPU cores. Tokens ar
 import difflib
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from benchmarks.controller.certain import written
-from benchmarks.controller.engine import ANY_RULE
+from benchmarks.controller.engine import ANY_RULE, accepted, cycle_of
+from localspec.algorithm.protocols import Strategy
 from localspec.control.costs import CostTable
-from localspec.events import Source
+from localspec.events import Cycle, Source
 from localspec.models.drafting import Drafting
 
 F16 = CostTable((1, 2, 3, 4, 5, 6, 8), (1, 1.27, 1.33, 1.40, 1.50, 1.63, 2.03), {"model": 0.07})
@@ -78,10 +78,9 @@ def returned(new: list[list[int]], taken: list[bool], line: int, lines: int) -> 
 
 def predicted_from(predicted: list[int], answer: list[int]) -> tuple[Result, list[bool]]:
     """How an answer is written, and which of its tokens were predicted."""
-    table = F16
-    drafting = Drafting([], table, (1,), most=32)
+    drafting = Drafting([], F16, (1,), most=32)
     strategy = drafting.strategy_at(None, ANY_RULE, sampled=False, predicted=predicted)
-    cycles = list(written(strategy, [*predicted, -1, -2], answer, table))
+    cycles = list(written(strategy, [*predicted, -1, -2], answer, F16))
     taken = [
         cycle.source is Source.PREDICTION and i < cycle.accepted
         for cycle in cycles
@@ -90,6 +89,22 @@ def predicted_from(predicted: list[int], answer: list[int]) -> tuple[Result, lis
     proposed = sum(cycle.drafted for cycle in cycles if cycle.source is Source.PREDICTION)
     seconds = sum(cycle.verify_seconds for cycle in cycles)
     return Result(len(answer), sum(taken), proposed, len(cycles), len(answer) / seconds), taken
+
+
+def written(
+    strategy: Strategy, prompt: Sequence[int], answer: Sequence[int], table: CostTable
+) -> Iterator[Cycle]:
+    """The cycles in which a target that is certain of every token writes an answer to a prompt."""
+    tokens, done = list(prompt), 0
+    while done < len(answer):
+        proposal = strategy.propose(tokens, len(answer) - done - 1)
+        kept = accepted([a == b for a, b in zip(proposal.tokens, answer[done:], strict=False)])
+        verify_seconds = table.verify(len(proposal.tokens) + 1)
+        cycle = cycle_of(proposal, tuple(answer[done : done + kept + 1]), verify_seconds=verify_seconds)
+        tokens += cycle.tokens
+        done += len(cycle.tokens)
+        strategy.learn(cycle)
+        yield cycle
 
 
 def source(chance: random.Random) -> list[str]:

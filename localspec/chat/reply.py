@@ -158,7 +158,7 @@ class ReplyBuilder:
             self._reasoning_tokens += self._kind is Kind.REASONING
             if self._kind is Kind.ANSWER:
                 of_answer += scores[used - 1 : used]
-            if self._job.text.stopped:
+            if self._job.text.stopped_by:
                 self.ended = True
                 break
         cycle = replace(

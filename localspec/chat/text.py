@@ -85,16 +85,10 @@ class TextStream:
         self._thinking = Thinking(style, form, functions or (), self._codes.coded) if style else None
         self._called: list[ToolCall] = []  # complete ones
         self._scanner = StopScanner(stops)
-        self._stopped = False
-
-    @property
-    def stopped(self) -> bool:
-        """Whether a stop string ended the reply; nothing comes out after that."""
-        return self._stopped
 
     @property
     def stopped_by(self) -> str:
-        """The stop string that ended the reply."""
+        """The stop string that ended the reply: nothing comes out after that; "" while none did."""
         return self._scanner.found
 
     def calls(self) -> tuple[tuple[ToolCall, ...], str]:
@@ -104,23 +98,18 @@ class TextStream:
     def push(self, token: int) -> list[TextPart]:
         """The text that became certain with this token."""
         text = self._detokenizer.push(token)
-        return self._shown(text) if text and not self._stopped else []
+        return self._shown(text) if text and not self.stopped_by else []
 
     def flush(self) -> list[TextPart]:
         """The text that was held back, after the end of the reply."""
-        parts = self._held_back()
-        return parts if self._stopped else parts + self._released()
-
-    def _held_back(self) -> list[TextPart]:
-        """The text that waited for more, without a possible stop string."""
-        if self._stopped:
+        if self.stopped_by:
             return []
         parts = self._shown(self._detokenizer.flush())
-        if self._thinking and not self._stopped:
+        if self._thinking and not self.stopped_by:
             parts += self._scanned(self._thinking.flush())
-        if self._reader and not self._stopped:
+        if self._reader and not self.stopped_by:
             parts += self._without_stops(self._reader.flush())
-        return parts
+        return parts if self.stopped_by else parts + self._released()
 
     def _shown(self, text: str) -> list[TextPart]:
         return self._scanned(self._thinking.push(text) if self._thinking else [(Kind.ANSWER, text)])
@@ -141,10 +130,9 @@ class TextStream:
                 self._called += [part.ended] if part.ended else []
                 shown += [*self._released(), *([part] if part.text or part.call else [])]
                 continue
-            released, self._stopped = self._scanner.push(part.text)
-            if released:
+            if released := self._scanner.push(part.text):
                 shown.append(TextPart(released, part.kind))
-            if self._stopped:
+            if self.stopped_by:
                 break
         return shown
 
@@ -228,24 +216,22 @@ class StopScanner:
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = Patterns(stops)
         self._held = ""
-        self._stopped = False
         self.found = ""  # the stop string that ended the stream
 
-    def push(self, text: str) -> tuple[str, bool]:
-        """Text that may be shown now, and whether a stop string ended the stream; what follows is dropped.
+    def push(self, text: str) -> str:
+        """Text that may be shown now; what follows a stop string is dropped.
 
         The stop string that is complete first wins; of several that end together, the longest.
         """
-        if self._stopped:
-            return "", True
+        if self.found:
+            return ""
         text = self._held + text
-        match = self._stops.find(text)
-        if match:
-            self._held, self._stopped, self.found = "", True, match.pattern
-            return text[: match.start], True
+        if match := self._stops.find(text):
+            self._held, self.found = "", match.pattern
+            return text[: match.start]
         released = len(text) - self._stops.unfinished(text)
         self._held = text[released:]
-        return text[:released], False
+        return text[:released]
 
     def flush(self) -> str:
         """What was held back, when no more text follows."""

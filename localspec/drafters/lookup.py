@@ -14,6 +14,7 @@ import numpy as np
 
 from localspec.algorithm.protocols import Drafter, Proposal, Rule, Stopping
 from localspec.events import Source
+from localspec.sampler.passes import standing
 
 MATCHES = (4, 6, 9, 17, 33)  # lengths at which a new bucket begins: 3, 4-5, 6-8, 9-16, 17-32, more
 DEPTHS = (1, 3, 7)  # 0-based depths at which a new bucket begins: first, 2nd-3rd, 4th-7th, more
@@ -194,7 +195,7 @@ class LookupDrafter(Drafter):
         """The most promising continuation of `tokens`, at most `limit` tokens."""
         emitted = tokens[self._guessed_at :]
         guess, self._guess = self._guess, Guess()
-        agreed = agreeing(guess.tokens, emitted)
+        agreed = standing(guess.tokens, 0, emitted)
         # The text continues after the last guess, whoever drafted it.
         self.trust.learn(guess.match, guess.shares[: min(agreed + 1, len(emitted))], agreed, len(emitted))
         self._settle(tokens)
@@ -255,13 +256,6 @@ class LookupDrafter(Drafter):
             if len(counts) > 1:
                 rows = {row: times for row, times in rows.items() if row[depth] == token}
         return Guess(tuple(tokens), tuple(chances), tuple(shares), match)
-
-
-def agreeing(ours: Sequence[int], theirs: Sequence[int]) -> int:
-    """How many tokens are the same from the first on."""
-    return next(
-        (n for n, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), min(len(ours), len(theirs))
-    )
 
 
 def match_lengths(tokens: np.ndarray, places: np.ndarray, tail: np.ndarray) -> np.ndarray:

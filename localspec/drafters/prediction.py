@@ -11,8 +11,9 @@ from typing import Final
 import numpy as np
 
 from localspec.algorithm.protocols import Drafter, Proposal, Rule, Stopping
-from localspec.drafters.lookup import LookupAcceptance, agreeing, match_lengths
+from localspec.drafters.lookup import LookupAcceptance, match_lengths
 from localspec.events import Source
+from localspec.sampler.passes import standing
 
 # P(a proposed token is kept), by how many tokens have agreed (lookup_trust.MATCHES), before anything was seen.
 BELIEFS: Final = (0.7, 0.85, 0.93, 0.97, 0.98, 0.99)
@@ -74,7 +75,7 @@ class PredictionDrafter(Drafter):
         if len(tokens) < self._length:  # something was taken back
             self._at, self._agreed, self._away = None, 0, 1
         new = tokens[self._length :]
-        agreed = agreeing(self._proposed, new)
+        agreed = standing(self._proposed, 0, new)
         judged = min(agreed + 1, len(self._proposed), len(new))
         self._trust.learn(self._agreed, (1.0,) * judged, agreed, len(new))
         self._length = len(tokens)

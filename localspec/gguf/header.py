@@ -115,7 +115,6 @@ class HeaderVocabulary:
 class Header:
     """Everything in front of the weights."""
 
-    version: int
     entries: Mapping[str, Entry]
     vocabulary: HeaderVocabulary | None
     tensors: tuple[TensorInfo, ...]
@@ -190,7 +189,7 @@ def read_header(read: ReadRange, file_bytes: int, *, label: str, chunk: int = 1 
     Raises BadModelFile naming `label` and the first thing that is wrong.
     """
     cursor = _Cursor(read, file_bytes, label, chunk)
-    version, tensor_count, entry_count = _preamble(cursor)
+    tensor_count, entry_count = _preamble(cursor)
     entries, vocabulary = _entries(cursor, entry_count)
     alignment = _alignment(cursor, entries)
     tensors = _tensors(cursor, tensor_count, alignment)
@@ -199,7 +198,7 @@ def read_header(read: ReadRange, file_bytes: int, *, label: str, chunk: int = 1 
         needed = data_offset + tensors[-1].offset + tensors[-1].bytes
         if needed > file_bytes:
             raise cursor.bad(f"is cut short: its tensors end at byte {needed:,}, the file at {file_bytes:,}")
-    return Header(version, entries, vocabulary, tensors, alignment, data_offset, file_bytes)
+    return Header(entries, vocabulary, tensors, alignment, data_offset, file_bytes)
 
 
 class _Cursor:
@@ -259,7 +258,8 @@ class _Cursor:
         return self.take(length).decode("utf-8", "replace")
 
 
-def _preamble(cursor: _Cursor) -> tuple[int, int, int]:
+def _preamble(cursor: _Cursor) -> tuple[int, int]:
+    """The numbers of tensors and of entries."""
     if cursor.size < 24 or cursor.take(4) != b"GGUF":
         raise cursor.bad("is not a GGUF file")
     version = cursor.whole("I")
@@ -272,7 +272,7 @@ def _preamble(cursor: _Cursor) -> tuple[int, int, int]:
         raise cursor.bad(f"is damaged: it says that it has {entries:,} metadata keys")
     if tensors > min(_MAX_TENSORS, cursor.left // _SMALLEST_TENSOR):
         raise cursor.bad(f"is damaged: it says that it has {tensors:,} tensors")
-    return version, tensors, entries
+    return tensors, entries
 
 
 def _entries(cursor: _Cursor, count: int) -> tuple[dict[str, Entry], HeaderVocabulary | None]:

@@ -20,7 +20,7 @@ from localspec.events import Cycle, Event, Finished, FinishReason, Reply, Starte
 from localspec.measure.bench import CROWDED
 from localspec.measure.race import headline
 from localspec.options import ReplyOptions
-from localspec.sampler.passes import NO_TEXT, Candidates, Row
+from localspec.sampler.passes import NO_TEXT, Candidates, Row, standing
 
 COLUMNS = ("", "tokens", "prompt s", "decode s", "tokens/s", "accepted", "tokens/pass")
 
@@ -42,10 +42,8 @@ class Divergence:
 
 def first_difference(plain: Sequence[int], speculative: Sequence[int]) -> int | None:
     """The first index at which two token sequences differ; None when they are equal."""
-    for index, (one, other) in enumerate(zip(plain, speculative, strict=False)):
-        if one != other:
-            return index
-    return None if len(plain) == len(speculative) else min(len(plain), len(speculative))
+    index = standing(plain, 0, speculative)
+    return None if index == len(plain) == len(speculative) else index
 
 
 def diverged(plain: Sequence[int], speculative: Sequence[int], gap: float | None) -> Divergence | None:

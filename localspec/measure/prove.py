@@ -11,7 +11,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from itertools import takewhile
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -32,6 +31,7 @@ from localspec.measure.bench import AUTO, CROWDED, PLAIN, Category, Limits, benc
 from localspec.measure.summary import report, summarise
 from localspec.models.drafting import ordinary_tokens
 from localspec.models.load import connect
+from localspec.sampler.passes import standing
 
 COLUMNS = 100
 TEXT, KV_TYPES = tuple(range(3, 43)), {"f16": 0.999, "q8_0": 0.99, "q4_0": 0.9}  # least correlation
@@ -117,7 +117,7 @@ def places(part: Part) -> Iterator[Finding]:
                 session.reset()
                 reply = session.run(PROMPT, temperature=0, max_tokens=40, depth=3, speculate=speculate)
                 texts.append(reply.tokens)
-        same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*texts, strict=False)))
+        same = standing(texts[0], 0, texts[1])
         text = f"{where}: the first {same} of {len(texts[1])} greedy tokens are those of plain decoding."
         yield Finding(text, failed=same < min(NEAR_TIES, len(texts[1])))
 

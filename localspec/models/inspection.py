@@ -82,14 +82,10 @@ def estimated_sizes(
     file: ModelFile,
     trained_context: int | None = None,
     kind: DraftKind = DraftKind.MODEL,
-    *,
-    inside: bool = False,
 ) -> Sizes:
     """A model by the facts in the registry."""
     layers = file.layers or _LAYERS
-    return Sizes(
-        file.name, layers, lambda load: _needs(file, layers, load), trained_context, kind=kind, inside=inside
-    )
+    return Sizes(file.name, layers, lambda load: _needs(file, layers, load), trained_context, kind=kind)
 
 
 def _needs(facts: ModelFile, layers: int, load: Load) -> Needs:

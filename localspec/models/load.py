@@ -35,16 +35,14 @@ from localspec.llama.model import Model
 from localspec.llama.threads import MOST_THREADS, default_threads, give_way
 from localspec.models.devices import available_bytes, memory_of
 from localspec.models.drafting import Drafting, guess_for, lessons_file, warm_up
-from localspec.models.placement import CHECKPOINT_SHARE, HOST, Load, MemoryWishes
+from localspec.models.placement import CHECKPOINT_SHARE, HOST, WIDEST_BATCH, Load, MemoryWishes
 from localspec.models.places import last_uses
 from localspec.models.plan import Plan, plan_for
 from localspec.models.registry import Pair
 from localspec.models.stored import stored_texts
-from localspec.options import MOST_DEPTH
 from localspec.sampler.passes import HiddenRows
 from localspec.sampler.sampling import Sampling
 
-WIDEST_BATCH = 1 + MOST_DEPTH  # tokens in a verify batch: the newest one and the draft
 SMALL_BYTES = (
     32_000_000  # weights; the demo's 4 MB decode faster on one core than on two, even on an idle machine
 )

@@ -11,6 +11,7 @@ from localspec.display import size_text
 from localspec.errors import BackendFailure, BadSetting, NotEnoughMemory
 from localspec.gguf.facts import DraftKind
 from localspec.models.devices import DeviceMemory
+from localspec.options import MOST_DEPTH
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +28,7 @@ class MemoryWishes:
     no_flash: tuple[str, ...] = ()  # devices whose driver dies of it
     draft_device: str | None = None
     draft: bool = True
-    target_rows: int = 33  # of logits in one decode; compute buffers grow with it
-    draft_rows: int = 1
     ignore_memory: bool = False  # load although it does not fit
-    snapshots: int = 3  # of a recurrent target, so the most draft tokens: each is a whole state
     parallel: int = 1  # replies at once
     more_parallel: int = 1  # as many, where all of the target is on GPUs and nothing else suffers
 
@@ -68,6 +66,8 @@ def _shares(text: str) -> tuple[float, ...]:
 
 
 HOST = "CPU"
+WIDEST_BATCH = 1 + MOST_DEPTH  # tokens in a verify batch: the newest one and the draft; buffers grow with it
+SNAPSHOTS = 3  # of a recurrent target, so the most draft tokens: each is a whole state
 CHECKPOINT_SHARE = 0.1  # of the bytes of a model's weights: what its checkpoints may take of the CPU's memory
 
 
@@ -420,8 +420,8 @@ class Ways:
             split=split if len(gpus) > 1 else (),
             cpu_moe=min(wishes.cpu_moe or 0, self._target.layers),
             flash_attn=self._flash_attn(gpus),
-            rows=wishes.target_rows,
-            snapshots=wishes.snapshots,
+            rows=WIDEST_BATCH,
+            snapshots=SNAPSHOTS,
             lanes=wishes.parallel,
             cuts=True,
         )
@@ -429,9 +429,8 @@ class Ways:
     def _draft_load(self, draft: Sizes | None, window: int, device: str) -> Load | None:
         if draft is None:
             return None
-        wishes = self._wishes
-        load = Load(window, devices=(device,), flash_attn=self._flash_attn((device,)), rows=wishes.draft_rows)
-        load = replace(load, lanes=wishes.parallel)
+        load = Load(window, devices=(device,), flash_attn=self._flash_attn((device,)))
+        load = replace(load, lanes=self._wishes.parallel)
         if draft.kind.is_head:
             predicts = draft.kind in (DraftKind.MTP, DraftKind.ASSISTANT)
             return replace(load, kind=draft.kind, prediction=predicts)

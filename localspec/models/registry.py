@@ -36,7 +36,6 @@ class Pair:
     use: str = ""
     context: int | None = None  # tokens that the target was trained for
     starting_depth: int = 4
-    starting_depth_from: str = "guess"
     published: tuple[str, ...] = ()
     lora: tuple[Adapter, ...] = ()  # added to the target where it is loaded; never written
 

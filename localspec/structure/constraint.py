@@ -10,7 +10,7 @@ import numpy as np
 
 from localspec.algorithm.protocols import Vocabulary
 from localspec.errors import BadSetting
-from localspec.sampler.passes import Candidates, Continued, Row
+from localspec.sampler.passes import Candidates, Continued, Row, standing
 from localspec.structure.grammar import Grammar
 
 if TYPE_CHECKING:
@@ -113,9 +113,6 @@ def on_deep_stack(work: Callable[[], _T]) -> _T:
     return results[0]
 
 
-if TYPE_CHECKING:
-    from llguidance import LLMatcher
-
 FEW = 1024  # permitted tokens that are gathered from a row instead of being masked in a copy of it
 _ADDED = np.array([-np.inf, 0.0], np.float32)  # to logits: of a token that may not come, of one that may
 
@@ -201,7 +198,7 @@ class Constrained:
         """The mask after a text; None after an end, and where the grammar does not accept the last tokens."""
         wanted, followed = self._since_settled(history)
         here = self._settled + len(wanted)
-        known = self._masks[here] if common_length(wanted, followed) == len(wanted) else None
+        known = self._masks[here] if standing(wanted, 0, followed) == len(wanted) else None
         if known is None and self._moved_to(history) and not self._ended:
             known = self._masks[here] = self._mask()
         return known
@@ -213,7 +210,7 @@ class Constrained:
     def _moved_to(self, history: Sequence[int]) -> bool:
         """Bring the matcher to a text; False where the grammar does not accept the text's last tokens."""
         wanted, followed = self._since_settled(history)
-        same = common_length(wanted, followed)
+        same = standing(wanted, 0, followed)
         self._step_back(len(followed) - same)
         return self._followed(list(wanted[same:]))
 
@@ -253,9 +250,3 @@ class Constrained:
                 f"{first_sentence(self._matcher.get_error())}",
                 hint="a simpler one may do",
             )
-
-
-def common_length(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many tokens two texts have in common, counted from the first."""
-    differs = (i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
-    return next(differs, min(len(one), len(other)))

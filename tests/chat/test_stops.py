@@ -31,20 +31,16 @@ def pieces(text, cuts):
 @example("aab", ["ab"], [1, 2])
 def test_any_split_gives_what_reading_the_whole_text_gives(text, stops, cuts):
     scanner = StopScanner(stops)
-    released, stopped = "", False
-    for piece in pieces(text, cuts):
-        more, stopped = scanner.push(piece)
-        released += more
-    assert (released + scanner.flush(), stopped) == naive(text, stops)
+    released = "".join(map(scanner.push, pieces(text, cuts)))
+    assert (released + scanner.flush(), bool(scanner.found)) == naive(text, stops)
 
 
 @given(text, stops, cuts)
 def test_only_what_could_begin_a_stop_string_is_held_back(text, stops, cuts):
     scanner, shown, read = StopScanner(stops), "", ""
     for piece in pieces(text, cuts):
-        more, stopped = scanner.push(piece)
-        shown, read = shown + more, read + piece
-        if stopped:
+        shown, read = shown + scanner.push(piece), read + piece
+        if scanner.found:
             break
         ends = [read[i:] for i in range(len(read) + 1)]
         held = max((len(e) for e in ends if any(s != e and s.startswith(e) for s in stops)), default=0)
@@ -53,12 +49,10 @@ def test_only_what_could_begin_a_stop_string_is_held_back(text, stops, cuts):
 
 def test_a_stop_string_across_pieces_ends_the_text():
     scanner = StopScanner(["\nUser:"])
-    assert scanner.push("Hello\nUs") == ("Hello", False)
-    assert scanner.push("er: no") == ("", True)
-    assert scanner.push("more") == ("", True)
-    assert scanner.flush() == ""
+    assert [scanner.push(piece) for piece in ("Hello\nUs", "er: no", "more")] == ["Hello", "", ""]
+    assert (scanner.flush(), scanner.found) == ("", "\nUser:")
 
 
 @pytest.mark.parametrize("stops", [[], [""]])
 def test_without_stop_strings_everything_passes_at_once(stops):
-    assert StopScanner(stops).push("abc") == ("abc", False)
+    assert StopScanner(stops).push("abc") == "abc"

@@ -19,7 +19,7 @@ def read(vocabulary, style, reply, stops=(), **options):
     tokens = reply if isinstance(reply, list) else vocabulary.tokenize(reply, parse_special=True)
     parts = [part for token in tokens for part in stream.push(token)] + stream.flush()
     groups = itertools.groupby(parts, key=lambda part: part.kind)
-    return [(kind, "".join(part.text for part in group)) for kind, group in groups], stream.stopped
+    return [(kind, "".join(part.text for part in group)) for kind, group in groups], bool(stream.stopped_by)
 
 
 def test_plain_text_comes_token_by_token():
@@ -66,7 +66,7 @@ def test_what_is_held_back_comes_at_the_end():
 def test_nothing_comes_after_a_stop_string():
     stream = TextStream(VOCABULARY, None, ["b"])
     assert [stream.push(ord(c)) for c in "abc"] == [[TextPart("a", A)], [], []]
-    assert stream.stopped
+    assert stream.stopped_by
     assert stream.flush() == []
 
 

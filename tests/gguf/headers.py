@@ -41,7 +41,7 @@ def header_of(name: str) -> Header:
         size = shape[0] // elements * block_bytes * (shape[1] if len(shape) > 1 else 1)
         tensors.append(TensorInfo(tensor, shape, _TYPES[kind], offset, size))
         offset += (size + 31) // 32 * 32
-    return Header(3, entries, HeaderVocabulary(vocabulary, b""), tuple(tensors), 32, 0, offset)
+    return Header(entries, HeaderVocabulary(vocabulary, b""), tuple(tensors), 32, 0, offset)
 
 
 def _tensors(name: str) -> Iterator[tuple[str, tuple[int, ...], str]]:

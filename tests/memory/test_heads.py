@@ -36,7 +36,7 @@ def test_it_takes_what_llama_cpp_plans_for_it(tmp_path, name, kind):
 def test_its_context_is_the_targets_and_one_inside_lies_with_its_target():
     pair = named("qwen3.6-27b+mtp")
     for inside in (False, True):
-        head = estimated_sizes(pair.draft, kind=DraftKind.MTP, inside=inside)
+        head = replace(estimated_sizes(pair.draft, kind=DraftKind.MTP), inside=inside)
         found = plan(
             estimated_sizes(pair.target, pair.context), head, cards(24, 24), MemoryWishes(context=16_384)
         )

@@ -15,7 +15,6 @@ from corpus.spin import Turn
 from corpus.sums import counting, questions, sums, word_problems
 from corpus.tables import COUNTRY_ROWS, calendar, elements
 from lowlevel import Model
-from samples import ask
 
 KINDS = {
     "sums": sums,
@@ -25,6 +24,12 @@ KINDS = {
     "days, months, planets": calendar,
     "chemical elements": elements,
 }
+
+
+def ask(model: Model, question: str) -> str:
+    """The greedy answer to a question."""
+    prompt = f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"
+    return model.text(model.greedy(prompt, limit=300))
 
 
 def right(turn: Turn, answer: str) -> bool:
@@ -46,11 +51,11 @@ def main() -> None:
         for kind, make in KINDS.items():
             rng = Random(f"accuracy/{kind}")
             turns = [make(rng)[0] for _ in range(options.questions)]
-            count = sum(right(turn, ask(model, "", turn.asks)) for turn in turns)
+            count = sum(right(turn, ask(model, turn.asks)) for turn in turns)
             print(f"{kind}: {count} of {len(turns)}", flush=True)
         capitals = {row[0]: row[1] for row in COUNTRY_ROWS}
         known = sum(
-            capital in ask(model, "", f"What is the capital of {name}?") for name, capital in capitals.items()
+            capital in ask(model, f"What is the capital of {name}?") for name, capital in capitals.items()
         )
         print(f"capitals: {known} of {len(capitals)}")
 

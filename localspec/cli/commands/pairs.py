@@ -7,13 +7,10 @@ import sys
 from dataclasses import replace
 
 from localspec.cli.fetching import DRAFT_HELP
-from localspec.cli.options import number
 from localspec.display import say, say_json, size_text
 from localspec.models import devices, inspection, registry
 from localspec.models.names import described
-from localspec.options import MOST_DEPTH
 
-DEFAULT_DEPTH = 4  # draft tokens: what most public sources begin with
 FITS = {"gpu": "GPU", "part": "GPU+CPU", "cpu": "CPU", "no": "nowhere"}
 LEGEND = (
     "FITS: the part of this machine with enough memory. `here`: the files are on your disk.\n"
@@ -32,8 +29,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("name", metavar="NAME", help="name of the pair: lower-case letters, digits and . _ + -")
     add("--target", required=True, metavar="FILE", help="org/repo:file.gguf, or a path")
     add("--draft", metavar="FILE", help=DRAFT_HELP)
-    depth = number(int, 1, MOST_DEPTH)
-    add("--depth", type=depth, default=DEFAULT_DEPTH, metavar="N", help="the starting depth")
     add("--use", default="", metavar="TEXT", help="the purpose of the pair, for the list")
     action.set_defaults(run=run_add)
 
@@ -57,8 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
 def run_add(arguments: argparse.Namespace) -> int:
     registry.check_name(arguments.name)
     pair = described(arguments.target, arguments.draft)
-    use, depth = arguments.use or pair.use, arguments.depth
-    pair = replace(pair, name=arguments.name, aliases=(), use=use, starting_depth=depth)
+    pair = replace(pair, name=arguments.name, aliases=(), use=arguments.use or pair.use)
     users = {pair.name for pair in registry.users_pairs()}
     known = {pair.name for pair in registry.all_pairs()}
     path = registry.add_pair(pair)
@@ -70,7 +64,7 @@ def run_add(arguments: argparse.Namespace) -> int:
 
 
 def as_json(pair: registry.Pair, fits: inspection.Fit) -> dict[str, object]:
-    same = ("name", "aliases", "kind", "use", "context", "starting_depth", "starting_depth_from")
+    same = ("name", "aliases", "kind", "use", "context", "starting_depth")
     return {name: getattr(pair, name) for name in (*same, "published")} | {
         "bytes": inspection.file_bytes(pair),
         "memory_bytes": inspection.memory_needed(pair),
