@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import replace
 from functools import cache, partial
 from math import inf
 from threading import RLock
@@ -16,7 +15,17 @@ from localspec.errors import ContextFull, RollbackUnsupported
 from localspec.health.stopping import Closing, Stop, Stopped, heeded, interruptible
 from localspec.llama.library import lib
 from localspec.llama.shared import CUT, SharedContext, joined
-from localspec.llama.states import LEAST, Checkpoints, Companion, Disk, SavedText, SavedTexts, restore_state
+from localspec.llama.states import (
+    LEAST,
+    Checkpoints,
+    Companion,
+    Disk,
+    SavedText,
+    SavedTexts,
+    restore_state,
+    state_bytes,
+    state_of,
+)
 from localspec.llama.threads import NARROW, Threads
 from localspec.sampler.chain import largest
 from localspec.sampler.passes import HiddenRows, Pass, standing
@@ -277,8 +286,7 @@ class Lane(Closing):
         with self._companion.busy if self._companion else nullcontext(), self.calling:
             if self.lends(tokens) < at_least:
                 return None
-            copy = self._saved.copy_of(*self._text)
-            return replace(copy, padding=self._padding) if copy else None
+            return self._copy()
 
     def checkpoint(self, *, lasting: bool) -> None:
         """Over drafts only a recurrent state cannot step back by itself."""
@@ -294,23 +302,28 @@ class Lane(Closing):
 
     def wants_storing(self) -> bool:
         with self.calling:
-            return self._saved.wants(self.handle, self.tokens, self.sequence, resting=False)
+            return self._saved.wants(self.tokens, state_bytes(self.handle, self.sequence))
 
     def store(self, *, resting: bool) -> None:
         with self.calling:
             self.forget_padding()
-            self._saved.store(*self._text, resting=resting)
+            size = state_bytes(self.handle, self.sequence)
+            self._saved.store(self.tokens, size, self._copy, resting=resting)
 
-    @property
-    def _text(self) -> tuple[Any, list[int], Checkpoints, Companion | None, int]:
-        """What `SavedTexts` copies."""
-        return self.handle, self.tokens, self._checkpoints, self._companion, self.sequence
+    def _copy(self) -> SavedText | None:
+        """A copy of the text, if the budget of saved texts has room for it."""
+        kept = self._checkpoints
+        state = state_of(self.handle, self.sequence, most_bytes=self._saved.budget - kept.bytes)
+        if state is None:
+            return None
+        beside = self._companion.saved() if self._companion else None
+        return SavedText(list(self.tokens), state, kept.lasting, beside, self._padding)
 
     def _recall(self, found: SavedText | None, shared: int, *, save: bool) -> bool:
         """Whether another text took the place of the present one, which has `shared` tokens of the prompt."""
         self.forget_padding()
-        if save and self.length - shared >= LEAST:
-            self._saved.save(*self._text)
+        if save and self.length - shared >= LEAST and (copy := self._copy()):
+            self._saved.save(copy)
         if not found:
             return False
         self._clear()

@@ -1,7 +1,7 @@
 """Copied states of a sequence: checkpoints to step back to, and whole earlier texts."""
 
 import ctypes
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from threading import RLock
@@ -72,6 +72,11 @@ class Checkpoints:
         self._kept = [kept for kept in self._kept if kept.length <= length]
 
 
+def state_bytes(context: Any, sequence: int, flags: int = 0) -> int:  # noqa: ANN401  a C pointer
+    """Bytes of the sequence's state."""
+    return int(lib.llama_state_seq_get_size_ext(context, sequence, flags))
+
+
 def state_of(
     context: Any,  # noqa: ANN401  a C pointer
     sequence: int = 0,
@@ -84,7 +89,7 @@ def state_of(
 
     An `into` of the right size is reused: fresh memory costs more than the copy.
     """
-    size = lib.llama_state_seq_get_size_ext(context, sequence, flags)
+    size = state_bytes(context, sequence, flags)
     if not size or (most_bytes is not None and size > most_bytes):
         return None
     state = into if into is not None and len(into) == size else np.empty(size, dtype=np.uint8)
@@ -154,46 +159,20 @@ class SavedTexts:
     """
 
     def __init__(self, budget: int) -> None:
-        self._budget = budget
+        self.budget = budget
         self.disk: Disk | None = None
         self._saved: list[SavedText] = []
 
-    def save(
-        self,
-        context: Any,  # noqa: ANN401  a C pointer
-        tokens: Sequence[int],
-        checkpoints: Checkpoints,
-        companion: Companion | None,
-        sequence: int = 0,
-    ) -> None:
-        """Save the text that a sequence holds, if the budget has room for it."""
-        copy = self.copy_of(context, tokens, checkpoints, companion, sequence)
-        if copy is None:
-            return
-        # A saved text that is a prefix of this one is no longer needed.
+    def save(self, text: SavedText) -> None:
+        """Keep a text, in place of its own beginnings."""
         self._saved = [
-            saved for saved in self._saved if standing(saved.tokens, 0, tokens) < len(saved.tokens)
+            saved for saved in self._saved if standing(saved.tokens, 0, text.tokens) < len(saved.tokens)
         ]
-        self._saved.append(copy)
-        while sum(saved.bytes for saved in self._saved) > self._budget:
+        self._saved.append(text)
+        while sum(saved.bytes for saved in self._saved) > self.budget:
             dropped = self._saved.pop(self._least_useful())
             if self.disk and self.disk.wants(dropped.tokens, dropped.bytes):
                 self.disk.add(dropped)
-
-    def copy_of(
-        self,
-        context: Any,  # noqa: ANN401  a C pointer
-        tokens: Sequence[int],
-        checkpoints: Checkpoints,
-        companion: Companion | None,
-        sequence: int = 0,
-    ) -> SavedText | None:
-        """A copy of the text that a sequence holds, if the budget has room for it."""
-        state = state_of(context, sequence, most_bytes=self._budget - checkpoints.bytes)
-        if state is None:
-            return None
-        beside = companion.saved() if companion else None
-        return SavedText(list(tokens), state, checkpoints.lasting, beside)
 
     def take(self, tokens: Sequence[int], at_least: int) -> SavedText | None:
         """Take out the text with the longest prefix of these tokens, `at_least` of them or more."""
@@ -214,33 +193,25 @@ class SavedTexts:
         if self.disk:
             self.disk.measured(tokens, seconds)
 
-    def wants(self, context: Any, tokens: Sequence[int], sequence: int = 0, *, resting: bool) -> bool:  # noqa: ANN401
-        """Whether the disk wants the text that the cache holds, or one of those saved."""
-        if not (self.disk and self._budget):
+    def wants(self, tokens: Sequence[int], size: int) -> bool:
+        """Whether the disk wants the text that the cache holds, of this size in bytes, or one of those saved."""
+        if not (self.disk and self.budget):
             return False
-        size = lib.llama_state_seq_get_size_ext(context, sequence, 0)
-        wants = partial(self.disk.wants, resting=resting)
+        wants = partial(self.disk.wants, resting=False)
         return wants(tokens, size) or any(wants(saved.tokens, saved.bytes) for saved in self._saved)
 
     def store(
-        self,
-        context: Any,  # noqa: ANN401  a C pointer
-        tokens: Sequence[int],
-        checkpoints: Checkpoints,
-        companion: Companion | None,
-        sequence: int = 0,
-        *,
-        resting: bool,
+        self, tokens: Sequence[int], size: int, copied: Callable[[], SavedText | None], *, resting: bool
     ) -> None:
-        """Give the disk a copy of the text that the cache holds, and those that are saved, where it wants them."""
-        if not (self.disk and self._budget):
+        """Give the disk the text that the cache holds, which `copied` copies, and those saved, where it wants them."""
+        if not (self.disk and self.budget):
             return
         for saved in self._saved:
             if self.disk.wants(saved.tokens, saved.bytes, resting=resting):
                 self.disk.add(saved)
-        if self.disk.wants(tokens, lib.llama_state_seq_get_size_ext(context, sequence, 0), resting=resting):
+        if self.disk.wants(tokens, size, resting=resting):
             began = perf_counter()
-            if copy := self.copy_of(context, tokens, checkpoints, companion, sequence):
+            if copy := copied():
                 self.disk.add(copy, perf_counter() - began)
 
     def _least_useful(self) -> int:

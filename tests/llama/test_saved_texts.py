@@ -106,7 +106,7 @@ def test_a_branch_of_a_newer_text_makes_room_before_an_older_conversation(cache,
     ask(model, other)
     model.recall([1])
     (saved,) = model._saved._saved
-    model._saved._budget = 2 * saved.bytes + saved.bytes // 2
+    model._saved.budget = 2 * saved.bytes + saved.bytes // 2
     for text in (*branches, [1, 2]):
         ask(model, text)
     assert ask(model, [*other, 1])[0] == 400

@@ -145,7 +145,7 @@ def test_what_the_memory_has_no_room_for_is_stored(cache, tokens, folder):
     model = cache()
     model._saved.disk._spent = -1e9  # time enough
     read(model, tokens(600), [1, 2])
-    model._saved._budget = model._saved._saved[0].bytes
+    model._saved.budget = model._saved._saved[0].bytes
     read(model, tokens(600, seed=1), [1, 2])
     finish(30)
     assert usage(folder)[0] == 1
