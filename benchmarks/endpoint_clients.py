@@ -3,8 +3,8 @@
     localspec serve demo --port 8080 --any-model &
     python -m benchmarks.endpoint_clients --url http://127.0.0.1:8080 --folder DIR [NAME ...]
 
-Packages come by pip and npm. The demo pair is too weak for agents: a program passes when its request was answered
-and the program ended by itself with status 0.
+Packages come by pip and npm; `tests/serve` has openai, anthropic and ollama for Python. The demo pair is too weak for
+agents: a program passes when its request was answered and the program ended by itself with status 0.
 """
 
 import argparse
@@ -33,44 +33,6 @@ class Client:
 
 ASKED: Final = "[{'role': 'user', 'content': 'Hello'}]"
 PYTHON: Final = {
-    "openai": Client(
-        ("openai",),
-        f"""
-import openai
-c = openai.OpenAI(base_url='@URL@/v1', api_key='any')
-r = c.chat.completions.create(model='demo', messages={ASKED}, max_tokens=8)
-assert r.choices[0].message.content and r.usage.completion_tokens
-s = c.chat.completions.create(model='demo', messages={ASKED}, max_tokens=8, stream=True,
-                              stream_options=dict(include_usage=True))
-assert list(s)[-1].usage.total_tokens
-assert c.responses.create(model='demo', input='Hello', max_output_tokens=8).output_text
-assert 'demo' in [m.id for m in c.models.list()]
-p = c.chat.completions.create(model='demo', messages={ASKED}, max_tokens=8,
-                              prediction=dict(type='content', content='Hello'))
-assert p.usage.completion_tokens_details.accepted_prediction_tokens is not None
-""",
-    ),
-    "anthropic": Client(
-        ("anthropic",),
-        f"""
-import anthropic
-c = anthropic.Anthropic(base_url='@URL@', api_key='any')
-assert c.messages.create(model='demo', messages={ASKED}, max_tokens=8).content[0].text
-with c.messages.stream(model='demo', messages={ASKED}, max_tokens=8) as s:
-    assert s.get_final_message().usage.output_tokens
-assert c.messages.count_tokens(model='demo', messages={ASKED}).input_tokens
-""",
-    ),
-    "ollama": Client(
-        ("ollama",),
-        f"""
-import ollama
-c = ollama.Client(host='@URL@')
-assert c.chat(model='demo', messages={ASKED}, options=dict(num_predict=8)).message.content
-assert list(c.generate(model='demo', prompt='Hello', stream=True, options=dict(num_predict=8)))[-1].done
-assert c.list().models and c.show('demo').capabilities and c.ps().models
-""",
-    ),
     "langchain-openai": Client(
         ("langchain-openai",),
         """

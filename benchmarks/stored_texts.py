@@ -1,8 +1,7 @@
 """Caches on disk: what a restart costs with them, and whether they hold what they promise.
 
 python -m benchmarks.stored_texts first-token --target FILE [--draft FILE] [--tokens 8000] [--runs 3]
-python -m benchmarks.stored_texts find | kills | turns | agents
-python -m benchmarks.stored_texts restores [--count 1000]
+python -m benchmarks.stored_texts find | agents
 """
 
 import argparse
@@ -12,7 +11,6 @@ import os
 import subprocess
 import sys
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -108,37 +106,6 @@ def find() -> None:
     print(f"find: {1000 * median(seconds):.2f} ms, at most {1000 * max(seconds):.2f} ms")
 
 
-def kills() -> None:
-    """A writer is killed a hundred times."""
-    from tests.caches.test_store import kill_writers
-
-    with tempfile.TemporaryDirectory() as folder:
-        kill_writers(Path(folder) / "texts", 100)
-    print("kills: 100, nothing half was used, the budget held")
-
-
-def turns() -> None:
-    """10,000 turns of 50 conversations, with sizes from 1 to 40 kB for 10 kB to 4 MB of states."""
-    rng, budget, most = np.random.default_rng(0), 400_000, 0
-    conversations = [rng.integers(0, 50_000, 40).tolist() for _ in range(50)]
-    os.fsync = lambda _: None
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name) / "texts"
-        kept = Store(folder, budget)
-        for turn in range(10_000):
-            which = int(rng.integers(50))
-            text = [*conversations[which][: rng.integers(20, 400)], *rng.integers(0, 50_000, 20).tolist()]
-            conversations[which] = text
-            part = np.zeros(100 * len(text), dtype=np.uint8)
-            kept.write(packed(text), replace(FACTS, parts=(len(part),)), [part])
-            most = max(most, usage(folder)[1])
-            if turn % 1_000 == 999:
-                kept = Store(folder, budget)
-                kept.clean()
-                assert usage(folder)[1] <= budget
-    print(f"turns: at most {most / budget:.1%} of the budget")
-
-
 def agents() -> None:
     """Two hours of agents on a clock of its own: the share of copies and writes."""
     rng = np.random.default_rng(0)
@@ -164,33 +131,22 @@ def agents() -> None:
         print(f"agents, {name}: copies and writes take {spent / now:.2%} of two hours")
 
 
-def restores(count: int) -> None:
-    """Random beginnings come back on attention, window and hybrid models; their texts are those of a fresh read."""
-    from tests.llama.restoring import compare
-
-    with tempfile.TemporaryDirectory() as folder:
-        print(f"restores: {compare(Path(folder), count)}")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=["first-token", "find", "kills", "turns", "agents", "restores"])
+    parser.add_argument("what", choices=["first-token", "find", "agents"])
     parser.add_argument("--target", type=Path)
     parser.add_argument("--draft", type=Path)
     parser.add_argument("--tokens", type=int, default=8_000)
     parser.add_argument("--context", type=int, default=16_384)
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--count", type=int, default=1_000)
     parser.add_argument("--folder", type=Path)
     arguments = parser.parse_args()
     if arguments.what == "first-token":
         first_token(arguments)
-    elif arguments.what == "restores":
-        restores(arguments.count)
     else:
-        {"find": find, "kills": kills, "turns": turns, "agents": agents}[arguments.what]()
+        {"find": find, "agents": agents}[arguments.what]()
 
 
 if __name__ == "__main__":
