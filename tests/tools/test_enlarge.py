@@ -32,7 +32,7 @@ def read(path: Path, answer_tokens: int = 0) -> tuple[np.ndarray, str]:
     """Logits over a text, and the beginning of the greedy answer to a question."""
     with Model(path, exact=True) as model:
         tokens = model.tokens(TEXT)
-        return model.logits(tokens), model.text(model.greedy(PROMPT, limit=answer_tokens))
+        return model.logits(tokens), model.greedy(PROMPT, limit=answer_tokens)
 
 
 @pytest.fixture(scope="module")

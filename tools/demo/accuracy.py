@@ -29,7 +29,7 @@ KINDS = {
 def ask(model: Model, question: str) -> str:
     """The greedy answer to a question."""
     prompt = f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"
-    return model.text(model.greedy(prompt, limit=300))
+    return model.greedy(prompt, limit=300)
 
 
 def right(turn: Turn, answer: str) -> bool:

@@ -85,7 +85,6 @@ def perplexity(path: Path, topic: str, questions: int) -> float:
         for turn in islice(turns(topic), questions):
             prompt = model.tokens(f"<|im_start|>user\n{turn.asks}<|im_end|>\n<|im_start|>assistant\n")
             answer = model.tokens(f"{turn.says}<|im_end|>")
-            model.reset()
             rows = model.logits(prompt + answer)[len(prompt) - 1 : -1].astype(np.float64)
             rows -= rows.max(axis=1, keepdims=True)
             chosen = rows[np.arange(len(answer)), answer]
