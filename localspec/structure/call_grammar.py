@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from localspec.structure.call_form import COUNTER, ID, KEY, NAME, TYPE, CallForm, parts_of
-from localspec.structure.grammar import SPACED, Grammar, as_lark, escaped, literal, without_options
+from localspec.structure.grammar import SPACED, Grammar, as_lark, escaped, literal
 from localspec.structure.read_calls import Functions
 from localspec.structure.schema import kinds_of, narrowed, resolved
 
@@ -151,8 +151,8 @@ class _Values:
 
     def _json(self, schema: Mapping[str, Any], options: Mapping[str, Any] = SPACED) -> str:
         definitions = {name: self._root[name] for name in ("$defs", "definitions") if name in self._root}
-        given = without_options(narrowed({**definitions, **schema}))
-        return self._rule(f"%json {json.dumps({'x-guidance': {**options, 'lenient': True}, **given})}")
+        given = {**narrowed({**definitions, **schema}), "x-guidance": {**options, "lenient": True}}
+        return self._rule(f"%json {json.dumps(given)}")
 
     def _object(self, schema: Mapping[str, Any], between: str, depth: int = 0) -> str:
         """The parts of an object in the schema's order, those that are not required left out or not."""

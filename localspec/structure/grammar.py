@@ -34,8 +34,9 @@ def json_grammar(schema: object, *, compact: bool = True) -> Grammar:
     compact: no white space between the tokens of JSON, so that keys and punctuation are forced.
     """
     found = narrowed(read_schema(schema, largest=LARGEST))
-    options = {**(COMPACT if compact else FLEXIBLE), **found.get("x-guidance", {})}
-    return Grammar("the JSON schema", {"json_schema": {"x-guidance": options, **without_options(found)}})
+    return Grammar(
+        "the JSON schema", {"json_schema": {**found, "x-guidance": COMPACT if compact else FLEXIBLE}}
+    )
 
 
 def lenient(grammar: Grammar) -> Grammar:
@@ -45,10 +46,6 @@ def lenient(grammar: Grammar) -> Grammar:
         return grammar
     options = {**schema["x-guidance"], "lenient": True}
     return Grammar(grammar.name, {"json_schema": {**schema, "x-guidance": options}})
-
-
-def without_options(schema: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in schema.items() if name != "x-guidance"}
 
 
 def regex_grammar(pattern: object) -> Grammar:

@@ -49,8 +49,6 @@ def read_schema(given: object, *, largest: int) -> dict[str, Any]:
         )
     if not isinstance(schema, dict):
         raise BadSetting("the JSON schema is not an object", hint=_HINT)
-    if not isinstance(schema.get("x-guidance", {}), dict):
-        raise BadSetting("x-guidance in the JSON schema is not an object", hint="leave it out")
     _check_multiples(schema)
     references = sum("$ref" in part for part in _objects(schema))
     if references * depth(schema) > LONGEST_PATH:
