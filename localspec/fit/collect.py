@@ -13,14 +13,13 @@ import numpy as np
 
 from localspec.algorithm.batcher import Part
 from localspec.chat.loaded_pair import LoadedPair
-from localspec.chat.messages import Message
-from localspec.chat.prompt import encode
 from localspec.errors import BadModelFile
 from localspec.fit.texts import Text, likely_in
 from localspec.gguf.facts import VocabularyFacts, vocabulary_of
 from localspec.llama.context import Context
 from localspec.llama.model import Model
 from localspec.measure.bench import VERIFY_PROMPTS, BenchPrompt, Category, built_in_prompts, in_turn
+from localspec.measure.verify import encoded_prompt
 from localspec.models.places import ModelFile
 from localspec.sampler.passes import Candidates, Row
 
@@ -28,12 +27,7 @@ from localspec.sampler.passes import Candidates, Row
 def prompts(pair: LoadedPair) -> Iterator[list[int]]:
     """Every built-in prompt, the short ones first, in tokens."""
     for prompt in (*VERIFY_PROMPTS, *in_turn(built_in_prompts())):
-        yield tokens_of(pair, prompt.text)
-
-
-def tokens_of(pair: LoadedPair, text: str) -> list[int]:
-    """A prompt as the target's own template writes it."""
-    return encode(pair.vocabulary, pair.template, [Message("user", text)]).tokens
+        yield encoded_prompt(pair, prompt.text)
 
 
 def made_prompts() -> Iterator[BenchPrompt]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from localspec.chat.loaded_pair import LoadedPair
-from localspec.fit.collect import made_prompts, tokens_of
+from localspec.fit.collect import made_prompts
 from localspec.fit.texts import is_held_out
 from localspec.measure.bench import BenchPrompt, Category, Measurement
 from localspec.measure.summary import (
@@ -18,6 +18,7 @@ from localspec.measure.summary import (
     mean_ratio,
     paired,
 )
+from localspec.measure.verify import encoded_prompt
 
 EACH = 15  # prompts of every category
 
@@ -71,7 +72,7 @@ def unseen_prompts(pair: LoadedPair) -> tuple[BenchPrompt, ...]:
     found: dict[Category, dict[str, BenchPrompt]] = {}
     for number, prompt in enumerate(made_prompts()):
         of_category = found.setdefault(prompt.category, {})
-        if len(of_category) < EACH and is_held_out(tokens_of(pair, prompt.text)):
+        if len(of_category) < EACH and is_held_out(encoded_prompt(pair, prompt.text)):
             of_category.setdefault(prompt.text, prompt)
         if min(map(len, found.values())) == EACH or number == EACH * 1000:
             return tuple(prompt for prompts in found.values() for prompt in prompts.values())

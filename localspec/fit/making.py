@@ -9,10 +9,11 @@ from pathlib import Path
 from localspec.chat.loaded_pair import LoadedPair
 from localspec.errors import BadSetting, LocalspecError
 from localspec.files import FileLock
-from localspec.fit.collect import Answer, answers, made_prompts, tokens_of
+from localspec.fit.collect import Answer, answers, made_prompts
 from localspec.fit.texts import Text, add_texts, texts_in
 from localspec.fit.trim import trimmable
 from localspec.llama.context import Context
+from localspec.measure.verify import encoded_prompt
 
 LENGTH = 512  # tokens of a prompt and its answer
 ANSWER = 192  # tokens
@@ -110,7 +111,7 @@ def collect(pair: LoadedPair, folder: Path, wanted: int, told: Callable[[int], o
 def _unasked(pair: LoadedPair, seen: set[tuple[int, ...]]) -> Iterator[Answer]:
     repeats = 0
     for prompt in made_prompts():
-        tokens = tuple(tokens_of(pair, prompt.text))
+        tokens = tuple(encoded_prompt(pair, prompt.text))
         repeats = repeats + 1 if tokens in seen else 0
         if repeats > REPEATS:
             return

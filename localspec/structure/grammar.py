@@ -23,9 +23,8 @@ class Grammar:
     """A language for a reply; whether it makes sense shows when it is compiled (`tokens.GrammarTokens`)."""
 
     name: str  # what messages call it: "the JSON schema"
-    definition: Mapping[
-        str, Any
-    ]  # one of llguidance's grammars: {"json_schema": ...} or {"lark_grammar": ...}
+    # One of llguidance's grammars: {"json_schema": ...} or {"lark_grammar": ...}
+    definition: Mapping[str, Any]
 
 
 def json_grammar(schema: object, *, compact: bool = True) -> Grammar:

@@ -12,13 +12,14 @@ from localspec.cli import main
 from localspec.cli.commands import fit
 from localspec.display import DrawnLine
 from localspec.errors import BadSetting, LocalspecError
-from localspec.fit.collect import made_prompts, tokens_of
+from localspec.fit.collect import made_prompts
 from localspec.fit.judging import judge, unseen_prompts
 from localspec.fit.making import alone_in, collect
 from localspec.fit.texts import KEPT, Text, add_texts, is_held_out, texts_in
 from localspec.llama.context import Context
 from localspec.llama.model import Model
 from localspec.measure.bench import AUTO, PLAIN, BenchOutcome, Category, Measurement
+from localspec.measure.verify import encoded_prompt
 
 pytestmark = pytest.mark.usefixtures("home_of_processes")
 
@@ -103,7 +104,7 @@ def test_one_prompt_in_sixteen_only_judges_and_it_is_always_the_same(monkeypatch
     monkeypatch.setattr("localspec.fit.judging.EACH", 4)
     with localspec.load("demo", threads=1, speculate=False) as session:
         unseen = unseen_prompts(session.pair)
-        assert all(is_held_out(tokens_of(session.pair, prompt.text)) for prompt in unseen)
+        assert all(is_held_out(encoded_prompt(session.pair, prompt.text)) for prompt in unseen)
         assert unseen == unseen_prompts(session.pair)
     assert {prompt.category for prompt in unseen} == {"chat", "code", "json", "edit"}
     assert len({prompt.text for prompt in unseen}) == len(unseen) == 16
