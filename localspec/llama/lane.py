@@ -307,8 +307,9 @@ class Lane(Closing):
     def store(self, *, resting: bool) -> None:
         with self.calling:
             self.forget_padding()
-            size = state_bytes(self.handle, self.sequence)
-            self._saved.store(self.tokens, size, self._copy, resting=resting)
+            self._saved.store(
+                self.tokens, state_bytes(self.handle, self.sequence), self._copy, resting=resting
+            )
 
     def _copy(self) -> SavedText | None:
         """A copy of the text, if the budget of saved texts has room for it."""
@@ -316,7 +317,7 @@ class Lane(Closing):
         state = state_of(self.handle, self.sequence, most_bytes=self._saved.budget - kept.bytes)
         if state is None:
             return None
-        beside = self._companion.saved() if self._companion else None
+        beside = self._companion and self._companion.saved()
         return SavedText(list(self.tokens), state, kept.lasting, beside, self._padding)
 
     def _recall(self, found: SavedText | None, shared: int, *, save: bool) -> bool:
