@@ -13,11 +13,11 @@ from localspec.chat.session import Session as Session
 from localspec.chat.session import in_a_thread, last_reply
 from localspec.events import Event, Reply
 from localspec.gguf.matching import adapters_of
+from localspec.health.devices import Device, with_host
 from localspec.health.stopping import Stop, interruptible
-from localspec.llama.devices import Device, backend_summary
+from localspec.llama.devices import backend_summary
 from localspec.llama.devices import devices as list_devices
 from localspec.llama.threads import default_threads as default_threads
-from localspec.models.devices import memory_of, with_host
 from localspec.models.load import is_demo, load_pair, plan_pair
 from localspec.models.names import find
 from localspec.models.placement import wishes_of
@@ -183,11 +183,7 @@ def _keep_loaded(
 
 def devices() -> list[Device]:
     """The devices of the installed llama.cpp, with free and total memory as the memory plan sees it."""
-    listed = list_devices()
-    return [
-        replace(device, free_bytes=memory.free, total_bytes=memory.total)
-        for device, memory in zip(listed, with_host(memory_of(listed)), strict=True)
-    ]
+    return list(with_host(list_devices()))
 
 
 backend = backend_summary  # the features of the installed llama.cpp

@@ -110,7 +110,7 @@ def test_what_is_asked_for_reaches_the_models(monkeypatch, tmp_path):
 
 
 def test_devices_have_the_memory_that_the_plan_counts_on(monkeypatch):
-    monkeypatch.setattr("localspec.models.devices.available_bytes", lambda: 5_000_000_000)
+    monkeypatch.setattr("localspec.health.devices.available_bytes", lambda: 5_000_000_000)
     cpu = next(device for device in api.devices() if device.kind == "cpu")
     assert cpu.free_bytes == 5_000_000_000
     assert cpu.total_bytes >= cpu.free_bytes

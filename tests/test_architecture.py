@@ -180,7 +180,6 @@ ROOMS = {
         "fit",
         "gguf",
         "health",
-        "llama",
         "measure",
         "models",
         "options",

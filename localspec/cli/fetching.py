@@ -6,8 +6,8 @@ from typing import TextIO
 
 from localspec.display import DrawnLine, aside, bar_text, duration_text, note, say, size_text
 from localspec.errors import NotOnDisk
+from localspec.health.devices import last_devices
 from localspec.models import hub, inspection, names
-from localspec.models.devices import last_devices
 from localspec.models.download import Fetching, PullEvent, PullStage, plan_pull
 from localspec.models.download import fetch as fetch_pair
 from localspec.models.inspection import Fit

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryFile
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from localspec import demo
 from localspec.cli.commands.demo import DRAFT_SHAPE, SHAPES, bytes_of, free_bytes
@@ -22,12 +22,10 @@ from localspec.display import DrawnLine, note, size_text
 from localspec.errors import LocalspecError
 from localspec.files import FileLock, file_of, recalled, store
 from localspec.gguf.enlarging import Shape, enlarge
+from localspec.health.devices import Device
 from localspec.health.trial import describe_exit
 from localspec.measure.prove import Finding, Part
 from localspec.options import cache_dir
-
-if TYPE_CHECKING:
-    from localspec.llama.devices import Device
 
 SECONDS = {"rows": 40.0, "places": 80.0, "verify": 70.0, "prices": 80.0, "speed": 80.0}  # most, of each part
 TITLES = {
@@ -70,7 +68,7 @@ class Prover:
     """Runs the parts one after the other, `seconds` at most together."""
 
     def __init__(
-        self, device: "Device", rpc: str, pair: str, seconds: float, machine: str, about: str, *, flash: bool
+        self, device: Device, rpc: str, pair: str, seconds: float, machine: str, about: str, *, flash: bool
     ) -> None:
         """`machine`: with the day; `about`: the device; `flash`: whether it can do flash attention."""
         self._device, self._rpc, self._pair, self._head = device.name, rpc, pair, f"{machine}. {about}"

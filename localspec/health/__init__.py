@@ -1,1 +1,1 @@
-"""Which llama.cpp is installed, and whether it works on this machine: found out before a process loads it."""
+"""Which llama.cpp is installed, whether it works on this machine, and which devices and memory it has here."""

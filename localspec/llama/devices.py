@@ -5,9 +5,9 @@ import platform
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Literal
 
 from localspec.errors import BackendFailure, BadSetting
+from localspec.health.devices import Device, DeviceKind
 from localspec.health.installed import rebuild_command
 from localspec.llama.library import lib, symbol, text_of
 from localspec.llama.watch import waiting_for
@@ -43,8 +43,6 @@ def _add(address: str) -> None:
     _register(server)
 
 
-DeviceKind = Literal["cpu", "gpu", "igpu", "accel"]
-
 _KINDS: tuple[DeviceKind, ...] = ("cpu", "gpu", "igpu", "accel")  # enum ggml_backend_dev_type
 _count = symbol("ggml_backend_dev_count", ctypes.c_size_t, [])
 _get = symbol("ggml_backend_dev_get", ctypes.c_void_p, [ctypes.c_size_t])
@@ -73,32 +71,6 @@ class _Properties(ctypes.Structure):
         ("id", ctypes.c_char_p),
         ("capabilities", ctypes.c_bool * 32),  # five of them; the rest is room for those of later releases
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Device:
-    """A device of llama.cpp."""
-
-    name: str  # as llama.cpp calls it: "CUDA0", "Metal", "CPU"
-    description: str
-    kind: DeviceKind
-    free_bytes: int  # as the driver reports it now; on unified memory an estimate
-    total_bytes: int
-    backend: str
-
-    @property
-    def is_gpu(self) -> bool:
-        return self.kind in ("gpu", "igpu")
-
-    @property
-    def shares_memory(self) -> bool:
-        """Whether its memory is the CPU's; Metal calls Apple's own GPUs discrete."""
-        return self.kind == "igpu" or (self.backend == "MTL" and platform.machine() == "arm64")
-
-    @property
-    def remote(self) -> str:
-        """The name of another machine's device in sentences; "" for a device of this machine."""
-        return f"{self.name} ({self.description})" if self.backend == "RPC" else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,8 +140,11 @@ def _device_id(handle: int) -> str:
 
 
 def _device(handle: int) -> Device:
+    kind, backend = _KINDS[_type(handle)], text_of(_registry_name(_registry(handle)))
+    # Metal calls Apple's own GPUs discrete.
+    shares_memory = kind == "igpu" or (backend == "MTL" and platform.machine() == "arm64")
     name, description = text_of(_name(handle)), text_of(_description(handle))  # of an RPC device: HOST:PORT
-    found = Device(name, description, _KINDS[_type(handle)], 0, 0, text_of(_registry_name(_registry(handle))))
+    found = Device(name, kind, 0, 0, shares_memory, description, backend)
     free, total = ctypes.c_size_t(), ctypes.c_size_t()
     with waiting_for(found.remote):
         _memory(handle, ctypes.byref(free), ctypes.byref(total))

@@ -9,10 +9,10 @@ from typing import Any
 
 from localspec.errors import BackendFailure, BadModelFile, BadSetting
 from localspec.health.check import health
+from localspec.health.devices import Device
 from localspec.health.installed import missing_device
 from localspec.health.stopping import Closing, Held, Stop, heeded, heeding
 from localspec.llama import devices
-from localspec.llama.devices import Device
 from localspec.llama.failures import load_failure, reason
 from localspec.llama.library import forget_log_errors, last_log_errors, lib, symbol, text_of
 from localspec.llama.vocab import Vocab
@@ -28,11 +28,11 @@ class _Override(ctypes.Structure):
     _fields_ = (("pattern", ctypes.c_char_p), ("buffers", ctypes.c_void_p))
 
 
-def chosen_gpus(names: Sequence[str] | None, gpu_layers: int | None) -> tuple[devices.Device, ...]:
+def chosen_gpus(names: Sequence[str] | None, gpu_layers: int | None) -> tuple[Device, ...]:
     """The GPUs to use, none for the CPU alone. Raises BadSetting for GPUs that this machine lacks."""
     if names is None:
         default = devices.default_gpu()
-        gpus: tuple[devices.Device, ...] = (default,) if default else ()
+        gpus: tuple[Device, ...] = (default,) if default else ()
     else:
         known = {found.name.lower(): found for found in devices.devices()}
         for name in names:
@@ -49,7 +49,7 @@ def chosen_gpus(names: Sequence[str] | None, gpu_layers: int | None) -> tuple[de
 
 
 def model_params(
-    gpus: Sequence[devices.Device],
+    gpus: Sequence[Device],
     gpu_layers: int | None,
     split: Sequence[float],
     cpu_moe: int,

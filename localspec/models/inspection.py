@@ -12,7 +12,7 @@ from localspec.errors import LocalspecError, NotEnoughMemory
 from localspec.gguf.facts import DraftKind
 from localspec.gguf.header import Header
 from localspec.gguf.matching import SharedTokens, check
-from localspec.models.devices import DeviceMemory
+from localspec.health.devices import Device
 from localspec.models.placement import (
     CHECKPOINT_SHARE,
     DEFAULT_CONTEXT,
@@ -48,12 +48,12 @@ def file_bytes(pair: Pair) -> int:
 
 def memory_needed(pair: Pair) -> int:
     """Weights, caches at the default context, and buffers, in bytes; unknown caches count nothing."""
-    boundless = [DeviceMemory(HOST, "cpu", 1 << 50, 1 << 50)]
+    boundless = [Device(HOST, "cpu", 1 << 50, 1 << 50)]
     context = min(pair.context or DEFAULT_CONTEXT, DEFAULT_CONTEXT)
     return sum(need.total for need in estimated_plan(pair, boundless, MemoryWishes(context=context)).needs)
 
 
-def fit(pair: Pair, devices: Sequence[DeviceMemory]) -> Fit:
+def fit(pair: Pair, devices: Sequence[Device]) -> Fit:
     try:
         found = estimated_plan(pair, devices, MemoryWishes())
     except NotEnoughMemory:
@@ -64,7 +64,7 @@ def fit(pair: Pair, devices: Sequence[DeviceMemory]) -> Fit:
     return Fit.GPU if whole else Fit.PART
 
 
-def estimated_plan(pair: Pair, devices: Sequence[DeviceMemory], wishes: MemoryWishes) -> Plan:
+def estimated_plan(pair: Pair, devices: Sequence[Device], wishes: MemoryWishes) -> Plan:
     """The memory plan of a pair by the facts in the registry. Raises NotEnoughMemory, BadSetting."""
     draft = estimated_sizes(pair.draft, kind=pair.kind) if pair.draft else None
     return plan(estimated_sizes(pair.target, pair.context), draft, devices, wishes)

@@ -26,14 +26,14 @@ from localspec.gguf.header import Header
 from localspec.gguf.matching import SharedTokens, in_words
 from localspec.gguf.trimmed import token_table
 from localspec.health.check import ensure_gpu, untold_gpu_note, untold_note
+from localspec.health.devices import Device, available_bytes
 from localspec.health.servers import use_servers, used_servers
 from localspec.llama.context import Context
-from localspec.llama.devices import Device, add_servers, default_gpu, devices
+from localspec.llama.devices import add_servers, default_gpu, devices
 from localspec.llama.head import BlockContext, HeadContext
 from localspec.llama.lane import Lane as Decoding
 from localspec.llama.model import Model
 from localspec.llama.threads import MOST_THREADS, default_threads, give_way
-from localspec.models.devices import available_bytes, memory_of
 from localspec.models.drafting import Drafting, guess_for, lessons_file, warm_up
 from localspec.models.placement import CHECKPOINT_SHARE, HOST, WIDEST_BATCH, Load, MemoryWishes
 from localspec.models.places import last_uses
@@ -73,10 +73,10 @@ def plan_pair(
     if not wishes.draft or pair.kind is DraftKind.LOOKUP:
         pair = replace(pair, kind=DraftKind.LOOKUP, draft=None)
     shared = pair.check()
-    found = plan_for(pair, wishes, memory_of(there))
+    found = plan_for(pair, wishes, there)
     while (heeded := heed_gpus(there, gpus_of(found), wishes, on_stage)) != wishes:
         wishes = heeded
-        found = plan_for(pair, wishes, memory_of(there))
+        found = plan_for(pair, wishes, there)
     return replace(found, shared=shared)
 
 

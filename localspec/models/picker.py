@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from localspec.files import read_numbers, remember_number
+from localspec.health.devices import last_devices
 from localspec.models import download
-from localspec.models.devices import last_devices
 from localspec.models.inspection import Fit, file_bytes, fit, memory_needed
 from localspec.models.registry import all_pairs, named
 from localspec.options import data_dir

@@ -10,7 +10,7 @@ from typing import Any
 from localspec.display import size_text
 from localspec.errors import BackendFailure, BadSetting, NotEnoughMemory
 from localspec.gguf.facts import DraftKind
-from localspec.models.devices import DeviceMemory
+from localspec.health.devices import Device
 from localspec.options import MOST_DEPTH
 
 
@@ -167,7 +167,7 @@ _LEAST_GPU_MARGIN = 512_000_000  # kernels, workspaces and pools; llama.cpp abor
 class Room:
     """The memory of all devices, less a margin; what shares the CPU's memory is counted with the CPU's."""
 
-    def __init__(self, devices: Sequence[DeviceMemory]) -> None:
+    def __init__(self, devices: Sequence[Device]) -> None:
         self._devices = {device.name: device for device in devices}
         self._cpu = next((device.name for device in devices if device.kind == "cpu"), "")
 
@@ -177,7 +177,7 @@ class Room:
         if device is None:
             return -_on((name,), needs)
         left = _usable(device) - _on((name,), needs)
-        if not device.shared and name != self._cpu:
+        if not device.shares_memory and name != self._cpu:
             return left
         return min(left, _usable(self._devices[self._cpu]) - _on(self.of_cpu, needs))
 
@@ -187,7 +187,7 @@ class Room:
     @property
     def of_cpu(self) -> tuple[str, ...]:
         """The devices that compute in the CPU's memory."""
-        return tuple(d.name for d in self._devices.values() if d.shared or d.name == self._cpu)
+        return tuple(d.name for d in self._devices.values() if d.shares_memory or d.name == self._cpu)
 
     def spare_on_cpu(self, needs: Sequence[Needs]) -> int:
         """Bytes that are left of the CPU's memory."""
@@ -197,7 +197,7 @@ class Room:
         """The error that names the device that lacks most."""
         names = dict.fromkeys(name for need in needs for name in need.by_device)
         worst = min(names, key=lambda name: self.spare(name, needs))
-        free = self._devices[worst].free if worst in self._devices else 0
+        free = self._devices[worst].free_bytes if worst in self._devices else 0
         return NotEnoughMemory(
             f"the target alone needs {size_text(_on((worst,), needs))} on {worst}, "
             f"and {size_text(free)} are free",
@@ -206,9 +206,9 @@ class Room:
         )
 
 
-def _usable(device: DeviceMemory) -> int:
-    least = _LEAST_GPU_MARGIN if device.is_gpu and not device.shared else _LEAST_MARGIN
-    return device.free - max(least, int(device.total * _MARGIN))
+def _usable(device: Device) -> int:
+    least = _LEAST_GPU_MARGIN if device.is_gpu and not device.shares_memory else _LEAST_MARGIN
+    return device.free_bytes - max(least, int(device.total_bytes * _MARGIN))
 
 
 def _on(names: Sequence[str], needs: Sequence[Needs]) -> int:
@@ -250,7 +250,7 @@ class Ways:
         self,
         target: Sizes,
         draft: Sizes | None,
-        devices: Sequence[DeviceMemory],
+        devices: Sequence[Device],
         wishes: MemoryWishes,
         room: Room,
     ) -> None:
@@ -473,13 +473,13 @@ def _can_be_small(draft: Sizes, load: Load, small: Load) -> bool:
         return False
 
 
-def _gpus(devices: Sequence[DeviceMemory]) -> tuple[str, ...]:
+def _gpus(devices: Sequence[Device]) -> tuple[str, ...]:
     """GPUs with their own memory, or else one without."""
     own = tuple(device.name for device in devices if device.kind == "gpu")
     return own or tuple(device.name for device in devices if device.kind == "igpu")[:1]
 
 
-def _target_gpus(devices: Sequence[DeviceMemory], wishes: MemoryWishes) -> tuple[str, ...]:
+def _target_gpus(devices: Sequence[Device], wishes: MemoryWishes) -> tuple[str, ...]:
     if wishes.gpu_layers == 0:
         return ()
     if not wishes.devices:

@@ -20,9 +20,9 @@ from localspec.gguf.facts import DraftKind, draft_kind, has_head, is_trimmed, tr
 from localspec.gguf.header import Entry, Header, padded
 from localspec.gguf.matching import SharedTokens
 from localspec.gguf.trimmed import UINT32, header_bytes, text_entry
+from localspec.health.devices import Device, remember_devices, with_host
 from localspec.health.installed import installed_build, missing_device
 from localspec.health.stopping import Closing
-from localspec.models.devices import DeviceMemory, memory_of, remember_devices, with_host
 from localspec.models.placement import (
     CHECKPOINT_SHARE,
     HOST,
@@ -64,7 +64,7 @@ class Plan:
     shared: SharedTokens | None = None  # by a draft of another vocabulary
 
 
-def plan(target: Sizes, draft: Sizes | None, devices: Sequence[DeviceMemory], wishes: MemoryWishes) -> Plan:
+def plan(target: Sizes, draft: Sizes | None, devices: Sequence[Device], wishes: MemoryWishes) -> Plan:
     """The first of the `Ways` that fits, or the first of all where the user wants it tried.
 
     Raises NotEnoughMemory when none does, BadSetting for wishes that cannot be, BadModelFile.
@@ -125,7 +125,7 @@ def _comparison(ways: Ways, way: Way, other: Way) -> str:
     return f"Without the draft all of the target would be on {gpus}: {cost}."
 
 
-def _with_known_names(wishes: MemoryWishes, devices: Sequence[DeviceMemory]) -> MemoryWishes:
+def _with_known_names(wishes: MemoryWishes, devices: Sequence[Device]) -> MemoryWishes:
     """The wishes, with each device name spelled as llama.cpp spells it. Raises BadSetting for a missing one."""
     names = {device.name.lower(): device.name for device in devices}
 
@@ -179,12 +179,12 @@ def _lines_of_lanes(way: Way, asked: int) -> Iterator[str]:
         yield "Replies take turns: the prediction head looks into its target's cache, for one text at a time."
 
 
-def _free(names: Sequence[str], devices: Sequence[DeviceMemory]) -> str:
-    free = sum(device.free for device in devices if device.name in names)
+def _free(names: Sequence[str], devices: Sequence[Device]) -> str:
+    free = sum(device.free_bytes for device in devices if device.name in names)
     return f"the {size_text(free)} that are free on {' and '.join(names)}"
 
 
-def _device_needs(way: Way, devices: Sequence[DeviceMemory]) -> Iterator[DeviceNeed]:
+def _device_needs(way: Way, devices: Sequence[Device]) -> Iterator[DeviceNeed]:
     for device in devices:
         weights, cache, compute = (
             sum(getattr(need, part).get(device.name, 0) for need in way.needs)
@@ -193,7 +193,7 @@ def _device_needs(way: Way, devices: Sequence[DeviceMemory]) -> Iterator[DeviceN
         if device.name == HOST:
             cache += sum(need.checkpoints for need in way.needs)
         if weights or cache or compute:
-            yield DeviceNeed(device.name, weights, cache, compute, device.free)
+            yield DeviceNeed(device.name, weights, cache, compute, device.free_bytes)
 
 
 if TYPE_CHECKING:  # loads llama.cpp
@@ -217,7 +217,7 @@ class _Buffers:
 class Probe(Closing):
     """Answers `needs` and `devices`; loads llama.cpp for answers that are not stored."""
 
-    def __init__(self, devices: Sequence[DeviceMemory] | None = None) -> None:
+    def __init__(self, devices: Sequence[Device] | None = None) -> None:
         """devices: as llama.cpp lists them now, where they are known; None has them asked for."""
         self._listed = None if devices is None else tuple(devices)
         if self._listed is not None:
@@ -284,7 +284,7 @@ class Probe(Closing):
             beside = self.sizes(draft, (), kind, target if kind.is_head else None)
         return plan(self.sizes(target, adapters), beside, self.devices(), wishes)
 
-    def devices(self) -> tuple[DeviceMemory, ...]:
+    def devices(self) -> tuple[Device, ...]:
         """Every device with its memory."""
         return with_host(self._known_devices())
 
@@ -303,11 +303,11 @@ class Probe(Closing):
             self._measurer = Measurer()
         return self._measurer
 
-    def _known_devices(self) -> tuple[DeviceMemory, ...]:
+    def _known_devices(self) -> tuple[Device, ...]:
         if self._listed is None:
             from localspec.llama.devices import devices
 
-            self._listed = memory_of(devices())
+            self._listed = tuple(devices())
             remember_devices(self._listed)
         return self._listed
 
@@ -411,7 +411,7 @@ def write_weightless(header: Header, path: Path) -> None:
         file.truncate(padded(len(data), header.alignment) + padded(end, header.alignment))
 
 
-def plan_for(pair: Pair, wishes: MemoryWishes, devices: Sequence[DeviceMemory] | None = None) -> Plan:
+def plan_for(pair: Pair, wishes: MemoryWishes, devices: Sequence[Device] | None = None) -> Plan:
     """How to load a pair; llama.cpp is asked unless the answer is remembered.
 
     devices: as llama.cpp lists them now; None asks for them as well.

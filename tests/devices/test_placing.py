@@ -13,7 +13,6 @@ from localspec.gguf.header import header_at
 from localspec.llama.context import Context
 from localspec.llama.devices import devices
 from localspec.llama.model import Model
-from localspec.models.devices import memory_of
 from localspec.models.names import find
 from localspec.models.placement import Load, MemoryWishes
 from localspec.models.plan import Probe, plan_for
@@ -152,7 +151,7 @@ def test_a_context_that_the_device_cannot_hold_is_planned_smaller_or_refused(tin
     if total > 4e9:
         pytest.skip("needs a device of at most 4 GB")
     path = tiny_gguf(layers=8, embedding=512, heads=8, kv_heads=8, context_length=1 << 20)
-    there = memory_of(devices())
+    there = devices()
     try:
         asked = plan_for(find(target=path), MemoryWishes(context=262_144, devices=(gpu,)), there)
     except BackendFailure as refused:  # a driver that has no buffer for the cache of all layers

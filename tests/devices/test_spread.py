@@ -10,7 +10,6 @@ from localspec.health import servers
 from localspec.llama.context import Context
 from localspec.llama.devices import add_servers, devices
 from localspec.llama.model import Model
-from localspec.models.devices import memory_of
 from localspec.models.placement import Load, MemoryWishes
 from localspec.models.plan import Probe, plan
 from tests.devices.servers import HAS_RPC, Server
@@ -47,7 +46,7 @@ def test_rows_are_those_of_the_cpu(tiny_gguf, gpus, how):
 def test_layers_lie_where_the_plan_says(tiny_gguf, gpus):
     header = header_at(tiny_gguf(layers=6, embedding=128))
     block = sum(t.bytes for t in header.tensors if t.name.startswith("blk.0."))
-    with Probe(memory_of(devices())) as probe:
+    with Probe(devices()) as probe:
         needs = probe.needs(header, Load(1024, devices=("RPC0", "RPC1"), split=(4, 3)))
     assert needs.weights["RPC0"] == 4 * block
     assert needs.weights["RPC1"] > 2 * block
@@ -63,7 +62,7 @@ def test_experts_on_the_cpu_compute_the_same(tiny_gguf, gpus):
 
 def test_a_plan_spreads_what_one_device_cannot_hold(tiny_gguf, gpus):
     header = header_at(tiny_gguf(layers=24, embedding=512, heads=8, vocab_size=512, feed_forward=1024))
-    listed = [device for device in memory_of(devices()) if device.name in (*gpus, "CPU")]
+    listed = [device for device in devices() if device.name in (*gpus, "CPU")]
     size = sum(tensor.bytes for tensor in header.tensors)
     with Probe(listed) as probe:
         found = plan(

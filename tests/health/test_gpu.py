@@ -17,7 +17,7 @@ from localspec.errors import BackendFailure, NotEnoughMemory
 from localspec.health import check
 from localspec.health import installed as the_build
 from localspec.health.check import GpuHealth, ensure_gpu, try_gpu, untold_gpu_note
-from localspec.llama.devices import Device
+from localspec.health.devices import Device
 from localspec.models import load
 from localspec.models.names import find
 from localspec.models.placement import MemoryWishes
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="dies by signals
 
 SECOND_PASS = "widths[:2] == [1, 2]"
 WITH_FLASH_ATTENTION = f"flash and {SECOND_PASS}"
-STANDING_IN = Device("CPU", "stands in", "gpu", 1 << 33, 1 << 33, "CPU")
+STANDING_IN = Device("CPU", "gpu", 1 << 33, 1 << 33, False, "stands in", "CPU")
 
 
 @pytest.fixture(autouse=True)

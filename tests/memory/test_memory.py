@@ -9,9 +9,9 @@ import pytest
 from localspec.errors import BackendFailure, BadModelFile
 from localspec.gguf.facts import trained_context
 from localspec.gguf.header import header_at
+from localspec.health import devices as known_devices
+from localspec.health.devices import Device, last_devices, remember_devices
 from localspec.llama.measure_memory import BufferLog
-from localspec.models import devices as known_devices
-from localspec.models.devices import DeviceMemory, last_devices, remember_devices
 from localspec.models.names import find
 from localspec.models.placement import Load, MemoryWishes
 from localspec.models.plan import Probe, _by_device, _weights, plan, plan_for
@@ -71,7 +71,7 @@ def really_loaded(path, length, kv_type) -> dict[str, float]:
 
 
 def test_an_answer_is_remembered_and_needs_no_load(tiny_gguf):
-    header, devices = header_at(tiny_gguf()), [DeviceMemory("CPU", "cpu", 1, 1)]
+    header, devices = header_at(tiny_gguf()), [Device("CPU", "cpu", 1, 1)]
     with Probe(devices) as probe:
         first = probe.needs(header, Load(1024))
     with Probe(devices) as probe:
@@ -80,10 +80,10 @@ def test_an_answer_is_remembered_and_needs_no_load(tiny_gguf):
 
 
 def test_an_answer_for_other_devices_is_not_used(tiny_gguf):
-    header, cpu = header_at(tiny_gguf()), DeviceMemory("CPU", "cpu", 1, 1)
+    header, cpu = header_at(tiny_gguf()), Device("CPU", "cpu", 1, 1)
     with Probe([cpu]) as probe:
         probe.needs(header, Load(1024))
-    with Probe([DeviceMemory("GPU0", "gpu", 1, 1), cpu]) as probe:
+    with Probe([Device("GPU0", "gpu", 1, 1), cpu]) as probe:
         probe.needs(header, Load(1024))
         assert probe._measurer is not None
 
@@ -163,24 +163,24 @@ def test_two_files_are_planned_as_they_lie(tiny_gguf):
 
 
 def test_devices_are_remembered_with_the_hosts_memory_as_it_is_now():
-    remember_devices((DeviceMemory("GPU0", "gpu", 5, 10), DeviceMemory("CPU", "cpu", 1, 1)))
+    remember_devices((Device("GPU0", "gpu", 5, 10), Device("CPU", "cpu", 1, 1)))
     gpu, cpu = last_devices()
-    assert gpu == DeviceMemory("GPU0", "gpu", 5, 10)
-    assert cpu.free > 1_000_000
+    assert gpu == Device("GPU0", "gpu", 5, 10)
+    assert cpu.free_bytes > 1_000_000
 
 
 def test_memory_that_is_the_cpus_is_no_freer_than_the_cpus(monkeypatch):
     monkeypatch.setattr(known_devices, "available_bytes", lambda: 3)
-    apple = DeviceMemory("MTL0", "gpu", 11, 11, shared=True)
-    card = DeviceMemory("CUDA0", "gpu", 11, 11)
-    cpu = DeviceMemory("CPU", "cpu", 16, 16)
+    apple = Device("MTL0", "gpu", 11, 11, shares_memory=True)
+    card = Device("CUDA0", "gpu", 11, 11)
+    cpu = Device("CPU", "cpu", 16, 16)
     found = known_devices.with_host((apple, card, cpu))
-    assert [device.free for device in found] == [3, 11, 3]
+    assert [device.free_bytes for device in found] == [3, 11, 3]
 
 
 def test_memory_that_the_system_does_not_tell_is_what_llama_cpp_says(monkeypatch):
     monkeypatch.setattr(known_devices, "available_bytes", lambda: None)
-    cpu = DeviceMemory("CPU", "cpu", 7, 9)
+    cpu = Device("CPU", "cpu", 7, 9)
     remember_devices((cpu,))
     assert last_devices() == (cpu,)
 

@@ -6,7 +6,7 @@ import pytest
 
 from localspec.errors import BackendFailure, BadSetting, NotEnoughMemory
 from localspec.gguf.facts import DraftKind
-from localspec.models.devices import DeviceMemory
+from localspec.health.devices import Device
 from localspec.models.inspection import estimated_sizes
 from localspec.models.placement import MemoryWishes, layers_on, shares
 from localspec.models.places import ModelFile
@@ -20,21 +20,19 @@ SEVENTY = ModelFile(  # Llama 3.3 70B Instruct, Q4_K_M
 ONE = named("llama-3.1-8b+1b").draft
 
 
-def cards(*gib: float, cpu: float = 28.0) -> list[DeviceMemory]:
+def cards(*gib: float, cpu: float = 28.0) -> list[Device]:
     """Graphics cards of which 95 % are free, beside so much free main memory."""
-    gpus = [
-        DeviceMemory(f"CUDA{i}", "gpu", int(size * 0.95 * GIB), int(size * GIB)) for i, size in enumerate(gib)
-    ]
-    return [*gpus, DeviceMemory("CPU", "cpu", int(cpu * GIB), int(cpu * GIB))]
+    gpus = [Device(f"CUDA{i}", "gpu", int(size * 0.95 * GIB), int(size * GIB)) for i, size in enumerate(gib)]
+    return [*gpus, Device("CPU", "cpu", int(cpu * GIB), int(cpu * GIB))]
 
 
-def planned(pair: str, machine: list[DeviceMemory], **wishes) -> Plan:
+def planned(pair: str, machine: list[Device], **wishes) -> Plan:
     known = named(pair)
     target, draft = estimated_sizes(known.target, known.context), estimated_sizes(known.draft)
     return plan(target, draft, machine, MemoryWishes(**wishes))
 
 
-def seventy(machine: list[DeviceMemory], **wishes) -> Plan:
+def seventy(machine: list[Device], **wishes) -> Plan:
     return plan(estimated_sizes(SEVENTY, 131_072), estimated_sizes(ONE), machine, MemoryWishes(**wishes))
 
 
@@ -169,12 +167,12 @@ def test_a_split_that_was_asked_for_stays_where_layers_leave():
     assert found.target.gpu_layers > 40
 
 
-def apple(gib: float, free: float) -> list[DeviceMemory]:
+def apple(gib: float, free: float) -> list[Device]:
     """Metal gives two thirds of the memory to one program and does not know what others have taken."""
     metal = int(gib * GIB * 0.667)
     return [
-        DeviceMemory("MTL0", "gpu", min(metal, int(free * GIB)), metal, shared=True),
-        DeviceMemory("CPU", "cpu", int(free * GIB), int(gib * GIB)),
+        Device("MTL0", "gpu", min(metal, int(free * GIB)), metal, shares_memory=True),
+        Device("CPU", "cpu", int(free * GIB), int(gib * GIB)),
     ]
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from localspec.models.devices import DeviceMemory
+from localspec.health.devices import Device
 from localspec.models.inspection import Fit, estimated_sizes, file_bytes, fit, memory_needed
 from localspec.models.placement import Load
 from localspec.models.plan import Probe
@@ -40,14 +40,14 @@ def test_estimates_are_near_what_llama_cpp_plans(name, device):
 
 
 def test_what_fits_where_is_what_a_plan_says():
-    cpu = DeviceMemory("CPU", "cpu", 28 * GIB, 32 * GIB)
+    cpu = Device("CPU", "cpu", 28 * GIB, 32 * GIB)
     pair = named("qwen2.5-14b+0.5b")
-    card = DeviceMemory("CUDA0", "gpu", 16 * GIB, 16 * GIB)
-    small = replace(card, free=6 * GIB, total=6 * GIB)
+    card = Device("CUDA0", "gpu", 16 * GIB, 16 * GIB)
+    small = replace(card, free_bytes=6 * GIB, total_bytes=6 * GIB)
     assert fit(pair, [card, cpu]) is Fit.GPU
     assert fit(pair, [small, cpu]) is Fit.PART
     assert fit(pair, [cpu]) is Fit.CPU
-    assert fit(pair, [replace(cpu, free=8 * GIB)]) is Fit.NO
+    assert fit(pair, [replace(cpu, free_bytes=8 * GIB)]) is Fit.NO
 
 
 def test_the_memory_of_a_pair_is_more_than_its_files_and_less_than_twice():

@@ -170,7 +170,7 @@ def bytes_of(shape: Shape) -> int:
 
 def free_bytes() -> int:
     """Memory for the models; plenty if that is unknown."""
-    from localspec.models.devices import available_bytes
+    from localspec.health.devices import available_bytes
 
     return available_bytes() or sys.maxsize
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from localspec.cli import CANCELLED
 from localspec.cli.options import WRONG_USAGE, add_option, number
@@ -17,12 +17,10 @@ from localspec.display import DrawnLine, say, say_json, tell
 from localspec.errors import BackendFailure, BadSetting, LocalspecError
 from localspec.files import program
 from localspec.health.check import check, try_gpu
+from localspec.health.devices import Device, remember_devices
 from localspec.health.installed import LLAMA_CPP_PYTHON, missing_device, source_command
 from localspec.models.names import find
 from localspec.options import given_settings
-
-if TYPE_CHECKING:
-    from localspec.llama.devices import Device
 
 WHEELS = "https://abetlen.github.io/llama-cpp-python/whl"
 CUDA_WHEELS = ((11, 8), (12, 1), (12, 2), (12, 3), (12, 4), (12, 5), (13, 0), (13, 2))
@@ -54,13 +52,12 @@ def run(arguments: argparse.Namespace) -> int:
         stage.draw("trying llama.cpp")
         note = check().note  # raises before this process loads a build that would kill it
         from localspec import api
-        from localspec.models.devices import memory_of, remember_devices
         from localspec.models.load import connect
 
         if rpc:
             connect(rpc, stage.draw)
         backend, devices = api.backend(), api.devices()
-        remember_devices(memory_of(devices))  # so that `pairs` and `info` know what fits here
+        remember_devices(devices)  # so that `pairs` and `info` know what fits here
         found = [asdict(device) | problems_of(device, stage) for device in devices]
     features = " ".join(re.findall(r"(\w+) = 1\b", backend.system_info))
     gpu = find_gpu()
@@ -90,7 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
     return WRONG_USAGE if mistakes else 0
 
 
-def about(device: "Device", described: Mapping[str, Any]) -> str:
+def about(device: Device, described: Mapping[str, Any]) -> str:
     """A device, its memory, and whether it works."""
     memory = f"{device.free_bytes / 1e9:.1f} of {device.total_bytes / 1e9:.1f} GB free"
     state = f"fails: {described['problem']}" if described["problem"] else "works"
@@ -101,7 +98,7 @@ def about(device: "Device", described: Mapping[str, Any]) -> str:
 
 def prove(
     arguments: argparse.Namespace,
-    devices: Sequence["Device"],
+    devices: Sequence[Device],
     found: Sequence[Mapping[str, Any]],
     rpc: str,
     features: str,
@@ -131,7 +128,7 @@ def prove(
     return CANCELLED if stopped else 0
 
 
-def problems_of(device: "Device", stage: DrawnLine) -> dict[str, str | None]:
+def problems_of(device: Device, stage: DrawnLine) -> dict[str, str | None]:
     """Why a GPU is unusable, or unusable with flash attention; None for no problem. The CPU decoded already."""
     problem = died_of = None
     if device.is_gpu:

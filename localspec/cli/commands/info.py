@@ -18,9 +18,9 @@ from localspec.errors import BadSetting, LocalspecError
 from localspec.gguf import matching
 from localspec.gguf.facts import DraftKind, trained_context, vocabulary_of
 from localspec.gguf.header import BLOCKS, Header
+from localspec.health.devices import last_devices
 from localspec.health.servers import use_servers
 from localspec.models import inspection
-from localspec.models.devices import last_devices
 from localspec.models.hub import Unreachable
 from localspec.models.names import SeveralModels, is_file_reference, model_file
 from localspec.models.placement import wishes_of

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from localspec.cli.fetching import DRAFT_HELP
 from localspec.display import say, say_json, size_text
-from localspec.models import devices, inspection, registry
+from localspec.health.devices import last_devices
+from localspec.models import inspection, registry
 from localspec.models.names import described
 
 FITS = {"gpu": "GPU", "part": "GPU+CPU", "cpu": "CPU", "no": "nowhere"}
@@ -34,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    here, known = devices.last_devices(), registry.pairs_like(arguments.like)
+    here, known = last_devices(), registry.pairs_like(arguments.like)
     if arguments.json:
         say_json({"pairs": [as_json(pair, inspection.fit(pair, here)) for pair in known]}, indent=2)
         return 0

@@ -1,4 +1,4 @@
-"""The devices of plans, and the free memory of each and of this machine."""
+"""Devices of llama.cpp, those of its last answer, and the free memory of this machine."""
 
 import contextlib
 import ctypes
@@ -6,16 +6,13 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Literal
 
 from localspec import options
 from localspec.files import recalled, remember
-
-if TYPE_CHECKING:  # loads llama.cpp
-    from localspec.llama.devices import Device
 
 
 def available_bytes() -> int | None:
@@ -85,40 +82,42 @@ def _windows() -> int | None:
     return int(status.available_physical) if kernel.GlobalMemoryStatusEx(ctypes.byref(status)) else None
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceMemory:
-    """A device and the memory on it."""
+DeviceKind = Literal["cpu", "gpu", "igpu", "accel"]
 
-    name: str
-    kind: str  # cpu, gpu, igpu, accel
-    free: int  # bytes
-    total: int
-    shared: bool = False  # its memory is the CPU's
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A device of llama.cpp, and the memory on it."""
+
+    name: str  # as llama.cpp calls it: "CUDA0", "Metal", "CPU"
+    kind: DeviceKind
+    free_bytes: int  # as the driver reports it now; on unified memory an estimate
+    total_bytes: int
+    shares_memory: bool = False  # its memory is the CPU's
+    description: str = ""
+    backend: str = ""
 
     @property
     def is_gpu(self) -> bool:
         return self.kind in ("gpu", "igpu")
 
-
-def memory_of(listed: "Iterable[Device]") -> tuple[DeviceMemory, ...]:
-    """Devices in the form of the memory plan."""
-    return tuple(
-        DeviceMemory(device.name, device.kind, device.free_bytes, device.total_bytes, device.shares_memory)
-        for device in listed
-    )
+    @property
+    def remote(self) -> str:
+        """The name of another machine's device in sentences; "" for a device of this machine."""
+        return f"{self.name} ({self.description})" if self.backend == "RPC" else ""
 
 
-def last_devices() -> tuple[DeviceMemory, ...]:
+def last_devices() -> tuple[Device, ...]:
     """The devices from llama.cpp's last answer; without one only the CPU."""
-    known = recalled(_devices_file(), tuple[DeviceMemory, ...])
-    return with_host(known or (DeviceMemory("CPU", "cpu", 0, 0),))
+    known = recalled(_devices_file(), tuple[Device, ...])
+    return with_host(known or (Device("CPU", "cpu", 0, 0),))
 
 
-def remember_devices(listed: tuple[DeviceMemory, ...]) -> None:
+def remember_devices(listed: Sequence[Device]) -> None:
     remember(_devices_file(), listed)
 
 
-def with_host(listed: tuple[DeviceMemory, ...]) -> tuple[DeviceMemory, ...]:
+def with_host(listed: Sequence[Device]) -> tuple[Device, ...]:
     """The same devices, with the system's available memory as the free memory of the CPU and of devices that share it.
 
     ggml reports all of a machine's memory as free, and Metal all that other programs may have taken; that stays where
@@ -126,12 +125,12 @@ def with_host(listed: tuple[DeviceMemory, ...]) -> tuple[DeviceMemory, ...]:
     """
     free = available_bytes()
     if free is None:
-        return listed
+        return tuple(listed)
     return tuple(
-        replace(device, free=free, total=max(device.total, free))
+        replace(device, free_bytes=free, total_bytes=max(device.total_bytes, free))
         if device.kind == "cpu"
-        else replace(device, free=min(device.free, free))
-        if device.shared
+        else replace(device, free_bytes=min(device.free_bytes, free))
+        if device.shares_memory
         else device
         for device in listed
     )
