@@ -224,8 +224,8 @@ def markdown(compared: Compared) -> str:
             f"{ratio_text(ratio(found, PLAIN))} as fast as the server plain"
             + (" (its better one here)." if better is plain else "."),
             "",
-            "| | tokens/s, median | accepted | by category |",
-            "|---|---|---|---|",
+            "| | tokens/s, median | least | accepted | by category |",
+            "|---|---|---|---|---|",
             *(side_line([r for r in found if r.side == side], side) for side in (OURS, DRAFTING, PLAIN)),
             "",
         ]
@@ -255,7 +255,9 @@ def side_line(results: Sequence[Result], side: str) -> str:
     accepted = f"{sum(r.answer.accepted for r in results) / drafted:.0%}" if drafted else "-"
     categories = dict.fromkeys(r.task.category for r in results)
     parts = (f"{c} {middle_rate([r for r in results if r.task.category == c]):.1f}" for c in categories)
-    return f"| {side} | {middle_rate(results):.1f} | {accepted} | {', '.join(parts)} |"
+    least = min(results, key=lambda result: result.answer.rate)
+    slowest = f"{least.answer.rate:.1f} ({least.task.name})"
+    return f"| {side} | {middle_rate(results):.1f} | {slowest} | {accepted} | {', '.join(parts)} |"
 
 
 def middle_rate(results: Sequence[Result]) -> float:
