@@ -3,7 +3,7 @@
 import pytest
 
 import localspec
-from localspec.llama import states
+from localspec.llama import lane
 
 LONG = 300  # tokens: more than are read again about as fast as they are saved
 
@@ -17,13 +17,13 @@ def session(monkeypatch, home_of_processes):
 @pytest.fixture
 def copies(session, monkeypatch):
     """The lengths of the states that were copied."""
-    made, real = [], states.state_of
+    made, real = [], lane.state_of
 
     def counted(*arguments, **options):
         made.append(session.pair.target.length)
         return real(*arguments, **options)
 
-    monkeypatch.setattr(states, "state_of", counted)
+    monkeypatch.setattr(lane, "state_of", counted)
     return made
 
 

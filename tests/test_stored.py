@@ -156,8 +156,3 @@ def test_whatever_numbers_a_file_holds_it_is_read_or_not_but_can_be_used(
 
 def never(token):
     return False
-
-
-def test_nothing_unfinished_stays_behind(tmp_path):
-    store(tmp_path / "x.json", STATE)
-    assert [path.suffix for path in tmp_path.iterdir()] == [".json"]
