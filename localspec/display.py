@@ -66,6 +66,11 @@ def duration_text(seconds: float) -> str:
     return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
+def counted(count: int, one: str, many: str = "") -> str:
+    """1 token, 1,200 tokens; `many` where an s at the end is not enough."""
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
 def bar_text(share: float, cells: int) -> str:
     """A bar with this share filled, and the share in percent."""
     filled = int(share * cells)

@@ -50,9 +50,9 @@ class Stats:
     switch_offs: int = 0  # times that drafting was switched off
 
     def __repr__(self) -> str:
-        accepted = f", {self.acceptance_rate:.0%} accepted" if self.drafted else ""
+        kept = f", {self.acceptance_rate:.0%} of guesses kept" if self.drafted else ""
         faster = f", {self.speedup.value:.2f}x plain" if self.speedup else ""
-        return f"Stats({self.emitted} tokens, {self.tokens_per_second:.1f} tokens/s{accepted}{faster})"
+        return f"Stats({self.emitted} tokens, {self.tokens_per_second:.1f} tokens/s{kept}{faster})"
 
     @property
     def from_target(self) -> int:
@@ -62,17 +62,21 @@ class Stats:
 
     @property
     def speedup(self) -> Estimate | None:
-        """Time of plain decoding / decode seconds; None while unknown."""
+        """Time of plain decoding / decode seconds, at most the mean accepted length; None while unknown.
+
+        A pass takes at least the time of a plain step, so drafting gains no more than the tokens of a pass.
+        """
         if not self.plain_seconds or not self.decode_seconds:
             return None
         value = self.plain_seconds / self.decode_seconds
         margin = CONFIDENT * self.plain_error_seconds / self.decode_seconds
-        return Estimate(value, max(value - margin, 0.0), value + margin)
+        found = (value, max(value - margin, 0.0), value + margin)
+        return Estimate(*(min(each, self.mean_accepted_length) for each in found))
 
     @property
     def saved_seconds(self) -> float | None:
         """Time of plain decoding - decode seconds; negative if drafting lost; None while unknown."""
-        return self.plain_seconds - self.decode_seconds if self.plain_seconds else None
+        return (self.speedup.value - 1) * self.decode_seconds if self.speedup else None
 
     @property
     def decode_seconds(self) -> float:

@@ -9,7 +9,7 @@ from localspec.chat.tally import Tally
 from localspec.cli.commands.bench import RaceShown
 from localspec.cli.commands.run import show
 from localspec.cli.program import tell
-from localspec.display import for_terminal, printable
+from localspec.display import for_terminal, note, printable
 from localspec.errors import BadSetting
 from localspec.events import Finished, FinishReason, Kind, Notice, Origin, Piece, Reply, Source
 from localspec.measure.compare import SideEvent
@@ -51,7 +51,7 @@ def test_an_ordinary_text_is_shown_untouched():
 @pytest.mark.parametrize("terminal", [True, False])
 def test_an_answer_on_a_terminal_has_signs_and_in_a_pipe_every_character(capsys, monkeypatch, terminal):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
-    reply = show(events(Kind.ANSWER), quiet=False)
+    reply, _ = show(events(Kind.ANSWER), quiet=False)
     assert capsys.readouterr().out == (for_terminal(STEERING) if terminal else STEERING)
     assert reply.text == STEERING
 
@@ -68,14 +68,14 @@ def noted_by_run():
 
 def noted_late_by_run():
     _, finished = events(Kind.ANSWER)
-    show(
-        iter([Piece("word", Kind.ANSWER, Origin.PLAIN, Source.PLAIN), Notice(STEERING), finished]),
-        quiet=False,
-    )
+    pieces = [Piece("word", Kind.ANSWER, Origin.PLAIN, Source.PLAIN), Notice(STEERING), finished]
+    _, late = show(iter(pieces), quiet=False)
+    for text in late:
+        note(text)
 
 
 def noted_by_bench():
-    RaceShown("", "", 1, quiet=True).take(SideEvent(False, 0, Notice(STEERING)))
+    RaceShown("", "", 1, quiet=True, toy=False).take(SideEvent(False, 0, Notice(STEERING)))
 
 
 def told_as_an_error():

@@ -15,6 +15,9 @@ from localspec.chat.template import ChatTemplate
 from localspec.sampler.passes import standing
 from localspec.sampler.sampling import Sampling
 
+TOY_OFF = (
+    "Drafting is off: a pass of this toy is shorter than a guess. `localspec demo` shows what drafting gains."
+)
 TOY = "This demo pair is a toy: its speed says nothing about real pairs. `localspec demo` shows what drafting gains."
 
 

@@ -12,7 +12,7 @@ from localspec.algorithm.loop import speculate
 from localspec.algorithm.noise import fresh_seed
 from localspec.algorithm.protocols import Decoder, Draw, Proposal, Rule, Strategy, Verdict, Vocabulary
 from localspec.algorithm.verification import make_rule
-from localspec.chat.loaded_pair import Lane, LoadedPair
+from localspec.chat.loaded_pair import TOY_OFF, Lane, LoadedPair
 from localspec.chat.options import Request, seed_fixes_depth
 from localspec.chat.tally import Tally
 from localspec.chat.text import TextStream
@@ -378,6 +378,9 @@ class ReplyWriter:
             lane.target.cut_rows(None)
         lane.drafting.store()
         result = reply.result(seed, cancelled=job.cancelled())
+        if pair.is_toy:  # its speed-up says nothing
+            stats = replace(result.stats, plain_seconds=0.0, plain_error_seconds=0.0)
+            result = replace(result, stats=stats)
         yield from unmatched_calls(job.request, result)
         if why := unmatched(job, result):
             yield Notice(why)
@@ -428,7 +431,8 @@ class ReplyWriter:
             notices = DraftingNotices()
             for cycle in cycles:
                 yield from reply.absorb(cycle, scoring.scores if scoring else ())
-                yield from notices.after_cycle(strategy.why_off, strategy.failure)
+                why_off = strategy.why_off and (TOY_OFF if pair.is_toy else strategy.why_off)
+                yield from notices.after_cycle(why_off, strategy.failure)
                 if reply.ended or job.cancelled():
                     break
         if constraint:

@@ -118,13 +118,12 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class BenchStep:
-    """The progress of a bench: the next reply, and the one before it."""
+    """The progress of a bench: the next reply."""
 
     block: Block
     arm: Arm
     blocks_done: int
     seconds: float  # since the bench began
-    last: Measurement | None  # of the same block
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,8 +194,7 @@ def bench(
         try:
             found = list[Measurement]()
             for arm in block.arms:
-                last = found[-1] if found else None
-                on_step(BenchStep(block, arm, blocks_done, clock() - began, last))
+                on_step(BenchStep(block, arm, blocks_done, clock() - began))
                 found.append(measure(session, block, arm, limits.max_tokens, clock))
                 if stopped():
                     return BenchOutcome(tuple(measured), tuple(too_long), True)

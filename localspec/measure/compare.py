@@ -14,15 +14,16 @@ from localspec.algorithm.verification import SEED_DECIDES, Greedy
 from localspec.chat.loaded_pair import TOY, LoadedPair
 from localspec.chat.messages import Message, as_messages
 from localspec.chat.session import Session, never
-from localspec.display import aligned
+from localspec.display import aligned, counted
 from localspec.errors import BadSetting, LocalspecError
 from localspec.events import Cycle, Event, Finished, FinishReason, Reply, Started
 from localspec.measure.bench import CROWDED
-from localspec.measure.race import headline
+from localspec.measure.race import hardly_drafted, headline
 from localspec.options import ReplyOptions
 from localspec.sampler.passes import NO_TEXT, Candidates, Row, standing
 
-COLUMNS = ("", "tokens", "prompt s", "decode s", "tokens/s", "accepted", "tokens/pass")
+COLUMNS = ("", "tokens", "passes", "kept", "a pass", "prompt s", "decode s", "tokens/s")
+TOY_COLUMNS = 5  # of these: without times
 
 Messages = str | Sequence[Mapping[str, Any] | Message]
 
@@ -186,7 +187,8 @@ class Comparison:
 
     def __repr__(self) -> str:
         text = "the same text" if self.identical else "another text"
-        return f"Comparison({self.speedup:.2f}x plain, {text}, plain={self.plain!r}, speculative={self.speculative!r})"
+        speed = "a toy" if self.toy else f"{self.speedup:.2f}x plain"
+        return f"Comparison({speed}, {text}, plain={self.plain!r}, speculative={self.speculative!r})"
 
     @property
     def identical(self) -> bool:
@@ -194,16 +196,28 @@ class Comparison:
         return self.divergence is None
 
     @property
-    def speedup(self) -> float:
-        """Tokens per second, speculative / plain: decoding alone. 0 while that is unknown."""
+    def measured_ratio(self) -> float:
+        """Tokens per second, speculative / plain: decoding alone, with its noise. 0 while that is unknown."""
         plain = self.plain.tokens_per_second
         return self.speculative.tokens_per_second / plain if plain else 0.0
+
+    @property
+    def speedup(self) -> float:
+        """The same as far as drafting can have caused it. 0 while that is unknown."""
+        return self._caused(self.measured_ratio)
 
     @property
     def total_speedup(self) -> float:
         """The speed-up with prefill. 0 while that is unknown."""
         plain = self.plain.total_tokens_per_second
-        return self.speculative.total_tokens_per_second / plain if plain else 0.0
+        return self._caused(self.speculative.total_tokens_per_second / plain) if plain else 0.0
+
+    def _caused(self, ratio: float) -> float:
+        """At most the tokens of a pass; 1 if hardly anything was drafted."""
+        stats = self.speculative.reply.stats
+        if ratio and hardly_drafted(stats.drafted, stats.emitted):
+            return 1.0
+        return min(ratio, stats.mean_accepted_length)
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,30 +356,31 @@ def about_speed(comparison: Comparison) -> str:
     plain, drafted = comparison.plain.reply.stats, comparison.speculative.reply.stats
     if comparison.toy and drafted.drafted:
         same = "The same text" if comparison.identical else "Another text"
-        kept = f"{drafted.accepted} of {drafted.drafted} guesses kept"
-        return f"{same} in {drafted.cycles} passes instead of {plain.cycles}, {kept}."
+        kept = f"{drafted.accepted} of {counted(drafted.drafted, 'guess', 'guesses')} kept"
+        return f"{same} in {counted(drafted.cycles, 'pass', 'passes')} instead of {plain.cycles:,}, {kept}."
     runs, total = len(comparison.plain.replies), comparison.total_speedup
-    measured = "" if runs == 1 else f"medians of {runs} runs each; "
+    measured = f"medians of {runs} runs each; " * (runs > 1)
     seconds = comparison.plain.decode_seconds, comparison.speculative.decode_seconds
     how = f"{measured}{total:.2f} times with the reading of the prompt"
-    guesses, sampled = (drafted.accepted, drafted.drafted), comparison.rule not in SEED_DECIDES
-    return headline(comparison.speedup, comparison.identical, seconds, *guesses, how, sampled=sampled)
+    sampled = comparison.rule not in SEED_DECIDES
+    return headline(comparison.measured_ratio, comparison.identical, seconds, drafted, how, sampled=sampled)
 
 
 def table(comparison: Comparison) -> str:
-    """Both sides, a line each."""
-    rows = [COLUMNS]
+    """Both sides, a line each; of a toy without times."""
+    rows: list[tuple[str, ...]] = [COLUMNS]
     for name, side in (("plain", comparison.plain), ("speculative", comparison.speculative)):
         stats = side.reply.stats
         rows.append(
             (
                 name,
                 str(len(side.tokens)),
+                str(stats.cycles),
+                f"{stats.acceptance_rate:.0%}" if stats.drafted else "-",
+                f"{stats.mean_accepted_length:.2f}",
                 f"{median(reply.stats.prefill_seconds for reply in side.replies):.3f}",
                 f"{side.decode_seconds:.3f}",
                 f"{side.tokens_per_second:.1f}",
-                f"{stats.acceptance_rate:.0%}" if stats.drafted else "-",
-                f"{stats.mean_accepted_length:.2f}",
             )
         )
-    return aligned(rows)
+    return aligned([row[:TOY_COLUMNS] for row in rows] if comparison.toy else rows)

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Unpack
 
-from localspec.display import for_terminal
-from localspec.events import Cycle, Event, Finished, Origin, Piece
+from localspec.display import counted, for_terminal
+from localspec.events import Cycle, Event, Finished, Origin, Piece, Stats
 from localspec.options import ReplyOptions
 
 # Rich and sessions load slowly, and the chat needs neither for a race.
@@ -30,6 +30,9 @@ LEGEND = (
     ("bonus of the target", Origin.BONUS),
 )
 NOTICEABLE = 1.03  # less than this either way is no difference
+HARDLY = 0.03  # guesses for each token: fewer cannot change the time noticeably
+UNFAIR = "The times differ by more than these guesses can save, as on a busy processor. Run it again later."
+TOY_PASS = 0.05  # seconds of a toy's pass in a race: its real ones are shorter than the bookkeeping
 SVG_COLUMNS = 100
 _WEB_FONT = re.compile(r"@font-face \{.*?\}", re.DOTALL)
 
@@ -53,6 +56,7 @@ class Lane:
     cycles: int = 0
     drafted: int = 0
     is_done: bool = False
+    is_toy: bool = False  # then each pass counts for the same, and no seconds are shown
 
     @property
     def tokens_per_second(self) -> float:
@@ -69,7 +73,7 @@ class Lane:
             case Cycle():
                 return replace(
                     self,
-                    seconds=self.seconds + event.seconds,
+                    seconds=self.seconds + (TOY_PASS if self.is_toy else event.seconds),
                     tokens=self.tokens + len(event.tokens),
                     cycles=self.cycles + 1,
                     drafted=self.drafted + event.drafted,
@@ -112,6 +116,12 @@ class Race:
     def lanes(self) -> dict[str, Lane]:
         """The sides by their titles."""
         return {"plain decoding": self.plain, "with drafting": self.drafting}
+
+    @property
+    def stats(self) -> Stats:
+        """The counts of the side that drafts."""
+        side = self.drafting
+        return Stats(cycles=side.cycles, emitted=side.tokens, drafted=side.drafted, accepted=side.kept)
 
     @property
     def identical(self) -> bool:
@@ -157,29 +167,43 @@ def _grown(lane: Lane, cycle: Cycle, session: "Session", pace: Pace | None) -> L
     return replace(grown, seconds=lane.seconds + seconds, times=lane.times + (grown.seconds,) * len(texts))
 
 
+def hardly_drafted(drafted: int, emitted: int) -> bool:
+    """Whether a reply has so few guesses that a difference to plain decoding is noise."""
+    return drafted <= HARDLY * emitted
+
+
 def headline(
     speedup: float,
     identical: bool,
     seconds: tuple[float, float],
-    kept: int,
-    drafted: int,
+    drafting: Stats,
     how: str = "",
     *,
     sampled: bool = False,
 ) -> str:
-    """How much faster drafting was and whether the text is the same, by the seconds of plain decoding and drafting."""
+    """How much faster drafting was and whether the text is the same, by the seconds of plain decoding and drafting.
+
+    No gain is claimed that its guesses cannot have brought.
+    """
     if not speedup:
         return "Too little was decoded to compare the speed."
-    if not drafted:
-        return "Nothing was drafted: both sides are plain decoding."
+    same = "the same text" if identical else "each text sampled" if sampled else "but the texts differ"
+    kept = f"{drafting.accepted:,} of {counted(drafting.drafted, 'guess', 'guesses')} kept"
+    if hardly_drafted(drafting.drafted, drafting.emitted):
+        kept = (
+            f"{kept} in {counted(drafting.emitted, 'token')}" if drafting.drafted else "nothing was guessed"
+        )
+        return f"As good as plain decoding, {same}: {kept}, so a difference in time is noise."
+    if speedup > NOTICEABLE * drafting.mean_accepted_length:
+        return f"Not measured, {same}: {kept}. {UNFAIR}"
+    speedup = min(speedup, drafting.mean_accepted_length)
     said = f"{speedup:.{1 if speedup >= 1.1 else 2}f} times as fast"
     if 1 / NOTICEABLE < speedup < NOTICEABLE:
         said = "As fast as plain decoding"
     elif speedup < 1:
         said = f"Slower, {said}"
-    same = "the same text" if identical else "each text sampled" if sampled else "but the texts differ"
     took = f"{seconds[1]:.1f} s instead of {seconds[0]:.1f} s"
-    return f"{said}, {same}: {took}, {kept} of {drafted} guesses kept{how and f' ({how})'}."
+    return f"{said}, {same}: {took}, {kept}{how and f' ({how})'}."
 
 
 def picture(lanes: Mapping[str, Lane], prompt: str, about: str, headline: str = "") -> "RenderableType":
@@ -204,9 +228,11 @@ def picture(lanes: Mapping[str, Lane], prompt: str, about: str, headline: str = 
 
 
 def clock(lane: Lane) -> str:
-    """Seconds, with a tick when the side is done, tokens and passes."""
-    seconds = f"{lane.seconds:.{1 if lane.seconds >= 1 else 2}f} s{' ✓' * lane.is_done}"
-    return f"{seconds} · {lane.tokens:,} tokens · {lane.cycles:,} passes"
+    """Seconds, with a tick when the side is done, tokens and passes; a toy has no seconds."""
+    counts = f"{counted(lane.tokens, 'token')} · {counted(lane.cycles, 'pass', 'passes')}"
+    if lane.is_toy:
+        return f"{counts}{' ✓' * lane.is_done}"
+    return f"{lane.seconds:.{1 if lane.seconds >= 1 else 2}f} s{' ✓' * lane.is_done} · {counts}"
 
 
 def svg(lanes: Mapping[str, Lane], prompt: str, about: str, headline: str) -> str:

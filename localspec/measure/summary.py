@@ -15,9 +15,10 @@ import numpy as np
 
 import localspec
 from localspec import api
-from localspec.display import aligned
+from localspec.display import aligned, counted
 from localspec.measure.bench import AUTO, PLAIN, BenchOutcome, Category, Measurement
 from localspec.measure.plot import Bar, Chart, drawn
+from localspec.measure.race import NOTICEABLE, hardly_drafted
 
 DRAWS = 4000  # of the bootstrap
 SEED = 1  # the same measurements give the same interval
@@ -108,10 +109,10 @@ K = TypeVar("K", bound=Hashable)
 
 LEAST_TOKENS = 16  # a shorter reply is over too soon to time
 WORTH = 1.05  # a speed-up that a person can notice over a reply
-SAME = 1.03  # less than this either way is no difference
 HARDLY_DRAFTED = 1.03  # mean accepted length
 MIX = "all"
-COLUMNS = ("", "depth", "plain", "drafting", "speed-up", "95 %", "kept", "a pass", "prompts")
+COLUMNS = ("", "depth", "prompts", "kept", "a pass", "plain", "drafting", "speed-up", "95 %")
+TOY_COLUMNS = 5  # of these: without speeds
 
 Pair = tuple[Measurement, Measurement]  # plain, and another arm on the same prompt in the same block
 
@@ -125,7 +126,7 @@ class Row:
     arm: str
     plain_tokens_per_second: float  # median over replies
     tokens_per_second: float  # median over replies
-    speedup: Interval  # tokens per second / plain tokens per second, paired by prompt
+    speedup: Interval  # tokens per second / plain tokens per second, paired by prompt, as far as drafting caused it
     acceptance_rate: float  # accepted / drafted tokens; 0 when nothing was drafted
     mean_accepted_length: float  # emitted tokens / target passes
     draft_cost: float  # seconds of a draft token / of a plain token; 0 when nothing was drafted
@@ -183,22 +184,46 @@ def row_of(category: Category | None, temperature: float, arm: str, groups: Sequ
         arm=arm,
         plain_tokens_per_second=median(m.tokens_per_second for m in plain),
         tokens_per_second=median(m.tokens_per_second for m in other),
-        speedup=mean_ratio([log_ratios(group) for group in groups]),
+        speedup=at_most(
+            mean_ratio([log_ratios(group) for group in groups]),
+            mean_ratio(
+                [by_prompt(group, lambda pair: math.log(tokens_a_pass([pair[1]]))) for group in groups]
+            ).middle,
+        ),
         acceptance_rate=sum(m.accepted for m in other) / drafted if drafted else 0.0,
-        mean_accepted_length=sum(m.emitted for m in other) / sum(m.cycles for m in other),
+        mean_accepted_length=tokens_a_pass(other),
         draft_cost=sum(m.draft_seconds for m in other) / drafted / plain_token if drafted else 0.0,
         prompts=len({m.prompt for m in other}),
         pairs=len(pairs),
     )
 
 
-def log_ratios(pairs: Sequence[Pair]) -> list[list[float]]:
-    """The logarithm of each pair's speed-up, by prompt."""
-    by_prompt = grouped(pairs, lambda pair: pair[1].prompt)
-    return [
-        [math.log(other.tokens_per_second / plain.tokens_per_second) for plain, other in found]
-        for found in by_prompt.values()
-    ]
+def tokens_a_pass(found: Sequence[Measurement]) -> float:
+    """The mean accepted length."""
+    return sum(m.emitted for m in found) / sum(m.cycles for m in found)
+
+
+def at_most(interval: Interval, most: float) -> Interval:
+    """The interval without what no guess can have brought: a pass takes at least the time of a plain step."""
+    high = min(interval.high, most) if interval.known else interval.high
+    return Interval(min(interval.middle, most), min(interval.low, most), high)
+
+
+def by_prompt(pairs: Sequence[Pair], value: Callable[[Pair], Log]) -> list[list[Log]]:
+    """A value of each pair, by prompt."""
+    return [list(map(value, found)) for found in grouped(pairs, lambda pair: pair[1].prompt).values()]
+
+
+def log_ratios(pairs: Sequence[Pair]) -> list[list[Log]]:
+    """The logarithm of each pair's speed-up, by prompt; where hardly anything was drafted, a difference is noise."""
+
+    def ratio(pair: Pair) -> Log:
+        plain, other = pair
+        if hardly_drafted(other.drafted, other.emitted):
+            return 0.0
+        return math.log(other.tokens_per_second / plain.tokens_per_second)
+
+    return by_prompt(pairs, ratio)
 
 
 def grouped(values: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
@@ -248,15 +273,26 @@ def finding(speedup: Interval) -> Finding:
     if speedup.low > 1.0:
         return Finding.SLIGHTLY_FASTER
     if speedup.high < 1.0:
-        return Finding.SLOWER if speedup.middle < 1 / SAME else Finding.SAME
-    return Finding.SAME if speedup.low > 1 / SAME and speedup.high < SAME else Finding.UNSURE
+        return Finding.SLOWER if speedup.middle < 1 / NOTICEABLE else Finding.SAME
+    is_same = speedup.low > 1 / NOTICEABLE and speedup.high < NOTICEABLE
+    return Finding.SAME if is_same else Finding.UNSURE
+
+
+def found_in(row: Row) -> Finding:
+    """The finding for a row; hardly a guess kept is no gain."""
+    found = finding(row.speedup)
+    if row.mean_accepted_length < HARDLY_DRAFTED and found is not Finding.SLOWER:
+        return Finding.SAME
+    return found
 
 
 def in_words(row: Row) -> str:
     """One sentence about a category."""
-    speedup, found = row.speedup, finding(row.speedup)
+    speedup, found = row.speedup, found_in(row)
+    if row.mean_accepted_length < HARDLY_DRAFTED and found is Finding.SAME:
+        return "no gain: hardly a guess was kept"
     if not speedup.known:
-        return f"not sure: {speedup.middle:.2f}x on {row.prompts} prompts are too few to judge"
+        return f"not sure: {speedup.middle:.2f}x, and {counted(row.prompts, 'prompt')} cannot tell"
     range_ = f"{speedup.low:.2f}x to {speedup.high:.2f}x"
     if found is Finding.SAME:
         return f"no difference: {range_}"
@@ -267,11 +303,11 @@ def in_words(row: Row) -> str:
 def verdict(summary: Summary, temperature: float) -> SpeedVerdict:
     """Go or no-go, judged by auto on the mix, and on the categories."""
     *categories, mix = (row for row in rows_at(summary, temperature) if row.arm == AUTO.name)
-    found, speedup = finding(mix.speedup), mix.speedup
+    found, speedup = found_in(mix), mix.speedup
     over_all = f"{speedup.middle:.2f}x over all prompts"
     over_all += f" ({speedup.low:.2f}x to {speedup.high:.2f}x)" if speedup.known else ""
-    won = [row for row in categories if finding(row.speedup) is Finding.FASTER]
-    lost = [row for row in categories if finding(row.speedup) is Finding.SLOWER]
+    won = [row for row in categories if found_in(row) is Finding.FASTER]
+    lost = [row for row in categories if found_in(row) is Finding.SLOWER]
     decision, reason = Decision.NO_GO, f"{over_all}. {because(mix)}"
     if found is Finding.UNSURE:
         advice = "measure for longer (--seconds)" if mix.speedup.known else "too few prompts to judge"
@@ -290,27 +326,40 @@ def listed(rows: list[Row]) -> str:
 def because(row: Row) -> str:
     """The numbers that decide: how often drafts are right, and what they cost."""
     if row.mean_accepted_length < HARDLY_DRAFTED:
-        return "Hardly anything was drafted, because it did not pay."
-    cost = f" A draft token costs {row.draft_cost:.0%} of a plain one." if row.draft_cost else ""
+        return "Hardly a guess was kept, or hardly any was made."
+    cost = f" A guess takes {row.draft_cost:.0%} of the time of a plain token." if row.draft_cost else ""
     return (
-        f"{row.acceptance_rate:.0%} of drafts are accepted and {row.mean_accepted_length:.2f} tokens "
-        f"come out of a target pass.{cost}"
+        f"{row.acceptance_rate:.0%} of the guesses are kept, and a pass of the target writes "
+        f"{row.mean_accepted_length:.2f} tokens.{cost}"
     )
 
 
-def report(summary: Summary, columns: int) -> str:
-    """The report for a terminal of `columns` columns: by temperature, a table, bars, and sentences."""
+def report(summary: Summary, columns: int, *, toy: bool = False) -> str:
+    """The report for a terminal of `columns` columns: by temperature, a table, bars, and sentences.
+
+    The speed of a `toy` is left out.
+    """
     parts = list[str]()
     for temperature in summary.temperatures:
-        parts.append(aligned([COLUMNS, *map(cells, rows_at(summary, temperature))], left=2))
+        rows = [COLUMNS, *map(cells, rows_at(summary, temperature))]
+        if toy:
+            table = aligned([row[:TOY_COLUMNS] for row in rows], left=2)
+            parts.append(f"Guesses at temperature {temperature:g}:\n{table}")
+            continue
+        parts.append(aligned(rows, left=2))
         parts += [drawn(chart(summary, temperature), columns), words(summary, temperature)]
+    meaning = "kept: of the guesses. a pass: tokens for each pass of the target."
+    if toy:
+        return "\n\n".join([*parts, meaning])
     notes = (
-        "plain, drafting: tokens/s. kept: of the guesses. a pass: tokens for each pass of the target.\n"
+        f"{meaning} plain, drafting: tokens/s.\n"
+        "A speed-up above the tokens of a pass is noise, and is not counted.\n"
         "Speed counts from the end of the prompt; intervals are about other prompts of the same kinds.\n"
-        f"Not counted: {summary.prefill_seconds:.1f} s of reading {summary.prefill_tokens} prompt tokens."
+        f"Not counted: {summary.prefill_seconds:.1f} s of reading {counted(summary.prefill_tokens, 'prompt token')}."
     )
     if summary.too_short:
-        notes += f"\nLeft out: {summary.too_short} pairs of replies too short to time."
+        pairs = counted(summary.too_short, "pair of replies", "pairs of replies")
+        notes += f"\nLeft out: {pairs} too short to time."
     return "\n\n".join([*parts, notes])
 
 
@@ -328,13 +377,13 @@ def cells(row: Row) -> tuple[str, ...]:
     return (
         name(row),
         row.arm.removeprefix("depth "),
+        str(row.prompts),
+        f"{row.acceptance_rate:.0%}",
+        f"{row.mean_accepted_length:.2f}",
         f"{row.plain_tokens_per_second:.1f}",
         f"{row.tokens_per_second:.1f}",
         f"{row.speedup.middle:.2f}x",
         f"{row.speedup.low:.2f} to {row.speedup.high:.2f}" if row.speedup.known else "too few",
-        f"{row.acceptance_rate:.0%}",
-        f"{row.mean_accepted_length:.2f}",
-        str(row.prompts),
     )
 
 
@@ -412,7 +461,7 @@ def this_machine(threads: int | None = None) -> Machine:
 
 def record(machine: Machine, outcome: BenchOutcome, summary: Summary) -> dict[str, Any]:
     """Plain values for json.dumps; an unknown interval has no bounds."""
-    rows = [asdict(row) | {"finding": finding(row.speedup)} for row in summary.rows]
+    rows = [asdict(row) | {"finding": found_in(row)} for row in summary.rows]
     for row in rows:
         if row["speedup"]["high"] == math.inf:
             row["speedup"] |= {"low": None, "high": None}

@@ -19,7 +19,7 @@ from localspec.chat.options import Request
 from localspec.chat.prompt import encode
 from localspec.chat.reply import WatchedRule
 from localspec.chat.session import Session
-from localspec.display import aligned
+from localspec.display import aligned, counted
 from localspec.errors import BadSetting
 from localspec.measure.bench import VERIFY_PROMPTS, BenchPrompt, Category
 from localspec.measure.compare import (
@@ -192,12 +192,12 @@ def verify(
 ) -> Verification:
     """Verify a loaded pair within about `seconds`; the session's conversation is forgotten.
 
-    `stopped` ends it early and keeps the findings. Raises BadSetting without a draft model and at temperature 0.
+    `stopped` ends it early and keeps the findings. Raises BadSetting if nothing can be drafted and at temperature 0.
     """
     pair = session.pair
-    if not pair.drafters:
-        what = f"{session.name} has no draft model, so there is nothing to verify"
-        raise BadSetting(what, hint="name a pair, or add --draft FILE")
+    if pair.rollback_limit == 0:
+        what = f"{session.target_name} cannot take back a guess, so nothing is drafted or verified"
+        raise BadSetting(what, hint="name a pair")
     if temperature <= 0:
         hint = "give a temperature above 0; greedy texts are tested in any case"
         raise BadSetting(f"sampling cannot be tested at temperature {temperature:g}", hint=hint)
@@ -387,13 +387,11 @@ def problems(found: Verification) -> list[str]:
     """A sentence for each difference beyond numerics."""
     cases, sampled, said = found.greedy.cases, found.sampled, []
     if wrong := sum(case.not_likeliest for case in cases):
-        said.append(f"At temperature 0, {wrong} tokens are not the target's first choice.")
+        said.append(f"At temperature 0, not the target's first choice: {counted(wrong, 'token')}.")
     if apart := sum(not case.not_likeliest for case in found.greedy.unexplained):
         said.append(f"At temperature 0, {apart} of {len(cases)} texts differ by more than rounding explains.")
     if sampled.impossible:
-        said.append(
-            f"{sampled.impossible} sampled tokens are excluded by the settings that they were sampled with."
-        )
+        said.append(f"Ruled out by the settings that sampled it: {counted(sampled.impossible, 'token')}.")
     if sampled.excess_p < ALARM:
         said.append(
             "Sampled replies are less likely than the target's own. "
@@ -406,10 +404,12 @@ def missing(found: Verification) -> list[str]:
     """A sentence for each part for which the time was too short."""
     sampled = found.sampled
     said = [] if found.greedy.cases else ["No text at temperature 0 was finished."]
+    if found.greedy.cases and not any(case.drafted for case in found.greedy.cases):
+        said.append("Nothing was drafted in the texts at temperature 0.")
     if not sampled.tokens:
         said.append("No sampled text was finished.")
     elif sampled.smallest_excess > ENOUGH:
-        said.append(f"{sampled.tokens:,} sampled tokens are too few to be sure of them.")
+        said.append(f"Too few to be sure of them: {counted(sampled.tokens, 'sampled token')}.")
     return said
 
 
@@ -423,11 +423,12 @@ def verdict(found: Verification) -> str:
         )
     cases = found.greedy.cases
     near = sum(case.divergence is not None for case in cases)
-    rounding = f"; in {near} others two words were equally likely, and rounding chose" if near else ""
+    rounding = f"; {near} part where two words were about equally likely, and rounding chose" if near else ""
     return (
         "NO DIFFERENCE: this pair writes what its target would write alone.\n"
         f"At temperature 0, {len(cases) - near} of {len(cases)} texts are the same, token for token{rounding}.\n"
-        f"In {found.sampled.texts} sampled replies the target finds the tokens as likely as in its own."
+        f"In {found.sampled.texts} replies at temperature {found.sampling.temperature:g} the target, asked again "
+        "without a draft, finds the words as likely as its own."
     )
 
 
@@ -437,12 +438,25 @@ def report(found: Verification) -> str:
     if found.greedy.cases:
         parts.append(greedy_report(found.greedy))
     if sampled.texts:
+        right = f"right: 0, give or take {3 * sampled.excess_error:.3f}"
+        share = f"of faultless runs have as much; a fault: below {ALARM:g}"
+        rows = (
+            ("forbidden tokens", f"{sampled.impossible:,}", "by the sampling settings; right: 0"),
+            (
+                "extra surprise",
+                f"{sampled.excess:+.3f}",
+                f"nats a token, beyond that at its own words; {right}",
+            ),
+            ("share by chance", f"{sampled.excess_p:.2g}", share),
+            (
+                "surely found",
+                f"{sampled.smallest_excess:.2f}",
+                "nats a token: an extra surprise of this size",
+            ),
+        )
         parts.append(
-            f"Sampled at temperature {found.sampling.temperature:g}: {sampled.texts} replies, {sampled.tokens:,} "
-            f"tokens, judged by the target alone.\n  {sampled.excess:+.4f} nats per token less likely than expected, "
-            f"standard error {sampled.excess_error:.4f}; p = {sampled.excess_p:.2g}, alarm below {ALARM:g}.\n"
-            f"  {sampled.impossible} tokens that the sampler chain excludes; an excess of "
-            f"{sampled.smallest_excess:.2f} nats per token would be found for sure."
+            f"Temperature {found.sampling.temperature:g}: {counted(sampled.texts, 'reply', 'replies')} of "
+            f"{counted(sampled.tokens, 'token')}, judged by the target without a draft.\n{aligned(rows, left=3)}"
         )
     return "\n\n".join(parts)
 
@@ -450,29 +464,30 @@ def report(found: Verification) -> str:
 def greedy_report(greedy: GreedyResult) -> str:
     """A row for each category and depth, D, and a line for each text that parts."""
     difference = greedy.width_difference
-    rows: list[tuple[str, ...]] = [
-        ("greedy", "depth", "texts", "identical", "near-tie", "different", "accepted")
-    ]
+    rows: list[tuple[str, ...]] = [("", "depth", "texts", "the same", "rounded", "different", "guesses kept")]
     for category, depth in product(Category, (DEPTH, None)):
         cases = [c for c in greedy.cases if c.prompt.category is category and c.depth == depth]
         if cases:
             wrong = sum(not case.explained(difference) for case in cases)
             same = sum(case.divergence is None and case.explained(difference) for case in cases)
             counts = map(str, (len(cases), same, len(cases) - same - wrong, wrong))
-            rows.append((category, depth_text(depth), *counts, accepted_text(cases)))
-    lines = [aligned(rows), f"Batch widths alone move a logit by up to D = {difference:.4f} here."]
+            rows.append((category, depth_text(depth), *counts, kept_text(cases)))
+    lines = [
+        "Temperature 0: each text with drafting beside the text without.",
+        aligned(rows),
+        f"Rounding moves a logit, the score of a word, by up to {difference:.4f} here.",
+    ]
     lines += [
-        f"{case.prompt.name}, depth {depth_text(case.depth)}: parts at token {case.divergence.index + 1}, "
-        f"the two likeliest {case.divergence.top_two_gap or 0:.4f} logits apart; 2D = {2 * difference:.4f}."
+        f"{case.prompt.name}, depth {depth_text(case.depth)}: parts at token {case.divergence.index + 1}, where the "
+        f"first two words are {case.divergence.top_two_gap or 0:.4f} apart; rounding explains {2 * difference:.4f}."
         for case in greedy.cases
         if case.divergence
     ]
     return "\n".join(lines)
 
 
-def accepted_text(cases: Sequence[GreedyCase]) -> str:
-    drafted = sum(case.drafted for case in cases)
-    return f"{sum(case.accepted for case in cases) / drafted:.0%}" if drafted else "-"
+def kept_text(cases: Sequence[GreedyCase]) -> str:
+    return f"{sum(case.accepted for case in cases):,} of {sum(case.drafted for case in cases):,}"
 
 
 def depth_text(depth: int | None) -> str:

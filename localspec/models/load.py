@@ -51,7 +51,7 @@ SAVED_SHARE = 0.25  # of the memory left beside the target's weights, for texts 
 
 PLAIN_NOTICE = "{} is recurrent: its state cannot step back, so nothing is drafted from the text"
 DEMO_NOTICE = (
-    "this is the small demo pair: it shows how drafting works, not how fast it is. "
+    "this is the small demo pair: it has learned a few texts and answers most questions with nonsense. "
     "`localspec pairs` lists real pairs, `localspec pull NAME` fetches one"
 )
 

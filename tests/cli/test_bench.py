@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -27,8 +28,11 @@ def run(capsys, *arguments):
     return code, out, err
 
 
-def test_the_report_has_table_bars_and_verdict_and_the_progress_goes_to_stderr(capsys):
-    code, out, err = run(capsys, "bench", "demo", *QUICK, "--depths", "2")
+def test_the_report_has_table_bars_and_verdict_and_the_progress_goes_to_stderr(capsys, tmp_path):
+    """Copies of the demo's files are no toy."""
+    target = shutil.copy(demo.target_path(), tmp_path / "target.gguf")
+    draft = shutil.copy(demo.draft_path(), tmp_path / "draft.gguf")
+    code, out, err = run(capsys, "bench", "--target", target, "--draft", draft, *QUICK, "--depths", "2")
     assert code == 0
     for word in (
         "speed-up",
@@ -38,13 +42,21 @@ def test_the_report_has_table_bars_and_verdict_and_the_progress_goes_to_stderr(c
         "█",
         "at temperature 0:",
         "at temperature 0.8:",
-        TOY,
     ):
         assert word in out
     assert out.startswith("Drafting ") or out.startswith("Undecided")
     assert max(map(len, out[out.index("depth") :].partition("\n\n")[0].splitlines())) < 80
     assert "json: order record" in err
     assert "json: order record" not in out
+
+
+def test_the_toy_has_counts_of_guesses_and_no_speed(capsys):
+    code, out, err = run(capsys, "bench", "demo", *QUICK)
+    assert code == 0
+    assert out.startswith(TOY)
+    assert "a pass" in out
+    assert not re.search(r"slower|pays?\b|speed-up|█|\dx\b", out.removeprefix(TOY))
+    assert "tokens/s" not in err
 
 
 def test_json_is_one_object_with_every_reply(capsys):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -65,7 +66,7 @@ def test_a_prompt_may_stand_behind_options(capsys, line):
 def test_a_reply_without_an_accepted_draft_has_no_percentage():
     stats = Stats(cycles=3, emitted=3, drafted=1, verify_seconds=1.0)
     assert summary(Reply("a", "", (1, 2, 3), 0, FinishReason.STOP, stats)) == (
-        "[3 tokens · 3.0 tokens/s · 1 drafted, 0 accepted]"
+        "[3 tokens · 3.0 tokens/s · 0 of 1 guess kept · 1.00 tokens a pass]"
     )
 
 
@@ -168,7 +169,8 @@ def test_json_lines_begin_with_the_names_of_pair_and_models(capsys):
 
 
 def test_json_says_what_drafting_won_and_nothing_where_that_is_unknown():
-    measured = as_json(reply_with(Stats(plain_seconds=3.0, plain_error_seconds=0.1, verify_seconds=2.0)))
+    stats = Stats(cycles=1, emitted=2, plain_seconds=3.0, plain_error_seconds=0.1, verify_seconds=2.0)
+    measured = as_json(reply_with(stats))
     assert measured["stats"]["speedup"] == pytest.approx({"value": 1.5, "low": 1.402, "high": 1.598})
     assert measured["stats"]["saved_seconds"] == 1.0
     unknown = json.loads(json.dumps(as_json(reply_with(Stats(verify_seconds=2.0)))))
@@ -196,6 +198,13 @@ def test_stats_show_every_number(capsys):
     _, _, err = run(capsys, "Hello", "--stats", "--max-tokens", "10", "--pair", "demo")
     for word in ("acceptance rate", "mean accepted length", "verify", "other", "seed"):
         assert word in err
+
+
+def test_a_single_one_has_no_s_at_its_end(capsys):
+    _, _, err = run(capsys, "Hello", "--stats", "--max-tokens", "1", "--pair", "demo")
+    assert "1 token " in err
+    assert "1 pass of" in err
+    assert not re.search(r"\b1 (?:tokens|passes|guesses)", err)
 
 
 def test_raw_text_is_continued_without_a_template(capsys):

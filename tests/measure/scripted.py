@@ -15,10 +15,14 @@ class Clock:
 
 
 class ScriptedSession:
-    """`seconds(arm, prompt)` is what a token costs; arms are "plain", "auto" and numbers, as text."""
+    """`seconds(arm, prompt)` is what a token costs; arms are "plain", "auto" and numbers, as text.
 
-    def __init__(self, clock, seconds, *, tokens=40, room=10**9):
+    A pass that drafts writes `a_pass` tokens, unless nothing is `drafted`.
+    """
+
+    def __init__(self, clock, seconds, *, tokens=40, room=10**9, a_pass=4, drafted=40):
         self.clock, self.seconds, self.tokens, self.room = clock, seconds, tokens, room
+        self.a_pass, self.drafted = a_pass, drafted
         self.asked = []
         self.resets = 0
         self.stored = False
@@ -39,5 +43,9 @@ class ScriptedSession:
             self.clock.now += self.seconds(arm, prompt)
             yield Cycle((1,), (Origin.PLAIN,), (), 0, 0, Source.PLAIN, 1, 0.0, 0.0, 0.0)
         self.clock.now += 5.0  # storing what was learned is not part of the reply
-        stats = Stats(cycles=count, emitted=count, prompt_tokens=10, prefill_seconds=PREFILL_SECONDS)
+        drafted = 0 if arm == "plain" else self.drafted
+        cycles = int(-(-count // self.a_pass)) if drafted else count
+        stats = Stats(
+            cycles=cycles, emitted=count, drafted=drafted, prompt_tokens=10, prefill_seconds=PREFILL_SECONDS
+        )
         yield Finished(Reply("x", "", (1,) * count, 0, FinishReason.LENGTH, stats))

@@ -162,3 +162,18 @@ def test_replies_too_short_to_time_are_counted_not_averaged():
     summary = summarise(benched(session, clock, rounds=1).measurements)
     assert summary.rows == ()
     assert summary.too_short == len(PROMPTS) * 2 * 2
+
+
+@pytest.mark.parametrize(
+    ("drafted", "a_pass", "speedup"), [(0, 1, 1.0), (1, 1, 1.0), (40, 1.5, 1.5), (40, 4, 2.0)]
+)
+def test_a_speed_up_is_at_most_what_drafting_can_have_caused(drafted, a_pass, speedup):
+    """Here drafting writes twice as fast, whatever it drafted."""
+    clock = Clock()
+    session = ScriptedSession(clock, lambda arm, _: 0.1 if arm == "plain" else 0.05, tokens=60)
+    session.drafted, session.a_pass = drafted, a_pass
+    outcome = bench(session, PROMPTS, (PLAIN, AUTO), (0.0,), Limits(rounds=1), clock=clock)
+    for row in summarise(outcome.measurements).rows:
+        found = row.speedup
+        assert found.middle == pytest.approx(speedup)
+        assert max(found.low, found.high) == pytest.approx(speedup)

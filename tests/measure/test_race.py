@@ -5,8 +5,11 @@ import io
 import pytest
 from rich.console import Console
 
-from localspec.events import Cycle, Kind, Origin, Piece, Source
-from localspec.measure.race import Lane, Race, headline, picture
+from localspec.display import counted
+from localspec.events import Cycle, Kind, Origin, Piece, Source, Stats
+from localspec.measure.race import UNFAIR, Lane, Race, clock, headline, picture
+
+GUESSED = Stats(cycles=4, emitted=10, drafted=4, accepted=3)
 
 
 def lane(*texts):
@@ -38,10 +41,39 @@ def test_a_clock_counts_passes_and_goes_back():
     ],
 )
 def test_the_headline_says_the_gain_first_then_the_text(speedup, said):
-    assert headline(speedup, True, (2.0, 1.0), 3, 4).startswith(said)
-    assert "drafted" in headline(2.0, True, (2.0, 1.0), 0, 0)
-    assert "the texts differ" in headline(2.0, False, (2.0, 1.0), 3, 4)
-    assert "differ" not in headline(2.0, False, (2.0, 1.0), 3, 4, sampled=True)
+    assert headline(speedup, True, (2.0, 1.0), GUESSED).startswith(said)
+    assert "the texts differ" in headline(2.0, False, (2.0, 1.0), GUESSED)
+    assert "differ" not in headline(2.0, False, (2.0, 1.0), GUESSED, sampled=True)
+
+
+@pytest.mark.parametrize("speedup", [0.7, 1.2])
+@pytest.mark.parametrize(
+    ("drafted", "said"), [(0, "nothing was guessed"), (1, "0 of 1 guess kept in 40 tokens")]
+)
+def test_where_hardly_anything_was_guessed_a_difference_is_noise(speedup, drafted, said):
+    found = headline(speedup, True, (1.2, 1.0), Stats(cycles=40, emitted=40, drafted=drafted))
+    assert found == f"As good as plain decoding, the same text: {said}, so a difference in time is noise."
+
+
+def test_no_gain_is_claimed_that_the_guesses_cannot_have_brought():
+    """Two tokens a pass save at most half of the passes."""
+    drafting = Stats(cycles=20, emitted=40, drafted=40, accepted=20)
+    assert headline(2.05, True, (2.05, 1.0), drafting).startswith("2.0 times as fast")
+    unfair = headline(2.2, True, (2.2, 1.0), drafting)
+    assert unfair == f"Not measured, the same text: 20 of 40 guesses kept. {UNFAIR}"
+
+
+def test_the_clock_of_a_toy_counts_passes_alone():
+    toy = Lane(is_toy=True)
+    for cycle in (1, 2):
+        toy = toy.after(plain_cycle())
+        assert clock(toy) == f"{counted(cycle, 'token')} · {counted(cycle, 'pass', 'passes')}"
+    assert toy.until(toy.seconds / 2).cycles == 1
+    assert clock(Lane().after(plain_cycle())) == "0.50 s · 1 token · 1 pass"
+
+
+def plain_cycle():
+    return Cycle((1,), (Origin.PLAIN,), (), 0, 0, Source.PLAIN, 1, 0.0, 0.5, 0.0)
 
 
 def test_no_text_of_a_model_steers_the_terminal_that_shows_the_race():

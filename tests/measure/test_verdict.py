@@ -1,5 +1,6 @@
 """What a bench says in words is what its intervals allow to say."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -53,8 +54,8 @@ def test_go_when_the_mix_is_surely_faster_and_the_losers_are_named():
     verdict = decided(row(CODE, 1.7, 1.9, 2.1), row(CHAT, 0.8, 0.85, 0.9), row(None, 1.1, 1.3, 1.5))
     assert verdict.decision is Decision.GO
     assert "Slower on chat (0.85x)" in verdict.reason
-    assert "70% of drafts are accepted" in verdict.reason
-    assert "12% of a plain one" in verdict.reason
+    assert "70% of the guesses are kept" in verdict.reason
+    assert "12% of the time of a plain token" in verdict.reason
 
 
 def test_go_for_some_categories_when_the_mix_gains_nothing():
@@ -67,7 +68,14 @@ def test_no_go_when_nothing_is_gained_anywhere():
     off = {"mean_accepted_length": 1.0, "acceptance_rate": 0.0}
     verdict = decided(row(CODE, 0.99, 1.0, 1.01, **off), row(None, 0.98, 0.99, 1.01, **off))
     assert verdict.decision is Decision.NO_GO
-    assert "did not pay" in verdict.reason
+    assert "Hardly a guess was kept" in verdict.reason
+
+
+@pytest.mark.parametrize("high", [1.7, float("inf")])
+def test_a_gain_without_a_kept_guess_is_no_gain(high):
+    lucky = row(CODE, 1.4 if high < 2 else 0.0, 1.58, high, mean_accepted_length=1.0, acceptance_rate=0.0)
+    assert in_words(lucky) == "no gain: hardly a guess was kept"
+    assert decided(lucky, replace(lucky, category=None)).decision is Decision.NO_GO
 
 
 def test_undecided_while_the_interval_holds_both():
@@ -75,7 +83,7 @@ def test_undecided_while_the_interval_holds_both():
 
 
 def test_too_few_prompts_are_said_to_be_too_few():
-    assert "too few" in in_words(row(CODE, 0.0, 3.0, float("inf"), prompts=2))
+    assert "2 prompts cannot tell" in in_words(row(CODE, 0.0, 3.0, float("inf"), prompts=2))
 
 
 def test_the_report_has_a_line_for_each_category_and_the_depth_that_beat_auto():
@@ -93,3 +101,9 @@ def test_the_report_has_a_line_for_each_category_and_the_depth_that_beat_auto():
     assert "3 pairs of replies too short" in text
     assert "1.5 s of reading 900 prompt tokens" in text
     assert len({len(line) for line in aligned([COLUMNS, *map(cells, rows)]).splitlines()}) == 1
+
+
+def test_the_speed_of_a_toy_is_left_out():
+    text = report(Summary((row(CODE, 0.5, 0.6, 0.7), row(None, 0.5, 0.6, 0.7)), 0, 1.0, 100), 80, toy=True)
+    assert "70%" in text
+    assert not re.search(r"0\.[67]|slower|speed|█", text)

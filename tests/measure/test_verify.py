@@ -72,7 +72,7 @@ def test_the_demo_pair_is_verified_part_by_part(session, few_texts):
     assert found.sampled.tokens > 200
     assert abs(found.sampled.excess) < 6 * found.sampled.excess_error
     text = report(found)
-    for word in ("greedy", "Sampled", "nats per token", "D ="):
+    for word in ("Temperature 0:", "Temperature 0.8: 8 replies", "nats", "Rounding"):
         assert word in text
     assert as_json(found)["problems"] == []
 
@@ -81,7 +81,7 @@ def test_too_few_sampled_tokens_are_named(session, monkeypatch):
     monkeypatch.setattr(verify_module, "ROUNDS", 1)
     found = verify(session, prompts=VERIFY_PROMPTS[2:3], seed=4)
     found = dataclasses.replace(found, sampled=dataclasses.replace(found.sampled, tokens=3))
-    assert any("too few" in line for line in missing(found))
+    assert any("Too few" in line for line in missing(found))
     assert "not everything was tested" in verdict(found)
     assert as_json(found)["verdict"] == "incomplete"
 
@@ -129,11 +129,30 @@ def test_stopping_keeps_what_was_found(session, few_texts):
     assert "Every greedy" not in verdict(found)
 
 
-def test_a_pair_without_a_draft_and_temperature_0_are_refused(home, session):
+def test_temperature_0_and_a_target_that_takes_nothing_back_are_refused(session, tiny_gguf):
     with pytest.raises(BadSetting, match="temperature"):
         verify(session, temperature=0.0)
-    with api.load(target=demo.target_path(), threads=1) as alone, pytest.raises(BadSetting, match="draft"):
+    with (
+        api.load(target=tiny_gguf(architecture="mamba"), threads=1) as alone,
+        pytest.raises(BadSetting, match="nothing is drafted"),
+    ):
         verify(alone)
+
+
+def test_a_target_alone_is_verified_with_what_lookup_drafts(home, few_texts):
+    with api.load(target=demo.target_path(), threads=1) as alone:
+        found = verify(alone, prompts=VERIFY_PROMPTS[:4], seed=4)
+        with faults.leaky_comparison(0.5):
+            wrong = verify(alone, prompts=VERIFY_PROMPTS[:4], seed=4)
+    assert not problems(found)
+    assert sum(case.drafted for case in found.greedy.cases) > 5
+    assert problems(wrong)
+
+
+def test_texts_without_a_draft_show_nothing():
+    undrafted = GreedyCase(BenchPrompt("a", Category.CODE, "b"), 4, 20, 0, 0, 0, None)
+    found = verification(greedy=GreedyResult((undrafted,), 0.1))
+    assert "Nothing was drafted in the texts at temperature 0." in missing(found)
 
 
 def case(gap, index=3):

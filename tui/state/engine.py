@@ -27,7 +27,8 @@ from localspec.events import (
     Started,
     Stats,
 )
-from localspec.measure.race import Lane
+from localspec.measure.race import TOY_PASS, Lane
+from localspec.models.registry import DEMO
 
 if TYPE_CHECKING:
     from localspec.models.picker import PairRow
@@ -51,6 +52,7 @@ class ReplyState:
     lengths: Counter[int] = field(default_factory=Counter)  # emitted tokens -> cycles
     proposal: tuple[str, ...] = ()  # the last cycle's drafted tokens as text
     final: Stats | None = None  # the engine's own numbers, once the reply is over
+    is_toy: bool = False  # in a race each pass then counts for the same
 
     def __post_init__(self) -> None:
         if self.beginning:
@@ -75,6 +77,8 @@ class ReplyState:
 
     @property
     def lane_seconds(self) -> float:
+        if self.is_toy:
+            return TOY_PASS * self.tally.cycles
         return self.tally.draft_seconds + self.tally.verify_seconds + self.tally.other_seconds
 
     @property
@@ -82,7 +86,8 @@ class ReplyState:
         """The reply as a side of a race."""
         written = tuple((piece.text, piece.origin) for piece in self.pieces)
         counts = self.tally.emitted, self.tally.cycles, self.tally.drafted
-        return Lane(written, tuple(self.times), self.lane_seconds, *counts, is_done=self.final is not None)
+        is_done, is_toy = self.final is not None, self.is_toy
+        return Lane(written, tuple(self.times), self.lane_seconds, *counts, is_done=is_done, is_toy=is_toy)
 
     @property
     def fresh(self) -> list[Piece]:
@@ -252,7 +257,7 @@ class EngineState:
         if self.reply is None:
             return
         if self.comparing and isinstance(event, Started):
-            self.reply = ReplyState(self.reply.serial)
+            self.reply = ReplyState(self.reply.serial, is_toy=self.reply.is_toy)
             self.sides.append(self.reply)
         if isinstance(event, Finished):
             self.reply.final = event.reply.stats
@@ -281,7 +286,7 @@ class EngineState:
             self.reload()
         self._serial += 1
         self.sides, self.compared = [], None
-        self.reply = ReplyState(self._serial, beginning)
+        self.reply = ReplyState(self._serial, beginning, is_toy=self.pair_name == DEMO)
         return self.reply
 
 

@@ -82,13 +82,13 @@ def _engine_status(engine: EngineState) -> str:
 def gain(engine: EngineState, reply: ReplyState) -> tuple[str, bool]:
     """What drafting gains in a reply, and whether that is good news."""
     stats = reply.stats
+    if engine.pair_name == DEMO and stats.drafted:
+        return f"{stats.mean_accepted_length:.1f} tokens a pass, toy pair", True
     if reply.is_off:
         return "no gain here: drafting is off", False
     if not stats.drafted:
         is_wanted = engine.settings.get("speculate", True) and not engine.comparing
         return "nothing guessed yet" if is_wanted else "plain decoding", False
-    if engine.pair_name == DEMO:
-        return f"{stats.mean_accepted_length:.1f} tokens a pass, toy pair", True
     if stats.speedup is None:
         return "gain not known yet", False
     if 1 / NOTICEABLE < (times := stats.speedup.value) < NOTICEABLE:

@@ -24,7 +24,17 @@ from localspec.cli.options import (
     reply_options,
 )
 from localspec.cli.prompt import add_prompt_argument, prompt_of, take_pair
-from localspec.display import JSON_VERSION, DrawnLine, bar_text, columns, note, obeys_sequences, say, say_json
+from localspec.display import (
+    JSON_VERSION,
+    DrawnLine,
+    bar_text,
+    columns,
+    counted,
+    note,
+    obeys_sequences,
+    say,
+    say_json,
+)
 from localspec.errors import BadSetting, ContextFull, LocalspecError
 from localspec.events import Cycle, Notice, Started
 from localspec.options import MOST_DEPTH, REPLY
@@ -67,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
     take_pair(arguments, prompt_optional=True)
     if arguments.no_draft or arguments.depth == 0:
         hint = "leave out --no-draft and --depth 0"
-        raise BadSetting("without drafting both sides would be plain decoding", hint=hint)
+        raise BadSetting("without drafting, both sides would be plain decoding", hint=hint)
     if arguments.words or arguments.file:
         return bench_prompt(arguments)
     return bench_built_in(arguments)
@@ -132,10 +142,9 @@ def tell(arguments: argparse.Namespace, subject: Mapping[str, Any], outcome: "Be
     if arguments.json:
         say_json(recorded)
         return
-    say(headlines(summary))
-    if subject["toy"]:
-        say(TOY)
-    say(f"\n{report(summary, columns(sys.stdout) - 1)}\n")
+    toy = bool(subject["toy"])
+    say(TOY if toy else headlines(summary))
+    say(f"\n{report(summary, columns(sys.stdout) - 1, toy=toy)}\n")
     say("{target} with {draft}, loaded in {load_seconds:.1f} s".format(**subject))
     say(machine.sentence())
     if outcome.too_long:
@@ -169,13 +178,12 @@ def share_done(step: "BenchStep", blocks_in_round: int, limits: "Limits") -> flo
 
 
 def progress_text(step: "BenchStep", share: float) -> str:
-    """The share that is done, the running prompt and arm, and the speed of the reply before it."""
+    """The share that is done, and the running prompt and arm."""
     minutes, seconds = divmod(int(step.seconds), 60)
-    block, last = step.block, step.last
-    before = f"  (before: {last.arm} {last.tokens_per_second:.1f} tokens/s)" if last else ""
+    block = step.block
     return (
         f"{bar_text(share, _BAR)}  {minutes}:{seconds:02d}  {block.prompt.category}: "
-        f"{block.prompt.name}, T={block.temperature:g}, {step.arm.name}{before}"
+        f"{block.prompt.name}, T={block.temperature:g}, {step.arm.name}"
     )
 
 
@@ -197,7 +205,7 @@ def bench_prompt(arguments: argparse.Namespace) -> int:
     with open_session(arguments) as session, stop_on_interrupt(session):
         pair = names_of(session)
         about = f"{' with '.join(filter(None, (session.target_name, session.draft_name)))}; {this_machine().sentence()}"
-        with RaceShown(prompt, about, runs, arguments.json) as shown:
+        with RaceShown(prompt, about, runs, arguments.json, toy=session.pair.is_toy) as shown:
             for event in compare_events(session, prompt, n=runs, **options):
                 if isinstance(event, Comparison):
                     comparison, said = event, verdicts(event, session.text_of)
@@ -221,12 +229,13 @@ def bench_prompt(arguments: argparse.Namespace) -> int:
 class RaceShown:
     """The first reply of each kind beside the other as it is written, on a terminal; else a line of progress."""
 
-    def __init__(self, prompt: str, about: str, runs: int, quiet: bool) -> None:
+    def __init__(self, prompt: str, about: str, runs: int, quiet: bool, *, toy: bool) -> None:
         from rich.live import Live
 
-        from localspec.measure.race import Race
+        from localspec.measure.race import Lane, Race
 
-        self.race, self._prompt, self._about, self._runs = Race(), prompt, about, runs
+        self.race = Race(Lane(is_toy=toy), Lane(is_toy=toy))
+        self._prompt, self._about, self._runs = prompt, about, runs
         self._line, self._tokens = DrawnLine(sys.stderr), 0
         self._live = Live(auto_refresh=False) if obeys_sequences(sys.stdout) and not quiet else None
 
@@ -261,7 +270,7 @@ class RaceShown:
                 return
         kind = ("plain", "speculative")[step.speculative]
         if not self._live or step.run:
-            self._line.draw(f"{kind}, run {step.run + 1} of {self._runs}: {self._tokens} tokens")
+            self._line.draw(f"{kind}, run {step.run + 1} of {self._runs}: {counted(self._tokens, 'token')}")
 
     def _show(self, race: "Race") -> None:
         from localspec.measure.race import picture

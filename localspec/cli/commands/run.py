@@ -15,10 +15,11 @@ from localspec.cli.commands import chat
 from localspec.cli.loading import names_of, open_engine_session, stop_on_interrupt
 from localspec.cli.options import add_pair_options, add_quiet_option, add_reply_options, reply_options
 from localspec.cli.prompt import add_prompt_argument, prompt_of, something_is_piped, take_pair
-from localspec.display import JSON_VERSION, note, on_terminal, say, say_dimmed, say_json
+from localspec.display import JSON_VERSION, aligned, counted, note, on_terminal, say, say_dimmed, say_json
 from localspec.errors import BadSetting, LocalspecError
-from localspec.events import Event, Finished, FinishReason, Kind, Notice, Piece, Reply, Started
+from localspec.events import Event, Finished, FinishReason, Kind, Notice, Piece, Reply, Started, Stats
 from localspec.files import text_of
+from localspec.measure.race import hardly_drafted
 
 if TYPE_CHECKING:
     from localspec.chat.conversations import Conversation, Journal
@@ -29,6 +30,7 @@ ENDINGS = {
     FinishReason.CANCELLED: " · stopped",
 }
 MOSTLY_READING = 0.5  # of a reply's time: from here on a summary says where it went
+SEVERAL = 16  # tokens: of a shorter reply nothing can be said
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -74,7 +76,8 @@ def run(arguments: argparse.Namespace) -> int:
                 session.resume([{"role": m.role, "content": m.content} for m in before.messages])
             stream = session.stream_complete if arguments.raw else session.stream
             events, names = stream(prompt, **options), names_of(session)
-            reply = show_lines(events, names) if arguments.json_lines else show(events, quiet=arguments.json)
+            lines = arguments.json_lines
+            reply, late = show_lines(events, names) if lines else show(events, quiet=arguments.json)
             if arguments.json:
                 say_json({**names, **as_json(reply)}, ensure_ascii=False)
             if journal and reply.tokens:
@@ -82,6 +85,10 @@ def run(arguments: argparse.Namespace) -> int:
                 store(journal, prompt, reply, asked=arguments.store is True)
     if arguments.stats or not (arguments.json or arguments.json_lines or arguments.quiet):
         say(report(reply) if arguments.stats else summary(reply), to=sys.stderr)
+        if options.get("speculate", True) and options.get("depth") != 0:
+            late += filter(None, [why_few(reply.stats, names["draft"])]) if not late else []
+    for text in late:
+        note(text)
     if reply.finish_reason is FinishReason.CANCELLED:
         return CANCELLED
     if reply.unmatched:
@@ -91,9 +98,12 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def show(events: Iterator[Event], *, quiet: bool) -> Reply:
-    """Print text as it comes; reasoning goes to stderr, so that stdout holds the answer alone."""
-    written, late = "\n", []
+def show(events: Iterator[Event], *, quiet: bool) -> tuple[Reply, list[str]]:
+    """Print text as it comes; reasoning goes to stderr, so that stdout holds the answer alone.
+
+    Notices that come late follow the numbers: why drafting is off is then the last line.
+    """
+    written, late = "\n", list[str]()
     for event in events:
         match event:
             case Piece(text=text, kind=Kind.ANSWER):
@@ -109,14 +119,11 @@ def show(events: Iterator[Event], *, quiet: bool) -> Reply:
             case Finished(reply=reply):
                 if not quiet and not written.endswith("\n"):
                     say("")
-                for text in late:
-                    if text != reply.unmatched:
-                        note(text)
-                return reply
+                return reply, [text for text in late if text != reply.unmatched]
     raise AssertionError("a run ends with Finished")
 
 
-def show_lines(events: Iterator[Event], names: dict[str, str]) -> Reply:
+def show_lines(events: Iterator[Event], names: dict[str, str]) -> tuple[Reply, list[str]]:
     """Print each event as a JSON object in a line; the last one is the reply, as with --json."""
     for event in events:
         match event:
@@ -128,7 +135,7 @@ def show_lines(events: Iterator[Event], names: dict[str, str]) -> Reply:
                 line = {"event": "notice", "text": event.text}
             case Finished(reply=reply):
                 say_json({"event": "reply", **names, **as_json(reply)}, ensure_ascii=False)
-                return reply
+                return reply, []
             case _:
                 continue
         say(json.dumps(line, ensure_ascii=False), wrap=False)
@@ -199,55 +206,66 @@ def store(journal: "Journal", prompt: str, reply: Reply, *, asked: bool) -> None
 
 
 def summary(reply: Reply) -> str:
-    """One line: how fast, and what speculation contributed."""
+    """One line: how fast, and how many guesses the target kept."""
     stats = reply.stats
-    parts = [f"{stats.emitted} tokens", f"{stats.tokens_per_second:.1f} tokens/s"]
-    if stats.accepted:
-        parts.append(f"{stats.acceptance_rate:.0%} of drafts accepted")
-        parts.append(f"{stats.mean_accepted_length:.2f} tokens per target pass")
-    elif stats.drafted:
-        parts.append(f"{stats.drafted} drafted, 0 accepted")
+    parts = [counted(stats.emitted, "token"), f"{stats.tokens_per_second:.1f} tokens/s"]
+    if stats.drafted:
+        parts.append(f"{stats.accepted:,} of {counted(stats.drafted, 'guess', 'guesses')} kept")
+        parts.append(f"{stats.mean_accepted_length:.2f} tokens a pass")
     if stats.from_prediction:
-        parts.append(f"{stats.from_prediction} tokens from the prediction")
+        parts.append(f"{counted(stats.from_prediction, 'token')} from the prediction")
     line = "[" + " · ".join(parts) + ENDINGS[reply.finish_reason] + "]"
     if stats.prefill_share < MOSTLY_READING or stats.emitted < 2:
         return line
-    read = stats.prompt_tokens - stats.reused_tokens
+    read = counted(stats.prompt_tokens - stats.reused_tokens, "token")
     return (
-        f"{line}\n{stats.prefill_share:.0%} of this was reading the prompt ({read} tokens "
+        f"{line}\n{stats.prefill_share:.0%} of this was reading the prompt ({read} "
         f"in {stats.prefill_seconds:.1f} s), where speculation cannot help."
     )
 
 
+def why_few(stats: Stats, draft: str) -> str:
+    """Why hardly anything was guessed; "" where enough was."""
+    if stats.emitted < SEVERAL or not hardly_drafted(stats.drafted, stats.emitted):
+        return ""
+    if draft:
+        return "hardly anything was guessed: for this text, plain decoding is expected to be faster"
+    return "hardly anything was guessed: without a draft model, only repeated text is (--draft FILE adds one)"
+
+
 def report(reply: Reply) -> str:
-    """Every number, a line each, with what it counts."""
+    """The numbers, a line each, with their meaning."""
     s, share = reply.stats, reply.stats.prefill_share
-    by_position = " ".join(f"{rate:.0%}" for rate in s.acceptance_by_position) or "-"
-    sources = {"a model": s.from_model, "a head": s.from_head, "lookup": s.from_lookup}
-    sources |= {"the prediction": s.from_prediction, "the grammar": s.from_grammar}
-    proposed = ", ".join(f"{count} by {source}" for source, count in sources.items() if count)
-    drafting = f"inside the draft model, {s.draft_reading_seconds:.3f} s of it to read the text"
-    prefill = f"{share:.0%} of the time; drafting cannot speed it up"
+    read = s.prompt_tokens - s.reused_tokens
+    disk = f", {s.restored_tokens:,} of these from the disk in {s.restore_seconds:.3f} s" * bool(
+        s.restored_tokens
+    )
+    by_place = ", ".join(f"{rate:.0%}" for rate in s.acceptance_by_position)
+    writers = {"the target": s.from_target, "the draft model": s.from_model, "a head": s.from_head}
+    writers |= {"lookup": s.from_lookup, "the prediction": s.from_prediction, "the grammar": s.from_grammar}
     rows = [
-        ("finish reason", reply.finish_reason, ""),
-        ("seed", str(reply.seed), ""),
-        ("prompt", f"{s.prompt_tokens} tokens", f"{s.reused_tokens} of them already in the cache"),
-        ("from the disk", f"{s.restored_tokens} tokens", f"of these, in {s.restore_seconds:.3f} s"),
-        ("prefill", f"{s.prefill_seconds:.3f} s", prefill),
-        ("first token", f"{s.first_token_seconds:.3f} s", "after the request"),
-        ("decode", f"{s.decode_seconds:.3f} s", f"{1 - share:.0%} of the time"),
-        ("emitted", f"{s.emitted} tokens", f"in {s.cycles} target passes"),
-        ("from the target", f"{s.from_target} tokens", f"proposed: {proposed}" if proposed else ""),
-        ("speed", f"{s.tokens_per_second:.1f} tokens/s", "emitted / (draft + verify + other)"),
-        ("drafted", f"{s.drafted} tokens", f"{s.accepted} accepted"),
-        ("acceptance rate", f"{s.acceptance_rate:.1%}", f"by position: {by_position}"),
         (
-            "mean accepted length",
-            f"{s.mean_accepted_length:.2f}",
-            "tokens per target pass; plain decoding: 1",
+            "prompt",
+            counted(s.prompt_tokens, "token"),
+            f"{read:,} read, {s.reused_tokens:,} in the cache{disk}",
         ),
-        ("draft", f"{s.draft_seconds:.3f} s", drafting),
-        ("verify", f"{s.verify_seconds:.3f} s", "inside the target model"),
-        ("other", f"{s.other_seconds:.3f} s", "everything else"),
+        ("reading", f"{s.prefill_seconds:.3f} s", f"{share:.0%} of the time; drafting cannot speed it up"),
+        ("first token", f"{s.first_token_seconds:.3f} s", "after the request"),
+        ("writing", f"{s.decode_seconds:.3f} s", f"{1 - share:.0%} of the time, of which:"),
+        (
+            "  draft",
+            f"{s.draft_seconds:.3f} s",
+            f"the draft model; {s.draft_reading_seconds:.3f} s to read the text",
+        ),
+        ("  verify", f"{s.verify_seconds:.3f} s", "the target"),
+        ("  other", f"{s.other_seconds:.3f} s", "everything else"),
+        ("reply", counted(s.emitted, "token"), f"in {counted(s.cycles, 'pass', 'passes')} of the target"),
+        ("speed", f"{s.tokens_per_second:.1f} tokens/s", "tokens of the reply / seconds of writing"),
+        ("a pass", f"{s.mean_accepted_length:.2f} tokens", "mean accepted length; plain decoding: 1"),
+        ("guesses", f"{s.drafted:,}", f"{s.accepted:,} kept: an acceptance rate of {s.acceptance_rate:.0%}"),
+        ("  by place", by_place, "of the first guesses of a pass, of the second, ..."),
+        ("written by", "", ", ".join(f"{who} {count:,}" for who, count in writers.items() if count)),
+        ("end", reply.finish_reason, ""),
+        ("seed", str(reply.seed), ""),
     ]
-    return "\n".join(f"{name:<21} {value:<18} {meaning}".rstrip() for name, value, meaning in rows)
+    return aligned([row for row in rows if row[1] or row[0] == "written by"], left=3)

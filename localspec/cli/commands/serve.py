@@ -180,7 +180,7 @@ def status_of(jobs: "Jobs") -> str:
         state = jobs.stage or "loading"
     parts = [state, f"{jobs.waiting} waiting", f"{jobs.totals.replies} answered"]
     if sums.emitted:
-        parts += [f"{sums.tokens_per_second:.0f} tokens/s", f"{sums.acceptance_rate:.0%} of drafts accepted"]
+        parts += [f"{sums.tokens_per_second:.0f} tokens/s", f"{sums.acceptance_rate:.0%} of guesses kept"]
     if judged.speedup:
         parts.append(f"{judged.speedup.value:.2f}x plain{beside(judged)}, {judged.saved_seconds:.0f} s saved")
     return " · ".join(parts)

@@ -9,6 +9,7 @@ from localspec.cli import CANCELLED
 from localspec.cli.loading import names_of, open_session, stop_on_interrupt
 from localspec.cli.options import add_pair_argument, number
 from localspec.display import DrawnLine, say, say_json
+from localspec.errors import BadSetting
 
 SECONDS = 180.0
 DIFFERENT = 3  # 1 is an error, 2 wrong usage
@@ -40,6 +41,8 @@ def run(arguments: argparse.Namespace) -> int:
         began = f"{step.seconds:4.0f} s  {step.phase}"
         line.tell(f"{began} {step.done:4.0%}  {step.detail}", step.phase, began)
 
+    if arguments.no_draft:
+        raise BadSetting("without drafting there is nothing to verify", hint="leave out --no-draft")
     with open_session(arguments) as session, stop_on_interrupt(session) as stopped:
         with DrawnLine(sys.stderr) as line:
             found = verify(
@@ -55,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
         say_json({**names, **as_json(found)})
     else:
         machine = this_machine(arguments.threads).sentence()
-        say(f"{report(found)}\n\n{names['target']} with {names['draft']}; {machine}")
+        say(f"{report(found)}\n\n{names['target']} with {names['draft'] or 'lookup'}; {machine}")
     if problems(found):
         return DIFFERENT
     return CANCELLED if found.stopped else 0
