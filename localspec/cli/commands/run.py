@@ -251,7 +251,7 @@ def report(reply: Reply) -> str:
         ),
         ("reading", f"{s.prefill_seconds:.3f} s", f"{share:.0%} of the time; drafting cannot speed it up"),
         ("first token", f"{s.first_token_seconds:.3f} s", "after the request"),
-        ("writing", f"{s.decode_seconds:.3f} s", f"{1 - share:.0%} of the time, of which:"),
+        ("writing", f"{s.decode_seconds:.3f} s", f"{1 - share:.0%} of the time:"),
         (
             "  draft",
             f"{s.draft_seconds:.3f} s",
