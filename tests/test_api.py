@@ -172,7 +172,7 @@ def test_a_reply_prints_as_its_text_and_shows_itself_in_a_line():
 def test_a_comparison_shows_its_result_first():
     shown = repr(localspec.compare("Hello", max_tokens=8, temperature=0))
     assert shown.startswith("Comparison(")
-    assert "x plain, the same text" in shown
+    assert "a toy, the same text" in shown
     assert len(shown) < 500
 
 
