@@ -4,13 +4,14 @@ import argparse
 import asyncio
 import pydoc
 import re
+import shutil
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 import localspec
-from localspec import api
+from localspec import api, demo
 from localspec.cli.options import add_pair_options, load_options
 from localspec.engine.messages import LoadPair
 from localspec.errors import BadSetting
@@ -174,6 +175,15 @@ def test_a_comparison_shows_its_result_first():
     assert shown.startswith("Comparison(")
     assert "a toy, the same text" in shown
     assert len(shown) < 500
+
+
+def test_a_toy_has_no_speed_up_and_a_copy_of_its_files_has_one(tmp_path):
+    found = []
+    for target in (demo.target_path(), shutil.copy(demo.target_path(), tmp_path)):
+        with localspec.load(target=target) as session:
+            found.append(session.run("Hello", max_tokens=8, speculate=False).stats.speedup)
+    assert found[0] is None
+    assert found[1].value <= 1
 
 
 def test_a_traceback_ends_with_the_hint():

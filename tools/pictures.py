@@ -68,7 +68,7 @@ async def _chat(home: Path) -> dict[str, str]:
             drawn["chat-inspector"] = _screen(app)
             await pilot.press("f3", "f9")
             await _until(lambda: not state.busy and len(app.screen_stack) > 1)
-            await pilot.pause(REST_SECONDS)
+            await pilot.pause(4 * REST_SECONDS)  # until plain decoding has caught up
             drawn["chat-compare"] = _screen(app)
     return drawn
 

@@ -12,7 +12,7 @@ import pytest
 
 from localspec import demo
 from localspec.cli import main
-from localspec.cli.commands.run import as_json, summary
+from localspec.cli.commands.run import as_json, summary, why_few
 from localspec.display import JSON_VERSION
 from localspec.engine import spawn
 from localspec.events import FinishReason, Reply, Stats
@@ -68,6 +68,18 @@ def test_a_reply_without_an_accepted_draft_has_no_percentage():
     assert summary(Reply("a", "", (1, 2, 3), 0, FinishReason.STOP, stats)) == (
         "[3 tokens · 3.0 tokens/s · 0 of 1 guess kept · 1.00 tokens a pass]"
     )
+
+
+def test_the_last_line_says_why_hardly_anything_was_guessed(capsys):
+    alone = ("Explain recursion", "--target", demo.target_path(), "--temperature", "0", "-n", "30")
+    numbers, last = run(capsys, *alone)[2].splitlines()[-2:]
+    assert re.match(r"\[\d+ tokens · .* tokens/s", numbers)
+    assert last.startswith("note: hardly anything was guessed: without a draft model")
+    assert "hardly" not in run(capsys, *alone, "--no-draft")[2]
+    assert why_few(Stats(emitted=100, drafted=3, cycles=98), "draft").startswith(
+        "hardly anything was guessed"
+    )
+    assert why_few(Stats(emitted=100, drafted=4, cycles=98), "draft") == ""
 
 
 def test_a_reply_of_one_token_says_nothing_about_the_share_of_reading():

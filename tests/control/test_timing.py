@@ -56,6 +56,14 @@ def test_the_speed_up_is_measured_against_the_plain_steps():
     assert stats.speedup.low < 1.8 < stats.speedup.high
 
 
+def test_no_speed_up_is_above_the_tokens_of_a_pass():
+    """The plain step was slow, as on a busy machine: two passes of two tokens save no more than half."""
+    stats = tally_of(cycle(1, 1, 0.1), cycle(0, 0, 0.9), cycle(1, 1, 0.1))
+    assert stats.plain_seconds > 4
+    assert stats.speedup.value == stats.speedup.high == stats.mean_accepted_length == pytest.approx(5 / 3)
+    assert stats.saved_seconds == pytest.approx(2 / 3 * stats.decode_seconds)
+
+
 def test_a_step_is_plain_by_its_width_and_not_by_its_purpose():
     """Forced tokens in front of a plain step make it a batch of many."""
     stats = tally_of(cycle(0, 0, 0.1), cycle(3, 3, 0.2, mode=Mode.ANCHOR))

@@ -71,6 +71,16 @@ def test_the_first_words_of_the_meter_are_the_gain(gain, pair, said):
     assert lines.meter_line(state, 120).plain.startswith(said)
 
 
+def test_the_meter_of_a_toy_speaks_of_tokens_even_where_drafting_is_off():
+    state = engine(READY)
+    state.ask(({"role": "user", "content": "Why?"},))
+    for tokens, guess, mode in (((1, 2), (1,), Mode.DRAFTING), ((3,), (), Mode.OFF)):
+        source = Source.MODEL if guess else Source.PLAIN
+        origins = (Origin.ACCEPTED,) * len(guess) + (Origin.BONUS,)
+        state.absorb(Cycle(tokens, origins, guess, len(guess), 1, source, 1, 0.0, 0.01, 0.0, mode))
+    assert lines.meter_line(state, 120).plain.startswith("1.5 tokens a pass, toy pair")
+
+
 async def test_the_title_follows_a_load_that_fails(tmp_path):
     async with running(tmp_path, until_ready=False, load=LoadPair(pair="llama-3-70b+8b")) as chat:
         await chat.until(lambda: chat.app.screen_stack and chat.app.screen.query("#prompt"))

@@ -85,8 +85,8 @@ def run(arguments: argparse.Namespace) -> int:
                 store(journal, prompt, reply, asked=arguments.store is True)
     if arguments.stats or not (arguments.json or arguments.json_lines or arguments.quiet):
         say(report(reply) if arguments.stats else summary(reply), to=sys.stderr)
-        if options.get("speculate", True) and options.get("depth") != 0:
-            late += filter(None, [why_few(reply.stats, names["draft"])]) if not late else []
+        if not (late or arguments.no_draft or arguments.depth == 0):
+            late += filter(None, [why_few(reply.stats, names["draft"])])
     for text in late:
         note(text)
     if reply.finish_reason is FinishReason.CANCELLED:
