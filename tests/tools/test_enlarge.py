@@ -11,6 +11,9 @@ from localspec.demo import draft_path, target_path
 from localspec.gguf.enlarging import Shape, Source
 from localspec.gguf.header import header_at
 from localspec.gguf.trimmed import tensor_at
+from localspec.models.placement import MemoryWishes
+from localspec.models.plan import plan_for
+from localspec.models.registry import named
 
 TOOLS = Path(__file__).parents[2] / "tools"
 sys.path[:0] = [str(TOOLS), str(TOOLS / "demo")]
@@ -33,6 +36,14 @@ def read(path: Path, answer_tokens: int = 0) -> tuple[np.ndarray, str]:
     with Model(path, exact=True) as model:
         tokens = model.tokens(TEXT)
         return model.logits(tokens), model.greedy(PROMPT, limit=answer_tokens)
+
+
+def test_a_tool_leaves_llama_cpps_log_to_memory_plans(home):
+    plan_for(named("demo"), MemoryWishes(context=784))
+    with Model(target_path()):
+        pass
+    plan = plan_for(named("demo"), MemoryWishes(context=800))
+    assert all(need.cache for need in plan.needs)
 
 
 @pytest.fixture(scope="module")
