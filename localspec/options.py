@@ -209,7 +209,10 @@ class ReplyOptions(TypedDict, total=False):
             "repeats a run on this machine", "N", least=0, most=2**64 - 1, config="", default="a random one"
         ),
     ]
-    rule: Annotated[Rule, Option("auto, greedy, block or coupled", "RULE", config="", default="auto")]
+    rule: Annotated[
+        Rule,
+        Option("acceptance rule: auto, greedy, block or coupled", "RULE", config="", default="auto"),
+    ]
     # None: until the model ends, or the context is full; 0 only reads the prompt
     max_tokens: Annotated[
         Whole,

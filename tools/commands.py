@@ -58,7 +58,8 @@ def _commands(root: argparse.ArgumentParser, prefix: str) -> Iterator[tuple[str,
 
 
 def _section(name: str, command: argparse.ArgumentParser, shared: dict[str, list[str]]) -> str:
-    words = [_words(action) for action in command._actions if not action.option_strings]
+    shown = [action for action in command._actions if action.help != argparse.SUPPRESS]
+    words = [_words(action) for action in shown if not action.option_strings]
     text = f"## localspec {' '.join([name, *filter(None, words)])}\n"
     if command.description:
         text += f"\n{re.split(r'(?<=[.]) ', ' '.join(command.description.split()))[0]}\n"

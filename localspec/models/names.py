@@ -255,8 +255,8 @@ def find(
     """The pair to load, all of it here: by its name, of these files, or `default_pair()`.
 
     A path or a model of the Hub in place of a name is the target, unless a pair is called so. A target or draft on the
-    Hub (ORG/REPO:Q4_K_M) is the pair that a pull made of it. With the draft `lookup` the text alone drafts. `pull`
-    fetches what is not here.
+    Hub (ORG/REPO:Q4_K_M) is the pair that a pull made of it. With the draft `lookup` the text alone drafts; another one
+    takes the place of the pair's own. `pull` fetches what is not here.
     Raises UnknownPair, PairNotOnDisk (a NotOnDisk), BadModelFile, IncompatiblePair, BadSetting, DownloadFailed.
     """
     for name, given in (("pair", pair), ("target", target), ("draft", draft)):
@@ -268,8 +268,11 @@ def find(
         found = find(pair, target, pull=pull)
         return replace(found, kind=DraftKind.LOOKUP, draft=None)
     if target is None and draft is not None:
-        hint = "name its target too: --target FILE (in Python target=...)"
-        raise BadSetting("a draft file was given without a target file", hint=hint)
+        if pair is None or is_on_hub(None, str(draft)):
+            hint = "name its target too: --target FILE (in Python target=...)"
+            raise BadSetting(f"the draft {draft} was given without a target", hint=hint)
+        found = find(pair, draft=LOOKUP, pull=pull)
+        return replace(found, kind=DraftKind.MODEL, draft=_file_at(expanded(draft)))
     if target is not None and pair is not None:
         raise BadSetting("a pair and a target file were both given", hint="name one of them")
     if target is not None:

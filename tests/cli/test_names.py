@@ -219,3 +219,12 @@ def test_answers_that_fit_keeps_are_counted_and_removed_after_their_pair(capsys)
     assert main(["rm", "here"]) == 0
     assert main(["rm", "--unused"]) == 0
     assert list(folder.iterdir()) == []
+
+
+def test_another_draft_takes_the_place_of_a_pairs_own(smol, capsys):
+    assert main(["info", "demo", "--draft", "small.gguf", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["draft"]["path"].endswith("/small.gguf")
+    pair = names.find("demo", draft="small.gguf")
+    assert (pair.name, pair.draft.name, pair.target) == ("demo", "small.gguf", named("demo").target)
+    assert main(["run", "Hi", "--draft", "small.gguf"]) == 2
+    assert "was given without a target" in capsys.readouterr().err

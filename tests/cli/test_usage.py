@@ -73,7 +73,7 @@ def shell(words, **options):
         ("doctor --on CPU", "localspec doctor --prove --on CPU"),
         ("rm", "NAME, or --unused or --caches"),
         ("rm demo --unused", "one thing at a time"),
-        ("info demo --draft x.gguf", "--draft"),
+        ("info demo --draft x.gguf", "x.gguf does not exist"),
     ],
 )
 def test_wrong_usage_is_one_sentence_and_a_hint_and_ends_with_2(line, names, capsys):

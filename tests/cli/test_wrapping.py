@@ -129,3 +129,11 @@ def rows_of(text, width):
 
 def test_wide_letters_break_anywhere_and_count_twice():
     assert wrapped("推測的解碼比較快", 6, Row()) == "推測的\n解碼比\n較快"
+
+
+def test_a_number_and_its_unit_stay_in_one_row():
+    said = "This pair takes (about 6.0 GB), loads in 12 min and writes 20 tokens/s on a GPU."
+    for width in range(12, 80):
+        rows = wrapped(said, width, Row()).split("\n")
+        for whole in ("(about", "6.0 GB)", "12 min", "20 tokens/s"):
+            assert any(whole in row for row in rows), width

@@ -100,7 +100,7 @@ def test_the_memory_that_pairs_estimates_is_near_what_info_has_from_llama_cpp(ca
     assert main(["pairs"]) == 0
     listed = capsys.readouterr().out
     assert re.search(r"^demo .* MB  here  ", listed, re.MULTILINE)
-    assert "MEMORY is an estimate" in listed
+    assert "MEMORY: an estimate" in listed
 
 
 def test_rm_takes_a_users_pair_out_and_keeps_the_users_files(tiny_gguf, capsys):

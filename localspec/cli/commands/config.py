@@ -26,13 +26,14 @@ HEEDED = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("setting", nargs="*", metavar="[SETTING]", help="show this one alone")
+    parser.add_argument("setting", nargs="?", metavar="SETTING", help="show this one alone")
+    parser.add_argument("value", nargs="?", help=argparse.SUPPRESS)  # that it cannot set has a hint
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run(arguments: argparse.Namespace) -> int:
     (given, mistakes), paths = options.given_settings(), _paths()
-    wanted = _wanted(arguments.setting)
+    wanted = _wanted(arguments.setting, arguments.value)
     rows = {name: given.get(name) for name in wanted or options.SETTINGS}
     if arguments.json:
         values = {name: dataclasses.asdict(found) if found else None for name, found in rows.items()}
@@ -53,15 +54,17 @@ def run(arguments: argparse.Namespace) -> int:
     return WRONG_USAGE if mistakes else 0
 
 
-def _wanted(words: list[str]) -> list[str]:
+def _wanted(setting: str | None, value: str | None) -> list[str]:
     """The one setting that was asked for; none for all of them. Raises BadSetting."""
-    name = "".join(words[:1]).replace("-", "_")
-    if name and name not in options.SETTINGS:
+    if setting is None:
+        return []
+    name = setting.replace("-", "_")
+    if name not in options.SETTINGS:
         raise BadSetting(f"there is no setting called {name}", hint=options.nearest(name, options.SETTINGS))
-    if len(words) > 1:
-        hint = f"write `{name} = {words[1]}` into {options.config_file()}"
+    if value is not None:
+        hint = f"write `{name} = {value}` into {options.config_file()}"
         raise BadSetting("`localspec config` shows settings and changes none", hint=hint)
-    return [name] if name else []
+    return [name]
 
 
 def _paths() -> dict[str, Path]:

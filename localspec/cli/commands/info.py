@@ -14,7 +14,7 @@ from localspec.cli.commands.completion import complete_with_pairs
 from localspec.cli.fetching import tell_models
 from localspec.cli.options import add_memory_options, given_of
 from localspec.display import DrawnLine, note, printable, say, say_json, size_text
-from localspec.errors import BadSetting, LocalspecError
+from localspec.errors import LocalspecError
 from localspec.gguf import matching
 from localspec.gguf.facts import DraftKind, trained_context, vocabulary_of
 from localspec.gguf.header import BLOCKS, Header
@@ -79,16 +79,15 @@ def run(arguments: argparse.Namespace) -> int:
 def _named(arguments: argparse.Namespace) -> Pair:
     """The named pair, or an unnamed pair of files."""
     is_file = is_file_reference(arguments.pair) or Path(arguments.pair).is_file()
-    if is_file and not (is_known(arguments.pair) and arguments.draft is None):
-        draft = model_file(arguments.draft) if arguments.draft else None
-        try:
-            return Pair("", DraftKind.MODEL, model_file(arguments.pair), draft)
-        except SeveralModels as several:
-            tell_models(several)
-            raise
-    if arguments.draft:
-        raise BadSetting("--draft goes with a target file, not with the name of a pair", hint="leave it out")
-    return named(arguments.pair)
+    pair = named(arguments.pair) if is_known(arguments.pair) or not is_file else None
+    if pair and not arguments.draft:
+        return pair
+    try:
+        target = pair.target if pair else model_file(arguments.pair)
+        return Pair("", DraftKind.MODEL, target, model_file(arguments.draft) if arguments.draft else None)
+    except SeveralModels as several:
+        tell_models(several)
+        raise
 
 
 def _as_text(pair: Pair, found: inspection.Inspection) -> list[str]:

@@ -14,8 +14,11 @@ from localspec.models.names import described
 
 FITS = {"gpu": "GPU", "part": "GPU+CPU", "cpu": "CPU", "no": "nowhere"}
 LEGEND = (
-    "FITS: the part of this machine with enough memory. `here`: the files are on your disk.\n"
-    "MEMORY is an estimate; `localspec info NAME` asks llama.cpp. `localspec pull NAME` fetches a pair."
+    "MEMORY: an estimate for both models with 8,192 tokens of context. `localspec info NAME` plans it for this "
+    "machine, where the context may differ.\n"
+    "FITS: the part of this machine with enough memory; GPU+CPU is slower than GPU. `here`: the files are on your "
+    "disk.\n"
+    "`localspec pull NAME` fetches a pair."
 )
 
 
@@ -24,11 +27,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--like", default="", metavar="TEXT", help=like)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     about = "Check that two files make a pair and write it, pinned, among your own pairs."
-    actions = parser.add_subparsers(title="actions", metavar="ACTION")
+    parser.usage = "%(prog)s [TEXT] [--json]\n       %(prog)s add NAME --target FILE [--draft FILE]"
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", prog=parser.prog)
     action = actions.add_parser("add", help="add a pair of your own", description=about)
     add = action.add_argument
     add("name", metavar="NAME", help="name of the pair: lower-case letters, digits and . _ + -")
-    add("--target", required=True, metavar="FILE", help="org/repo:file.gguf, or a path")
+    add("--target", required=True, metavar="FILE", help="a GGUF file, or ORG/REPO:QUANT")
     add("--draft", metavar="FILE", help=DRAFT_HELP)
     add("--use", default="", metavar="TEXT", help="the purpose of the pair, for the list")
     action.set_defaults(run=run_add)
