@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -42,19 +42,12 @@ from localspec.structure.read_calls import TextPart
 from localspec.structure.schema import mismatch
 
 
-class Watcher(Protocol):
-    """A reader of the rows that a reply's tokens come from."""
-
-    def see(self, rows: Sequence[Row], tokens: Sequence[int]) -> None:
-        """The accepted tokens: rows[i] gave tokens[i]; rows are valid until the next decode."""
-
-
 @dataclass(frozen=True, slots=True)
 class WatchedRule:
-    """A rule that shows its verdicts to watchers."""
+    """A rule that shows the tokens of its verdicts: rows[i] gave tokens[i], and is valid until the next decode."""
 
     _rule: Rule
-    _watchers: Sequence[Watcher]
+    _show: Callable[[Sequence[Row], Sequence[int]], None]
 
     @property
     def name(self) -> str:
@@ -69,9 +62,7 @@ class WatchedRule:
 
     def verify(self, rows: Sequence[Row], proposal: Proposal, history: Sequence[int]) -> Verdict:
         verdict = self._rule.verify(rows, proposal, history)
-        emitted = (*proposal.tokens[: verdict.accepted], verdict.next_token)
-        for watcher in self._watchers:
-            watcher.see(rows, emitted)
+        self._show(rows, (*proposal.tokens[: verdict.accepted], verdict.next_token))
         return verdict
 
 
@@ -339,7 +330,7 @@ class ReplyWriter:
         rule = make_rule(request.rule, request.sampling, seed, job.constraint)
         scoring = None if request.logprobs is None else Scoring(pair.vocabulary, request.logprobs)
         if scoring:
-            rule = WatchedRule(rule, [scoring])
+            rule = WatchedRule(rule, scoring.see)
         strategy = self._strategy(lane, rule, job)
         reused, restore_seconds = rewind(lane.target, strategy, prompt, save=not self._continues(lane, job))
         yield Started(

@@ -5,7 +5,7 @@ from typing import Unpack
 from localspec.llama.lane import Lane
 from localspec.llama.model import Model
 from localspec.llama.shared import ContextOptions, SharedContext
-from localspec.llama.states import SavedTexts
+from localspec.llama.stored_texts import SavedTexts
 
 
 class Context(Lane):

@@ -19,13 +19,12 @@ from localspec.llama.states import (
     LEAST,
     Checkpoints,
     Companion,
-    Disk,
     SavedText,
-    SavedTexts,
     restore_state,
     state_bytes,
     state_of,
 )
+from localspec.llama.stored_texts import SavedTexts
 from localspec.llama.threads import NARROW, Threads
 from localspec.sampler.chain import largest
 from localspec.sampler.passes import HiddenRows, Pass, standing
@@ -52,8 +51,8 @@ class Lane(Closing):
         self.stop: Stop | None = None  # of the thread that decodes
         self.shared, self._memory = shared, shared.memory
         self._checkpoints = Checkpoints(checkpoint_bytes)
-        self._saved = saved
-        self._companion: Companion | None = None
+        self.saved_texts = saved  # of all lanes; its disk keeps them longer
+        self.companion: Companion | None = None  # its state is saved and comes back with the cache's
         self._last_width = 0  # tokens in the last batch, the only ones a recurrent state has snapshots of
         self._padding = 0  # tokens behind the text, in the cache only
         self._kept = 0  # tokens in the spare sequence
@@ -213,7 +212,7 @@ class Lane(Closing):
                 is_long = len(chunk) * self.model.size_bytes >= _LONG_PASS
                 busy = self.busy_seconds
                 found = interruptible(read, Stop(), cancelled=cancelled) if is_long else read()
-                self._saved.measured(len(chunk), self.busy_seconds - busy)
+                self.saved_texts.measured(len(chunk), self.busy_seconds - busy)
                 yield found
                 done += len(chunk)
 
@@ -251,23 +250,15 @@ class Lane(Closing):
                 self._return_to_checkpoint()
         return self.length
 
-    def accompany(self, companion: Companion) -> None:
-        """Save and bring back this companion's state together with the cache's."""
-        self._companion = companion
-
-    def keep_on(self, disk: Disk) -> None:
-        """Store texts of all lanes on this disk as well, and bring them back."""
-        self._saved.disk = disk
-
     def recall(self, tokens: Sequence[int], *, save: bool = True) -> float:
         began, shared = perf_counter(), standing(self.tokens, 0, tokens)
         with self.calling:
             lent = {lane: lane.lends(tokens) for lane in self.shared.lanes}
         other = max(lent, key=lent.__getitem__)
         most = max(shared, lent[other])
-        stored = self._saved.from_disk(tokens, most)  # other lanes decode meanwhile
+        stored = self.saved_texts.from_disk(tokens, most)  # other lanes decode meanwhile
         with self.calling:
-            found = stored or self._saved.take(tokens, most + LEAST)
+            found = stored or self.saved_texts.take(tokens, most + LEAST)
         found = found or other.copied(tokens, shared + LEAST)
         with self.calling:
             restored = self._recall(found, shared, save=save)
@@ -283,7 +274,7 @@ class Lane(Closing):
 
     def copied(self, tokens: Sequence[int], at_least: int) -> SavedText | None:
         """A copy of the lane for another one, while a reply runs here; None if it lends fewer tokens by now."""
-        with self._companion.busy if self._companion else nullcontext(), self.calling:
+        with self.companion.busy if self.companion else nullcontext(), self.calling:
             if self.lends(tokens) < at_least:
                 return None
             return self._copy()
@@ -302,29 +293,29 @@ class Lane(Closing):
 
     def wants_storing(self) -> bool:
         with self.calling:
-            return self._saved.wants(self.tokens, state_bytes(self.handle, self.sequence))
+            return self.saved_texts.wants(self.tokens, state_bytes(self.handle, self.sequence))
 
     def store(self, *, resting: bool) -> None:
         with self.calling:
             self.forget_padding()
-            self._saved.store(
+            self.saved_texts.store(
                 self.tokens, state_bytes(self.handle, self.sequence), self._copy, resting=resting
             )
 
     def _copy(self) -> SavedText | None:
         """A copy of the text, if the budget of saved texts has room for it."""
         kept = self._checkpoints
-        state = state_of(self.handle, self.sequence, most_bytes=self._saved.budget - kept.bytes)
+        state = state_of(self.handle, self.sequence, most_bytes=self.saved_texts.budget - kept.bytes)
         if state is None:
             return None
-        beside = self._companion and self._companion.saved()
+        beside = self.companion and self.companion.saved()
         return SavedText(list(self.tokens), state, kept.lasting, beside, self._padding)
 
     def _recall(self, found: SavedText | None, shared: int, *, save: bool) -> bool:
         """Whether another text took the place of the present one, which has `shared` tokens of the prompt."""
         self.forget_padding()
         if save and self.length - shared >= LEAST and (copy := self._copy()):
-            self._saved.save(copy)
+            self.saved_texts.save(copy)
         if not found:
             return False
         self._clear()
@@ -335,8 +326,8 @@ class Lane(Closing):
             self.tokens += found.tokens
             self._padding = found.padding
             self._checkpoints.become(found.checkpoints)
-            if self._companion and found.companion is not None:
-                self._companion.restore(found.companion)
+            if self.companion and found.companion is not None:
+                self.companion.restore(found.companion)
         except BaseException:  # Ctrl-C
             self._clear()
             raise

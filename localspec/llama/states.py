@@ -1,17 +1,14 @@
 """Copied states of a sequence: checkpoints to step back to, and whole earlier texts."""
 
 import ctypes
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
 from threading import RLock
-from time import perf_counter
 from typing import Any, Protocol
 
 import numpy as np
 
 from localspec.llama.library import lib
-from localspec.sampler.passes import standing
 
 _PARTIAL = lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY  # the lasting part stays in the attention cache
 _BYTES = ctypes.POINTER(ctypes.c_uint8)
@@ -134,90 +131,3 @@ class SavedText:
     def bytes(self) -> int:
         beside = self.companion.bytes if self.companion else 0
         return len(self.state) + sum(len(each.state) for each in self.checkpoints) + int(beside)
-
-
-class Disk(Protocol):
-    """Texts that outlive the process."""
-
-    def measured(self, tokens: int, seconds: float) -> None:
-        """So long the model took to read some tokens of a prompt."""
-
-    def find(self, tokens: Sequence[int], held: int) -> SavedText | None:
-        """The text that saves most time for these tokens, some of them held by a cache; None where none does."""
-
-    def wants(self, tokens: Sequence[int], size: int, *, resting: bool = True) -> bool:
-        """Whether a text of this size in bytes is worth writing; `resting`: as long as writing took little time."""
-
-    def add(self, text: SavedText, copying_seconds: float = 0.0) -> None:
-        """Write a text, beside everything else."""
-
-
-class SavedTexts:
-    """At most `budget` bytes of texts. Branches of other texts are dropped first, then the oldest text.
-
-    A disk takes what it finds worth it, and brings back texts of earlier processes.
-    """
-
-    def __init__(self, budget: int) -> None:
-        self.budget = budget
-        self.disk: Disk | None = None
-        self._saved: list[SavedText] = []
-
-    def save(self, text: SavedText) -> None:
-        """Keep a text, in place of its own beginnings."""
-        self._saved = [
-            saved for saved in self._saved if standing(saved.tokens, 0, text.tokens) < len(saved.tokens)
-        ]
-        self._saved.append(text)
-        while sum(saved.bytes for saved in self._saved) > self.budget:
-            dropped = self._saved.pop(self._least_useful())
-            if self.disk and self.disk.wants(dropped.tokens, dropped.bytes):
-                self.disk.add(dropped)
-
-    def take(self, tokens: Sequence[int], at_least: int) -> SavedText | None:
-        """Take out the text with the longest prefix of these tokens, `at_least` of them or more."""
-        shared = [standing(saved.tokens, 0, tokens) for saved in self._saved]
-        most = max(shared, default=0)
-        return self._saved.pop(shared.index(most)) if most >= at_least else None
-
-    def from_disk(self, tokens: Sequence[int], held: int) -> SavedText | None:
-        """A text that saves more time than those here, where the cache holds some of these tokens."""
-        if not self.disk:
-            return None
-        return self.disk.find(
-            tokens, max([held, *(standing(saved.tokens, 0, tokens) for saved in self._saved)])
-        )
-
-    def measured(self, tokens: int, seconds: float) -> None:
-        """So long the model took to read some tokens of a prompt."""
-        if self.disk:
-            self.disk.measured(tokens, seconds)
-
-    def wants(self, tokens: Sequence[int], size: int) -> bool:
-        """Whether the disk wants the text that the cache holds, of this size in bytes, or one of those saved."""
-        if not (self.disk and self.budget):
-            return False
-        wants = partial(self.disk.wants, resting=False)
-        return wants(tokens, size) or any(wants(saved.tokens, saved.bytes) for saved in self._saved)
-
-    def store(
-        self, tokens: Sequence[int], size: int, copied: Callable[[], SavedText | None], *, resting: bool
-    ) -> None:
-        """Give the disk the text that the cache holds, which `copied` copies, and those saved, where it wants them."""
-        if not (self.disk and self.budget):
-            return
-        for saved in self._saved:
-            if self.disk.wants(saved.tokens, saved.bytes, resting=resting):
-                self.disk.add(saved)
-        if self.disk.wants(tokens, size, resting=resting):
-            began = perf_counter()
-            if copy := copied():
-                self.disk.add(copy, perf_counter() - began)
-
-    def _least_useful(self) -> int:
-        """The index of the oldest text that shares half of its tokens with a newer one, or of the oldest of all."""
-        for index, saved in enumerate(self._saved):
-            newer = self._saved[index + 1 :]
-            if any(2 * standing(saved.tokens, 0, other.tokens) >= len(saved.tokens) for other in newer):
-                return index
-        return 0

@@ -1,9 +1,10 @@
-"""Texts of a cache on disk: brought back where that saves time, written while nobody waits."""
+"""Earlier texts: copies in memory, and on disk where that saves time, written while nobody waits."""
 
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from time import perf_counter
 
@@ -13,6 +14,7 @@ from localspec.caches.state_file import Facts, Stored, packed, unpacked
 from localspec.caches.store import Store
 from localspec.caches.writer import Writer
 from localspec.llama.states import Checkpoint, SavedText
+from localspec.sampler.passes import standing
 
 log = logging.getLogger(__name__)
 
@@ -138,3 +140,74 @@ class StoredTexts:
     @property
     def _byte_seconds(self) -> float:
         return self._disk.seconds / self._disk.amount if self._disk.amount else 1 / _ASSUMED
+
+
+class SavedTexts:
+    """At most `budget` bytes of texts. Branches of other texts are dropped first, then the oldest text.
+
+    A disk takes what it finds worth it, and brings back texts of earlier processes.
+    """
+
+    def __init__(self, budget: int) -> None:
+        self.budget = budget
+        self.disk: StoredTexts | None = None
+        self._saved: list[SavedText] = []
+
+    def save(self, text: SavedText) -> None:
+        """Keep a text, in place of its own beginnings."""
+        self._saved = [
+            saved for saved in self._saved if standing(saved.tokens, 0, text.tokens) < len(saved.tokens)
+        ]
+        self._saved.append(text)
+        while sum(saved.bytes for saved in self._saved) > self.budget:
+            dropped = self._saved.pop(self._least_useful())
+            if self.disk and self.disk.wants(dropped.tokens, dropped.bytes):
+                self.disk.add(dropped)
+
+    def take(self, tokens: Sequence[int], at_least: int) -> SavedText | None:
+        """Take out the text with the longest prefix of these tokens, `at_least` of them or more."""
+        shared = [standing(saved.tokens, 0, tokens) for saved in self._saved]
+        most = max(shared, default=0)
+        return self._saved.pop(shared.index(most)) if most >= at_least else None
+
+    def from_disk(self, tokens: Sequence[int], held: int) -> SavedText | None:
+        """A text that saves more time than those here, where the cache holds some of these tokens."""
+        if not self.disk:
+            return None
+        return self.disk.find(
+            tokens, max([held, *(standing(saved.tokens, 0, tokens) for saved in self._saved)])
+        )
+
+    def measured(self, tokens: int, seconds: float) -> None:
+        """So long the model took to read some tokens of a prompt."""
+        if self.disk:
+            self.disk.measured(tokens, seconds)
+
+    def wants(self, tokens: Sequence[int], size: int) -> bool:
+        """Whether the disk wants the text that the cache holds, of this size in bytes, or one of those saved."""
+        if not (self.disk and self.budget):
+            return False
+        wants = partial(self.disk.wants, resting=False)
+        return wants(tokens, size) or any(wants(saved.tokens, saved.bytes) for saved in self._saved)
+
+    def store(
+        self, tokens: Sequence[int], size: int, copied: Callable[[], SavedText | None], *, resting: bool
+    ) -> None:
+        """Give the disk the text that the cache holds, which `copied` copies, and those saved, where it wants them."""
+        if not (self.disk and self.budget):
+            return
+        for saved in self._saved:
+            if self.disk.wants(saved.tokens, saved.bytes, resting=resting):
+                self.disk.add(saved)
+        if self.disk.wants(tokens, size, resting=resting):
+            began = perf_counter()
+            if copy := copied():
+                self.disk.add(copy, perf_counter() - began)
+
+    def _least_useful(self) -> int:
+        """The index of the oldest text that shares half of its tokens with a newer one, or of the oldest of all."""
+        for index, saved in enumerate(self._saved):
+            newer = self._saved[index + 1 :]
+            if any(2 * standing(saved.tokens, 0, other.tokens) >= len(saved.tokens) for other in newer):
+                return index
+        return 0

@@ -298,7 +298,7 @@ def greedy_text(
 ) -> GreedyText:
     """At most `room` tokens of the reply to a prompt; depth 0 is plain decoding."""
     judge = Judge()
-    rule = WatchedRule(make_rule("greedy", GREEDY, 0), (judge,))
+    rule = WatchedRule(make_rule("greedy", GREEDY, 0), judge.see)
     strategy = pair.drafting.strategy(rule, Request(GREEDY, depth=depth, speculate=depth != 0))
     begin(pair, prompt)
     text, is_end = list(prompt), pair.vocabulary.is_end

@@ -303,7 +303,7 @@ def open_drafters(opening: Opening) -> Sequence[Opened]:
         opening.target.extract(found[0].drafter.hidden_rows_needed)
     for lane, each in zip(opening.target.lanes, found, strict=True):
         if isinstance(each.drafter, HeadDrafter):
-            lane.accompany(each.drafter)
+            lane.companion = each.drafter
     return found
 
 

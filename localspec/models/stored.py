@@ -37,7 +37,7 @@ def stored_texts(
         token_seconds=0.0,
     )
     disk = StoredTexts(Store(options.texts_dir(settings), budget), facts, capacity=target.capacity)
-    target.keep_on(disk)
+    target.saved_texts.disk = disk
     return disk
 
 

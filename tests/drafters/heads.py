@@ -113,7 +113,7 @@ def opened(kind, files):
             how = (Chain, kind.walk.nextn) if chained else (Steps, kind.layout)
             drafter = how[0](head, wants, never, how[1])
         target.extract(wants)
-        target.accompany(drafter)
+        target.companion = drafter
         try:
             yield Opened(target, drafter)
         finally:

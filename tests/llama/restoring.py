@@ -40,7 +40,7 @@ def compare(folder: Path, count: int) -> Counter[str]:
                 facts = Facts(kind, sys.executable, not context.needs_checkpoints, (), (), 0.0)
                 disk = StoredTexts(Store(folder / "texts", 10**9), facts, capacity=context.capacity)
                 disk.measured(100, 100.0)
-                context.keep_on(disk)
+                context.saved_texts.disk = disk
             rng = np.random.default_rng(number)
             done = 0
             while done < count / len(KINDS):

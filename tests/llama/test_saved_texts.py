@@ -77,7 +77,7 @@ def test_the_text_that_was_saved_first_makes_room(cache, tokens):
     probe, texts = cache(), [tokens(400, seed=seed) for seed in range(3)]
     probe.decode(texts[0], 0)
     probe.recall([1])
-    (saved,) = probe._saved._saved
+    (saved,) = probe.saved_texts._saved
     model = cache(saved_bytes=2 * saved.bytes + saved.bytes // 2)
     for text in (*texts, [1, 2]):
         ask(model, text)
@@ -90,7 +90,7 @@ def test_a_text_that_went_on_takes_the_place_of_what_it_was(cache, tokens):
     for prompt in (text, [1, 2], [*text, 3], [1, 2], [*text, 3, 4]):
         ask(model, prompt)
     ask(model, [1, 2])
-    assert len(model._saved._saved) == 1
+    assert len(model.saved_texts._saved) == 1
 
 
 def test_without_room_nothing_is_saved(cache, tokens):
@@ -105,8 +105,8 @@ def test_a_branch_of_a_newer_text_makes_room_before_an_older_conversation(cache,
     branches = [[*common, *tokens(100, seed=seed)] for seed in (2, 3)]
     ask(model, other)
     model.recall([1])
-    (saved,) = model._saved._saved
-    model._saved.budget = 2 * saved.bytes + saved.bytes // 2
+    (saved,) = model.saved_texts._saved
+    model.saved_texts.budget = 2 * saved.bytes + saved.bytes // 2
     for text in (*branches, [1, 2]):
         ask(model, text)
     assert ask(model, [*other, 1])[0] == 400

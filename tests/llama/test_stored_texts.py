@@ -37,7 +37,7 @@ def cache(context, folder):
         facts = Facts(key, sys.executable, not made.needs_checkpoints, (), (), 0.0)
         disk = StoredTexts(Store(folder, 10**9), facts, capacity=made.capacity)
         disk.measured(*SLOW)
-        made.keep_on(disk)
+        made.saved_texts.disk = disk
         return made
 
     return make
@@ -91,7 +91,7 @@ def test_what_is_short_or_quickly_read_is_not_stored(cache, tokens, folder):
     assert not model.wants_storing()
     model.decode(tokens(100), 0)
     assert model.wants_storing()
-    model._saved.disk.measured(10**9, 0.0)
+    model.saved_texts.disk.measured(10**9, 0.0)
     store(model)
     assert usage(folder)[0] == 0
 
@@ -101,7 +101,7 @@ def test_what_the_disk_reads_more_slowly_than_the_model_is_not_restored(cache, t
     model.decode(text, 0)
     store(model)
     other = cache()
-    other._saved.disk._disk.add(1000, 100.0)
+    other.saved_texts.disk._disk.add(1000, 100.0)
     assert begin(other, [*text, 5]) == (0.0, 0)
 
 
@@ -143,9 +143,9 @@ def test_texts_in_memory_are_stored_too(cache, tokens, folder):
 
 def test_what_the_memory_has_no_room_for_is_stored(cache, tokens, folder):
     model = cache()
-    model._saved.disk._spent = -1e9  # time enough
+    model.saved_texts.disk._spent = -1e9  # time enough
     read(model, tokens(600), [1, 2])
-    model._saved.budget = model._saved._saved[0].bytes
+    model.saved_texts.budget = model.saved_texts._saved[0].bytes
     read(model, tokens(600, seed=1), [1, 2])
     finish(30)
     assert usage(folder)[0] == 1
@@ -181,7 +181,7 @@ def clock_of(disk):
 
 
 def test_copies_while_the_pair_rests_take_a_hundredth_of_the_time_at_most(cache, tokens):
-    disk = cache()._saved.disk
+    disk = cache().saved_texts.disk
     with clock_of(disk) as now:
         disk._disk.add(1e9, 1.0)  # bytes and seconds: a fast disk
         now[0] = 50.0
