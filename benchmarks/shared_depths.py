@@ -1,6 +1,6 @@
 """Depths of replies that share passes, against the best fixed depths in hindsight and plain decoding, simulated.
 
-    python -m benchmarks.shared_depths [--seeds N] [--passes N] [--equal]
+    python -m benchmarks.shared_depths [--seeds N] [--passes N]
 
 1, 2 and 4 replies of code, prose or both on the cost curves of a GPU with a cliff, a smooth one and a CPU, all on
 the same recorded draws and simulated time. A run lasts as long as a number of plain passes; its result is tokens.
@@ -84,23 +84,21 @@ def written(text: Text, depth: int, rounds: int) -> list[int]:
     return found
 
 
-def whole(widths: Sequence[int], equal: bool) -> int:
-    """Tokens of a pass over batches of these widths."""
-    return max(widths) * len(widths) if equal else sum(widths)
+def whole(widths: Sequence[int]) -> int:
+    """Tokens of a pass, which fills batches of these widths up to the widest."""
+    return max(widths) * len(widths)
 
 
 class Fixed:
     """What every fixed choice of depths brings, from the draws alone."""
 
-    def __init__(
-        self, verify: Callable[[int], float], texts: Sequence[Text], passes: int, *, equal: bool = True
-    ) -> None:
-        self._verify, self._equal = verify, equal
+    def __init__(self, verify: Callable[[int], float], texts: Sequence[Text], passes: int) -> None:
+        self._verify = verify
         self._seconds = passes * verify(len(texts))
         self._written = [[written(text, depth, passes) for depth in HINDSIGHT] for text in texts]
 
     def outcome(self, depths: Sequence[int]) -> Outcome:
-        seconds = STEP * max(depths) + self._verify(whole([1 + depth for depth in depths], self._equal))
+        seconds = STEP * max(depths) + self._verify(whole([1 + depth for depth in depths]))
         rounds = int(self._seconds / seconds)
         return Outcome(tuple(of[depth][rounds] for of, depth in zip(self._written, depths, strict=True)))
 
@@ -121,7 +119,6 @@ def automatic(
     passes: int,
     seed: int,
     *,
-    equal: bool = True,
     noise: Noise = NOISE,
     watch: Callable[..., None] | None = None,
 ) -> Outcome:
@@ -133,7 +130,7 @@ def automatic(
     widths = (*range(1, 17), 32)
     table = CostTable(widths, tuple(map(curve.verify, widths)), {"model": curve.draft(1)})
     places = CostsByContext([table])
-    company = Company(places, equal=equal)
+    company = Company(places)
     drafters = [SimulatedDrafter(curve, text, 0, 0.0) for text in texts]
     seats = [
         Arbiter(company, [DepthControl(places, drafter, AcceptanceModel(), DEPTHS)], ANY_RULE)
@@ -148,7 +145,7 @@ def automatic(
             busy = drafters[i].busy_seconds
             proposal = seats[i].propose(range(at[i] + 1), DEPTHS[-1])
             proposals[i] = proposal, drafters[i].busy_seconds - busy
-        width = whole([1 + len(proposal.tokens) for proposal, _ in proposals.values()], equal)
+        width = whole([1 + len(proposal.tokens) for proposal, _ in proposals.values()])
         drafting = max(seconds for _, seconds in proposals.values())
         verify_seconds = curve.verify(width)
         left -= drafting + verify_seconds
@@ -180,9 +177,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--passes", type=int, default=600, help="length of a run, in plain passes")
-    parser.add_argument("--ragged", action="store_true", help="any widths share a pass")
     options = parser.parse_args()
-    equal = not options.ragged
     print(
         "tokens in the time of plain decoding with as many replies; of the best fixed depths; of the fair ones"
     )
@@ -200,19 +195,17 @@ def main() -> None:
     for (name, verify), kind, replies in product(CURVES.items(), TEXTS, (1, 2, 4)):
         if kind == "mix" and replies == 1:
             continue
-        rows = [row(verify, kind, replies, options.passes, seed, equal) for seed in range(options.seeds)]
+        rows = [row(verify, kind, replies, options.passes, seed) for seed in range(options.seeds)]
         means, least = ([each(column) for column in zip(*rows, strict=True)] for each in (mean, min))
         cells = (means[0], least[0], least[1], means[2], least[2], *means[3:])
         print(f"{name:8}{kind:7}{replies:5}" + "".join(f"{cell:9.3f}" for cell in cells), flush=True)
 
 
-def row(
-    verify: Callable[[int], float], kind: str, replies: int, passes: int, seed: int, equal: bool
-) -> tuple[float, ...]:
+def row(verify: Callable[[int], float], kind: str, replies: int, passes: int, seed: int) -> tuple[float, ...]:
     """Speed of all and of the slowest reply / plain, shares of the best and the fair best, and other ways."""
     texts, plain = texts_of(kind, replies, 26 * passes, seed), replies * passes
-    auto = automatic(verify, texts, passes, seed, equal=equal)
-    fixed = Fixed(verify, texts, passes, equal=equal)
+    auto = automatic(verify, texts, passes, seed)
+    fixed = Fixed(verify, texts, passes)
     best, fair = (fixed.best(random.Random(seed), share * passes).all for share in (0.0, 0.9))
     together = verify(replies) / verify(1) / replies  # of a plain token, in plain steps of a reply alone
     turns = [automatic(verify, [text], passes, seed).all / passes * together for text in texts]

@@ -89,10 +89,10 @@ class AcceptanceModel:
         self._rejected = START_REJECTED + (self._rejected - START_REJECTED) * fade + rejected
 
     def fade(self, emitted: int) -> None:
-        """Tokens were written without a proposal: the recent acceptance says less."""
-        fade = SLOW_DECAY**emitted
-        self._kept = START_KEPT + (self._kept - START_KEPT) * fade
-        self._rejected = START_REJECTED + (self._rejected - START_REJECTED) * fade
+        """Tokens were written without a proposal: the recent acceptance is the same, but weighs less."""
+        fade = max(SLOW_DECAY**emitted, (START_KEPT + START_REJECTED) / (self._kept + self._rejected))
+        self._kept *= fade
+        self._rejected *= fade
 
     def _features(self, confidence: float, drafted: int) -> tuple[float, ...]:
         return 1.0, logit(self.ahead(drafted)), logit(confidence)

@@ -15,7 +15,7 @@ from localspec.control.acceptance import AcceptanceModel, ChanceWeights
 from localspec.control.calibration import NARROW, WIDE, calibrate
 from localspec.control.company import Company
 from localspec.control.costs import Costs, CostsByContext, CostTable
-from localspec.control.depth import DepthControl, PlainProbes
+from localspec.control.depth import DepthControl
 from localspec.drafters.arbiter import Arbiter, Fixed, Plain, best_depth
 from localspec.drafters.lookup import LookupAcceptance, LookupCounts, LookupDrafter
 from localspec.drafters.model import FAILURES
@@ -118,7 +118,7 @@ class Drafting:
         self._target, self._threads, self._starting_depth = target, tuple(threads), starting_depth
         self.seeds_keep_threads = True  # those that a measurement draws for itself do not
         self._places = CostsByContext(known.costs or (guess,), lambda: threads[0].now if threads else 0)
-        self._company = Company(self._places, PlainProbes())
+        self._company = Company(self._places)
         self._pads = pads
         self._drafters = tuple(drafters)
         self._depths = tuple(depth for depth in depths if depth <= most)

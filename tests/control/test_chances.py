@@ -84,6 +84,19 @@ def test_doubt_that_was_never_put_to_the_test_does_not_confirm_itself():
     assert doubtful < 0.4 < 0.6 < chances.ahead(0)
 
 
+@pytest.mark.parametrize("rate", [0.1, 0.9])
+def test_tokens_without_a_proposal_leave_the_chance_and_let_the_next_one_say_more(rate):
+    at_once, later = AcceptanceModel(), AcceptanceModel()
+    for chances in (at_once, later):
+        feed(chances, rate, 20)
+    known = later.ahead(0)
+    later.fade(300)
+    assert later.ahead(0) == pytest.approx(known)
+    for chances in (at_once, later):
+        chances.learn((0.8,), int(rate < 0.5), 1)
+    assert abs(later.ahead(0) - known) > abs(at_once.ahead(0) - known)
+
+
 @given(PROPOSALS, st.floats(-1, 2), st.integers(0, 16))
 def test_a_chance_is_never_certain_whatever_was_seen(proposals, confidence, drafted):
     chances = AcceptanceModel()

@@ -74,9 +74,9 @@ class Reply:
         return len(self.tokens) < LENGTH + len(PROMPT)
 
 
-def texts(world, make_rule, noise, equal, seen, cut):
+def texts(world, make_rule, noise, seen, cut):
     """Both texts; the replies take turns to propose first."""
-    company = Company(CostsByContext([TABLE, TABLE.shared_by(2)]), equal=equal)
+    company = Company(CostsByContext([TABLE, TABLE.shared_by(2)]))
     replies = [Reply(world, make_rule(Chain(OPEN), Own(noise, who)), company, who) for who in range(2)]
     order = list(replies)
     while running := [reply for reply in order if reply.runs]:
@@ -84,7 +84,7 @@ def texts(world, make_rule, noise, equal, seen, cut):
             reply.propose()
             reply.proposal = cut(reply.proposal)
         widths = [1 + len(r.proposal.tokens) for r in running]
-        width = max(widths) * len(widths) if equal else sum(widths)
+        width = max(widths) * len(widths)
         seen.add(tuple(len(reply.proposal.tokens) for reply in running))
         for reply in running:
             reply.verify(len(running), width)
@@ -92,19 +92,18 @@ def texts(world, make_rule, noise, equal, seen, cut):
     return tuple(tuple(reply.tokens[len(PROMPT) :]) for reply in replies)
 
 
-def error(world, rule, *, equal=False, seen=None, cut=lambda proposal: proposal):
+def error(world, rule, *, seen=None, cut=lambda proposal: proposal):
     seen = set() if seen is None else seen
     plain = plain_law(world, OPEN, LENGTH)
     both = {(one, other): plain[one] * plain[other] for one, other in product(plain, plain)}
-    return distance(law(lambda noise: texts(world, RULES[rule], noise, equal, seen, cut)), both)
+    return distance(law(lambda noise: texts(world, RULES[rule], noise, seen, cut)), both)
 
 
-@pytest.mark.parametrize("equal", [False, True])
 @pytest.mark.parametrize("rule", RULES)
-def test_the_joint_choice_of_depths_biases_nothing(rule, equal):
+def test_the_joint_choice_of_depths_biases_nothing(rule):
     seen = set()
     for seed in range(3):
-        assert error(World(seed, symbols=2), rule, equal=equal, seen=seen) < EXACT
+        assert error(World(seed, symbols=2), rule, seen=seen) < EXACT
     assert {(1, 0), (2, 0)} < seen, "depths differ, or nothing was tried"
 
 
