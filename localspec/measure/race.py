@@ -190,10 +190,8 @@ def headline(
     same = "the same text" if identical else "each text sampled" if sampled else "but the texts differ"
     kept = f"{drafting.accepted:,} of {counted(drafting.drafted, 'guess', 'guesses')} kept"
     if hardly_drafted(drafting.drafted, drafting.emitted):
-        kept = (
-            f"{kept} in {counted(drafting.emitted, 'token')}" if drafting.drafted else "nothing was guessed"
-        )
-        return f"As good as plain decoding, {same}: {kept}, so a difference in time is noise."
+        kept = f"{kept} in {counted(drafting.emitted, 'token')}"
+        return f"Drafting hardly took part, {same}: {kept}. A difference in time is noise."
     if speedup > NOTICEABLE * drafting.mean_accepted_length:
         return f"Not measured, {same}: {kept}. {UNFAIR}"
     speedup = min(speedup, drafting.mean_accepted_length)

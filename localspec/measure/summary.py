@@ -18,7 +18,7 @@ from localspec import api
 from localspec.display import aligned, counted
 from localspec.measure.bench import AUTO, PLAIN, BenchOutcome, Category, Measurement
 from localspec.measure.plot import Bar, Chart, drawn
-from localspec.measure.race import NOTICEABLE, hardly_drafted
+from localspec.measure.race import NOTICEABLE
 
 DRAWS = 4000  # of the bootstrap
 SEED = 1  # the same measurements give the same interval
@@ -215,15 +215,8 @@ def by_prompt(pairs: Sequence[Pair], value: Callable[[Pair], Log]) -> list[list[
 
 
 def log_ratios(pairs: Sequence[Pair]) -> list[list[Log]]:
-    """The logarithm of each pair's speed-up, by prompt; where hardly anything was drafted, a difference is noise."""
-
-    def ratio(pair: Pair) -> Log:
-        plain, other = pair
-        if hardly_drafted(other.drafted, other.emitted):
-            return 0.0
-        return math.log(other.tokens_per_second / plain.tokens_per_second)
-
-    return by_prompt(pairs, ratio)
+    """The logarithm of each pair's speed-up, by prompt."""
+    return by_prompt(pairs, lambda pair: math.log(pair[1].tokens_per_second / pair[0].tokens_per_second))
 
 
 def grouped(values: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
