@@ -431,8 +431,8 @@ class Machine:
 
     def sentence(self) -> str:
         return (
-            f"{', '.join(self.devices)}; {self.threads} threads on {self.cores} cores; {self.system}; "
-            f"localspec {self.localspec}, llama-cpp-python {self.llama_cpp_python} ({self.llama_cpp}); "
+            f"{', '.join(self.devices)}; {counted(self.threads, 'thread')} on {counted(self.cores, 'core')}; "
+            f"{self.system}; localspec {self.localspec}, llama-cpp-python {self.llama_cpp_python} ({self.llama_cpp}); "
             f"{self.measured_at[:10]}"
         )
 

@@ -427,8 +427,8 @@ def verdict(found: Verification) -> str:
     return (
         "NO DIFFERENCE: this pair writes what its target would write alone.\n"
         f"At temperature 0, {len(cases) - near} of {len(cases)} texts are the same, token for token{rounding}.\n"
-        f"In {found.sampled.texts} replies at temperature {found.sampling.temperature:g} the target, asked again "
-        "without a draft, finds the words as likely as its own."
+        f"In {counted(found.sampled.texts, 'reply', 'replies')} at temperature {found.sampling.temperature:g} the "
+        "target, asked again without a draft, finds the words as likely as its own."
     )
 
 

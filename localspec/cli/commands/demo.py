@@ -68,42 +68,28 @@ def run(arguments: argparse.Namespace) -> int:
 
 def held(opened: ExitStack) -> tuple["Race", str, str]:
     """Hold the race, on the enlarged pair or else on the small one; returns its end, the models and the outcome."""
-    from localspec.measure.race import NOTICEABLE, UNFAIR, Pace
+    from localspec.measure.race import NOTICEABLE, UNFAIR, Pace, race
 
+    why = "a short measurement shows no clear gain here: the CPU may be busy"
     with StageLine() as stage:
         try:
             files = enlarged(stage.show)
             stage.show("loading the enlarged pair and measuring its gain")
-            sides, plain_speed = with_gain(opened, *files)
-            why = ""
+            sides = both(opened, *files)
+            *_, trial = race(*sides, PROMPT, depth=DEPTH, max_tokens=TRIAL_TOKENS)
+            tries = TRIES if trial.speedup >= LEAST_GAIN else 0
         except OSError as error:
-            why = f"{folder()} cannot be written: {error.strerror or error}"
+            tries, why = 0, f"{folder()} cannot be written: {error.strerror or error}"
         except LocalspecError as error:
-            why = str(error)
-    if not why:
-        slower = max(1.0, plain_speed / FASTEST)
-        for _ in range(TRIES):
-            ended, about, outcome = shown(sides, None, slower)
-            if ended.speedup >= NOTICEABLE and UNFAIR not in outcome:
-                return ended, about, outcome
+            tries, why = 0, str(error)
+    for _ in range(tries):
+        ended, about, outcome = shown(sides, None, max(1.0, trial.plain.tokens_per_second / FASTEST))
+        if ended.speedup >= NOTICEABLE and UNFAIR not in outcome:
+            return ended, about, outcome
         why = "other programs keep the processor too busy for a fair race"
+    opened.close()
     note(f"{why}; so the small pair runs at the pace of a large one")
-    sides = both(opened, demo.target_path(), demo.draft_path())
-    return shown(sides, Pace(PASS_SECONDS, DRAFT_SECONDS), 1.0)
-
-
-def with_gain(opened: ExitStack, target: Path, draft: Path) -> tuple[tuple["Session", "Session"], float]:
-    """The enlarged pair, if drafting gains on it in a short race, and its plain tokens/s. Raises BadSetting if not."""
-    from localspec.measure.race import race
-
-    with ExitStack() as opening:
-        sides = both(opening, target, draft)
-        *_, ended = race(*sides, PROMPT, depth=DEPTH, max_tokens=TRIAL_TOKENS)
-        if ended.speedup < LEAST_GAIN:
-            what = f"a short measurement shows no clear gain on this machine now, {ended.speedup:.1f}x"
-            raise BadSetting(what, hint="try again when the CPU is less busy")
-        opened.push(opening.pop_all())
-    return sides, ended.plain.tokens_per_second
+    return shown(both(opened, demo.target_path(), demo.draft_path()), Pace(PASS_SECONDS, DRAFT_SECONDS), 1.0)
 
 
 def both(opened: ExitStack, target: Path, draft: Path) -> tuple["Session", "Session"]:
