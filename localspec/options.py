@@ -320,7 +320,7 @@ def check(name: str, value: object, *, called: str = "", hint: str = "") -> None
 def nearest(name: str, known: Iterable[str]) -> str:
     """A hint with the known name that an unknown one looks like, or with all of them."""
     names = list(known)
-    near = difflib.get_close_matches(name, names, n=1)
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.65)
     return f"did you mean {near[0]}?" if near else f"there are: {', '.join(names)}"
 
 

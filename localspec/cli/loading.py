@@ -54,7 +54,7 @@ def tell_default(name: str) -> None:
 
     uses = last_uses()
     if name not in (DEMO, max(uses, key=lambda used: uses[used], default="")):
-        note(f"{name} answers: of the pairs here it was used or fetched last, the demo aside")
+        note(f"{name} answers: the pair that you used or fetched last (the demo does not count)")
 
 
 def open_session(arguments: argparse.Namespace) -> "Session":

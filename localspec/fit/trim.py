@@ -11,7 +11,7 @@ import numpy as np
 from localspec.chat.loaded_pair import LoadedPair
 from localspec.errors import BadModelFile, BadSetting
 from localspec.fit.collect import Answer, answers, needed_tokens, prompts
-from localspec.gguf.facts import TOKENIZER, DraftKind, is_trimmed, vocabulary_of
+from localspec.gguf.facts import TOKENIZER, DraftKind, is_trimmed, table_path, vocabulary_of
 from localspec.gguf.header import TOKENS, Entry, Header, parts_of
 from localspec.gguf.trimmed import (
     EMBEDDINGS,
@@ -22,7 +22,6 @@ from localspec.gguf.trimmed import (
     TensorBytes,
     output_tensor,
     stored,
-    table_path,
     tensor_at,
     text_entry,
     write_gguf,

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 
 from localspec.gguf.header import (
     BLOCKS,
@@ -200,6 +201,11 @@ def draft_kind(header: Header) -> DraftKind:
 def is_trimmed(header: Header) -> bool:
     """Whether it speaks only some of its tokens: see gguf/trimmed.py."""
     return TOKENIZER in header.entries
+
+
+def table_path(model: Path) -> Path:
+    """The second file of a trimmed model."""
+    return model.with_name(f"{model.stem}.tokens.gguf")
 
 
 def prediction_layers(header: Header) -> int:

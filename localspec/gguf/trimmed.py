@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from localspec.errors import BadModelFile
-from localspec.gguf.facts import is_trimmed
+from localspec.gguf.facts import is_trimmed, table_path
 from localspec.gguf.header import (
     ARRAY,
     BLOCKS,
@@ -181,11 +181,6 @@ class TokenTable:
     def output_tokens(self, count: int) -> int:
         """Number of output rows for the first `count` tokens."""
         return int(self.token_ids.searchsorted(count))
-
-
-def table_path(model: Path) -> Path:
-    """The second file of a trimmed model."""
-    return model.with_name(f"{model.stem}.tokens.gguf")
 
 
 def token_table(model: Path, header: Header) -> TokenTable | None:

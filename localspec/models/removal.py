@@ -11,6 +11,7 @@ from pathlib import Path
 from localspec import demo
 from localspec.errors import LocalspecError
 from localspec.files import FileLock, lies_in
+from localspec.gguf.facts import table_path
 from localspec.models import places
 from localspec.models.download import LOCK, PART, lock_of, part_of
 from localspec.models.hub import of_system
@@ -55,7 +56,7 @@ def remove(pair: Pair) -> Removal:
         if user and place.exists():
             kept.append((file.name, f"{user} uses it"))
             continue
-        names = list(filter(os.path.lexists, (place, part_of(place))))
+        names = list(filter(os.path.lexists, (place, part_of(place), *([table_path(place)] * fitted))))
         if fitted and any((folder := place.with_suffix("")).glob("*.npz*")):
             why = "`localspec fit` resumes from its answers; `localspec rm --unused` removes them"
             kept.append((str(folder), why))
@@ -105,9 +106,10 @@ def leftovers() -> tuple[Leftover, ...]:
         if path.suffix != LOCK and _is_ours(path) and final not in used and not path.is_dir():
             found.append(Leftover(path, _size(path), named.get(final)))
     for path in sorted(places.fitted_dir().glob("*")):
-        draft = path.with_name(f"{path.name}.gguf") if path.is_dir() else path
-        is_made = draft.suffix == ".gguf" and Path(os.path.realpath(draft)) not in used
-        if is_made and not _is_being_made(draft.with_suffix("") / "lock"):
+        name = path.name if path.is_dir() else path.name.removesuffix(".gguf").removesuffix(".tokens")
+        draft = Path(os.path.realpath(path.with_name(f"{name}.gguf")))
+        is_made = path.is_dir() or path.suffix == ".gguf"
+        if is_made and draft not in used and not _is_being_made(path.with_name(name) / "lock"):
             found.append(Leftover(path, _size(path), None))
     return tuple(found)
 

@@ -193,6 +193,15 @@ def test_list_and_rm_work_in_spite_of_a_damaged_config(capsys):
         assert f"note: {config_file()}" in err
 
 
+def test_both_files_of_a_trimmed_draft_stay_and_go_with_their_pair(capsys):
+    assert main(["fit", "demo", "--trim", "1024", "--threads", "1"]) == 0
+    assert main(["rm", "--unused"]) == 0
+    made = {path.name for path in places.fitted_dir().glob("*.gguf")}
+    assert made == {"demo-trim-1024.gguf", "demo-trim-1024.tokens.gguf"}
+    assert main(["rm", "demo-trim-1024"]) == 0
+    assert not list(places.fitted_dir().glob("*.gguf"))
+
+
 def test_answers_that_fit_keeps_are_counted_and_removed_after_their_pair(capsys):
     folder = places.fitted_dir()
     made = [

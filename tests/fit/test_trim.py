@@ -7,10 +7,10 @@ from localspec import demo
 from localspec.algorithm.batcher import Part
 from localspec.errors import BadModelFile, BadSetting
 from localspec.fit.trim import trim
-from localspec.gguf.facts import vocabulary_of
+from localspec.gguf.facts import table_path, vocabulary_of
 from localspec.gguf.header import header_at
 from localspec.gguf.matching import check
-from localspec.gguf.trimmed import table_path, token_table
+from localspec.gguf.trimmed import token_table
 from localspec.llama.context import Context
 from localspec.llama.model import Model
 

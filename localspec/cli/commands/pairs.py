@@ -14,10 +14,9 @@ from localspec.models.names import described
 
 FITS = {"gpu": "GPU", "part": "GPU+CPU", "cpu": "CPU", "no": "nowhere"}
 LEGEND = (
-    "MEMORY: an estimate for both models with 8,192 tokens of context. `localspec info NAME` plans it for this "
-    "machine, where the context may differ.\n"
-    "FITS: the part of this machine with enough memory; GPU+CPU is slower than GPU. `here`: the files are on your "
-    "disk.\n"
+    "MEMORY: an estimate for both models with 8,192 tokens of context, on GPU and CPU together; `localspec info NAME` "
+    "plans each.\n"
+    "FITS: where this machine has enough memory. GPU+CPU is slower than GPU. `here`: the files are on your disk.\n"
     "`localspec pull NAME` fetches a pair."
 )
 
