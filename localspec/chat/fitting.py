@@ -129,4 +129,4 @@ def kept(messages: Messages, index: int) -> Messages:
 
 
 def _begin(messages: Messages) -> int:
-    return 1 if messages[0].role == "system" else 0
+    return int(len(messages) > 1 and messages[0].role == "system")

@@ -114,6 +114,8 @@ async def fields_of(request: Request) -> Fields:
                 raise Problem(413, "body_too_large", f"the body is larger than {LARGEST_BODY // 2**20} MiB")
     except ClientDisconnect:
         raise gone() from None
+    if not body:
+        raise BadSetting("the body is empty", hint="send one JSON object")
     try:
         found = json.loads(body)
     except ValueError as error:
@@ -169,7 +171,9 @@ def guarded(handler: Handler, error_body: ErrorBody) -> Handler:
         except RecursionError:
             problem = Problem(400, "invalid_value", "the body is nested too deeply")
         request.scope["reason"] = problem.message
-        return answer(error_body(problem), status=problem.status)
+        # The SDKs of OpenAI and Anthropic ask again after any 5xx, unless this header says that it is no use.
+        headers = {"x-should-retry": "false"} if problem.status == 501 else None
+        return answer(error_body(problem), status=problem.status, headers=headers)
 
     return handle
 

@@ -83,6 +83,10 @@ def prompt_of(messages: list[Any]) -> Answer:
 
 def prompts_of(given: object) -> tuple[Answer, ...]:
     """A text, tokens, both mixed, llama-server's object with a text, or a list of these. Raises BadSetting."""
+    if given is None:
+        raise BadSetting(
+            "prompt is missing from the request", hint="give a text, tokens, or a list of either"
+        )
     if isinstance(given, dict) and not given.get("multimodal_data"):
         given = given.get("prompt_string")
     if isinstance(given, str):

@@ -24,7 +24,7 @@ from localspec.engine.messages import LoadPair
 from localspec.errors import BadSetting, LocalspecError
 from localspec.serve import anthropic, ollama
 from localspec.serve.bodies import Problem
-from localspec.serve.guard import Access, Guard
+from localspec.serve.guard import PUBLIC, Access, Guard
 from localspec.serve.http import ErrorBody, Handler, answer, guarded
 from localspec.serve.jobs import Jobs
 from localspec.serve.llama_server import LlamaServer
@@ -93,7 +93,8 @@ async def serve(
     def answered(scope: Scope, status: int, seconds: float) -> None:
         reason = scope.get("reason", "")
         replies = tuple(done.reply for done in scope["replies"].done) if "replies" in scope else ()
-        if reason or replies or status >= HTTPStatus.BAD_REQUEST:
+        failed = reason or status >= HTTPStatus.BAD_REQUEST
+        if replies or (failed and scope["path"] not in PUBLIC):
             view.served(Served(scope["method"], scope["path"], status, seconds, reason, replies))
 
     routes = routes_of(jobs, Pairs(jobs, any_model=any_model, called=called))
@@ -113,7 +114,8 @@ async def serve(
         timeout_graceful_shutdown=GRACE_SECONDS + _FAREWELL_SECONDS,
     )
     server = Server(config, jobs)
-    loading = asyncio.create_task(loaded(jobs, load, server, view, address_of(listening)))
+    key = "your" if access.api_key else "any"
+    loading = asyncio.create_task(loaded(jobs, load, server, view, address_of(listening), key))
     try:
         await server.serve(sockets=[listening])
     finally:
@@ -123,7 +125,9 @@ async def serve(
         raise error
 
 
-async def loaded(jobs: Jobs, load: LoadPair, server: uvicorn.Server, view: View, address: str) -> None:
+async def loaded(
+    jobs: Jobs, load: LoadPair, server: uvicorn.Server, view: View, address: str, key: str
+) -> None:
     """Say the address once the options hold, and when the pair is loaded; end the server if its load fails.
 
     Raises NotLoaded.
@@ -143,7 +147,11 @@ async def loaded(jobs: Jobs, load: LoadPair, server: uvicorn.Server, view: View,
     assert jobs.loaded is not None
     ready = jobs.loaded.ready
     draft = f", drafted by {ready.draft}" if ready.draft else ""
-    view.said(f"{ready.pair} is ready: {ready.target}{draft}; {ready.context_length} tokens of context")
+    lanes = f", {ready.parallel} replies at once" if ready.parallel > 1 else ""
+    view.said(
+        f"{ready.pair} is ready: {ready.target}{draft}; {ready.context_length} tokens of context{lanes}"
+    )
+    view.said(f"OpenAI's clients: base URL {address}/v1, {key} key; Ctrl-C ends the server")
     jobs.on_event = view.noted
 
 

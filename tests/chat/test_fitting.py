@@ -37,6 +37,12 @@ def started(session, messages, **options):
     return next(session.stream(messages, **GREEDY, **{"max_tokens": 10, **options}))
 
 
+def test_a_system_message_alone_is_a_conversation():
+    alone = (Message("system", "abc"),)
+    assert cuts_of(alone) == [0]
+    assert kept(alone, 0) == alone
+
+
 def prompt_text(session):
     """What the target has read."""
     return "".join(SYMBOLS[token] for token in session.pair.target.tokens)

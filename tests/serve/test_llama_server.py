@@ -158,6 +158,7 @@ def test_a_message_that_no_context_holds_blames_the_request(http):
 def test_embeddings_are_refused_with_the_reason(http, path):
     answer = http.post(path, json={"model": "demo", "input": "x"})
     assert (answer.status_code, "makes no embeddings" in answer.text) == (501, True)
+    assert answer.headers["x-should-retry"] == "false", "clients would ask twice more"
 
 
 @pytest.mark.parametrize(

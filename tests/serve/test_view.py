@@ -49,7 +49,7 @@ def test_a_request_is_one_line_with_its_path_outcome_and_tokens(monkeypatch):
     line = shown(monkeypatch, Served("POST", "/v1/chat/completions", 200, 2.25, replies=(REPLY,)))
     assert re.fullmatch(
         r"\d\d:\d\d:\d\d  POST /v1/chat/completions 200 in 2\.2 s: "
-        r"prompt 100 \(90 cached\), 50 tokens at 25/s, 2\.00x plain\n",
+        r"50 tokens at 25/s, 2\.00x plain, prompt 100 \(90 cached\)\n",
         line,
     )
 
@@ -57,7 +57,7 @@ def test_a_request_is_one_line_with_its_path_outcome_and_tokens(monkeypatch):
 def test_several_replies_and_one_at_its_limit_say_so(monkeypatch):
     cut = replace(REPLY, finish_reason=FinishReason.LENGTH)
     line = shown(monkeypatch, Served("POST", "/v1/chat/completions", 200, 2.0, replies=(REPLY, cut)))
-    assert "2 replies, prompt 200 (180 cached), 100 tokens at 25/s, 2.00x plain, cut by the limit" in line
+    assert "2 replies, 100 tokens at 25/s, 2.00x plain, cut by the limit, prompt 200 (180 cached)" in line
 
 
 def test_a_refused_request_says_why_in_whole_words(monkeypatch):

@@ -158,10 +158,10 @@ def line_of(served: "Served") -> str:
         sums, speedup = totals.sums, totals.judged.speedup
         cached = f" ({sums.reused_tokens} cached)" if sums.reused_tokens else ""
         parts += [f"{totals.replies} replies"] * (totals.replies > 1)
-        parts += [f"prompt {sums.prompt_tokens}{cached}"]
         parts += [f"{sums.emitted} tokens at {sums.tokens_per_second:.0f}/s"]
         parts += [f"{speedup.value:.2f}x plain{beside(totals.judged)}"] if speedup else []
         parts += ["cut by the limit"] * any(reply.finish_reason == "length" for reply in served.replies)
+        parts += [f"prompt {sums.prompt_tokens}{cached}"]
     return f"{head}: {', '.join(parts)}" if parts else head
 
 
@@ -178,9 +178,11 @@ def status_of(jobs: "Jobs") -> str:
         state = "unloaded"
     elif jobs.loaded is None:
         state = jobs.stage or "loading"
-    parts = [state, f"{jobs.waiting} waiting", f"{jobs.totals.replies} answered"]
+    parts = [state, *[f"{jobs.waiting} waiting"] * bool(jobs.waiting), f"{jobs.totals.replies} answered"]
     if sums.emitted:
-        parts += [f"{sums.tokens_per_second:.0f} tokens/s", f"{sums.acceptance_rate:.0%} of guesses kept"]
+        parts.append(f"{sums.tokens_per_second:.0f} tokens/s")
+    if sums.drafted:
+        parts.append(f"{sums.acceptance_rate:.0%} of guesses kept")
     if judged.speedup:
         parts.append(f"{judged.speedup.value:.2f}x plain{beside(judged)}, {judged.saved_seconds:.0f} s saved")
     return " · ".join(parts)
