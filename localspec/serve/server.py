@@ -71,6 +71,9 @@ class Server(uvicorn.Server):
         self._jobs = jobs
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._jobs.running:
+            hint = f"open replies have {GRACE_SECONDS} seconds; Ctrl-C again ends them now"
+            self._jobs.on_event(f"the server is being ended: {hint}")
         asyncio.get_running_loop().call_later(GRACE_SECONDS, self._jobs.stop)
         await super().shutdown(sockets)
 

@@ -13,6 +13,7 @@ from localspec.engine.messages import (
     Died,
     Failure,
     LoadPair,
+    LoadStage,
     Ready,
     Text,
 )
@@ -161,7 +162,8 @@ async def test_whoever_leaves_the_queue_or_a_load_is_never_answered(jobs, proces
 
 async def test_an_engine_that_dies_fails_one_request_and_answers_the_next(jobs, process):
     first, second = jobs.submit(DEMO, Answer), jobs.submit(DEMO, Answer)
-    await process.say(Died("it ended", "no idea"))
+    await process.say(LoadStage("running on the CPU"), Died("it ended", "no idea"))
+    assert jobs.stage == "", "it is the dead one's"
     with pytest.raises(Problem) as caught:
         await first.next(1)
     assert caught.value.status == 503

@@ -174,11 +174,13 @@ def test_a_stream_that_the_servers_end_cuts_says_so(tmp_path, sign):
             endpoint.process.send_signal(sign)
             *_, last = (line for line in lines if line)
         assert "the server is being ended" in last
-        endpoint.process.wait(20)
+        assert endpoint.process.wait(20) == 0
     finally:
         stop(endpoint)
     log.seek(0)
-    assert "Exception" not in log.read()
+    lines = log.read()
+    assert "open replies have 2 seconds" in lines
+    assert "Exception" not in lines
 
 
 def test_an_idle_pair_is_unloaded_and_loaded_again_for_the_next_request(tmp_path):

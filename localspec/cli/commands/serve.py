@@ -3,6 +3,7 @@
 import argparse
 import os
 import re
+import signal
 import sys
 import time
 from contextlib import suppress
@@ -55,6 +56,9 @@ def run(arguments: argparse.Namespace) -> int:
     load = replace(load_request(arguments), owner=sha256(key.encode()).hexdigest() if key else "")
     from localspec.engine.client import EngineProcess
 
+    signal.signal(
+        signal.SIGTERM, signal.default_int_handler
+    )  # it ends as by Ctrl-C: with an answer to everybody
     engine = EngineProcess()
     engine.start()
     engine.send(load)
