@@ -12,7 +12,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any, TextIO
 
 from localspec.cli.options import add_option, add_pair_argument, number, pair_of
-from localspec.display import DrawnLine, OutputFailed, line_for_terminal, say
+from localspec.display import DrawnLine, OutputFailed, counted, line_for_terminal, say
 from localspec.errors import BadSetting
 from localspec.events import Stats
 
@@ -162,7 +162,7 @@ def line_of(served: "Served") -> str:
         sums, speedup = totals.sums, totals.judged.speedup
         cached = f" ({sums.reused_tokens} cached)" if sums.reused_tokens else ""
         parts += [f"{totals.replies} replies"] * (totals.replies > 1)
-        parts += [f"{sums.emitted} tokens at {sums.tokens_per_second:.0f}/s"]
+        parts += [f"{counted(sums.emitted, 'token')} at {sums.tokens_per_second:.0f}/s"]
         parts += [f"{speedup.value:.2f}x plain{beside(totals.judged)}"] if speedup else []
         parts += ["cut by the limit"] * any(reply.finish_reason == "length" for reply in served.replies)
         parts += [f"prompt {sums.prompt_tokens}{cached}"]
