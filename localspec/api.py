@@ -85,7 +85,7 @@ def load(
 
 
 _loaded: tuple[object, Session] | None = None  # what `run` and `stream` keep between calls, and its names
-_loading = threading.Lock()
+_loading = threading.RLock()
 _replying = threading.Lock()  # `run` from several threads takes turns
 _asynchronous = ThreadPoolExecutor(1, "localspec")  # those of asyncio wait without a thread each
 _POLL_SECONDS = 0.05
@@ -158,15 +158,11 @@ def astream(prompt_or_messages: Prompt, **options: "Unpack[RunOptions]") -> Asyn
 
 def unload() -> None:
     """Free the pair that `run` and `stream` keep loaded; this ends its reply."""
-    with _loading:
-        _close_loaded()
-
-
-def _close_loaded() -> None:
     global _loaded
-    held, _loaded = _loaded, None
-    if held:
-        held[1].close()
+    with _loading:
+        held, _loaded = _loaded, None
+        if held:
+            held[1].close()
 
 
 def _keep_loaded(
@@ -176,7 +172,7 @@ def _keep_loaded(
     key = (pair, target and Path(target).absolute(), draft and Path(draft).absolute())
     with _loading:
         if _loaded is None or _loaded[0] != key:
-            _close_loaded()
+            unload()
             _loaded = key, load(pair, target=target, draft=draft, pull=pull)
         return _loaded[1]
 

@@ -10,20 +10,17 @@ import zlib
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from hashlib import blake2b
 from pathlib import Path
 from typing import BinaryIO
 
 import msgspec
 import numpy as np
 
-from localspec.files import loads_as, sync_folder
+from localspec.files import loads_as
 
-FORMAT = b"localspec cache\x01"
+FORMAT = b"localspec cache\x02"
 _HEAD = struct.Struct("<16sII")  # format, bytes of the facts, number of tokens
-_CRC = struct.Struct("<I")
-_DIGEST = 16  # bytes
-_PIECE = 1 << 20  # bytes that are read or written at a time
+_CRC = struct.Struct("<I")  # damage comes from disks: who may write into the folder has the user's rights
 _MOST_FACTS = 1 << 16  # bytes
 
 
@@ -71,43 +68,19 @@ def unpacked(tokens: bytes) -> list[int]:
     return [int(token) for token in np.frombuffer(tokens, dtype=">u4")]
 
 
-class _Checksum:
-    """CRC-32 of each piece, and BLAKE2 over those.
-
-    Damage comes from disks and power cuts, not from somebody who may write into the folder: he has the user's rights.
-    """
-
-    def __init__(self) -> None:
-        self._pieces = blake2b(digest_size=_DIGEST)
-
-    def add(self, piece: bytes | memoryview) -> None:
-        self._pieces.update(_CRC.pack(zlib.crc32(piece)))
-
-    def digest(self) -> bytes:
-        return self._pieces.digest()
-
-
 def size_of(tokens: bytes, facts: Facts) -> int:
     """Bytes of the whole file."""
-    return len(_head(tokens, facts)) + sum(facts.parts) + _DIGEST
+    return len(_head(tokens, facts)) + sum(facts.parts) + _CRC.size
 
 
 def write(file: BinaryIO, tokens: bytes, facts: Facts, parts: Sequence[np.ndarray]) -> None:
     """Write everything, and return when it is on the disk. Raises OSError."""
-    checksum = _Checksum()
-    for whole in (memoryview(_head(tokens, facts)), *map(_bytes_of, parts)):
-        for begin in range(0, len(whole), _PIECE):
-            piece = whole[begin : begin + _PIECE]
-            checksum.add(piece)
-            _write(file, piece)
-    _write(file, memoryview(checksum.digest()))
+    checksum = 0
+    for piece in (memoryview(_head(tokens, facts)), *(part.data for part in parts)):
+        checksum = zlib.crc32(piece, checksum)
+        _write(file, piece)
+    _write(file, memoryview(_CRC.pack(checksum)))
     os.fsync(file.fileno())
-
-
-def put_in_place(temporary: Path, path: Path) -> None:
-    """Give a whole file its name. Raises OSError."""
-    os.replace(temporary, path)
-    sync_folder(path.parent)
 
 
 def read_head(path: Path) -> Stored:
@@ -122,17 +95,12 @@ def read_parts(stored: Stored) -> list[np.ndarray]:
         now, head = _read_head(file, stored.path)
         if (now.facts, now.tokens) != (stored.facts, stored.tokens):
             raise Damaged("another text")
-        checksum = _Checksum()
-        for begin in range(0, len(head), _PIECE):
-            checksum.add(memoryview(head)[begin : begin + _PIECE])
+        checksum = zlib.crc32(head)
         parts = [np.empty(size, dtype=np.uint8) for size in now.facts.parts]
         for part in parts:
-            whole = _bytes_of(part)
-            for begin in range(0, len(whole), _PIECE):
-                piece = whole[begin : begin + _PIECE]
-                _fill(file, piece)
-                checksum.add(piece)
-        if file.read(_DIGEST + 1) != checksum.digest():
+            _fill(file, part.data)
+            checksum = zlib.crc32(part.data, checksum)
+        if file.read(_CRC.size + 1) != _CRC.pack(checksum):
             raise Damaged("changed bytes")
         return parts
 
@@ -156,13 +124,9 @@ def _read_head(file: BinaryIO, path: Path) -> tuple[Stored, bytes]:
     if len(rest) != told + 4 * count + _CRC.size or _CRC.unpack(head[-4:])[0] != zlib.crc32(head[:-4]):
         raise Damaged("a changed head")
     facts = loads_as(Facts, rest[:told].decode())
-    if size != len(head) + sum(facts.parts) + _DIGEST:
+    if size != len(head) + sum(facts.parts) + _CRC.size:
         raise Damaged("a part of a file")
     return Stored(path, facts, rest[told:-4], size), head
-
-
-def _bytes_of(part: np.ndarray) -> memoryview:
-    return memoryview(part.data).cast("B")
 
 
 def _opened(path: Path) -> BinaryIO:

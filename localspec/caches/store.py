@@ -16,7 +16,7 @@ import numpy as np
 
 from localspec.caches import state_file
 from localspec.caches.state_file import Facts, Stored
-from localspec.files import locked
+from localspec.files import locked, sync_folder
 
 _NAME = re.compile(r"[0-9a-f]{32}\.cache(\.part\w+)?")
 _DEAD_SECONDS = 120.0  # a file that grows no more: its writer is gone
@@ -95,22 +95,19 @@ class Store:
             with os.fdopen(handle, "wb", buffering=0) as file:
                 _reserve(handle, size)
                 state_file.write(file, tokens, facts, parts)
-            state_file.put_in_place(Path(temporary), self._folder / name)
+            os.replace(temporary, self._folder / name)
+            sync_folder(self._folder)
         except BaseException:
             state_file.forget(Path(temporary))
             raise
         with self._changing:
             self._refresh()
             for text in self._texts:
-                if self._is_replaced(text, facts.key, tokens) and text.path.name != name:
+                is_begun = text.facts.key == facts.key and tokens.startswith(text.tokens)
+                # A shorter beginning still serves other continuations.
+                if is_begun and 2 * len(text.tokens) >= len(tokens) and text.path.name != name:
                     self._drop(text)
         return True
-
-    def _is_replaced(self, text: Stored, key: str, tokens: bytes) -> bool:
-        """Whether these tokens continue the text; one of half their number still serves other continuations."""
-        return (
-            text.facts.key == key and 2 * len(text.tokens) >= len(tokens) and tokens.startswith(text.tokens)
-        )
 
     def _refresh(self, *, again: bool = False) -> None:
         """Read the heads of new files, and forget those that are gone. Raises OSError."""

@@ -45,11 +45,6 @@ class Request:
     logprobs: int | None = None
 
     @property
-    def constrained(self) -> bool:
-        """Whether a grammar constrains the reply."""
-        return self.grammar is not None or bool(self.tools)
-
-    @property
     def functions(self) -> dict[str, dict[str, Any]]:
         """The schemas of the tools that may be called, by name."""
         every = {tool.name: tool.schema for tool in self.tools}
@@ -133,7 +128,9 @@ def check(request: Request) -> None:
             f"tool_choice is {request.tool_choice!r}",
             hint="give 'auto', 'required', 'none', or a tool's name",
         )
-    if request.constrained and any(bias == -math.inf for _, bias in request.sampling.logit_bias):
+    if (request.grammar or request.tools) and any(
+        bias == -math.inf for _, bias in request.sampling.logit_bias
+    ):
         raise BadSetting(
             "logit_bias bans tokens that the grammar may need",
             hint="use finite biases, or leave one of them out",
