@@ -317,6 +317,7 @@ def kill_writers(folder, times):
 
 
 def test_a_writer_that_is_killed_leaves_nothing_half(folder, monkeypatch):
+    save(Store(folder, 20_000_000), text(0), content(0))  # on a slow disk the writers finish none
     kill_writers(folder, 8)
     monkeypatch.setattr(store, "_DEAD_SECONDS", -1.0)
     Store(folder, 20_000_000).clean()
