@@ -23,7 +23,7 @@ from localspec.options import ReplyOptions
 from localspec.sampler.passes import NO_TEXT, Candidates, Row, standing
 
 COLUMNS = ("", "tokens", "passes", "kept", "a pass", "prompt s", "decode s", "tokens/s")
-TOY_COLUMNS = 5  # of these: without times
+TOY_COLUMNS, TOY_DEPTH = 5, 4  # without times; tokens
 
 Messages = str | Sequence[Mapping[str, Any] | Message]
 
@@ -274,6 +274,8 @@ def compare_events(
         raise BadSetting(f"{n} runs cannot be compared", hint="compare at least one run of each kind")
     given = list(as_messages(messages))
     common = ReplyOptions(temperature=0.0) | options | {"overflow": "error"}
+    if session.pair.is_toy:  # its own times would switch drafting off
+        common = ReplyOptions(depth=TOY_DEPTH) | common
     replies: dict[bool, list[Reply]] = {False: [], True: []}
     rule, prompt, read, crowded, ended = "", list[int](), 0, False, False
     for run in range(n):

@@ -65,8 +65,8 @@ def test_json_is_one_object_with_every_reply(capsys):
     found = json.loads(out)
     assert found["pair"] == "demo"
     assert found["machine"]["threads"] == 1
-    assert {m["arm"] for m in found["measurements"]} == {"plain", "auto"}
-    assert len(found["measurements"]) == 4 * 2
+    assert {m["arm"] for m in found["measurements"]} == {"plain", "auto", "depth 4"}
+    assert len(found["measurements"]) == 4 * 3
     assert all(m["drafted"] == 0 for m in found["measurements"] if m["arm"] == "plain")
 
 

@@ -46,7 +46,7 @@ def test_greedy_sides_have_the_same_text_and_their_own_numbers(session):
     assert found.identical
     assert found.plain.tokens == found.speculative.tokens
     assert found.plain.reply.stats.drafted == 0
-    assert found.speculative.reply.stats.drafted > 0
+    assert found.speculative.reply.stats.drafted > 15  # a toy always drafts here, whatever its times say
     assert found.plain.tokens_per_second > 0
     assert found.speedup > 0
     assert "same text" in verdict_on(found)
@@ -75,7 +75,7 @@ def test_both_sides_have_one_seed_and_the_coupled_rule_one_text(session):
 
 def test_no_seed_of_its_own_fixes_the_depth_or_the_threads(session):
     """The speed is that of replies without a seed."""
-    events = list(compare_events(session, PROMPT, temperature=0.9, max_tokens=8))
+    events = list(compare_events(session, PROMPT, temperature=0.9, depth="auto", max_tokens=8))
     assert events[-1].rule == "block"
     assert DEPTH_FIXED not in {e.event.text for e in events[:-1] if isinstance(e.event, Notice)}
     assert not session.pair.target.threads.fixed

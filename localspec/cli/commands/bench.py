@@ -86,6 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
 def bench_built_in(arguments: argparse.Namespace) -> int:
     """Measure with the built-in prompts until the time or the rounds are over."""
     from localspec.measure.bench import AUTO, CROWDED, PLAIN, Arm, Category, Limits, bench, built_in_prompts
+    from localspec.measure.compare import TOY_DEPTH
 
     refuse_what_needs_a_prompt(arguments)
     wanted = arguments.only or tuple(Category)
@@ -107,7 +108,8 @@ def bench_built_in(arguments: argparse.Namespace) -> int:
             share = share_done(step, len(prompts) * len(temperatures), limits)
             line.tell(progress_text(step, share), int(share * 10))
 
-        arms, watch = (PLAIN, AUTO, *map(Arm, arguments.depths or ())), {"stopped": stopped.is_set}
+        depths = arguments.depths or (TOY_DEPTH,) * session.pair.is_toy
+        arms, watch = (PLAIN, AUTO, *map(Arm, depths)), {"stopped": stopped.is_set}
         with DrawnLine(sys.stderr) as line:
             outcome = bench(session, prompts, arms, temperatures, limits, on_step=on_step, **watch)
     tell(arguments, subject, outcome)
