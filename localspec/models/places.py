@@ -14,7 +14,7 @@ import platformdirs
 from localspec import options
 from localspec.errors import DownloadFailed
 from localspec.files import expanded, file_of, lies_in, read_numbers, recalled, remember_number, store
-from localspec.gguf.facts import DraftKind, draft_kind
+from localspec.gguf.facts import DraftKind, draft_kind, table_path
 from localspec.gguf.header import Header, header_at, joined, parts_of, read_header
 from localspec.models import hub
 
@@ -55,7 +55,8 @@ class ModelFile:
         """Bytes of all its files; on this machine their present sizes."""
         if self.repo:
             return self.bytes + sum(part.bytes for part in self.rest)
-        return sum(size_at(part) or 0 for part in parts_of(Path(self.file)))
+        first = Path(self.file)
+        return sum(size_at(part) or 0 for part in (*parts_of(first), table_path(first)))
 
     @property
     def place(self) -> Path:

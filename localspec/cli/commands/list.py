@@ -29,12 +29,11 @@ def run(arguments: argparse.Namespace) -> int:
     here.sort(key=lambda pair: -uses.get(pair.name, 0.0))
     unused = () if arguments.like else removal.leftovers()
     files = places.distinct(file for pair in here for file in pair.files)
-    paths = {path for file in files if (path := file.path)}
     texts, text_bytes = (0, 0) if arguments.like else usage(folder_of_texts())
     demo = 0 if arguments.like else sum(path.stat().st_size for path in removal.enlarged_demo())
     answers = 0 if arguments.like else removal.answer_bytes(unused)
     total = text_bytes + demo + answers + sum(left.bytes for left in unused)
-    total += sum(path.stat().st_size for path in paths)
+    total += sum(file.all_bytes for file in files)
     if arguments.json:
         pairs = [as_json(pair, uses.get(pair.name)) for pair in here]
         left_over = [{"path": str(left.path), "bytes": left.bytes, "pair": left.pair} for left in unused]
