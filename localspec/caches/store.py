@@ -37,9 +37,9 @@ class Store:
         self._changing = threading.Lock()
 
     def clean(self) -> None:
-        """Hold the budget, and remove what no program can use any more. Raises OSError."""
+        """Hold the budget, and remove what no program can use any more; the first write tells of a bad folder."""
         if self._folder.is_dir():
-            with locked(self._folder), self._changing:
+            with suppress(OSError), locked(self._folder), self._changing:
                 self._refresh(again=True)
                 for text in list(self._texts):
                     if not os.path.exists(text.facts.model):

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -12,7 +11,7 @@ import numpy as np
 
 from localspec.caches.state_file import Facts, Stored, packed, unpacked
 from localspec.caches.store import Store
-from localspec.caches.writer import Writer
+from localspec.caches.writer import later
 from localspec.llama.states import Checkpoint, SavedText
 from localspec.sampler.passes import standing
 
@@ -49,14 +48,9 @@ class StoredTexts:
         self._clock, self._began = clock, clock()
         self._spent = 0.0  # seconds of copies and writes
         self._prefill, self._disk = Rate(), Rate()
-        self._writer = Writer()
         self._given: list[list[int]] = []  # texts on their way to the disk
         self._failed = False
-        self._writer.add(self._clean)
-
-    def _clean(self) -> None:
-        with suppress(OSError):  # the first write says it
-            self._store.clean()
+        later(store.clean)
 
     def measured(self, tokens: int, seconds: float) -> None:
         """So long the model took to read some tokens of a prompt."""
@@ -93,7 +87,7 @@ class StoredTexts:
         """Write a text, beside everything else."""
         self._spent += copying_seconds
         self._given.append(text.tokens)
-        self._writer.add(lambda: self._write(text))
+        later(lambda: self._write(text))
 
     def _write(self, text: SavedText) -> None:
         marks = text.checkpoints

@@ -197,7 +197,7 @@ def test_a_failure_of_the_listener_is_reported_and_ends_the_process(engine):
 
 STORES = """
 import time
-from localspec.caches.writer import Writer
+from localspec.caches.writer import later
 from localspec.engine.__main__ import take_pipes
 from localspec.engine.server import Server
 
@@ -210,7 +210,7 @@ class Workshop:
 
     def close(self):
         time.sleep(COPY)  # longer than an end without caches may take
-        Writer().add(self.write)
+        later(self.write)
 
     def write(self):
         time.sleep(1.5)
