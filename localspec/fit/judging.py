@@ -8,16 +8,8 @@ from localspec.chat.loaded_pair import LoadedPair
 from localspec.fit.collect import made_prompts
 from localspec.fit.texts import is_held_out
 from localspec.measure.bench import BenchPrompt, Category, Measurement
-from localspec.measure.summary import (
-    HARDLY_DRAFTED,
-    Finding,
-    Interval,
-    finding,
-    grouped,
-    log_ratios,
-    mean_ratio,
-    paired,
-)
+from localspec.measure.intervals import Interval, mean_ratio
+from localspec.measure.summary import HARDLY_DRAFTED, Finding, finding, grouped, log_ratios, paired
 from localspec.measure.verify import encoded_prompt
 
 EACH = 15  # prompts of every category

@@ -26,9 +26,11 @@ from localspec.llama.context import Context
 from localspec.llama.first_decode import end_with_stdin
 from localspec.llama.model import Model
 from localspec.measure import tune as tuning
-from localspec.measure import verify as verifying
 from localspec.measure.bench import AUTO, CROWDED, PLAIN, Category, Limits, bench, built_in_prompts
 from localspec.measure.summary import report, summarise
+from localspec.measure.verified import problems
+from localspec.measure.verified import report as verified
+from localspec.measure.verify import verify as verify_pair
 from localspec.models.drafting import ordinary_tokens
 from localspec.models.load import connect
 from localspec.sampler.passes import standing
@@ -125,8 +127,8 @@ def places(part: Part) -> Iterator[Finding]:
 def verify(part: Part) -> Iterator[Finding]:
     """`localspec verify`."""
     with loaded(part) as session:
-        found = verifying.verify(session, seconds=part.seconds * 0.7)
-        yield Finding(block(verifying.report(found)), failed=bool(verifying.problems(found)))
+        found = verify_pair(session, seconds=part.seconds * 0.7)
+        yield Finding(block(verified(found)), failed=bool(problems(found)))
 
 
 def prices(part: Part) -> Iterator[Finding]:

@@ -52,12 +52,6 @@ def test_the_race_is_drawn_with_its_models_the_machine_and_the_program(capsys, t
         assert part in words
 
 
-def test_both_texts_on_request(capsys):
-    _, out, _ = bench(capsys, "Tell me a story", "--temperature", 0, "--texts")
-    _, plain, speculative = out.replace("--- speculative", "--- plain").split("--- plain")
-    assert plain.strip() == speculative.strip() != ""
-
-
 def test_json_is_one_object_with_both_sides(capsys):
     code, out, _ = bench(capsys, "Tell me a story", "--seed", 3, "--temperature", 0.8, "--json")
     found = json.loads(out)

@@ -65,7 +65,7 @@ def steering(text: str) -> set[str]:
         "bench --runs 1 --only json --max-tokens 24 --temperature 0 --draft lookup --threads 1 --target",
         "verify --seconds 5 --threads 1 --draft MODEL --target",
         "run Hi --max-tokens 2 --stats --threads 1 --target",
-        "bench Hi --max-tokens 2 --texts --draft lookup --threads 1 --target",
+        "bench Hi --max-tokens 2 --draft lookup --threads 1 --target",
         "info",
     ],
 )

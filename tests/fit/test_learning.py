@@ -14,7 +14,7 @@ from localspec.fit.judging import Judgement
 from localspec.fit.making import Plan
 from localspec.fit.texts import KEPT, Text, add_texts
 from localspec.gguf.header import header_at
-from localspec.measure.summary import Interval
+from localspec.measure.intervals import Interval
 from localspec.models.registry import is_known, named
 
 pytest.importorskip("torch", reason="5 GB with the CUDA that the default index adds: pip install '.[fit]'")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.measure.summary import (
+from localspec.measure.intervals import (
     bernstein,
     mean_ratio,
     student_quantile,

@@ -7,11 +7,11 @@ import pytest
 
 from localspec.display import aligned
 from localspec.measure.bench import Category
+from localspec.measure.intervals import Interval
 from localspec.measure.summary import (
     COLUMNS,
     Decision,
     Finding,
-    Interval,
     Row,
     Summary,
     cells,

@@ -10,22 +10,18 @@ from localspec.errors import BadSetting
 from localspec.measure import verify as verify_module
 from localspec.measure.bench import VERIFY_PROMPTS, BenchPrompt, Category
 from localspec.measure.compare import Divergence
+from localspec.measure.verified import as_json, missing, problems, report, verdict
 from localspec.measure.verify import (
     GreedyCase,
     GreedyResult,
     Phase,
     SampledResult,
     Verification,
-    as_json,
     encoded_prompt,
     greedy_cases,
-    missing,
     plain_chain,
-    problems,
-    report,
     sampled_text,
     scored,
-    verdict,
     verify,
 )
 from localspec.sampler.sampling import Sampling

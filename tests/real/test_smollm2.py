@@ -15,7 +15,8 @@ from localspec.events import Finished, FinishReason, Piece, Started
 from localspec.measure import verify as verify_module
 from localspec.measure.bench import VERIFY_PROMPTS
 from localspec.measure.compare import first_difference, row_after, top_two_gap, width_difference_on
-from localspec.measure.verify import problems, verify
+from localspec.measure.verified import problems
+from localspec.measure.verify import verify
 from tests.engine.test_server import until
 
 GREEDY = {"temperature": 0}

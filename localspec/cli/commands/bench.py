@@ -67,8 +67,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     limit = f"time limit of the built-in prompts (default: {SECONDS:g})"
     add("--seconds", type=number(float, 0, above=True), metavar="S", help=limit)
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of the report")
-    what = "for your own prompt, also print both replies, plain and speculative"
-    parser.add_argument("--texts", action="store_true", help=what)
     what = "for your own prompt, also draw the race into an SVG file"
     parser.add_argument("--svg", type=drawable, metavar="FILE", help=what)
 
@@ -120,7 +118,7 @@ def bench_built_in(arguments: argparse.Namespace) -> int:
 
 def refuse_what_needs_a_prompt(arguments: argparse.Namespace) -> None:
     """Raises BadSetting for an option that built-in prompts do not take."""
-    given = {*given_of(arguments, REPLY), *(name for name in ("texts", "svg") if getattr(arguments, name))}
+    given = {*given_of(arguments, REPLY), *(["svg"] if arguments.svg else [])}
     for name in sorted(given - {"temperature", "max_tokens"}):
         flag = "no-think" if name == "think" and not arguments.think else name.replace("_", "-")
         raise BadSetting(f"--{flag} goes with a prompt of yours", hint='localspec bench PAIR "a prompt"')
@@ -223,8 +221,6 @@ def bench_prompt(arguments: argparse.Namespace) -> int:
         if arguments.svg:
             drawn = svg(shown.race.lanes, prompt, about, about_speed(comparison))
             write_svg(arguments.svg, drawn)
-        if arguments.texts:
-            say(f"\n--- plain\n{comparison.plain.text}\n--- speculative\n{comparison.speculative.text}")
     return CANCELLED if comparison.cancelled else 0
 
 

@@ -35,7 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from localspec.measure.summary import this_machine
-    from localspec.measure.verify import TEMPERATURE, VerifyStep, as_json, problems, report, verify
+    from localspec.measure.verified import as_json, problems, report
+    from localspec.measure.verify import TEMPERATURE, VerifyStep, verify
 
     def tell(step: VerifyStep) -> None:
         began = f"{step.seconds:4.0f} s  {step.phase}"
