@@ -320,6 +320,8 @@ def check(name: str, value: object, *, called: str = "", hint: str = "") -> None
 def nearest(name: str, known: Iterable[str]) -> str:
     """A hint with the known name that an unknown one looks like, or with all of them."""
     names = list(known)
+    if name in ("model", "model_path"):  # as other programs call it
+        return "did you mean pair or target?"
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.65)
     return f"did you mean {near[0]}?" if near else f"there are: {', '.join(names)}"
 

@@ -200,11 +200,8 @@ _ELSEWHERE = {
     **dict.fromkeys(("--draft-model", "--model-draft"), ("--draft",)),
     **dict.fromkeys(("--ctx-size", "--num-ctx"), ("--context",)),
     **dict.fromkeys(("--n-gpu-layers", "--num-gpu"), ("--gpu-layers",)),
-    **dict.fromkeys(("show", "inspect"), ("info",)),
-    **dict.fromkeys(("download", "get", "install"), ("pull",)),
+    "show": ("info",),
     **dict.fromkeys(("remove", "delete", "uninstall"), ("rm",)),
-    **dict.fromkeys(("models", "search"), ("pairs",)),
-    **dict.fromkeys(("ask", "generate", "complete"), ("run",)),
 }
 _DELETES = "rm"  # suggested where nothing else is near
 

@@ -5,7 +5,6 @@ A model of the Hub becomes a pair of the user's, pinned to its files and found a
 
 import os
 import re
-import stat
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
@@ -310,22 +309,10 @@ def _of_files(target: Path, draft: Path | None) -> Pair:
 
 
 def _file_at(path: Path) -> ModelFile:
-    if problem := _why_no_file(path):
-        raise UnknownPair(f"{path} {problem}", hint="give the path of a GGUF file")
+    if not os.path.isfile(path):
+        what = "is no file" if os.path.exists(path) else "does not exist"
+        raise UnknownPair(f"{path} {what}", hint="give the path of a GGUF file")
     return ModelFile.at(path)
-
-
-def _why_no_file(path: Path) -> str:
-    """The kind of a path that is not a file; "" for a file."""
-    try:
-        mode = path.stat().st_mode
-    except (FileNotFoundError, NotADirectoryError, ValueError):
-        return "does not exist"
-    except OSError as error:
-        return f"cannot be opened: {error.strerror}"
-    if stat.S_ISREG(mode):
-        return ""
-    return "is a folder" if stat.S_ISDIR(mode) else "is no regular file"
 
 
 def _why_missing(pair: Pair, file: ModelFile) -> Exception:

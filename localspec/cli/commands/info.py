@@ -29,15 +29,6 @@ from localspec.models.plan import Plan
 from localspec.models.registry import Pair, is_known, named
 from localspec.options import LOAD, configured
 
-DRAFTER = {
-    DraftKind.MODEL: "by a small model",
-    DraftKind.EAGLE3: "by an EAGLE-3 head",
-    DraftKind.MTP: "by a prediction head",
-    DraftKind.ASSISTANT: "by an assistant head, which reads the target's cache",
-    DraftKind.DFLASH: "by a DFlash head",
-    DraftKind.LOOKUP: "from the text alone, without a model",
-}
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = "a pair by name, a GGUF file, or ORG/REPO:QUANT; `localspec pairs` lists the names"
@@ -65,7 +56,8 @@ def run(arguments: argparse.Namespace) -> int:
             estimate = inspection.estimated_plan(pair, last_devices(), wishes)
             line.clear()
             note(f"{error}. So this is an estimate, and the files are not checked.")
-            say("\n".join([*_head(pair), *_sizes(pair), *_plan_lines(estimate, "estimated")]))
+            files = [f"{file.name:<48} {size_text(file.all_bytes):>8}" for file in pair.files]
+            say("\n".join([*_head(pair), *files, *_plan_lines(estimate, "estimated")]))
             return 0
     if arguments.json:
         say_json(_as_json(pair, found), indent=2)
@@ -106,17 +98,11 @@ def _as_text(pair: Pair, found: inspection.Inspection) -> list[str]:
 
 def _head(pair: Pair) -> list[str]:
     """The pair as the registry describes it."""
+    drafters = {DraftKind.MODEL: "a small model", DraftKind.LOOKUP: "lookup in the text"}
     depth = f"at first {pair.starting_depth} tokens a cycle, then as many as pay"
-    lines = [f"{pair.name}  {pair.use}", f"drafting     {DRAFTER[pair.kind]}; {depth}"]
+    drafting = f"drafting     by {drafters.get(pair.kind, 'a head of the target')}; {depth}"
+    lines = [f"{pair.name}  {pair.use}", drafting]
     return [*lines, *(f"measured     {text}" for text in pair.published), ""]
-
-
-def _sizes(pair: Pair) -> list[str]:
-    """The files without their headers."""
-    return [
-        f"{role:<12} {file.name}, {size_text(file.all_bytes)}, {'here' if file.path else 'not here'}"
-        for role, file in zip(("target", "draft"), pair.files, strict=False)
-    ]
 
 
 def _plan_lines(plan: Plan, how: str) -> list[str]:
