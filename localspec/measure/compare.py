@@ -371,7 +371,7 @@ def about_speed(comparison: Comparison) -> str:
 def table(comparison: Comparison) -> str:
     """Both sides, a line each; of a toy without times."""
     rows: list[tuple[str, ...]] = [COLUMNS]
-    for name, side in (("plain", comparison.plain), ("speculative", comparison.speculative)):
+    for name, side in (("plain", comparison.plain), ("drafting", comparison.speculative)):
         stats = side.reply.stats
         rows.append(
             (

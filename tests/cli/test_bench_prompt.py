@@ -28,7 +28,7 @@ def test_the_speed_comes_first_then_the_text_then_both_sides(capsys):
     assert rows[0].split() == ["tokens", "passes", "kept", "a", "pass"]  # a toy has no times
     assert not re.search(r"times as fast|tokens/s|\d s\b", out)
     assert rows[1].startswith("plain ")
-    assert rows[2].startswith("speculative ")
+    assert rows[2].startswith("drafting ")
     assert "small demo pair" in err
 
 

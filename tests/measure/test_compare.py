@@ -51,7 +51,7 @@ def test_greedy_sides_have_the_same_text_and_their_own_numbers(session):
     assert found.speedup > 0
     assert "same text" in verdict_on(found)
     assert "plain" in table(found)
-    assert "speculative" in table(found)
+    assert "drafting" in table(found)
 
 
 def test_sides_take_turns_and_every_run_reads_the_prompt_anew(session):
