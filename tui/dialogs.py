@@ -4,7 +4,7 @@ import asyncio
 import re
 import time
 import webbrowser
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -21,7 +21,7 @@ from textual.widgets import DataTable, Input, OptionList, Static
 
 from localspec.chat import conversations
 from localspec.chat.conversations import Conversation, ConversationList
-from localspec.display import for_terminal, line_for_terminal, size_text
+from localspec.display import counted, for_terminal, line_for_terminal, size_text
 from localspec.errors import BadSetting, LocalspecError
 from localspec.measure.race import Race, clock
 
@@ -29,7 +29,7 @@ from .commands.table import COMMANDS
 from .state.chat import ChatState
 from .state.conversation import beside, export_markdown, free_name
 from .state.engine import Downloads, EngineState, ReplyState
-from .text.status import pull_status
+from .text.status import pull_status, times_text
 from .widgets.lines import Line
 from .widgets.markdown import hanging_lines
 from .widgets.reply import LEGEND, STRONG_STYLES
@@ -86,44 +86,52 @@ class Dialog(ModalScreen[Answer]):
 
 
 class ListDialog(Dialog[str], Generic[Item]):
-    """A table with a field above it that finds rows by their words."""
+    """A table of which typed words leave the rows that hold them; other keys move in it."""
 
-    # With priority, so that no key that follows reaches the table.
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("slash", "find", "find", priority=True)]
-    AUTO_FOCUS = "TextTable"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding(key, f"move('{action}')")
+        for key, action in (
+            ("up", "cursor_up"),
+            ("down", "cursor_down"),
+            ("pageup", "page_up"),
+            ("pagedown", "page_down"),
+            ("ctrl+home", "scroll_top"),
+            ("ctrl+end", "scroll_bottom"),
+        )
+    ]
     detail = "looking…"
     table: TextTable[Item]
+    texts: Sequence[tuple[Item, str]] = ()  # all items, each with the words that find it
 
     def content(self) -> ComposeResult:
-        field = Input(placeholder="words that it holds", compact=True)
-        field.display = False
-        yield field
+        yield Input(placeholder="type to find", compact=True)
         yield self.table
 
-    def action_find(self) -> None:
-        field = self.query_one(Input)
-        if self.focused is field:
-            field.insert_text_at_cursor("/")
-        field.display = True
-        self.set_focus(field)
+    async def action_move(self, action: str) -> None:
+        await self.table.run_action(action)
 
     @on(Input.Submitted)
-    def _leave_field(self) -> None:
-        self.set_focus(self.table)
+    def _enter(self) -> None:
+        self.table.action_select_cursor()
 
-    def found(self, texts: Iterable[tuple[Item, str]]) -> list[Item]:
-        """The items whose text holds the words that are looked for."""
+    def show_found(self) -> None:
+        """Show the items whose text holds the typed words."""
         words = self.query_one(Input).value.casefold().split()
-        return [item for item, text in texts if all(word in text.casefold() for word in words)]
+        self.table.show([item for item, text in self.texts if all(word in text.casefold() for word in words)])
+
+    @on(Input.Changed)
+    def _typed(self) -> None:
+        self.show_found()
+        self.table.move_cursor(row=0)
 
 
 class ConfirmDialog(Dialog[bool]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y", "dismiss(True)", "yes"),
-        Binding("n", "dismiss", "no"),
+        Binding("n,enter", "dismiss", "no"),
     ]
     BOX_TITLE = "Sure?"
-    KEYS = "y yes · n no"
+    KEYS = "y yes · n or ↵ no"
 
 
 class ThemeDialog(Dialog[str]):
@@ -206,7 +214,7 @@ class RaceDialog(Dialog[None]):
     BOX_TITLE = "With and without drafting"
     KEYS = "s save as SVG · esc stop or close"
 
-    def __init__(self, engine: EngineState, share: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, engine: EngineState, share: Callable[[], Awaitable[object]]) -> None:
         super().__init__()
         self._engine, self._share = engine, share
         self._seconds = 0.0  # on the clock that both sides are shown at
@@ -273,6 +281,7 @@ _TYPING = (
     ("^p", "Command palette"),
     ("mouse, ^c", "Select text and copy it"),
     ("^c", "Stop the reply, or clear the prompt"),
+    ("^z, ^y", "Undo, also what a key replaced; do it again"),
     ("^d", "Leave, from an empty prompt"),
 )
 
@@ -331,11 +340,10 @@ class PairsDialog(ListDialog["PairRow"]):
     """Answers with the name of the pair to load; fetching continues when the dialog closes."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("p", "pull", "pull"),
-        Binding("x", "cancel_pull", "stop pulling"),
+        Binding("ctrl+x", "cancel_pull", "stop fetching", priority=True)  # the field would cut
     ]
     BOX_TITLE = "Pairs"
-    KEYS = "↵ load or pull · / find · esc close"
+    KEYS = "type to find · ↵ use or fetch · esc close"
 
     def __init__(self, downloads: Downloads) -> None:
         super().__init__()
@@ -349,43 +357,29 @@ class PairsDialog(ListDialog["PairRow"]):
         self.set_interval(0.1, self._refresh)
 
     def _refresh(self) -> None:
-        """A pair that was fetched moves up; the cursor stays on its pair, wherever that goes."""
         if self._downloads.rows != self._rows:
             self._rows = self._downloads.rows
-            self._show_found()
+            self.texts = [(row, " ".join(columns(row))) for row in self._rows or ()]
+            self.show_found()
         self.show_detail(self._detail_now())
-
-    @on(Input.Changed)
-    def _show_found(self) -> None:
-        before = self.table.chosen
-        rows = self.found((row, " ".join(columns(row))) for row in self._rows or ())
-        self.table.show(rows)
-        names = [row.name for row in rows]
-        if before is not None and before.name in names:
-            self.table.move_cursor(row=names.index(before.name))
 
     def _detail_now(self) -> str:
         if self._downloads.progress is not None:
-            return f"{pull_status(self._downloads.progress)} · x stops it"
+            return f"{pull_status(self._downloads.progress)} · ^x stops it"
         if self._rows is None:
             return "looking…"
         return pair_detail(row) if (row := self.table.chosen) else "There is no pair of these words."
 
     @on(DataTable.RowSelected)
-    def _take(self) -> None:
-        row = self.table.chosen
-        if row is not None and row.on_disk:
-            self.dismiss(row.name)
-        else:
-            self.action_pull()
-
     @work
-    async def action_pull(self) -> None:
+    async def _take(self) -> None:
         row = self.table.chosen
-        if row is None or row.on_disk:
+        if row is None:
             return
-        if self._downloads.progress is not None:
-            self.notify("One pair at a time; x stops the running one.")
+        if row.on_disk:
+            self.dismiss(row.name)
+        elif self._downloads.progress is not None:
+            self.notify("One pair at a time; ^x stops the running one.")
         elif row.size_bytes < ASKED_BYTES or await self.app.push_screen_wait(
             ConfirmDialog(f"Fetch {row.name}? {size_text(row.size_bytes)} come from the network.")
         ):
@@ -403,8 +397,8 @@ def columns(row: "PairRow") -> tuple[str, ...]:
 
 
 def pair_detail(row: "PairRow") -> str:
-    measured = f"measured here: {row.speedup:.2f}x plain decoding" if row.speedup else ""
-    here = "Enter loads it." if row.on_disk else "Enter fetches it."
+    measured = f"measured here: {times_text(row.speedup)}" if row.speedup else ""
+    here = "Enter uses it." if row.on_disk else "Enter fetches it."
     here += " ★ Recommended for this machine." * row.recommended
     published = f"published: {row.published}" if row.published else ""
     return "\n".join(part for part in (f"{row.use}. {here}", measured, published) if part)
@@ -414,17 +408,14 @@ class ConversationsDialog(ListDialog[Conversation]):
     """Answers with the name of the conversation to open."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("r", "rename", "rename"),
-        Binding("d", "delete", "delete"),
-        Binding("e", "export", "export"),
+        Binding(f"ctrl+{action[0]}", action, priority=True) for action in ("rename", "delete", "export")
     ]
     BOX_TITLE = "Conversations"
-    KEYS = "↵ open · / find · r rename · e export · d delete · esc close"
+    KEYS = "type to find · ↵ open · ^r rename · ^e export · ^d delete · esc close"
 
     def __init__(self, state: ChatState) -> None:
         super().__init__()
         self._state = state
-        self._texts: list[tuple[Conversation, str]] = []
         heads = ("title", "age", "messages", "pair")
         self.table = TextTable(self._columns, *heads, numbers=heads[1:3], least=24)
 
@@ -433,13 +424,9 @@ class ConversationsDialog(ListDialog[Conversation]):
 
     async def _fill(self) -> None:
         listing = await asyncio.to_thread(conversations.listing, self._state.setup.conversations)
-        self._texts = [(found, _text_of(found)) for found in listing.conversations]
-        self._show_found()
+        self.texts = [(found, _text_of(found)) for found in listing.conversations]
+        self.show_found()
         self.show_detail(list_detail(listing))
-
-    @on(Input.Changed)
-    def _show_found(self) -> None:
-        self.table.show(self.found(self._texts))
 
     @work
     async def action_rename(self) -> None:
@@ -523,7 +510,7 @@ def list_detail(listing: ConversationList) -> str:
     lines = [] if listing.conversations else ["No conversations yet."]
     lines += [f"skipped: {reason}" for _path, reason in listing.broken[:3]]
     if len(listing.broken) > 3:
-        lines.append(f"and {len(listing.broken) - 3} more broken files")
+        lines.append(f"and {counted(len(listing.broken) - 3, 'more broken file')}")
     return "\n".join(lines)
 
 

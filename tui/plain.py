@@ -13,13 +13,13 @@ from time import monotonic
 from typing import Final, Literal
 
 from localspec.chat.conversations import StoredMessage, listing
-from localspec.display import OutputFailed, aside, on_terminal, say
+from localspec.display import OutputFailed, aside, counted, on_terminal, say, size_text
 from localspec.engine.messages import Compared
 from localspec.errors import BadSetting
 from localspec.events import Kind
 
 from .commands import table
-from .commands.base import Chat, Refusal, Severity, receive_all
+from .commands.base import Chat, Severity, receive_all
 from .state import clipboard, mentions
 from .state.chat import ChatState, Setup
 from .text import status
@@ -28,6 +28,11 @@ LOOK_SECONDS: Final = 0.05
 PATIENCE_SECONDS: Final = 2  # after a request to stop
 QUOTES: Final = '"""'  # around a message of several lines, as in `ollama run`
 COMMANDS: Final = {command.key: command.name for command in table.COMMANDS}  # by their keys on the screen
+ON_SCREEN: Final = {  # commands that only a screen has, and what to use instead
+    "tokens": "/share draws who wrote which word.",
+    "theme": "The terminal chooses the colours of lines.",
+}
+OF_LINES: Final = {"stats": "Show the numbers of the last reply"}  # what commands do here
 _KEY: Final = re.compile(r"(?<![\w/.])(?:F\d+|\^[a-z]|Ctrl\+[A-Z]|Esc)(?![\w/.-])")
 
 
@@ -65,11 +70,12 @@ class PlainChat(Chat):
         """The next message; "" for a line that Ctrl+C has cleared, None at the end."""
         try:
             self._is_reading, self._interrupted_at = True, inf
-            return read_message() if self.ended_by is None else None
+            before = "" if self.editing is None else self.state.conversation.messages[self.editing].content
+            return read_message(before) if self.ended_by is None else None
         except KeyboardInterrupt:
             if self.ended_by is None and not on_terminal(sys.stdin):
                 raise
-            aside("\n^d or /quit leaves.")
+            aside("\nThe message stays as it was." if self.end_editing() else "\n^d or /quit leaves.")
             return "" if self.ended_by is None else None
         finally:
             self._is_reading = False
@@ -97,7 +103,11 @@ class PlainChat(Chat):
 
     async def _take(self, text: str) -> None:
         if command := table.parse(text):
-            await table.run(self, *command)
+            found = table.find(command[0])
+            if found and found.name in ON_SCREEN:
+                aside(f"/{found.name} is for the screen. {ON_SCREEN[found.name]}")
+            else:
+                await table.run(self, *command)
         elif text.strip():
             try:
                 asked = await asyncio.to_thread(mentions.with_mentioned, text)
@@ -182,6 +192,10 @@ class PlainChat(Chat):
     def begin_editing(self, index: int) -> None:
         self.editing = index
         aside(f"The next message replaces: {self.state.conversation.messages[index].content}")
+        aside(f"{'^c' if on_terminal(sys.stdin) else '/stop'} leaves it as it was.")
+
+    async def escape(self) -> None:
+        aside("The message stays as it was." if self.end_editing() else "No reply runs; ^c stops one.")
 
     async def choose_version(self, index: int, version: int) -> None:
         await self.is_saved(self.state.conversation.choose(index, version))
@@ -189,7 +203,7 @@ class PlainChat(Chat):
 
     async def show_conversation(self) -> None:
         conversation = self.state.conversation
-        aside(f"“{conversation.saved.title}”, {len(conversation.messages)} messages.")
+        aside(f"“{conversation.saved.title}”, {counted(len(conversation.messages), 'message')}.")
 
     async def choose_pair(self) -> None:
         downloads = self.state.downloads
@@ -197,7 +211,8 @@ class PlainChat(Chat):
         downloads.refresh()
         await self._until(lambda: downloads.rows is not None)
         for row in self.state.downloads.rows or ():
-            aside(f"{row.name}: {'here' if row.on_disk else 'not here'}. {row.use}")
+            where = "here" if row.on_disk else f"{size_text(row.size_bytes)} to fetch"
+            aside(f"{row.name}: {where}. {row.use}")
         aside("/pair NAME loads one, /pull NAME fetches it.")
 
     async def choose_conversation(self) -> None:
@@ -206,20 +221,24 @@ class PlainChat(Chat):
             aside(f"{conversation.name}: {conversation.title}")
         aside("/load NAME opens one.")
 
-    async def theme(self, name: str) -> None:
-        raise Refusal("Lines have no colours.")
-
     async def show_help(self) -> None:
         for command in table.COMMANDS:
-            aside(f"/{command.usage}: {command.help}")
+            if command.name not in (*ON_SCREEN, "stop"):
+                aside(f"/{command.usage}: {OF_LINES.get(command.name, command.help)}")
         aside('""" begins and ends a message of several lines. @path attaches a file. ^c stops a reply.')
 
     async def show_comparison(self, compared: Compared) -> None:
+        """Both texts, one where they are the same, and the verdict."""
+        texts = {"plain decoding": compared.plain.text, "with drafting": compared.drafted.text}
+        if compared.plain.text == compared.drafted.text:
+            texts = {"both sides": compared.plain.text}
+        for side, text in texts.items():
+            aside(f"{side}:\n{text.strip()}\n")
         aside(compared.verdict)
 
     async def copy(self, text: str) -> None:
         copied = await asyncio.to_thread(clipboard.copy, text)
-        aside(f"{len(text):,} characters copied." if copied else "There is no clipboard here.")
+        aside(f"{counted(len(text), 'character')} copied." if copied else "There is no clipboard here.")
 
     async def quit(self) -> None:
         self._left = True
@@ -256,21 +275,23 @@ def chat(setup: Setup) -> int:
     return code
 
 
-def read_message() -> str | None:
-    """The next message; None at the end of the input."""
-    line = _read_line("> ")
+def read_message(before: str = "") -> str | None:
+    """The next message, on a terminal from `before` on; None at the end of the input."""
+    line = _read_line("> ", before)
     if line is None or not line.lstrip().startswith(QUOTES):
         return line
     lines = [line.lstrip().removeprefix(QUOTES)]
-    while not lines[-1].rstrip().endswith(QUOTES) and (line := _read_line("")) is not None:
+    while not lines[-1].rstrip().endswith(QUOTES) and (line := _read_line()) is not None:
         lines.append(line)
     return "\n".join(lines).rstrip().removesuffix(QUOTES).strip("\n")
 
 
-def _read_line(prompt: str) -> str | None:
+def _read_line(prompt: str = "", before: str = "") -> str | None:
     if all(map(on_terminal, (sys.stdin, sys.stdout, sys.stderr))):
         with suppress(ImportError):  # Windows has its own
-            import readline  # noqa: F401 - lets `input` edit and recall
+            import readline  # lets `input` edit and recall
+
+            readline.set_startup_hook(lambda: readline.insert_text(before))
         try:
             return input(prompt)
         except EOFError:

@@ -16,12 +16,12 @@ from textual.screen import ModalScreen, Screen
 from textual.widgets import Markdown, OptionList, TextArea
 
 from localspec.chat.conversations import StoredMessage
-from localspec.display import for_terminal
+from localspec.display import counted, for_terminal
 from localspec.engine.messages import Compared
 from localspec.errors import BadSetting
 
 from .commands import table
-from .commands.base import Chat, receive_all
+from .commands.base import Chat, Refusal, receive_all
 from .state import clipboard, mentions
 from .state.chat import ChatState
 from .state.conversation import version_before
@@ -116,7 +116,9 @@ class ChatScreen(Screen[None], Chat):
         self._show_lines()
 
     def _show_lines(self) -> None:
-        self.set_class(not self.state.conversation.messages, "-empty")
+        engine = self.state.engine
+        can_answer = engine.ready is not None or engine.loading
+        self.set_class(can_answer and not self.state.conversation.messages, "-empty")
         for line in self.query(Line):
             line.show()
 
@@ -172,15 +174,16 @@ class ChatScreen(Screen[None], Chat):
         await self.transcript.open(conversation.messages)
         if lost := conversation.lost_lines:
             name = conversation.journal.path.name
-            await self.notice(f"{lost} line(s) of {name} are damaged and left out.")
+            await self.notice(f"{name} is damaged: {counted(lost, 'line')} left out.")
         if conversation.messages and conversation.messages[-1].role == "user":
             await self.notice(*UNANSWERED)
 
     async def _sent(self, message: str) -> None:
         if command := table.parse(message):
-            if table.find(command[0]):
-                self.prompt.clear()
-            await table.run(self, *command)
+            self.prompt.clear()
+            if not await table.run(self, *command) and not self.prompt.text:
+                self.prompt.replace_text(message)
+                self.prompt.select_all()  # the next key corrects it or replaces it
         elif self.state.engine.busy:
             self.notify(table.BUSY)
         else:
@@ -318,7 +321,7 @@ class ChatScreen(Screen[None], Chat):
         self.app.copy_to_clipboard(text)
         taken = await asyncio.to_thread(clipboard.copy, text)
         unsure = "" if taken else ", if your terminal allows it (OSC 52)"
-        self.notify(f"{len(text):,} characters copied{unsure}.")
+        self.notify(f"{counted(len(text), 'character')} copied{unsure}.")
 
     async def quit(self) -> None:
         await self.app.action_quit()
@@ -343,9 +346,18 @@ class ChatScreen(Screen[None], Chat):
             self.app.theme = name
             self.state.prefer(theme=name)
         elif name:
-            self.notify(f"There is no theme {name}.", severity="warning")
+            raise Refusal(f"There is no theme {name}.")
         else:
             await self._choose("theme", ThemeDialog(), otherwise=self.app.theme)
+
+    async def offer_pull(self, question: str) -> None:
+        from .dialogs import ConfirmDialog
+
+        async def run(agreed: bool | None) -> None:
+            if agreed:
+                await table.run(self, "pull")
+
+        await self.app.push_screen(ConfirmDialog(question), run)
 
     async def _choose(self, command: str, dialog: ModalScreen[str], otherwise: str = "") -> None:
         async def run(answer: str | None) -> None:

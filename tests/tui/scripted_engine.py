@@ -12,7 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from scripted_pairs import Gate, ScriptedPairs
@@ -233,7 +233,7 @@ class ScriptedWorkshop:
                 "llama-3-70b+8b needs 48 GB, this machine has 32.", hint="Try llama-3-8b+1b."
             )
         if request.pair == "llama-3-8b+1b" and request.pair not in self.pairs.pulled:
-            raise PairNotOnDisk("llama-3-8b+1b is not on this machine (6.1 GB to fetch).", hint="Fetch it.")
+            raise PairNotOnDisk("llama-3-8b+1b is not on this machine (6.1 GB to fetch)", hint="Fetch it.")
         for stage in ("mapping target", "mapping draft", "warming up"):
             send(LoadStage(stage))
             time.sleep(self.pace.load_seconds / 3)
@@ -293,6 +293,7 @@ class ScriptedWorkshop:
         if "differ" in request.messages[-1]["content"]:
             verdict = "2.0 times as fast, but the texts differ: 0.4 s instead of 0.8 s.\nThe texts part at token 58."
             verdict += "\nToken 58: ' weights' with drafting, ' parameters' without."
+            plain = replace(plain, text=plain.text.replace("weights", "parameters", 1))
         send(Compared(drafted, plain, verdict))
 
 

@@ -35,7 +35,7 @@ async def test_it_is_not_opened_from_the_list_until_it_is_left(tmp_path, elsewhe
 async def test_it_is_not_deleted(tmp_path, elsewhere):
     async with running(tmp_path) as chat:
         await open_conversations(chat, rows=1)
-        await chat.pilot.press("d")
+        await chat.pilot.press("ctrl+d")
         await chat.until(lambda: isinstance(chat.app.screen, ConfirmDialog))
         await chat.pilot.press("y")
         await chat.until(lambda: any("open in another terminal" in note for note in chat.remarks))

@@ -55,7 +55,7 @@ async def test_a_conversation_is_deleted_only_after_a_yes(tmp_path):
         await chat.pilot.press("ctrl+n")
         for answer, left in (("n", 1), ("y", 0)):
             await open_conversations(chat, rows=1)
-            await chat.pilot.press("d")
+            await chat.pilot.press("ctrl+d")
             await chat.until(lambda: isinstance(chat.app.screen, ConfirmDialog))
             await chat.pilot.press(answer)
             await chat.until(lambda left=left: len(chat.saved) == left)
@@ -66,7 +66,7 @@ async def test_a_conversation_is_deleted_only_after_a_yes(tmp_path):
 async def delete(chat, n):
     """Delete the conversation in row n of the list."""
     await open_conversations(chat, rows=len(chat.saved))
-    await chat.pilot.press(*["down"] * n, "d")
+    await chat.pilot.press(*["down"] * n, "ctrl+d")
     await chat.until(lambda: isinstance(chat.app.screen, ConfirmDialog))
     await chat.pilot.press("y")
     await chat.until(lambda: isinstance(chat.app.screen, ConversationsDialog))
@@ -101,7 +101,7 @@ async def test_a_conversation_that_cannot_be_deleted_stays_in_the_list(tmp_path,
         await chat.ask("exact first")
         await chat.pilot.press("ctrl+n")
         await open_conversations(chat, rows=1)
-        await chat.pilot.press("d")
+        await chat.pilot.press("ctrl+d")
         await chat.until(lambda: isinstance(chat.app.screen, ConfirmDialog))
         await chat.pilot.press("y")
         await chat.until(lambda: any("Permission denied" in note for note in chat.remarks))
@@ -176,7 +176,7 @@ async def test_a_listed_conversation_is_exported_beside_an_earlier_export(tmp_pa
     async with running(tmp_path) as chat:
         await chat.ask("exact first")
         await open_conversations(chat, rows=1)
-        await chat.pilot.press("e", "e")
+        await chat.pilot.press("ctrl+e", "ctrl+e")
         await chat.until(lambda: len(chat.remarks) == 2)
         for name in ("exact-first.md", "exact-first-2.md"):
             assert "exact first" in (tmp_path / name).read_text("utf-8")
@@ -238,7 +238,7 @@ async def test_a_conversation_that_cannot_be_renamed_any_more_is_a_sentence(tmp_
         await chat.ask("exact first")
         await chat.pilot.press("ctrl+n")
         await open_conversations(chat, rows=1)
-        await chat.pilot.press("r")
+        await chat.pilot.press("ctrl+r")
         await chat.until(lambda: isinstance(chat.app.screen, TitleDialog))
         (file,) = (tmp_path / "conversations").glob("*.jsonl")
         if kind == "removed":

@@ -90,7 +90,7 @@ async def test_what_the_program_repeats_in_prompt_notices_titles_and_questions_s
         await open_conversations(chat, rows=1)
         assert "first \ufffd]52" in chat.drawn
         assert not controls(chat.drawn)
-        await chat.pilot.press("d")
+        await chat.pilot.press("ctrl+d")
         await chat.until(lambda: isinstance(chat.app.screen, ConfirmDialog))
         await chat.pilot.pause()
         assert "first \ufffd]52" in chat.drawn
@@ -103,7 +103,7 @@ async def test_a_title_that_is_being_changed_steers_nothing_and_what_is_pasted_n
     journal.close()
     async with running(tmp_path) as chat:
         await open_conversations(chat, rows=1)
-        await chat.pilot.press("r")
+        await chat.pilot.press("ctrl+r")
         await chat.until(lambda: isinstance(chat.app.screen, TitleDialog) and chat.app.screen.query(Input))
         field = chat.app.screen.query_one(Input)
         await chat.pilot.pause()

@@ -72,7 +72,7 @@ def test_every_command_runs_without_a_screen(talk):
     _code, _out, err, _saved = talk("exact so", *(f"/{word}" for word in words))
     for told in (
         "/quit: Leave",
-        "1 tokens",
+        "1 token ·",
         "Reasoning is shown",
         "qwen3-8b+0.6b: ",
         ": exact so",
@@ -80,6 +80,30 @@ def test_every_command_runs_without_a_screen(talk):
     ):
         assert told in err
     assert "no command /nonsense" in err
+
+
+def test_help_lists_what_lines_can_do_and_the_rest_says_what_to_use(talk):
+    _code, _out, err, _saved = talk("/help", "/tokens strong", "/theme", "/stop")
+    listed, _, said = err.partition('"""')
+    assert "/stats: Show the numbers of the last reply" in listed
+    assert not re.search(r"^/(tokens|theme|stop)\b", listed, re.MULTILINE)
+    assert "/tokens is for the screen. /share draws who wrote which word." in said
+    assert "/theme is for the screen. The terminal" in said
+    assert "No reply runs; ^c stops one." in said
+
+
+def test_a_comparison_shows_its_texts_and_stdout_has_replies_only(talk):
+    _code, out, err, _saved = talk("exact so", "/compare", "differ please", "/compare")
+    assert "both sides:\nso\n\n2.0 times as fast" in err
+    assert re.search(r"plain decoding:\n.+\n\nwith drafting:\n.+\n\n2.0 times", err, re.DOTALL)
+    assert "with drafting" not in out
+
+
+def test_a_change_of_a_message_can_be_left(talk):
+    _code, _out, err, saved = talk("exact one", "/edit", "/stop", "exact two")
+    assert "/stop leaves it as it was." in err
+    assert "The message stays as it was." in err
+    assert [message.content for message in saved[0].messages] == ["exact one", "one", "exact two", "two"]
 
 
 def test_messages_name_commands_and_no_keys_of_the_screen(talk):
@@ -123,7 +147,7 @@ def test_a_message_without_a_reply_is_taken_back_and_makes_the_exit_code(talk):
 
 def test_a_pair_that_is_not_here_is_told(talk):
     _code, _out, err, _saved = talk("/quit", pair="llama-3-8b+1b")
-    assert "error: llama-3-8b+1b is not on this machine" in err
+    assert "llama-3-8b+1b is not on this machine (6.1 GB to fetch).\n/pull fetches it" in err
 
 
 def test_a_program_at_the_end_of_a_pipe(tmp_path):

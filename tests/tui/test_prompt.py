@@ -2,6 +2,7 @@
 
 import pytest
 from driving import asked, running
+from localspec.tui.dialogs import help_page
 from localspec.tui.screen import ChatScreen
 from localspec.tui.widgets.prompt import Completion
 
@@ -14,6 +15,31 @@ async def test_an_unknown_command_is_named_with_those_near_it_and_stays_in_the_p
             "There is no command /tmp. Near it: /temp. A space before the slash sends it as text."
         ]
         assert chat.screen.prompt.text == "/tmp"
+
+
+@pytest.mark.parametrize("wrong", ["/tmp", "/temp hot", "/undo"])
+async def test_a_refused_command_is_corrected_or_replaced_by_the_next_key_and_never_lost(tmp_path, wrong):
+    async with running(tmp_path) as chat:
+        await chat.type(wrong)
+        await chat.until(lambda: chat.remarks)
+        assert chat.screen.prompt.text == wrong
+        await chat.pilot.press("end", "x")
+        assert chat.screen.prompt.text == f"{wrong}x"
+        await chat.type(wrong)
+        await chat.until(lambda: len(chat.remarks) == 2)
+        await chat.pilot.press(*"/depth 3")
+        assert chat.screen.prompt.text == "/depth 3"
+        await chat.pilot.press("ctrl+z", "ctrl+z")
+        assert chat.screen.prompt.text == wrong
+
+
+async def test_undo_names_the_command_and_the_key_that_are_meant(tmp_path):
+    async with running(tmp_path) as chat:
+        await chat.type("/undo")
+        await chat.until(lambda: chat.remarks)
+        assert "/edit changes" in chat.remarks[0]
+        assert "^z undoes" in chat.remarks[0]
+    assert "^z, ^y" in help_page("", 100).plain
 
 
 async def test_a_list_that_typing_has_just_closed_completes_nothing(tmp_path):
@@ -34,7 +60,7 @@ async def test_an_enter_that_overtakes_the_list_sends_the_whole_text(tmp_path):
         chat.screen.prompt.replace_text("/pair nonsense")
         await chat.screen._completing("enter")
         await chat.until(lambda: any("nonsense" in notice for notice in chat.notices))
-        assert chat.screen.prompt.text == ""
+        assert chat.screen.prompt.text == "/pair nonsense"
 
 
 async def test_a_message_that_only_looks_like_a_command_is_sent(tmp_path):

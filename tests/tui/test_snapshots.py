@@ -108,7 +108,7 @@ def test_the_pair_picker_during_a_pull(draw):
         await chat.pilot.press("ctrl+o")
         await chat.until(lambda: isinstance(chat.app.screen, PairsDialog))
         await chat.until(lambda: chat.app.screen.query_one("DataTable").row_count)
-        await chat.pilot.press("down", "down", "p", "y")
+        await chat.pilot.press("down", "down", "enter", "y")
         await chat.until(lambda: "30%" in detail(chat))
 
     draw(steps, gate=Gate(hold_after=4), pace=Pace())

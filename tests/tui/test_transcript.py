@@ -57,7 +57,7 @@ async def test_an_opened_conversation_says_when_another_pair_answers_from_here_o
 async def test_a_resumed_conversation_says_how_many_lines_were_left_out(tmp_path):
     resumed = conversation(tmp_path, "demo", '{"type":"hologram"}\n', "torn\n")
     async with running(tmp_path, resumed=resumed) as chat:
-        assert chat.notices == ["2 line(s) of 20250101-a.jsonl are damaged and left out."]
+        assert chat.notices == ["20250101-a.jsonl is damaged: 2 lines left out."]
         assert messages(chat) == ["hi", "ho"]
 
 

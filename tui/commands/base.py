@@ -51,6 +51,7 @@ class Chat:
     async def choose_pair(self) -> None: ...
     async def choose_conversation(self) -> None: ...
     async def theme(self, name: str) -> None: ...  # without a name, let the user choose one
+    async def offer_pull(self, question: str) -> None: ...  # of the pair that is wanted
     async def show_help(self) -> None: ...
     async def show_race(self) -> None: ...  # of the comparison that runs
     async def show_comparison(self, compared: messages.Compared) -> None: ...
@@ -66,8 +67,8 @@ class Chat:
         """Leave what is nearest: the completion list, an edit, the view."""
         self.end_editing()
 
-    async def attempt(self, command: "Run", argument: str = "") -> None:
-        """Run a command, and show its error."""
+    async def attempt(self, command: "Run", argument: str = "") -> bool:
+        """Run a command, or show its error; whether it ran."""
         try:
             await command(self, argument)
         except Refusal as refusal:
@@ -77,6 +78,9 @@ class Chat:
         except LocalspecError as error:
             await self.notice(str(error), error.hint, "error")
             self.refresh_state()
+        else:
+            return True
+        return False
 
     async def ask_again(self, beginning: str = "") -> None:
         """Generate a reply to the last question, or from `beginning` on; an earlier one stays as a version."""
@@ -152,7 +156,7 @@ async def pair(chat: Chat, argument: str) -> None:
     try:
         await asyncio.to_thread(chat.state.downloads.find, argument)
     except NotOnDisk as error:
-        await offer_pull(chat, argument, str(error), error.hint)
+        await offer_pull(chat, argument, str(error))
         return
     engine.load(replace(engine.load_request, pair=argument, target=None, draft=None))
     chat.refresh_state()
@@ -174,12 +178,14 @@ async def restart(chat: Chat, _argument: str) -> None:
     chat.refresh_state()
 
 
-async def offer_pull(chat: Chat, name: str, what: str, hint: str) -> None:
-    """Say how to fetch a pair that is not on disk, or fetch it."""
+async def offer_pull(chat: Chat, name: str, what: str) -> None:
+    """Say that a pair is not on disk, and fetch it if the user wants that."""
     chat.state.engine.wanted = name
-    await chat.notice(what, f"{hint}\nhere: /pull fetches it, ^o lists all pairs", "error")
+    await chat.notice(f"{what}.", "/pull fetches it, ^o lists all pairs.")
     if chat.state.setup.pull:
         await chat.attempt(pull)
+    elif chat.state.downloads.progress is None:
+        await chat.offer_pull(f"{what}. Fetch it now?")
 
 
 async def receive_all(chat: Chat) -> None:
@@ -244,7 +250,7 @@ async def _take_failure(chat: Chat, failure: messages.Failure) -> None:
         failed = engine.pair_name
         engine.took(failure)
         if failure.error == "PairNotOnDisk":
-            await offer_pull(chat, failed, failure.what, failure.hint)
+            await offer_pull(chat, failed, failure.what)
         else:
             await chat.notice(failure.what, failure.hint, "error")
         if engine.can_go_back:

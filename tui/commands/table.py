@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, Final
 
 from localspec.chat import conversations
+from localspec.display import counted
 from localspec.options import REPLY
 
 from ..state.conversation import (
@@ -143,7 +144,9 @@ async def branch(chat: Chat, argument: str) -> None:
         if not await chat.is_saved(new.add(message)):
             break
     await chat.open_conversation(new)
-    await chat.notice(f"This is a copy of {count} messages.", f"/load {old.journal.path.stem} goes back.")
+    await chat.notice(
+        f"This is a copy of {counted(count, 'message')}.", f"/load {old.journal.path.stem} goes back."
+    )
 
 
 async def copy(chat: Chat, argument: str) -> None:
@@ -224,6 +227,10 @@ async def set_as_ollama(chat: Chat, argument: str) -> None:
     if name not in settable:
         raise Refusal(f"/set takes a value and one of {', '.join(settable)}.")
     await settable[name].run(chat, value.strip())
+
+
+async def undo(_chat: Chat, _argument: str) -> None:
+    raise Refusal("/edit changes your last message. On the screen, ^z undoes what was typed.")
 
 
 async def show_settings(chat: Chat, _argument: str) -> None:
@@ -340,10 +347,11 @@ COMMANDS: Final = (
             aliases=("exit", "bye")),
 )
 # fmt: on
-# Words of Ollama for settings of this chat; no menu lists them.
-FROM_OLLAMA: Final = (
+# Words of other programs; no menu lists them.
+UNLISTED: Final = (
     Command("set", "sampling", "", set_as_ollama),
     Command("show", "sampling", "", show_settings),
+    Command("undo", "chat", "", undo),
 )
 
 BUSY: Final = "A reply is running. Esc stops it."
@@ -357,8 +365,8 @@ def parse(text: str) -> tuple[str, str] | None:
 
 
 def matching(start: str) -> tuple[Command, ...]:
-    """Commands whose name begins with the text, then those that contain it; none for a whole word of Ollama."""
-    if any(start == command.name for command in FROM_OLLAMA):
+    """Commands whose name begins with the text, then those that contain it; none for an unlisted one."""
+    if any(start == command.name for command in UNLISTED):
         return ()
     first = [command for command in COMMANDS if command.begins_with(start)]
     return (*first, *(command for command in COMMANDS if start in command.name and command not in first))
@@ -366,20 +374,21 @@ def matching(start: str) -> tuple[Command, ...]:
 
 def find(name: str) -> Command | None:
     """The command of that name, or the only one that begins so."""
-    exact = [command for command in (*COMMANDS, *FROM_OLLAMA) if name in (command.name, *command.aliases)]
+    exact = [command for command in (*COMMANDS, *UNLISTED) if name in (command.name, *command.aliases)]
     found = exact or [command for command in COMMANDS if command.begins_with(name)]
     return found[0] if len(found) == 1 else None
 
 
-async def run(chat: Chat, name: str, argument: str = "") -> None:
-    """Run the command of that name, whichever way it was asked for."""
+async def run(chat: Chat, name: str, argument: str = "") -> bool:
+    """Run the command of that name, whichever way it was asked for; whether it ran."""
     command = find(name)
     if command is None:
         chat.notify(unknown(name), severity="warning")
     elif command.idle and chat.state.engine.busy:
         chat.notify(BUSY)
     else:
-        await chat.attempt(command.run, argument)
+        return await chat.attempt(command.run, argument)
+    return False
 
 
 def unknown(name: str) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from localspec.chat.conversations import StoredMessage
-from localspec.display import size_text
+from localspec.display import counted, size_text
 from localspec.models.registry import DEMO
 
 from ..state.engine import EngineState, PullProgress, ReplyState
@@ -70,7 +70,7 @@ def _engine_status(engine: EngineState) -> str:
     if (reply := engine.reply) is not None:
         what = "waiting for the engine"
         if reply.tally.emitted:
-            what = f"{reply.tally.emitted:,} tokens"
+            what = counted(reply.tally.emitted, "token")
         elif reply.prefill is not None:
             what = f"reading the prompt {reply.prefill.done:,} / {reply.prefill.total:,}"
         return f"comparing: {what}" if engine.comparing else what
@@ -91,9 +91,20 @@ def gain(engine: EngineState, reply: ReplyState) -> tuple[str, bool]:
         return "nothing guessed yet" if is_wanted else "plain decoding", False
     if stats.speedup is None:
         return "gain not known yet", False
-    if 1 / NOTICEABLE < (times := stats.speedup.value) < NOTICEABLE:
-        return "as fast as plain decoding", False
-    return (f"{times:.1f}x faster", True) if times > 1 else (f"no gain here: {times:.2f}x", False)
+    return times_text(stats.speedup.value), stats.speedup.value >= NOTICEABLE
+
+
+def times_text(times: float) -> str:
+    if 1 / NOTICEABLE < times < NOTICEABLE:
+        return "as fast as plain decoding"
+    return f"{times:.1f}x faster" if times > 1 else f"no gain here: {times:.2f}x"
+
+
+def kept_text(accepted: int, drafted: int) -> str:
+    """How many of ten guesses were kept; fewer guesses are told as they are."""
+    if drafted >= 10:
+        accepted, drafted = round(10 * accepted / drafted), 10
+    return f"{accepted} of {counted(drafted, 'guess', 'guesses')} kept"
 
 
 def pull_status(pull: PullProgress) -> str:
@@ -107,11 +118,17 @@ def footer(message: StoredMessage) -> str:
     parts = [f"‹{message.version + 1}/{len(message.versions)}›"] if message.versions else []
     parts += [OUTCOMES[message.outcome]] if message.outcome in OUTCOMES else []
     if (cost := message.numbers) is not None:
-        parts.append(f"{cost.tokens:,} tokens · {cost.seconds:.1f} s · {cost.tokens_per_second:.1f} tok/s")
+        parts += [
+            counted(cost.tokens, "token"),
+            f"{cost.seconds:.1f} s",
+            f"{cost.tokens_per_second:.1f} tok/s",
+        ]
         if cost.drafted:
-            parts.append(f"{cost.acceptance_rate:.0%} accepted · {cost.mean_accepted_length:.1f} per pass")
+            kept = round(cost.acceptance_rate * cost.drafted)
+            parts += [kept_text(kept, cost.drafted), f"{cost.mean_accepted_length:.1f} a pass"]
         if cost.speedup is not None:
-            parts.append(f"{cost.speedup:.2f}x plain")
+            parts.append(times_text(cost.speedup))
         if cost.restored_tokens and cost.restore_seconds:
-            parts.append(f"{cost.restored_tokens:,} tokens from the disk in {cost.restore_seconds:.1f} s")
+            restored = counted(cost.restored_tokens, "token")
+            parts.append(f"{restored} from the disk in {cost.restore_seconds:.1f} s")
     return " · ".join(parts)

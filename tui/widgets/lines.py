@@ -8,12 +8,12 @@ from textual.content import Content
 from textual.style import Style
 from textual.widgets import Static
 
-from localspec.display import for_terminal
+from localspec.display import counted, for_terminal
 from localspec.events import Cycle
 
 from ..commands.table import COMMANDS, Command
 from ..state.engine import EngineState, ReplyState
-from ..text.status import gain, gauge, time_split, title
+from ..text.status import gain, gauge, kept_text, time_split, title
 from .reply import LEGEND
 
 SUGGESTIONS: Final = (  # the demo pair answers them well, too
@@ -90,9 +90,7 @@ def meter_line(engine: EngineState, width: int) -> Content:
     line = Content.styled(words, "bold $text-success" if is_good else "bold")
     parts = [_speed(engine, reply)]
     if stats.drafted and not reply.is_off:
-        few = stats.drafted < 10  # of ten it would say too much
-        kept = (stats.accepted, stats.drafted) if few else (round(10 * stats.acceptance_rate), 10)
-        parts.append(Content("{} of {} guesses kept".format(*kept)))
+        parts.append(Content(kept_text(stats.accepted, stats.drafted)))
         parts.append(Content(f"{reply.depth} at a time{' by a head' * (stats.from_head > 0)}"))
         if (saved := stats.saved_seconds or 0.0) > 0.05 and is_good:
             parts.append(Content(f"{saved:.1f} s saved"))
@@ -188,7 +186,7 @@ def inspector_lines(reply: ReplyState | None) -> Iterator[Content]:
     for length in range(1, max(reply.lengths) + 1):
         bar = (gauge(reply.lengths[length] / most, BAR_CELLS), "$primary")
         yield Content.assemble(f"{length:2} ", bar, f" {reply.lengths[length] / total:4.0%}")
-    yield Content(f"mean {stats.mean_accepted_length:.2f} · {stats.cycles:,} passes")
+    yield Content(f"mean {stats.mean_accepted_length:.2f} · {counted(stats.cycles, 'pass', 'passes')}")
     yield _head("Last passes: draft, verify, other ms")
     yield from (_cycle(cycle) for cycle in list(reply.timeline)[-TIMELINE_ROWS:])
     yield _head("The last guess, kept or not")

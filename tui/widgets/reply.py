@@ -16,7 +16,7 @@ from textual.widget import MountError
 from textual.widgets import Static
 
 from localspec.chat.conversations import StoredMessage
-from localspec.display import for_terminal
+from localspec.display import counted, for_terminal
 from localspec.events import Kind, Origin, Piece, Source
 
 from ..state.remembered import TokenStyle
@@ -138,7 +138,7 @@ class ReasoningView(Vertical):
         self.display = any(self._text)
         mark = "▾" if self.has_class("-unfolded") else "▸"
         verb = "thinking" if self._running else "thought for"
-        self._head.update(f"{mark} {verb} {self._tokens:,} tokens")
+        self._head.update(f"{mark} {verb} {counted(self._tokens, 'token')}")
         if self.has_class("-unfolded"):
             self._body.update(for_terminal("".join(self._text).strip()))
 

@@ -2,17 +2,24 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Generic, TypeVar
+from itertools import accumulate
+from typing import Generic, Protocol, TypeVar
 
 from rich.text import Text
 from textual.widgets import DataTable
 
 from localspec.display import for_terminal
 
-Item = TypeVar("Item")
+
+class Named(Protocol):
+    @property
+    def name(self) -> str: ...
 
 
-class TextTable(DataTable[Text], Generic[Item]):
+Item = TypeVar("Item", bound=Named)
+
+
+class TextTable(DataTable[Text], Generic[Item], can_focus=False):
     """A row of text for each item, shown as it is: a plain string would be read as markup."""
 
     def __init__(
@@ -32,10 +39,12 @@ class TextTable(DataTable[Text], Generic[Item]):
         self._drawn_width = 0
 
     def show(self, items: Sequence[Item]) -> None:
-        """Show these; the cursor stays on its line."""
-        self._items = items
+        """Show these; the cursor stays on its item, wherever that goes, else on its line."""
+        before, self._items = self.chosen, items
         if self.size.width:
             self._draw()
+        row = (n for n, item in enumerate(items) if before is not None and item.name == before.name)
+        self.move_cursor(row=next(row, self.cursor_row))
 
     @property
     def chosen(self) -> Item | None:
@@ -57,11 +66,13 @@ class TextTable(DataTable[Text], Generic[Item]):
             ]
             for item in self._items
         ]
-        cursor = self.cursor_row
+        cursor, widths = self.cursor_row, self._widths(rows)
+        ends = accumulate(width + 2 * self.cell_padding for width in widths)
+        count = sum(end <= self._room for end in ends) or 1  # a number that is cut would be another one
         self.clear(columns=True)
-        for head, width in zip(self._heads, self._widths(rows), strict=True):
+        for head, width in zip(self._heads[:count], widths, strict=False):
             self.add_column(head, width=width)
-        self.add_rows(rows)
+        self.add_rows(row[:count] for row in rows)
         self.move_cursor(row=cursor)
 
     def _widths(self, rows: Sequence[Sequence[Text]]) -> list[int]:
@@ -69,6 +80,10 @@ class TextTable(DataTable[Text], Generic[Item]):
         columns = zip(self._heads, *rows, strict=True)
         widths = [max(cell.cell_len for cell in column) for column in columns]
         wide = widths[self._wide]
-        taken = sum(widths) - wide + 2 * self.cell_padding * len(widths) + self.styles.scrollbar_size_vertical
-        widths[self._wide] = max(self._least, min(wide, self.size.width - taken))
+        taken = sum(widths) - wide + 2 * self.cell_padding * len(widths)
+        widths[self._wide] = max(self._least, min(wide, self._room - taken))
         return widths
+
+    @property
+    def _room(self) -> int:
+        return self.size.width - self.styles.scrollbar_size_vertical

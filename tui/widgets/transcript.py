@@ -10,7 +10,7 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from localspec.chat.conversations import StoredMessage
-from localspec.display import for_terminal
+from localspec.display import counted, for_terminal
 
 from .markdown import PlainContainer
 from .reply import ReasoningView, ReplyPart, ReplyView
@@ -41,7 +41,11 @@ def folded(text: str) -> str:
     """The beginning of a long text, and how much there is more of it."""
     lines = text[:FOLD_CHARACTERS].splitlines()[:FOLD_LINES]
     start = "\n".join(lines)
-    return start if len(start) == len(text) else f"{start}\n… {len(text) - len(start):,} more characters"
+    return (
+        start
+        if len(start) == len(text)
+        else f"{start}\n… {counted(len(text) - len(start), 'more character')}"
+    )
 
 
 class NoticeLine(Static):
@@ -202,7 +206,7 @@ class Transcript(VerticalScroll, PlainContainer):
         """Say at the top how many messages are not shown."""
         await self.query_children(".earlier").remove()
         if self._first:
-            text = f"↑ {self._first} earlier message{'s' * (self._first > 1)}"
+            text = f"↑ {counted(self._first, 'earlier message')}"
             await self.mount(Static(text, markup=False, classes="earlier"), before=0)
 
 
