@@ -86,7 +86,7 @@ class Dialog(ModalScreen[Answer]):
 
 
 class ListDialog(Dialog[str], Generic[Item]):
-    """A table of which typed words leave the rows that hold them; other keys move in it."""
+    """A table whose rows are found by typing their words; other keys move in it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding(key, f"move('{action}')")
@@ -248,8 +248,10 @@ class RaceDialog(Dialog[None]):
             text = Content("").join(
                 Content.styled(for_terminal(text), STRONG_STYLES.get(by, "")) for text, by in lane.written
             )
-            side.update(text)
-            told = clock(lane).partition(" · ")[0] if self.has_class("-short") else clock(lane)
+            side.update(text.rstrip())
+            told = clock(lane)
+            if self.has_class("-short"):
+                told = told.split(" · ")[-1 if lane.is_toy else 0]
             head.update(Content.assemble((title, "bold"), f"\n{told}"))
         is_won = engine.compared is not None and drafting.drafted > 0 and drafting.seconds < plain.seconds
         headline = "plain decoding runs first" if not drafting.cycles else "now drafting; plain as it was"
@@ -310,7 +312,7 @@ def help_page(folder: str, width: int) -> Content:
     indent, place = Content("  "), Content(f"Conversations, prompts and choices: {folder}")
     lines += [_help_head("tokens in the live text"), *hanging_lines(indent, LEGEND, width)]
     lines += [_help_head("files"), *hanging_lines(indent, place, width)]
-    return Content("\n").join(lines)
+    return Content("\n").join(lines)[1:]
 
 
 def page_folder(folder: Path) -> str:

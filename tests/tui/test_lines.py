@@ -1,5 +1,6 @@
 """The lines around the conversation say what is true, at every width."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,7 @@ from localspec.tui.widgets import lines
 from localspec.tui.widgets.lines import Line
 from scripted_engine import ScriptedEngine, ScriptedWorkshop
 
+from localspec.chat.conversations import Numbers, StoredMessage
 from localspec.engine.messages import Died, Failure, LoadPair, Ready
 from localspec.events import Cycle, Mode, Origin, Source
 
@@ -127,3 +129,15 @@ def test_few_guesses_are_counted_and_many_told_in_tenths(cycles, said):
     for _ in range(cycles):
         state.absorb(Cycle((1, 2), (Origin.ACCEPTED,) * 2, (1, 2), 2, 2, Source.MODEL, 3, 0.0, 0.02, 0.0))
     assert said in lines.meter_line(state, 120).plain
+
+
+def test_one_token_one_pass_and_one_guess_have_no_s():
+    state = engine(replace(READY, pair="pair"))
+    state.ask(({"role": "user", "content": "Why?"},))
+    state.absorb(Cycle((1,), (Origin.ACCEPTED,), (1,), 1, 1, Source.MODEL, 2, 0.0, 0.1, 0.0))
+    told = StoredMessage("assistant", "So.", numbers=Numbers.of(state.reply.stats))
+    said = [status.footer(told), status.status(state, None), lines.meter_line(state, 120).plain]
+    said += [line.plain for line in lines.inspector_lines(state.reply)]
+    assert said[0] == "1 token · 0.1 s · 10.0 tok/s · 1 of 1 guess kept · 1.0 a pass"
+    assert "1 of 1 guess kept" in said[2]
+    assert not re.search(r"\b1 (tokens|passes|guesses)", "\n".join(said))

@@ -101,7 +101,7 @@ def times_text(times: float) -> str:
 
 
 def kept_text(accepted: int, drafted: int) -> str:
-    """How many of ten guesses were kept; fewer guesses are told as they are."""
+    """The share of guesses kept, in tenths; of few guesses their number."""
     if drafted >= 10:
         accepted, drafted = round(10 * accepted / drafted), 10
     return f"{accepted} of {counted(drafted, 'guess', 'guesses')} kept"
