@@ -13,6 +13,7 @@ from localspec.tui.dialogs import (
 from localspec.tui.widgets.lines import Inspector
 from scripted_engine import Gate, Pace
 from textual._compositor import Compositor
+from textual.widgets import Input
 
 from localspec.chat.conversations import Journal, Numbers, StoredMessage
 from localspec.engine.messages import Died
@@ -35,6 +36,8 @@ def draw(snap_compare, tmp_path, size, monkeypatch):
             await chat.ready()
             chat.screen.prompt.cursor_blink = False
             await steps(chat)
+            for field in chat.app.screen.query(Input):
+                field.cursor_blink = False
             await chat.settled()
 
         assert snap_compare(chat.app, terminal_size=size, run_before=run)
@@ -167,7 +170,6 @@ def test_the_palette(draw):
     async def steps(chat):
         await chat.pilot.press("ctrl+p")
         await chat.until(lambda: chat.app.screen.query("CommandList").first().option_count > 5)
-        chat.app.screen.query_one("Input").cursor_blink = False
 
     draw(steps)
 
