@@ -97,3 +97,8 @@ def test_a_path_forges_no_line_of_the_log(monkeypatch):
     view.served(Served("GET", "/a\nlistening on http://evil\x1b[2K", 404, 0.0, "a\nb"))
     assert output.getvalue().count("\n") == 1
     assert "\x1b" not in output.getvalue()
+
+
+def test_no_speed_up_is_shown_for_a_reply_without_drafts(monkeypatch):
+    alone = replace(REPLY, stats=replace(STATS, drafted=0, accepted=0))
+    assert "plain" not in shown(monkeypatch, Served("POST", "/v1/x", 200, 2.0, replies=(alone,)))

@@ -159,7 +159,7 @@ def line_of(served: "Served") -> str:
     parts = [served.reason] * bool(served.reason)
     if served.replies:
         totals = served.totals
-        sums, speedup = totals.sums, totals.judged.speedup
+        sums, speedup = totals.sums, totals.judged.speedup if totals.sums.drafted else None
         cached = f" ({sums.reused_tokens} cached)" if sums.reused_tokens else ""
         parts += [f"{totals.replies} replies"] * (totals.replies > 1)
         parts += [f"{counted(sums.emitted, 'token')} at {sums.tokens_per_second:.0f}/s"]
@@ -187,6 +187,6 @@ def status_of(jobs: "Jobs") -> str:
         parts.append(f"{sums.tokens_per_second:.0f} tokens/s")
     if sums.drafted:
         parts.append(f"{sums.acceptance_rate:.0%} of guesses kept")
-    if judged.speedup:
+    if judged.drafted and judged.speedup:
         parts.append(f"{judged.speedup.value:.2f}x plain{beside(judged)}, {judged.saved_seconds:.0f} s saved")
     return " · ".join(parts)
