@@ -281,7 +281,7 @@ class _Connection:
             words.append("a driver may be at fault: try --flash-attn off, or use the CPU: --device CPU")
         if not words and self._stage.startswith(("checking", "loading", "warming")):
             words.append(f"the file may be damaged: {ANOTHER_COPY}")
-        doing = f" while {self._stage}" if self._stage else ""
+        doing = f" while {self._stage}" if self._stage not in ("", "running") else ""
         what = f"the engine process ended unexpectedly ({describe_exit(exit_code)}){doing}"
         return Died(what, " · ".join(words))
 

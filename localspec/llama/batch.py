@@ -129,10 +129,6 @@ class EmbeddingBatch:
         self._batch = Batch(size, columns=table.width, tokens=False, sequences=sequences)
         self._table = table
 
-    def fill(self, tokens: Sequence[int], position: int, rows: int) -> Any:  # noqa: ANN401  a C struct
-        """As `Batch.fill`."""
-        return self._batch.fill((), position, rows, self._read(tokens))
-
     def fill_all(self, stretches: Sequence[Stretch]) -> Any:  # noqa: ANN401  a C struct
         """As `Batch.fill_all`."""
         tokens = [token for stretch in stretches for token in stretch.tokens]

@@ -241,13 +241,9 @@ class SharedContext(Cache):
         whole: Callable[[int], np.ndarray] | None = None,
     ) -> Pass:
         """The same for one lane. `whole`: rows are cut, and this gives one of them as a whole."""
-        start, readable = lane.length, self._readable(tokens)
-        if self.batcher is None and not self.cut_bytes:
-            batch = self._batch.fill(readable, start, rows)
-        else:
-            lane.forget_padding()
-            outputs = [0] * (len(tokens) - rows) + [1] * rows
-            batch = self._batch.fill_all([Stretch(lane.sequence, start, readable, outputs)])
+        start, outputs = lane.length, [0] * (len(tokens) - rows) + [1] * rows
+        lane.forget_padding()
+        batch = self._batch.fill_all([Stretch(lane.sequence, start, self._readable(tokens), outputs)])
         lane.took(tokens, 0, self._timed(batch, lane.threads), lane.threads.now)
         hidden = self._hidden.read(len(tokens)) if self._hidden else None
         found: Sequence[Row] = ()
