@@ -19,8 +19,8 @@ from localspec.llama.devices import backend_summary
 from localspec.llama.devices import devices as list_devices
 from localspec.llama.threads import default_threads as default_threads
 from localspec.models.load import is_demo, load_pair, plan_pair
+from localspec.models.memory import wishes_of
 from localspec.models.names import find
-from localspec.models.placement import wishes_of
 from localspec.models.places import mark_used
 from localspec.models.registry import is_known
 from localspec.options import LOAD, REPLY, LoadOptions, ReplyOptions, configured, explains, naming_settings

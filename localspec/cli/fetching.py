@@ -8,9 +8,10 @@ from localspec.display import DrawnLine, aside, bar_text, duration_text, note, s
 from localspec.errors import NotOnDisk
 from localspec.health.devices import last_devices
 from localspec.models import hub, inspection, names
-from localspec.models.download import Fetching, PullEvent, PullStage, plan_pull
+from localspec.models.download import Fetching, PullEvent, plan_pull
 from localspec.models.download import fetch as fetch_pair
 from localspec.models.inspection import Fit
+from localspec.models.partial_file import PullStage
 from localspec.models.registry import Pair
 
 DRAFT_HELP = (

@@ -1,7 +1,5 @@
 """Pulls a pair: pinned, checked by its headers first, resumed after interruptions, every byte hashed."""
 
-import hashlib
-import os
 import shutil
 import threading
 import time
@@ -9,22 +7,19 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from pathlib import Path
 
 from localspec.display import size_text
 from localspec.errors import BadModelFile, DownloadFailed, IncompatiblePair
-from localspec.files import FileLock, sync_folder
+from localspec.files import FileLock
 from localspec.gguf.header import Header, header_of_part, joined, read_header
 from localspec.gguf.matching import check
 from localspec.models import hub, places
 from localspec.models.hub import RemoteFile, RevisionGone, of_system
+from localspec.models.partial_file import PartialFile, PullStage, lock_of, partial_bytes
 from localspec.models.places import ModelFile
 from localspec.models.registry import Pair
 
-PART, LOCK = ".part", ".lock"  # after the final name of a file
-_CHUNK = 1 << 20
-_HEAD = 4 << 20  # bytes of a request while a header is read
 _THREADS = 4  # one connection seldom fills a line
 _POLL_SECONDS = 0.2
 _RATE_SECONDS = 5.0  # over which the rate is taken
@@ -34,12 +29,6 @@ _END_SECONDS = 2.0  # for threads that wait for the network when the pull ends
 
 class PullCancelled(DownloadFailed):
     """The user stopped the pull; the bytes so far stay."""
-
-
-class PullStage(StrEnum):
-    WAITING = "waiting"  # another process fetches the same file
-    HASHING = "hashing"  # bytes that are here already
-    FETCHING = "fetching"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,20 +62,6 @@ class PlannedFile:
         return 0 if self.here or self.cached else self.bytes - self.partial
 
 
-def part_of(final: Path) -> Path:
-    return final.with_name(final.name + PART)
-
-
-def partial_bytes(file: ModelFile) -> int:
-    """Bytes that an earlier pull of a file left, or another one has so far."""
-    return min(places.size_at(part_of(file.place)) or 0, file.bytes)
-
-
-def lock_of(final: Path) -> FileLock:
-    """The lock for fetching or removing a file."""
-    return FileLock(final.with_name(final.name + LOCK))
-
-
 def plan_pull(pair: Pair) -> tuple[PlannedFile, ...]:
     """The files that are here and those to fetch, without a question to the network."""
     planned = []
@@ -109,123 +84,6 @@ def fetch(
     """
     with hub.known_to_be_there():
         return _Pull(pair, on_progress, cancelled).run()
-
-
-class PartialFile:
-    """FINAL.part: the first `size` bytes of the remote file, and their running hash.
-
-    Each chunk is written as it arrives, so that a killed process loses next to nothing.
-    """
-
-    def __init__(
-        self,
-        file: ModelFile,
-        remote: RemoteFile,
-        on_size: Callable[[PullStage, ModelFile, int], None],
-    ) -> None:
-        """`on_size` hears every new size, and raises once the pull is cancelled. Raises DownloadFailed."""
-        self.file, self.final, self.path, self.remote = file, file.place, part_of(file.place), remote
-        self.fetched = 0  # bytes over the network in this process
-        self.size = self.resumed_from = 0
-        self._on_size = on_size
-        self.digest = hashlib.sha256()
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = self.path.open("a+b", buffering=0)
-        except OSError as error:
-            raise of_system(error, remote.name) from error
-
-    def take_up(self) -> None:
-        """Hash the bytes that an earlier process left."""
-        if os.fstat(self._file.fileno()).st_size > self.remote.bytes:
-            self.restart()
-        self._file.seek(0)
-        while chunk := self._file.read(_CHUNK):
-            self._add(chunk, PullStage.HASHING)
-        self.resumed_from = self.size
-
-    def read(self, offset: int, length: int) -> bytes:
-        """Bytes of the file for the reader of headers; fetches missing ones."""
-        if offset + length > self.size:
-            self._extend(min(max(offset + length, self.size + _HEAD), self.remote.bytes))
-        self._file.seek(offset)
-        return self._file.read(length)
-
-    def fetch_rest(self) -> str:
-        """Fetch the missing bytes; returns the sha256 of all. Raises DownloadFailed, PullCancelled."""
-        self._extend(self.remote.bytes)
-        return self.digest.hexdigest()
-
-    def restart(self) -> None:
-        """Throw away all bytes."""
-        self._file.truncate(0)
-        self.digest = hashlib.sha256()
-        self.size = self.resumed_from = 0
-
-    def publish(self) -> None:
-        """Give the whole, verified file its final name. Raises DownloadFailed."""
-        assert self.size == self.remote.bytes, "only a whole file gets the final name"
-        try:
-            os.fsync(self._file.fileno())
-            self.close()
-            os.replace(self.path, self.final)
-            sync_folder(self.final.parent)
-        except OSError as error:
-            raise of_system(error, self.remote.name) from error
-
-    def close(self) -> None:
-        """Close the file, which stays unless it is empty. A second call does nothing."""
-        if not self._file.closed:
-            self._file.close()
-            if not self.path.stat().st_size:
-                self.path.unlink(missing_ok=True)
-
-    def _extend(self, end: int) -> None:
-        import httpx2
-
-        failures, renewed, reached = 0, False, self.size
-        while self.size < end:
-            self._on_size(PullStage.FETCHING, self.file, self.size)
-            try:
-                self._receive(end)
-            except (httpx2.HTTPError, OSError) as error:
-                if self.size > reached:
-                    failures, renewed, reached = 0, False, self.size
-                failures += 1
-                status = getattr(getattr(error, "response", None), "status_code", None)
-                if status == 416 and self.size:
-                    self.restart()
-                elif status in (401, 403) and not self.remote.with_token and not renewed:
-                    renewed = True  # the signed address of the other origin has expired
-                    remote = self.remote
-                    self.remote = hub.look(remote.repo, remote.file, remote.commit)
-                else:
-                    hub.wait(failures, error, self.remote.name)
-
-    def _receive(self, end: int) -> None:
-        import httpx2
-
-        with hub.stream(self.remote, self.size, end) as (at, chunks):
-            if at < self.size:  # the server ignores ranges
-                self.restart()
-            for chunk in chunks:
-                wanted = memoryview(chunk)[: self.remote.bytes - self.size]
-                try:
-                    written = 0
-                    while written < len(wanted):
-                        written += self._file.write(wanted[written:])
-                except OSError as error:
-                    raise of_system(error, self.remote.name) from error
-                self.fetched += written
-                self._add(wanted, PullStage.FETCHING)
-                if self.size >= end:
-                    return
-        raise httpx2.RemoteProtocolError(f"it ended after {self.size:,} of {self.remote.bytes:,} bytes")
-
-    def _add(self, chunk: bytes | memoryview, stage: PullStage) -> None:
-        self.digest.update(chunk)
-        self.size += len(chunk)
-        self._on_size(stage, self.file, self.size)
 
 
 class _Pull:

@@ -13,18 +13,11 @@ from localspec.gguf.facts import DraftKind
 from localspec.gguf.header import Header
 from localspec.gguf.matching import SharedTokens, check
 from localspec.health.devices import Device
-from localspec.models.placement import (
-    CHECKPOINT_SHARE,
-    DEFAULT_CONTEXT,
-    HOST,
-    Load,
-    MemoryWishes,
-    Needs,
-    Sizes,
-    layers_on,
-)
+from localspec.models.memory import CHECKPOINT_SHARE, HOST, Load, MemoryWishes, Needs, Sizes, layers_on
+from localspec.models.placement import DEFAULT_CONTEXT
 from localspec.models.places import ModelFile, distinct
-from localspec.models.plan import Plan, plan, plan_for
+from localspec.models.plan import Plan, plan
+from localspec.models.probe import plan_for
 from localspec.models.registry import DEMO, Pair, all_pairs
 
 _LAYERS = 32  # of a model whose number of layers is not known

@@ -35,9 +35,10 @@ from localspec.llama.lane import Lane as Decoding
 from localspec.llama.model import Model
 from localspec.llama.threads import MOST_THREADS, default_threads, give_way
 from localspec.models.drafting import Drafting, guess_for, lessons_file, warm_up
-from localspec.models.placement import CHECKPOINT_SHARE, HOST, WIDEST_BATCH, Load, MemoryWishes
+from localspec.models.memory import CHECKPOINT_SHARE, HOST, WIDEST_BATCH, Load, MemoryWishes
 from localspec.models.places import last_uses
-from localspec.models.plan import Plan, plan_for
+from localspec.models.plan import Plan
+from localspec.models.probe import plan_for
 from localspec.models.registry import Pair
 from localspec.models.stored import stored_texts
 from localspec.sampler.passes import HiddenRows

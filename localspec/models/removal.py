@@ -13,8 +13,8 @@ from localspec.errors import LocalspecError
 from localspec.files import FileLock, lies_in
 from localspec.gguf.facts import table_path
 from localspec.models import places
-from localspec.models.download import LOCK, PART, lock_of, part_of
 from localspec.models.hub import of_system
+from localspec.models.partial_file import LOCK, PART, lock_of, part_of
 from localspec.models.places import ModelFile
 from localspec.models.registry import Pair, all_pairs
 from localspec.options import cache_dir

@@ -13,7 +13,7 @@ from localspec.caches.store import Store
 from localspec.health.installed import installed_build
 from localspec.llama.context import Context
 from localspec.llama.stored_texts import StoredTexts
-from localspec.models.placement import Load
+from localspec.models.memory import Load
 from localspec.models.places import known_sha256
 from localspec.models.registry import Pair
 

@@ -15,8 +15,8 @@ from localspec.llama import shared
 from localspec.llama.context import Context
 from localspec.llama.lane import Lane
 from localspec.llama.model import Model
-from localspec.models.placement import Load
-from localspec.models.plan import Probe
+from localspec.models.memory import Load
+from localspec.models.probe import Probe
 from localspec.sampler.passes import Candidates
 from localspec.sampler.sampling import Sampling
 

@@ -13,9 +13,9 @@ from localspec.gguf.header import header_at
 from localspec.llama.context import Context
 from localspec.llama.devices import devices
 from localspec.llama.model import Model
+from localspec.models.memory import Load, MemoryWishes
 from localspec.models.names import find
-from localspec.models.placement import Load, MemoryWishes
-from localspec.models.plan import Probe, plan_for
+from localspec.models.probe import Probe, plan_for
 from localspec.sampler.chain import Chain
 from localspec.sampler.sampling import Sampling
 from tests.devices.taken import taken_by

@@ -10,8 +10,9 @@ from localspec.health import servers
 from localspec.llama.context import Context
 from localspec.llama.devices import add_servers, devices
 from localspec.llama.model import Model
-from localspec.models.placement import Load, MemoryWishes
-from localspec.models.plan import Probe, plan
+from localspec.models.memory import Load, MemoryWishes
+from localspec.models.plan import plan
+from localspec.models.probe import Probe
 from tests.devices.servers import HAS_RPC, Server
 from tests.llama.rows import NEAR
 

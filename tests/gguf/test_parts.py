@@ -7,9 +7,9 @@ from localspec.cli import main
 from localspec.errors import BadModelFile, UnknownPair
 from localspec.gguf.header import header_at, parts_of
 from localspec.models.inspection import file_bytes
+from localspec.models.memory import Load
 from localspec.models.names import find
-from localspec.models.placement import Load
-from localspec.models.plan import Probe
+from localspec.models.probe import Probe
 from localspec.models.registry import named
 
 SHAPE = {"layers": 3, "seed": 7}

@@ -19,8 +19,8 @@ from localspec.health import installed as the_build
 from localspec.health.check import GpuHealth, ensure_gpu, try_gpu, untold_gpu_note
 from localspec.health.devices import Device
 from localspec.models import load
+from localspec.models.memory import MemoryWishes
 from localspec.models.names import find
-from localspec.models.placement import MemoryWishes
 from tests.health.broken import install
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="dies by signals")

@@ -6,9 +6,10 @@ import pytest
 
 from localspec.gguf.facts import DraftKind
 from localspec.models.inspection import estimated_sizes
+from localspec.models.memory import MemoryWishes
 from localspec.models.names import find
-from localspec.models.placement import MemoryWishes
-from localspec.models.plan import plan, plan_for
+from localspec.models.plan import plan
+from localspec.models.probe import plan_for
 from localspec.models.registry import named
 from tests.drafters.heads import KINDS
 from tests.memory.test_plan import cards

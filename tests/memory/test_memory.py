@@ -12,9 +12,10 @@ from localspec.gguf.header import header_at
 from localspec.health import devices as known_devices
 from localspec.health.devices import Device, last_devices, remember_devices
 from localspec.llama.measure_memory import BufferLog
+from localspec.models.memory import Load, MemoryWishes
 from localspec.models.names import find
-from localspec.models.placement import Load, MemoryWishes
-from localspec.models.plan import Probe, _by_device, _weights, plan, plan_for
+from localspec.models.plan import plan
+from localspec.models.probe import Probe, _by_device, _weights, plan_for
 
 MIB = 1 << 20
 

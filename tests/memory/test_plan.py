@@ -8,7 +8,8 @@ from localspec.errors import BackendFailure, BadSetting, NotEnoughMemory
 from localspec.gguf.facts import DraftKind
 from localspec.health.devices import Device
 from localspec.models.inspection import estimated_sizes
-from localspec.models.placement import MemoryWishes, layers_on, shares
+from localspec.models.memory import MemoryWishes, layers_on
+from localspec.models.placement import shares
 from localspec.models.places import ModelFile
 from localspec.models.plan import Plan, plan
 from localspec.models.registry import named

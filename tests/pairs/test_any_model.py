@@ -12,7 +12,6 @@ from localspec.cli import main
 from localspec.errors import BadSetting, NotOnDisk, UnknownPair
 from localspec.gguf.facts import DraftKind
 from localspec.gguf.header import parts_of
-from localspec.models.download import PartialFile
 from localspec.models.hub import RemoteFile
 from localspec.models.inspection import suggested_draft
 from localspec.models.names import (
@@ -26,6 +25,7 @@ from localspec.models.names import (
     models_in,
     quant_of,
 )
+from localspec.models.partial_file import PartialFile
 from localspec.models.registry import is_known, named
 from tests.pairs.hub import COMMIT
 

@@ -13,16 +13,9 @@ import pytest
 from localspec import demo
 from localspec.errors import BadModelFile, DownloadFailed, IncompatiblePair
 from localspec.models import places
-from localspec.models.download import (
-    Fetching,
-    PartialFile,
-    PullCancelled,
-    check_space,
-    fetch,
-    part_of,
-    plan_pull,
-)
+from localspec.models.download import Fetching, PullCancelled, check_space, fetch, plan_pull
 from localspec.models.inspection import file_bytes
+from localspec.models.partial_file import PartialFile, part_of
 from localspec.models.removal import remove
 from tests.gguf.mutations import by_meaning, taken_apart
 from tests.pairs.conftest import pair_of

@@ -6,8 +6,8 @@ import pytest
 
 from localspec.health.devices import Device
 from localspec.models.inspection import Fit, estimated_sizes, file_bytes, fit, memory_needed
-from localspec.models.placement import Load
-from localspec.models.plan import Probe
+from localspec.models.memory import Load
+from localspec.models.probe import Probe
 from localspec.models.registry import all_pairs, named
 from tests.gguf.headers import SHAPES, header_of
 

@@ -11,7 +11,8 @@ from localspec.cli import main
 from localspec.errors import BadModelFile
 from localspec.gguf.facts import DraftKind
 from localspec.models import places
-from localspec.models.download import LOCK, fetch, part_of
+from localspec.models.download import fetch
+from localspec.models.partial_file import LOCK, part_of
 from localspec.models.places import ModelFile
 from localspec.models.registry import Pair, add_pair
 from localspec.models.removal import leftovers, prune, remove

@@ -14,7 +14,8 @@ from localspec.cli import main
 from localspec.gguf.facts import DraftKind
 from localspec.models import places
 from localspec.models import plan as plan
-from localspec.models.download import fetch, part_of
+from localspec.models.download import fetch
+from localspec.models.partial_file import part_of
 from localspec.models.places import ModelFile
 from localspec.models.registry import Pair, add_pair, named, users_folder
 from localspec.models.removal import leftovers, prune, remove

@@ -11,8 +11,8 @@ from localspec.demo import draft_path, target_path
 from localspec.gguf.enlarging import Shape, Source
 from localspec.gguf.header import header_at
 from localspec.gguf.trimmed import tensor_at
-from localspec.models.placement import MemoryWishes
-from localspec.models.plan import plan_for
+from localspec.models.memory import MemoryWishes
+from localspec.models.probe import plan_for
 from localspec.models.registry import named
 
 TOOLS = Path(__file__).parents[2] / "tools"

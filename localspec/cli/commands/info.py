@@ -22,8 +22,8 @@ from localspec.health.devices import last_devices
 from localspec.health.servers import use_servers
 from localspec.models import inspection
 from localspec.models.hub import Unreachable
+from localspec.models.memory import wishes_of
 from localspec.models.names import SeveralModels, is_file_reference, model_file
-from localspec.models.placement import wishes_of
 from localspec.models.places import ModelFile
 from localspec.models.plan import Plan
 from localspec.models.registry import Pair, is_known, named
