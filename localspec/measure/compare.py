@@ -203,7 +203,7 @@ class Comparison:
 
     @property
     def speedup(self) -> float:
-        """The same as far as drafting can have caused it. 0 while that is unknown."""
+        """The same as far as drafting can have caused it. 0 while that is unknown, and of a toy."""
         return self._caused(self.measured_ratio)
 
     @property
@@ -215,6 +215,8 @@ class Comparison:
     def _caused(self, ratio: float) -> float:
         """At most the tokens of a pass; 1 if hardly anything was drafted."""
         stats = self.speculative.reply.stats
+        if self.toy:
+            return 0.0
         if ratio and hardly_drafted(stats.drafted, stats.emitted):
             return 1.0
         return min(ratio, stats.mean_accepted_length)
