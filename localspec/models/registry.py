@@ -211,12 +211,9 @@ def _described(kind: type[_Described], table: dict[str, Any]) -> _Described:
     """A pair or a file with the values of a table; a zero counts as missing. Raises ValueError."""
     import msgspec  # takes 20 ms
 
-    fields = {field.name: field for field in dataclasses.fields(kind) if field.name not in _NEVER_WRITTEN}
-    for name, field in fields.items():
-        if field.default is dataclasses.MISSING and name not in table:
-            raise ValueError(f"{name} is missing")
+    known = {field.name for field in dataclasses.fields(kind)} - _NEVER_WRITTEN
     for name, value in table.items():
-        if name not in fields:
+        if name not in known:
             raise ValueError(f"{name} is not a field of it")
         if isinstance(value, int) and value < 0:
             raise ValueError(f"{name} may not be negative")

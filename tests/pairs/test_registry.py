@@ -80,7 +80,8 @@ def test_the_users_pairs_come_on_top_and_replace():
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (("name =", "nam ="), "name is missing"),
+        (("name =", "nam ="), "nam is not a field"),
+        (('name = "mine"', ""), "missing required field `name`"),
         (('"mine"', '"Mine!"'), "lower-case"),
         (('"mine"', "5"), r"Expected `str`, got `int` - at `\$.name`"),
         (('"mine"', '"mine"\nkind = "magic"'), "magic"),
@@ -90,7 +91,7 @@ def test_the_users_pairs_come_on_top_and_replace():
         (('path = "t.gguf"', 'repo = "a/b"\nfile = "c"\nrevision = "d"'), "bytes and sha256 are missing"),
         (('path = "t.gguf"', 'path = "t.gguf"\nsha256 = "xyz"'), "hexadecimal"),
         (('path = "t.gguf"', 'path = "~nobody-here/t.gguf"'), "~nobody-here/t.gguf"),
-        (("[pair.target]", "[pair.tarket]"), "target is missing"),
+        (("[pair.target]", "[pair.tarket]"), "tarket is not a field"),
         (("[[pair]]", "[[pear]]"), "nothing but"),
         (('[pair.draft]\npath = "d.gguf"\n', ""), "draft-simple goes with a draft file"),
         (('"mine"', '"mine"\nkind = "draft-lookup"'), "draft-lookup goes without a draft file"),
