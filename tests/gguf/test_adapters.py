@@ -18,12 +18,14 @@ def row(path, *lora):
         return np.array(context.decode([5, 6, 7], 1).rows[0])
 
 
-def test_a_text_names_files_and_scales():
+def test_a_text_names_files_and_scales(monkeypatch):
+    monkeypatch.setattr(Path, "is_file", lambda path: path.name != "gone.gguf")
     assert adapters_of("") == ()
     assert adapters_of("a.gguf, b.gguf:0.5") == ((Path("a.gguf"), 1.0), (Path("b.gguf"), 0.5))
     assert adapters_of(r"C:\models\a.gguf") == ((Path(r"C:\models\a.gguf"), 1.0),)
-    with pytest.raises(BadSetting, match="not a scale"):
-        adapters_of("a.gguf:nan")
+    for text, said in (("a.gguf:nan", "not a scale"), ("gone.gguf", "no adapter file gone.gguf")):
+        with pytest.raises(BadSetting, match=said):
+            adapters_of(text)
 
 
 def test_an_adapter_changes_the_rows_by_its_scale(tiny_gguf, tiny_adapter):
