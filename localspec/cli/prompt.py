@@ -62,7 +62,8 @@ def prompt_of(arguments: argparse.Namespace) -> str:
     prompt = with_files("\n\n".join(part for part in parts if part.strip()), arguments.file)
     if not prompt:
         given = argument not in (None, "-") or something_is_piped()
-        hint = f'localspec {arguments.command} "What is speculative decoding?"'
+        command = " ".join(filter(None, ["localspec", arguments.command, arguments.name]))
+        hint = f'{command} "What is speculative decoding?"'
         raise BadSetting("the prompt is empty" if given else "there is no prompt", hint=hint)
     return prompt
 

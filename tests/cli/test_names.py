@@ -88,6 +88,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path, monkeypatch, capsys):
         ("run Hi --draft-model smol", "did you mean --draft?"),
         ("run Hi --ctx-size 512", "did you mean --context?"),
         ("rum", "did you mean run?"),
+        ("run demo", 'localspec run demo "What is'),
         ("delete demo", "did you mean rm?"),
         ("ls", "did you mean list?"),
         ("show demo", "did you mean info?"),
