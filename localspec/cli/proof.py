@@ -5,6 +5,7 @@ that a second call takes up where the first one ended.
 """
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -18,27 +19,31 @@ from typing import Any
 
 from localspec import demo
 from localspec.cli.commands.demo import DRAFT_SHAPE, SHAPES, bytes_of, free_bytes
-from localspec.display import DrawnLine, note, size_text
+from localspec.display import DrawnLine, counted, note, size_text
 from localspec.errors import LocalspecError
 from localspec.files import FileLock, file_of, recalled, store
 from localspec.gguf.enlarging import Shape, enlarge
 from localspec.health.devices import Device
 from localspec.health.trial import describe_exit
 from localspec.measure.prove import Finding, Part
+from localspec.measure.summary import Machine
 from localspec.options import cache_dir
 
 SECONDS = {"rows": 40.0, "places": 80.0, "verify": 70.0, "prices": 80.0, "speed": 80.0}  # most, of each part
+LONGER = 1.6  # times as long, where no pair is to be measured as well
 TITLES = {
-    "rows": "Rows beside those of the CPU",
-    "places": "Models in several places",
-    "verify": "Texts and laws",
-    "prices": "Prices by width",
-    "speed": "Drafting against plain decoding",
+    "rows": "Logits",
+    "places": "Places of the two models",
+    "verify": "Texts",
+    "prices": "Times of passes",
+    "speed": "Speed",
 }
+CHECKS = ("rows", "places", "verify")  # others measure
 CHILD = (sys.executable, "-P", "-m", "localspec.measure.prove")
 OF_PAIR = ("verify", "prices", "speed")
 WORKING = 0.8  # of a part's time, before it should end by itself
 LEAST_SECONDS = 10.0  # of a part that is still begun
+UNENLARGED = "because a larger one would be too slow or too large here: nothing follows for large models"
 SHARE = 0.4  # of the free memory, for the enlarged demo
 SLOW_PASS = 0.5  # seconds by the size of the demo: no shape is chosen whose passes would take longer
 WIDE = Shape(2048, 16, 32, 8, 64, 8192, 2560)  # on a GPU
@@ -50,10 +55,15 @@ class Done:
 
     findings: tuple[Finding, ...] = ()
     cut: str = ""  # why it did not end by itself
+    seconds: float = 0.0
 
     @property
     def failed(self) -> bool:
         return any(found.failed for found in self.findings)
+
+    @property
+    def incomplete(self) -> bool:
+        return bool(self.cut) or any(found.missing for found in self.findings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,21 +72,30 @@ class Proof:
 
     parts: dict[str, Done] = field(default_factory=dict)
     about: str = ""  # what the prices and speeds are of
+    load: float = 0.0  # of the machine before the parts; of several calls the largest
 
 
 class Prover:
     """Runs the parts one after the other, `seconds` at most together."""
 
     def __init__(
-        self, device: Device, rpc: str, pair: str, seconds: float, machine: str, about: str, *, flash: bool
+        self,
+        device: Device,
+        rpc: str,
+        pair: str,
+        seconds: float,
+        machine: Machine,
+        about: Mapping[str, str],
+        *,
+        flash: bool,
     ) -> None:
-        """`machine`: with the day; `about`: the device; `flash`: whether it can do flash attention."""
-        self._device, self._rpc, self._pair, self._head = device.name, rpc, pair, f"{machine}. {about}"
-        self._flash = flash
-        self._on_gpu, self._free = device.is_gpu, device.free_bytes
+        """`about`: rows of the page's first table; `flash`: whether the device can do flash attention."""
+        self._device, self._rpc, self._pair, self._about, self._flash = device, rpc, pair, about, flash
         self._deadline = monotonic() + seconds
-        self._file = file_of(cache_dir() / "proofs", device.name, rpc, pair, machine)
+        self._file = file_of(cache_dir() / "proofs", device.name, rpc, pair, machine.sentence())
         self.proof = recalled(self._file, Proof) or Proof()
+        if hasattr(os, "getloadavg"):
+            self.proof = replace(self.proof, load=max(self.proof.load, os.getloadavg()[0]))
 
     def run(self, line: DrawnLine) -> None:
         """Find out what is not known yet. Raises LocalspecError while another process does so, OSError."""
@@ -86,7 +105,7 @@ class Prover:
             raise LocalspecError("another `localspec doctor --prove` is running", hint="wait for it")
         try:
             for name in ("rows", "places", "verify"):
-                if name != "places" or self._on_gpu:
+                if name != "places" or self._device.is_gpu:
                     self._part(name, name, {"pair": "demo"}, line)
             with self._enlarged(folder, line) as load:
                 for name in ("prices", "speed"):
@@ -101,7 +120,11 @@ class Prover:
     def _enlarged(self, folder: Path, line: DrawnLine) -> Iterator[Mapping[str, Any]]:
         """The demo enlarged to the cost of an ordinary model, where that is neither too large nor too slow."""
         shape = self._shape()
-        if shape is None or {"prices", "speed"} <= self.proof.parts.keys():
+        if {"prices", "speed"} <= self.proof.parts.keys():
+            yield {}
+            return
+        if shape is None:
+            self.proof = replace(self.proof, about=f"the same, {UNENLARGED}")
             yield {"pair": "demo"}
             return
         size = size_text(bytes_of(shape) + bytes_of(DRAFT_SHAPE))
@@ -118,8 +141,8 @@ class Prover:
         """The largest shape that fits, and whose passes are short enough by those of the demo."""
         found = self.proof.parts.get("rows", Done()).findings
         seconds = max((each.pass_seconds for each in found), default=0.0)
-        free = min(free_bytes(), shutil.disk_usage(cache_dir()).free, self._free or sys.maxsize)
-        for shape in (WIDE, *SHAPES) if self._on_gpu else SHAPES:
+        free = min(free_bytes(), shutil.disk_usage(cache_dir()).free, self._device.free_bytes or sys.maxsize)
+        for shape in (WIDE, *SHAPES) if self._device.is_gpu else SHAPES:
             times = bytes_of(shape) / demo.target_path().stat().st_size
             if 0 < seconds * times < SLOW_PASS and bytes_of(shape) < SHARE * free:
                 return shape
@@ -128,18 +151,25 @@ class Prover:
     def _part(self, key: str, name: str, load: Mapping[str, Any], line: DrawnLine) -> None:
         if key in self.proof.parts:
             return
-        seconds = min(SECONDS[name], self._deadline - monotonic())
+        most, began = SECONDS[name] * (1.0 if self._pair else LONGER), monotonic()
+        seconds = min(most, self._deadline - began)
         if seconds < LEAST_SECONDS:
             return
         part = Part(
-            name, seconds * WORKING, self._device, str(demo.target_path()), dict(load), self._rpc, self._flash
+            name,
+            seconds * WORKING,
+            self._device.name,
+            str(demo.target_path()),
+            dict(load),
+            self._rpc,
+            self._flash,
         )
         findings = list[Finding]()
         cut = "stopped by Ctrl-C"
         try:
             cut = self._child(part, seconds, findings, line)
         finally:
-            parts = {**self.proof.parts, key: Done(tuple(findings), cut)}
+            parts = {**self.proof.parts, key: Done(tuple(findings), cut, monotonic() - began)}
             self.proof = replace(self.proof, parts=parts)
             whole = {key: done for key, done in parts.items() if not done.cut and not done.failed}
             store(self._file, replace(self.proof, parts=whole))  # others are tried again
@@ -169,7 +199,9 @@ class Prover:
                 ]
             if code and not cut:
                 errors.seek(0)
-                last = errors.read().decode("utf-8", "replace").strip().rpartition("\n")[2]
+                last = " ".join(
+                    errors.read().decode("utf-8", "replace").split("\n")[-3:]
+                )  # a sentence and its hint
                 what = f"It ended with {describe_exit(code)}. {last}"
                 findings.append(Finding(what.strip(), failed=True))
         return cut
@@ -178,19 +210,46 @@ class Prover:
         """The page in Markdown."""
         pair = self._pair
         wanted = [*SECONDS, *(f"{pair}: {name}" for name in OF_PAIR if pair)]
+        wanted = [key for key in wanted if key != "places" or self._device.is_gpu]
         parts = {key: self.proof.parts[key] for key in wanted if key in self.proof.parts}
-        left_out = [titled(key) for key in wanted if key not in parts and (key != "places" or self._on_gpu)]
-        left_out += [f"the rest of {titled(key)} ({done.cut})" for key, done in parts.items() if done.cut]
-        failed = [titled(key) for key, done in parts.items() if done.failed]
-        head = (
-            f"**Failed:** {'; '.join(failed) or 'nothing'}. **Left out:** {'; '.join(left_out) or 'nothing'}."
-        )
-        lines = [f"# `localspec doctor --prove` on {self._device}", self._head, head]
+        kinds = {
+            "Failed": [key for key, done in parts.items() if done.failed],
+            "Incomplete": [key for key, done in parts.items() if done.incomplete],
+            "Left out": [key for key in wanted if key not in parts],
+        }
+        counts = (f"**{kind}:** {', '.join(map(titled, keys)) or 'nothing'}." for kind, keys in kinds.items())
+        timed = self.proof.about if {"prices", "speed"} & parts.keys() else ""
+        models = "the demo" + (f"; for times and speed {timed}" if timed else "")
+        about = {**self._about, "models": models, "load": self._load()}
+        table = "\n".join(["| | |", "|---|---|", *(f"| {name} | {told} |" for name, told in about.items())])
+        lines = [f"# `localspec doctor --prove` on {self._device.name}", " ".join(counts), table]
         for key, done in parts.items():
-            about = f" ({self.proof.about})" if key in ("prices", "speed") and self.proof.about else ""
-            lines.append(f"## {titled(key)}{about}")
-            lines += [f"FAILED:\n\n{found.text}" if found.failed else found.text for found in done.findings]
-        return "\n\n".join(lines)
+            lines.append(f"## {titled(key)}: {state(key, done)} ({done.seconds:.0f} s)")
+            lines += [f"FAILED:\n\n{each.text}" if marked(each) else each.text for each in done.findings]
+        return "\n\n".join(lines).replace("|\n\n|", "|\n|")  # rows of a table
+
+    def _load(self) -> str:
+        """How busy the machine was before the parts, which keep it busy themselves."""
+        cores = os.cpu_count() or 1
+        if not hasattr(os, "getloadavg"):
+            return "unknown here"
+        state = "idle" if self.proof.load < cores / 2 else "BUSY: compare times within this page only"
+        return f"{state} ({self.proof.load:.1f} programs on {counted(cores, 'core')} before the first part)"
+
+
+def marked(finding: Finding) -> bool:
+    """Whether the failure needs a word; rows of tables have a column for it."""
+    return finding.failed and not finding.text.startswith("|")
+
+
+def state(key: str, done: Done) -> str:
+    if done.failed:
+        return "FAILED"
+    if done.cut:
+        return f"incomplete, {done.cut}"
+    if done.incomplete:
+        return "incomplete"
+    return "passed" if key.rpartition(": ")[2] in CHECKS else "measured"
 
 
 def titled(key: str) -> str:

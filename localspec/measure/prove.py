@@ -9,7 +9,7 @@ import json
 import random
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
@@ -26,10 +26,11 @@ from localspec.llama.context import Context
 from localspec.llama.first_decode import end_with_stdin
 from localspec.llama.model import Model
 from localspec.measure import tune as tuning
-from localspec.measure.bench import AUTO, CROWDED, PLAIN, Category, Limits, bench, built_in_prompts
-from localspec.measure.summary import report, summarise
-from localspec.measure.verified import problems
+from localspec.measure.bench import AUTO, CROWDED, PLAIN, Arm, Category, Limits, bench, built_in_prompts
+from localspec.measure.summary import Decision, headlines, report, summarise, verdict
+from localspec.measure.verified import missing, problems
 from localspec.measure.verified import report as verified
+from localspec.measure.verify import DEPTH
 from localspec.measure.verify import verify as verify_pair
 from localspec.models.drafting import ordinary_tokens
 from localspec.models.load import connect
@@ -40,6 +41,8 @@ TEXT, KV_TYPES = tuple(range(3, 43)), {"f16": 0.999, "q8_0": 0.99, "q4_0": 0.9} 
 PROMPT, NEAR_TIES = "What is speculative decoding?", 10  # tokens that must agree
 HELD, CYCLES = 5, 24  # of the comparison of padded passes with others
 CLEARLY = 0.95  # a ratio nearer to 1 is noise
+KINDS = (Category.CODE, Category.CHAT, Category.PROSE)  # of bench: few, so that each has several prompts
+LAYERS_1, LAYERS_2 = {"gpu_layers": 1}, {"gpu_layers": 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,34 +60,49 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A paragraph of the page; a failed one is named at its head."""
+    """A paragraph or a row of a table; the head of the page names parts with failed and with missing ones."""
 
     text: str
     failed: bool = False
+    missing: bool = False  # it says what was left out
     pass_seconds: float = 0.0  # of a pass over one token of the demo
 
 
+def judged(start: str, found: str, needed: str, *, failed: bool) -> Finding:
+    """A row of a table of checks."""
+    return Finding(f"{start} {found} | {needed} | {'FAILED' if failed else 'passed'} |", failed=failed)
+
+
 def rows(part: Part) -> Iterator[Finding]:
-    """Rows of the demo's target there beside those of the CPU, and the time of a pass."""
-    begun = perf_counter()
-    here = {kv: rows_on(part.demo, kv, devices=(part.device,))[0] for kv in KV_TYPES}
+    """Logits of the demo's target there beside the CPU's, or of its coarse caches beside f16; the time of a pass."""
+    begun, on_cpu = perf_counter(), part.device == "CPU"
+    whole, _ = rows_on(part.demo, "f16", devices=(part.device,))
     _, seconds = rows_on(part.demo, "f16", devices=(part.device,))
-    yield Finding(f"A pass of the demo takes {seconds * 1000:.2f} ms.", pass_seconds=seconds)
-    if part.device == "CPU":
-        least = min(like(here["f16"], here[kv]) - needed for kv, needed in KV_TYPES.items())
-        yield Finding("Caches of 8 and 4 bits give the rows of 16 bits, about.", failed=least < 0)
-        return
-    places: list[dict[str, Any]] = [{}, {"gpu_layers": 1}, {"gpu_layers": 2}]
-    for kv, needed in KV_TYPES.items():
-        for place in places if kv == "f16" else places[:1]:
-            layers = f", {place['gpu_layers']} layers there" if place else ""
-            if perf_counter() - begun > part.seconds:
-                yield Finding(f"Left out for time: rows with a cache of {kv}{layers}.")
-                continue
-            there = rows_on(part.demo, kv, devices=(part.device,), **place)[0] if place else here[kv]
-            found = like(rows_on(part.demo, kv, devices=("CPU",))[0], there)
-            text = f"Rows with a cache of {kv}{layers} correlate with the CPU's: {found:.5f}."
-            yield Finding(text, failed=not found > needed)
+    beside = "those of an f16 cache" if on_cpu else "the CPU's"
+    yield Finding(
+        f"{len(whole)} rows of logits of the demo's target beside {beside}; a correlation of 1 is equal. "
+        f"A pass over one token takes {seconds * 1000:.2f} ms.",
+        pass_seconds=seconds,
+    )
+    yield Finding(f"| KV cache | layers on {part.device} | correlation | at least | |\n|---|---|---|---|---|")
+    wanted = [
+        (kv, place) for kv in KV_TYPES for place in ({}, *([LAYERS_1, LAYERS_2] if kv == "f16" else []))
+    ]
+    for kv, place in wanted[3:] if on_cpu else wanted:
+        start = f"| {kv} | {place.get('gpu_layers', 'all')} |"
+        if why := left_out(part, begun, kv):
+            yield Finding(f"{start} | {KV_TYPES[kv]} | {why} |", missing=True)
+            continue
+        there, _ = rows_on(part.demo, kv, devices=(part.device,), **place)
+        found = like(whole if on_cpu else rows_on(part.demo, kv, devices=("CPU",))[0], there)
+        yield judged(start, f"{found:.5f}", str(KV_TYPES[kv]), failed=not found > KV_TYPES[kv])
+
+
+def left_out(part: Part, begun: float, kv_type: str) -> str:
+    """Why a check is left out; "" if it is made."""
+    if kv_type != "f16" and not part.flash:
+        return "left out: it takes flash attention"
+    return "left out for time" if perf_counter() - begun > part.seconds else ""
 
 
 def rows_on(path: str, kv_type: str, **place: Any) -> tuple[np.ndarray, float]:  # noqa: ANN401
@@ -96,8 +114,12 @@ def rows_on(path: str, kv_type: str, **place: Any) -> tuple[np.ndarray, float]: 
         found = [np.array(context.decode(TEXT, 1).rows[0])]
         found += [np.array(context.decode([token], 1).rows[0]) for token in (5, 6)]
         found += [np.array(row) for row in context.decode([7, 8, 9, 10, 11], 5).rows]
-        began, _ = perf_counter(), [context.decode([token], 1) for token in (5, 6, 7, 8)]
-        return np.stack(found), (perf_counter() - began) / 4
+        seconds = list[float]()
+        for token in (5, 6, 7, 8):
+            began = perf_counter()
+            context.decode([token], 1)
+            seconds.append(perf_counter() - began)
+        return np.stack(found), min(seconds)  # other programs can only add to it
 
 
 def like(rows: np.ndarray, others: np.ndarray) -> float:
@@ -108,47 +130,69 @@ def like(rows: np.ndarray, others: np.ndarray) -> float:
 def places(part: Part) -> Iterator[Finding]:
     """Greedy text of the demo wherever its two models are: the plain text of the same device, up to near-ties."""
     begun, gpu = perf_counter(), part.device
-    for place in ({}, {"draft_device": "CPU"}, {"device": "CPU", "draft_device": gpu}, {"kv_type": "q8_0"}):
-        where = ", ".join(f"{name} {value}" for name, value in place.items()) or "both models there"
-        if perf_counter() - begun > part.seconds or ("kv_type" in place and not part.flash):
-            yield Finding(f"Left out for {'time' if part.flash else 'want of flash attention'}: {where}.")
+    yield Finding(
+        "Temperature 0, 3 guesses at a time: tokens until the text differs from plain decoding on the same device. "
+        f"After {NEAR_TIES} tokens, rounding may choose between two words that are about equally likely."
+    )
+    yield Finding("| target | draft | KV cache | equal tokens | at least | |\n|---|---|---|---|---|---|")
+    for target, draft, kv in (
+        (gpu, gpu, "f16"),
+        (gpu, "CPU", "f16"),
+        ("CPU", gpu, "f16"),
+        (gpu, gpu, "q8_0"),
+    ):
+        start = f"| {target} | {draft} | {kv} |"
+        if why := left_out(part, begun, kv):
+            yield Finding(f"{start} | {NEAR_TIES} | {why} |", missing=True)
             continue
-        with loaded(part, place) as session:
+        with loaded(part, {"device": target, "draft_device": draft, "kv_type": kv}) as session:
             texts = []
             for speculate in (True, False):
                 session.reset()
                 reply = session.run(PROMPT, temperature=0, max_tokens=40, depth=3, speculate=speculate)
                 texts.append(reply.tokens)
-        same = standing(texts[0], 0, texts[1])
-        text = f"{where}: the first {same} of {len(texts[1])} greedy tokens are those of plain decoding."
-        yield Finding(text, failed=same < min(NEAR_TIES, len(texts[1])))
+        same, needed = standing(texts[0], 0, texts[1]), min(NEAR_TIES, len(texts[1]))
+        yield judged(start, f"{same} of {len(texts[1])}", str(needed), failed=same < needed)
 
 
 def verify(part: Part) -> Iterator[Finding]:
     """`localspec verify`."""
     with loaded(part) as session:
         found = verify_pair(session, seconds=part.seconds * 0.7)
-        yield Finding(block(verified(found)), failed=bool(problems(found)))
+        failed, lacks = bool(problems(found)), bool(missing(found))
+        yield Finding(block(verified(found)), failed=failed, missing=lacks)
 
 
 def prices(part: Part) -> Iterator[Finding]:
-    """`localspec tune`, and padding to one width beside passes as wide as their drafts."""
+    """`localspec tune`, and what decides how passes are scheduled."""
+    table = Finding("| question | measured | answer |\n|---|---|---|")
     with loaded(part) as session:
         pair, text = session.pair, ordinary_tokens(session.pair.vocabulary)
         steps_back = pair.rollback_limit is None
         found = tuning.tune(
             pair.target, pair.drafters, text, seconds=part.seconds * 0.4, steps_back=steps_back
         )
-        yield Finding(block(tuning.report(found, COLUMNS)) if found else "Too slow for prices by width.")
+        yield Finding(
+            block(tuning.report(found, COLUMNS)) if found else "Too slow to measure.", missing=not found
+        )
+        yield table
         if found and steps_back:
-            yield Finding(padding(pair.target, text, part.seconds * 0.2))
+            yield from padding(pair.target, text, part.seconds * 0.2)
     if part.load.get("pair", "demo") == "demo":
-        yield Finding(together(Path(part.load.get("target", part.demo)), part.device))
+        yield together(Path(part.load.get("target", part.demo)), part.device)
 
 
-def together(path: Path, device: str) -> str:
+def answer(question: str, measured: str, *, yes: bool, no: bool) -> Finding:
+    return Finding(f"| {question} | {measured} | {'yes' if yes else 'no' if no else 'unclear'} |")
+
+
+def spread(ratios: Sequence[float]) -> str:
+    return f"{median(ratios):.2f}x ({min(ratios):.2f} to {max(ratios):.2f})"
+
+
+def together(path: Path, device: str) -> Finding:
     """Passes over the tokens of two replies beside passes over those of one."""
-    said = []
+    ratios = dict[int, list[float]]()
     with Model(path, devices=(device,)) as model, Context(model, length=512, lanes=2, rows_max=HELD) as both:
         for width in (1, 3, HELD):
             times: dict[int, list[float]] = {1: [], 2: []}
@@ -158,11 +202,17 @@ def together(path: Path, device: str) -> str:
                 times[len(lanes)].append(perf_counter() - began)
                 for lane in lanes:
                     lane.rollback(0)
-            said.append(f"{median(times[2][1:]) / median(times[1][1:]):.2f} at {width}")
-    return f"A pass for two replies takes this many times one for one reply, by tokens of each: {', '.join(said)}."
+            ratios[width] = [two / one for one, two in zip(times[1][1:], times[2][1:], strict=True)]
+    said = ", ".join(f"{spread(found)} with {width}" for width, found in ratios.items())
+    return answer(
+        "Does a pass for two replies take less than two passes?",
+        f"{said} tokens of each; 1x is a pass for one reply, 2x gains nothing",
+        yes=max(map(max, ratios.values())) < 2,
+        no=max(map(median, ratios.values())) > 2 * CLEARLY,
+    )
 
 
-def padding(target: Decoder, text: list[int], seconds: float) -> str:
+def padding(target: Decoder, text: list[int], seconds: float) -> Iterator[Finding]:
     """Cycles of 2 to 5 tokens by turns as they are and padded to 5, and what a change of width costs."""
     chance, times = random.Random(1), {False: list[float](), True: list[float]()}
     after_change, after_same = list[float](), list[float]()
@@ -181,36 +231,44 @@ def padding(target: Decoder, text: list[int], seconds: float) -> str:
                 last = HELD if padded else width
                 target.rollback(32)
     target.rollback(0)
+    question = f"Does it save time to fill passes of 2 to {HELD} tokens up to {HELD}?"
     if len(times[True]) < CYCLES:
-        return "Too slow to compare padded passes with others."
-    ratio = sum(times[True]) / sum(times[False])
-    said = f"Passes of 2 to {HELD} tokens by turns, padded to {HELD}: {ratio:.2f} times as long as unpadded; "
-    said += f"padding {'gains' if ratio < CLEARLY else 'does not gain'} here."
+        yield Finding(f"| {question} | left out for time | |", missing=True)
+        return
+    blocks = np.reshape([times[True], times[False]], (2, -1, CYCLES // 3)).sum(axis=2)
+    ratios = list(blocks[0] / blocks[1])
+    yield answer(question, f"{spread(ratios)} the time", yes=max(ratios) < 1, no=median(ratios) > CLEARLY)
     if after_change and after_same:
         change, same = median(after_change) * 1000, median(after_same) * 1000
-        said += f" A pass of {HELD} takes {change:.2f} ms after another width, {same:.2f} ms after its own."
-        clear = np.quantile(after_change, 0.25) * CLEARLY > np.quantile(after_same, 0.75)
-        what = "matter" if clear else "do not matter"
-        said += f" Prices of recorded passes {what} here."
-    return said
+        clear = bool(np.quantile(after_change, 0.25) * CLEARLY > np.quantile(after_same, 0.75))
+        yield answer(
+            "Does a pass take longer after one of another width?",
+            f"{HELD} tokens: {change:.2f} ms after another width, {same:.2f} ms after the same",
+            yes=clear,
+            no=not clear,
+        )
 
 
 def speed(part: Part) -> Iterator[Finding]:
     """`localspec bench`, as many prompts as the time allows."""
     with loaded(part) as session:
-        limits, crowded = Limits(seconds=part.seconds * 0.7, max_tokens=48), list[bool]()
+        limits, crowded = Limits(seconds=part.seconds * 0.7, max_tokens=32), list[bool]()
         measured = bench(
             session,
-            [prompt for prompt in built_in_prompts() if prompt.category is not Category.LONG],
-            (PLAIN, AUTO),
+            [prompt for prompt in built_in_prompts() if prompt.category in KINDS],
+            (PLAIN, AUTO, Arm(DEPTH)),
             (0.0,),
             limits,
             on_step=lambda step: crowded.append(session.pair.drafting.crowded),
         )
-        found = summarise(measured.measurements)
-        if any(crowded):
-            yield Finding(CROWDED)
-        yield Finding(block(report(found, COLUMNS)) if found.rows else "Every reply was too short to time.")
+    found = summarise(measured.measurements)
+    if any(crowded):
+        yield Finding(CROWDED)
+    if not found.rows:
+        yield Finding("Every reply was too short to time.", missing=True)
+        return
+    unsure = verdict(found, 0.0).decision is Decision.UNDECIDED
+    yield Finding(block(f"{headlines(found)}\n\n{report(found, COLUMNS)}"), missing=unsure)
 
 
 def loaded(part: Part, place: Mapping[str, Any] = MappingProxyType({})) -> api.Session:

@@ -84,18 +84,22 @@ def fill(target: Decoder, drafters: Sequence[Drafter], tokens: Sequence[int]) ->
 
 def report(curve: Curve, columns: int) -> str:
     """Table, bars and sentences for a terminal of `columns` columns."""
-    table = curve.table
+    table, draft = curve.table, curve.draft_seconds
     plain = table.verify(1)
-    rows, lines = [("tokens in a pass", "ms", "x one token", "ms per token")], []
+    lines, rows = list[str](), list[tuple[str, ...]]()
+    rows.append(("tokens in a pass", "ms", "x one token", "ms per token", "guesses", "gain above"))
     for width, seconds in zip(table.widths, table.verify_seconds, strict=True):
         ms = seconds * 1000
-        rows.append((str(width), f"{ms:.1f}", f"{seconds / plain:.2f}", f"{ms / width:.1f}"))
-    if curve.draft_seconds:
-        one, two = curve.draft_seconds[1:3]
-        each = "A draft token" if two > one else "A draft of any depth"
-        lines.append(f"{each} costs {one * 1000:.1f} ms, {one / plain:.0%} of a plain token.")
-        needed = ", ".join(f"{curve.break_even(depth):.2f} at {depth}" for depth in DEPTHS)
-        lines.append(f"Drafting pays from this many tokens per target pass, by depth: {needed}.")
+        paying = (
+            (str(width - 1), f"{curve.break_even(width - 1):.2f}") if 1 < width <= len(draft) else ("", "")
+        )
+        rows.append((str(width), f"{ms:.1f}", f"{seconds / plain:.2f}", f"{ms / width:.1f}", *paying))
+    if draft:
+        each = "A guess takes" if draft[2] > draft[1] else "Guesses of any number take"
+        lines.append(f"{each} {draft[1] * 1000:.1f} ms, {draft[1] / plain:.0%} of the time of a plain token.")
+        lines.append("gain above: these guesses gain if a pass writes more tokens than this, on average.")
+    else:
+        rows = [row[:4] for row in rows]
     direct, capture = table.direct_extra_seconds, table.capture_extra_seconds
     if max(direct, capture) > EXTRA_TO_MENTION * plain:
         lines.append(

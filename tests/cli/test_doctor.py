@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from localspec.cli import main
-from localspec.cli.commands.doctor import Gpu, Vendor, find_gpu, install_command
+from localspec.cli.commands.doctor import Gpu, Vendor, driver_version, find_gpu, install_command
 
 LINUX = "Linux"
 
@@ -62,6 +62,15 @@ def test_gpus_are_found_by_the_tools_of_their_vendors(tmp_path, monkeypatch):
     assert find_gpu() == Gpu(Vendor.NVIDIA, "NVIDIA GeForce RTX 3060", (12, 4))
     tool(tmp_path / "nvidia-smi", "no driver", code=9)
     assert find_gpu() == Gpu(Vendor.VULKAN, "Intel Arc B580")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the stand-in tools are shell scripts")
+def test_the_version_of_a_driver_is_that_of_the_vendors_tool(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert driver_version("CUDA") == driver_version("Vulkan") == driver_version("") == ""
+    tool(tmp_path / "vulkaninfo", "driverName = llvmpipe\ndriverInfo = Mesa 22.3.6")
+    tool(tmp_path / "nvidia-smi", "570.12\n570.12")
+    assert [driver_version(backend) for backend in ("CUDA", "Vulkan", "")] == ["570.12", "Mesa 22.3.6", ""]
 
 
 def tool(path, prints, code=0):

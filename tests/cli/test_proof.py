@@ -24,7 +24,7 @@ def child(monkeypatch):
 
     def plant(script):
         begin = "import json, os, sys, time\npart = json.loads(sys.argv[1])\n"
-        say = "def say(text, failed=False): print(json.dumps({'text': text, 'failed': failed}), flush=True)\n"
+        say = "def say(text, **marks): print(json.dumps({'text': text} | marks), flush=True)\n"
         monkeypatch.setattr(proof, "CHILD", (sys.executable, "-c", begin + say + script))
 
     return plant
@@ -40,20 +40,27 @@ def test_the_cpu_is_proved_by_real_parts(capsys, home, monkeypatch):
     monkeypatch.setattr(proof.Prover, "_shape", lambda self: SMALL)
     code, said = page(capsys)
     assert code == 0
-    assert "**Failed:** nothing. **Left out:** nothing." in said
-    for title in ("Rows beside", "Texts and laws", "Prices by width (the demo enlarged", "Drafting against"):
-        assert f"## {title}" in said
-    assert "A pass of the demo takes" in said
-    assert "x one token" in said or "Too slow" in said
-    assert "padded" in said or "Too slow" in said
-    assert "for two replies" in said
+    assert "**Failed:** nothing. **Incomplete:**" in said
+    assert "**Left out:** nothing." in said
+    for title in ("Logits: passed (", "Texts: ", "Times of passes: ", "Speed: "):
+        assert f"\n## {title}" in said
+    assert "| models | the demo; for times and speed the demo enlarged to " in said
+    assert "| software | localspec " in said
+    assert "\n| q4_0 | all | 0.9" in said
+    assert "| at least | |\n|---|---|---|---|---|\n| q8_0 |" in said, "rows of a table stand together"
+    assert "gain above" in said or "Too slow" in said
+    assert "\n| Does a pass for two replies take less than two passes? |" in said
     assert "a pass" in said or "too short to time" in said
     assert not list(home.rglob("*.gguf")), "the enlarged pair is removed"
 
 
 def test_what_is_known_is_not_asked_again_but_for_what_failed(capsys, child):
     child("say(f'first {part[\"name\"]}', failed=part['name'] == 'verify')")
-    assert "**Failed:** Texts and laws. **Left out:** nothing." in page(capsys)[1]
+    said = page(capsys)[1]
+    assert "**Failed:** Texts. **Incomplete:** nothing. **Left out:** nothing." in said
+    assert "## Texts: FAILED (" in said
+    assert "## Logits: passed (" in said
+    assert "## Speed: measured (" in said
     child("say(f'second {part[\"name\"]}')")
     _, said = page(capsys)
     assert "**Failed:** nothing" in said
@@ -71,9 +78,8 @@ def test_a_part_that_dies_or_takes_too_long_is_named_and_the_others_are_there(ca
         "if part['name'] == 'prices': time.sleep(60)\n"
     )
     _, said = page(capsys)
-    assert (
-        "**Failed:** Texts and laws. **Left out:** the rest of Prices by width (stopped after 1 s)." in said
-    )
+    assert "**Failed:** Texts. **Incomplete:** Times of passes. **Left out:** nothing." in said
+    assert "## Times of passes: incomplete, stopped after 2 s (" in said
     assert "It ended with exit code 3. the last words" in said
     assert "speed" in said
 
@@ -86,7 +92,7 @@ def test_ctrl_c_keeps_what_was_found(capsys, child):
     finally:
         signal.signal(signal.SIGINT, before)
     assert code == CANCELLED
-    assert "the rest of Texts and laws (stopped by Ctrl-C)" in said
+    assert "## Texts: incomplete, stopped by Ctrl-C (" in said
     assert "\nrows" in said
     assert "\nverify" in said
     child("say('again')")
@@ -99,8 +105,25 @@ def test_a_named_pair_is_proved_as_well_and_time_that_is_up_leaves_parts_out(cap
     assert said.count("## demo: ") == 3
     assert said.count(json.dumps({"pair": "demo"})) == 7
     _, said = page(capsys, "--seconds", "5")
-    assert "Left out:** Rows beside those of the CPU; Texts and laws" in said
-    assert "Models in several places" not in said, "that is for GPUs"
+    assert "**Left out:** Logits, Texts, Times of passes, Speed." in said
+    assert "| models | the demo |" in said
+    assert "Places" not in said, "that is for GPUs"
+
+
+def test_a_part_that_leaves_something_out_is_incomplete(capsys, child):
+    child("say('too slow', missing=part['name'] == 'prices')")
+    said = page(capsys)[1]
+    assert "**Incomplete:** Times of passes. **Left out:** nothing." in said
+    assert "## Times of passes: incomplete (" in said
+
+
+@pytest.mark.parametrize(("load", "state"), [(0.2, "idle"), (40.0, "BUSY")])
+def test_the_page_says_whether_other_programs_ran_before(capsys, child, monkeypatch, load, state):
+    child("say('x')")
+    monkeypatch.setattr("os.getloadavg", lambda: (load, load, load), raising=False)
+    assert f"| load | {state}" in page(capsys)[1]
+    monkeypatch.setattr("os.getloadavg", lambda: (0.0, 0.0, 0.0), raising=False)
+    assert f"| load | {state}" in page(capsys)[1], "of the call that measured"
 
 
 def test_an_unknown_device_is_one_sentence(capsys):

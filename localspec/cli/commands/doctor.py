@@ -1,7 +1,6 @@
 """Check the installed llama.cpp: decode a few tokens on every device, and print the command that repairs each fault."""
 
 import argparse
-import os
 import platform
 import re
 import subprocess
@@ -13,7 +12,7 @@ from typing import Any
 
 from localspec.cli import CANCELLED
 from localspec.cli.options import WRONG_USAGE, add_option, number
-from localspec.display import DrawnLine, say, say_json, tell
+from localspec.display import DrawnLine, counted, say, say_json, tell
 from localspec.errors import BackendFailure, BadSetting, LocalspecError
 from localspec.files import program
 from localspec.health.check import check, try_gpu
@@ -114,9 +113,18 @@ def prove(
     device, described = devices[names.index(wanted)], found[names.index(wanted)]
     if described["problem"]:
         raise BackendFailure(f"{wanted} does not work: {described['problem']}", hint="try --on CPU")
-    machine, flash = this_machine().sentence(), not described["flash_attention_problem"]
-    load = f" Load at the beginning: {os.getloadavg()[0]:.1f}." if hasattr(os, "getloadavg") else ""
-    there = f"{about(device, described)}.{load} llama.cpp can use {features}."
+    machine, flash = this_machine(), not described["flash_attention_problem"]
+    there = {
+        "device": about(device, described),
+        "driver": driver_version(device.backend),
+        "CPU": f"{counted(machine.threads, 'thread')} on {counted(machine.cores, 'core')}; {features}",
+        "all devices": ", ".join(machine.devices) if len(devices) > 1 else "",
+        "system": f"{platform.platform()}, Python {machine.python}",
+        "software": f"localspec {machine.localspec}, llama-cpp-python {machine.llama_cpp_python} "
+        f"(llama.cpp {machine.llama_cpp})",
+        "day": machine.measured_at[:10],
+    }
+    there = {name: told for name, told in there.items() if told}
     prover = Prover(device, rpc, arguments.prove, arguments.seconds, machine, there, flash=flash)
     stopped = False
     try:
@@ -194,6 +202,14 @@ def output_of(tool: str, *arguments: str) -> str:
         ).stdout
     except (OSError, subprocess.SubprocessError):
         return ""
+
+
+def driver_version(backend: str) -> str:
+    """As the vendor's tool reports it; "" where none does."""
+    if backend == "CUDA":
+        return output_of("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader").split("\n")[0]
+    told = output_of("vulkaninfo", "--summary") if backend == "Vulkan" else ""
+    return ", ".join(re.findall(r"driverInfo\s*=\s*(.+)", told))
 
 
 def install_command(gpu: Gpu, system: str) -> str:
