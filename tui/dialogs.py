@@ -253,7 +253,7 @@ class RaceDialog(Dialog[None]):
             if self.has_class("-short"):
                 told = told.split(" · ")[-1 if lane.is_toy else 0]
             head.update(Content.assemble((title, "bold"), f"\n{told}"))
-        is_won = engine.compared is not None and drafting.drafted > 0 and drafting.seconds < plain.seconds
+        is_won = engine.compared is not None and Race(*(side.lane for side in engine.sides)).is_won
         headline = "plain decoding runs first" if not drafting.cycles else "now drafting; plain as it was"
         if not engine.comparing:
             headline = "ended before both sides had replied"

@@ -217,7 +217,7 @@ class Comparison:
         stats = self.speculative.reply.stats
         if self.toy:
             return 0.0
-        if ratio and hardly_drafted(stats.drafted, stats.emitted):
+        if ratio and hardly_drafted(stats):
             return 1.0
         return min(ratio, stats.mean_accepted_length)
 

@@ -124,6 +124,12 @@ class Race:
         return Stats(cycles=side.cycles, emitted=side.tokens, drafted=side.drafted, accepted=side.kept)
 
     @property
+    def is_won(self) -> bool:
+        """Whether drafting was faster, by its guesses."""
+        guessed = not hardly_drafted(self.stats)
+        return guessed and self.speedup >= NOTICEABLE and is_fair(self.speedup, self.stats)
+
+    @property
     def identical(self) -> bool:
         return [text for text, _ in self.plain.written] == [text for text, _ in self.drafting.written]
 
@@ -167,9 +173,14 @@ def _grown(lane: Lane, cycle: Cycle, session: "Session", pace: Pace | None) -> L
     return replace(grown, seconds=lane.seconds + seconds, times=lane.times + (grown.seconds,) * len(texts))
 
 
-def hardly_drafted(drafted: int, emitted: int) -> bool:
+def hardly_drafted(stats: Stats) -> bool:
     """Whether a reply has so few guesses that a difference to plain decoding is noise."""
-    return drafted <= HARDLY * emitted
+    return stats.drafted <= HARDLY * stats.emitted
+
+
+def is_fair(speedup: float, drafting: Stats) -> bool:
+    """Whether the guesses can have brought this: no pass saves more than a plain one for each of its tokens."""
+    return speedup <= NOTICEABLE * drafting.mean_accepted_length
 
 
 def headline(
@@ -189,10 +200,10 @@ def headline(
         return "Too little was decoded to compare the speed."
     same = "the same text" if identical else "each text sampled" if sampled else "but the texts differ"
     kept = f"{drafting.accepted:,} of {counted(drafting.drafted, 'guess', 'guesses')} kept"
-    if hardly_drafted(drafting.drafted, drafting.emitted):
+    if hardly_drafted(drafting):
         kept = f"{kept} in {counted(drafting.emitted, 'token')}"
         return f"Drafting hardly took part, {same}: {kept}. A difference in time is noise."
-    if speedup > NOTICEABLE * drafting.mean_accepted_length:
+    if not is_fair(speedup, drafting):
         return f"Not measured, {same}: {kept}. {UNFAIR}"
     speedup = min(speedup, drafting.mean_accepted_length)
     said = f"{speedup:.{1 if speedup >= 1.1 else 2}f} times as fast"

@@ -3,6 +3,7 @@
 import resource
 import sys
 from contextlib import ExitStack
+from dataclasses import replace
 from itertools import pairwise
 from subprocess import run
 
@@ -99,6 +100,8 @@ def test_a_gain_that_no_pass_can_bring_is_a_busy_machine():
     drafting = Lane(seconds=1.0, tokens=40, cycles=10, drafted=36, is_done=True)
     fair, stalled = (Lane(seconds=s, tokens=40, cycles=40, is_done=True) for s in (4.0, 24.0))
     assert outcome_of(Race(fair, drafting), None).startswith("4.0 times as fast")
+    assert [Race(plain, drafting).is_won for plain in (fair, stalled, drafting)] == [True, False, False]
+    assert not Race(fair, replace(drafting, drafted=1)).is_won
     assert UNFAIR in outcome_of(Race(stalled, drafting), None)
 
 

@@ -290,7 +290,7 @@ def record_of(comparison: "Comparison") -> dict[str, Any]:
             "runs": [{"tokens": s.emitted, **{time: getattr(s, time) for time in times}} for s in all_stats],
             "tokens_per_second": side.tokens_per_second,
         }
-    same = (
+    same = [
         "rule",
         "identical",
         "width_difference",
@@ -299,7 +299,7 @@ def record_of(comparison: "Comparison") -> dict[str, Any]:
         "cancelled",
         "crowded",
         "toy",
-    )
+    ]
     where = asdict(comparison.divergence) if comparison.divergence else None
     found |= {name: getattr(comparison, name) for name in same}
     return found | {"divergence": where}

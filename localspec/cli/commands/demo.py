@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def held(opened: ExitStack) -> tuple["Race", str, str]:
     """Hold the race, on the enlarged pair or else on the small one; returns its end, the models and the outcome."""
-    from localspec.measure.race import NOTICEABLE, UNFAIR, Pace, race
+    from localspec.measure.race import Pace, race
 
     why = "a short measurement shows no clear gain here: the CPU may be busy"
     with StageLine() as stage:
@@ -84,7 +84,7 @@ def held(opened: ExitStack) -> tuple["Race", str, str]:
             tries, why = 0, str(error)
     for _ in range(tries):
         ended, about, outcome = shown(sides, None, max(1.0, trial.plain.tokens_per_second / FASTEST))
-        if ended.speedup >= NOTICEABLE and UNFAIR not in outcome:
+        if ended.is_won:
             return ended, about, outcome
         why = "other programs keep the processor too busy for a fair race"
     opened.close()

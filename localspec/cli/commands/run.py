@@ -226,7 +226,7 @@ def summary(reply: Reply) -> str:
 
 def why_few(stats: Stats, draft: str) -> str:
     """Why hardly anything was guessed; "" where enough was."""
-    if stats.emitted < SEVERAL or not hardly_drafted(stats.drafted, stats.emitted):
+    if stats.emitted < SEVERAL or not hardly_drafted(stats):
         return ""
     if draft:
         return "hardly anything was guessed: for this text, plain decoding is expected to be faster"
