@@ -154,7 +154,9 @@ class Pair:
             is_end=self._vocabulary.is_end,
             clock=lambda: self._target.busy_seconds + self._draft.busy_seconds,
         )
-        return room / sum(cycle.verify_seconds + cycle.draft_seconds for cycle in cycles)
+        seconds = sum(cycle.verify_seconds + cycle.draft_seconds for cycle in cycles)
+        strategy.end()
+        return room / seconds
 
 
 def main() -> None:

@@ -4,7 +4,7 @@ import pytest
 
 import localspec
 from localspec.chat.reply import DEPTH_FIXED
-from localspec.events import Notice
+from localspec.events import Cycle, Notice
 from localspec.llama.context import Context
 from localspec.measure.bench import AUTO, PLAIN, Limits, bench, built_in_prompts
 from localspec.models import drafting as warm_up
@@ -51,6 +51,21 @@ def test_a_calibration_gives_way_to_whoever_waits_and_leaves_no_trace():
                 list(session.pair.drafters[0].decoder.tokens),
             )
         assert not session.pair.drafting.costs.measured
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"depth": 3}, {"speculate": False}, {"json_schema": {"type": "integer"}}], ids=str
+)
+def test_a_reply_after_others_shares_no_pass_and_is_priced_so(options):
+    with localspec.load("demo") as session:
+        for most in (20, 1, 20):  # cycles, until the stream is closed
+            replies = []
+            for event in session.stream("Count to 9", temperature=0, max_tokens=30, **options):
+                if isinstance(event, Cycle):
+                    replies.append(session.pair.drafting.costs.replies)
+                if len(replies) == most:
+                    break
+            assert replies == [1] * len(replies) != []
 
 
 def test_a_recurrent_target_says_why_nothing_is_drafted_from_the_text(tiny_gguf):

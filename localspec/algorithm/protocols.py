@@ -298,3 +298,6 @@ class Strategy:
 
     def learn(self, cycle: Cycle) -> None:
         """Learn from the last cycle and its cost."""
+
+    def end(self) -> None:
+        """The reply has ended: others plan without it."""

@@ -367,6 +367,7 @@ class ReplyWriter:
             yield from self._generate(lane, job, rule, strategy, reply, scoring)
         finally:
             lane.target.cut_rows(None)
+            strategy.end()
         lane.drafting.store()
         result = reply.result(seed, cancelled=job.cancelled())
         if pair.is_toy:  # its speed-up says nothing

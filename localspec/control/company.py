@@ -116,7 +116,7 @@ class SharedCosts:
 
 @dataclass(slots=True)
 class Company:
-    """The replies that run, and what their rounds cost; callers hold the lock."""
+    """The replies that run, and what their rounds cost; callers of `ask`, `rate` and `learn` hold the lock."""
 
     places: CostsByContext
     anchors: PlainProbes = field(default_factory=PlainProbes)
@@ -137,7 +137,7 @@ class Company:
     def ask(self, seat: Seat, context_tokens: int) -> SharedCosts | None:
         """A reply is about to propose: the price of its tokens beside the others; None if it is alone.
 
-        Whoever asks a second time begins a round. Who did not ask in the last one has left.
+        Whoever asks a second time begins a round, without those that did not ask in the last one.
         """
         before = self.replies
         if seat in self._asked:
@@ -157,10 +157,17 @@ class Company:
         )
         return SharedCosts(self.places.costs, self.replies, max(others))
 
+    def leave(self, seat: Seat) -> None:
+        """Its reply has ended."""
+        with self.lock:
+            for seats in (self._seats, self._asked, self._learned):
+                if seat in seats:
+                    seats.remove(seat)
+
     def rate(self, seat: Seat) -> float:
         """Tokens per second that the next token of this reply must match, in the seconds of SharedCosts."""
-        worth = sum(other.weight * other.speed for other in self._seats)
-        return worth / (self.replies * seat.weight * self.places.costs.verify(1))
+        costs, worth = self.places.costs, sum(other.weight * other.speed for other in self._seats)
+        return worth / (costs.replies * seat.weight * costs.verify(1))
 
     def learn(self, seat: Seat, cycle: Cycle) -> float:
         """Learn from a shared cycle; returns the seconds that it counts for."""
@@ -171,10 +178,10 @@ class Company:
         self._learned.append(seat)
         if self._together:
             seat.learn(len(cycle.tokens), self._steps)
-        plain = costs.verify(1)
-        share = (cycle.width - 1) / max(width - self.replies, 1)
-        added = max(costs.verify(max(width - self.replies, 0) + 1) - plain, 0.0)
-        return plain + self.replies * (cycle.draft_seconds - cycle.reading_seconds + share * added)
+        plain, wider = costs.verify(1), max(width - costs.replies, 0)
+        share = (cycle.width - 1) / max(wider, 1)
+        added = max(costs.verify(wider + 1) - plain, 0.0)
+        return plain + costs.replies * (cycle.draft_seconds - cycle.reading_seconds + share * added)
 
     def without_waits(self, cycle: Cycle) -> Cycle:
         """The cycle without waits for the prompts of others: drafting is not to blame for them."""
@@ -183,16 +190,18 @@ class Company:
 
     def _learn_pass(self, cycle: Cycle, width: int) -> None:
         """Learn the cost of a round, from the first reply that tells about it."""
-        drafting = max(seat.draft_seconds for seat in self._seats)  # steps are shared as well
-        self._together = cycle.replies == self.replies
+        costs = self.places.costs
+        self._together = cycle.replies == costs.replies
         if not self._together:
             return
-        costs, plain = self.places.costs, width == self.replies and not drafting
+        # Steps are shared as well.
+        drafting = max((seat.draft_seconds for seat in self._seats), default=cycle.draft_seconds)
+        plain = width == costs.replies and not drafting
         waited = drafting - cycle.draft_seconds  # for the draft steps of others
         cycle = self.without_waits(replace(cycle, other_seconds=max(cycle.other_seconds - waited, 0.0)))
         seconds = cycle.verify_seconds + cycle.other_seconds
         costs.learn_verify(
-            width - self.replies + 1,
+            width - costs.replies + 1,
             seconds,
             drafted=not plain,
             deciding_seconds=cycle.deciding_seconds,

@@ -41,6 +41,10 @@ class Given(Strategy):
             with self._company.lock:
                 self._company.learn(self._seat, cycle)
 
+    def end(self) -> None:
+        if self._company:
+            self._company.leave(self._seat)
+
     def proposed(self, tokens: Sequence[int], room: int) -> Proposal:
         """The proposal, in company or alone."""
         raise NotImplementedError
@@ -223,6 +227,9 @@ class Arbiter(Strategy):
                 drafting = [c for c in self._contenders if not c.is_free and c.drafter.failure is None]
                 self._seat.survivals = drafting[0].survivals() if drafting else ()
                 self._seat.step_seconds = drafting[0].seconds(1) if drafting else 0.0
+
+    def end(self) -> None:
+        self._company.leave(self._seat)
 
     def _learn_costs(self, cycle: Cycle) -> float | None:
         """Learn what the cycle's pass cost; the seconds that the cycle counts for, if it was shared."""

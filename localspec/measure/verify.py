@@ -306,6 +306,7 @@ def greedy_text(
         accepted += cycle.accepted
         if ended():
             break
+    strategy.end()
     tokens = tuple(text[len(prompt) :])
     judged = judge[: len(tokens)]  # a verdict may reach beyond the end of the text
     wrong = sum(not likeliest for _, likeliest in judged)

@@ -68,6 +68,9 @@ class Forcing(Strategy):
     def observe(self, batch: Pass, kept: int) -> None:
         self._inner.observe(batch, kept)
 
+    def end(self) -> None:
+        self._inner.end()
+
     def learn(self, cycle: Cycle) -> None:
         """The inner strategy learns of the cycle as it would have been without the forced tokens.
 

@@ -102,6 +102,34 @@ def test_who_is_alone_pays_the_price_of_a_single_reply():
     assert together.places.costs.replies == 1
 
 
+def test_a_reply_after_one_that_has_ended_is_alone():
+    together, one, other = company(), Seat(), Seat()
+    round_of(together, [one], [1], 1.0)
+    together.leave(one)
+    assert together.ask(other, 100) is None
+    assert together.places.costs.replies == 1
+
+
+def test_a_reply_that_ends_after_a_shared_pass_leaves_the_others_to_learn_from_it():
+    together, one, other = company(), Seat(), Seat()
+    round_of(together, [one, other], [1, 1], 1.1)
+    for seat in (one, other, one, other):
+        together.ask(seat, 100)
+    together.leave(one)
+    together.learn(other, cycle_of(Proposal(), 0, verify=1.1, replies=2, pass_width=2))
+    assert together.places.costs.plain_steps == 2
+    assert together.ask(other, 100) is None
+
+
+def test_who_drafts_while_all_others_end_still_learns():
+    together, slow, one = company(), Seat(), Seat()
+    for seat in (slow, one, one, one):
+        together.ask(seat, 100)
+    together.leave(one)
+    assert together.rate(slow) >= 0
+    together.learn(slow, cycle_of(Proposal(), 0, verify=1.0))
+
+
 def test_a_token_widens_the_batches_of_all_and_costs_each_reply_that_waits_for_it():
     together, seats = company(), [Seat(), Seat()]
     prices = round_of(together, seats, [1, 1], 1.1)[1]
