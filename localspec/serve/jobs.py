@@ -216,6 +216,7 @@ class Jobs:
 
     def close(self) -> None:
         """End the engine; waiting requests get no answer."""
+        self._running, self._waiting, self._aside = {}, [], {}  # whoever leaves later has nothing to cancel
         self.process.on_report = lambda: None
         self.process.close()
 

@@ -76,6 +76,9 @@ class Server(uvicorn.Server):
             self._jobs.on_event(f"the server is being ended: {hint}")
         asyncio.get_running_loop().call_later(GRACE_SECONDS, self._jobs.stop)
         await super().shutdown(sockets)
+        if self.force_exit and (answering := self.server_state.tasks):  # a second Ctrl-C
+            self._jobs.stop()
+            await asyncio.wait(answering, timeout=_FAREWELL_SECONDS)
 
 
 async def serve(
@@ -154,7 +157,7 @@ async def loaded(
     view.said(
         f"{ready.pair} is ready: {ready.target}{draft}; {ready.context_length} tokens of context{lanes}"
     )
-    view.said(f"OpenAI's clients: base URL {address}/v1, {key} key; Ctrl-C ends the server")
+    view.said(f"OpenAI's clients: base URL {address}/v1, {key} key; Ctrl-C ends it")
     jobs.on_event = view.noted
 
 

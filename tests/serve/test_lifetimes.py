@@ -160,20 +160,27 @@ def test_tokens_are_counted_beside_a_running_reply(http):
         assert "requests_processing 1" in http.get("/metrics").text, "they would have waited for its end"
 
 
-@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
-def test_a_stream_that_the_servers_end_cuts_says_so(tmp_path, sign):
+@pytest.mark.parametrize("signs", [(signal.SIGINT,), (signal.SIGTERM,), (signal.SIGINT, signal.SIGINT)])
+def test_replies_that_the_servers_end_cuts_say_so(tmp_path, signs):
     log = (tmp_path / "log").open("w+")
     endpoint = start(tmp_path, "demo", stderr=log)
     try:
         with (
             httpx.Client(base_url=endpoint.url, timeout=60) as http,
+            ThreadPoolExecutor(1) as pool,
             http.stream("POST", "/v1/chat/completions", json=LONG | {"stream": True}) as running,
         ):
             lines = running.iter_lines()
             next(lines)
-            endpoint.process.send_signal(sign)
+            waiting = pool.submit(http.post, "/v1/chat/completions", json=LONG)
+            until(lambda: http.get("/props").json()["localspec"]["waiting"] == 1)
+            for sign in signs:
+                endpoint.process.send_signal(sign)
+                time.sleep(0.3)
             *_, last = (line for line in lines if line)
-        assert "the server is being ended" in last
+            assert "the server is being ended" in last
+            assert waiting.result().status_code == 503
+            assert "the server is being ended" in waiting.result().text
         assert endpoint.process.wait(20) == 0
     finally:
         stop(endpoint)
