@@ -20,7 +20,7 @@ import pytest
 from localspec import demo
 from localspec.cli.commands import HELP
 from localspec.cli.program import _spelled_out, parser
-from localspec.models import registry
+from localspec.cli.prompt import is_pair
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [
@@ -184,7 +184,7 @@ def parse(words):
             found = vars(parser(parsed[0]).parse_args(parsed))
         names = [found.get("pair"), found.get("name") if parsed[:2] != ["pairs", "add"] else None]
         for name in filter(None, names):  # placeholders have capital letters
-            assert registry.is_known(name) or name != name.lower() or "/" in name, words
+            assert is_pair(name) or name != name.lower() or "/" in name, words
     elif program == "python" and rest[0] == "-m":
         assert rest[1] == "venv" or importlib.util.find_spec(rest[1]), words
     elif program == "python":
