@@ -16,7 +16,7 @@ from localspec.chat.messages import Message, as_messages
 from localspec.chat.session import Session, never
 from localspec.display import aligned, counted
 from localspec.errors import BadSetting, LocalspecError
-from localspec.events import Cycle, Event, Finished, FinishReason, Reply, Started
+from localspec.events import Cycle, Event, Finished, FinishReason, Reply, Started, Stats
 from localspec.measure.bench import CROWDED
 from localspec.measure.race import hardly_drafted, headline
 from localspec.options import ReplyOptions
@@ -144,6 +144,11 @@ class Side:
         return self.replies[0]
 
     @property
+    def stats(self) -> Stats:
+        """Of the reply with the fewest passes for its tokens: drafting learns from run to run."""
+        return max((reply.stats for reply in self.replies), key=lambda stats: stats.mean_accepted_length)
+
+    @property
     def text(self) -> str:
         """The text of the first reply."""
         return self.reply.text
@@ -214,7 +219,7 @@ class Comparison:
 
     def _caused(self, ratio: float) -> float:
         """At most the tokens of a pass; 1 if hardly anything was drafted."""
-        stats = self.speculative.reply.stats
+        stats = self.speculative.stats
         if self.toy:
             return 0.0
         if ratio and hardly_drafted(stats):
@@ -357,7 +362,7 @@ def why_texts_differ(comparison: Comparison) -> str:
 
 def about_speed(comparison: Comparison) -> str:
     """How much faster speculative decoding was; of a toy, how many passes it saved."""
-    plain, drafted = comparison.plain.reply.stats, comparison.speculative.reply.stats
+    plain, drafted = comparison.plain.stats, comparison.speculative.stats
     if comparison.toy and drafted.drafted:
         same = "The same text" if comparison.identical else "Another text"
         kept = f"{drafted.accepted} of {counted(drafted.drafted, 'guess', 'guesses')} kept"
@@ -374,7 +379,7 @@ def table(comparison: Comparison) -> str:
     """Both sides, a line each; of a toy without times."""
     rows: list[tuple[str, ...]] = [COLUMNS]
     for name, side in (("plain", comparison.plain), ("drafting", comparison.speculative)):
-        stats = side.reply.stats
+        stats = side.stats
         rows.append(
             (
                 name,

@@ -1,6 +1,7 @@
 """One prompt both ways on the demo pair: what is measured, in which order, and what is said."""
 
 import dataclasses
+from dataclasses import replace
 
 import pytest
 
@@ -9,13 +10,15 @@ from localspec import api
 from localspec.chat.reply import DEPTH_FIXED
 from localspec.engine.requests import report_comparison
 from localspec.errors import BadSetting, LocalspecError
-from localspec.events import Cycle, Finished, FinishReason, Mode, Notice, Started
+from localspec.events import Cycle, Finished, FinishReason, Mode, Notice, Started, Stats
 from localspec.llama.threads import Contention
 from localspec.measure.bench import CROWDED
 from localspec.measure.compare import (
     Comparison,
     Divergence,
+    Side,
     SideEvent,
+    about_speed,
     compare_events,
     compare_on,
     diverged,
@@ -49,11 +52,7 @@ def test_greedy_sides_have_the_same_text_and_their_own_numbers(session):
     assert found.speculative.reply.stats.drafted > 15  # a toy always drafts here, whatever its times say
     assert found.plain.tokens_per_second > 0
     assert found.speedup == 0  # a toy
-    assert (
-        0
-        < dataclasses.replace(found, toy=False).speedup
-        <= found.speculative.reply.stats.mean_accepted_length
-    )
+    assert 0 < replace(found, toy=False).speedup <= found.speculative.reply.stats.mean_accepted_length
     assert "same text" in verdict_on(found)
     assert "plain" in table(found)
     assert "drafting" in table(found)
@@ -91,9 +90,24 @@ def test_runs_of_unequal_length_are_compared_by_their_rates(session):
     short = found.plain.reply
     names = ("emitted", "draft_seconds", "verify_seconds", "other_seconds")
     ten_times = {name: 10 * getattr(short.stats, name) for name in names}
-    long = dataclasses.replace(short, stats=dataclasses.replace(short.stats, **ten_times))
-    side = dataclasses.replace(found.plain, replies=(short, long, long))
+    long = replace(short, stats=replace(short.stats, **ten_times))
+    side = replace(found.plain, replies=(short, long, long))
     assert side.tokens_per_second == pytest.approx(short.stats.tokens_per_second)
+
+
+def test_a_first_run_that_still_learns_makes_no_later_gain_unfair(session):
+    """Half of the runs write four tokens a pass, three times as fast."""
+    plain = Stats(cycles=40, emitted=40, verify_seconds=4.0)
+    learning = replace(plain, drafted=4, accepted=2)
+    later = replace(plain, cycles=10, drafted=40, accepted=30, verify_seconds=1.3)
+    found = replace(compare_on(session, PROMPT, max_tokens=6), toy=False)
+
+    def side(*stats):
+        return Side(tuple(replace(found.plain.reply, stats=each) for each in stats))
+
+    found = replace(found, plain=side(plain, plain, plain), speculative=side(learning, later, later))
+    assert about_speed(found).startswith("3.1 times as fast, the same text: 1.3 s instead of 4.0 s, 30 of 40")
+    assert found.speedup == pytest.approx(4 / 1.3)
 
 
 def test_another_program_on_the_processor_is_told(session):
@@ -105,7 +119,7 @@ def test_another_program_on_the_processor_is_told(session):
         threads.contention = None
     assert found.crowded
     assert CROWDED in verdict_on(found)
-    assert CROWDED not in verdict_on(dataclasses.replace(found, crowded=False))
+    assert CROWDED not in verdict_on(replace(found, crowded=False))
 
 
 def test_where_sampled_texts_part_is_told_without_alarm(session):
@@ -186,7 +200,7 @@ def test_a_text_that_ended_has_no_token_where_the_other_goes_on():
 def parted(session, gap, width_difference):
     found = compare_on(session, PROMPT, temperature=0.0, max_tokens=6)
     where = Divergence(2, 7, 8, gap)
-    return dataclasses.replace(found, divergence=where, width_difference=width_difference)
+    return replace(found, divergence=where, width_difference=width_difference)
 
 
 def test_a_near_tie_is_called_one_and_anything_else_is_not(session):
@@ -210,7 +224,7 @@ def test_the_picker_remembers_the_speed_of_a_pair_but_not_of_a_toy(session, monk
     found = compare_on(session, PROMPT, max_tokens=6)
     assert found.toy
     for toy in (True, False):
-        report_comparison(session, dataclasses.replace(found, toy=toy), lambda _report: None)
+        report_comparison(session, replace(found, toy=toy), lambda _report: None)
         assert list(measured_speedups()) == ([] if toy else ["demo"])
 
 
