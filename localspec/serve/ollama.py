@@ -16,11 +16,11 @@ from starlette.responses import Response
 
 from localspec.engine.messages import Answer
 from localspec.errors import BadSetting
-from localspec.events import FinishReason, Kind, ToolCall
+from localspec.events import FinishReason, Kind, Scored, ToolCall
 from localspec.serve.bodies import Fields, Problem, cut
 from localspec.serve.http import Interface, Writer, answer, dumped, fields_of, unless_gone
 from localspec.serve.jobs import Loaded
-from localspec.serve.openai import prompt_of
+from localspec.serve.openai import chat_scores, prompt_of, scores_of_chat
 from localspec.serve.options import (
     checked,
     effort_options,
@@ -167,7 +167,7 @@ def options_of(fields: Fields) -> tuple[dict[str, Any], tuple[str, ...]]:
         raise BadSetting(f"format is {cut(form)}", hint='give "json" or a JSON schema')
     if form:
         options["json_schema"] = {"type": "object"} if form == "json" else form
-    options |= tool_options(fields)
+    options |= tool_options(fields) | chat_scores(fields)
     refuse_others(fields)
     return checked(options), inner.unknown()
 
@@ -208,6 +208,11 @@ def as_openai(messages: list[Any]) -> list[Any]:
     return found
 
 
+def scored(scores: Sequence[Scored]) -> dict[str, Any]:
+    """The field of logprobs, if there are any."""
+    return {"logprobs": scores_of_chat(scores)["content"]} if scores else {}
+
+
 class LineWriter(Writer):
     """One object a line; the last one has the numbers."""
 
@@ -244,18 +249,19 @@ class LineWriter(Writer):
 
     def whole(self, done: list[Done]) -> dict[str, Any]:
         reply = done[0].reply
-        return self.line(reply.text, reply.reasoning, reply.tool_calls, self._ending(done[0]))
+        ending = self._ending(done[0]) | scored(done[0].scores)
+        return self.line(reply.text, reply.reasoning, reply.tool_calls, ending)
 
     def grow(self, text: str) -> Iterator[bytes]:
         if self.kind is Kind.REASONING:
             yield dumped(self.line(thoughts=text)) + b"\n"
         elif self.kind is Kind.ANSWER:
-            yield dumped(self.line(text)) + b"\n"
+            yield dumped(self.line(text) | scored(self.take_scores())) + b"\n"
 
     def finished(self, done: Done) -> Iterator[bytes]:
         if done.reply.tool_calls:
             yield dumped(self.line(calls=done.reply.tool_calls)) + b"\n"
-        yield dumped(self.line(ending=self._ending(done))) + b"\n"
+        yield dumped(self.line(ending=self._ending(done) | scored(self.take_scores()))) + b"\n"
 
     def failed(self, problem: Problem) -> bytes:
         return dumped(error_body(problem)) + b"\n"

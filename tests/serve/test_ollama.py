@@ -28,6 +28,15 @@ def test_an_answer_whole_and_line_by_line(client):
     assert lines[-1].eval_duration > 0
 
 
+def test_the_likelihood_of_every_token_whole_and_line_by_line(client):
+    wanted = {"options": GREEDY, "logprobs": True, "top_logprobs": 2}
+    whole = client.chat("demo", QUESTION, **wanted)
+    assert "".join(found.token for found in whole.logprobs) == whole.message.content
+    assert all(found.top_logprobs[0].logprob == found.logprob <= 0 for found in whole.logprobs)
+    lines = client.generate("demo", QUESTION[0]["content"], stream=True, **wanted)
+    assert [found for line in lines for found in line.logprobs or ()] == list(whole.logprobs)
+
+
 def test_text_with_and_without_a_template(client):
     asked = client.generate("demo", "What is speculative decoding?", options=GREEDY)
     assert asked.response.startswith("A pair of models")
