@@ -6,6 +6,7 @@ import json
 import os
 import re
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -85,8 +86,12 @@ def users_folder() -> Path:
 
 def all_pairs() -> tuple[Pair, ...]:
     """Every known pair, localspec's own first; one of the user's replaces one of the same name."""
-    own = _read(registry_file(), relative_to=_PACKAGE)
-    return tuple({pair.name: pair for pair in (*own, *users_pairs())}.values())
+    return tuple({pair.name: pair for pair in (*_built_in(), *users_pairs())}.values())
+
+
+@cache  # they never change, and each name that is looked up asks for them
+def _built_in() -> tuple[Pair, ...]:
+    return _read(registry_file(), relative_to=_PACKAGE)
 
 
 def users_pairs() -> tuple[Pair, ...]:
