@@ -32,7 +32,10 @@ ON_SCREEN: Final = {  # commands that only a screen has, and what to use instead
     "tokens": "/share draws who wrote which word.",
     "theme": "The terminal chooses the colours of lines.",
 }
-OF_LINES: Final = {"stats": "Show the numbers of the last reply"}  # what commands do here
+OF_LINES: Final = {  # what commands do here
+    "stats": "Show the numbers of the last reply",
+    "help": "List these commands",
+}
 _KEY: Final = re.compile(r"(?<![\w/.])(?:F\d+|\^[a-z]|Ctrl\+[A-Z]|Esc)(?![\w/.-])")
 
 

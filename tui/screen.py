@@ -351,6 +351,8 @@ class ChatScreen(Screen[None], Chat):
             await self._choose("theme", ThemeDialog(), otherwise=self.app.theme)
 
     async def offer_pull(self, question: str) -> None:
+        if self.prompt.text:  # the keys of a person who types are no answers
+            return
         from .dialogs import ConfirmDialog
 
         async def run(agreed: bool | None) -> None:

@@ -160,6 +160,26 @@ def test_line_by_line_a_prompt_stands_last_and_ctrl_c_clears_what_was_half_typed
     assert [message for message in saved(tmp_path) if "exact" in message] == ["exact one"]
 
 
+def test_line_by_line_edit_puts_the_message_into_the_line_and_ctrl_c_leaves_it(terminal, tmp_path):
+    shown = terminal(*PLAIN, str(tmp_path), "--plain")
+    shown.until("> ")
+    shown.type("exact one\r")
+    shown.until("\r\none\r\n")
+    shown.until("> ")
+    shown.type("/edit\r")
+    shown.until("> exact one")
+    shown.until("The message stays as it was.", typing="\x03")
+    shown.until("> ")
+    shown.type("/edit\r")
+    shown.until("> exact one")
+    shown.type(" more\r")
+    shown.until("\r\none more\r\n")
+    shown.until("> ")
+    shown.type("\x04")
+    assert shown.process.wait(20) == 0
+    assert saved(tmp_path) == ["exact one more", "one more"]
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("when", ["reading", "replying"])
 def test_line_by_line_the_first_signal_ends_it_and_keeps_what_was_said(tmp_path, number, when):

@@ -2,6 +2,7 @@
 
 import pytest
 from driving import cannot_start, detail, running
+from localspec.tui.commands.base import pair
 from localspec.tui.dialogs import PairsDialog
 from localspec.tui.screen import ChatScreen
 from localspec.tui.widgets.lines import SUGGESTIONS, Line
@@ -130,6 +131,16 @@ async def test_a_chat_of_a_pair_that_is_not_here_begins_with_the_question_and_no
         await chat.until(lambda: chat.state.engine.ready)
         assert chat.state.engine.ready.pair == "llama-3-8b+1b"
         await chat.until(lambda: SUGGESTIONS[0] in chat.drawn)
+
+
+async def test_no_question_takes_the_keys_of_a_person_who_types(tmp_path):
+    async with running(tmp_path) as chat:
+        await chat.pilot.press("w", "h")
+        await chat.screen.attempt(pair, "llama-3-8b+1b")
+        await chat.pilot.press("y")
+        assert chat.screen.prompt.text == "why"
+        assert "/pull fetches it" in chat.notices[0]
+        assert not chat.pairs.progress
 
 
 async def test_a_missing_pair_is_fetched_at_once_when_that_was_asked_for(tmp_path):
