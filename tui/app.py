@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
+from time import monotonic
 from typing import Any, ClassVar, Final
 
 from rich.color import Color as RichColor
@@ -61,6 +62,7 @@ ORIGINS: Final = {
     },
 }
 REST_SECONDS: Final = 20.0  # without a key or a reply: then nobody notices a full collection
+AGAIN_SECONDS: Final = 2.0  # between two Ctrl+C that leave
 _NEVER: Final = 1_000_000  # collections of the middle generation before a full one: that takes too long
 
 
@@ -125,6 +127,7 @@ class ChatApp(App[None]):
         self.state = ChatState(setup, lambda told: self.notify(told, severity="warning"))
         self._no_controls, self._nearest = NoControls(), NearestColours()
         self._collected_after: ReplyState | None = None
+        self._asked_at = -AGAIN_SECONDS  # the last Ctrl+C with nothing to stop or to clear
         self.register_theme(LOCALSPEC)
         wanted = setup.theme or self.state.preferences.theme
         self.theme = wanted if wanted in self.available_themes else LOCALSPEC.name
@@ -176,8 +179,8 @@ class ChatApp(App[None]):
             self._collected_after = self.state.engine.last_reply
             gc.collect()
 
-    def action_help_quit(self) -> None:
-        """Ctrl+C where no text is selected: stop the reply, else clear the prompt, else say how to leave."""
+    async def action_help_quit(self) -> None:
+        """Ctrl+C where no text is selected: stop the reply, else clear the prompt, else leave the second time."""
         screen = self.screen
         if self.state.engine.busy:
             self.state.engine.stop()
@@ -185,8 +188,11 @@ class ChatApp(App[None]):
             if not screen.end_editing():
                 screen.prompt.replace_text("")
                 self.notify("^z brings the text back.")
+        elif monotonic() - self._asked_at < AGAIN_SECONDS:
+            await self.action_quit()
         else:
-            self.notify("^q leaves, and so does ^d in an empty prompt.")
+            self._asked_at = monotonic()
+            self.notify("^c again leaves, and so does ^q.")
 
     async def on_unmount(self) -> None:
         await self.state.saver.finish()

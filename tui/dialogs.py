@@ -4,11 +4,11 @@ import asyncio
 import re
 import time
 import webbrowser
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Final, Generic, TypeVar
 from urllib.parse import quote, urlsplit
 
 from textual import on, work
@@ -21,13 +21,12 @@ from textual.widgets import DataTable, Input, OptionList, Static
 
 from localspec.chat import conversations
 from localspec.chat.conversations import Conversation, ConversationList
-from localspec.display import counted, for_terminal, line_for_terminal, size_text
-from localspec.errors import BadSetting, LocalspecError
+from localspec.display import counted, for_terminal, size_text
+from localspec.errors import LocalspecError
 from localspec.measure.race import Race, clock
 
 from .commands.table import COMMANDS
 from .state.chat import ChatState
-from .state.conversation import beside, export_markdown, free_name
 from .state.engine import Downloads, EngineState, ReplyState
 from .text.status import pull_status, times_text
 from .widgets.lines import Line
@@ -282,7 +281,7 @@ _TYPING = (
     ("tab", "Complete a /command"),
     ("^p", "Command palette"),
     ("mouse, ^c", "Select text and copy it"),
-    ("^c", "Stop the reply, or clear the prompt"),
+    ("^c", "Stop the reply, clear the prompt, or leave the second time"),
     ("^z, ^y", "Undo, also what a key replaced; do it again"),
     ("^d", "Leave, from an empty prompt"),
 )
@@ -409,11 +408,9 @@ def pair_detail(row: "PairRow") -> str:
 class ConversationsDialog(ListDialog[Conversation]):
     """Answers with the name of the conversation to open."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding(f"ctrl+{action[0]}", action, priority=True) for action in ("rename", "delete", "export")
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+d", "delete", priority=True)]
     BOX_TITLE = "Conversations"
-    KEYS = "type to find · ↵ open · ^r rename · ^e export · ^d delete · esc close"
+    KEYS = "type to find · ↵ open · ^d delete · esc close"
 
     def __init__(self, state: ChatState) -> None:
         super().__init__()
@@ -430,20 +427,6 @@ class ConversationsDialog(ListDialog[Conversation]):
         self.show_found()
         self.show_detail(list_detail(listing))
 
-    @work
-    async def action_rename(self) -> None:
-        conversation = self.table.chosen
-        if conversation is None:
-            return
-        title: str | None = await self.app.push_screen_wait(TitleDialog(conversation.title))
-        if title is None:
-            return
-        if self._is_open(conversation):
-            renaming = self._state.conversation.rename(title)
-        else:
-            renaming = asyncio.to_thread(conversations.rename, conversation.path, title)
-        await self._change(renaming, f"{conversation.name} cannot be renamed")
-
     def _is_open(self, conversation: Conversation) -> bool:
         return conversation.path == self._state.conversation.journal.path
 
@@ -456,17 +439,6 @@ class ConversationsDialog(ListDialog[Conversation]):
     def _take(self) -> None:
         self.dismiss(self.table.chosen.name if self.table.chosen else None)
 
-    def action_export(self) -> None:
-        conversation = self.table.chosen
-        if conversation is None:
-            return
-        try:
-            path = export_markdown(conversation, free_name(conversation, ".md"))
-        except BadSetting as error:
-            self.notify(f"{error}; {error.hint}.", severity="error")
-        else:
-            self.notify(f"Exported to {beside(path)}.")
-
     @work
     async def action_delete(self) -> None:
         conversation = self.table.chosen
@@ -475,31 +447,14 @@ class ConversationsDialog(ListDialog[Conversation]):
         if self._is_open(conversation):
             self.notify("This conversation is open; start a new one first.", severity="warning")
         elif await self.app.push_screen_wait(ConfirmDialog(f"Delete “{conversation.title}” for good?")):
-            deleting = asyncio.to_thread(
-                conversations.delete, conversation, self._state.prompt_history.forget
-            )
-            await self._change(deleting, f"{conversation.name} cannot be deleted")
-
-    async def _change(self, changing: Coroutine[Any, Any, None], failure: str) -> None:
-        try:
-            await changing
-        except LocalspecError as error:
-            self.notify(f"{error}; {error.hint}.", severity="warning")
-        except OSError as error:
-            self.notify(f"{failure}: {error.strerror}.", severity="error")
-        await self._fill()
-
-
-class TitleDialog(Dialog[str]):
-    BOX_TITLE = "Title"
-    KEYS = "↵ keep · esc leave as it was"
-
-    def content(self) -> ComposeResult:
-        yield Input(line_for_terminal(self.text), compact=True)
-
-    @on(Input.Submitted)
-    def _take(self, event: Input.Submitted) -> None:
-        self.dismiss(" ".join(event.value.split()))
+            try:
+                forget = self._state.prompt_history.forget
+                await asyncio.to_thread(conversations.delete, conversation, forget)
+            except LocalspecError as error:
+                self.notify(f"{error}; {error.hint}.", severity="warning")
+            except OSError as error:
+                self.notify(f"{conversation.name} cannot be deleted: {error.strerror}.", severity="error")
+            await self._fill()
 
 
 def _text_of(conversation: Conversation) -> str:

@@ -9,7 +9,7 @@ import math
 import secrets
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime
 from pathlib import Path
@@ -374,12 +374,6 @@ def find(folder: Path, name: str) -> Conversation:
         if name
         else "`localspec run --store PROMPT` keeps one; on a terminal every prompt is kept",
     )
-
-
-def rename(path: Path, title: str) -> None:
-    """Give a conversation that nobody has open a title. Raises ConversationInUse, BrokenConversation, OSError."""
-    with closing(resume(path)[0]) as journal:
-        journal.rename(title)
 
 
 def delete(conversation: Conversation, forget: Callable[[Collection[str]], object]) -> None:

@@ -4,7 +4,6 @@ import json
 from dataclasses import replace
 
 from driving import asked, messages, open_conversations, running, source
-from localspec.tui.dialogs import ConversationsDialog, TitleDialog
 from localspec.tui.state.remembered import Presets
 from scripted_engine import ESSAY, Gate
 
@@ -99,11 +98,6 @@ async def test_conversations_are_found_by_their_words_and_given_titles(tmp_path)
         await chat.pilot.press(*"APP")
         dialog = chat.app.screen
         await chat.until(lambda: [found.title for found in dialog.table._items] == ["exact about apples"])
-        await chat.pilot.press("ctrl+r")
-        await chat.until(lambda: isinstance(chat.app.screen, TitleDialog))
-        await chat.pilot.press("ctrl+u", *"Fruit", "enter")
-        await chat.until(lambda: isinstance(chat.app.screen, ConversationsDialog))
-        await chat.until(lambda: [found.title for found in dialog.table._items] == ["Fruit"])
         await chat.pilot.press("enter")
         await chat.until(lambda: messages(chat) == ["exact about apples", "about apples"])
         await chat.type("/rename Apples and more")

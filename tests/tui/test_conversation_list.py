@@ -5,7 +5,7 @@ import sys
 
 import pytest
 from driving import detail, open_conversations, running
-from localspec.tui.dialogs import ConfirmDialog, ConversationsDialog, TitleDialog, describe_age
+from localspec.tui.dialogs import ConfirmDialog, ConversationsDialog, describe_age
 from localspec.tui.state.conversation import export_markdown
 from localspec.tui.widgets.reply import ReplyView
 from scripted_engine import Gate
@@ -171,17 +171,6 @@ async def test_an_export_that_cannot_be_written_leaves_the_chat_running(tmp_path
         await chat.ask("exact still here")
 
 
-async def test_a_listed_conversation_is_exported_beside_an_earlier_export(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    async with running(tmp_path) as chat:
-        await chat.ask("exact first")
-        await open_conversations(chat, rows=1)
-        await chat.pilot.press("ctrl+e", "ctrl+e")
-        await chat.until(lambda: len(chat.remarks) == 2)
-        for name in ("exact-first.md", "exact-first-2.md"):
-            assert "exact first" in (tmp_path / name).read_text("utf-8")
-
-
 async def test_export_and_copy(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     async with running(tmp_path) as chat:
@@ -230,21 +219,3 @@ async def test_a_reply_that_runs_is_not_exported(tmp_path, monkeypatch):
 
 def test_an_age_is_said_in_its_largest_unit():
     assert [describe_age(s) for s in (5, 120, 7200, 200_000)] == ["now", "2 min", "2 h", "2 d"]
-
-
-@pytest.mark.parametrize("kind", ["removed", "damaged"])
-async def test_a_conversation_that_cannot_be_renamed_any_more_is_a_sentence(tmp_path, kind):
-    async with running(tmp_path) as chat:
-        await chat.ask("exact first")
-        await chat.pilot.press("ctrl+n")
-        await open_conversations(chat, rows=1)
-        await chat.pilot.press("ctrl+r")
-        await chat.until(lambda: isinstance(chat.app.screen, TitleDialog))
-        (file,) = (tmp_path / "conversations").glob("*.jsonl")
-        if kind == "removed":
-            file.unlink()
-        else:
-            file.write_text("no conversation")
-        await chat.pilot.press("enter")
-        await chat.until(lambda: file.name in "".join(chat.remarks))
-        await chat.until(lambda: chat.app.screen.query_one(DataTable).row_count == 0)

@@ -43,7 +43,8 @@ async def test_the_conversation_scrolls_from_the_prompt(tmp_path):
         assert chat.screen.prompt.text == "half ax"
 
 
-async def test_ctrl_c_stops_and_then_tells_how_to_leave(tmp_path):
+async def test_ctrl_c_stops_then_tells_how_to_leave_and_then_leaves(tmp_path, monkeypatch):
+    monkeypatch.setattr("localspec.tui.app.monotonic", lambda: 100.0)
     async with running(tmp_path, gate=Gate(hold_after=3)) as chat:
         await chat.type("why?")
         await chat.until(lambda: chat.state.engine.reply and chat.state.engine.reply.tally.cycles == 3)
@@ -52,7 +53,9 @@ async def test_ctrl_c_stops_and_then_tells_how_to_leave(tmp_path):
         assert chat.remarks == []
         await chat.pilot.press("ctrl+c")
         await chat.until(lambda: chat.remarks)
-        assert "^q leaves" in chat.remarks[0]
+        assert "^c again leaves" in chat.remarks[0]
+        await chat.pilot.press("ctrl+c")
+        await chat.until(lambda: chat.app._exit)
 
 
 async def test_ctrl_c_clears_what_is_typed_as_in_a_shell_and_undo_brings_it_back(tmp_path):
@@ -64,7 +67,7 @@ async def test_ctrl_c_clears_what_is_typed_as_in_a_shell_and_undo_brings_it_back
         await chat.pilot.press("ctrl+z")
         assert chat.screen.prompt.text == "ab"
         await chat.pilot.press("ctrl+c", "ctrl+c")
-        assert "^q leaves" in chat.remarks[-1]
+        assert "^c again leaves" in chat.remarks[-1]
         await chat.ask("exact one")
         await chat.pilot.press("x", "f8", "ctrl+c")
         await chat.until(lambda: chat.screen.editing is None and chat.screen.prompt.text == "x")

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -154,24 +153,22 @@ class Saver:
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         self._tell = tell
-        self._waiting: deque[Callable[[], str | None]] = deque()
         # A task of its own: Textual cancels its workers when the app ends.
-        self._running: asyncio.Task[None] | None = None
+        self._last: asyncio.Task[None] | None = None
 
     def save(self, work: Callable[[], str | None]) -> None:
-        self._waiting.append(work)
-        if self._running is None or self._running.done():
-            self._running = asyncio.create_task(self._run())
+        self._last = asyncio.create_task(self._run(work, self._last))
 
     async def finish(self) -> None:
-        if self._running is not None:
-            await self._running
+        if self._last is not None:
+            await self._last
 
-    async def _run(self) -> None:
-        while self._waiting:
-            try:
-                told = await asyncio.to_thread(self._waiting.popleft())
-            except OSError as error:
-                told = f"Could not be remembered: {error}"
-            if told:
-                self._tell(f"{told}.")
+    async def _run(self, work: Callable[[], str | None], before: asyncio.Task[None] | None) -> None:
+        if before is not None:
+            await before
+        try:
+            told = await asyncio.to_thread(work)
+        except OSError as error:
+            told = f"Could not be remembered: {error}"
+        if told:
+            self._tell(f"{told}.")

@@ -5,11 +5,10 @@ from typing import Final
 
 from localspec.chat.conversations import StoredMessage
 from localspec.display import counted, size_text
+from localspec.measure.race import NOTICEABLE
 from localspec.models.registry import DEMO
 
 from ..state.engine import EngineState, PullProgress, ReplyState
-
-NOTICEABLE: Final = 1.03  # times as fast; less is no difference
 
 
 def gauge(value: float, width: int) -> str:

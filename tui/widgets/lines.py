@@ -1,6 +1,6 @@
 """The lines around the conversation (title, meter, status, keys), and the inspector beside it."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from textual.containers import VerticalScroll
@@ -189,10 +189,6 @@ def inspector_lines(reply: ReplyState | None) -> Iterator[Content]:
     yield Content(f"mean {stats.mean_accepted_length:.2f} · {counted(stats.cycles, 'pass', 'passes')}")
     yield _head("Last passes: draft, verify, other ms")
     yield from (_cycle(cycle) for cycle in list(reply.timeline)[-TIMELINE_ROWS:])
-    yield _head("The last guess, kept or not")
-    yield _outcome(reply.timeline[-1], reply.proposal)
-    yield _head("Colours of the text")
-    yield LEGEND
 
 
 def _head(title: str) -> Content:
@@ -203,17 +199,3 @@ def _cycle(cycle: Cycle) -> Content:
     seconds = (cycle.draft_seconds, cycle.verify_seconds, cycle.other_seconds)
     times = f" {seconds[0] * 1e3:4.1f} {seconds[1] * 1e3:5.1f} {seconds[2] * 1e3:4.1f} {cycle.source}"
     return Content.assemble(f"{cycle.accepted:2}/{cycle.drafted:<2}", *time_split(seconds, 10), times)
-
-
-def _outcome(cycle: Cycle, texts: Sequence[str]) -> Content:
-    """Each drafted token on its own line: kept or rejected."""
-    if not cycle.proposal:
-        return Content("none: plain decoding").stylize("dim")
-    shown = texts if len(texts) == cycle.drafted else [f"#{token}" for token in cycle.proposal]
-    lines = []
-    for position, text in enumerate(shown):
-        kept = position < cycle.accepted
-        mark, style = ("✓", "") if kept else ("✗", "dim strike")
-        lines.append(Content.assemble(f"{mark} ", (repr(text)[1:-1], style)))
-    lines.append(Content(f"then the target's own token ({cycle.origins[-1]})").stylize("dim"))
-    return Content("\n").join(lines)
