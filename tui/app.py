@@ -179,7 +179,7 @@ class ChatApp(App[None]):
             self._collected_after = self.state.engine.last_reply
             gc.collect()
 
-    async def action_help_quit(self) -> None:
+    def action_help_quit(self) -> None:
         """Ctrl+C where no text is selected: stop the reply, else clear the prompt, else leave the second time."""
         screen = self.screen
         if self.state.engine.busy:
@@ -189,7 +189,7 @@ class ChatApp(App[None]):
                 screen.prompt.replace_text("")
                 self.notify("^z brings the text back.")
         elif monotonic() - self._asked_at < AGAIN_SECONDS:
-            await self.action_quit()
+            self.run_worker(self.action_quit())
         else:
             self._asked_at = monotonic()
             self.notify("^c again leaves, and so does ^q.")
