@@ -51,6 +51,7 @@ class Job:
         self.make = make
         self.background = background
         self.came = time.monotonic()
+        self.queued_seconds = 0.0  # until the engine got it
         self.serial = 0  # once the engine has it
         self.wanted = True
         self._reports: deque[Report] = deque()
@@ -280,7 +281,7 @@ class Jobs:
             self._running[job.serial] = job
 
     def _send(self, job: Job, make: Make) -> None:
-        job.serial = next(self._serials)
+        job.serial, job.queued_seconds = next(self._serials), time.monotonic() - job.came
         self.process.send(make(job.serial))
 
     def _restart(self, load: LoadPair) -> None:

@@ -95,6 +95,7 @@ class Served:
     seconds: float
     reason: str = ""  # why it failed, or ended early
     replies: tuple[Reply, ...] = ()
+    waited_seconds: float = 0.0  # of these seconds
 
     @property
     def totals(self) -> Totals:

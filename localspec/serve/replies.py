@@ -49,6 +49,7 @@ class Done:
     reply: Reply
     notices: tuple[str, ...]
     scores: tuple[Scored, ...] = ()  # if the request asked for them
+    waited_seconds: float = 0.0  # in the queue, and for other replies
 
     @cached_property
     def timings(self) -> dict[str, Any]:
@@ -107,7 +108,8 @@ class Replies:
                 self._read.add(number)
             case Finished(reply=reply):
                 self._read.add(number)
-                self.finished[number] = Done(reply, tuple(found.notices), tuple(found.scores))
+                waited = found.job.queued_seconds + reply.stats.waited_seconds
+                self.finished[number] = Done(reply, tuple(found.notices), tuple(found.scores), waited)
                 del self._open[number]
         self._submit()
         return number, report

@@ -98,10 +98,14 @@ async def serve(
 
     def answered(scope: Scope, status: int, seconds: float) -> None:
         reason = scope.get("reason", "")
-        replies = tuple(done.reply for done in scope["replies"].done) if "replies" in scope else ()
+        done = scope["replies"].done if "replies" in scope else []
+        replies, waited = (
+            tuple(each.reply for each in done),
+            max((d.waited_seconds for d in done), default=0.0),
+        )
         failed = reason or status >= HTTPStatus.BAD_REQUEST
         if replies or (failed and scope["path"] not in PUBLIC):
-            view.served(Served(scope["method"], scope["path"], status, seconds, reason, replies))
+            view.served(Served(scope["method"], scope["path"], status, seconds, reason, replies, waited))
 
     routes = routes_of(jobs, Pairs(jobs, any_model=any_model, called=called))
     app = Starlette(routes=routes, exception_handlers={HTTPException: failed, Exception: failed})

@@ -370,6 +370,15 @@ async def test_a_lane_that_heeds_no_cancel_ends_the_engine_also_beside_others(la
         await beside.next(1)
 
 
+async def test_a_reply_knows_how_long_it_waited_in_the_queue(jobs, process):
+    jobs.submit(DEMO, Answer)
+    replies = Replies(jobs, Asked(Chosen("demo", DEMO), (Answer(0, text="a"),), {}, stream=False))
+    jobs._waiting[0].came -= 100.0
+    await process.say((1, FINISHED), (2, FINISHED))
+    (done,) = await replies.all()
+    assert 100 <= done.waited_seconds < 200
+
+
 async def test_several_replies_to_one_request_are_written_at_once_each_with_its_number(lanes, process):
     wanted = Asked(Chosen("demo", DEMO), (Answer(0, text="a"),), {"seed": 2**64 - 1}, stream=True, replies=3)
     stream = http.ReplyStream(Replies(lanes, wanted), None, ChatWriter(wanted, True)).chunks()

@@ -60,6 +60,11 @@ def test_several_replies_and_one_at_its_limit_say_so(monkeypatch):
     assert "2 replies, 100 tokens at 25/s, 2.00x plain, cut by the limit, prompt 200 (180 cached)" in line
 
 
+def test_a_reply_that_waited_says_how_long(monkeypatch):
+    waited = Served("POST", "/v1/x", 200, 9.0, replies=(REPLY,), waited_seconds=7.04)
+    assert "POST /v1/x 200 in 9.0 s (waited 7.0 s): 50 tokens" in shown(monkeypatch, waited)
+
+
 def test_a_refused_request_says_why_in_whole_words(monkeypatch):
     reason = "max_tokens is 'many', not a whole number (end the reply after N tokens)"
     text = shown(monkeypatch, Served("POST", "/v1/x", 400, 0.0, reason), terminal=True, columns=50)

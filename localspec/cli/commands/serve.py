@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 KEY_VARIABLE = "LOCALSPEC_API_KEY"
+WORTH_SECONDS = 0.5  # a shorter wait is not shown
 _HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?")
 _ORIGIN = re.compile(r"\*|null|[A-Za-z][A-Za-z0-9+.-]*://(\*|[^\s/*?#@]+)/?")
 _ANY_PAGE = ("*", "null", "http://*", "https://*")  # origins that any web site can have
@@ -156,6 +157,7 @@ class TerminalLog:
 def line_of(served: "Served") -> str:
     """One request: its path, its outcome, and the tokens of its replies."""
     head = f"{served.method} {served.path[:80]} {served.status} in {served.seconds:.1f} s"
+    head += f" (waited {served.waited_seconds:.1f} s)" if served.waited_seconds >= WORTH_SECONDS else ""
     parts = [served.reason] * bool(served.reason)
     if served.replies:
         totals = served.totals
