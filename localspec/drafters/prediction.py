@@ -19,7 +19,7 @@ from localspec.sampler.passes import standing
 BELIEFS: Final = (0.7, 0.85, 0.93, 0.97, 0.98, 0.99)
 SURE: Final = 4  # tokens that agree: the reply is back in step
 LONGEST_MATCH: Final = 16  # tokens compared to find the return
-SAME_LENGTH: Final = 8  # tokens: a departure so short may have replaced as many
+SAME_LENGTH: Final = 8  # tokens: a departure so short may have replaced as many, unless it opens the reply
 LEAST_CHANCE: Final = 0.1  # tokens that are less likely to be kept are not proposed,
 PROBABLE: Final = 0.5  # at a fixed depth those below this
 GRAM: Final = 3  # tokens that must agree at a place that is not near
@@ -100,7 +100,7 @@ class PredictionDrafter(Drafter):
         """The reply's probable place in the prediction, and the number of newest tokens that agree there."""
         same_length = self._left_at + self._away
         found, agreed, best = None, 0, LEAST_SCORE
-        if self._away <= SAME_LENGTH:
+        if self._left_at and self._away <= SAME_LENGTH:
             found, best = same_length, -log2(1 + self._away)
         ends = self._candidates(tail)
         if len(ends):

@@ -52,6 +52,12 @@ def test_after_an_edit_it_is_back_in_step_within_eight_tokens(old, new):
         assert sum(behind[8:]) >= 0.85 * len(behind[8:]) - 1
 
 
+def test_a_preamble_that_the_prediction_lacks_costs_the_first_guesses_only():
+    kept, rejected = kept_tokens(FILE, [*range(2000, 2020), *FILE])
+    assert rejected <= 8
+    assert sum(kept[20:]) > 0.85 * len(FILE)
+
+
 def test_it_comes_back_at_the_same_place_and_not_where_the_words_occur_once_more():
     block = [*range(500, 520)]
     predicted = [*FILE[:100], *block, *FILE[100:200], *block, *FILE[200:]]
