@@ -241,7 +241,9 @@ class SharedContext(Cache):
         whole: Callable[[int], np.ndarray] | None = None,
     ) -> Pass:
         """The same for one lane. `whole`: rows are cut, and this gives one of them as a whole."""
-        start, outputs = lane.length, [0] * (len(tokens) - rows) + [1] * rows
+        # Over RPC llama.cpp waits for rows alone: the time of a pass without any would count in the next one.
+        asked = rows or int(bool(self.model.remote))
+        start, outputs = lane.length, [0] * (len(tokens) - asked) + [1] * asked
         lane.forget_padding()
         batch = self._batch.fill_all([Stretch(lane.sequence, start, self._readable(tokens), outputs)])
         lane.took(tokens, 0, self._timed(batch, lane.threads), lane.threads.now)

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from localspec.errors import BackendFailure, BadSetting, ContextFull, RollbackUnsupported
+from localspec.llama import shared
+from localspec.llama.batch import Stretch
 from localspec.llama.cache import pipelines
 from localspec.llama.context import Context
 from localspec.llama.library import lib
@@ -51,6 +53,20 @@ def test_no_rows_are_read_when_none_are_asked_for(context, tokens):
     decoder = context()
     assert len(decoder.decode(tokens(4), 0).rows) == 0
     assert decoder.length == 4
+
+
+@pytest.mark.parametrize(("remote", "asked"), [("", 0), ("RPC0", 1)])
+def test_a_pass_on_another_machine_asks_for_a_row_so_that_its_time_is_measured(
+    context, tokens, monkeypatch, remote, asked
+):
+    """The decision only: over RPC llama.cpp waits for nothing but rows, and builds for tests may lack RPC."""
+    decoder, seen = context(), []
+    decoder.model.remote = remote
+    monkeypatch.setattr(shared, "Stretch", lambda *parts: (seen.append(parts[-1]), Stretch(*parts))[1])
+    assert len(decoder.decode(tokens(4), 0).rows) == 0
+    assert sum(seen[0]) == asked
+    assert len(decoder.decode([5, 6], 2).rows) == 2
+    assert sum(seen[1]) == 2
 
 
 def test_nothing_to_decode_changes_nothing(context):
