@@ -45,7 +45,7 @@ WORKING = 0.8  # of a part's time, before it should end by itself
 LEAST_SECONDS = 10.0  # of a part that is still begun
 UNENLARGED = "because a larger one would be too slow or too large here: nothing follows for large models"
 SHARE = 0.4  # of the free memory, for the enlarged demo
-SLOW_PASS = 0.5  # seconds by the size of the demo: no shape is chosen whose passes would take longer
+SLOW_PASS = 0.2  # seconds by the size of the demo: no shape is chosen whose passes would take longer
 WIDE = Shape(2048, 16, 32, 8, 64, 8192, 2560)  # on a GPU
 
 
