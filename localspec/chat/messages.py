@@ -77,6 +77,26 @@ def as_history(reply: Reply) -> Message:
     return Message("assistant", reply.text if reply.text.strip() else _NO_ANSWER)
 
 
+def are_continued(messages: Sequence[Message]) -> bool:
+    """Whether the reply continues the last message."""
+    last = messages[-1]
+    return last.role == "assistant" and bool(last.content.strip()) and not last.tool_calls
+
+
+def with_system(messages: Sequence[Message], system: str) -> tuple[Message, ...]:
+    """The conversation with this system message, in place of the one it had."""
+    rest = messages[1:] if messages and messages[0].role == "system" else messages
+    return (Message("system", system), *rest) if system else tuple(rest)
+
+
+def with_reply(messages: Sequence[Message], reply: Reply) -> tuple[Message, ...]:
+    """The conversation with a reply, which may continue the last message."""
+    if not are_continued(messages):
+        return (*messages, as_history(reply))
+    said = replace(messages[-1], content=messages[-1].content + reply.text, tool_calls=reply.tool_calls)
+    return (*messages[:-1], said)
+
+
 class Reasoning:
     """The reasoning of replies, which clients leave out when they send a conversation back."""
 

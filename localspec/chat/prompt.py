@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from localspec.algorithm.protocols import Vocabulary
-from localspec.chat.messages import Message
+from localspec.chat.messages import Message, are_continued
 from localspec.chat.template import ChatTemplate
 
 _CONTROL_LIKE = re.compile(r"^<[|｜]|[|｜]>$")
@@ -133,12 +133,6 @@ def opening_of(prompt: Prompt, closed: str, vocabulary: Vocabulary) -> int:
         token = prompt.tokens[count]
         size -= len(vocabulary.piece(token) or vocabulary.text(token).encode())
     return count
-
-
-def are_continued(messages: Sequence[Message]) -> bool:
-    """Whether the reply continues the last message."""
-    last = messages[-1]
-    return last.role == "assistant" and bool(last.content.strip()) and not last.tool_calls
 
 
 def guarded_texts(vocabulary: Vocabulary) -> ControlTexts:

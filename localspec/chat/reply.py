@@ -6,14 +6,13 @@ from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any
 
-import numpy as np
-
 from localspec.algorithm.loop import speculate
 from localspec.algorithm.noise import fresh_seed
-from localspec.algorithm.protocols import Decoder, Draw, Proposal, Rule, Strategy, Verdict, Vocabulary
+from localspec.algorithm.protocols import Decoder, Rule, Strategy, Vocabulary
 from localspec.algorithm.verification import make_rule
 from localspec.chat.loaded_pair import TOY_OFF, Lane, LoadedPair
 from localspec.chat.options import Request, seed_fixes_depth
+from localspec.chat.scoring import Scoring, WatchedRule
 from localspec.chat.tally import Tally
 from localspec.chat.text import TextStream
 from localspec.control.timing import PlainClock
@@ -24,7 +23,6 @@ from localspec.events import (
     Finished,
     FinishReason,
     Kind,
-    Likelihood,
     Notice,
     Origin,
     Piece,
@@ -35,75 +33,11 @@ from localspec.events import (
     Source,
     Started,
 )
-from localspec.sampler.passes import Candidates, Pass, Row, standing
+from localspec.sampler.passes import Pass, standing
 from localspec.structure.constraint import Constrained
 from localspec.structure.forcing import Forcing
 from localspec.structure.read_calls import TextPart
 from localspec.structure.schema import mismatch
-
-
-@dataclass(frozen=True, slots=True)
-class WatchedRule:
-    """A rule that shows the tokens of its verdicts: rows[i] gave tokens[i], and is valid until the next decode."""
-
-    _rule: Rule
-    _show: Callable[[Sequence[Row], Sequence[int]], None]
-
-    @property
-    def name(self) -> str:
-        return self._rule.name
-
-    @property
-    def seed_decides(self) -> bool:
-        return self._rule.seed_decides
-
-    def draw(self, row: Row, history: Sequence[int], start: int) -> Draw:
-        return self._rule.draw(row, history, start)
-
-    def verify(self, rows: Sequence[Row], proposal: Proposal, history: Sequence[int]) -> Verdict:
-        verdict = self._rule.verify(rows, proposal, history)
-        self._show(rows, (*proposal.tokens[: verdict.accepted], verdict.next_token))
-        return verdict
-
-
-class Scoring:
-    """The scores of the newest cycle's tokens; needs whole rows."""
-
-    def __init__(self, vocabulary: Vocabulary, alternatives: int) -> None:
-        self._vocabulary = vocabulary
-        self._alternatives = alternatives
-        self.scores: tuple[Scored, ...] = ()  # in order
-
-    def see(self, rows: Sequence[Row], tokens: Sequence[int]) -> None:
-        self.scores = tuple(self._scored(row, token) for row, token in zip(rows, tokens, strict=False))
-
-    def _scored(self, row: Row, token: int) -> Scored:
-        assert not isinstance(row, Candidates), "scores need whole rows"
-        logprobs = log_softmax(row)
-        likeliest = top(logprobs, self._alternatives)
-        return Scored(
-            self._likelihood(token, logprobs), tuple(self._likelihood(t, logprobs) for t in likeliest)
-        )
-
-    def _likelihood(self, token: int, logprobs: np.ndarray) -> Likelihood:
-        piece = self._vocabulary.piece(token) or self._vocabulary.text(token).encode()
-        return Likelihood(token, tuple(piece), float(logprobs[token]))
-
-
-def log_softmax(row: np.ndarray) -> np.ndarray:
-    """Natural logarithms of the probabilities [vocab] that logits stand for."""
-    shifted = row.astype(np.float64) - float(row.max())
-    return np.asarray(shifted - np.log(np.exp(shifted).sum()))
-
-
-def top(values: np.ndarray, count: int) -> list[int]:
-    """Indices of the largest values, in descending order; of equal ones the lowest index first."""
-    if not count:
-        return []
-    edge = np.partition(values, -count)[-count]
-    found = np.flatnonzero(values >= edge)
-    return [int(i) for i in found[(-values[found]).argsort(kind="stable")][:count]]
-
 
 DEPTH_FIXED = (
     "with a seed the depth of drafts is fixed, so that the text can be repeated; "

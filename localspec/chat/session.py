@@ -12,9 +12,9 @@ from localspec.algorithm.protocols import Vocabulary
 from localspec.chat.constraints import ConstraintBuilder
 from localspec.chat.fitting import Cut, Fitted, Fitter, Messages
 from localspec.chat.loaded_pair import LoadedPair
-from localspec.chat.messages import Message, Reasoning, as_history, as_messages
+from localspec.chat.messages import Message, Reasoning, are_continued, as_messages, with_reply, with_system
 from localspec.chat.options import Request, request_from
-from localspec.chat.prompt import Prompt, are_continued, encode, opening_of
+from localspec.chat.prompt import Prompt, encode, opening_of
 from localspec.chat.reply import ReplyJob, ReplyWriter
 from localspec.chat.text import TextStream
 from localspec.chat.tools import spelled_out
@@ -435,20 +435,6 @@ def tokens_of(text: str | Sequence[int], vocabulary: Vocabulary) -> list[int]:
     if not tokens:
         raise BadSetting("the text is empty", hint="give at least one character to continue")
     return tokens
-
-
-def with_system(messages: Messages, system: str) -> Messages:
-    """The conversation with this system message, in place of the one it had."""
-    rest = messages[1:] if messages and messages[0].role == "system" else messages
-    return (Message("system", system), *rest) if system else rest
-
-
-def with_reply(messages: Messages, reply: Reply) -> Messages:
-    """The conversation with a reply, which may continue the last message."""
-    if not are_continued(messages):
-        return (*messages, as_history(reply))
-    said = replace(messages[-1], content=messages[-1].content + reply.text, tool_calls=reply.tool_calls)
-    return (*messages[:-1], said)
 
 
 def last_reply(events: Iterable[Event]) -> Reply:

@@ -1,27 +1,17 @@
-"""A model's chat template: messages to the prompt text that the model was trained on.
-
-Templates come with model files. Jinja's sandbox gives them no files and no private attributes. Their source and output
-are bounded, their time and memory are not: a template that hangs ends with the process.
-"""
+"""A model's chat template: messages to the prompt text that the model was trained on."""
 
 import hashlib
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, NoReturn, TypeVar
-
-from jinja2 import TemplateSyntaxError, nodes
-from jinja2.exceptions import SecurityError
-from jinja2.ext import Extension
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from typing import Any
 
 from localspec.algorithm.protocols import Vocabulary
 from localspec.chat.messages import Message
+from localspec.chat.sandbox import Sandbox, rendered, unchangeable
 from localspec.chat.thinking import THINK, ThinkingStyle, after_prompt, style_of, thinking_variables
 from localspec.chat.tools import Tool
 from localspec.errors import BadTemplate
@@ -41,86 +31,11 @@ PLAIN = (
 )
 _SHORTEST_STOP = 3  # characters: an answer may well hold a shorter text
 _MARKUP = re.compile(r"\s*(<[^<>\s]+>|\[[^\[\]\s]+\])")
-_T = TypeVar("_T")
-_LARGEST_SOURCE = 1_000_000  # characters
-_LARGEST_OUTPUT = 64_000_000  # characters: more than any context holds
-_LONGEST_LIST = 100_000  # that a template makes
-_LONGEST_COMPLAINT = 300  # characters
-_HINT = "check the order of the messages, or use a model file with another template; --raw needs none"
 _THOUGHTS_PROBE = "localspec thinks"
 _PROBE = Message("user", "localspec asks")
 _TURNS = (_PROBE, Message("assistant", "localspec answers"), Message("user", "localspec continues"))
 _CALL_PROBE = ToolCall("localspec_asks", {"what": "time"}, "probe0001")
 _SYSTEM_PROBE = Message("system", "localspec tells")
-
-
-class Sandbox(ImmutableSandboxedEnvironment):
-    """Hugging Face's environment for chat templates."""
-
-    def __init__(self) -> None:
-        extensions = ("jinja2.ext.loopcontrols", _Generation)
-        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=extensions)
-        # One moment for all renders, so that a conversation's prompt keeps its beginning over midnight.
-        self.now = datetime.now()
-        self.filters["tojson"] = _tojson
-        self.globals |= {"raise_exception": _raise_exception, "strftime_now": self.now.strftime}
-
-    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:  # noqa: ANN401
-        """Templates may change lists that they made themselves: Kimi K2's collects messages in one."""
-        if attr in ("append", "pop") and type(obj) is list:
-            return len(obj) < _LONGEST_LIST
-        return super().is_safe_attribute(obj, attr, value)
-
-    def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
-        """End a search loop at its first hit: its whole body is `{% if not ns.found %}...{% endif %}`.
-
-        Gemma 4's template searches all messages for each message, in quadratic time.
-        """
-        tree = super()._parse(source, name, filename)
-        for loop in tree.find_all(nodes.For):
-            own = {"loop", *(node.name for node in loop.find_all(nodes.Name) if node.ctx == "store")}
-            leave: list[nodes.Node] = [nodes.Break(lineno=loop.lineno)]
-            match loop.body:
-                case [
-                    nodes.If(
-                        test=nodes.Not(node=nodes.Getattr(node=nodes.Name(name=found))), elif_=[], else_=[]
-                    ) as only
-                ] if found not in own:
-                    only.else_ = leave
-                case [nodes.If(test=nodes.Getattr(node=nodes.Name(name=found)), body=[]) as only] if (
-                    found not in own
-                ):
-                    only.body = leave
-        return tree
-
-
-class _Given(list[Any]):
-    """A list that no template can change."""
-
-
-def _given(value: Any) -> Any:  # noqa: ANN401  JSON
-    if isinstance(value, Mapping):
-        return {key: _given(part) for key, part in value.items()}
-    return _Given(map(_given, value)) if isinstance(value, list | tuple) else value
-
-
-class _Generation(Extension):
-    """{% generation %} marks the assistant's text for training; here its body is just rendered."""
-
-    tags = frozenset({"generation"})  # type: ignore[assignment]  # jinja only reads it
-
-    def parse(self, parser: Parser) -> list[nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-def _tojson(value: object, ensure_ascii: bool = False, **how: Any) -> str:  # noqa: ANN401  json's own options
-    """JSON as Hugging Face writes it: no HTML escapes, no ASCII escapes; what a filter has left is a list."""
-    return json.dumps(list(value) if isinstance(value, Iterator) else value, ensure_ascii=ensure_ascii, **how)
-
-
-def _raise_exception(message: object) -> NoReturn:
-    raise BadTemplate(f"the model's chat template refuses these messages: {_cut(str(message))}", hint=_HINT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +67,6 @@ class ChatTemplate:
 
         `style` is for models whose template does not show how they mark reasoning.
         """
-        if len(source) > _LARGEST_SOURCE:
-            raise BadTemplate(f"the chat template has {len(source):,} characters", hint=_HINT)
         self.source = source
         self._end_texts = end_texts
         self._changes_lists = "append" in source or "pop" in source
@@ -161,8 +74,7 @@ class ChatTemplate:
         self._special = {"bos_token": bos_text, "eos_token": eos_text}
         self._sandbox = Sandbox()
         self._style = style_of(source) or style
-        self._template = _guarded(lambda: self._sandbox.from_string(source))
-        self._names, self.literals = _guarded(lambda: _names_and_literals(self._sandbox, source))
+        self._template, self._names, self.literals = self._sandbox.read(source)
 
     def render(
         self,
@@ -211,7 +123,7 @@ class ChatTemplate:
 
     def _telling(self, definitions: list[Any]) -> dict[str, Any] | None:
         functions = [given["function"] for given in definitions]
-        variables: dict[str, Any] = {"tools": _given(definitions)}
+        variables: dict[str, Any] = {"tools": unchangeable(definitions)}
         if "functions" in self._without_tools:
             variables["functions"] = json.dumps(functions, ensure_ascii=False, indent=4)
         told = self._told([_PROBE], variables)
@@ -312,22 +224,8 @@ class ChatTemplate:
         return _as_dictionary(message, dialect, parts=not self._takes_text)
 
     def _with(self, messages: list[dict[str, Any]], variables: Mapping[str, Any]) -> str:
-        given = {
-            "messages": _given(messages) if self._changes_lists else messages,
-            **self._special,
-            **variables,
-        }
-        return _guarded(lambda: self._bounded(self._template.generate(given)))
-
-    @staticmethod
-    def _bounded(pieces: Iterable[str]) -> str:
-        parts, size = [], 0
-        for piece in pieces:
-            parts.append(piece)
-            size += len(piece)
-            if size > _LARGEST_OUTPUT:
-                raise SecurityError(f"it writes more than {_LARGEST_OUTPUT:,} characters")
-        return "".join(parts)
+        told = unchangeable(messages) if self._changes_lists else messages
+        return rendered(self._template, {"messages": told, **self._special, **variables})
 
 
 def template_of(source: str | None, vocabulary: Vocabulary) -> tuple[ChatTemplate, tuple[str, ...]]:
@@ -429,38 +327,6 @@ def _arguments(call: ToolCall, *, text: bool) -> object:
     if text and not call.unreadable:
         return json.dumps(call.arguments, ensure_ascii=False)
     return call.unreadable or call.arguments
-
-
-def _guarded(work: Callable[[], _T]) -> _T:
-    """Run a template's code; every error in it becomes BadTemplate."""
-    try:
-        return work()
-    except BadTemplate:
-        raise
-    except Exception as error:
-        match error:
-            case SecurityError():
-                trouble = "was stopped"
-            case RecursionError():
-                trouble = "never ends"
-            case TemplateSyntaxError():
-                trouble = f"has a mistake in line {error.lineno}"
-            case _:
-                trouble = "failed"
-        said = _cut(str(getattr(error, "message", "") or error) or type(error).__name__)
-        raise BadTemplate(f"the model's chat template {trouble}: {said}", hint=_HINT) from error
-
-
-def _cut(said: str) -> str:
-    """The message, cut to one sentence: it may quote a value of the template."""
-    return said if len(said) <= _LONGEST_COMPLAINT else f"{said[:_LONGEST_COMPLAINT]} ..."
-
-
-def _names_and_literals(sandbox: Sandbox, source: str) -> tuple[frozenset[str], frozenset[str]]:
-    """The variables that a template mentions and the texts written in it."""
-    tree = sandbox.parse(source)
-    names = frozenset(node.name for node in tree.find_all(nodes.Name))
-    return names, frozenset(node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str))
 
 
 def _text(vocabulary: Vocabulary, token: int | None) -> str:

@@ -16,7 +16,7 @@ from localspec.chat.loaded_pair import LoadedPair
 from localspec.chat.messages import Message
 from localspec.chat.options import Request
 from localspec.chat.prompt import encode
-from localspec.chat.reply import WatchedRule
+from localspec.chat.scoring import WatchedRule
 from localspec.chat.session import Session
 from localspec.errors import BadSetting
 from localspec.measure.bench import VERIFY_PROMPTS, BenchPrompt

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from localspec.chat.reply import log_softmax, top
+from localspec.chat.scoring import log_softmax, top
 from localspec.errors import BadSetting
 from localspec.events import Finished, Scores
 from tests.chat.letters import GREEDY, session_of

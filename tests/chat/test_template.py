@@ -4,7 +4,8 @@ import pytest
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from localspec.chat.messages import Message
-from localspec.chat.template import CHATML, ChatTemplate, Sandbox, fold_system, joined, template_of
+from localspec.chat.sandbox import Sandbox
+from localspec.chat.template import CHATML, ChatTemplate, fold_system, joined, template_of
 from localspec.errors import BadTemplate
 from localspec.events import ToolCall
 from tests.chat.carried import TEMPLATES
