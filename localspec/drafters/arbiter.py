@@ -7,7 +7,7 @@ from time import perf_counter
 
 from localspec.algorithm.protocols import Drafter, PlainStep, Proposal, Rule, Stopping, Strategy
 from localspec.control.company import BACKGROUND, Company, Seat, SharedCosts
-from localspec.control.costs import Costs
+from localspec.control.costs import Costs, CostsByContext, CostTable
 from localspec.control.depth import DepthControl, PassCosts, Stopper
 from localspec.drafters.prediction import PredictionDrafter
 from localspec.errors import LocalspecError
@@ -17,19 +17,20 @@ from localspec.sampler.passes import Pass
 READING_CHUNK = 128  # tokens that a drafter catches up on at once
 
 
-class Given(Strategy):
-    """A strategy whose depths are given: the other replies of a company reckon with them."""
+class Seated(Strategy):
+    """A strategy that the other replies of its company reckon with."""
 
-    def __init__(self, depth: int, company: Company | None) -> None:
-        self._company = company
-        self._seat = Seat(given=depth)
-        self._shared: SharedCosts | None = None
+    def __init__(self, seat: Seat, company: Company | None) -> None:
+        """`company`: none if it is always alone."""
+        self._company = company or Company(CostsByContext([CostTable((1,), (1.0,))]))
+        self._costs = self._company.places.costs  # of this cycle
+        self._seat = seat
+        self._shared: SharedCosts | None = None  # the prices of this cycle, among several replies
 
     def propose(self, tokens: Sequence[int], room: int) -> Proposal:
-        if not self._company:
-            return self.proposed(tokens, room)
         with self._company.lock:
             self._shared = self._company.ask(self._seat, len(tokens))
+            self._costs = self._company.places.costs
         busy = self.busy_seconds
         proposal = self.proposed(tokens, room)
         with self._company.lock:
@@ -37,25 +38,24 @@ class Given(Strategy):
         return proposal
 
     def learn(self, cycle: Cycle) -> None:
-        if self._company and self._shared:
+        if self._shared:
             with self._company.lock:
                 self._company.learn(self._seat, cycle)
 
     def end(self) -> None:
-        if self._company:
-            self._company.leave(self._seat)
+        self._company.leave(self._seat)
 
     def proposed(self, tokens: Sequence[int], room: int) -> Proposal:
-        """The proposal, in company or alone."""
+        """The proposal, at these prices."""
         raise NotImplementedError
 
 
-class Plain(Given):
+class Plain(Seated):
     """Plain decoding: the proposal is always empty."""
 
     def __init__(self, readers: Sequence[Drafter] = (), company: Company | None = None) -> None:
         """`readers` still follow the text: a head cannot read it later."""
-        super().__init__(0, company)
+        super().__init__(Seat(given=0), company)
         self._readers = readers
 
     @property
@@ -70,7 +70,7 @@ class Plain(Given):
             reader.observe(batch, kept)
 
 
-class Fixed(Given):
+class Fixed(Seated):
     """A fixed depth, with plain steps while the drafter reads tokens of another one.
 
     Likely tokens of a prediction go first, at any depth: they depend on the text alone.
@@ -86,7 +86,7 @@ class Fixed(Given):
         company: Company | None = None,
     ) -> None:
         """`most`: tokens that may be proposed from the prediction."""
-        super().__init__(depth, company)
+        super().__init__(Seat(given=depth), company)
         self._drafter = drafter
         self._prediction = prediction
         self._most = most
@@ -155,16 +155,14 @@ class Offer:
     limit: int = 0  # tokens at most
 
 
-class Arbiter(Strategy):
+class Arbiter(Seated):
     """The strategy that users get: every cycle it takes the proposal with the highest value per second."""
 
     def __init__(
         self, company: Company, contenders: Sequence[DepthControl], rule: Rule, *, background: bool = False
     ) -> None:
         """`company`: of the replies that share passes; `background`: nobody waits for this one."""
-        self._company = company
-        self._seat = Seat(BACKGROUND if background else 1.0)
-        self._shared: SharedCosts | None = None  # the prices of this cycle, among several replies
+        super().__init__(Seat(BACKGROUND if background else 1.0), company)
         self._contenders = contenders
         self._rule = rule
         self._chosen: DepthControl | None = None  # whose cycle this is
@@ -192,18 +190,14 @@ class Arbiter(Strategy):
     def plain_step(self) -> PlainStep:
         return PlainStep(self._costs.plain_step_seconds, self._costs.replies)
 
-    def propose(self, tokens: Sequence[int], room: int) -> Proposal:
-        began, busy = perf_counter(), self.busy_seconds
+    def proposed(self, tokens: Sequence[int], room: int) -> Proposal:
+        began = perf_counter()
         with self._company.lock:
-            self._shared = self._company.ask(self._seat, len(tokens))
             self._chosen = None
             found = self._decided(tokens, room)
         deciding_seconds = perf_counter() - began
         proposal = found if isinstance(found, Proposal) else self._drafted(found, tokens)
-        with self._company.lock:
-            width = len(proposal.tokens) + 1
-            padding = self._prices.padding(width) if proposal.depth else 0
-            self._seat.ready(width, self.busy_seconds - busy)
+        padding = self._prices.padding(len(proposal.tokens) + 1) if proposal.depth else 0
         self._proposal = replace(proposal, padding=padding, deciding_seconds=deciding_seconds)
         return self._proposal
 
@@ -228,9 +222,6 @@ class Arbiter(Strategy):
                 self._seat.survivals = drafting[0].survivals() if drafting else ()
                 self._seat.step_seconds = drafting[0].seconds(1) if drafting else 0.0
 
-    def end(self) -> None:
-        self._company.leave(self._seat)
-
     def _learn_costs(self, cycle: Cycle) -> float | None:
         """Learn what the cycle's pass cost; the seconds that the cycle counts for, if it was shared."""
         if self._shared:
@@ -245,10 +236,6 @@ class Arbiter(Strategy):
             self._company.anchors.learn(cycle, self._costs)
             return None
         return self._costs.verify(cycle.width) + cycle.draft_seconds  # a prompt shared the pass
-
-    @property
-    def _costs(self) -> Costs:
-        return self._company.places.costs
 
     @property
     def _prices(self) -> PassCosts:

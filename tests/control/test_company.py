@@ -12,6 +12,7 @@ from benchmarks.shared_depths import CURVES, Fixed, automatic, texts_of
 from localspec.algorithm.protocols import Proposal
 from localspec.control.company import ADVANTAGE, BACKGROUND, Company, Seat, best_shared_depth, value
 from localspec.control.costs import CostsByContext, CostTable
+from localspec.drafters.arbiter import Arbiter
 from tests.drafters.machine import cycle_of
 
 TABLE = CostTable((1, 2, 8, 9, 32), (1.0, 1.1, 1.5, 2.6, 2.9), {"model": 0.08})
@@ -144,6 +145,17 @@ def test_a_ready_batch_counts_as_it_is_and_an_expected_one_as_planned():
     together.ask(one, 100)
     one.width = 5
     assert together.ask(other, 100).drafted == 4
+
+
+def test_a_pass_alone_teaches_nothing_about_shared_ones_though_another_reply_has_asked():
+    together = company()
+    alone = Arbiter(together, [], None)
+    proposal = alone.propose(range(100), 9)
+    together.ask(Seat(), 100)
+    alone.learn(cycle_of(proposal, 0))
+    assert (together.places.costs.replies, together.places.costs.plain_steps) == (2, 0)
+    together.places.move(100)
+    assert together.places.costs.plain_steps == 1
 
 
 def test_plain_steps_are_measured_in_the_same_company():
