@@ -57,9 +57,8 @@ def run(arguments: argparse.Namespace) -> int:
     load = replace(load_request(arguments), owner=sha256(key.encode()).hexdigest() if key else "")
     from localspec.engine.client import EngineProcess
 
-    signal.signal(
-        signal.SIGTERM, signal.default_int_handler
-    )  # it ends as by Ctrl-C: with an answer to everybody
+    # It ends as by Ctrl-C: with an answer to everybody.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     engine = EngineProcess()
     engine.start()
     engine.send(load)
