@@ -344,7 +344,7 @@ class PairsDialog(ListDialog["PairRow"]):
         Binding("ctrl+x", "cancel_pull", "stop fetching", priority=True)  # the field would cut
     ]
     BOX_TITLE = "Pairs"
-    KEYS = "type to find · ↵ use or fetch · esc close"
+    KEYS = "↵ use or fetch · esc close"
 
     def __init__(self, downloads: Downloads) -> None:
         super().__init__()
@@ -410,7 +410,7 @@ class ConversationsDialog(ListDialog[Conversation]):
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+d", "delete", priority=True)]
     BOX_TITLE = "Conversations"
-    KEYS = "type to find · ↵ open · ^d delete · esc close"
+    KEYS = "↵ open · ^d delete · esc close"
 
     def __init__(self, state: ChatState) -> None:
         super().__init__()

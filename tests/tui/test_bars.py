@@ -2,7 +2,7 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
-from localspec.tui.text.status import gauge, shares
+from localspec.tui.text.status import gauge, time_split
 
 
 @given(st.floats(-1, 2), st.integers(0, 40))
@@ -15,8 +15,7 @@ def test_a_gauge_is_thin_and_has_halves():
     assert gauge(1 / 4, 2) == "╸ "
 
 
-@given(st.lists(st.floats(0, 100), min_size=1, max_size=4), st.integers(0, 60))
-def test_shares_fill_the_width(values, width):
-    cells = shares(values, width)
-    assert sum(cells) == (width if sum(values) > 0 else 0)
-    assert min(cells) >= 0
+@given(st.lists(st.floats(0, 100), min_size=3, max_size=3), st.integers(0, 60))
+def test_the_split_of_time_fills_the_width(seconds, width):
+    cells = [len(bar) for bar, _style in time_split(seconds, width)]
+    assert sum(cells) == (width if sum(seconds) > 0 else 0)

@@ -152,7 +152,7 @@ async def test_a_reply_and_a_race_are_shared_as_pictures_that_name_models_machin
         assert isinstance(chat.app.screen, RaceDialog)
 
 
-async def test_the_inspector_shows_positions_lengths_and_cycles(tmp_path):
+async def test_the_inspector_shows_where_the_time_went_positions_and_lengths(tmp_path):
     async with running(tmp_path, size=(120, 60)) as chat:
         await chat.ask("why?")
         await chat.pilot.press("f3")

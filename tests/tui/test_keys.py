@@ -73,7 +73,7 @@ async def test_ctrl_c_clears_what_is_typed_as_in_a_shell_and_undo_brings_it_back
         await chat.until(lambda: chat.screen.editing is None and chat.screen.prompt.text == "x")
 
 
-@pytest.mark.parametrize("size", [(100, 30), (40, 12)])
+@pytest.mark.parametrize("size", [(100, 20), (40, 12)])
 async def test_page_keys_scroll_the_inspector_and_escape_closes_it(tmp_path, size):
     async with running(tmp_path, size=size) as chat:
         await chat.ask("exact " + LONG)

@@ -1,6 +1,7 @@
 """The text of the lines around the conversation and under replies."""
 
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
 from typing import Final
 
 from localspec.chat.conversations import StoredMessage
@@ -17,20 +18,11 @@ def gauge(value: float, width: int) -> str:
     return ("━" * full + "╸" * half).ljust(width)
 
 
-def shares(values: Sequence[float], width: int) -> tuple[int, ...]:
-    """Cells for each value so that they fill `width` in proportion; the largest takes the rounding."""
-    total = sum(values)
-    if total <= 0:
-        return (0,) * len(values)
-    cells = [int(width * value / total) for value in values]
-    cells[max(range(len(values)), key=lambda i: values[i])] += width - sum(cells)
-    return tuple(cells)
-
-
 def time_split(seconds: Sequence[float], width: int) -> list[tuple[str, str]]:
     """Draft, verify and other time side by side, each with its style."""
-    styles = ("$warning", "$primary", "$secondary")
-    return [("━" * cells, style) for cells, style in zip(shares(seconds, width), styles, strict=True)]
+    total, styles = sum(seconds) or 1.0, ("$warning", "$primary", "$secondary")
+    ends = [round(width * end / total) for end in accumulate(seconds, initial=0.0)]
+    return [("━" * (end - start), style) for (start, end), style in zip(pairwise(ends), styles, strict=True)]
 
 
 OUTCOMES: Final = {

@@ -9,7 +9,6 @@ from textual.style import Style
 from textual.widgets import Static
 
 from localspec.display import counted, for_terminal
-from localspec.events import Cycle
 
 from ..commands.table import COMMANDS, Command
 from ..state.engine import EngineState, ReplyState
@@ -25,7 +24,6 @@ WELCOME_CELLS: Final = 70  # of its widest line
 GAUGE_CELLS: Final = 10
 SPLIT_CELLS: Final = 30
 BAR_CELLS: Final = 18
-TIMELINE_ROWS: Final = 8
 
 
 class Line(Static):
@@ -146,7 +144,7 @@ def welcome(engine: EngineState, width: int) -> Content:
 
 
 class Inspector(VerticalScroll):
-    """Four small charts of the reply that runs, or of the last one."""
+    """Three small charts of the reply that runs, or of the last one."""
 
     def __init__(self) -> None:
         self._chart = Static(markup=False)
@@ -187,15 +185,7 @@ def inspector_lines(reply: ReplyState | None) -> Iterator[Content]:
         bar = (gauge(reply.lengths[length] / most, BAR_CELLS), "$primary")
         yield Content.assemble(f"{length:2} ", bar, f" {reply.lengths[length] / total:4.0%}")
     yield Content(f"mean {stats.mean_accepted_length:.2f} · {counted(stats.cycles, 'pass', 'passes')}")
-    yield _head("Last passes: draft, verify, other ms")
-    yield from (_cycle(cycle) for cycle in list(reply.timeline)[-TIMELINE_ROWS:])
 
 
 def _head(title: str) -> Content:
     return Content(f"\n{title}").stylize("bold")
-
-
-def _cycle(cycle: Cycle) -> Content:
-    seconds = (cycle.draft_seconds, cycle.verify_seconds, cycle.other_seconds)
-    times = f" {seconds[0] * 1e3:4.1f} {seconds[1] * 1e3:5.1f} {seconds[2] * 1e3:4.1f} {cycle.source}"
-    return Content.assemble(f"{cycle.accepted:2}/{cycle.drafted:<2}", *time_split(seconds, 10), times)
