@@ -225,7 +225,7 @@ class Prover:
         lines = [f"# `localspec doctor --prove` on {self._device.name}", " ".join(counts), table]
         for key, done in parts.items():
             lines.append(f"## {titled(key)}: {state(key, done)} ({done.seconds:.0f} s)")
-            lines += [f"FAILED:\n\n{each.text}" if marked(each) else each.text for each in done.findings]
+            lines += [each.text for each in done.findings]
         return "\n\n".join(lines).replace("|\n\n|", "|\n|")  # rows of a table
 
     def _load(self) -> str:
@@ -235,11 +235,6 @@ class Prover:
             return "unknown here"
         state = "idle" if self.proof.load < cores / 2 else "BUSY: compare times within this page only"
         return f"{state} ({self.proof.load:.1f} programs on {counted(cores, 'core')} before the first part)"
-
-
-def marked(finding: Finding) -> bool:
-    """Whether the failure needs a word; rows of tables have a column for it."""
-    return finding.failed and not finding.text.startswith("|")
 
 
 def state(key: str, done: Done) -> str:
