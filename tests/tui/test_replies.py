@@ -15,7 +15,7 @@ async def test_a_reply_is_shown_saved_and_counted(tmp_path):
     async with running(tmp_path) as chat:
         await chat.ask("why?")
         assert source(chat.replies[0]) == ESSAY
-        assert "accepted" in footer(chat.replies[0])
+        assert "guesses kept" in footer(chat.replies[0])
         assert [m.content for m in chat.saved[0].messages] == ["why?", ESSAY]
         assert chat.saved[0].pair == "demo"
 
