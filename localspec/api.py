@@ -33,7 +33,7 @@ Prompt = str | Sequence[Mapping[str, Any] | Message]
 @explains(LOAD)
 @naming_settings()
 def load(
-    pair: str | None = None,
+    pair: str | Path | None = None,
     *,
     target: str | Path | None = None,
     draft: str | Path | None = None,
@@ -95,7 +95,7 @@ _POLL_SECONDS = 0.05
 def run(
     prompt_or_messages: Prompt,
     *,
-    pair: str | None = None,
+    pair: str | Path | None = None,
     target: str | Path | None = None,
     draft: str | Path | None = None,
     pull: bool = False,
@@ -115,7 +115,7 @@ def run(
 def stream(
     prompt_or_messages: Prompt,
     *,
-    pair: str | None = None,
+    pair: str | Path | None = None,
     target: str | Path | None = None,
     draft: str | Path | None = None,
     pull: bool = False,
@@ -130,7 +130,7 @@ def stream(
 class RunOptions(ReplyOptions, total=False):
     """Keyword arguments of `arun` and `astream`: those of `run`."""
 
-    pair: str | None
+    pair: str | Path | None
     target: str | Path | None
     draft: str | Path | None
     pull: bool
@@ -166,7 +166,7 @@ def unload() -> None:
 
 
 def _keep_loaded(
-    pair: str | None, target: str | Path | None, draft: str | Path | None, pull: bool
+    pair: str | Path | None, target: str | Path | None, draft: str | Path | None, pull: bool
 ) -> Session:
     global _loaded
     key = (pair, target and Path(target).absolute(), draft and Path(draft).absolute())

@@ -52,9 +52,8 @@ _QUANT = re.compile(
 _NO_MODEL = re.compile(r"^(?:mtp-|eagle3-|dflash-|dspark-)|mmproj|imatrix", re.IGNORECASE)
 
 
-def is_file_reference(name: str | Path) -> bool:
-    """Whether a name is that of a file or a repository rather than of a pair."""
-    text = str(name)
+def is_file_reference(text: str) -> bool:
+    """Whether a text names a file or a repository rather than a pair."""
     return text.lower().endswith(".gguf") or "/" in text or "\\" in text
 
 
@@ -245,7 +244,7 @@ class PairNotOnDisk(NotOnDisk):
 
 
 def find(
-    pair: str | None = None,
+    pair: str | Path | None = None,
     target: str | Path | None = None,
     draft: str | Path | None = None,
     *,
@@ -261,6 +260,7 @@ def find(
     for name, given in (("pair", pair), ("target", target), ("draft", draft)):
         if given is not None and not isinstance(given, str | Path):
             raise BadSetting(f"{name} is of type {type(given).__name__}", hint="give a text or a Path")
+    pair = None if pair is None else str(pair)
     if pair is not None and target is None and is_file_reference(pair) and not is_known(pair):
         pair, target = None, pair
     if draft == LOOKUP:

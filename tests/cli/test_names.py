@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+from pathlib import Path
 from time import time
 
 import pytest
@@ -49,6 +50,8 @@ def test_python_and_the_settings_take_a_file_too(smol, monkeypatch):
     with localspec.load("smol.gguf", threads=1) as session:
         assert session.target_name == "localspec demo target"
     assert "smol" not in places.last_uses()
+    assert names.find(Path("smol.gguf")).name == "smol"
+    assert names.find(Path("demo")).name == "demo"
     monkeypatch.setenv("LOCALSPEC_PAIR", "smol.gguf")
     with localspec.load(threads=1) as session:
         assert session.target_name == "localspec demo target"
