@@ -13,7 +13,7 @@ from driving import Chat, running
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from localspec.tui.state import chat as chat_state
-from localspec.tui.state.remembered import LIMIT, Preferences, PromptHistory, TokenStyle
+from localspec.tui.state.remembered import LIMIT, Preferences, PromptHistory, Saver, TokenStyle
 
 from localspec.files import change_json_object
 
@@ -231,3 +231,15 @@ async def test_the_choice_of_theme_and_token_style_is_remembered(tmp_path):
     async with running(tmp_path) as chat:
         assert chat.app.theme == "nord"
         assert chat.state.preferences.tokens == "strong"
+
+
+async def test_a_save_that_fails_in_an_unforeseen_way_costs_no_later_one():
+    saver, saved = Saver(print), []
+
+    def fail():
+        raise ValueError("a mistake")
+
+    for work in (fail, lambda: saved.append("theme"), lambda: saved.append("prompt")):
+        saver.save(work)
+    await saver.finish()
+    assert saved == ["theme", "prompt"]

@@ -165,7 +165,7 @@ class Saver:
 
     async def _run(self, work: Callable[[], str | None], before: asyncio.Task[None] | None) -> None:
         if before is not None:
-            await before
+            await asyncio.wait([before])  # whatever became of it
         try:
             told = await asyncio.to_thread(work)
         except OSError as error:
