@@ -286,7 +286,7 @@ class Jobs:
 
     def _restart(self, load: LoadPair) -> None:
         """A fresh process: the memory of the old pair is free before the new one is loaded."""
-        self._load, self.loaded, self.trouble, self.stage = load, None, None, ""
+        self._load, self.loaded, self.stage = load, None, ""
         self._waiting += self._aside.values()  # their process is gone: the new one is asked again
         self._aside = {}
         try:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from types import SimpleNamespace
 
 import pytest
 from starlette.requests import Request
@@ -30,6 +31,7 @@ from localspec.events import (
 )
 from localspec.serve import http
 from localspec.serve import jobs as jobs_module
+from localspec.serve import server as server_module
 from localspec.serve.anthropic import MessageWriter
 from localspec.serve.bodies import Fields, Problem
 from localspec.serve.jobs import MOST_WAITING, Jobs
@@ -40,6 +42,7 @@ from localspec.serve.options import openai_options
 from localspec.serve.pairs import Chosen
 from localspec.serve.replies import Asked, Replies
 from localspec.serve.responses import ResponseWriter
+from localspec.serve.server import NotLoaded
 
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 DEMO, OTHER = LoadPair("demo"), LoadPair("other")
@@ -185,6 +188,18 @@ async def test_an_engine_that_dies_of_its_pair_is_not_started_over_and_over(jobs
     await process.say(Died("it ended", ""))
     await process.say(Died("it ended", ""))
     assert process.starts == 1
+
+
+async def test_the_server_ends_where_its_pair_cannot_be_loaded_also_while_a_client_waits_for_it(process):
+    jobs, server, said = Jobs(process, DEMO), SimpleNamespace(should_exit=False), []
+    view = SimpleNamespace(said=said.append)
+    loading = asyncio.create_task(server_module.loaded(jobs, DEMO, server, view, "http://here", "any"))
+    await asyncio.sleep(0)
+    jobs.submit(DEMO, Answer)
+    await process.say(LoadStage("loading it"), Failure("BadModelFile", "it is damaged", "take another"))
+    with pytest.raises(NotLoaded, match="it is damaged"):
+        await loading
+    assert server.should_exit
 
 
 async def test_only_so_many_may_wait(jobs):
