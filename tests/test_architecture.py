@@ -198,7 +198,7 @@ ROOMS = {
     },
 }
 # The rooms of tui/, each of which may import those before it; the app is what stands in no folder.
-TUI_ROOMS = ("state", "text", "commands", "plain", "widgets", "dialogs", "screen", "app")
+TUI_ROOMS = ("state", "text", "commands", "plain", "widgets", "dialogs", "lists", "screen", "app")
 HEAVY = ("llama_cpp", "llguidance", "textual", "huggingface_hub", "numpy", "jinja2", "starlette", "uvicorn")
 
 

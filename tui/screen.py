@@ -329,13 +329,13 @@ class ChatScreen(Screen[None], Chat):
     # -- dialogs; those that load slowly are imported when they are opened ---------------------------
 
     async def choose_pair(self) -> None:
-        from .dialogs import PairsDialog
+        from .lists import PairsDialog
 
         self.state.downloads.refresh()
         await self._choose("pair", PairsDialog(self.state.downloads))
 
     async def choose_conversation(self) -> None:
-        from .dialogs import ConversationsDialog
+        from .lists import ConversationsDialog
 
         await self._choose("load", ConversationsDialog(self.state))
 

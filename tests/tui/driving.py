@@ -8,7 +8,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 from localspec.tui.app import ChatApp
-from localspec.tui.dialogs import ConversationsDialog
+from localspec.tui.lists import ConversationsDialog
 from localspec.tui.screen import ChatScreen, Tick
 from localspec.tui.state.chat import ChatState, Setup
 from localspec.tui.widgets.reply import ReplyPart, ReplyView

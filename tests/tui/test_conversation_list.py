@@ -5,7 +5,8 @@ import sys
 
 import pytest
 from driving import detail, open_conversations, running
-from localspec.tui.dialogs import ConfirmDialog, ConversationsDialog, describe_age
+from localspec.tui.dialogs import ConfirmDialog
+from localspec.tui.lists import ConversationsDialog, describe_age
 from localspec.tui.state.conversation import export_markdown
 from localspec.tui.widgets.reply import ReplyView
 from scripted_engine import Gate
@@ -17,7 +18,7 @@ from localspec.errors import BadSetting
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
 async def test_titles_give_way_to_pair_and_age_in_the_list_of_conversations(tmp_path, size, monkeypatch):
-    monkeypatch.setattr("localspec.tui.dialogs.describe_age", lambda _seconds: "59 min")
+    monkeypatch.setattr("localspec.tui.lists.describe_age", lambda _seconds: "59 min")
     for n in range(30):
         journal = Journal(tmp_path / "conversations" / f"202501{n:02}-x.jsonl", "r1-distill-qwen-32b+1.5b")
         journal.add(StoredMessage("user", "How does drafting work, " + "and why " * 20))

@@ -3,7 +3,7 @@
 import pytest
 from driving import cannot_start, detail, running
 from localspec.tui.commands.base import pair
-from localspec.tui.dialogs import PairsDialog
+from localspec.tui.lists import PairsDialog
 from localspec.tui.screen import ChatScreen
 from localspec.tui.widgets.lines import SUGGESTIONS, Line
 from scripted_engine import Gate

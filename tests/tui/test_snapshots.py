@@ -3,13 +3,12 @@
 import pytest
 from driving import Chat, detail, undrawn
 from localspec.tui.dialogs import (
-    ConversationsDialog,
     HelpDialog,
     LinkDialog,
-    PairsDialog,
     RaceDialog,
     ThemeDialog,
 )
+from localspec.tui.lists import ConversationsDialog, PairsDialog
 from localspec.tui.widgets.lines import Inspector
 from scripted_engine import Gate, Pace
 from textual._compositor import Compositor
@@ -25,7 +24,7 @@ SIZES = pytest.mark.parametrize("size", [(100, 30), (80, 24)], ids=["100x30", "8
 def draw(snap_compare, tmp_path, size, monkeypatch):
     """Compare the screen after `steps` with its picture; nothing on it depends on time, place or version."""
     monkeypatch.setattr(Compositor, "render_update", undrawn)
-    monkeypatch.setattr("localspec.tui.dialogs.describe_age", lambda _seconds: "59 min")
+    monkeypatch.setattr("localspec.tui.lists.describe_age", lambda _seconds: "59 min")
     monkeypatch.setattr("localspec.tui.dialogs.page_folder", lambda _folder: "~/.local/share/localspec")
 
     def compare(steps, **options):
