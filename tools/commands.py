@@ -14,8 +14,8 @@ _HEAD = """\
 
 `python -m tools.commands` writes this page from the parser. `localspec help COMMAND` says more about each.
 
-`localspec` alone opens the chat on a terminal, and prints the help elsewhere. `localspec "a prompt"` is
-`localspec run`.
+`localspec` alone opens the chat on a terminal, and prints the help elsewhere. `localspec "several words"`
+is `localspec run`.
 
 ## Exit codes
 

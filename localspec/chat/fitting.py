@@ -73,9 +73,9 @@ class Fitter:
             return Fitted(encoded(start), messages)
         if not trim:
             raise ContextFull(
-                f"the conversation has {'' if start == cuts[0] else 'more than '}{count} tokens, "
-                f"but the context only {self.capacity}",
-                hint="start a new conversation, load the pair with a larger --context, or allow trimming",
+                f"the conversation has {'' if start == cuts[0] else 'more than '}{count:,} tokens, "
+                f"but the context only {self.capacity:,}",
+                hint="start a new conversation, start again with a larger --context, or allow trimming",
             )
         # A quarter of the context stays free beyond the reply's room.
         shorter, goal = [cut for cut in cuts if cut > start] or [start], room - self.capacity // 4

@@ -362,8 +362,8 @@ class Session(Closing):
             count, capacity = len(job.prompt), self._pair.target.capacity
             if count >= capacity:
                 raise ContextFull(
-                    f"the prompt has {count} tokens, but the context only {capacity}",
-                    hint="shorten the prompt, or load the pair with a larger context (--context)",
+                    f"the prompt has {count:,} tokens, but the context only {capacity:,}",
+                    hint="shorten the prompt, or start again with a larger context: --context N",
                 )
             # Closed here: the traceback of an error that was handled on the way can keep this frame alive.
             with closing(self._writer.reply(job)) as steps:

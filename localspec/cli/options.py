@@ -163,6 +163,14 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise BadSetting(message, hint=self._help)
 
+    def _check_value(self, action: argparse.Action, value: Any) -> None:  # noqa: ANN401  argparse's own
+        """Raises BadSetting with the nearest choice."""
+        try:
+            super()._check_value(action, value)
+        except argparse.ArgumentError as error:
+            near = did_you_mean(str(value), map(str, action.choices or ()))
+            raise BadSetting(str(error), hint=f"{near}{self._help}") from None
+
     def parse_known_args(self, *args: Any, **options: Any) -> Any:  # noqa: ANN401  argparse's own
         """Reads arguments as argparse does: the parser of a command knows all its options.
 
@@ -200,8 +208,11 @@ _ELSEWHERE = {
     **dict.fromkeys(("--draft-model", "--model-draft"), ("--draft",)),
     **dict.fromkeys(("--ctx-size", "--num-ctx"), ("--context",)),
     **dict.fromkeys(("--n-gpu-layers", "--num-gpu"), ("--gpu-layers",)),
+    "--all": ("--unused", "--caches"),
     "show": ("info",),
-    **dict.fromkeys(("remove", "delete", "uninstall"), ("rm",)),
+    "search": ("pairs",),
+    "create": ("pairs add",),
+    **dict.fromkeys(("remove", "delete"), ("rm",)),
 }
 _DELETES = "rm"  # suggested where nothing else is near
 
@@ -209,7 +220,7 @@ _DELETES = "rm"  # suggested where nothing else is near
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """The question "did you mean" with the nearest known words; "" for none."""
     names = list(known)
-    if not (near := [name for name in _ELSEWHERE.get(word, ()) if name in names]):
+    if not (near := [name for name in _ELSEWHERE.get(word, ()) if name.split()[0] in names]):
         found = [name for name in names if name.startswith(word)] or difflib.get_close_matches(word, names)
         near = sorted(found, key=_DELETES.__eq__)[:1]
     return f"did you mean {' or '.join(near)}? " if near else ""

@@ -4,6 +4,7 @@ import contextlib
 import io
 import logging
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -76,7 +77,8 @@ def _spelled_out(arguments: Sequence[str]) -> Sequence[str]:
     if " " in command.strip():
         return ["run", *arguments]
     if command.startswith("-") and command not in ("-h", "--help", "-V", "--version"):
-        hint = "name a command first: `localspec run PROMPT` and `localspec chat` take options behind them"
+        line = printable(shlex.join(arguments), 60)
+        hint = f"put a command before it: `localspec chat {line}`, or `localspec run {line}` with a prompt"
         raise BadSetting(f"{command} stands where a command should", hint=hint)
     known = (*commands.HELP, "help")
     if command not in known and not command.startswith("-"):
@@ -92,6 +94,10 @@ def _meant(words: Sequence[str], known: Sequence[str]) -> str:
 
     if is_pair(words[0]):
         return f"`localspec run {words[0]} PROMPT` asks it; `localspec chat {words[0]}` opens the chat"
+    if words[0] == "uninstall":
+        return (
+            "`pip uninstall localspec llama-cpp-python`, and delete the folders that `localspec config` names"
+        )
     near = did_you_mean(words[0], known)
     if not near and (pairs := near_names(words[0])):
         return f"`localspec run {pairs[0]} PROMPT` asks the pair of that name"
@@ -120,7 +126,7 @@ def parser(command: str = "") -> Parser:
     root = Parser(prog="localspec", description=(localspec.__doc__ or "").partition("\n")[0])
     root.epilog = (
         "A pair is a target model and a small draft model that guesses for it. Without a command the chat opens. "
-        'A prompt in quotes is answered: localspec "Hello there".'
+        'A prompt of several words, in quotes, is answered: localspec "Hello there".'
     )
     root.add_argument("-V", "--version", action="version", version=f"localspec {localspec.__version__}")
     subparsers = root.add_subparsers(title="commands", required=True, dest="command", metavar="COMMAND")

@@ -103,8 +103,8 @@ def trimmable(source: Path, count: int) -> Header:
     whole = header.vocabulary.count if header.vocabulary else 0
     if not LEAST <= count < whole:
         raise BadSetting(
-            f"{source.name} cannot be trimmed to {count:,} of its {whole:,} tokens",
-            hint=f"choose {LEAST} or more, and fewer than it has",
+            f"{source.name} has {whole:,} tokens and cannot be trimmed to {count:,}",
+            hint=f"say how many it can still write: --trim N, {LEAST} or more and fewer than it has",
         )
     return header
 

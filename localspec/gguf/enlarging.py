@@ -265,7 +265,7 @@ class Enlarger:
             "llama.rope.dimension_count": new.head_width,
             "llama.feed_forward_length": new.ffn,
         }
-        name = f"{header.text('general.name')}, enlarged to {new.width} x {new.layers}"
+        name = f"{header.text('general.name')} {new.width}x{new.layers}"
         return {
             **header.entries,
             "general.name": text_entry(name),

@@ -18,6 +18,7 @@ from localspec.llama.library import forget_log_errors, last_log_errors, lib, sym
 from localspec.llama.vocab import Vocab
 from localspec.llama.watch import LOADING_SECONDS, made_progress, waiting_for
 
+LONGEST_NAME = 30  # characters that a heading has room for
 _EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"  # of a layer; llama.cpp's own pattern for --n-cpu-moe
 _cpu_buffers = symbol("ggml_backend_cpu_buffer_type", ctypes.c_void_p, [])
 
@@ -140,7 +141,8 @@ class Model(Closing):
         }
         self.vocab = Vocab(lib.llama_model_get_vocab(pointer))
         self.architecture = self.metadata.get("general.architecture", "")
-        self.name = self.metadata.get("general.name") or path.stem
+        name = self.metadata.get("general.name", "")
+        self.name = name if 0 < len(name) <= LONGEST_NAME else path.stem
         self.size_bytes: int = lib.llama_model_size(pointer)
         self.layer_count: int = lib.llama_model_n_layer(pointer)
         self.chat_template = text_of(lib.llama_model_chat_template(pointer, None)) or None

@@ -23,7 +23,8 @@ _SILENCE_SECONDS = 30.0  # without a byte: the connection is dead
 _TRIES, _FIRST_WAIT_SECONDS = 5, 0.5
 _LONGEST_WAIT_SECONDS = 30.0  # that a server may ask for
 _PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
-_LATER = "run the same command again later; a pull resumes where it stopped"
+_LATER = "run the same command again later"
+_RESUMES = f"{_LATER}; it resumes where it stopped"
 _ELSEWHERE = "make the folder writable, or set LOCALSPEC_HOME to another one"
 _TOKEN = "check the name; for a private repository set HF_TOKEN or run `hf auth login`"
 _PROXIES = "check ALL_PROXY, HTTPS_PROXY, HTTP_PROXY and NO_PROXY"
@@ -186,20 +187,20 @@ def translated(error: Exception, name: str) -> LocalspecError:
         case httpx2.ProxyError():
             failure, text, hint = Unreachable, f"the proxy does not work: {why}", _PROXIES
         case httpx2.TimeoutException():
-            failure, text, hint = Unreachable, f"{_host(error)} stopped answering about {name}", _LATER
+            failure, text, hint = Unreachable, f"{_host(error)} stopped answering about {name}", _RESUMES
         case httpx2.ConnectError():
             why = "no network, or no server of that name" if _is_unnamed(error) else why
             failure, text = Unreachable, f"{_host(error)} cannot be reached: {why}"
             hint = f"check the network, then {_LATER}"
         case _:
-            text, hint = f"the connection broke while {name} was fetched: {why}", _LATER
+            text, hint = f"the connection broke while {name} was fetched: {why}", _RESUMES
     return failure(text, hint=hint)
 
 
 def of_system(error: OSError, name: str, done: str = "stored") -> DownloadFailed:
     """The sentence about a disk or folder that keeps `name` from being `done`."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return DownloadFailed(f"the disk is full: {name} did not fit", hint=f"make room, then {_LATER}")
+        return DownloadFailed(f"the disk is full: {name} did not fit", hint=f"make room, then {_RESUMES}")
     no_folder = error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EEXIST)
     no_permission = error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
     why = "no permission to write" if no_permission else error.strerror or error

@@ -30,7 +30,7 @@ def shell(words, **options):
     [
         ("rnu", "hint: did you mean run? `localspec --help`"),
         ("frobnicate", "`localspec --help` lists all commands"),
-        ("-m demo Hi", "hint: name a command first: `localspec run PROMPT`"),
+        ("-m demo Hi", "`localspec run -m demo Hi` with a prompt"),
         ("llama3", "`localspec run llama-3.1-8b+1b PROMPT`"),
         ("run Hi --frob", "--frob"),
         ("run Hi --temprature 0", "hint: did you mean --temperature? `localspec run --help`"),

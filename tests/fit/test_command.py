@@ -34,8 +34,8 @@ def test_the_new_pair_writes_what_the_old_one_writes(capsys):
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [
-        (["--trim", "9000"], "demo-draft.gguf cannot be trimmed to 9,000 of its 2,560 tokens"),
-        (["--trim", "10"], "demo-draft.gguf cannot be trimmed to 10 of its 2,560 tokens"),
+        (["--trim", "9000"], "demo-draft.gguf has 2,560 tokens and cannot be trimmed to 9,000"),
+        (["--trim", "10"], "demo-draft.gguf has 2,560 tokens and cannot be trimmed to 10"),
         (["--trim", "1500", "--as", "Über"], "a pair cannot be called Über"),
     ],
 )

@@ -168,7 +168,7 @@ def test_without_torch_it_says_what_to_install(monkeypatch, capsys):
     [
         (["--layers", "99"], "a draft of 99 layers cannot be made of the"),
         (["--layers", "0"], "--layers: '0' is not a whole number of at least 1"),
-        (["--trim", "9000"], "demo-target.gguf cannot be trimmed to 9,000 of its 2,560 tokens"),
+        (["--trim", "9000"], "demo-target.gguf has 2,560 tokens and cannot be trimmed to 9,000"),
     ],
 )
 def test_what_cannot_be_made_is_refused_in_a_sentence(arguments, what, monkeypatch, capsys):

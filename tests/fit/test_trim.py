@@ -76,7 +76,7 @@ def test_tokens_that_the_target_lacks_are_not_said(tmp_path):
 
 @pytest.mark.parametrize("count", [100, 2560])
 def test_too_few_tokens_or_all_of_them_are_refused(count, tmp_path):
-    with pytest.raises(BadSetting, match=f"cannot be trimmed to {count:,} of its 2,560 tokens"):
+    with pytest.raises(BadSetting, match=f"has 2,560 tokens and cannot be trimmed to {count:,}"):
         trim(demo.draft_path(), tmp_path / "draft.gguf", np.arange(count))
     assert not list(tmp_path.iterdir())
 

@@ -28,6 +28,12 @@ def test_the_chat_template_comes_whole(load):
     assert load(chat_template=None).chat_template is None
 
 
+def test_a_model_without_a_short_name_is_called_like_its_file(load):
+    for name in ("", "Smollm2 135M 8k Lc100K Mix1 Ep2"):
+        model = load(name=name)
+        assert model.name == model.path.stem
+
+
 @pytest.mark.parametrize(
     ("architecture", "steps_back"), [("mamba", False), ("lfm2", False), ("gemma2", True)]
 )

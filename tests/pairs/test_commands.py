@@ -137,7 +137,7 @@ def test_pairs_add_says_what_it_replaces_and_how_to_run_it(tiny_gguf, capsys):
     assert main(["pairs", "add", "demo", *files]) == 0
     told = capsys.readouterr().out
     assert "It replaces the built-in pair demo." in told
-    assert "localspec run --pair demo" in told
+    assert "localspec chat demo" in told
     assert main(["pairs", "add", "demo", *files]) == 0
     assert "It replaces your earlier pair demo." in capsys.readouterr().out
 

@@ -63,7 +63,7 @@ def run_add(arguments: argparse.Namespace) -> int:
     say(f"{pair.name} is in {path}", to=sys.stderr)
     if pair.name in known:
         say(f"It replaces {'your earlier' if pair.name in users else 'the built-in'} pair {pair.name}.")
-    say(f"localspec run --pair {pair.name}" if pair.on_disk else f"localspec pull {pair.name}")
+    say(f"localspec chat {pair.name}" if pair.on_disk else f"localspec pull {pair.name}")
     return 0
 
 
