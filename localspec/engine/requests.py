@@ -337,7 +337,7 @@ def report_comparison(session: api.Session, found: "Comparison", send: Send) -> 
     from localspec.measure.compare import verdicts
     from localspec.models.picker import remember_speedup
 
-    if found.speedup and not found.toy:
+    if found.speedup and not (found.toy or found.crowded):
         remember_speedup(session.name, found.speedup)
     verdict = "\n".join(verdicts(found, session.text_of))
     send(Compared(found.speculative.reply, found.plain.reply, verdict))

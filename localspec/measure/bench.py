@@ -58,7 +58,6 @@ VERIFY_PROMPTS = _prompts("verify")
 
 
 WARM_UP_TOKENS = 12
-CROWDED = "Another program used the processor meanwhile: these times say little about an idle one."
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,7 @@ from localspec.chat.session import Session, never
 from localspec.display import aligned, counted
 from localspec.errors import BadSetting, LocalspecError
 from localspec.events import Cycle, Event, Finished, FinishReason, Reply, Started, Stats
-from localspec.measure.bench import CROWDED
-from localspec.measure.race import hardly_drafted, headline
+from localspec.measure.race import NO_DRAFT, caused, hardly_drafted, headline
 from localspec.options import ReplyOptions
 from localspec.sampler.passes import NO_TEXT, Candidates, Row, standing
 
@@ -28,6 +27,7 @@ TOY_COLUMNS, TOY_DEPTH = 5, 4  # without times; tokens
 Messages = str | Sequence[Mapping[str, Any] | Message]
 
 
+FEW = 1.1  # tokens a pass: less is hardly a gain
 AS_FAR_BACK = 200  # tokens before a divergence on which batch widths are compared
 
 
@@ -195,6 +195,9 @@ class Comparison:
         speed = "a toy" if self.toy else f"{self.speedup:.2f}x plain"
         return f"Comparison({speed}, {text}, plain={self.plain!r}, speculative={self.speculative!r})"
 
+    def __str__(self) -> str:
+        return about_speed(self)
+
     @property
     def identical(self) -> bool:
         """Whether both sides have the same tokens."""
@@ -218,13 +221,13 @@ class Comparison:
         return self._caused(self.speculative.total_tokens_per_second / plain) if plain else 0.0
 
     def _caused(self, ratio: float) -> float:
-        """At most the tokens of a pass; 1 if hardly anything was drafted."""
+        """As far as the guesses can have caused it; 1 if hardly anything was drafted."""
         stats = self.speculative.stats
         if self.toy:
             return 0.0
         if ratio and hardly_drafted(stats):
             return 1.0
-        return min(ratio, stats.mean_accepted_length)
+        return caused(ratio, stats) if ratio else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,14 +329,16 @@ def asked(options: ReplyOptions, *, speculative: bool) -> ReplyOptions:
 
 def verdicts(comparison: Comparison, text_of: Callable[[int], str]) -> list[str]:
     """Sentences about the speed, texts that differ, and what keeps the speed from meaning much."""
-    said, where = [about_speed(comparison)], comparison.divergence
+    said, where, stats = [about_speed(comparison)], comparison.divergence, comparison.speculative.stats
+    if not stats.draft_seconds and stats.mean_accepted_length < FEW:
+        said.append(f"{NO_DRAFT[0].upper()}{NO_DRAFT[1:]}.")
     if where or comparison.cancelled:
         said.append(why_texts_differ(comparison))
     if where and where.top_two_gap is not None:  # sampled texts differ anyway
         tokens = (where.speculative, where.plain)
         drafted, plain = ("the end" if token is None else repr(text_of(token)) for token in tokens)
         said.append(f"Token {where.index + 1:,}: {drafted} with drafting, {plain} without.")
-    return [*said, *[TOY] * comparison.toy, *[CROWDED] * comparison.crowded]
+    return [*said, *[TOY] * comparison.toy]
 
 
 def why_texts_differ(comparison: Comparison) -> str:
@@ -372,7 +377,8 @@ def about_speed(comparison: Comparison) -> str:
     seconds = comparison.plain.decode_seconds, comparison.speculative.decode_seconds
     how = f"{measured}{total:.2f} times with the reading of the prompt"
     sampled = comparison.rule not in SEED_DECIDES
-    return headline(comparison.measured_ratio, comparison.identical, seconds, drafted, how, sampled=sampled)
+    found, kinds = comparison.measured_ratio, {"sampled": sampled, "crowded": comparison.crowded}
+    return headline(found, comparison.identical, seconds, drafted, how, **kinds)
 
 
 def table(comparison: Comparison) -> str:

@@ -26,7 +26,8 @@ from localspec.llama.context import Context
 from localspec.llama.first_decode import end_with_stdin
 from localspec.llama.model import Model
 from localspec.measure import tune as tuning
-from localspec.measure.bench import AUTO, CROWDED, PLAIN, Arm, Category, Limits, bench, built_in_prompts
+from localspec.measure.bench import AUTO, PLAIN, Arm, Category, Limits, bench, built_in_prompts
+from localspec.measure.race import CROWDED
 from localspec.measure.summary import Decision, headlines, report, summarise, verdict
 from localspec.measure.verified import missing, problems
 from localspec.measure.verified import report as verified

@@ -31,7 +31,11 @@ LEGEND = (
 )
 NOTICEABLE = 1.03  # less than this either way is no difference
 HARDLY = 0.03  # guesses for each token: fewer cannot change the time noticeably
-UNFAIR = "The times differ by more than these guesses can save, as on a busy processor. Run it again later."
+UNFAIR = "The times differ by more than these guesses explain, as on a busy processor. Run it again later."
+CROWDED = (
+    "Another program used the processor meanwhile, so these times say little. Close it and measure again."
+)
+NO_DRAFT = "without a draft model, only repeated text is guessed (--draft FILE adds one)"
 TOY_PASS = 0.05  # seconds of a toy's pass in a race: its real ones are shorter than the bookkeeping
 SVG_COLUMNS = 100
 _WEB_FONT = re.compile(r"@font-face \{.*?\}", re.DOTALL)
@@ -178,9 +182,20 @@ def hardly_drafted(stats: Stats) -> bool:
     return stats.drafted <= HARDLY * stats.emitted
 
 
+def caused(speedup: float, drafting: Stats) -> float:
+    """A speed-up as far as the guesses can have caused it.
+
+    No pass saves more than a plain one for each of its tokens. And none takes longer than a plain one for each token
+    that it checks; the draft's own time comes on top.
+    """
+    checking = drafting.verify_seconds / drafting.decode_seconds if drafting.decode_seconds else 1.0
+    slowest = checking * drafting.emitted / max(drafting.cycles + drafting.drafted, drafting.emitted, 1)
+    return min(max(speedup, slowest), drafting.mean_accepted_length)
+
+
 def is_fair(speedup: float, drafting: Stats) -> bool:
-    """Whether the guesses can have brought this: no pass saves more than a plain one for each of its tokens."""
-    return speedup <= NOTICEABLE * drafting.mean_accepted_length
+    """Whether the guesses can have caused this gain or loss."""
+    return 1 / NOTICEABLE <= speedup / caused(speedup, drafting) <= NOTICEABLE
 
 
 def headline(
@@ -191,10 +206,11 @@ def headline(
     how: str = "",
     *,
     sampled: bool = False,
+    crowded: bool = False,
 ) -> str:
     """How much faster drafting was and whether the text is the same, by the seconds of plain decoding and drafting.
 
-    No gain is claimed that its guesses cannot have brought.
+    No gain or loss is claimed that its guesses cannot have caused, or that was measured on a `crowded` processor.
     """
     if not speedup:
         return "Too little was decoded to compare the speed."
@@ -203,9 +219,9 @@ def headline(
     if hardly_drafted(drafting):
         kept = f"{kept} in {counted(drafting.emitted, 'token')}"
         return f"Drafting hardly took part, {same}: {kept}. A difference in time is noise."
-    if not is_fair(speedup, drafting):
-        return f"Not measured, {same}: {kept}. {UNFAIR}"
-    speedup = min(speedup, drafting.mean_accepted_length)
+    if crowded or not is_fair(speedup, drafting):
+        return f"Not measured, {same}: {kept}. {CROWDED if crowded else UNFAIR}"
+    speedup = caused(speedup, drafting)
     said = f"{speedup:.{1 if speedup >= 1.1 else 2}f} times as fast"
     if 1 / NOTICEABLE < speedup < NOTICEABLE:
         said = "As fast as plain decoding"

@@ -258,7 +258,11 @@ def report(summary: Summary, columns: int, *, toy: bool = False) -> str:
         parts += [drawn(chart(summary, temperature), columns), words(summary, temperature)]
     meaning = "kept: of the guesses. a pass: tokens for each pass of the target."
     if toy:
-        return "\n\n".join([*parts, meaning])
+        off = "auto: drafting is off here, because a pass of this toy is shorter than a guess."
+        idle = [off] * all(
+            row.mean_accepted_length < HARDLY_DRAFTED for row in summary.rows if row.arm == AUTO.name
+        )
+        return "\n\n".join([*parts, "\n".join([*idle, meaning])])
     notes = (
         f"{meaning} plain, drafting: tokens/s.\n"
         "A speed-up above the tokens of a pass is noise, and is not counted.\n"

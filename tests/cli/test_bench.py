@@ -13,7 +13,7 @@ import pytest
 from localspec import demo
 from localspec.chat.loaded_pair import TOY
 from localspec.cli import main
-from localspec.measure.bench import CROWDED
+from localspec.measure.race import CROWDED
 from localspec.models.drafting import Drafting
 from localspec.options import data_dir
 

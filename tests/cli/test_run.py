@@ -12,10 +12,10 @@ import pytest
 
 from localspec import demo
 from localspec.cli import main
-from localspec.cli.commands.run import as_json, summary, why_few
+from localspec.cli.commands.run import as_json, reading_shown, summary, why_few
 from localspec.display import JSON_VERSION
 from localspec.engine import spawn
-from localspec.events import FinishReason, Reply, Stats
+from localspec.events import FinishReason, Notice, Prefill, Reply, Started, Stats
 
 pytestmark = pytest.mark.usefixtures("home_of_processes")
 
@@ -74,12 +74,14 @@ def test_the_last_line_says_why_hardly_anything_was_guessed(capsys):
     alone = ("Explain recursion", "--target", demo.target_path(), "--temperature", "0", "-n", "30")
     numbers, last = run(capsys, *alone)[2].splitlines()[-2:]
     assert re.match(r"\[\d+ tokens · .* tokens/s", numbers)
-    assert last.startswith("note: hardly anything was guessed: without a draft model")
-    assert "hardly" not in run(capsys, *alone, "--no-draft")[2]
+    assert last.startswith("note: nothing was guessed: without a draft model")
+    assert "guessed" not in run(capsys, *alone, "--no-draft")[2]
     assert why_few(Stats(emitted=100, drafted=3, cycles=98), "draft").startswith(
         "hardly anything was guessed"
     )
     assert why_few(Stats(emitted=100, drafted=4, cycles=98), "draft") == ""
+    assert why_few(Stats(emitted=11, cycles=11), "draft").startswith("nothing was guessed: plain decoding")
+    assert why_few(Stats(emitted=1, cycles=1), "") == ""
 
 
 def test_a_reply_of_one_token_says_nothing_about_the_share_of_reading():
@@ -456,3 +458,19 @@ def test_lookup_drafts_without_a_draft_model(tiny_gguf, capsys):
 def test_the_shortest_contexts_hold_a_whole_verify_batch(capsys, tokens):
     code, out, err = run(capsys, "Hi", "--context", tokens, "--max-tokens", "4", "--pair", "demo")
     assert (code, bool(out.strip())) == (0, True), err
+
+
+def test_reading_is_shown_until_the_reply_begins(monkeypatch, capsys):
+    monkeypatch.setattr("localspec.display.obeys_sequences", lambda stream: stream is sys.stderr)
+    events = [
+        Started("big", "", 5000, 0, 0, 1, "greedy", 8192),
+        Prefill(512, 5000, 1.0),
+        Prefill(1024, 5000, 2.0),
+    ]
+    assert list(reading_shown(iter([*events, Notice("a note")])))[:3] == events
+    *drawn, cleared = capsys.readouterr().err.split("\r\x1b[K")[1:]
+    assert drawn == [
+        f"reading the prompt: {text}"
+        for text in ("5,000 tokens", "512 of 5,000 tokens", "1,024 of 5,000 tokens")
+    ]
+    assert cleared == ""

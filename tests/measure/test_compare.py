@@ -1,6 +1,7 @@
 """One prompt both ways on the demo pair: what is measured, in which order, and what is said."""
 
 import dataclasses
+import re
 from dataclasses import replace
 
 import pytest
@@ -12,7 +13,6 @@ from localspec.engine.requests import report_comparison
 from localspec.errors import BadSetting, LocalspecError
 from localspec.events import Cycle, Finished, FinishReason, Mode, Notice, Started, Stats
 from localspec.llama.threads import Contention
-from localspec.measure.bench import CROWDED
 from localspec.measure.compare import (
     Comparison,
     Divergence,
@@ -26,6 +26,7 @@ from localspec.measure.compare import (
     table,
     verdicts,
 )
+from localspec.measure.race import CROWDED
 from localspec.models.picker import measured_speedups
 from tests.measure.faults import leaky_comparison
 
@@ -118,8 +119,31 @@ def test_another_program_on_the_processor_is_told(session):
     finally:
         threads.contention = None
     assert found.crowded
-    assert CROWDED in verdict_on(found)
+    found = replace(found, toy=False)
+    said = verdict_on(found)
+    assert re.match(r"Not measured, the same text: \d+ of \d+ guesses kept\. " + CROWDED, said)
     assert CROWDED not in verdict_on(replace(found, crowded=False))
+    assert verdict_on(replace(found, toy=True)).startswith("The same text in")  # counts passes
+
+
+def test_without_a_draft_model_few_guesses_have_a_remedy(session):
+    found = compare_on(session, PROMPT, max_tokens=6)
+    few = Stats(cycles=316, emitted=338, drafted=24, accepted=22, verify_seconds=10.0)
+    plain = replace(found.plain.reply, stats=Stats(cycles=338, emitted=338, verify_seconds=7.8))
+    alone = Side((replace(plain, stats=few),))
+    found = replace(found, toy=False, plain=Side((plain,)), speculative=alone)
+    said = verdict_on(found)
+    assert said.startswith("Not measured, the same text: 22 of 24 guesses kept.")
+    assert "--draft FILE" in said
+    assert found.speedup == pytest.approx(338 / 340)  # as far as 24 guesses can have caused it
+    drafted = replace(few, draft_seconds=3.0, verify_seconds=7.0)
+    assert "--draft" not in verdict_on(replace(found, speculative=Side((replace(plain, stats=drafted),))))
+
+
+def test_a_printed_comparison_is_its_headline(session):
+    found = compare_on(session, PROMPT, max_tokens=6)
+    assert str(found) == about_speed(found)
+    assert len(str(found).splitlines()) == 1
 
 
 def test_where_sampled_texts_part_is_told_without_alarm(session):

@@ -1,6 +1,7 @@
 """The race: clocks, the past of a side, the headline, and the picture."""
 
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -9,7 +10,7 @@ from localspec.display import counted
 from localspec.events import Cycle, Kind, Origin, Piece, Source, Stats
 from localspec.measure.race import UNFAIR, Lane, Race, clock, headline, picture
 
-GUESSED = Stats(cycles=4, emitted=10, drafted=4, accepted=3)
+GUESSED = Stats(cycles=4, emitted=10, drafted=4, accepted=3, draft_seconds=0.6, verify_seconds=0.4)
 
 
 def lane(*texts):
@@ -61,6 +62,17 @@ def test_no_gain_is_claimed_that_the_guesses_cannot_have_brought():
     assert headline(2.05, True, (2.05, 1.0), drafting).startswith("2.0 times as fast")
     unfair = headline(2.2, True, (2.2, 1.0), drafting)
     assert unfair == f"Not measured, the same text: 20 of 40 guesses kept. {UNFAIR}"
+
+
+def test_no_loss_is_claimed_that_the_guesses_cannot_have_caused():
+    few = Stats(cycles=316, emitted=338, drafted=24, accepted=22, verify_seconds=10.0)
+    unfair = headline(0.78, True, (7.8, 10.0), few)
+    assert unfair == f"Not measured, the same text: 22 of 24 guesses kept. {UNFAIR}"
+    costly = replace(few, verify_seconds=7.0, draft_seconds=3.0)  # the draft read and guessed for long
+    assert headline(0.78, True, (7.8, 10.0), costly).startswith("Slower, 0.78 times as fast")
+    wrong = replace(few, cycles=320, drafted=1000, accepted=18)  # wide passes that brought little
+    assert headline(0.5, True, (5.0, 10.0), wrong).startswith("Slower, 0.50 times as fast")
+    assert "Not measured" in headline(1.5, True, (15.0, 10.0), GUESSED, crowded=True)
 
 
 def test_the_clock_of_a_toy_counts_passes_alone():

@@ -107,3 +107,7 @@ def test_the_speed_of_a_toy_is_left_out():
     text = report(Summary((row(CODE, 0.5, 0.6, 0.7), row(None, 0.5, 0.6, 0.7)), 0, 1.0, 100), 80, toy=True)
     assert "70%" in text
     assert not re.search(r"0\.[67]|slower|speed|█", text)
+    assert "auto: drafting is off here" not in text
+    idle = row(None, 0.5, 0.6, 0.7, acceptance_rate=0.0, mean_accepted_length=1.0)
+    text = report(Summary((idle, row(None, 0.5, 0.6, 0.7, arm="depth 4")), 0, 1.0, 100), 80, toy=True)
+    assert "auto: drafting is off here, because a pass of this toy is shorter than a guess." in text

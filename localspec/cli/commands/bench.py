@@ -83,8 +83,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 def bench_built_in(arguments: argparse.Namespace) -> int:
     """Measure with the built-in prompts until the time or the rounds are over."""
-    from localspec.measure.bench import AUTO, CROWDED, PLAIN, Arm, Category, Limits, bench, built_in_prompts
+    from localspec.measure.bench import AUTO, PLAIN, Arm, Category, Limits, bench, built_in_prompts
     from localspec.measure.compare import TOY_DEPTH
+    from localspec.measure.race import CROWDED
 
     refuse_what_needs_a_prompt(arguments)
     wanted = arguments.only or tuple(Category)
@@ -110,9 +111,9 @@ def bench_built_in(arguments: argparse.Namespace) -> int:
         arms, watch = (PLAIN, AUTO, *map(Arm, depths)), {"stopped": stopped.is_set}
         with DrawnLine(sys.stderr) as line:
             outcome = bench(session, prompts, arms, temperatures, limits, on_step=on_step, **watch)
-    tell(arguments, subject, outcome)
     if crowded:
         say(CROWDED, to=sys.stderr)
+    tell(arguments, subject, outcome)
     return CANCELLED if outcome.stopped else 0
 
 

@@ -15,11 +15,32 @@ from localspec.cli.commands import chat
 from localspec.cli.loading import names_of, open_engine_session, stop_on_interrupt
 from localspec.cli.options import add_pair_options, add_quiet_option, add_reply_options, reply_options
 from localspec.cli.prompt import add_prompt_argument, prompt_of, something_is_piped, take_pair
-from localspec.display import JSON_VERSION, aligned, counted, note, on_terminal, say, say_dimmed, say_json
+from localspec.display import (
+    JSON_VERSION,
+    DrawnLine,
+    aligned,
+    counted,
+    note,
+    on_terminal,
+    say,
+    say_dimmed,
+    say_json,
+)
 from localspec.errors import BadSetting, LocalspecError
-from localspec.events import Event, Finished, FinishReason, Kind, Notice, Piece, Reply, Started, Stats
+from localspec.events import (
+    Event,
+    Finished,
+    FinishReason,
+    Kind,
+    Notice,
+    Piece,
+    Prefill,
+    Reply,
+    Started,
+    Stats,
+)
 from localspec.files import text_of
-from localspec.measure.race import hardly_drafted
+from localspec.measure.race import NO_DRAFT, hardly_drafted
 
 if TYPE_CHECKING:
     from localspec.chat.conversations import Conversation, Journal
@@ -104,7 +125,7 @@ def show(events: Iterator[Event], *, quiet: bool) -> tuple[Reply, list[str]]:
     Notices that come late follow the numbers: why drafting is off is then the last line.
     """
     written, late = "\n", list[str]()
-    for event in events:
+    for event in reading_shown(events):
         match event:
             case Piece(text=text, kind=Kind.ANSWER):
                 if not quiet:
@@ -121,6 +142,20 @@ def show(events: Iterator[Event], *, quiet: bool) -> tuple[Reply, list[str]]:
                     say("")
                 return reply, [text for text in late if text != reply.unmatched]
     raise AssertionError("a run ends with Finished")
+
+
+def reading_shown(events: Iterator[Event]) -> Iterator[Event]:
+    """The same events; a terminal shows how much of the prompt is read, until the reply begins."""
+    with DrawnLine(sys.stderr) as line:
+        for event in events:
+            match event:
+                case Started():
+                    line.draw(f"reading the prompt: {event.prompt_tokens - event.reused_tokens:,} tokens")
+                case Prefill():
+                    line.draw(f"reading the prompt: {event.done:,} of {event.total:,} tokens")
+                case _:
+                    line.clear()
+            yield event
 
 
 def show_lines(events: Iterator[Event], names: dict[str, str]) -> tuple[Reply, list[str]]:
@@ -225,12 +260,12 @@ def summary(reply: Reply) -> str:
 
 
 def why_few(stats: Stats, draft: str) -> str:
-    """Why hardly anything was guessed; "" where enough was."""
-    if stats.emitted < SEVERAL or not hardly_drafted(stats):
+    """Why nothing or hardly anything was guessed; "" where enough was."""
+    few = stats.emitted >= SEVERAL and hardly_drafted(stats)
+    if stats.emitted < 2 or not (few or not stats.drafted):
         return ""
-    if draft:
-        return "hardly anything was guessed: for this text, plain decoding is expected to be faster"
-    return "hardly anything was guessed: without a draft model, only repeated text is (--draft FILE adds one)"
+    why = "plain decoding is expected to be faster here" if draft else NO_DRAFT
+    return f"{'hardly anything' if stats.drafted else 'nothing'} was guessed: {why}"
 
 
 def report(reply: Reply) -> str:
