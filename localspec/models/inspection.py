@@ -20,6 +20,7 @@ from localspec.models.plan import Plan, plan
 from localspec.models.probe import plan_for
 from localspec.models.registry import DEMO, Pair, all_pairs
 
+SLOW_BYTES = 4e9  # of weights: an 8B model in four bits
 _LAYERS = 32  # of a model whose number of layers is not known
 _SMALLER_CACHES = {"q8_0": 34 / 64}  # caches than F16: 34 bytes for 32 values
 _BUFFERS = 80_000_000  # bytes of compute buffers on a GPU, and
@@ -69,6 +70,11 @@ def too_large(pair: Pair) -> str:
         return ""
     how = "as large as" if pair.draft.all_bytes == pair.target.all_bytes else "larger than"
     return f"the draft is {how} the target, so it can hardly make it faster; choose a smaller one"
+
+
+def slow_on_cpu(target: ModelFile) -> bool:
+    """Whether a token reads so much of the target that a CPU writes slowly; a mixture of experts reads few."""
+    return target.all_bytes > SLOW_BYTES and not target.header.of_model("expert_count")
 
 
 def estimated_sizes(

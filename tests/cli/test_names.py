@@ -176,7 +176,9 @@ def test_info_says_that_a_draft_is_too_large(smol, capsys):
 
 def test_info_says_how_a_pair_drafts_in_plain_words(capsys):
     assert main(["info", "demo"]) == 0
-    assert "by a small model; at first 4 tokens a cycle, then as many as pay\n" in capsys.readouterr().out
+    assert (
+        "by a small model: 4 guesses a pass at first, then as many as save time\n" in capsys.readouterr().out
+    )
 
 
 def test_info_plans_a_known_pair_without_a_network(monkeypatch, capsys):

@@ -11,7 +11,7 @@ import pytest
 from localspec import demo
 from localspec.cli import main
 from localspec.cli.fetching import agreed, fetch_if_wanted, question
-from localspec.models import places
+from localspec.models import picker, places
 from localspec.models.names import PairNotOnDisk, default_pair
 from localspec.models.registry import named, users_folder
 from tests.gguf.mutations import taken_apart
@@ -48,6 +48,13 @@ def test_pairs_lists_everything_without_the_network(known, hub, capsys):
     assert "llama-3.1-8b+1b" in listed
     assert "tiny" in listed
     assert hub.requests == []
+
+
+def test_pairs_marks_the_pair_that_the_chat_recommends(known, capsys):
+    best = next(row.name for row in picker.listing() if row.recommended)
+    assert main(["pairs"]) == 0
+    marked = [line.split()[0] for line in capsys.readouterr().out.splitlines() if " ★ " in line]
+    assert marked == [best]
 
 
 def test_pairs_as_json(known, capsys):

@@ -93,14 +93,18 @@ def _as_text(pair: Pair, found: inspection.Inspection) -> list[str]:
         lines += [f"fit          {_fit(pair, found.plan, found.shared)}"]
     if too_large := inspection.too_large(pair):
         lines += [f"caution      {too_large}"]
+    if found.plan and not found.plan.target.devices and inspection.slow_on_cpu(pair.target):
+        lines += [
+            "caution      this target is slow on a CPU; `localspec pairs` marks a pair for this machine"
+        ]
     return lines + (_plan_lines(found.plan, "as llama.cpp plans it") if found.plan else [])
 
 
 def _head(pair: Pair) -> list[str]:
     """The pair as the registry describes it."""
     drafters = {DraftKind.MODEL: "a small model", DraftKind.LOOKUP: "lookup in the text"}
-    depth = f"at first {pair.starting_depth} tokens a cycle, then as many as pay"
-    drafting = f"drafting     by {drafters.get(pair.kind, 'a head of the target')}; {depth}"
+    depth = f"{pair.starting_depth} guesses a pass at first, then as many as save time"
+    drafting = f"drafting     by {drafters.get(pair.kind, 'a head of the target')}: {depth}"
     lines = [f"{pair.name}  {pair.use}", drafting]
     return [*lines, *(f"measured     {text}" for text in pair.published), ""]
 

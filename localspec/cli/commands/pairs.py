@@ -11,12 +11,15 @@ from localspec.display import say, say_json, size_text
 from localspec.health.devices import last_devices
 from localspec.models import inspection, registry
 from localspec.models.names import described
+from localspec.models.picker import recommended
 
 FITS = {"gpu": "GPU", "part": "GPU+CPU", "cpu": "CPU", "no": "nowhere"}
 LEGEND = (
     "MEMORY: an estimate for both models with 8,192 tokens of context, on GPU and CPU together; `localspec info NAME` "
     "plans each.\n"
-    "FITS: where this machine has enough memory. GPU+CPU is slower than GPU. `here`: the files are on your disk.\n"
+    "FITS: where this machine has enough memory. `here`: the files are on your disk.\n"
+    "GPU+CPU is slower than GPU. On a CPU alone a pair above 4 GB is slow, unless its target is a mixture of experts.\n"
+    "★: recommended for this machine, to chat.\n"
     "`localspec pull NAME` fetches a pair."
 )
 
@@ -39,16 +42,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     here, known = last_devices(), registry.pairs_like(arguments.like)
+    fit = {pair.name: inspection.fit(pair, here) for pair in registry.all_pairs()}
     if arguments.json:
-        say_json({"pairs": [as_json(pair, inspection.fit(pair, here)) for pair in known]}, indent=2)
+        say_json({"pairs": [as_json(pair, fit[pair.name]) for pair in known]}, indent=2)
         return 0
+    best = recommended(fit)
     name = max(len(pair.name) for pair in known)
-    say(f"{'NAME':<{name}}  {'SIZE':>7}  {'MEMORY':>7}  {'FITS':<7}  USE")
+    say(f"{'NAME':<{name}}    {'SIZE':>7}  {'MEMORY':>7}  {'FITS':<7}  USE")
     for pair in known:
-        fits = FITS[inspection.fit(pair, here)]
+        fits, star = FITS[fit[pair.name]], " ★"[pair.name == best]
         size, memory = size_text(inspection.file_bytes(pair)), size_text(inspection.memory_needed(pair))
         where = "here" if pair.on_disk else fits
-        say(f"{pair.name:<{name}}  {size:>7}  {memory:>7}  {where:<7}  {pair.use}")
+        say(f"{pair.name:<{name}} {star}  {size:>7}  {memory:>7}  {where:<7}  {pair.use}")
     say(f"\n{LEGEND}")
     return 0
 
