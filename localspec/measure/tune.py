@@ -90,9 +90,10 @@ def report(curve: Curve, columns: int) -> str:
     rows.append(("tokens in a pass", "ms", "x one token", "ms per token", "guesses", "gain above"))
     for width, seconds in zip(table.widths, table.verify_seconds, strict=True):
         ms = seconds * 1000
-        paying = (
-            (str(width - 1), f"{curve.break_even(width - 1):.2f}") if 1 < width <= len(draft) else ("", "")
-        )
+        paying = ("", "")
+        if 1 < width <= len(draft):
+            needed = curve.break_even(width - 1)  # a pass writes one token more than guesses, at most
+            paying = (str(width - 1), f"{needed:.2f}" if needed < width else "never")
         rows.append((str(width), f"{ms:.1f}", f"{seconds / plain:.2f}", f"{ms / width:.1f}", *paying))
     if draft:
         each = "A guess takes" if draft[2] > draft[1] else "Guesses of any number take"

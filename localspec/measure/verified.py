@@ -53,8 +53,8 @@ def verdict(found: Verification) -> str:
     return (
         "NO DIFFERENCE: this pair writes what its target would write alone.\n"
         f"At temperature 0, {len(cases) - near} of {len(cases)} texts are the same, token for token{rounding}.\n"
-        f"In {counted(found.sampled.texts, 'reply', 'replies')} at temperature {found.sampling.temperature:g} the "
-        "target, asked again without a draft, finds the words as likely as its own."
+        f"The target read {counted(found.sampled.texts, 'reply', 'replies')} at temperature "
+        f"{found.sampling.temperature:g} again, without a draft: their words are as likely as its own."
     )
 
 
@@ -64,20 +64,17 @@ def report(found: Verification) -> str:
     if found.greedy.cases:
         parts.append(greedy_report(found.greedy))
     if sampled.texts:
-        right = f"right: 0, give or take {3 * sampled.excess_error:.3f}"
-        share = f"of faultless runs have as much; a fault: below {ALARM:g}"
+        near = 3 * sampled.excess_error
+        extra = f"nats a token more than the target's own words; right: -{near:.3f} to {near:.3f}"
+        share = f"of the runs of a correct pair have as much; a fault: below {ALARM:g}"
         rows = (
             ("forbidden tokens", f"{sampled.impossible:,}", "by the sampling settings; right: 0"),
-            (
-                "extra surprise",
-                f"{sampled.excess:+.3f}",
-                f"nats a token, beyond that at its own words; {right}",
-            ),
+            ("extra surprise", f"{sampled.excess:+.3f}", extra),
             ("share by chance", f"{sampled.excess_p:.2g}", share),
             (
                 "surely found",
                 f"{sampled.smallest_excess:.2f}",
-                "nats a token: an extra surprise of this size",
+                "nats a token: this run would have found an extra surprise of this size",
             ),
         )
         parts.append(
@@ -91,17 +88,22 @@ def greedy_report(greedy: GreedyResult) -> str:
     """A row for each category and depth, D, and a line for each text that parts."""
     difference = greedy.width_difference
     rows: list[tuple[str, ...]] = [("", "depth", "texts", "the same", "rounded", "different", "guesses kept")]
+    idle = False
     for category, depth in product(Category, (DEPTH, None)):
         cases = [c for c in greedy.cases if c.prompt.category is category and c.depth == depth]
-        if cases:
-            wrong = sum(not case.explained(difference) for case in cases)
+        wrong = sum(not case.explained(difference) for case in cases)
+        if depth is None and cases and not wrong and not any(case.drafted for case in cases):
+            idle = True
+        elif cases:
             same = sum(case.divergence is None and case.explained(difference) for case in cases)
             counts = map(str, (len(cases), same, len(cases) - same - wrong, wrong))
             rows.append((category, depth_text(depth), *counts, kept_text(cases)))
+    moves = f"the score of a word by up to {difference:.4f}" if difference >= 0.00005 else "no word's score"
     lines = [
         "Temperature 0: each text with drafting beside the text without.",
         aligned(rows),
-        f"Rounding moves a logit, the score of a word, by up to {difference:.4f} here.",
+        *["auto is not shown where it guessed nothing: plain decoding was faster there."] * idle,
+        f"Rounding changes {moves} here.",
     ]
     lines += [
         f"{case.prompt.name}, depth {depth_text(case.depth)}: parts at token {case.divergence.index + 1}, where the "

@@ -1,6 +1,7 @@
 """A cost curve is what the passes cost, and leaves the caches as empty as it found them."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -126,4 +127,6 @@ def test_the_report_shows_the_table_the_bars_and_from_where_on_drafting_pays():
     assert re.search(r"^ +2 .* 1 +1\.42$", text, re.M), "one guess makes a pass of two tokens"
     assert "A guess takes 3.0 ms, 25% of the time of a plain token." in text
     assert text.count("█") > 50
+    slow = report(replace(curve, draft_seconds=tuple(0.02 * depth for depth in range(8))), 80)
+    assert re.search(r"^ +2 .* 1 +never$", slow, re.M), "a pass after one guess writes two tokens at most"
     assert as_json(curve)["widths"][0]["seconds"] == pytest.approx(price(1))

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 
 import pytest
 
@@ -71,6 +72,23 @@ def test_the_demo_pair_is_verified_part_by_part(session, few_texts):
     for word in ("Temperature 0:", "Temperature 0.8: 8 replies", "nats", "Rounding"):
         assert word in text
     assert as_json(found)["problems"] == []
+
+
+def test_rows_without_a_guess_are_left_out(session):
+    prompt = VERIFY_PROMPTS[0]
+    drafted, idle = (
+        GreedyCase(prompt, depth, 48, guesses, 0, 0, None) for depth, guesses in ((4, 20), (None, 0))
+    )
+
+    def depths(*cases):
+        return re.findall(r"^code +(\w+)", report(verification(greedy=GreedyResult(cases))), re.M)
+
+    assert depths(drafted, idle) == ["4"]
+    assert "auto is not shown" in report(verification(greedy=GreedyResult((drafted, idle))))
+    wrong = dataclasses.replace(idle, not_likeliest=1)
+    assert depths(drafted, wrong) == ["4", "auto"]
+    assert "auto is not shown" not in report(verification(greedy=GreedyResult((drafted,))))
+    assert "Rounding changes no word's score here." in report(verification(greedy=GreedyResult((drafted,))))
 
 
 def test_too_few_sampled_tokens_are_named(session, monkeypatch):
