@@ -269,7 +269,12 @@ def find(
     if target is None and draft is not None:
         if pair is None or is_on_hub(None, str(draft)):
             hint = "name its target too: --target FILE (in Python target=...)"
-            raise BadSetting(f"the draft {draft} was given without a target", hint=hint)
+            why = (
+                "was given without a target"
+                if pair is None
+                else f"of the Hub does not go with the pair {pair}"
+            )
+            raise BadSetting(f"the draft {draft} {why}", hint=hint)
         found = find(pair, draft=LOOKUP, pull=pull)
         return replace(found, kind=DraftKind.MODEL, draft=_file_at(expanded(draft)))
     if target is not None and pair is not None:

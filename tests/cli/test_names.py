@@ -255,5 +255,9 @@ def test_another_draft_takes_the_place_of_a_pairs_own(smol, capsys):
     assert json.loads(capsys.readouterr().out)["draft"]["path"].endswith("/small.gguf")
     pair = names.find("demo", draft="small.gguf")
     assert (pair.name, pair.draft.name, pair.target) == ("demo", "small.gguf", named("demo").target)
-    assert main(["run", "Hi", "--draft", "small.gguf"]) == 2
-    assert "was given without a target" in capsys.readouterr().err
+    for words, why in (
+        (["Hi", "--draft", "small.gguf"], "was given without a target"),
+        (["demo", "Hi", "--draft", "org/repo:Q4_K_M"], "of the Hub does not go with the pair demo"),
+    ):
+        assert main(["run", *words]) == 2
+        assert why in capsys.readouterr().err
