@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
         done, nothing = removal.prune(), "every file here belongs to a pair"
     elif arguments.caches:
         freed, paths = usage(folder := folder_of_texts())[1], empty(folder)
-        done, nothing = removal.Removal(tuple(paths), freed, ()), "no cache is stored"
+        done, nothing = removal.Removal(tuple(paths), freed, ()), f"no cache is stored in {folder}"
     else:
         done, written_in = remove_pair(pair := registry.named(arguments.name))
         nothing = f"nothing of {pair.name} is on this machine"
