@@ -208,7 +208,9 @@ class RaceDialog(Dialog[None]):
             headline = "ended before both sides had replied"
         if engine.compared is not None:
             headline, _, rest = engine.compared.verdict.partition("\n")
-            self._show(".verdict", for_terminal(rest))
+            self._show(
+                ".verdict", "" if self.has_class("-short") else for_terminal(rest)
+            )  # the texts come first
         self._show(
             ".headline", Content.styled(for_terminal(headline), "bold $text-success" if is_won else "bold")
         )

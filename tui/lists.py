@@ -83,7 +83,7 @@ class PairsDialog(ListDialog["PairRow"]):
         super().__init__()
         self._downloads = downloads
         self._rows: Sequence[PairRow] | None = None
-        heads = ("pair", "size", "memory", "fits", "here", "use")
+        heads = ("pair", "fits", "here", "size", "memory", "use")
         self.table = TextTable(columns, *heads, numbers=("size", "memory"), wide=-1)
 
     def on_mount(self) -> None:
@@ -102,7 +102,7 @@ class PairsDialog(ListDialog["PairRow"]):
             return f"{pull_status(self._downloads.progress)} · ^x stops it"
         if self._rows is None:
             return "looking…"
-        return pair_detail(row) if (row := self.table.chosen) else "There is no pair of these words."
+        return pair_detail(row) if (row := self.table.chosen) else "No pair matches."
 
     @on(DataTable.RowSelected)
     @work
@@ -127,7 +127,7 @@ class PairsDialog(ListDialog["PairRow"]):
 def columns(row: "PairRow") -> tuple[str, ...]:
     here = "yes" if row.on_disk else "–"
     name = f"{row.name} ★" if row.recommended else row.name
-    return name, size_text(row.size_bytes), size_text(row.memory_bytes), FITS[row.fits], here, row.use
+    return name, FITS[row.fits], here, size_text(row.size_bytes), size_text(row.memory_bytes), row.use
 
 
 def pair_detail(row: "PairRow") -> str:

@@ -100,6 +100,15 @@ async def test_a_race_on_a_small_terminal_shows_lines_of_both_texts(tmp_path):
         assert RaceDialog.KEYS in chat.drawn
 
 
+async def test_a_race_on_a_small_terminal_ends_with_the_texts(tmp_path):
+    async with running(tmp_path, size=(40, 12)) as chat:
+        await chat.ask("differ please, so that the sides can be told from each other")
+        await chat.pilot.press("f9")
+        await chat.until(lambda: "2.0 times as fast" in chat.drawn and chat.drawn.count("✓") == 2)
+        await chat.settled()
+        assert "Token 58" not in chat.drawn
+
+
 async def test_a_race_that_is_left_stops(tmp_path):
     gate = Gate(hold_after=9)
     async with running(tmp_path, gate=gate) as chat:

@@ -60,7 +60,7 @@ def test_the_meter_blames_no_drafting_that_nobody_asked_for():
         (2.0, "pair", "2.0x faster   150 tok/s ━━━━━╋━━━━ plain 75.0   10 of 10 guesses kept   2 at a time"),
         (0.5, "pair", "no gain here: 0.50x   "),
         (1.0, "pair", "as fast as plain decoding   "),
-        (0.5, "demo", "3.0 tokens a pass, toy pair   "),
+        (0.5, "demo", "3.0 tokens a pass, toy pair   150 tok/s ━━━━━━━━━━   10 of 10 guesses"),
     ],
 )
 def test_the_first_words_of_the_meter_are_the_gain(gain, pair, said):
@@ -81,6 +81,36 @@ def test_the_meter_of_a_toy_speaks_of_tokens_even_where_drafting_is_off():
         origins = (Origin.ACCEPTED,) * len(guess) + (Origin.BONUS,)
         state.absorb(Cycle(tokens, origins, guess, len(guess), 1, source, 1, 0.0, 0.01, 0.0, mode))
     assert lines.meter_line(state, 120).plain.startswith("1.5 tokens a pass, toy pair")
+
+
+def test_the_meter_is_empty_after_a_change_of_the_pair():
+    state = engine(replace(READY, pair="pair"))
+    state.ask(({"role": "user", "content": "Why?"},))
+    state.absorb(Cycle((1, 2), (Origin.ACCEPTED,) * 2, (1, 2), 2, 2, Source.MODEL, 3, 0.0, 0.02, 0.0))
+    state.end_reply()
+    assert lines.meter_line(state, 120).plain
+    state.load(LoadPair(pair="other.gguf"))
+    assert not lines.meter_line(state, 120).plain
+
+
+def test_a_target_alone_is_told_once_how_a_draft_is_added():
+    assert (
+        "no draft model: only repeated text is guessed; --draft FILE"
+        in lines.welcome(engine(LOOKUP), 80).plain
+    )
+    assert "--draft FILE" in lines.welcome(engine(LOOKUP), 40).plain
+    loading = lines.welcome(engine(), 80).plain
+    assert "guesses" not in loading
+    assert "--draft" not in loading
+
+
+def test_a_whole_reply_without_guesses_does_not_say_yet():
+    state = engine(replace(LOOKUP, pair="pair"))
+    state.ask(({"role": "user", "content": "Why?"},))
+    state.absorb(Cycle((1,), (Origin.PLAIN,), (), 0, 0, Source.PLAIN, 1, 0.0, 0.01, 0.0))
+    assert status.gain(state, state.reply) == ("nothing guessed yet", False)
+    state.reply.final = state.reply.stats
+    assert status.gain(state, state.reply) == ("nothing guessed", False)
 
 
 async def test_the_title_follows_a_load_that_fails(tmp_path):

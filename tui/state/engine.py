@@ -200,6 +200,8 @@ class EngineState:
                 if not self.client.alive:
                     self.ready = None
             self.client.send(request)
+        if request != self.load_request:
+            self.last_reply = None  # its figures are of another pair
         self._loading_request = request
         self.pair_name = request.pair or self._loaded_name
         self.ready, self.loading, self.stage = None, True, ""

@@ -79,7 +79,8 @@ def gain(engine: EngineState, reply: ReplyState) -> tuple[str, bool]:
         return "no gain here: drafting is off", False
     if not stats.drafted:
         is_wanted = engine.settings.get("speculate", True) and not engine.comparing
-        return "nothing guessed yet" if is_wanted else "plain decoding", False
+        nothing = "nothing guessed" if reply.final else "nothing guessed yet"
+        return nothing if is_wanted else "plain decoding", False
     if stats.speedup is None:
         return "gain not known yet", False
     return times_text(stats.speedup.value), stats.speedup.value >= NOTICEABLE

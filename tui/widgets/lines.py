@@ -20,6 +20,7 @@ SUGGESTIONS: Final = (  # the demo pair answers them well, too
     "Write a haiku about rain",
     "Write a Python function that adds two numbers.",
 )
+UNDRAFTED: Final = "no draft model: only repeated text is guessed; --draft FILE adds one"
 WELCOME_CELLS: Final = 70  # of its widest line
 GAUGE_CELLS: Final = 10
 SPLIT_CELLS: Final = 30
@@ -108,7 +109,7 @@ def _speed(engine: EngineState, reply: ReplyState) -> Content:
     filled = round(now / scale * GAUGE_CELLS)
     bar = Content.assemble(("━" * filled, "$accent"), ("━" * (GAUGE_CELLS - filled), "$panel-lighten-2"))
     speed = Content(f"{now:.{0 if now >= 100 else 1}f} tok/s ")
-    if not plain or not stats.drafted:
+    if not plain or not stats.drafted or reply.is_toy:  # the speed of a toy says nothing
         return speed + bar
     cell = min(GAUGE_CELLS - 1, int(plain / scale * GAUGE_CELLS))
     mark = Content.styled("╋", "$text-warning")
@@ -120,18 +121,16 @@ def _speed(engine: EngineState, reply: ReplyState) -> Content:
 def welcome(engine: EngineState, width: int) -> Content:
     """The first screen: who writes, who guesses, what to ask, and how to read the colours."""
     ready, wide = engine.ready, width >= WELCOME_CELLS
-    target, draft = (ready.target, ready.draft) if ready else ("the large model", "the small model")
+    target, draft = (ready.target, ready.draft) if ready else ("the large model", "")
     writes = "writes: every word is its own choice" if wide else "writes"
     guesses = "guesses the next words; right guesses save passes" if wide else "guesses ahead"
-    if not draft:
-        draft, guesses = (
-            "lookup",
-            "guesses what it finds in the text so far" if wide else "guesses from the text",
-        )
     cells = max(len(target), len(draft)) * wide
+    guessing = Content.assemble((for_terminal(f"{draft:<{cells}}"), "bold"), f"  {guesses}")
+    if not draft:  # while the pair loads nobody knows whether there is one
+        guessing = Content((UNDRAFTED if wide else "no draft model: --draft FILE") if ready else "")
     lines = [
         Content.assemble((for_terminal(f"{target:<{cells}}"), "bold"), f"  {writes}"),
-        Content.assemble((for_terminal(f"{draft:<{cells}}"), "bold"), f"  {guesses}"),
+        guessing,
         Content(""),
         Content.assemble("Ask, or try one of these with ", ("tab", "bold")),
     ]
