@@ -14,7 +14,7 @@ from localspec import demo
 from localspec.cli import main
 from localspec.cli.options import did_you_mean
 from localspec.errors import UnknownPair
-from localspec.models import names, places
+from localspec.models import inspection, names, places
 from localspec.models.registry import named
 from localspec.options import config_file, texts_dir
 
@@ -172,6 +172,13 @@ def test_info_says_that_a_draft_is_too_large(smol, capsys):
         assert f"the draft is {how} the target" in out if how else "caution" not in out
     main(["info", "small.gguf", "--draft", "smol.gguf"])
     assert "the draft is larger than the target" in capsys.readouterr().out
+
+
+def test_info_says_that_a_large_target_is_slow_on_a_cpu(monkeypatch, capsys):
+    for least, said in ((1e6, True), (1e9, False)):
+        monkeypatch.setattr(inspection, "SLOW_BYTES", least)
+        assert main(["info", "demo", "--gpu-layers", "0"]) == 0
+        assert ("this target is slow on a CPU" in capsys.readouterr().out) == said
 
 
 def test_info_says_how_a_pair_drafts_in_plain_words(capsys):
