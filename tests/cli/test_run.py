@@ -70,12 +70,14 @@ def test_a_reply_without_an_accepted_draft_has_no_percentage():
     )
 
 
-def test_the_last_line_says_why_hardly_anything_was_guessed(capsys):
+def test_the_last_line_says_why_hardly_anything_was_guessed(capsys, monkeypatch):
     alone = ("Explain recursion", "--target", demo.target_path(), "--temperature", "0", "-n", "30")
     numbers, last = run(capsys, *alone)[2].splitlines()[-2:]
     assert re.match(r"\[\d+ tokens · .* tokens/s", numbers)
     assert last.startswith("note: nothing was guessed: without a draft model")
     assert "guessed" not in run(capsys, *alone, "--no-draft")[2]
+    monkeypatch.setenv("LOCALSPEC_DEPTH", "0")
+    assert "guessed" not in run(capsys, *alone)[2]
     assert why_few(Stats(emitted=100, drafted=3, cycles=98), "draft").startswith(
         "hardly anything was guessed"
     )

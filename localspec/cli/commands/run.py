@@ -41,6 +41,7 @@ from localspec.events import (
 )
 from localspec.files import text_of
 from localspec.measure.race import NO_DRAFT, hardly_drafted
+from localspec.options import configured
 
 if TYPE_CHECKING:
     from localspec.chat.conversations import Conversation, Journal
@@ -106,7 +107,8 @@ def run(arguments: argparse.Namespace) -> int:
                 store(journal, prompt, reply, asked=arguments.store is True)
     if arguments.stats or not (arguments.json or arguments.json_lines or arguments.quiet):
         say(report(reply) if arguments.stats else summary(reply), to=sys.stderr)
-        if not (late or arguments.no_draft or arguments.depth == 0):
+        drafts = not arguments.no_draft and configured(depth=arguments.depth).get("depth") != 0
+        if drafts and not late:
             late += filter(None, [why_few(reply.stats, names["draft"])])
     for text in late:
         note(text)
@@ -197,7 +199,7 @@ def prompt_conversation(
     Raises BrokenConversation, ConversationInUse, BadSetting.
     """
     from localspec.chat import conversations
-    from localspec.options import configured, data_dir
+    from localspec.options import data_dir
 
     folder = data_dir() / "conversations"
     journal = before = None
