@@ -131,7 +131,8 @@ def teach(arguments: argparse.Namespace, options: dict[str, Any], files: "Pair",
         judged = judge_it(options, str(files.draft.here if files.draft else "lookup"), path, line)
     say(judged.sentence())
     if not judged.kept:
-        say(f"Not faster here, so it became no pair. More --visits teach it more. The draft is {path}")
+        say("Not faster here, so it became no pair. More --visits teach it more.")
+        say(f"`localspec rm --unused` removes the draft: {path}")
         return 1
     speedup = f"{judged.speedup.middle:.2f}x where it was made"
     keep(

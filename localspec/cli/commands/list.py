@@ -1,5 +1,5 @@
-"""List the pairs on this machine with size and last use, and unused files: of interrupted pulls, and of pairs that are
-gone. The enlarged demo pair, caches of earlier texts and answers for `localspec fit` are counted.
+"""List the pairs on this machine with size and last use, unfinished pulls, and files and answers that no pair uses.
+The enlarged demo pair, caches of earlier texts and answers for `localspec fit` are counted.
 """
 
 import argparse

@@ -16,7 +16,7 @@ from localspec.models import registry, removal
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     complete_with_pairs(add("name", nargs="?", metavar="NAME", help="a pair, as `localspec list` names it"))
-    what = "remove the files that `localspec list` shows as unused: of interrupted pulls, and of pairs that are gone"
+    what = "remove what `localspec list` shows as unused: unfinished pulls, and files and answers that no pair uses"
     add("--unused", action="store_true", help=what)
     add("--caches", action="store_true", help="delete the caches of earlier texts")
     add("--json", action="store_true", help="print one JSON object")
