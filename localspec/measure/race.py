@@ -210,7 +210,7 @@ def headline(
 ) -> str:
     """How much faster drafting was and whether the text is the same, by the seconds of plain decoding and drafting.
 
-    No gain or loss is claimed that its guesses cannot have caused, or that was measured on a `crowded` processor.
+    No gain or loss is claimed that its guesses cannot have caused, and no loss from a `crowded` processor.
     """
     if not speedup:
         return "Too little was decoded to compare the speed."
@@ -219,7 +219,7 @@ def headline(
     if hardly_drafted(drafting):
         kept = f"{kept} in {counted(drafting.emitted, 'token')}"
         return f"Drafting hardly took part, {same}: {kept}. A difference in time is noise."
-    if crowded or not is_fair(speedup, drafting):
+    if not is_fair(speedup, drafting) or (crowded and speedup < NOTICEABLE):
         return f"Not measured, {same}: {kept}. {CROWDED if crowded else UNFAIR}"
     speedup = caused(speedup, drafting)
     said = f"{speedup:.{1 if speedup >= 1.1 else 2}f} times as fast"
@@ -228,7 +228,7 @@ def headline(
     elif speedup < 1:
         said = f"Slower, {said}"
     took = f"{seconds[1]:.1f} s instead of {seconds[0]:.1f} s"
-    return f"{said}, {same}: {took}, {kept}{how and f' ({how})'}."
+    return f"{said}, {same}: {took}, {kept}{how and f' ({how})'}.{crowded * f' {CROWDED}'}"
 
 
 def picture(lanes: Mapping[str, Lane], prompt: str, about: str, headline: str = "") -> "RenderableType":

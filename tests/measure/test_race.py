@@ -8,7 +8,7 @@ from rich.console import Console
 
 from localspec.display import counted
 from localspec.events import Cycle, Kind, Origin, Piece, Source, Stats
-from localspec.measure.race import UNFAIR, Lane, Race, clock, headline, picture
+from localspec.measure.race import CROWDED, UNFAIR, Lane, Race, clock, headline, picture
 
 GUESSED = Stats(cycles=4, emitted=10, drafted=4, accepted=3, draft_seconds=0.6, verify_seconds=0.4)
 
@@ -72,7 +72,10 @@ def test_no_loss_is_claimed_that_the_guesses_cannot_have_caused():
     assert headline(0.78, True, (7.8, 10.0), costly).startswith("Slower, 0.78 times as fast")
     wrong = replace(few, cycles=320, drafted=1000, accepted=18)  # wide passes that brought little
     assert headline(0.5, True, (5.0, 10.0), wrong).startswith("Slower, 0.50 times as fast")
-    assert "Not measured" in headline(1.5, True, (15.0, 10.0), GUESSED, crowded=True)
+    assert "Not measured" in headline(0.9, True, (9.0, 10.0), GUESSED, crowded=True)
+    said = headline(1.5, True, (15.0, 10.0), GUESSED, crowded=True)
+    assert said.startswith("1.5 times as fast")
+    assert said.endswith(CROWDED)
 
 
 def test_the_clock_of_a_toy_counts_passes_alone():
