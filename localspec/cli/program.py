@@ -21,6 +21,13 @@ from localspec.engine.spawn import take_early
 from localspec.errors import BadSetting, LocalspecError, UnknownPair
 from localspec.options import naming_settings
 
+_KEPT = "only `localspec serve` keeps models loaded, until Ctrl+C"
+_DONE_ELSEWHERE = {
+    "ps": _KEPT,
+    "stop": _KEPT,
+    "uninstall": "`pip uninstall localspec llama-cpp-python`, then delete the folders of `localspec config`",
+}
+
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command and print its errors; returns the exit code."""
@@ -94,10 +101,8 @@ def _meant(words: Sequence[str], known: Sequence[str]) -> str:
 
     if is_pair(words[0]):
         return f"`localspec run {words[0]} PROMPT` asks it; `localspec chat {words[0]}` opens the chat"
-    if words[0] == "uninstall":
-        return (
-            "`pip uninstall localspec llama-cpp-python`, and delete the folders that `localspec config` names"
-        )
+    if hint := _DONE_ELSEWHERE.get(words[0]):
+        return hint
     near = did_you_mean(words[0], known)
     if not near and (pairs := near_names(words[0])):
         return f"`localspec run {pairs[0]} PROMPT` asks the pair of that name"

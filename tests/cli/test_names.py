@@ -96,6 +96,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path, monkeypatch, capsys):
         ("ls", "did you mean list?"),
         ("search qwen", "did you mean pairs?"),
         ("create mine", "did you mean pairs add?"),
+        ("stop", "only `localspec serve` keeps models loaded"),
         ("uninstall", "`pip uninstall localspec"),
         ("rm --all", "did you mean --unused or --caches?"),
         ("completion bsh", "did you mean bash?"),

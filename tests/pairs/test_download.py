@@ -256,8 +256,9 @@ def test_progress_counts_only_what_has_to_come(served, impatient):
 
 def test_an_unreachable_hub_is_one_sentence(served, monkeypatch, impatient):
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    with pytest.raises(DownloadFailed, match=r"127\.0\.0\.1 cannot be reached"):
+    with pytest.raises(DownloadFailed, match=r"127\.0\.0\.1 cannot be reached") as caught:
         fetch(served.pair)
+    assert caught.value.hint == "check the network, then run the same command again later"
 
 
 def test_a_server_without_an_address_is_asked_once_and_named(served, monkeypatch):

@@ -35,7 +35,7 @@ def engine(*reports, **settings):
         (engine(FAILED), "no pair"),
         (engine(READY), "demo · drafted by draft"),
         (engine(READY, DIED), "demo"),
-        (engine(LOOKUP), "demo · drafted by lookup"),
+        (engine(LOOKUP), "demo · no draft model"),
         (engine(LOOKUP, DIED), "demo"),
         (engine(READY, speculate=False), "demo · draft off"),
         (engine(READY, depth=0), "demo · draft off · depth 0"),

@@ -37,7 +37,9 @@ OUTCOMES: Final = {
 def title(engine: EngineState, *, stored: bool = True) -> str:
     """Pair, drafting and temperature, and whether nothing of the chat is kept."""
     settings = engine.settings
-    drafting = f"drafted by {engine.ready.draft or 'lookup'}" if engine.ready else ""
+    drafting = ""
+    if engine.ready:
+        drafting = f"drafted by {engine.ready.draft}" if engine.ready.draft else "no draft model"
     if not settings.get("speculate", True) or settings.get("depth") == 0:
         drafting = "draft off"
     parts = ["" if stored else "not stored", engine.pair_name or "no pair", drafting]
