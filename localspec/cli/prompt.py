@@ -11,7 +11,7 @@ import threading
 from localspec.cli.commands.completion import complete_with_pairs
 from localspec.display import note, printable
 from localspec.errors import BadSetting
-from localspec.files import expanded, with_files
+from localspec.files import with_files
 
 PATIENCE_SECONDS = 2.0
 
@@ -72,7 +72,8 @@ def is_pair(word: str) -> bool:
     """Whether a word is the name of a known pair, a GGUF file, or a model of the Hub."""
     from localspec.models.registry import is_known
 
-    is_file = word.lower().endswith(".gguf") and (len(word.split()) == 1 or expanded(word).is_file())
+    is_one = len(word.split()) == 1 or os.path.isfile(os.path.expanduser(word))
+    is_file = word.lower().endswith(".gguf") and is_one
     on_hub = re.fullmatch(r"(?:https?://\S+/)?[\w.-]+/[\w.-]+:\S+", word)
     return is_file or on_hub is not None or is_known(word)
 

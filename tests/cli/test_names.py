@@ -13,6 +13,7 @@ import localspec
 from localspec import demo
 from localspec.cli import main
 from localspec.cli.options import did_you_mean
+from localspec.cli.prompt import is_pair
 from localspec.errors import UnknownPair
 from localspec.models import inspection, names, places
 from localspec.models.registry import named
@@ -39,6 +40,11 @@ def test_a_file_in_place_of_a_name_is_the_target(smol, words, capsys):
     assert main(["run", *words, *SHORT, "--json"]) == 0
     reply = json.loads(capsys.readouterr().out)
     assert (reply["pair"], reply["target"], reply["draft"]) == ("smol", "localspec demo target", "")
+
+
+@pytest.mark.parametrize("prompt", ["word " * 100 + "smol.gguf", "~200 MB are little for smol.gguf"])
+def test_a_prompt_may_end_like_a_file(prompt):
+    assert not is_pair(prompt)
 
 
 def test_a_file_in_place_of_a_name_takes_a_draft(smol, capsys):

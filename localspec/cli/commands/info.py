@@ -4,11 +4,11 @@ files, over the network a few megabytes; without a network the plan of a known p
 
 import argparse
 import math
+import os
 import sys
 from collections import Counter
 from contextlib import suppress
 from dataclasses import asdict, replace
-from pathlib import Path
 
 from localspec.cli.commands.completion import complete_with_pairs
 from localspec.cli.fetching import tell_models
@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _named(arguments: argparse.Namespace) -> Pair:
     """The named pair, or an unnamed pair of files."""
-    is_file = is_file_reference(arguments.pair) or Path(arguments.pair).is_file()
+    is_file = is_file_reference(arguments.pair) or os.path.isfile(arguments.pair)
     pair = named(arguments.pair) if is_known(arguments.pair) or not is_file else None
     if pair and not arguments.draft:
         return pair
