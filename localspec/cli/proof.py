@@ -171,7 +171,7 @@ class Prover:
         finally:
             parts = {**self.proof.parts, key: Done(tuple(findings), cut, monotonic() - began)}
             self.proof = replace(self.proof, parts=parts)
-            whole = {key: done for key, done in parts.items() if not done.cut and not done.failed}
+            whole = {key: done for key, done in parts.items() if not (done.incomplete or done.failed)}
             store(self._file, replace(self.proof, parts=whole))  # others are tried again
 
     def _child(self, part: Part, seconds: float, findings: list[Finding], line: DrawnLine) -> str:

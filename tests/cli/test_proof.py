@@ -115,6 +115,10 @@ def test_a_part_that_leaves_something_out_is_incomplete(capsys, child):
     said = page(capsys)[1]
     assert "**Incomplete:** Times of passes. **Left out:** nothing." in said
     assert "## Times of passes: incomplete (" in said
+    child("say('again')")
+    said = page(capsys)[1]
+    assert "**Incomplete:** nothing." in said
+    assert said.count("again") == 1, "the others are known"
 
 
 @pytest.mark.parametrize(("load", "state"), [(0.2, "idle"), (40.0, "BUSY")])
