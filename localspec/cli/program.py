@@ -25,7 +25,8 @@ _KEPT = "only `localspec serve` keeps models loaded, until Ctrl+C"
 _DONE_ELSEWHERE = {
     "ps": _KEPT,
     "stop": _KEPT,
-    "uninstall": "`pip uninstall localspec llama-cpp-python`, then delete the folders of `localspec config`",
+    "uninstall": "`pip uninstall localspec llama-cpp-python`, then delete the folders of config.toml, data and cache "
+    "(`localspec config`)",
 }
 
 

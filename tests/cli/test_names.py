@@ -103,7 +103,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path, monkeypatch, capsys):
         ("search qwen", "did you mean pairs?"),
         ("create mine", "did you mean pairs add?"),
         ("stop", "only `localspec serve` keeps models loaded"),
-        ("uninstall", "`pip uninstall localspec"),
+        ("uninstall", "then delete the folders of config.toml, data and cache"),  # not Hugging Face's
         ("rm --all", "did you mean --unused or --caches?"),
         ("completion bsh", "did you mean bash?"),
         ("--pair demo", "`localspec chat --pair demo`"),
