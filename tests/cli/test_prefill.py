@@ -29,8 +29,8 @@ def test_a_reply_that_was_mostly_decoding_says_nothing_of_it():
 
 def test_all_numbers_tell_prefill_from_decoding():
     lines = {line.split()[0]: line for line in report(reply(9.0, 1.0)).splitlines()}
-    assert "90%" in lines["prefill"]
-    assert "10%" in lines["decode"]
+    assert "90%" in lines["reading"]
+    assert "10%" in lines["writing"]
 
 
 def test_the_share_is_of_all_seconds():

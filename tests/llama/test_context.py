@@ -61,7 +61,7 @@ def test_a_pass_on_another_machine_asks_for_a_row_so_that_its_time_is_measured(
 ):
     """The decision only: over RPC llama.cpp waits for nothing but rows, and builds for tests may lack RPC."""
     decoder, seen = context(), []
-    decoder.model.remote = remote
+    monkeypatch.setattr(decoder.model, "remote", remote)
     monkeypatch.setattr(shared, "Stretch", lambda *parts: (seen.append(parts[-1]), Stretch(*parts))[1])
     assert len(decoder.decode(tokens(4), 0).rows) == 0
     assert sum(seen[0]) == asked
