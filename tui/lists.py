@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, Final, Generic
 
 from textual import on, work
@@ -156,9 +157,10 @@ class ConversationsDialog(ListDialog[Conversation]):
 
     async def _fill(self) -> None:
         listing = await asyncio.to_thread(conversations.listing, self._state.setup.conversations)
-        self.texts = [(found, _text_of(found)) for found in listing.conversations]
+        shown = tuple(found for found in listing.conversations if found.messages or self._is_open(found))
+        self.texts = [(found, _text_of(found)) for found in shown]
         self.show_found()
-        self.show_detail(list_detail(listing))
+        self.show_detail(list_detail(replace(listing, conversations=shown)))
 
     def _is_open(self, conversation: Conversation) -> bool:
         return conversation.path == self._state.conversation.journal.path

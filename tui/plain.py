@@ -220,7 +220,7 @@ class PlainChat(Chat):
 
     async def choose_conversation(self) -> None:
         found = await asyncio.to_thread(listing, self.state.setup.conversations)
-        for conversation in found.conversations:
+        for conversation in filter(lambda one: one.messages, found.conversations):
             aside(f"{conversation.name}: {conversation.title}")
         aside("/load NAME opens one.")
 

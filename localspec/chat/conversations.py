@@ -358,16 +358,17 @@ def _read_all(paths: Iterable[Path]) -> ConversationList:
 
 
 def find(folder: Path, name: str) -> Conversation:
-    """A conversation by its name or its beginning; of several, and with "", the latest.
+    """A conversation by its name or its beginning; of several the latest, and with "" the latest with messages.
 
     Raises BadSetting if there is none, BrokenConversation.
     """
     matching = [path for path in _files(folder) if path.stem.startswith(name)]
-    found = _read_all(matching).conversations
-    if found:
-        return found[0]
-    if matching:
-        return read(max(matching))  # says what is wrong with it
+    found = _read_all(matching)
+    for conversation in found.conversations:
+        if conversation.messages or name:
+            return conversation
+    if found.broken:
+        return read(found.broken[0][0])  # says what is wrong with it
     raise BadSetting(
         f"there is no conversation called {name}" if name else "there is no conversation to resume",
         hint="Ctrl+S in `localspec chat` lists them"

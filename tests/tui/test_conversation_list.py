@@ -64,6 +64,17 @@ async def test_a_conversation_is_deleted_only_after_a_yes(tmp_path):
             await chat.pilot.press("escape")
 
 
+async def test_an_empty_conversation_stands_in_the_list_only_while_it_is_open(tmp_path):
+    async with running(tmp_path) as chat:
+        await chat.type("fail")  # a question that is refused and taken back
+        await chat.until(lambda: chat.screen.prompt.text == "fail")
+        await open_conversations(chat, rows=1)
+        await chat.pilot.press("escape", "ctrl+n")
+        await chat.ask("exact first")
+        await open_conversations(chat, rows=1)
+        assert "(open) exact first" in chat.drawn
+
+
 async def delete(chat, n):
     """Delete the conversation in row n of the list."""
     await open_conversations(chat, rows=len(chat.saved))

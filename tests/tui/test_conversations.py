@@ -167,6 +167,15 @@ def test_find_passes_over_a_broken_file_unless_there_is_nothing_else(tmp_path):
         conversations.find(tmp_path, "20250103")
 
 
+def test_resuming_passes_over_conversations_without_messages(tmp_path):
+    kept, empty = Journal(tmp_path / "20250101-a.jsonl"), Journal(tmp_path / "20250102-b.jsonl")
+    kept.add(QUESTION)
+    empty.add(StoredMessage("user", "too long"))
+    empty.keep(0)
+    assert conversations.find(tmp_path, "").name == "20250101-a"
+    assert conversations.find(tmp_path, "20250102").messages == ()
+
+
 def test_a_deleted_conversation_has_all_its_questions_forgotten_first(tmp_path):
     log = journal(tmp_path)
     for text in ("first", "changed", "kept"):
