@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from localspec.errors import BadSetting, LocalspecError
 from localspec.events import Stats
-from localspec.files import FileLock, append_json_lines, read_as, read_json_lines
+from localspec.files import FileLock, append_json_lines, expanded, read_as, read_json_lines
 
 VERSION: Final = 1
 TITLE_LENGTH: Final = 60
@@ -102,6 +102,7 @@ class Conversation:
     messages: tuple[StoredMessage, ...] = ()
     lost_lines: int = 0  # lines that make no sense, and were left out
     given_title: str = ""
+    files: tuple[str, ...] = ()  # whole paths of target and draft, where the pair has no name
 
     @property
     def name(self) -> str:
@@ -132,7 +133,8 @@ class Journal:
     path: Path
     pair: str = ""
     system: str = ""
-    _written: dict[str, str] = field(default_factory=dict)  # pair and system as the file has them
+    files: tuple[str, ...] = ()  # as of Conversation
+    _written: dict[str, object] = field(default_factory=dict)  # pair, system and files as the file has them
     _lock: FileLock | None = None  # held from the first line on
 
     @classmethod
@@ -171,7 +173,7 @@ class Journal:
             self._lock = None
 
     def _append(self, records: list[dict[str, object]]) -> None:
-        described = {"pair": self.pair, "system": self.system}
+        described = _described(self)
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._lock = self._lock or _held(self.path)
         if self._written and self._written != described:
@@ -209,8 +211,27 @@ def resume(path: Path) -> tuple[Journal, Conversation]:
     except BrokenConversation:
         lock.release()
         raise
-    described = {"pair": conversation.pair, "system": conversation.system}
-    return Journal(path, conversation.pair, conversation.system, described, lock), conversation
+    described = _described(conversation)
+    return Journal(
+        path, conversation.pair, conversation.system, conversation.files, described, lock
+    ), conversation
+
+
+def files_of(target: str | None, draft: str | None) -> tuple[str, ...]:
+    """Whole paths of the target and the draft, if the target is a file that is there."""
+    target_path, draft_path = (expanded(text or "").absolute() for text in (target, draft))
+    found = [str(path) for path in (target_path, draft_path) if path.is_file()]
+    return tuple(found) if target_path.is_file() else ()
+
+
+def _described(of: Journal | Conversation) -> dict[str, object]:
+    return {"pair": of.pair, "system": of.system} | ({"files": list(of.files)} if of.files else {})
+
+
+def _settings(record: dict[str, Any]) -> dict[str, Any]:
+    """The fields that `_described` wrote. Raises KeyError, TypeError."""
+    files = tuple(map(str, record.get("files", ())))
+    return {"pair": str(record["pair"]), "system": str(record["system"]), "files": files}
 
 
 def _held(path: Path) -> FileLock:
@@ -250,9 +271,7 @@ def read(path: Path) -> Conversation:
         created = float(records[0]["created"])
         if not math.isfinite(created):
             raise ValueError("created")
-        start = Conversation(
-            path, created, str(records[0]["pair"]), str(records[0]["system"]), lost_lines=lost
-        )
+        start = Conversation(path, created, **_settings(records[0]), lost_lines=lost)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise BrokenConversation(
             f"{path.name} begins with a line that makes no sense: {error}",
@@ -292,7 +311,7 @@ def _take(record: dict[str, Any], messages: list[StoredMessage], conversation: C
         case "keep":
             del messages[max(0, int(record["count"])) :]
         case "settings":
-            return replace(conversation, pair=str(record["pair"]), system=str(record["system"]))
+            return replace(conversation, **_settings(record))
         case "title":
             return replace(conversation, given_title=str(record["title"]))
         case unknown:

@@ -20,8 +20,25 @@ async def test_f8_again_goes_to_the_message_before(tmp_path):
         await chat.ask_instead("exact three")
         assert messages(chat) == ["exact three", "three"]
         await chat.type("/edit 2")
-        await chat.until(lambda: chat.remarks)
-        assert chat.remarks == ["/edit takes a whole number from 1 to 1."]
+        await chat.until(lambda: len(chat.remarks) == 2)
+        assert chat.remarks[1:] == ["/edit takes a whole number from 1 to 1."]
+
+
+async def test_a_change_of_an_earlier_message_keeps_the_earlier_course_in_the_list(tmp_path):
+    async with running(tmp_path) as chat:
+        for text in ("exact one", "exact two"):
+            await chat.ask(text)
+        await chat.type("/edit 1")
+        await chat.ask_instead("exact three")
+        changed, kept = chat.saved
+        assert [message.content for message in changed.messages] == ["exact three", "three"]
+        assert [message.content for message in kept.messages] == ["exact one", "one", "exact two", "two"]
+        assert chat.remarks == ["The earlier course is kept: ^s lists it."]
+        await chat.pilot.press("f8")
+        await chat.ask_instead("exact four")  # of the last message only
+        assert len(chat.saved) == 2
+        await chat.type(f"/load {kept.name}")
+        await chat.until(lambda: messages(chat) == ["exact one", "one", "exact two", "two"])
 
 
 async def test_a_branch_leaves_the_conversation_as_it_is(tmp_path):

@@ -1,9 +1,12 @@
 """`localspec chat` on the command line: what its options become."""
 
+from pathlib import Path
+
 import pytest
 from localspec.tui.app import ChatApp
 from scripted_engine import ScriptedEngine
 
+from localspec.chat import conversations
 from localspec.chat.conversations import Journal, StoredMessage
 from localspec.cli.commands import chat
 from localspec.cli.program import parser
@@ -67,6 +70,22 @@ def test_a_resumed_conversation_brings_its_pair_unless_another_is_named_or_it_is
     assert chat.load_request(parse(), "demo").pair == "demo"
     assert chat.load_request(parse("--pair", "other"), "demo").pair == "other"
     assert chat.load_request(parse(), "some-file").pair is None
+
+
+def test_a_resumed_conversation_brings_its_files_while_they_are_there(tmp_path, capsys):
+    target, draft = (str(tmp_path / name) for name in ("mine.gguf", "small.gguf"))
+    for file in (target, draft):
+        Path(file).write_bytes(b"GGUF")
+    log = Journal(data_dir() / "conversations" / "20250101-a.jsonl", "mine")
+    log.files = conversations.files_of(target, draft)
+    log.add(StoredMessage("user", "hi"))
+    log.close()
+    files = conversations.read(log.path).files
+    assert chat.load_request(parse(), "mine", files) == LoadPair(target=target, draft=draft)
+    assert chat.load_request(parse("--pair", "other"), "mine", files).pair == "other"
+    Path(target).unlink()
+    assert chat.load_request(parse(), "mine", files) == LoadPair()
+    assert f"whose file {target} is gone" in capsys.readouterr().err
 
 
 def test_the_configured_pair_is_asked_for_by_name_unless_something_else_was_named(monkeypatch):

@@ -218,6 +218,24 @@ async def test_a_file_is_loaded_by_its_path(tmp_path):
         await chat.until(lambda: "missing.gguf does not" in chat.drawn)
 
 
+async def test_a_conversation_knows_the_file_that_it_was_held_with(tmp_path):
+    file = tmp_path / "mine.gguf"
+    file.write_bytes(b"GGUF")
+    async with running(tmp_path) as chat:
+        await chat.type(f"/pair {file}")
+        await chat.until(lambda: chat.state.engine.load_request.pair == str(file))
+        await chat.ask("exact hi")
+        await chat.type("/branch")
+        await chat.until(lambda: len(chat.saved) == 2)
+        assert [found.files for found in chat.saved] == [(str(file),)] * 2
+        name = chat.state.conversation.journal.path.stem
+        await chat.type("/pair demo")
+        await chat.until(lambda: chat.state.engine.ready and chat.state.engine.pair_name == "demo")
+        await chat.pilot.press("ctrl+n")
+        await chat.type(f"/load {name}")
+        await chat.until(lambda: any(f"/pair {file} loads" in notice for notice in chat.notices))
+
+
 async def test_a_reply_that_runs_is_not_exported(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     async with running(tmp_path, gate=Gate(hold_after=3)) as chat:

@@ -103,9 +103,12 @@ class Chat:
         if message.numbers and self.state.engine.pair_name == DEMO:  # the speed of a toy says nothing
             message = replace(message, numbers=replace(message.numbers, speedup=None))
         if message.has_words_after(reply.beginning):
+            keeps_course = conversation.drops_replies and conversation.stored
             saved = await self.is_saved(conversation.add(message))
             held = conversation.messages[-1]
             await self.show_finished(held if saved else replace(held, outcome="unsaved"))
+            if keeps_course and saved:
+                self.notify("The earlier course is kept: ^s lists it.")
         else:
             await self.step_back(outcome)
         self.refresh_state()
@@ -138,10 +141,12 @@ class Chat:
         ready, conversation = self.state.engine.ready, self.state.conversation
         if ready is None:
             return
-        before, conversation.journal.pair = conversation.journal.pair, ready.pair
+        journal = conversation.journal
+        before, files = journal.pair, journal.files
+        journal.pair, journal.files = ready.pair, self.state.engine.files
         if conversation.messages and before not in ("", ready.pair):
             what = f"So far this conversation was with {before}; from here on {ready.pair} answers."
-            await self.notice(what)
+            await self.notice(what, f"/pair {files[0]} loads the earlier one." if files else "")
 
 
 Run = Callable[[Chat, str], Awaitable[None]]  # a command; it is given whatever followed the name

@@ -59,6 +59,7 @@ class ChatState:
     def new_conversation(self, system: str) -> OpenConversation:
         """A conversation with the pair that is loaded; nothing of it is on the screen or on the disk."""
         journal = Journal.new(self.setup.conversations, self.engine.pair_name, system)
+        journal.files = self.engine.files
         return OpenConversation(journal, stored=self.setup.stored)
 
     async def save_running(self) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -51,9 +51,11 @@ class OpenConversation:
             self.messages[-1] = earlier.replaced_by(message)
             await self._write(lambda: self.journal.add_version(message, back=1))
         elif self.is_changed:
-            self._replaced, count, question = (), len(self.messages) - 1, self.messages[-1]
+            *before, question = self.messages
+            earlier_course = (*before, *self._replaced) if self.drops_replies else ()
+            self._replaced = ()
             self.messages.append(message)
-            await self._write(lambda: self.journal.add(question, message, keep=count))
+            await self._write(lambda: self._replace(question, message, len(before), earlier_course))
         else:
             self.messages.append(message)
             await self._write(lambda: self.journal.add(message))
@@ -62,6 +64,28 @@ class OpenConversation:
     def is_changed(self) -> bool:
         """Whether the last question replaces others and has no reply yet."""
         return bool(self._replaced)
+
+    @property
+    def drops_replies(self) -> bool:
+        """Whether more than the changed question and its reply goes."""
+        return len(self._replaced) > 2
+
+    def _replace(
+        self,
+        question: StoredMessage,
+        reply: StoredMessage,
+        count: int,
+        earlier_course: Sequence[StoredMessage],
+    ) -> None:
+        """Write a changed question with its reply, and the earlier course as a conversation of its own."""
+        if earlier_course:
+            branch = Journal.new(self.journal.path.parent, self.journal.pair, self.journal.system)
+            branch.files = self.journal.files
+            try:
+                branch.add(*earlier_course)
+            finally:
+                branch.close()
+        self.journal.add(question, reply, keep=count)
 
     async def take_back(self) -> None:
         """Drop the last question, and restore the messages that it replaced. Raises OSError."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from statistics import median_low
 from typing import TYPE_CHECKING, Final
 
-from localspec.chat.conversations import Numbers, StoredMessage
+from localspec.chat.conversations import Numbers, StoredMessage, files_of
 from localspec.chat.tally import Tally
 from localspec.engine import messages
 from localspec.engine.client import CLOSE_SECONDS, EngineProcess
@@ -186,6 +186,12 @@ class EngineState:
     _loading_request: messages.LoadPair | None = None
     _loaded_name: str = ""
     _serial: int = 0
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The files of the pair that was loaded last, where it was asked for by them."""
+        load = self.load_request
+        return files_of(load.target or load.pair, load.draft)
 
     @property
     def busy(self) -> bool:

@@ -74,7 +74,7 @@ def _chat(arguments: argparse.Namespace, folder: Path, resumed: "tuple[Journal, 
     from localspec.models.names import find
     from localspec.options import configured
 
-    load = load_request(arguments, resumed[1].pair if resumed else "")
+    load = load_request(arguments, *((resumed[1].pair, resumed[1].files) if resumed else ("",)))
     with suppress(NotOnDisk):  # the chat offers to fetch it
         find(load.pair, load.target, load.draft if load.speculate else "lookup")
     if resumed and arguments.system is not None:
@@ -108,7 +108,7 @@ def _chat(arguments: argparse.Namespace, folder: Path, resumed: "tuple[Journal, 
         engine.close()
 
 
-def load_request(arguments: argparse.Namespace, resumed_pair: str) -> "LoadPair":
+def load_request(arguments: argparse.Namespace, resumed_pair: str, files: tuple[str, ...] = ()) -> "LoadPair":
     """The load request: the named pair, else the resumed conversation's, else the configured one.
 
     The chat fetches it. Raises BadSetting.
@@ -116,19 +116,23 @@ def load_request(arguments: argparse.Namespace, resumed_pair: str) -> "LoadPair"
     from localspec.cli.loading import wanted
     from localspec.engine.messages import LoadPair
 
-    take_pair_of(resumed_pair, arguments)
+    take_pair_of(resumed_pair, files, arguments)
     return LoadPair.of(**wanted(arguments, **({"cache_gb": 0} if arguments.no_store else {})))
 
 
-def take_pair_of(resumed_pair: str, arguments: argparse.Namespace) -> None:
-    """Use the pair of a resumed conversation if no other is named and that one is known."""
+def take_pair_of(resumed_pair: str, files: tuple[str, ...], arguments: argparse.Namespace) -> None:
+    """Use the pair or the files of a resumed conversation if no other is named and they are here."""
     from localspec.models.registry import is_known
 
     if resumed_pair and not (arguments.target or pair_of(arguments)):
         if is_known(resumed_pair):
             arguments.pair = resumed_pair
+        elif files and all(Path(file).is_file() for file in files):
+            arguments.target, *draft = files
+            arguments.draft = arguments.draft or next(iter(draft), None)
         else:
-            note(f"the conversation was with {resumed_pair}, which is no known pair: another one answers")
+            why = f"whose file {files[0]} is gone" if files else "which is no known pair"
+            note(f"the conversation was with {resumed_pair}, {why}: another one answers")
 
 
 def reply_settings(arguments: argparse.Namespace) -> dict[str, Any]:

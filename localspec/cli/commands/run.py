@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Any
 from localspec.cli import CANCELLED
 from localspec.cli.commands import chat
 from localspec.cli.loading import names_of, open_engine_session, stop_on_interrupt
-from localspec.cli.options import add_pair_options, add_quiet_option, add_reply_options, reply_options
+from localspec.cli.options import (
+    add_pair_options,
+    add_quiet_option,
+    add_reply_options,
+    pair_of,
+    reply_options,
+)
 from localspec.cli.prompt import add_prompt_argument, prompt_of, something_is_piped, take_pair
 from localspec.display import (
     JSON_VERSION,
@@ -92,7 +98,7 @@ def run(arguments: argparse.Namespace) -> int:
     with prompt_conversation(arguments) as (journal, before):
         if before:
             options = {"system": before.system or None} | options
-            chat.take_pair_of(before.pair, arguments)
+            chat.take_pair_of(before.pair, before.files, arguments)
         with open_engine_session(arguments) as session, stop_on_interrupt(session):
             if before and before.messages:
                 session.resume([{"role": m.role, "content": m.content} for m in before.messages])
@@ -103,7 +109,10 @@ def run(arguments: argparse.Namespace) -> int:
             if arguments.json:
                 say_json({**names, **as_json(reply)}, ensure_ascii=False)
             if journal and reply.tokens:
+                from localspec.chat.conversations import files_of
+
                 journal.pair = session.name
+                journal.files = files_of(arguments.target or pair_of(arguments), arguments.draft)
                 store(journal, prompt, reply, asked=arguments.store is True)
     if arguments.stats or not (arguments.json or arguments.json_lines or arguments.quiet):
         say(report(reply) if arguments.stats else summary(reply), to=sys.stderr)
