@@ -6,6 +6,7 @@ import gc
 import signal
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
@@ -16,6 +17,7 @@ from rich.color import Color as RichColor
 from rich.palette import Palette
 from rich.segment import Segment
 from rich.style import Style
+from textual import events
 from textual.app import App
 from textual.color import Color
 from textual.command import DiscoveryHit, Hit, Hits, Provider
@@ -63,6 +65,8 @@ ORIGINS: Final = {
 }
 REST_SECONDS: Final = 20.0  # without a key or a reply: then nobody notices a full collection
 AGAIN_SECONDS: Final = 2.0  # between two Ctrl+C that leave
+HELD_SECONDS: Final = 1.0  # the longest that a key waits for the one before: also a busy screen can be left
+_ROUNDS: Final = 4  # a key asks for a command, the command opens a dialog, and the dialog takes the focus
 _NEVER: Final = 1_000_000  # collections of the middle generation before a full one: that takes too long
 
 
@@ -127,10 +131,52 @@ class ChatApp(App[None]):
         self.state = ChatState(setup, lambda told: self.notify(told, severity="warning"))
         self._no_controls, self._nearest = NoControls(), NearestColours()
         self._collected_after: ReplyState | None = None
+        self._typed: deque[events.Key | events.Paste] = deque()
+        self._is_typing = False
         self._asked_at = -AGAIN_SECONDS  # the last Ctrl+C with nothing to stop or to clear
         self.register_theme(LOCALSPEC)
         wanted = setup.theme or self.state.preferences.theme
         self.theme = wanted if wanted in self.available_themes else LOCALSPEC.name
+
+    async def on_event(self, event: events.Event) -> None:
+        """Hold a key until all is done that the keys before it asked for."""
+        if not isinstance(event, events.Key | events.Paste) or event.is_forwarded:
+            await super().on_event(event)
+            return
+        self._typed.append(event)
+        if not self._is_typing:
+            self._is_typing = True
+            self.run_worker(self._apply_typed(), group="keys")
+
+    async def _apply_typed(self) -> None:
+        """Apply keys in their order: Textual would let letters and F keys overtake Backspace, Home and Enter."""
+        try:
+            while self._typed and self.screen_stack:
+                event = self._typed.popleft()
+                is_text = self._is_text(event)
+                await super().on_event(event)
+                if not (is_text and self._typed and self._is_text(self._typed[0])):
+                    await self._settled()
+        finally:
+            self._is_typing = False
+
+    def _is_text(self, event: events.Key | events.Paste) -> bool:
+        """Whether the focused widget takes it by itself, and so in its order."""
+        if isinstance(event, events.Paste) or not event.is_printable or self.focused is None:
+            return False
+        return self.focused.check_consume_key(event.key, event.character)
+
+    async def _settled(self) -> None:
+        """Wait until the messages have passed that the last key left on its way to the app."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(HELD_SECONDS):
+                for _ in range(_ROUNDS):
+                    if not self.screen_stack:  # the chat ends
+                        return
+                    for pump in (self.focused or self.screen).ancestors_with_self:
+                        passed = asyncio.Event()
+                        if pump.call_later(passed.set):
+                            await passed.wait()
 
     def get_default_screen(self) -> Screen[None]:
         return ChatScreen(self.state)

@@ -1,11 +1,14 @@
 """Keys that newcomers press: to scroll, to stop, to leave, and words that other programs know."""
 
 import pytest
-from driving import footer, resumed_with, running
+from driving import footer, messages, resumed_with, running
 from localspec.tui.commands import table
+from localspec.tui.lists import PairsDialog
 from localspec.tui.screen import ChatScreen
 from localspec.tui.widgets.lines import Inspector, Line
 from scripted_engine import Gate
+from textual.events import Key
+from textual.widgets import Input
 
 from localspec.chat.conversations import Journal, StoredMessage
 from localspec.engine.messages import LoadPair
@@ -156,3 +159,44 @@ async def test_a_resumed_conversation_opens_at_its_end(tmp_path):
         transcript = chat.screen.transcript
         await chat.until(lambda: chat.replies[0].finished_parts[-1].is_drawn)
         await chat.until(lambda: transcript.max_scroll_y and transcript.scroll_y == transcript.max_scroll_y)
+
+
+def press_together(chat, *keys):
+    """Send keys as they come from a paste, a slow line or a fast hand: all at once."""
+    for key in keys:
+        chat.app._driver.send_message(Key(key, " " if key == "space" else key if len(key) == 1 else None))
+
+
+@pytest.mark.parametrize(
+    ("keys", "text"),
+    [
+        (("backspace",) * 4 + tuple("NEWX"), "old NEWX"),
+        (("home", *"NEW_"), "NEW_old text"),
+        (("x", "left", "y", "home", "z", "end", "backspace", "w"), "zold textyw"),
+        (("ctrl+u", *"new", "ctrl+z", "ctrl+z", "!"), "old text!"),
+        (("ctrl+c", *"new"), "new"),
+    ],
+)
+async def test_keys_that_come_together_change_the_prompt_in_their_order(tmp_path, keys, text):
+    async with running(tmp_path) as chat:
+        chat.screen.prompt.replace_text("old text")
+        press_together(chat, *keys)
+        await chat.until(lambda: chat.screen.prompt.text == text, seconds=10)
+
+
+async def test_keys_that_come_together_send_each_message_once(tmp_path):
+    async with running(tmp_path) as chat:
+        await chat.ask("exact yes")
+        press_together(chat, "f8", "f8", "ctrl+u", *"exact", "space", "n", "o", "enter", *"next")
+        await chat.until(lambda: messages(chat) == ["exact no", "no"])
+        await chat.until(lambda: chat.screen.prompt.text == "next")
+
+
+async def test_keys_that_come_together_filter_the_list_that_they_open(tmp_path):
+    async with running(tmp_path) as chat:
+        press_together(chat, "ctrl+o", *"16", "backspace", "backspace", *"qwen3")
+        await chat.until(lambda: isinstance(chat.app.screen, PairsDialog))
+        await chat.until(lambda: chat.app.screen.query_one(Input).value == "qwen3")
+        press_together(chat, "home", "x", "escape", *"typed")
+        await chat.until(lambda: chat.screen.prompt.text == "typed")
+        assert isinstance(chat.app.screen, ChatScreen)
