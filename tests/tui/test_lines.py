@@ -57,10 +57,12 @@ def test_the_meter_blames_no_drafting_that_nobody_asked_for():
 @pytest.mark.parametrize(
     ("gain", "pair", "said"),
     [
-        (2.0, "pair", "2.0x faster   150 tok/s ━━━━━╋━━━━ plain 75.0   10 of 10 guesses kept   2 at a time"),
+        (2.0, "pair", "2.0x faster   150 tok/s ━━━━━╋━━━━ plain 75.0   100% of guesses kept   2 at a time"),
         (0.5, "pair", "no gain here: 0.50x   "),
+        (1.04, "pair", "1.04x faster   "),
+        (0.98, "pair", "as fast as plain decoding   "),
         (1.0, "pair", "as fast as plain decoding   "),
-        (0.5, "demo", "3.0 tokens a pass, toy pair   150 tok/s ━━━━━━━━━━   10 of 10 guesses"),
+        (0.5, "demo", "3.0 tokens a pass, toy pair   150 tok/s ━━━━━━━━━━   100% of guesses kept"),
     ],
 )
 def test_the_first_words_of_the_meter_are_the_gain(gain, pair, said):
@@ -152,8 +154,8 @@ async def test_a_small_terminal_says_the_gain_in_the_status_line(tmp_path):
         await chat.until(lambda: "tokens a pass, toy pair" in chat.drawn)
 
 
-@pytest.mark.parametrize(("cycles", "said"), [(1, "2 of 2 guesses kept"), (9, "10 of 10 guesses kept")])
-def test_few_guesses_are_counted_and_many_told_in_tenths(cycles, said):
+@pytest.mark.parametrize(("cycles", "said"), [(1, "2 of 2 guesses kept"), (9, "100% of guesses kept")])
+def test_few_guesses_are_counted_and_many_told_as_a_share(cycles, said):
     state = engine(replace(READY, pair="pair"))
     state.ask(({"role": "user", "content": "Why?"},))
     for _ in range(cycles):

@@ -91,13 +91,13 @@ def gain(engine: EngineState, reply: ReplyState) -> tuple[str, bool]:
 def times_text(times: float) -> str:
     if 1 / NOTICEABLE < times < NOTICEABLE:
         return "as fast as plain decoding"
-    return f"{times:.1f}x faster" if times > 1 else f"no gain here: {times:.2f}x"
+    return f"{times:.{2 if times < 1.05 else 1}f}x faster" if times > 1 else f"no gain here: {times:.2f}x"
 
 
 def kept_text(accepted: int, drafted: int) -> str:
-    """The share of guesses kept, in tenths; of few guesses their number."""
+    """The share of guesses kept; of few guesses their number."""
     if drafted >= 10:
-        accepted, drafted = round(10 * accepted / drafted), 10
+        return f"{accepted / drafted:.0%} of guesses kept"
     return f"{accepted} of {counted(drafted, 'guess', 'guesses')} kept"
 
 
