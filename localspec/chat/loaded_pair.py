@@ -26,6 +26,9 @@ class StrategyMaker(Protocol):
 
     seeds_keep_threads: bool  # whether a reply with a seed decodes with the usual number of threads
 
+    def keep_threads(self) -> None:
+        """Until the next reply every pass has the usual number of threads."""
+
     @property
     def crowded(self) -> bool:
         """Whether other programs keep the processor busy that a model is on."""

@@ -80,8 +80,9 @@ def row_after(decoder: Decoder, tokens: Sequence[int]) -> Row:
 
 
 def width_difference_on(pair: LoadedPair, tokens: Sequence[int]) -> float:
-    """D: the largest logit difference between batch widths at the last 200 of these tokens."""
-    return width_gap(pair.target, tokens[-AS_FAR_BACK:])
+    """D: the largest logit difference between batch widths at the last 200 of these tokens, read after the others."""
+    pair.drafting.keep_threads()
+    return width_gap(pair.target, tokens, max(len(tokens) - AS_FAR_BACK, 0))
 
 
 def copied(row: Row) -> Row:
@@ -109,23 +110,28 @@ def forget(target: Decoder, drafters: Sequence[Drafter]) -> None:
 WIDTHS = (1, 2, 5, 9)
 
 
-def width_gap(decoder: Decoder, tokens: Sequence[int]) -> float:
+def width_gap(decoder: Decoder, tokens: Sequence[int], start: int = 0) -> float:
     """D: the largest logit difference between batch widths 1, 2, 5 and 9 on the same prefixes of `tokens`.
 
-    Decodes the tokens from an empty cache once for each width and leaves the cache empty; needs 9 rows.
+    Reads the tokens from `start` on once for each width, behind those before it: kernels differ with the length of
+    the text as well. Leaves the cache empty; needs 9 rows.
     """
-    reference = _rows(decoder, tokens, WIDTHS[0])
-    return max(float(np.abs(_rows(decoder, tokens, width) - reference).max()) for width in WIDTHS[1:])
-
-
-def _rows(decoder: Decoder, tokens: Sequence[int], width: int) -> np.ndarray:
-    """The row after every token, float32 [tokens, vocab], decoded `width` tokens at a time."""
     decoder.rollback(0)
+    reference = _rows(decoder, tokens, WIDTHS[0], start)
+    gap = max(float(np.abs(_rows(decoder, tokens, width, start) - reference).max()) for width in WIDTHS[1:])
+    decoder.rollback(0)
+    return gap
+
+
+def _rows(decoder: Decoder, tokens: Sequence[int], width: int, start: int) -> np.ndarray:
+    """The row after every token from `start` on, float32 [tokens, vocab], decoded `width` tokens at a time."""
+    held = decoder.rewind(min(start, decoder.length))
+    for _ in decoder.prefill(tokens[held:start]):
+        pass
     rows: list[np.ndarray] = []
-    for start in range(0, len(tokens), width):
-        batch = tokens[start : start + width]
+    for first in range(start, len(tokens), width):
+        batch = tokens[first : first + width]
         rows.extend(np.array(row) for row in decoder.decode(batch, len(batch)).rows)
-    decoder.rollback(0)
     return np.stack(rows)
 
 

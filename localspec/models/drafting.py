@@ -181,6 +181,11 @@ class Drafting:
         drafter.begin()
         return Fixed(drafter, min(depth, self._most), rule, prediction, self._most, self._company)
 
+    def keep_threads(self) -> None:
+        """Until the next reply every pass has the usual number of threads."""
+        for threads in self._threads:
+            threads.fixed = True
+
     @property
     def crowded(self) -> bool:
         """Whether other programs keep the processor busy that a model is on."""
