@@ -50,7 +50,7 @@ class StoredTexts:
         self._prefill, self._disk = Rate(), Rate()
         self._given: list[list[int]] = []  # texts on their way to the disk
         self._failed = False
-        later(store.clean)
+        later(partial(self._reported, store.clean))
 
     def measured(self, tokens: int, seconds: float) -> None:
         """So long the model took to read some tokens of a prompt."""
@@ -87,7 +87,17 @@ class StoredTexts:
         """Write a text, beside everything else."""
         self._spent += copying_seconds
         self._given.append(text.tokens)
-        later(lambda: self._write(text))
+        later(partial(self._reported, partial(self._write, text)))
+
+    def _reported(self, write: Callable[[], None]) -> None:
+        """Perform it; the first one that fails is the last, and says so: nobody reads the results of writes."""
+        try:
+            write()
+        except Exception as error:  # noqa: BLE001 - the thread that writes would swallow it
+            if not self._failed:
+                mistake = f"localspec made a mistake, please report it ({type(error).__name__}: {error})"
+                log.warning("caches cannot be stored: %s", error if isinstance(error, OSError) else mistake)
+            self._failed = True
 
     def _write(self, text: SavedText) -> None:
         marks = text.checkpoints
@@ -104,9 +114,6 @@ class StoredTexts:
         try:
             if self._store.write(packed(text.tokens), facts, parts):
                 self._disk.add(sum(facts.parts), self._clock() - began)
-        except OSError as error:
-            self._failed = True
-            log.warning("caches cannot be stored: %s", error)
         finally:
             self._spent += self._clock() - began
             self._given.remove(text.tokens)

@@ -202,6 +202,20 @@ def test_a_disk_that_fails_costs_one_sentence(cache, tokens, folder, caplog):
     assert len([each for each in caplog.messages if "cannot be stored" in each]) == 1
 
 
+@pytest.mark.parametrize("part", ["clean", "write"])
+def test_an_unforeseen_failure_beside_everything_costs_one_sentence(cache, tokens, monkeypatch, caplog, part):
+    def fail(*given):
+        raise KeyError("marks")
+
+    monkeypatch.setattr(Store, part, fail)
+    model = cache()
+    model.decode(tokens(700), 0)
+    for _ in range(2):
+        store(model)
+    (said,) = [each for each in caplog.messages if "cannot be stored" in each]
+    assert said.endswith("localspec made a mistake, please report it (KeyError: 'marks')")
+
+
 def test_texts_after_a_return_are_those_of_a_fresh_read(tmp_path, monkeypatch):
     monkeypatch.setattr("localspec.llama.stored_texts.LEAST_SECONDS", 0.25)  # it is changed in there
     found = compare(tmp_path, 24)
