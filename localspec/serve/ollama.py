@@ -75,13 +75,13 @@ class Ollama(Interface):
 
     async def show(self, request: Request) -> Response:
         fields = await fields_of(request)
-        name = fields.take("model", str) or fields.take("name", str, "")
-        ready = (await self._loading(request, self._pairs.choose(name))).ready
+        chosen = self._pairs.choose(fields.take("model", str) or fields.take("name", str, ""))
+        ready = (await self._loading(request, chosen)).ready
         info: dict[str, Any] = {"general.basename": ready.target, **ready.metadata}
         info[f"{ready.metadata.get('general.architecture', '')}.context_length"] = ready.context_length
         capabilities = ["completion", "tools", *(["thinking"] if ready.reasons else [])]
         more = {"template": ready.template, "model_info": info, "capabilities": capabilities}
-        return answer(self._model(name, modelfile="", parameters="", **more))
+        return answer(self._model(chosen.name, modelfile="", parameters="", **more))
 
     def _model(self, name: str, **more: Any) -> dict[str, Any]:  # noqa: ANN401  JSON
         """A model as Ollama's clients list it."""

@@ -15,6 +15,7 @@ from localspec.chat.messages import KEYS, as_messages
 from localspec.engine.messages import Answer
 from localspec.errors import BadSetting
 from localspec.events import FinishReason, Kind, Likelihood, Reply, Scored
+from localspec.options import MOST_LOGPROBS
 from localspec.serve import numbers
 from localspec.serve.bodies import Fields, cut, whole
 from localspec.serve.http import Interface, Writer, answer, data_line, fields_of
@@ -113,6 +114,8 @@ def chat_scores(fields: Fields) -> dict[str, Any]:
     wanted, count = fields.take("logprobs", bool, False), fields.take("top_logprobs", int)
     if count and not wanted:
         raise BadSetting("top_logprobs is given without logprobs", hint="set logprobs to true")
+    if count and not 0 <= count <= MOST_LOGPROBS:
+        raise BadSetting(f"top_logprobs is {cut(count)}", hint=f"give a number from 0 to {MOST_LOGPROBS}")
     return {"logprobs": count or 0} if wanted else {}
 
 

@@ -80,8 +80,8 @@ class Pairs:
 
     def _unknown(self, model: str) -> Problem:
         names = self.names()
-        close = difflib.get_close_matches(model, names, n=1, cutoff=0.3) or names[:1]
-        hint = f"; the nearest is {close[0]!r}" if close else ""
+        close = difflib.get_close_matches(model, names, n=1) or names[:1]
+        hint = f"; ask for {close[0]!r}" if close else ""
         return Problem(404, "model_not_found", f"there is no model {model[:80]!r} here{hint}")
 
 

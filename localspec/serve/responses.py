@@ -49,7 +49,8 @@ def messages_of(instructions: str | None, given: object, notices: list[str]) -> 
     if isinstance(given, str):
         return [*found, {"role": "user", "content": given}]
     if not isinstance(given, list):
-        raise BadSetting(f"input is {cut(given)}", hint="give a text or a list of items")
+        what = "input is missing from the request" if given is None else f"input is {cut(given)}"
+        raise BadSetting(what, hint="give a text or a list of items")
     thoughts = ""
     for number, item in enumerate(given, start=1):
         if not isinstance(item, dict):

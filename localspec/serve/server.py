@@ -44,6 +44,13 @@ _OWN_FILES: Final = 64  # descriptors that the rest of the process needs
 _EXCLUSIVE: Final = -5  # SO_EXCLUSIVEADDRUSE, which Python names on Windows only
 _NO_VECTORS: Final = "localspec makes no embeddings, run an embedding model in another server"
 _NO_PULLS: Final = "`localspec pull` and `localspec rm` manage pairs"
+_PULLS: Final = (
+    "POST /api/pull",
+    "POST /api/push",
+    "POST /api/create",
+    "POST /api/copy",
+    "DELETE /api/delete",
+)
 _NO_SLOTS: Final = "caches are kept and found without it"
 
 
@@ -229,7 +236,7 @@ def routes_of(jobs: Jobs, pairs: Pairs) -> list[Route]:
         "POST /api/generate": api.generate,
         "POST /api/show": api.show,
         **dict.fromkeys(("POST /api/embed", "POST /api/embeddings"), no_vectors),
-        **{f"{method} /api/{{path:path}}": no_pulls for method in ("GET", "POST", "DELETE")},
+        **dict.fromkeys(_PULLS, no_pulls),
     }
     families: list[tuple[Mapping[str, Handler], ErrorBody, tuple[str, ...]]] = [
         (of_openai, Problem.body, ("/v1", "")),
@@ -266,11 +273,13 @@ async def failed(request: Request, error: Exception) -> Response:
         path, headers = request.url.path[:200], error.headers
         what = f"there is no path {path} here"
         if headers and "Allow" in headers:
-            what = f"{path} takes {headers['Allow']}, not {request.method}"
+            allowed = ", ".join(sorted(headers["Allow"].split(", ")))
+            what = f"{path} takes {allowed}, not {request.method}"
         code = "not_found_error" if error.status_code == 404 else "invalid_request_error"
         problem = Problem(error.status_code, code, what)
     request.scope["reason"] = problem.message
-    return answer(problem.body(), status=problem.status, headers=headers)
+    error_body = ollama.error_body if request.url.path.startswith("/api/") else Problem.body
+    return answer(error_body(problem), status=problem.status, headers=headers)
 
 
 def limits() -> tuple[int, int]:

@@ -124,7 +124,7 @@ def test_the_log_says_why_a_request_failed(tmp_path):
     lines = [re.sub(r"in [\d.]+ s", "in T s", line.split("  ", 1)[1]) for line in log.read().splitlines()]
     assert lines[:5] == [
         "POST /v1/chat/completions 400 in T s: max_tokens is 'x' (give a whole number)",
-        "POST /v1/messages 404 in T s: there is no model 'nope' here; the nearest is 'demo'",
+        "POST /v1/messages 404 in T s: there is no model 'nope' here; ask for 'demo'",
         "GET /nope 404 in T s: there is no path /nope here",
         "POST /v1/chat/completions 200 in T s: the client left",
         "POST /v1/chat/completions 499 in T s: the client left",

@@ -59,3 +59,9 @@ def test_a_file_is_called_by_its_path_as_it_was_given():
 def test_what_is_not_here_is_refused(name):
     with pytest.raises(Problem, match="there is no model"):
         pairs().choose(name)
+
+
+@pytest.mark.parametrize(("name", "offered"), [("shrt", "mine"), ("claude", "mine"), ("demi", "demo")])
+def test_a_refused_name_comes_with_a_similar_one_or_that_of_the_loaded_pair(name, offered):
+    with pytest.raises(Problem, match=f"ask for {offered!r}"):
+        pairs().choose(name)

@@ -104,6 +104,23 @@ def test_errors_are_one_sentence(client):
         client.chat("demo", QUESTION, options={"mirostat": 1})
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "status", "said"),
+    [
+        ("GET", "/api/chat", 405, "/api/chat takes POST, not GET"),
+        ("POST", "/api/tags", 405, "/api/tags takes GET, HEAD, not POST"),
+        ("GET", "/api/wings", 404, "there is no path /api/wings here"),
+    ],
+)
+def test_a_wrong_method_or_path_gets_a_sentence_of_its_own(http, method, path, status, said):
+    answer = http.request(method, path)
+    assert (answer.status_code, answer.json()) == (status, {"error": said})
+
+
+def test_a_model_shown_without_a_name_is_the_loaded_one(http):
+    assert http.post("/api/show", json={}).json()["model"] == "demo"
+
+
 def test_models_have_the_size_and_the_age_of_their_files(client):
     sizes = {model.model: model.size for model in client.list().models}
     assert sizes["demo"] == sizes["demo:target"] > 10**6

@@ -264,7 +264,7 @@ def test_likelihoods_of_a_continued_text(client):
         ({"tool_choice": "required"}, "there are no tools"),
         ({"extra_body": {"mirostat": 2}}, "mirostat is not supported"),
         ({"top_logprobs": 2}, "top_logprobs is given without logprobs"),
-        ({"logprobs": True, "top_logprobs": 50}, "logprobs is 50"),
+        ({"logprobs": True, "top_logprobs": 50}, "top_logprobs is 50 (give a number from 0 to 20)"),
         ({"extra_body": {"rule": "best"}}, "rule is 'best'"),
         ({"response_format": {"type": "xml"}}, "response_format is of type 'xml'"),
         ({"messages": [{"role": "user", "content": "long " * 3000}]}, "context only 2,048"),
@@ -284,7 +284,7 @@ def test_a_field_that_nobody_knows_has_no_effect_and_is_named(http, stream):
 
 
 def test_a_model_that_is_not_here_is_named_with_the_nearest(client):
-    with pytest.raises(openai.NotFoundError, match="the nearest is 'demo'"):
+    with pytest.raises(openai.NotFoundError, match="ask for 'demo'"):
         ask(client, model="demi")
 
 

@@ -88,6 +88,8 @@ def test_what_would_need_a_store_is_refused(client):
         ask(client, previous_response_id="resp_1")
     with pytest.raises(openai.BadRequestError, match="the list of messages is empty"):
         ask(client, input=[{"type": "image"}])
+    with pytest.raises(openai.BadRequestError, match="input is missing from the request"):
+        ask(client, input=None)
 
 
 def test_a_conversation_with_custom_tools_and_a_vendors_goes_on(client):
