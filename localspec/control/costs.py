@@ -7,7 +7,6 @@ from itertools import pairwise
 from math import ceil, isfinite, log2
 from typing import Self
 
-from localspec.control.acceptance import AcceptanceModel
 from localspec.control.timing import middle
 
 WINDOW = 32  # measurements: 6 % timing noise becomes 1 %
@@ -20,6 +19,8 @@ STALE_CYCLES = 400  # older measurements tell about another clock speed
 LEAST_EXTRA = 0.03  # of a plain step: less is noise
 UNTIMED_RUN = 0.12  # of a plain step: a run of a draft model that was never timed
 UNTIMED_READING = 0.1  # of a run: reading a token among many
+HOPED_EXCESS = 0.05  # of a plain step: a further token of a narrow pass, while nothing confirms the table
+NARROW = 4  # widths up to here are narrow
 SETTLING = 2  # passes after a change of width that a device which records its passes takes longer for
 
 
@@ -122,7 +123,7 @@ class Costs:
         self._likely = likely or table.measured
         self._ratios: dict[int, Recent] = {}
         self._runs: dict[str, Recent] = {}  # ratios, by drafter
-        self._reading: dict[str, float] = {}  # seconds of a token, by drafter
+        self._reading: dict[str, Recent] = {}  # seconds of a token, by drafter
         self._undecided: Recent | None = None  # ratios of plain steps, without the time to decide on drafting
         self._unsettled = (Recent(), Recent())  # seconds of the first and the second plain step of a run
         self._cycle = 0
@@ -191,6 +192,11 @@ class Costs:
             return self.replayed(self.held)
         return self.replayed(width) + (self.direct_extra if width > 1 else 0.0)
 
+    def to_propose(self) -> "Costs | Unconfirmed":
+        """The prices that decide on a proposal."""
+        measured = (r.measurements for n, r in self._ratios.items() if n > 1 and self._fresh(n))
+        return self if not self.measured or sum(measured) >= RELIABLE else Unconfirmed(self)
+
     def padding(self, width: int) -> int:
         """Padding for a verify batch, so that it has the width of the others."""
         return max(self.held - width, 0)
@@ -214,8 +220,11 @@ class Costs:
 
     def reading(self, source: str) -> float:
         """Seconds that a drafter takes to read a token among many."""
-        found = self._reading.get(source) or self._table.reading_seconds.get(source)
-        return max(found or UNTIMED_READING * self.draft(source, 1), 1e-9)
+        run, found = self.draft(source, 1), self._table.reading_seconds.get(source)
+        if source in self._reading:
+            found = self._reading[source].value
+        usual = UNTIMED_READING * min(run, UNTIMED_RUN * self.replayed(1))
+        return max(min(found or usual, run), 1e-9)
 
     def learn_verify(
         self, width: int, seconds: float, *, drafted: bool = False, deciding_seconds: float = 0.0
@@ -252,10 +261,14 @@ class Costs:
             self._runs.setdefault(source, Recent()).add(seconds / (at_start * runs), self._cycle)
 
     def learn_reading(self, source: str, tokens: int, seconds: float) -> None:
-        self._reading[source] = seconds / max(tokens, 1)
+        known = Recent(self._table.reading_seconds.get(source))
+        self._reading.setdefault(source, known).add(seconds / max(tokens, 1), self._cycle)
 
     def table(self) -> CostTable:
-        """The table as learned so far, for the next run; a guess stays one until it was checked."""
+        """The table as learned so far, for the next run; a guess stays one until it was checked.
+
+        Prices of reading that this run did not confirm are left out: where reading looks too dear, nothing is read.
+        """
         reliable = {n for n, ratio in self._ratios.items() if ratio.measurements >= RELIABLE}
         if not self.measured and (1 not in reliable or len(reliable) < 2):
             return self._table
@@ -269,7 +282,7 @@ class Costs:
                 source: self.draft(source, 1) for source in {**self._table.run_seconds, **self._runs}
             },
             measured=True,
-            reading_seconds={**self._table.reading_seconds, **self._reading},
+            reading_seconds={source: found.value for source, found in self._reading.items()},
             direct_extra_seconds=self.direct_extra,
             capture_extra_seconds=self.change_seconds - self.direct_extra,
         )
@@ -297,8 +310,13 @@ class Costs:
         return min(wider, default=float("inf"))
 
     def _start(self, width: int) -> float:
+        """Seconds by the table; a pass takes no longer than a wider one, with room for noise."""
         if width not in self._started:
-            self._started[width] = self._table.verify(width)
+            wider = (
+                s for n, s in zip(self._table.widths, self._table.verify_seconds, strict=True) if n > width
+            )
+            most = MORE_SLACK * min(wider, default=float("inf"))
+            self._started[width] = min(self._table.verify(width), most)
         return self._started[width]
 
     def _ratio(self, width: int) -> float:
@@ -327,60 +345,24 @@ class Costs:
         return self._cycle - self._ratios[width].last_cycle < STALE_CYCLES
 
 
-HOLDING_PAYS = 0.25  # plain steps that a change of width costs: from here on it is avoided
+@dataclass(frozen=True, slots=True)
+class Unconfirmed:
+    """Hopeful prices of narrow passes, while hardly any wider pass has confirmed the measured table lately.
 
-
-class FixedWidth:
-    """Changes the width once the gain of another width has paid for the change.
-
-    The gain is summed over cycles and never falls below 0: recent acceptance is uncertain, but the errors of many
-    cycles cancel out.
+    A table of a disturbed moment can make all drafting look too dear; then nothing would be drafted that could
+    correct it.
     """
 
-    def __init__(self) -> None:
-        self._won: dict[int, float] = {}  # seconds, by width, since the latest change
+    costs: Costs
 
-    def width(
-        self,
-        costs: Costs,
-        chances: AcceptanceModel,
-        price: Callable[[int], float],
-        depths: Sequence[int],
-        tokens: int,
-    ) -> int:
-        """The width to hold after `tokens` more tokens at the present one; 0: hold none.
+    def verify(self, width: int) -> float:
+        found = self.costs.verify(width)
+        if width > NARROW:
+            return found
+        return min(found, self.costs.verify(1) * (1 + HOPED_EXCESS * (width - 1)))
 
-        `price`: seconds of drafting by depth; `depths`: those that may be verified, ascending.
-        """
-        if costs.change_seconds < HOLDING_PAYS * costs.replayed(1):
-            return 0
-        rates = rates_of(costs, chances, price, depths)
-        held = costs.held
-        if held not in rates:
-            self._won = {}
-            return max(rates, key=lambda width: rates[width])
-        for width, rate in rates.items():
-            won = tokens / rates[held] - tokens / rate
-            self._won[width] = max(self._won.get(width, 0.0) + won, 0.0)
-        best = max(rates, key=lambda width: self._won[width])
-        if self._won[best] <= costs.change_seconds:
-            return held
-        self._won = {}
-        return best
-
-
-def rates_of(
-    costs: Costs, chances: AcceptanceModel, price: Callable[[int], float], depths: Sequence[int]
-) -> dict[int, float]:
-    """Tokens per second by width, if every proposal had it."""
-    rates: dict[int, float] = {}
-    expected, survival = 1.0, 1.0
-    for depth in range(1, depths[-1] + 1):
-        survival *= chances.ahead(depth - 1)
-        expected += survival
-        if depth in depths:
-            rates[depth + 1] = expected / (costs.replayed(depth + 1) + price(depth))
-    return rates
+    def padding(self, width: int) -> int:
+        return self.costs.padding(width)
 
 
 SHORT = 2048  # tokens: up to here attention is a small part of a pass; every doubling beyond is a place of its own
@@ -420,6 +402,8 @@ class CostsByContext:
         """Replace the costs of the table's place by the table."""
         place = table.replies, self._threads(), doublings(table.context_tokens)
         self.costs = self._known[place] = Costs(table)
+        for source, seconds in table.reading_seconds.items():
+            self.costs.learn_reading(source, 1, seconds)
 
     def tables(self) -> tuple[CostTable, ...]:
         """The costs with the usual threads, for the next run: all measured ones, or one guess."""

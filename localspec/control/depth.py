@@ -9,7 +9,8 @@ from typing import Protocol
 
 from localspec.algorithm.protocols import Backlog, Drafter, Proposal
 from localspec.control.acceptance import AcceptanceModel
-from localspec.control.costs import Costs, CostsByContext, FixedWidth
+from localspec.control.costs import Costs, CostsByContext
+from localspec.control.fixed_width import FixedWidth
 from localspec.events import Cycle, Mode
 
 COUNTED = 3  # steps of a run that count, where the first ones do not
@@ -217,7 +218,7 @@ class DepthControl:
     def stopping(self, limit: int) -> Stopper:
         """The stopping rule for a proposal of at most `limit` tokens."""
         depths = tuple(depth for depth in self.depths if depth <= limit)
-        return Stopper(self.chances, self.costs, self.seconds, self.rate, depths)
+        return Stopper(self.chances, self.costs.to_propose(), self.seconds, self.rate, depths)
 
     def learn(self, cycle: Cycle, proposal: Proposal, shared_seconds: float | None = None) -> None:
         """Learn from a cycle that drafted, without its reading, and from its proposal.

@@ -260,7 +260,9 @@ class Arbiter(Seated):
             control.reconsider(reading)
             if control.is_free:
                 proposal = drafter.propose(tokens, room, self._rule)
-                depth, value = best_prefix(proposal.confidences, control.depths, self._prices)
+                depth, value = best_prefix(
+                    proposal.confidences, control.depths, self._shared or self._costs.to_propose()
+                )
                 if depth and control.on:
                     yield Offer(control, value / ADVANTAGE, replace(proposal.first(depth), depth=depth))
             elif (

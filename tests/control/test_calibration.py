@@ -5,7 +5,7 @@ import random
 import pytest
 
 from localspec.control.calibration import READ, calibrate
-from localspec.control.costs import Costs
+from localspec.control.costs import Costs, CostTable
 from localspec.drafters.model import ModelDrafter
 from localspec.errors import ContextFull
 from tests.algorithm.toys import Toy
@@ -95,8 +95,22 @@ def test_a_token_among_many_that_a_draft_reads_is_priced_apart():
     costs = Costs(table)
     assert costs.reading("model") == pytest.approx((0.002 + 0.0001 * READ) / READ)
     assert costs.reading("model") < 0.1 * costs.draft("model", 1)
-    costs.learn_reading("model", 10, 0.5)
-    assert costs.table().reading_seconds["model"] == costs.reading("model") == 0.05
+
+
+def test_a_wild_price_of_reading_passes_and_one_that_nothing_confirms_is_not_stored():
+    table = CostTable((1, 2), (1.0, 1.2), {"model": 0.1}, reading_seconds={"model": 0.01})
+    costs = Costs(table)
+    assert costs.table().reading_seconds == {}
+    costs.learn_reading("model", 10, 5.0)
+    assert costs.reading("model") == costs.table().reading_seconds["model"] == 0.01
+    for _ in range(5):
+        costs.learn_reading("model", 10, 0.2)
+    assert costs.table().reading_seconds["model"] == pytest.approx(0.02, rel=0.2)
+
+
+def test_reading_a_token_among_many_takes_at_most_a_run():
+    costs = Costs(CostTable((1, 2), (1.0, 1.2), {"model": 0.1}, reading_seconds={"model": 0.7}))
+    assert costs.reading("model") == 0.1
 
 
 def test_passes_decode_the_text_and_not_one_token_over_and_over():

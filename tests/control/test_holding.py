@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from localspec.control.acceptance import AcceptanceModel
-from localspec.control.costs import Costs, CostTable, FixedWidth, rates_of
+from localspec.control.costs import Costs, CostTable
+from localspec.control.fixed_width import FixedWidth, rates_of
 
 TABLE = CostTable((1, 2, 9), (1.0, 1.02, 1.16), {"model": 0.1})
 RECORDED = replace(TABLE, direct_extra_seconds=0.25, capture_extra_seconds=0.75)

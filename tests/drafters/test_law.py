@@ -14,7 +14,7 @@ import pytest
 from localspec.algorithm.loop import speculate
 from localspec.control.acceptance import AcceptanceModel, ChanceWeights
 from localspec.control.company import Company
-from localspec.control.costs import Costs, CostsByContext, CostTable
+from localspec.control.costs import RELIABLE, Costs, CostsByContext, CostTable
 from localspec.control.depth import DepthControl, Stopper
 from localspec.drafters import model
 from localspec.drafters.arbiter import Arbiter
@@ -182,9 +182,14 @@ def test_traps_of_the_drafter_are_caught(rule, trap, monkeypatch):
 EVERY_TRIGRAM = (0, 0, 0, 1, 0, 1, 1, 1, 0, 0)  # so that lookup always has a guess
 
 
-def automatic(decoder, rule, is_end, *, table=TABLE, pads=False):
-    """What users get, as it is after some replies: it knows costs and acceptance, and stops by confidence."""
+def automatic(decoder, rule, is_end, *, table=TABLE, pads=False, confirmed=True):
+    """What users get, as it is after some replies: it knows costs and acceptance, and stops by confidence.
+
+    `confirmed`: whether these replies ran in this process.
+    """
     places = CostsByContext([table])
+    for _ in range(RELIABLE * confirmed):
+        places.costs.learn_verify(2, table.verify(2))
     doubted = ChanceWeights((-3.0, 0.5, 1.5), (0.01, 0.01, 0.01))
     trust = LookupCounts((9.0,) * CELLS, (1.0,) * CELLS)
     drafters = LookupDrafter(LookupAcceptance(trust)), ModelDrafter(decoder, is_end, one_by_one=pads)
@@ -201,7 +206,7 @@ def test_automatic_depth_with_stopping_and_lookup(rule):
         found = error(
             world,
             RULES[rule],
-            automatic,
+            partial(automatic, confirmed=bool(world.seed % 2)),
             5,
             prompt=EVERY_TRIGRAM,
             watch=lambda cycle: seen.add((cycle.source, cycle.depth, cycle.drafted)),
