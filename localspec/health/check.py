@@ -33,7 +33,7 @@ class Health:
     """How the installed llama.cpp can be used here."""
 
     extra_buffers: bool = True  # ggml's buffer types for repacked weights
-    died_of: str = ""  # what ended a process that used them
+    died_of: str = ""  # what ended a process that used them; perhaps, as long as they are on
     told: bool = False  # whether the user has read so
 
     @property
@@ -68,14 +68,15 @@ def health() -> Health:
 def check() -> Health:
     """Run the check again, and remember it if it passes. Raises as `health` does."""
     trial = Trial(str(demo.target_path()), {"gpu_layers": 0})
-    first = decode_in_child(trial)
-    if first.passed:
+    found = decode_in_child(trial)
+    alive = not (found.passed or found.error) and decode_in_child(replace(trial, extra_buffers=False)).passed
+    if alive:  # an overloaded machine may have ended the first one
+        found = decode_in_child(trial)
+    if found.passed:
         return _learn(Health())
-    if first.error:
-        raise first.error
-    if not decode_in_child(replace(trial, extra_buffers=False)).passed:
-        raise why_unusable(first)
-    return _learn(Health(extra_buffers=False, died_of=first.cause))
+    if found.error or not alive or _was_killed(found):
+        raise found.error or why_unusable(found)
+    return _learn(Health(extra_buffers=False, died_of=found.cause))
 
 
 def assume(found: Health) -> None:
@@ -92,15 +93,26 @@ def try_without_extra_buffers(died_of: str) -> None:
 
 
 def remember_trial() -> None:
-    """Keep the extra buffers off for this build: a model answered without them."""
+    """A model answered. Without extra buffers: they are blamed for the death before it, and off for good after two.
+
+    One death can have another reason, like a driver or too little memory. An answer with them takes the blame back.
+    """
     global _on_trial
-    if _on_trial and _known is not None:
+    if _known is None or not _known.died_of:
+        return
+    if _on_trial:
         _on_trial = False
-        _learn(_known)
+        blamed = recalled(_build_file(), Health) or Health()
+        remember(_build_file(), _known if blamed.died_of else replace(blamed, died_of=_known.died_of))
+        assume(replace(_known, told=True))
+    elif _known.extra_buffers:
+        _learn(Health())
 
 
 def untold_note() -> str:
     """The note, at the first call on this machine; else ""."""
+    if _on_trial and _known is not None:
+        return f"llama.cpp died ({_known.died_of}), perhaps of weights that it repacks, so now they are not repacked"
     if (found := health()).told or not found.note:
         return ""
     return _learn(replace(found, told=True)).note
@@ -108,7 +120,7 @@ def untold_note() -> str:
 
 def why_unusable(outcome: TrialOutcome) -> BackendFailure | NotEnoughMemory:
     """The error of a build whose trial gave no answer."""
-    if "SIGKILL" in outcome.cause:
+    if _was_killed(outcome):
         return NotEnoughMemory("the system ended the first trial of llama.cpp", hint="free some memory")
     if outcome.cause in _ILLEGAL_INSTRUCTION:
         return BackendFailure(
@@ -123,9 +135,14 @@ def why_unusable(outcome: TrialOutcome) -> BackendFailure | NotEnoughMemory:
     )
 
 
+def _was_killed(outcome: TrialOutcome) -> bool:
+    """Whether the system ended the trial, for lack of memory as a rule."""
+    return "SIGKILL" in outcome.cause
+
+
 def _learn(found: Health) -> Health:
     assume(found)
-    return found if _on_trial else remember(_build_file(), found)
+    return remember(_build_file(), found)
 
 
 def _build_file() -> Path:
@@ -176,24 +193,25 @@ def try_gpu(
     name: str, description: str, flash_attn: str = "auto", kv_types: tuple[str, ...] = _KV_TYPES
 ) -> GpuHealth:
     """Decode the demo target on it, without flash attention if that crashes it. Raises as `ensure_gpu` does."""
-    file, died_of = _gpu_file(name, description), ""
+    file, flash, died_of = _gpu_file(name, description), flash_attn != "off", ""
     known = recalled(file, GpuHealth) or GpuHealth()
     place, buffers = {"devices": [name]}, health().extra_buffers
-    trial = Trial(str(demo.target_path()), place, used_servers(), buffers, widths=GPU_WIDTHS)
-    if flash_attn != "off":
-        outcome = decode_in_child(replace(trial, kv_types=kv_types))
-        if outcome.passed:
-            return remember(file, replace(known, kv_types=kv_types, died_of=""))
-        died_of = _cause(outcome, trial)
-    outcome = decode_in_child(replace(trial, flash_attn="off", kv_types=("f16", "f16")))
-    if outcome.passed:
-        return remember(file, replace(known, died_of=died_of or known.died_of, plain=True))
-    with suppress(OSError):
-        file.unlink(missing_ok=True)
-    raise outcome.error or BackendFailure(
-        f"llama.cpp does not work on {name}: its trial there ended with {outcome.cause}",
-        hint="update the driver, or use the CPU: --device CPU",
+    trial = Trial(
+        str(demo.target_path()), place, used_servers(), buffers, kv_types=kv_types, widths=GPU_WIDTHS
     )
+    if flash and not (died_of := _death(trial)):
+        return remember(file, replace(known, kv_types=kv_types, died_of=""))
+    outcome = decode_in_child(replace(trial, flash_attn="off", kv_types=("f16", "f16")))
+    if not outcome.passed:
+        with suppress(OSError):
+            file.unlink(missing_ok=True)
+        raise outcome.error or BackendFailure(
+            f"llama.cpp does not work on {name}: its trial there ended with {outcome.cause}",
+            hint="update the driver, or use the CPU: --device CPU",
+        )
+    if flash and not (died_of := _death(trial)):  # a busy GPU or machine ended the first one
+        return remember(file, replace(known, kv_types=kv_types, died_of=""))
+    return remember(file, replace(known, died_of=died_of or known.died_of, plain=True))
 
 
 def untold_gpu_note(name: str, description: str) -> str:
@@ -209,12 +227,12 @@ def untold_gpu_note(name: str, description: str) -> str:
     )
 
 
-def _cause(outcome: TrialOutcome, trial: Trial) -> str:
-    """Why a trial with flash attention failed. Raises errors that do not come from flash attention."""
+def _death(trial: Trial) -> str:
+    """What ends a trial with flash attention, "" if it passes. Raises errors that do not come from flash attention."""
+    outcome = decode_in_child(trial)
     if outcome.error is None:
-        fault = why_unusable(outcome)
-        if isinstance(fault, NotEnoughMemory):
-            raise fault
+        if _was_killed(outcome):
+            raise why_unusable(outcome)
         return outcome.cause
     if trial.servers or not isinstance(outcome.error, BackendFailure):
         raise outcome.error

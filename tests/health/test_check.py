@@ -3,12 +3,13 @@
 import os
 import subprocess
 import sys
-from signal import SIGILL, SIGSEGV
+from signal import SIGILL, SIGKILL, SIGSEGV
 
 import pytest
 
 from localspec import demo
-from localspec.errors import BackendFailure
+from localspec.errors import BackendFailure, NotEnoughMemory
+from localspec.files import recalled
 from localspec.health import check
 from localspec.health.check import Health, health
 from localspec.health.trial import Trial, TrialOutcome, decode_in_child
@@ -116,13 +117,48 @@ def test_a_child_says_how_it_ended(broken):
     assert alive.passed
 
 
+def remembered(tmp_path):
+    return [recalled(file, Health) for file in (tmp_path / "home/cache/health").glob("*.json")]
+
+
+ONCE = "not os.path.exists({0!r}) and not os.close(os.open({0!r}, os.O_CREAT))"  # the first process that gets here
+
+
+@pytest.mark.parametrize("signal", [SIGSEGV, SIGKILL])
+def test_one_death_on_a_busy_machine_is_not_blamed_on_the_build(broken, tmp_path, signal):
+    broken(signal, dies_if=ONCE.format(str(tmp_path / "died")))
+    assert check.check() == Health()
+
+
+def test_a_first_trial_that_the_system_always_ends_says_nothing_about_the_build(broken, tmp_path):
+    broken(SIGKILL, dies_if=WITH_EXTRA_BUFFERS)
+    with pytest.raises(NotEnoughMemory):
+        check.check()
+    assert not remembered(tmp_path)
+
+
 def test_a_file_whose_weights_alone_die_when_repacked_is_answered_without_that(broken, tiny_gguf):
+    """After a second death they stay off."""
     broken(SIGSEGV, dies_if="params.use_extra_bufts and b'demo' not in path")
     pair = ("--target", str(tiny_gguf(layers=3)), "--draft", str(tiny_gguf(layers=1)))
+    answers = [answer(*pair) for _ in range(4)]
+    assert [done.returncode for done in answers] == [0] * 4, answers[0].stderr
+    first, second, third, fourth = (done.stderr for done in answers)
+    for told in (first, second):
+        assert "llama.cpp died (SIGSEGV), perhaps of weights that it repacks" in told
+    assert "dies (SIGSEGV) when it repacks weights" in third
+    assert "SIGSEGV" not in fourth
+
+
+def test_one_death_of_another_reason_leaves_the_weights_repacked(broken, tiny_gguf, tmp_path):
+    """As of a driver, or of memory that another program took."""
+    broken(SIGSEGV, dies_if=f"b'tiny' in path and {ONCE.format(str(tmp_path / 'died'))}")
+    pair = ("--target", str(tiny_gguf(layers=3)), "--no-draft")
     first, second = answer(*pair), answer(*pair)
     assert (first.returncode, second.returncode) == (0, 0), first.stderr
-    assert "dies (SIGSEGV) when it repacks weights" in first.stderr
+    assert "llama.cpp died (SIGSEGV)" in first.stderr
     assert "SIGSEGV" not in second.stderr
+    assert remembered(tmp_path) == [Health()]
 
 
 def test_a_file_that_ends_llama_cpp_in_every_way_is_a_sentence_and_switches_nothing_off(broken, tiny_gguf):

@@ -75,7 +75,7 @@ def test_a_gpu_that_works_is_tried_once_for_each_cache_type(tried):
 def test_where_flash_attention_alone_kills_it_it_is_off_there_and_the_user_reads_so_once(broken, tried):
     broken(SIGSEGV, decode_dies_if=WITH_FLASH_ATTENTION)
     assert ensure() == ensure(kv_type="q4_0") == GpuHealth(died_of="SIGSEGV", plain=True)
-    assert tried == ["auto", "off"]
+    assert tried == ["auto", "off", "auto"]
     assert "flash attention ends llama.cpp on CPU (SIGSEGV)" in untold_gpu_note("CPU", "stands in")
     assert untold_gpu_note("CPU", "stands in") == ""
 
@@ -92,6 +92,15 @@ def test_another_driver_is_tried_anew(broken, tried, monkeypatch):
     monkeypatch.setattr(check, "driver", lambda: "a newer one")
     monkeypatch.delenv("PYTHONPATH")
     assert ensure() == GpuHealth(("f16", "q8_0"))
+    assert tried == ["auto", "off", "auto", "auto"]
+
+
+def test_one_death_on_a_busy_machine_is_not_blamed_on_flash_attention(broken, tried, tmp_path):
+    """The driver fails in the first trial alone, as on a card whose memory another program holds."""
+    mark = str(tmp_path / "died").encode()
+    once = f"flash and not os.path.exists({mark!r}) and not os.close(os.open({mark!r}, os.O_CREAT))"
+    broken(SIGSEGV, decode_dies_if=once)
+    assert ensure() == ensure() == GpuHealth(("f16", "q8_0"))
     assert tried == ["auto", "off", "auto"]
 
 
