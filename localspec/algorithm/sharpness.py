@@ -12,6 +12,7 @@ import numpy as np
 from localspec.sampler.chain import Distribution
 
 FACTORS = (0.0, 0.5, 0.7, 0.85, 1.0)  # of the request's temperature; 0 is the likeliest token
+_WARM = np.array(FACTORS[1:])[:, None]
 BETTER = 1.01  # another factor must promise this much more than the present one
 ENOUGH = 4  # positions that must have been seen before the factor changes
 EAGER_CYCLES, EVERY = 8, 4  # every cycle counts at first, later every fourth
@@ -53,12 +54,11 @@ def sharpened(q: Distribution, factor: float) -> Distribution:
     return q if factor == 1.0 else Distribution(q.ids, _powers(np.log(q.probabilities), factor))
 
 
-def _powers(logs: np.ndarray, factor: float) -> np.ndarray:
-    """The distribution with these logarithms of probabilities at `factor` times its temperature."""
-    powers: np.ndarray = logs - np.maximum.reduce(logs)
-    powers /= factor
+def _powers(logs: np.ndarray, factor: float | np.ndarray) -> np.ndarray:
+    """The distribution with these logarithms of probabilities at `factor` times its temperature; a row for each."""
+    powers: np.ndarray = (logs - np.maximum.reduce(logs)) / factor
     np.exp(powers, out=powers)
-    powers /= np.add.reduce(powers)
+    powers /= np.add.reduce(powers, axis=-1, keepdims=True)
     return powers
 
 
@@ -66,4 +66,4 @@ def overlaps(p: Distribution, q: Distribution) -> np.ndarray:
     """For each factor, the chance that a token drawn from q at that factor is kept: the sum of min(p, q)."""
     shared = p.shares(q.ids)
     cold, logs = float(shared[int(q.probabilities.argmax())]), np.log(q.probabilities)
-    return np.array([cold, *(np.minimum(shared, _powers(logs, f)).sum() for f in FACTORS[1:])])
+    return np.array([cold, *np.add.reduce(np.minimum(shared, _powers(logs, _WARM)), axis=-1)])

@@ -78,7 +78,7 @@ def pick(distribution: Distribution, u: float) -> int:
 
 def _index_at(weights: np.ndarray, u: float) -> int:
     """The first index whose cumulative weight exceeds u x the total."""
-    heights = np.cumsum(weights, dtype=np.float64)
+    heights = weights.cumsum(dtype=np.float64)
     total = heights[-1]
     # u x total can round up to the total itself; the last index that adds weight is then meant.
     last = int(heights.searchsorted(total))
@@ -145,7 +145,9 @@ def largest(row: Row, count: int) -> tuple[np.ndarray, np.ndarray]:
     columns = len(row) // stripes
     folded, rest = row[: stripes * columns].reshape(stripes, columns), row[stripes * columns :]
     maxima = np.maximum.reduce(folded)
-    least = np.partition(maxima, -count)[-count]
+    ordered = maxima.copy()
+    ordered.partition(columns - count)
+    least = ordered[-count]
     # Not `>=`, which would pass over NaN.
     chosen = (~(maxima < least)).nonzero()[0]
     stripe, column = np.divmod((~(folded[:, chosen] < least)).ravel().nonzero()[0], len(chosen))
@@ -377,7 +379,7 @@ def _shaped(ids: np.ndarray, logits: np.ndarray, s: Sampling, total: float | Non
         ids, logits = ids[probable], logits[probable]
     weights = logits - top
     weights /= s.temperature
-    weights = np.exp(weights, out=weights).astype(np.float64)
+    weights = np.exp(weights, out=weights).astype(np.float64, copy=False)
     if not weights.all():
         ids, weights = ids[weights > 0.0], weights[weights > 0.0]
     weights /= np.add.reduce(weights)
