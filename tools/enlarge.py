@@ -1,7 +1,7 @@
 """Embed a small llama GGUF in a larger shape that computes the same function at the larger shape's cost.
 
-    python tools/enlarge.py localspec/demo/demo-target.gguf big.gguf --shape 1b --type q8_0
-    python tools/enlarge.py localspec/demo/demo-draft.gguf small.gguf --width 512 --layers 12 --heads 8 \\
+    python -m tools.enlarge localspec/demo/demo-target.gguf big.gguf --shape 1b --type q8_0
+    python -m tools.enlarge localspec/demo/demo-draft.gguf small.gguf --width 512 --layers 12 --heads 8 \\
         --kv-heads 4 --head-width 64 --ffn 2048 --vocab 128256 --type f16
 
 `localspec/gguf/enlarging.py` explains how the function stays the same; this adds the quantised types and more tokens.

@@ -17,6 +17,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, median
+from tempfile import TemporaryDirectory
 from time import perf_counter
 
 import localspec
@@ -58,18 +59,21 @@ class Compared:
 
 def main() -> None:
     options = parse()
-    os.environ["LOCALSPEC_HOME"] = str(options.cache / "home")  # what this teaches is not the user's
-    print(f"{this_machine(options.threads).sentence()}{'; ' + options.note if options.note else ''}\n")
-    for kind in options.types.split(","):
-        print(
-            markdown(compare(enlarged(options.cache, kind, *options.shapes.split(",")), options)), flush=True
-        )
+    with (
+        TemporaryDirectory() as fresh
+    ):  # what an earlier run learned, on a busy machine perhaps, counts for nothing
+        os.environ["LOCALSPEC_HOME"] = str(options.home or fresh)
+        print(f"{this_machine(options.threads).sentence()}{'; ' + options.note if options.note else ''}\n")
+        for kind in options.types.split(","):
+            files = enlarged(options.cache, kind, *options.shapes.split(","))
+            print(markdown(compare(files, options)), flush=True)
 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--server", type=Path, required=True, help="see benchmarks/server/build.py")
     parser.add_argument("--cache", type=Path, required=True, help="for the enlarged models, gigabytes")
+    parser.add_argument("--home", type=Path, help="LOCALSPEC_HOME of the run; a new, empty one without")
     parser.add_argument("--types", default="f16,q8_0,q4_0")
     parser.add_argument("--shapes", default="1b,0.1b", help="of target and draft, as in tools/enlarge.py")
     parser.add_argument("--threads", type=int, default=None)

@@ -1,19 +1,15 @@
 """What both programs are asked: questions of kinds that the demo pair knows, but not from its training."""
 
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from pathlib import Path
 from random import Random
 
-sys.path.append(str(Path(__file__).parents[2] / "tools" / "demo"))
-
-from corpus.mix import exchange, library_text
-from corpus.open_ended import open_ended
-from corpus.spin import Turn
-from corpus.stories import stories
+from tools.demo.corpus.mix import exchange, library_text
+from tools.demo.corpus.open_ended import open_ended
+from tools.demo.corpus.spin import Turn
+from tools.demo.corpus.stories import stories
 
 SEED = "server"
 LEAST_CHARACTERS = 120  # of an answer: shorter ones end before their speed can be told

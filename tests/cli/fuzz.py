@@ -1,4 +1,9 @@
-"""Sends random command lines through the command line, in processes that may die of them."""
+"""Sends random command lines, environments and files through the command line, in processes that may die of them.
+
+    python -m tests.cli.fuzz [--cases 20000] [--first 0] [--seed 1]     # POSIX; prints the cases that failed
+
+A case fails by a traceback, a report of a mistake of localspec's own, an unknown exit code, a death or a hang.
+"""
 
 import argparse
 import contextlib
@@ -9,8 +14,9 @@ import select
 import shutil
 import signal
 import sys
+import tempfile
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
@@ -222,9 +228,7 @@ def _replaced(given: Case, world: World) -> Iterator[None]:
         os.environ.update(environment)
 
 
-def failures(
-    numbers: range, seed: int, world: World, on_end: Callable[[int, object], None] = lambda *_: None
-) -> Iterator[str]:
+def failures(numbers: range, seed: int, world: World) -> Iterator[str]:
     """Run cases in a process of their own, a fresh one after a death or a hang; what went wrong, with the case."""
     first = numbers.start
     while first < numbers.stop:
@@ -235,8 +239,7 @@ def failures(
                 _run_all(range(first, numbers.stop), seed, world, writer)
         os.close(writer)
         with os.fdopen(reader, "rb", buffering=0) as told:
-            for number, code, problem in _heard(told, process):
-                on_end(number, code)
+            for number, problem in _heard(told, process):
                 first = number + 1
                 if problem:
                     yield f"case {number}: {world.case(number, seed)}\n{problem}"
@@ -248,11 +251,11 @@ def failures(
 
 def _run_all(numbers: range, seed: int, world: World, writer: int) -> None:
     for number in numbers:
-        code, problem = run(world.case(number, seed), world)
-        os.write(writer, json.dumps([number, code, problem]).encode() + b"\n")
+        _, problem = run(world.case(number, seed), world)
+        os.write(writer, json.dumps([number, problem]).encode() + b"\n")
 
 
-def _heard(told: io.RawIOBase, process: int) -> Iterator[tuple[int, object, str]]:
+def _heard(told: io.RawIOBase, process: int) -> Iterator[tuple[int, str]]:
     """What the process reports; it is killed when it is silent for too long."""
     left = b""
     while True:
@@ -263,3 +266,21 @@ def _heard(told: io.RawIOBase, process: int) -> Iterator[tuple[int, object, str]
             return
         *lines, left = (left + piece).split(b"\n")
         yield from map(json.loads, lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cases", type=int, default=20_000)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--cache", type=Path, help="of a home in which llama.cpp was found to work")
+    options = parser.parse_args()
+    numbers = range(options.first, options.first + options.cases)
+    with tempfile.TemporaryDirectory() as folder, world(Path(folder), options.cache) as shared:
+        found = list(failures(numbers, options.seed, shared))
+    print(*found, f"{len(numbers)} cases, {len(found)} failed", sep="\n\n")
+    sys.exit(bool(found))
+
+
+if __name__ == "__main__":
+    main()

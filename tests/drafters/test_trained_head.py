@@ -1,6 +1,5 @@
 """Heads that tools/heads trained on the embedded target, through the public interface."""
 
-import importlib.util
 from pathlib import Path
 
 import pytest
@@ -8,6 +7,7 @@ import pytest
 import localspec
 from localspec.caches.writer import finish
 from localspec.demo import target_path
+from tools.heads import mimo2
 
 DATA = Path(__file__).parent / "data"
 QUESTIONS = ("What is speculative decoding?", "Why is the sky blue?", "What is 12 + 7?")
@@ -15,10 +15,7 @@ QUESTIONS = ("What is speculative decoding?", "Why is the sky blue?", "What is 1
 
 def in_mimo2(path):
     """The embedded target in an architecture that has prediction layers."""
-    spec = importlib.util.spec_from_file_location("mimo2", Path(__file__).parents[2] / "tools/heads/mimo2.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.write_target(path, target_path())
+    return mimo2.write_target(path, target_path())
 
 
 @pytest.fixture(scope="module", params=["eagle3", "mtp"])

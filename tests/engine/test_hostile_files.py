@@ -25,7 +25,7 @@ def load(path):
 
 
 def test_damaged_files_end_in_sentences(raw, tmp_path, home_of_processes):
-    """A few; benchmarks/hostile_files.py sends all through the command line."""
+    """A few of all mutations by meaning."""
     path = tmp_path / "model.gguf"
     for mutation in random.Random(3).sample(list(by_meaning(raw)), 8):
         path.write_bytes(mutation.written())

@@ -31,7 +31,6 @@ def command(*arguments: str, **environment: str) -> subprocess.Popen[str]:
 
 
 def test_kills_at_random_moments_cost_next_to_nothing(known, hub):
-    """benchmarks/pull_kills.py does this 100 times on 200 MB."""
     hub.bytes_per_second = 400_000
     chance = random.Random(5)
     for _ in range(3):

@@ -4,7 +4,7 @@ import random
 
 from tests.serve.bodies import body, verdict
 
-CASES = 250  # benchmarks/fuzz_endpoint.py sends as many as you like
+CASES = 250
 
 
 def test_no_body_breaks_the_server(http):

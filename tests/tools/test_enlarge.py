@@ -1,6 +1,5 @@
 """An enlarged model says what the small one says."""
 
-import sys
 from functools import cache
 from pathlib import Path
 
@@ -14,12 +13,8 @@ from localspec.gguf.trimmed import tensor_at
 from localspec.models.memory import MemoryWishes
 from localspec.models.probe import plan_for
 from localspec.models.registry import named
-
-TOOLS = Path(__file__).parents[2] / "tools"
-sys.path[:0] = [str(TOOLS), str(TOOLS / "demo")]
-
-from enlarge import UnfitError, enlarge  # noqa: E402 - the tools are scripts, not a package
-from lowlevel import Model  # noqa: E402
+from tools.demo.lowlevel import Model
+from tools.enlarge import UnfitError, enlarge
 
 PROMPT = "<|im_start|>user\nWhat is speculative decoding?<|im_end|>\n<|im_start|>assistant\n"
 TEXT = PROMPT + "A small model guesses. 12 + 7 = 19, and `def f(x): return x` is Python."

@@ -1,36 +1,26 @@
 """What heads are trained on and what they are measured on (tools/heads)."""
 
-import importlib.util
 from itertools import islice
-from pathlib import Path
 
 import pytest
 
-FILE = Path(__file__).parents[2] / "tools/heads/prompts.py"
+from tools.heads import prompts
 
 
-@pytest.fixture(scope="module")
-def prompts():
-    spec = importlib.util.spec_from_file_location("head_prompts", FILE)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_sixty_prompts_of_four_kinds_are_measured(prompts):
+def test_sixty_prompts_of_four_kinds_are_measured():
     kinds = [kind for kind, _ in prompts.held_out()]
     assert {kind: kinds.count(kind) for kind in kinds} == dict.fromkeys(prompts.KINDS, 15)
     assert len(set(prompts.held_out())) == 60
 
 
 @pytest.mark.parametrize("seed", [0, 7])
-def test_no_measured_prompt_is_trained_on(prompts, seed):
+def test_no_measured_prompt_is_trained_on(seed):
     measured = {prompt for _, prompt in prompts.held_out()}
     trained = list(islice(prompts.mixed(seed), 2000))
     assert not measured & set(trained)
     assert len(set(trained)) == len(trained)
 
 
-def test_equal_seeds_give_equal_prompts(prompts):
+def test_equal_seeds_give_equal_prompts():
     assert list(islice(prompts.mixed(3), 50)) == list(islice(prompts.mixed(3), 50))
     assert list(islice(prompts.mixed(3), 50)) != list(islice(prompts.mixed(4), 50))

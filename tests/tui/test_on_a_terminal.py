@@ -1,17 +1,12 @@
 """The chat on a terminal of its own, and with outputs that take nothing: how it ends, and what is kept."""
 
-import fcntl
-import os
-import pty
-import select
 import signal
 import subprocess
 import sys
-import termios
-import time
 from pathlib import Path
 
 import pytest
+from terminal import Terminal
 
 from localspec.chat import conversations
 
@@ -53,48 +48,6 @@ before = ChatApp.on_mount
 ChatApp.on_mount = lambda app: (before(app), FAULTS[sys.argv[2]](app))[0]
 sys.exit(main(["chat", "demo"]))
 """
-
-
-class Terminal:
-    """A program on a terminal of its own."""
-
-    def __init__(self, *command, **environment):
-        self._ours, theirs = pty.openpty()
-        size = {"COLUMNS": "100", "LINES": "30", "TERM": "xterm-256color"}
-        self.process = subprocess.Popen(
-            command,
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
-            start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # ^c is a signal then
-            env=os.environ | size | environment,
-        )
-        os.close(theirs)
-        self.drawn = ""
-
-    def type(self, text):
-        os.write(self._ours, text.encode())
-
-    def until(self, text, seconds=60.0, typing=""):
-        """Everything since the last call, up to and including a text; meanwhile a key is typed again and again."""
-        deadline = time.monotonic() + seconds
-        while text not in self.drawn:
-            assert time.monotonic() < deadline, self.drawn[-500:]
-            self.type(typing)
-            if select.select([self._ours], [], [], 0.1)[0]:
-                try:
-                    self.drawn += os.read(self._ours, 1 << 16).decode(errors="replace")
-                except OSError:  # nobody has it open any more
-                    assert text in self.drawn, self.drawn[-500:]
-        before, _, self.drawn = self.drawn.partition(text)
-        return before + text
-
-    def close(self):
-        if self.process.poll() is None:
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-        os.close(self._ours)
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """Compare the exported files with torch and with the tokenizer that they were trained with.
 
-python tools/demo/check.py --weights build/demo
+python -m tools.demo.check --weights build/demo
 """
 
 import argparse
@@ -9,11 +9,12 @@ from itertools import islice
 from pathlib import Path
 
 import torch
-import vocabulary
-from corpus.mix import documents, plain
-from export import SHIPPED, export, read
-from lowlevel import Model
-from model import SHAPES
+
+from tools.demo import vocabulary
+from tools.demo.corpus.mix import documents, plain
+from tools.demo.export import SHIPPED, export, read
+from tools.demo.lowlevel import Model
+from tools.demo.model import SHAPES
 
 ODD = (
     *(

@@ -4,9 +4,10 @@ from dataclasses import dataclass
 from random import Random
 
 import torch
-import vocabulary
-from corpus.mix import Document, documents
 from torch import Tensor
+
+from tools.demo import vocabulary
+from tools.demo.corpus.mix import Document, documents
 
 QUESTION_SHARE = 0.2
 """Share of the users' questions that is learned: no need to guess them, but they teach how people ask."""

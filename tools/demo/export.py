@@ -1,6 +1,6 @@
 """Write the trained pair as GGUF files.
 
-python tools/demo/export.py --weights build/demo --out localspec/demo
+python -m tools.demo.export --weights build/demo --out localspec/demo
 """
 
 import argparse
@@ -9,10 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import vocabulary
 from gguf import GGMLQuantizationType, GGUFWriter, LlamaFileType, TokenType
 from gguf.quants import quantize
-from model import SHAPES, Llama, Shape
+
+from tools.demo import vocabulary
+from tools.demo.model import SHAPES, Llama, Shape
 
 TYPES = {"f32": GGMLQuantizationType.F32, "f16": GGMLQuantizationType.F16, "q8_0": GGMLQuantizationType.Q8_0}
 FILE_TYPES = {

@@ -1,7 +1,7 @@
 """Train the target on the corpus, or the draft to imitate the target; the schedule is counted in steps.
 
-    python tools/demo/train.py target --steps 4000 --decay 1200 --out build/demo
-    python tools/demo/train.py draft --steps 3000 --decay 1000 --out build/demo
+    python -m tools.demo.train target --steps 4000 --decay 1200 --out build/demo
+    python -m tools.demo.train draft --steps 3000 --decay 1000 --out build/demo
 
 The same command continues from the last checkpoint. To cut a run short, stop it at a step s and start it
 again with `--steps s+d --decay d`: it is the same as having asked for that from the beginning.
@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 
-import sharing
 import torch
-from data import Rows, make_rows
-from model import SHAPES, Llama
 from torch import Tensor
 from torch.optim import AdamW, Muon
+
+from tools.demo.data import Rows, make_rows
+from tools.demo.model import SHAPES, Llama
 
 SEED = 2026
 PART_STEPS = 16
@@ -44,12 +44,6 @@ class Plan:
     out: Path
     save_every: int
     stop: int
-    processes: int
-
-    @property
-    def rows(self) -> int:
-        """Rows of a step that are this process's."""
-        return self.batch // self.processes
 
     @property
     def end(self) -> int:
@@ -93,12 +87,7 @@ def loss(model: Llama, teacher: Llama | None, rows: Rows, overlap_share: Tensor)
 
 def part(plan: Plan, number: int, steps: int = PART_STEPS) -> Rows:
     """One part of the corpus as rows."""
-    return make_rows(SEED, number, plan.rows * steps, plan.length, SHAPES["target"].context)
-
-
-def mine(number: int) -> int:
-    """The part of the corpus that this process reads as its `number`th."""
-    return number * sharing.processes() + sharing.rank()
+    return make_rows(SEED, number, plan.batch * steps, plan.length, SHAPES["target"].context)
 
 
 def cut(rows: Rows, index: int, batch: int) -> Rows:
@@ -150,7 +139,6 @@ class Run:
         share = self.plan.overlap_share(self.step)
         value = self.loss(self.model, self.teacher, rows, torch.tensor(share, device=device()))
         value.backward()
-        sharing.average_gradients(self.model.parameters())
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         for optimizer in self.optimizers:
             optimizer.step()
@@ -161,8 +149,8 @@ class Run:
     @torch.no_grad()
     def evaluate(self, rows: Rows) -> float:
         """On text that is never trained on: the target's cross-entropy, the draft's missing overlap."""
-        count = len(rows.tokens) // self.plan.rows
-        steps = (cut(rows, i, self.plan.rows) for i in range(count))
+        count = len(rows.tokens) // self.plan.batch
+        steps = (cut(rows, i, self.plan.batch) for i in range(count))
         whole = torch.tensor(1.0, device=device())
         return sum(loss(self.model, self.teacher, step, whole).item() for step in steps) / count
 
@@ -186,16 +174,14 @@ def train(run: Run) -> None:
     # A forked child would inherit torch's threads in an unknown state.
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         held_out = part(plan, EVALUATION_PART, steps=8)
-        following = pool.submit(part, plan, mine(run.step // PART_STEPS))
+        following = pool.submit(part, plan, run.step // PART_STEPS)
         while run.step < plan.end:
-            rows, following = following.result(), pool.submit(part, plan, mine(run.step // PART_STEPS + 1))
+            rows, following = following.result(), pool.submit(part, plan, run.step // PART_STEPS + 1)
             values = []
             while run.step < plan.end and (not values or run.step % PART_STEPS):
-                values.append(run.advance(cut(rows, run.step % PART_STEPS, plan.rows)))
-            if sharing.rank() == 0:
-                rate = (run.step - first) * plan.batch * plan.length / (time.monotonic() - began)
-                report(run, values, rate)
-            if sharing.rank() == 0 and (run.step % plan.save_every < PART_STEPS or run.step >= plan.end):
+                values.append(run.advance(cut(rows, run.step % PART_STEPS, plan.batch)))
+            report(run, values, (run.step - first) * plan.batch * plan.length / (time.monotonic() - began))
+            if run.step % plan.save_every < PART_STEPS or run.step >= plan.end:
                 run.save()
                 print(f"held-out loss {run.evaluate(held_out):.4f} at step {run.step}", flush=True)
         following.cancel()
@@ -234,21 +220,14 @@ def parse() -> Plan:
     parser.add_argument(
         "--stop", type=int, default=sys.maxsize, help="leave off at this step, to go on otherwise"
     )
-    parser.add_argument("--processes", type=int, default=1, help="share each step's rows among so many")
     parser.add_argument("--out", type=Path, default=Path("build/demo"))
     return Plan(**vars(parser.parse_args()))
-
-
-def work(plan: Plan) -> None:
-    """What each process does."""
-    run = Run(plan)
-    if sharing.rank() == 0:
-        parameters = sum(p.numel() for p in run.model.parameters())
-        print(f"{plan.role}: {parameters:,} parameters on {device()}", flush=True)
-    train(run)
 
 
 if __name__ == "__main__":
     plan = parse()
     plan.out.mkdir(parents=True, exist_ok=True)
-    sharing.run(work, plan.processes, plan)
+    run = Run(plan)
+    parameters = sum(p.numel() for p in run.model.parameters())
+    print(f"{plan.role}: {parameters:,} parameters on {device()}", flush=True)
+    train(run)

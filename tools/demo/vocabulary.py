@@ -1,17 +1,18 @@
 """The pair's shared vocabulary: a byte-level BPE that cuts text exactly as llama.cpp's "qwen2" rule does.
 
-python tools/demo/vocabulary.py        # learns it from the corpus and writes vocabulary.json
+python -m tools.demo.vocabulary        # learns it from the corpus and writes vocabulary.json
 """
 
 from itertools import islice
 from pathlib import Path
 
-from corpus.mix import documents, plain
 from tokenizers import Regex, Tokenizer
 from tokenizers.decoders import ByteLevel as ByteLevelDecoder
 from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split
 from tokenizers.trainers import BpeTrainer
+
+from tools.demo.corpus.mix import documents, plain
 
 FILE = Path(__file__).with_name("vocabulary.json")
 SIZE = 2560

@@ -1,6 +1,6 @@
 """Let a target answer prompts and keep what a head needs: its features and its 64 likeliest next tokens.
 
-    python tools/heads/collect.py --target target.gguf --layers 2 15 29 --out build/heads/smollm2 --replies 2048
+    python -m tools.heads.collect --target target.gguf --layers 2 15 29 --out build/heads/smollm2 --replies 2048
 
 Parts are written as they are made; the same command goes on after the last one.
 """
@@ -16,9 +16,10 @@ from random import Random
 
 import llama_cpp
 import numpy as np
-import prompts
 import torch
-from target import File, Target
+
+from tools.heads import prompts
+from tools.heads.target import File, Target
 
 PART = 32
 """Replies in one file."""

@@ -5,10 +5,11 @@ from pathlib import Path
 import numpy as np
 from gguf import GGMLQuantizationType, GGUFWriter
 from gguf.quants import quantize
-from head import Head
-from mimo2 import copy_tokenizer, finish, halves, writer_like
-from target import File
 from torch import Tensor
+
+from tools.heads.head import Head
+from tools.heads.mimo2 import copy_tokenizer, finish, halves, writer_like
+from tools.heads.target import File
 
 TYPES = {
     "f16": GGMLQuantizationType.F16,

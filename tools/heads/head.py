@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 
 import torch
-from target import File, rotate, turns
 from torch import Tensor, nn
 from torch.nn import functional
+
+from tools.heads.target import File, rotate, turns
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,20 +1,16 @@
 """Answer prompts that training has not seen, and print a line for each kind of text.
 
-    python tools/heads/measure.py --target target.gguf --draft head.gguf [--depth 3] [--prompts demo]
+    python -m tools.heads.measure --target target.gguf --draft head.gguf [--depth 3] [--prompts demo]
 
 Any draft that localspec loads is measured in the same way. Temperature 0 unless told otherwise, nothing truncated.
 """
 
 import argparse
-import sys
 from collections import defaultdict
 from pathlib import Path
 
-import prompts
-
-sys.path.append(str(Path(__file__).parents[2]))
-
 import localspec
+from tools.heads import prompts
 
 
 def parse() -> argparse.Namespace:

@@ -1,6 +1,6 @@
 """Write a llama target in an architecture that has prediction layers, `mimo2`, its weights bit by bit.
 
-    python tools/heads/mimo2.py --target target.gguf --out build/heads/target-mimo2.gguf
+    python -m tools.heads.mimo2 --target target.gguf --out build/heads/target-mimo2.gguf
 
 That is the target of an MTP head: the attention of both is the same but for the order of the rotated columns.
 """

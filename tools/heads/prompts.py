@@ -1,10 +1,11 @@
 """Questions of four kinds, drawn from one seed: talk, code, JSON records and rewriting; and those of the demo."""
 
 import json
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
+
+from tools.demo.corpus.mix import SHARES, exchange
 
 WORDS: dict[str, list[str]] = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
 HELD_OUT = 15
@@ -67,9 +68,6 @@ def mixed(seed: int) -> Iterator[str]:
 
 def demo(seed: int) -> Iterator[str]:
     """Questions that the demo target was trained on, without those that measure it."""
-    sys.path.append(str(Path(__file__).parents[1] / "demo"))
-    from corpus.mix import SHARES, exchange
-
     kept, rng = {asks for _, asks in demo_held_out()}, Random(seed)
     while True:
         asks = exchange(rng.choices(list(SHARES), list(SHARES.values()))[0], rng)[0].asks
@@ -78,10 +76,7 @@ def demo(seed: int) -> Iterator[str]:
 
 
 def demo_held_out() -> list[tuple[str, str]]:
-    """(topic, prompt) as tools/demo/measure.py asks."""
-    sys.path.append(str(Path(__file__).parents[1] / "demo"))
-    from corpus.mix import SHARES, exchange
-
+    """(topic, prompt), 60 of each topic."""
     streams = {topic: Random(f"measure/{topic}") for topic in SHARES}
     return [(topic, exchange(topic, rng)[0].asks) for topic, rng in streams.items() for _ in range(60)]
 

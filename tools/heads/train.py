@@ -1,6 +1,6 @@
 """Train an EAGLE-3 or MTP head on what `collect.py` kept of a target, and write it as GGUF.
 
-    python tools/heads/train.py --target target.gguf --data build/heads/smollm2 \
+    python -m tools.heads.train --target target.gguf --data build/heads/smollm2 \
         --out build/heads/smollm2.gguf --minutes 60
 
 The same command goes on from the last checkpoint; the learning rate falls over the last third of the minutes,
@@ -17,12 +17,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from export import WRITE
-from head import Eagle3, Mtp, Scale
-from target import File
 from torch import Tensor
 from torch.nn import functional
 from torch.optim import AdamW, Muon
+
+from tools.heads.export import WRITE
+from tools.heads.head import Eagle3, Mtp, Scale
+from tools.heads.target import File
 
 HEADS = {"eagle3": Eagle3, "mtp": Mtp}
 HELD_OUT = 2
