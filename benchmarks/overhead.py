@@ -1,12 +1,11 @@
 """What Python costs in a cycle at depth 4 and in a plain step, with simulated passes.
 
-    python -m benchmarks.overhead [CYCLES [VOCABULARY]]
+    python -m benchmarks.overhead
 
 Both models give rows from memory, so the time of a cycle is all that the loop, the rule and the sampler take. Rows are
 whole, or cut to the largest logits as a GPU chooses them: those of the draft, or of both models where these decide.
 """
 
-import sys
 from collections.abc import Callable, Sequence
 from time import perf_counter
 
@@ -21,7 +20,7 @@ from localspec.sampler.passes import Candidates, Pass, Row
 from localspec.sampler.sampling import Sampling
 from localspec.structure.constraint import Mask
 
-CYCLES, VOCABULARY = map(int, [*sys.argv[1:], *("200", "152000")[len(sys.argv) - 1 :]])
+CYCLES, VOCABULARY = 200, 152_000
 DEPTH, ROWS, LENGTHS = 4, 8, (500, 64_000)
 GRAMMAR = "a grammar"
 SETTINGS = {

@@ -2,7 +2,12 @@
 
     python -m benchmarks.planted_agents --folder DIR [--agents NAME ...] [--forms NAME ...]
 
-DIR is where `benchmarks.endpoint_clients` installed the agents. An agent passes when it prints the planted answer: the
+Before that install the agents in DIR:
+
+    npm install --prefix DIR opencode-ai @openai/codex @anthropic-ai/claude-code @continuedev/cli
+    python -m venv DIR/python && DIR/python/bin/pip install aider-chat
+
+An agent passes when it prints the planted answer: the
 target writes it only after a prompt with a word that stands in the file which the call reads. Prompts of 18,000 tokens
 take minutes on a busy CPU, so opencode and Codex get short instructions; `--whole` leaves them theirs.
 """
@@ -67,7 +72,9 @@ AGENTS: Final = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--agents", nargs="*", default=list(AGENTS), choices=AGENTS)
     parser.add_argument("--forms", nargs="*", default=list(FORMS), choices=FORMS)

@@ -118,16 +118,13 @@ class ServerSide:
         context: int,
         log: Path,
         clock: Clock,
-        slots: int = 1,
     ) -> None:
-        """`slots`: replies at once, which share the context."""
         self._clock = clock
         self._reading_seconds: dict[tuple[int, ...], float] = {}
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self._port = probe.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self._port}"
-        command = [binary, "-m", target, "-c", context, "-t", threads, "-tb", threads, "-np", slots]
+        command = [binary, "-m", target, "-c", context, "-t", threads, "-tb", threads, "-np", 1]
         command += ["--host", "127.0.0.1", "--port", self._port, "--cache-ram", 0, "--no-ui"]
         if flags.depth:
             command += ["-md", draft, "--spec-type", "draft-simple", "-td", threads, "-tbd", threads]

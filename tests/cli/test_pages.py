@@ -29,15 +29,3 @@ def test_pages_link_to_pages_that_are_there():
     for page in [*DOCS.rglob("*.md"), *DOCS.parent.glob("*.md")]:
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text("utf-8")):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
-
-
-def test_the_list_of_benchmarks_has_every_script_and_every_result():
-    page = (DOCS / "developers" / "benchmarks.md").read_text("utf-8")
-    here = DOCS.parent / "benchmarks"
-    scripts = [
-        f"benchmarks.{path.stem}" for path in here.glob("*.py") if "__main__" in path.read_text("utf-8")
-    ]
-    results = [path.name for path in (here / "results").glob("*.md")]
-    assert [name for name in (*scripts, *results) if name not in page] == []
-    named = re.findall(r"`(\S+-\d\d\d\d-\d\d-\d\d\.md)`", page)
-    assert sorted(set(named)) == sorted(results)
