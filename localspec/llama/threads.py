@@ -124,7 +124,8 @@ JUDGED_PASSES, JUDGED_SECONDS = 3, 0.25  # with all threads, whichever comes fir
 # Windows counts processor time in steps of 16 ms.
 LEAST_SECONDS = 0.1 if sys.platform == "win32" else 0.0
 NARROW = 8  # tokens: no wider pass is a try
-WAIT_SECONDS, WAIT_FACTOR = 1.0, 25.0  # until the next try; or times the last one
+# Until the next try; or times the processor time of the last one, which a process that was stopped did not get.
+WAIT_SECONDS, WAIT_FACTOR = 1.0, 40.0
 COMPARED = 3  # passes after which fewer threads have to be the faster ones
 USELESS_SECONDS = 60.0  # without another attempt, where they were not
 
@@ -159,17 +160,17 @@ class Contention:
             self._given += processor_seconds
             spent = sum(seconds for _, seconds in self._judged)
             if spent >= LEAST_SECONDS and (len(self._judged) >= JUDGED_PASSES or spent >= JUDGED_SECONDS):
-                self._judge(threads, spent)
+                self._judge(threads)
 
-    def _judge(self, threads: int, spent: float) -> None:
+    def _judge(self, threads: int) -> None:
         share = max(self._given / max(self._usable, 1e-9), 0.01)
-        before = dict(self._judged)
+        before, tried = dict(self._judged), self._given / threads
         self._lift()
         if share < CROWDED:
             others = self.cores / share - threads  # where all that run share the cores equally
             self.limit = min(max(round(self.cores - others), 1), threads - 1)
             self._before = before
-            self._deaf_until = self.clock() + max(WAIT_SECONDS, WAIT_FACTOR * spent)
+            self._deaf_until = self.clock() + max(WAIT_SECONDS, WAIT_FACTOR * tried)
 
     def _compare(self, width: int, seconds: float) -> None:
         if width in self._before and len(self._ratios) < COMPARED:

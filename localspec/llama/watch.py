@@ -120,9 +120,13 @@ def tell_lost_by(tell: Callable[[str, str], None]) -> None:
 
 
 def _look() -> None:
+    looked = time.monotonic()
     while True:
         time.sleep(_LOOK_SECONDS)
         now = time.monotonic()
+        passed, looked = now - looked, now
         for call in list(_calls.values()):
+            if passed > 2 * _LOOK_SECONDS:  # this process was stopped, as by Ctrl-Z: nobody heard an answer
+                call.deadline += passed
             if now > call.deadline:
                 end_lost(f"{call.place} does not answer any more: nothing came for {call.seconds:.0f} s")

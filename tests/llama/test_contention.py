@@ -20,13 +20,13 @@ class Machine:
         self.contention = Contention(cores, clock=lambda: self.now)
         self.used = []
 
-    def step(self, width=1):
+    def step(self, width=1, stopped=0.0):
         threads = self.contention.threads(self.usual, width)
         share = min(1.0, self.cores / (threads + self.others))
         # A thread without its core holds up the others: twice as long as the lost share alone.
         seconds = width * WORK / threads / (share if share == 1.0 or threads == 1 else share / 2)
-        self.now += seconds
-        self.contention.learn(threads, width, seconds, seconds * threads * share)
+        self.now += seconds + stopped
+        self.contention.learn(threads, width, seconds + stopped, seconds * threads * share)
         self.used.append(threads)
         return seconds
 
@@ -67,6 +67,26 @@ def test_all_threads_are_back_soon_after_it_is_over():
         machine.step()
     assert machine.now - began < 5.0
     assert machine.used[-1] == 4
+
+
+@pytest.mark.parametrize("others", [0, 2])
+@pytest.mark.parametrize("stopped", [1.0, 5.0, 3600.0])
+def test_all_threads_are_back_soon_after_the_process_was_stopped(stopped, others):
+    """By Ctrl-Z, or with the laptop."""
+    machine = Machine(cores=4, usual=4)
+    machine.others = others
+    machine.run(10)
+    while machine.used[-1] < 4:  # the pass that is stopped comes after a try
+        machine.step()
+    machine.step(stopped=stopped)
+    machine.others = 0
+    began = machine.now
+    machine.run(JUDGED_PASSES)
+    while machine.contention.limit is not None:
+        machine.step()
+    assert machine.now - began < 5.0
+    machine.run(50)
+    assert machine.used[-50:] == [4] * 50
 
 
 def test_trying_takes_little_of_the_time():
