@@ -83,7 +83,7 @@ class Option:
 
 
 def _own(value: str) -> str:
-    return f"the model's own, else {value}"
+    return f"{value}, unless the model file sets it"
 
 
 def _figure(number: float) -> str:

@@ -36,7 +36,6 @@ from localspec.llama.model import Model
 from localspec.llama.threads import MOST_THREADS, default_threads, give_way
 from localspec.models.drafting import Drafting, guess_for, lessons_file, warm_up
 from localspec.models.memory import CHECKPOINT_SHARE, HOST, WIDEST_BATCH, Load, MemoryWishes
-from localspec.models.places import last_uses
 from localspec.models.plan import Plan
 from localspec.models.probe import plan_for
 from localspec.models.registry import Pair
@@ -52,8 +51,8 @@ SAVED_SHARE = 0.25  # of the memory left beside the target's weights, for texts 
 
 PLAIN_NOTICE = "{} is recurrent: its state cannot step back, so nothing is drafted from the text"
 DEMO_NOTICE = (
-    "this is the small demo pair: it has learned a few texts and answers most questions with nonsense. "
-    "`localspec pairs` lists real pairs, `localspec pull NAME` fetches one"
+    "this is the small demo pair: it answers most questions with nonsense, and its speed says nothing about real "
+    "pairs. `localspec pairs` lists real pairs, `localspec pull NAME` fetches one"
 )
 
 
@@ -71,8 +70,6 @@ def plan_pair(
     asked = [*wishes.devices, wishes.draft_device, default.name if default else None]
     wishes = heed_gpus(there, asked, wishes, on_stage)
     on_stage(f"checking {pair.target.name}")
-    if not wishes.draft or pair.kind is DraftKind.LOOKUP:
-        pair = replace(pair, kind=DraftKind.LOOKUP, draft=None)
     shared = pair.check()
     found = plan_for(pair, wishes, there)
     while (heeded := heed_gpus(there, gpus_of(found), wishes, on_stage)) != wishes:
@@ -127,7 +124,8 @@ def load_pair(
             template=template,
             sampling=sampling,
             notices=(
-                *filter(None, (demo_note(pair), *health_notes)),
+                *([DEMO_NOTICE] if is_demo(pair) else []),
+                *filter(None, health_notes),
                 *plan.lines,
                 *(each.notice for each in found[:1] if each.notice),
                 *([PLAIN_NOTICE.format(model.name)] if speculate and target.rollback_limit == 0 else []),
@@ -196,11 +194,6 @@ def is_demo(pair: Pair) -> bool:
     """Whether these are the embedded files."""
     embedded = {demo.target_path(), demo.draft_path()}
     return not pair.lora and {file.path for file in pair.files} <= embedded
-
-
-def demo_note(pair: Pair) -> str:
-    """The note about the embedded pair, until it was used once."""
-    return DEMO_NOTICE if is_demo(pair) and pair.name not in last_uses() else ""
 
 
 def drafting_of(pair: Pair, plan: Plan, target: Context, found: Sequence["Opened"]) -> Drafting:

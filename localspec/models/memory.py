@@ -27,13 +27,12 @@ class MemoryWishes:
     flash_attn: str = "auto"
     no_flash: tuple[str, ...] = ()  # devices whose driver dies of it
     draft_device: str | None = None
-    draft: bool = True
     ignore_memory: bool = False  # load although it does not fit
     parallel: int = 1  # replies at once
     more_parallel: int = 1  # as many, where all of the target is on GPUs and nothing else suffers
 
 
-def wishes_of(options: Mapping[str, Any], draft: bool = True) -> MemoryWishes:
+def wishes_of(options: Mapping[str, Any]) -> MemoryWishes:
     """The options of a load that the plan uses."""
     parallel = options.get("parallel") or 1
     return MemoryWishes(
@@ -45,7 +44,6 @@ def wishes_of(options: Mapping[str, Any], draft: bool = True) -> MemoryWishes:
         cpu_moe=options.get("cpu_moe"),
         flash_attn=options.get("flash_attn", "auto"),
         draft_device=options.get("draft_device") or None,
-        draft=draft,
         ignore_memory=options.get("ignore_memory", False),
         parallel=1 if parallel == "auto" else parallel,
         more_parallel=AUTO_PARALLEL if parallel == "auto" else 1,

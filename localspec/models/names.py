@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
+from stat import S_ISREG
 from urllib.parse import unquote
 
 from localspec import demo
@@ -264,8 +265,7 @@ def find(
     if pair is not None and target is None and is_file_reference(pair) and not is_known(pair):
         pair, target = None, pair
     if draft == LOOKUP:
-        found = find(pair, target, pull=pull)
-        return replace(found, kind=DraftKind.LOOKUP, draft=None)
+        return find(pair, target, pull=pull).alone
     if target is None and draft is not None:
         if pair is None or is_on_hub(None, str(draft)):
             hint = "name its target too: --target FILE (in Python target=...)"
@@ -314,9 +314,14 @@ def _of_files(target: Path, draft: Path | None) -> Pair:
 
 
 def _file_at(path: Path) -> ModelFile:
-    if not os.path.isfile(path):
-        what = "is no file" if os.path.exists(path) else "does not exist"
-        raise UnknownPair(f"{path} {what}", hint="give the path of a GGUF file")
+    try:
+        why = "" if S_ISREG(path.stat().st_mode) else "is no file"
+    except FileNotFoundError:
+        why = "does not exist"
+    except (OSError, ValueError) as error:  # ValueError: a name with NUL
+        why = f"cannot be read: {getattr(error, 'strerror', error)}"
+    if why:
+        raise UnknownPair(f"{path} {why}", hint="give the path of a GGUF file that you may read")
     return ModelFile.at(path)
 
 

@@ -48,7 +48,6 @@ def plan(target: Sizes, draft: Sizes | None, devices: Sequence[Device], wishes: 
     said: tuple[str, ...]
     if wishes.cpu_moe and not target.has_experts:
         raise BadSetting(f"{target.name} has no experts to keep on the CPU", hint="leave --cpu-moe out")
-    draft = draft if wishes.draft else None
     asked = wishes.parallel
     if draft is not None and draft.kind is DraftKind.ASSISTANT:
         wishes = replace(wishes, parallel=1, more_parallel=1)

@@ -8,7 +8,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from localspec import options
 from localspec.display import printable
 from localspec.errors import BackendFailure, LocalspecError
 from localspec.files import file_of, program, recalled, remember
-from localspec.gguf.facts import DraftKind, draft_kind, has_head, is_trimmed, trained_context, trunk_layers
+from localspec.gguf.facts import DraftKind, has_head, is_trimmed, trained_context, trunk_layers
 from localspec.gguf.header import Entry, Header, padded
 from localspec.gguf.trimmed import UINT32, header_bytes, text_entry
 from localspec.health.devices import Device, remember_devices, with_host
@@ -102,15 +102,6 @@ class Probe(Closing):
             kind,
             inside=target is header,
         )
-
-    def plan(self, headers: Sequence[Header], wishes: MemoryWishes, adapters: Sequence[Header] = ()) -> Plan:
-        """How to load a target, and a draft beside it or the head inside it. Raises as `plan` does."""
-        target = headers[0]
-        beside = self.sizes(target, (), DraftKind.MTP, target) if has_head(target) else None
-        for draft in headers[1:]:
-            kind = draft_kind(draft)
-            beside = self.sizes(draft, (), kind, target if kind.is_head else None)
-        return plan(self.sizes(target, adapters), beside, self.devices(), wishes)
 
     def devices(self) -> tuple[Device, ...]:
         """Every device with its memory."""
@@ -245,7 +236,11 @@ def plan_for(pair: Pair, wishes: MemoryWishes, devices: Sequence[Device] | None 
     devices: as llama.cpp lists them now; None asks for them as well.
     Raises NotEnoughMemory, BadSetting, BadModelFile.
     """
-    if pair.kind is DraftKind.LOOKUP:
-        wishes = replace(wishes, draft=False)
+    target, beside = pair.target.header, None
     with Probe(devices) as probe:
-        return probe.plan([file.header for file in pair.files], wishes, pair.adapters)
+        if pair.draft:
+            kind = pair.draft.kind
+            beside = probe.sizes(pair.draft.header, (), kind, target if kind.is_head else None)
+        elif pair.kind is not DraftKind.LOOKUP and has_head(target):
+            beside = probe.sizes(target, (), DraftKind.MTP, target)
+        return plan(probe.sizes(target, pair.adapters), beside, probe.devices(), wishes)

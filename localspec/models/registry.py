@@ -63,6 +63,11 @@ class Pair:
         """The headers of the files added to the target."""
         return [ModelFile.at(path).header for path, _ in self.lora]
 
+    @property
+    def alone(self) -> "Pair":
+        """The target alone: drafts come from the text."""
+        return replace(self, kind=DraftKind.LOOKUP, draft=None)
+
     def check(self) -> SharedTokens | None:
         """The tokens that a draft of another vocabulary shares with its target; None for one vocabulary, or no draft.
 

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import sys
 from pathlib import Path
 from time import time
 
@@ -15,6 +16,7 @@ from localspec.cli import main
 from localspec.cli.options import did_you_mean
 from localspec.cli.prompt import is_pair
 from localspec.errors import UnknownPair
+from localspec.health import devices
 from localspec.models import inspection, names, places
 from localspec.models.registry import named
 from localspec.options import config_file, texts_dir
@@ -82,6 +84,20 @@ def test_a_file_that_is_not_there_is_named(tmp_path, monkeypatch, capsys):
         localspec.load("missing.gguf")
     assert main(["run", "missing.gguf", "Hi"]) == 2
     assert "missing.gguf does not exist" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX permissions")
+def test_a_file_in_a_folder_that_may_not_be_read_says_so(tmp_path):
+    folder = tmp_path / "secret"
+    folder.mkdir(mode=0)
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(65534)  # root may read everything
+    try:
+        with pytest.raises(UnknownPair, match=r"a\.gguf cannot be read: Permission denied"):
+            names.find(target=folder / "a.gguf")
+    finally:
+        os.seteuid(user)
 
 
 @pytest.mark.parametrize(
@@ -186,6 +202,28 @@ def test_info_says_that_a_large_target_is_slow_on_a_cpu(monkeypatch, capsys):
         monkeypatch.setattr(inspection, "SLOW_BYTES", least)
         assert main(["info", "demo", "--gpu-layers", "0"]) == 0
         assert ("this target is slow on a CPU" in capsys.readouterr().out) == said
+
+
+@pytest.mark.parametrize("words", ["demo", "smol.gguf"])
+def test_info_takes_lookup_in_place_of_a_draft_as_run_does(smol, words, capsys):
+    for choice in (["--draft", "lookup"], ["--no-draft"]):
+        assert main(["info", words, *choice]) == 0
+        out = capsys.readouterr().out
+        assert "no draft; memory as llama.cpp plans it" in out
+        assert "demo-draft" not in out
+
+
+def test_info_tells_the_memory_of_the_context_that_pairs_counts(monkeypatch, capsys):
+    monkeypatch.setattr(devices, "available_bytes", lambda: 40_000_000_000)
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    assert main(["info", "qwen3-4b+0.6b"]) == 0
+    out = capsys.readouterr().out
+    assert "context 32,768 tokens" in out
+    said = re.search(r"A context of 8,192 tokens, as in `localspec pairs`, needs ([\d.]+ GB)\.", out)[1]
+    assert main(["pairs", "--like", "qwen3-4b+0.6b"]) == 0
+    assert said in capsys.readouterr().out
+    assert main(["info", "qwen3-4b+0.6b", "--context", "16384"]) == 0
+    assert "8,192 tokens, as in" not in capsys.readouterr().out
 
 
 def test_info_says_how_a_pair_drafts_in_plain_words(capsys):

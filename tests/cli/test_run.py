@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+import localspec
 from localspec import demo
 from localspec.cli import main
 from localspec.cli.commands.run import as_json, reading_shown, summary, why_few
@@ -48,7 +49,19 @@ def test_the_demo_answers_with_text_on_stdout_and_numbers_on_stderr(capsys):
     assert "tokens/s" not in out
     assert "tokens/s" in err
     assert "small demo pair" in err
-    assert "small demo pair" not in run(capsys, "Hello", "--max-tokens", "3")[2]
+    assert "its speed says nothing about real pairs" in err
+
+
+def test_each_load_of_the_demo_says_that_its_speed_says_nothing(capsys, tmp_path):
+    (tmp_path / "a.txt").write_text("a")
+    for words in (["demo", "Hello"], ["demo", "Hello", "-f", tmp_path / "a.txt"]):
+        assert "its speed says nothing about real pairs" in run(capsys, *words, "-n", "3")[2]
+    for _ in range(2):
+        with localspec.load("demo", threads=1) as session:
+            said = [
+                event.text for event in session.stream("Hello", max_tokens=3) if isinstance(event, Notice)
+            ]
+        assert "its speed says nothing about real pairs" in said[0]
 
 
 @pytest.mark.parametrize("line", ["demo -n 5 Hello", "-n 5 demo Hello", "demo Hello -n 5"])
@@ -208,6 +221,13 @@ def test_a_seed_reproduces_a_run_and_depth_0_and_no_draft_are_plain(capsys):
         run(capsys, "Hi", "--json", "--no-draft", "--max-tokens", "10", "--pair", "demo")[1]
     )
     assert plain["stats"]["drafted"] == undrafted["stats"]["drafted"] == 0
+
+
+def test_stats_of_a_reply_without_a_draft_model_speak_of_none(capsys):
+    _, _, err = run(capsys, "demo", "Hello", "--draft", "lookup", "--stats", "--max-tokens", "10")
+    numbers = err.partition("\nseed")[0]
+    assert re.search(r"draft +[\d.]+ s +guessing", numbers)
+    assert "the draft model" not in numbers
 
 
 def test_stats_show_every_number(capsys):

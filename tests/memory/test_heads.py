@@ -24,7 +24,7 @@ def test_it_takes_what_llama_cpp_plans_for_it(tmp_path, name, kind):
     found = plan_for(find(target=target, draft=head), wishes)
     assert (found.draft.kind, found.draft.length) == (kind, 1024)
     assert found.target.prediction is (head is None)
-    without = plan_for(find(target=target, draft=head), replace(wishes, draft=False))
+    without = plan_for(find(target=target, draft="lookup"), wishes)
     assert without.draft is None
     assert not without.target.prediction
     (need,), (less,) = found.needs, without.needs

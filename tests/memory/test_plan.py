@@ -150,7 +150,6 @@ def test_the_draft_is_never_on_the_cpu_beside_a_gpu_unless_that_is_asked_for():
 def test_what_was_asked_for_is_kept():
     assert planned("llama-3.1-8b+1b", cards(24), gpu_layers=2).target.gpu_layers == 2
     assert planned("llama-3.1-8b+1b", cards(24), gpu_layers=0).draft.devices == ("CPU",)
-    assert planned("llama-3.1-8b+1b", cards(24), draft=False).draft is None
     assert planned("llama-3.1-8b+1b", cards(24), kv_type="q8_0").target.kv_type == "q8_0"
     assert planned("llama-3.1-8b+1b", cards(24, 24), devices=("cuda1",)).target.devices == ("CUDA1",)
     assert planned("llama-3.1-8b+1b", cards(24, 24), split=(3.0, 1.0)).target.split == (3.0, 1.0)

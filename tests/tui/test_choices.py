@@ -177,7 +177,7 @@ async def test_an_option_that_is_not_set_is_shown_with_its_default(tmp_path):
     async with running(tmp_path) as chat:
         await chat.type("/temp")
         await chat.until(lambda: chat.remarks)
-        assert chat.remarks == ["temperature is the model's own, else 0.8 (default)."]
+        assert chat.remarks == ["temperature is 0.8, unless the model file sets it (default)."]
 
 
 async def test_an_alias_runs_with_one_enter(tmp_path):

@@ -7,8 +7,10 @@ import math
 import os
 import sys
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, replace
+from functools import partial
 
 from localspec.cli.commands.completion import complete_with_pairs
 from localspec.cli.fetching import tell_models
@@ -22,10 +24,12 @@ from localspec.health.devices import last_devices
 from localspec.health.servers import use_servers
 from localspec.models import inspection
 from localspec.models.hub import Unreachable
-from localspec.models.memory import wishes_of
-from localspec.models.names import SeveralModels, is_file_reference, model_file
+from localspec.models.memory import MemoryWishes, wishes_of
+from localspec.models.names import LOOKUP, SeveralModels, is_file_reference, model_file
+from localspec.models.placement import DEFAULT_CONTEXT
 from localspec.models.places import ModelFile
 from localspec.models.plan import Plan
+from localspec.models.probe import plan_for
 from localspec.models.registry import Pair, is_known, named
 from localspec.options import LOAD, configured
 
@@ -33,9 +37,11 @@ from localspec.options import LOAD, configured
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = "a pair by name, a GGUF file, or ORG/REPO:QUANT; `localspec pairs` lists the names"
     complete_with_pairs(parser.add_argument("pair", metavar="NAME|FILE", help=what))
-    parser.add_argument("--draft", metavar="FILE", help="the draft to check with it, named the same way")
+    about = "the draft to check with it, named the same way; lookup drafts from the text alone"
+    parser.add_argument("--draft", metavar="FILE", help=about)
     add_memory_options(parser)
-    parser.add_argument("--no-draft", action="store_true", help="plan without the draft")
+    about = "plan without a draft, as --draft lookup does"
+    parser.add_argument("--no-draft", dest="draft", action="store_const", const=LOOKUP, help=about)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
@@ -46,23 +52,27 @@ def run(arguments: argparse.Namespace) -> int:
     with DrawnLine(sys.stderr) as line:
         line.draw(f"reading the headers of {arguments.pair}")
         pair = replace(_named(arguments), lora=matching.adapters_of(settings.get("lora", "")))
-        wishes = wishes_of(settings, draft=not arguments.no_draft)
+        wishes = wishes_of(settings)
         try:
             _ = [file.header for file in pair.files]  # one that cannot be read leaves nothing to show
             found = inspection.inspect(pair, wishes)
         except Unreachable as error:
             if not pair.name or arguments.json:
                 raise
-            estimate = inspection.estimated_plan(pair, last_devices(), wishes)
+
+            def estimated(wishes: MemoryWishes) -> Plan:
+                return inspection.estimated_plan(pair, last_devices(), wishes)
+
+            plan_lines = _plan_lines(estimated, wishes, "estimated")
             line.clear()
             note(f"{error}. So this is an estimate, and the files are not checked.")
             files = [f"{file.name:<48} {size_text(file.all_bytes):>8}" for file in pair.files]
-            say("\n".join([*_head(pair), *files, *_plan_lines(estimate, "estimated")]))
+            say("\n".join([*_head(pair), *files, *plan_lines]))
             return 0
     if arguments.json:
         say_json(_as_json(pair, found), indent=2)
     else:
-        say("\n".join(_as_text(pair, found)))
+        say("\n".join(_as_text(pair, found, wishes)))
     if found.problem is not None:
         raise found.problem
     return 0
@@ -71,18 +81,22 @@ def run(arguments: argparse.Namespace) -> int:
 def _named(arguments: argparse.Namespace) -> Pair:
     """The named pair, or an unnamed pair of files."""
     is_file = is_file_reference(arguments.pair) or os.path.isfile(arguments.pair)
-    pair = named(arguments.pair) if is_known(arguments.pair) or not is_file else None
-    if pair and not arguments.draft:
-        return pair
     try:
-        target = pair.target if pair else model_file(arguments.pair)
-        return Pair("", DraftKind.MODEL, target, model_file(arguments.draft) if arguments.draft else None)
+        if is_known(arguments.pair) or not is_file:
+            pair = named(arguments.pair)
+        else:
+            pair = Pair("", DraftKind.MODEL, model_file(arguments.pair))
+        if arguments.draft is None:
+            return pair
+        if arguments.draft == LOOKUP:
+            return pair.alone
+        return Pair("", DraftKind.MODEL, pair.target, model_file(arguments.draft))
     except SeveralModels as several:
         tell_models(several)
         raise
 
 
-def _as_text(pair: Pair, found: inspection.Inspection) -> list[str]:
+def _as_text(pair: Pair, found: inspection.Inspection, wishes: MemoryWishes) -> list[str]:
     lines = _head(pair) if pair.name else []
     for role, file in zip(("target", "draft"), pair.files, strict=False):
         lines += [f"{role:<12} {file.name}", *_side_lines(file), ""]
@@ -97,7 +111,9 @@ def _as_text(pair: Pair, found: inspection.Inspection) -> list[str]:
         lines += [
             "caution      this target is slow on a CPU; `localspec pairs` marks a pair for this machine"
         ]
-    return lines + (_plan_lines(found.plan, "as llama.cpp plans it") if found.plan else [])
+    if found.plan:
+        lines += _plan_lines(partial(plan_for, pair), wishes, "as llama.cpp plans it")
+    return lines
 
 
 def _head(pair: Pair) -> list[str]:
@@ -109,13 +125,19 @@ def _head(pair: Pair) -> list[str]:
     return [*lines, *(f"measured     {text}" for text in pair.published), ""]
 
 
-def _plan_lines(plan: Plan, how: str) -> list[str]:
+def _plan_lines(planned: Callable[[MemoryWishes], Plan], wishes: MemoryWishes, how: str) -> list[str]:
+    """The plan, and the memory with the context that `localspec pairs` counts where the plan has a longer one."""
+    plan = planned(wishes)
     together = f"draft at {plan.draft.length:,}" if plan.draft else "no draft"
     lines = [f"plan         context {plan.target.length:,} tokens, {together}; memory {how}:"]
     for need in plan.needs:
         parts = (("weights", need.weights), ("caches", need.cache), ("buffers", need.compute))
         shares = ", ".join(f"{name} {size_text(size)}" for name, size in parts)
         lines += [f"  {need.device:<10} {size_text(need.total)} of {size_text(need.free)} free: {shares}"]
+    if plan.target.length > DEFAULT_CONTEXT and not wishes.context:
+        usual = planned(replace(wishes, context=DEFAULT_CONTEXT))
+        total = size_text(sum(need.total for need in usual.needs))
+        lines += [f"  A context of {DEFAULT_CONTEXT:,} tokens, as in `localspec pairs`, needs {total}."]
     return [*lines, *(f"  {line}" for line in plan.lines)]
 
 

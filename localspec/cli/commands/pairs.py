@@ -16,7 +16,7 @@ from localspec.models.picker import recommended
 FITS = {"gpu": "GPU", "part": "GPU+CPU", "cpu": "CPU", "no": "nowhere"}
 LEGEND = (
     "MEMORY: an estimate for both models with 8,192 tokens of context, on GPU and CPU together; `localspec info NAME` "
-    "plans each.\n"
+    "plans each, with a longer context where it fits.\n"
     "FITS: where this machine has enough memory. `here`: the files are on your disk.\n"
     "GPU+CPU is slower than GPU. On a CPU alone a pair above 4 GB is slow, unless its target is a mixture of experts.\n"
     "★: recommended for this machine, to chat.\n"

@@ -301,7 +301,7 @@ def report(reply: Reply) -> str:
         (
             "  draft",
             f"{s.draft_seconds:.3f} s",
-            f"the draft model; {s.draft_reading_seconds:.3f} s to read the text",
+            f"guessing; {s.draft_reading_seconds:.3f} s to read the text",
         ),
         ("  verify", f"{s.verify_seconds:.3f} s", "the target"),
         ("  other", f"{s.other_seconds:.3f} s", "everything else"),
