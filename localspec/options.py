@@ -130,7 +130,7 @@ class LoadOptions(TypedDict, total=False):
     draft_device: Annotated[Text, Option("device of the draft", "DEVICE", config="", default="the target's")]
     flash_attn: Annotated[
         Literal["on", "off", "auto"] | None,
-        Option("flash attention: on, off, or auto, on where supported", "MODE", config="", default="auto"),
+        Option("flash attention: on, off, or auto (on where supported)", "MODE", config="", default="auto"),
     ]
     ignore_memory: Annotated[
         Switch,
@@ -206,7 +206,12 @@ class ReplyOptions(TypedDict, total=False):
     seed: Annotated[
         Whole,
         Option(
-            "repeats a run on this machine", "N", least=0, most=2**64 - 1, config="", default="a random one"
+            "the same seed repeats a run on this machine",
+            "N",
+            least=0,
+            most=2**64 - 1,
+            config="",
+            default="a random one",
         ),
     ]
     rule: Annotated[
@@ -246,7 +251,7 @@ class ReplyOptions(TypedDict, total=False):
         Mapping[str, Any] | str | type | None,
         Option("the answer is JSON that follows this schema", "FILE|TEXT"),
     ]
-    compact_json: Annotated[bool, Option("leave out white space from JSON, or let the model put it in", "")]
+    compact_json: Annotated[bool, Option("leave white space out of JSON, or allow it", "")]
     regex: Annotated[Text, Option("the whole answer matches this pattern", "PATTERN")]
     grammar: Annotated[Text, Option("the answer follows this grammar: Lark or GBNF", "FILE")]
     tools: Annotated[

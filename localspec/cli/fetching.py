@@ -14,9 +14,7 @@ from localspec.models.inspection import Fit
 from localspec.models.partial_file import PullStage
 from localspec.models.registry import Pair
 
-DRAFT_HELP = (
-    "the draft of this target, named the same way (default: its own head, else lookup, from the text alone)"
-)
+DRAFT_HELP = "the draft, named the same way (default: the target's own head; without one, lookup in the text)"
 _BAR = 20  # characters
 _STEP = 10  # percent between two lines without a terminal
 

@@ -19,7 +19,7 @@ PATIENCE_SECONDS = 2.0
 def add_prompt_argument(parser: argparse.ArgumentParser, *, optional: bool = False) -> None:
     named = "[PAIR] [PROMPT]" if optional else "[PAIR] PROMPT"
     what = (
-        "a pair, if you name one, then the prompt; piped text is added to it, and - is the piped text alone"
+        "the prompt, after a pair if you name one; piped text follows it, and - stands for piped text alone"
     )
     complete_with_pairs(parser.add_argument("words", nargs="*", metavar=named, help=what))
     what = "add a text file to the prompt; may be repeated"

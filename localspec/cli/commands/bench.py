@@ -53,7 +53,7 @@ _T = TypeVar("_T")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_prompt_argument(parser, optional=True)
     add_pair_options(parser)
-    limit = f"end the reply after N tokens (default: {TOKENS}, for a prompt of yours no limit)"
+    limit = f"end the reply after N tokens (default: {TOKENS}; no limit for a prompt of yours)"
     tokens = {"help": limit, "type": number(int, 1)}
     add_reply_options(parser, temperature={"type": list_of(number(float, 0))}, max_tokens=tokens)
     group = parser.add_argument_group("measurement")

@@ -26,11 +26,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_pair_argument(parser)
     add_reply_options(parser)
     add = parser.add_argument_group("conversation").add_argument
-    which = "resume a conversation; without an ID, the last one"
+    which = "resume this conversation (default: the last one)"
     add("--resume", nargs="?", const="", metavar="ID", help=which)
     add("-c", "--continue", dest="resume", action="store_const", const="", help="the same as --resume")
     add("--no-store", action="store_true", help="store neither the conversation nor its prompts")
-    add("--plain", action="store_true", help="line by line, for screen readers and pipes; TERM=dumb picks it")
+    add(
+        "--plain",
+        action="store_true",
+        help="read and write lines, as for TERM=dumb: for screen readers and pipes",
+    )
     theme = add("--theme", metavar="NAME", help="colours of the terminal UI")
     theme.completer = names_of_themes  # type: ignore[attr-defined]
 

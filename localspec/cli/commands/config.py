@@ -26,7 +26,7 @@ HEEDED = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("setting", nargs="?", metavar="SETTING", help="show this one alone")
+    parser.add_argument("setting", nargs="?", metavar="SETTING", help="show this setting alone")
     parser.add_argument("value", nargs="?", help=argparse.SUPPRESS)  # that it cannot set has a hint
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 

@@ -28,12 +28,10 @@ CUDA_WHEELS = ((11, 8), (12, 1), (12, 2), (12, 3), (12, 4), (12, 5), (13, 0), (1
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_option(parser, "rpc")
     proof = parser.add_argument_group("a page about this machine, to send with a report").add_argument
-    what = (
-        "check and measure the first GPU, or the CPU, with the demo and with PAIR, and print it as Markdown"
-    )
+    what = "print a page of Markdown: checks and times of one device, with the demo and with PAIR"
     proof("--prove", nargs="?", const="", metavar="PAIR", help=what)
-    proof("--on", metavar="DEVICE", help="another device (default: the first GPU)")
-    limit = "about S seconds at most (default: 600); a second call on the same day takes up where it ended"
+    proof("--on", metavar="DEVICE", help="the device (default: the first GPU, else the CPU)")
+    limit = "end after about S seconds (default: 600); the same command resumes on the same day"
     proof("--seconds", type=number(float, 0), default=600.0, metavar="S", help=limit)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 

@@ -16,7 +16,7 @@ from localspec.models.names import is_on_hub
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     complete_with_pairs(
-        add("name", nargs="?", metavar="NAME", help="for example llama-3.1-8b+1b, or ORG/REPO:Q4_K_M")
+        add("name", nargs="?", metavar="NAME", help="a pair, or a model of the Hub as ORG/REPO:Q4_K_M")
     )
     add("--draft", metavar="FILE", help=DRAFT_HELP)
     add("--dry-run", action="store_true", help="only print the files to fetch")

@@ -68,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("conversation").add_argument
     last = "resume the last conversation"
     add("-c", "--continue", dest="resume", action="store_const", const="", help=last)
-    add("--conversation", dest="resume", metavar="ID", help="resume this one")
+    add("--conversation", dest="resume", metavar="ID", help="resume this conversation")
     store = "keep the conversation for later (default: on a terminal, and when one is resumed)"
     add("--store", action=argparse.BooleanOptionalAction, help=store)
     guess = "draft from this text, a guess at the reply, for example a file to edit"

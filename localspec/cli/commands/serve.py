@@ -44,7 +44,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--api-key", metavar="KEY", help=f"the key that requests need; {KEY_VARIABLE} keeps it out of `ps`")
     add("--any-model", action="store_true", help="answer requests for unknown models too")
     several: dict[str, Any] = {"action": "append", "default": []}
-    add("--allow-host", **several, metavar="NAME", help="answer requests to this name too; may be repeated")
+    add(
+        "--allow-host",
+        **several,
+        metavar="NAME",
+        help="answer requests to this host name too; may be repeated",
+    )
     origin = "let web pages of this origin ask, as https://HOST or SCHEME://*; may be repeated"
     add("--allow-origin", **several, metavar="ORIGIN", help=origin)
 

@@ -14,7 +14,7 @@ from localspec.errors import BadSetting
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_pair_argument(parser)
-    group, limit = parser.add_argument_group("measurement"), "at most about S seconds (default: 60)"
+    group, limit = parser.add_argument_group("measurement"), "measure for about S seconds (default: 60)"
     group.add_argument("--seconds", type=number(float, 0, above=True), default=60.0, metavar="S", help=limit)
     group.add_argument("--json", action="store_true", help="print one JSON object instead of the report")
 

@@ -21,15 +21,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("verification").add_argument
     limit = f"time limit (default: {SECONDS:g})"
     add("--seconds", type=number(float, LEAST_SECONDS), default=SECONDS, metavar="S", help=limit)
-    add(
-        "--temperature",
-        type=number(float, 0, above=True),
-        metavar="T",
-        help="of the sampled texts (default: 0.8); above 0",
-    )
-    add(
-        "--seed", type=number(int, 0), metavar="N", help="repeat the draws of an earlier run (default: fresh)"
-    )
+    sampled = "temperature of the sampled texts, above 0 (default: 0.8)"
+    add("--temperature", type=number(float, 0, above=True), metavar="T", help=sampled)
+    seed = "repeat the draws of an earlier run (default: new ones)"
+    add("--seed", type=number(int, 0), metavar="N", help=seed)
     add("--json", action="store_true", help="print one JSON object instead of the report")
 
 
