@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import pytest
 
 from localspec.gguf.facts import DraftKind
+from localspec.models import places
 from localspec.models.places import ModelFile
 from localspec.models.registry import Pair, add_pair
 from tests.pairs.hub import COMMIT, Hub, Served
@@ -27,6 +28,7 @@ def own_home(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     monkeypatch.setenv("HF_HUB_DISABLE_XET", "1")
     monkeypatch.setenv("HF_HUB_DISABLE_TELEMETRY", "1")
+    places._header_on_hub.cache_clear()  # a Hub of an earlier test may have had the same file
     return tmp_path / "home"
 
 
