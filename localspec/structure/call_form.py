@@ -39,7 +39,7 @@ class CallForm:
     begin: str = ""
     between: str | None = ""  # None: the model writes one call
     end: str = ""
-    values: str = "json"  # of all arguments; or of each: text, cdata, python, gemma, nested
+    values: str = "json"  # of all arguments; or of each: text, cdata, python, gemma
     arg_open: str = ""
     arg_mid: str = ""
     arg_close: str = ""
@@ -48,7 +48,6 @@ class CallForm:
     separators: tuple[str, str] = (", ", ": ")  # in JSON
     quote: str = '"'  # around texts in values
     other: tuple[str, str] | None = None  # an `open` and a `name_end` that the model also writes
-    first: bool = False  # the reply may begin with a call; later ones have `between` in front
     native: bool = True  # the model's own template writes it
 
     @property
@@ -87,20 +86,15 @@ class CallForm:
 
     def _element(self, key: str, value: Any) -> str:  # noqa: ANN401  JSON
         kind = dict(self.types).get(kind_of(value), "")
-        mid, close = self.arg_mid.replace(TYPE, kind), self.arg_close.replace(KEY, key)
-        return self.arg_open + key + mid + self.value(value) + close
+        return self.arg_open + key + self.arg_mid.replace(TYPE, kind) + self.value(value) + self.arg_close
 
     def value(self, value: Any) -> str:  # noqa: ANN401  JSON
         """A value as an element has it."""
         match self.values, value:
             case "cdata", str() if re.search(r"[<&\n]", value):
                 return f"<![CDATA[{value}]]>"
-            case (("text" | "cdata" | "nested"), str()):
+            case (("text" | "cdata"), str()):
                 return value
-            case "nested", dict():
-                return "".join(self._element(key, part) for key, part in value.items())
-            case "nested", list():
-                return "".join(self._element("item", part) for part in value)
             case "python", _:
                 return repr(value)
             case "gemma", str():

@@ -5,7 +5,7 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from localspec.structure.call_form import COUNTER, ID, KEY, NAME, TYPE, CallForm, parts_of
+from localspec.structure.call_form import COUNTER, ID, NAME, TYPE, CallForm, parts_of
 from localspec.structure.grammar import SPACED, Grammar, as_lark, escaped, literal
 from localspec.structure.read_calls import Functions
 from localspec.structure.schema import kinds_of, narrowed, resolved
@@ -105,19 +105,15 @@ class _Calls:
         if found := _TAG_AND_MORE.match(head):
             mark = found[0]
         inside, mark = head[len(mark) :], escaped(mark)
-        anything, front = r"(?s:.*)", _ANYTHING
-        if form.first:
-            anything, front = "", ""
-            mark = f"({_ANYTHING}{escaped(form.between or '')})?{mark}"
         if inside or not form.name_end:
             heads = f"head ({self._call(inside)})"
-            self._lines.append(f"head[lazy]: /{front}{mark}/")
+            self._lines.append(f"head[lazy]: /{_ANYTHING}{mark}/")
         else:
             ends = [escaped(name + form.name_end.replace(NAME, name)) for name, _ in self._functions]
-            self._lines += [f"head_{n}[lazy]: /{front}{mark}{end}/" for n, end in enumerate(ends)]
+            self._lines += [f"head_{n}[lazy]: /{_ANYTHING}{mark}{end}/" for n, end in enumerate(ends)]
             heads = " | ".join(f"head_{n} args_{n}" for n in range(len(ends)))
             mark = f"{mark}({'|'.join(ends)})"
-        self._lines.append(f"TEXT: /{_ANYTHING}/ & ~/{anything}{mark}(?s:.*)/")
+        self._lines.append(f"TEXT: /{_ANYTHING}/ & ~/(?s:.*){mark}(?s:.*)/")
         return f"({heads}) {tail}"
 
 
@@ -161,8 +157,6 @@ class _Values:
         if not isinstance(properties, Mapping) or not properties:
             if schema.get("additionalProperties") is False:
                 return '""'
-            if KEY in self._form.arg_close:
-                return f"{self._free()}?"
             free, more = (self._element(before, None, {}, depth) for before in ("", between))
             return f"({free} {more}*)?"
         # What follows depends on whether a part was written before.
@@ -192,7 +186,7 @@ class _Values:
                 return literal(start + key + mid, self._names)
             return f"{literal(start, self._names)} {_KEY} {literal(mid, self._names)}"
 
-        close = form.arg_close.replace(KEY, key or "")
+        close = form.arg_close
         if TYPE not in form.arg_mid:
             return self._rule(f"{opened(form.arg_mid)} {self._closed(schema, close, depth)}")
         kinds = kinds_of(schema, self._root) or {kind for kind, _ in form.types}
@@ -203,17 +197,6 @@ class _Values:
             value = self._text(schema, close) if text else self._only(schema, of_word, close)
             choices.append(f"{opened(form.arg_mid.replace(TYPE, word))} {value}")
         return self._rule(" | ".join(choices))
-
-    def _free(self) -> str:
-        """Elements whose names are not known; nothing holds the end of one to its beginning."""
-        form = self._form
-        start, mid = literal(form.arg_open, self._names), literal(form.arg_mid, self._names)
-        before, after = (literal(part, self._names) for part in form.arg_close.split(KEY))
-        name = f"{self._prefix}_free"
-        if name not in self._known:
-            self._known[name] = name
-            self.lines.append(f"{name}: /[^\\]<]+/ | ({start} {_KEY} {mid} {name}? {before} {_KEY} {after})+")
-        return name
 
     def _only(self, schema: Mapping[str, Any], kinds: Collection[str], close: str) -> str:
         """JSON of these kinds."""
@@ -228,18 +211,8 @@ class _Values:
         kinds = kinds_of(schema, self._root)
         if form.values in ("python", "gemma"):
             return self._value(schema, depth)
-        if form.values == "nested" and depth < DEEPEST and kinds in ({"object"}, {"array"}):
-            if kinds == {"object"}:
-                inside = self._object(schema, "", depth + 1)
-            else:
-                items = schema.get("items")
-                given = items if isinstance(items, Mapping) else {}
-                inside = f"{self._element('', 'item', given, depth + 1)}*"
-            return f"({inside}) {literal(close, self._names)}"
         if not kinds or "string" in kinds:
             return self._text(schema, close)
-        if form.values == "nested" and kinds & {"object", "array"}:
-            return f"{self._free()} {literal(close, self._names)}"
         if kinds <= {"boolean", "null"} and not schema.keys() & {"enum", "const"}:
             words = {"boolean": '"true" | "false" | "True" | "False"', "null": '"null" | "None"'}
             return f"({' | '.join(words[kind] for kind in sorted(kinds))}) {literal(close, self._names)}"

@@ -9,7 +9,7 @@ from typing import Any
 
 from localspec.errors import LocalspecError
 from localspec.events import ToolCall
-from localspec.structure.call_form import COUNTER, ID, KEY, NAME, TYPE, CallForm
+from localspec.structure.call_form import COUNTER, ID, NAME, TYPE, CallForm
 from localspec.structure.read_calls import calls_in
 from localspec.structure.schema import kind_of
 
@@ -39,7 +39,6 @@ _SCHEMAS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-_M3 = "]<]minimax[>["
 _HAND: Sequence[tuple[str, CallForm]] = (  # the first whose sign stands in the template counts
     *(
         (sign, CallForm("", "(", ")", "<|tool_call_start|>[", ", ", "]<|tool_call_end|>", "python",
@@ -48,8 +47,6 @@ _HAND: Sequence[tuple[str, CallForm]] = (  # the first whose sign stands in the 
     ),
     ("<|tool_call>call:", CallForm("<|tool_call>call:", "{", "}<tool_call|>", values="gemma",
                                    arg_mid=":", arg_between=",", quote='<|"|>')),
-    (_M3, CallForm(f'\n{_M3}<invoke name="', '">', f"{_M3}</invoke>", f"{_M3}<tool_call>", "",
-                   f"\n{_M3}</tool_call>", "nested", f"{_M3}<", ">", f"{_M3}</{KEY}>")),
     ("<|channel|>commentary", CallForm(
         "<|channel|>commentary to=functions.", " <|constrain|>json<|message|>", between=None,
         other=(" to=functions.", "<|channel|>commentary json<|message|>"))),
@@ -57,7 +54,6 @@ _HAND: Sequence[tuple[str, CallForm]] = (  # the first whose sign stands in the 
         " to=", f'<|message|><atem:function_calls>\n<atem:invoke name="{NAME}">',
         "\n</atem:invoke>\n</atem:function_calls>", between="<|eom|><|start|>assistant", values="text",
         arg_open='\n<atem:parameter name="', arg_mid='">', arg_close="</atem:parameter>")),
-    (">>>${recipient}", CallForm("", "\n", between=">>>", separators=(",", ":"), first=True)),
     ("only with <|tool_call|>", CallForm(
         '{"name": "', '", "arguments": ', "}", "<|tool_call|>[", ", ", "]")),
     ("<|open|>", CallForm(
@@ -89,7 +85,8 @@ def derive(render: Render, markers: Collection[str] = ()) -> CallForm | None:
     for ids in _IDS:
         with suppress(LocalspecError):
             found = _Comparison(render, ids, markers).form()
-            if found and proves(found, render, ids):
+            # Without a mark in front a call could not be told from an answer.
+            if found and found.begin + found.open and proves(found, render, ids):
                 return found
     return None
 
@@ -167,7 +164,7 @@ class _Comparison:
             values="text",
             arg_open=arg_open,
             arg_mid=mid,
-            arg_close=middle.removesuffix(arg_open).replace(_KEYS[0], KEY),
+            arg_close=middle.removesuffix(arg_open),
         )
         if form.arg_close and not rest.startswith(form.arg_close):
             return None

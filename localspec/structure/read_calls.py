@@ -5,13 +5,13 @@ import json
 import re
 import secrets
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from localspec.events import Kind, ToolCall
 from localspec.structure.call_form import COUNTER, ID, KEY, NAME, TYPE, CallForm, parts_of
-from localspec.structure.schema import kind_of, kinds_of, resolved
+from localspec.structure.schema import kind_of, kinds_of
 
 Functions = Mapping[str, Mapping[str, Any]]  # the JSON schemas of functions' parameters, by name
 MORE: Final = -1  # the text is too short to say
@@ -91,7 +91,6 @@ class _Head:
 
     before: Sequence[str]  # its pattern up to the name
     after: Mapping[str, Sequence[str]]  # from there, by name
-    start: bool = False  # only where the reply begins
 
     @property
     def anchor(self) -> str:
@@ -126,18 +125,17 @@ class CallReader:
         self._close = close
         self._nexts = [["{"]] if json_form else [element, close]
         self._later = [between, close]
-        first = self._head(form.begin + form.open, form.name_end, start=form.first)
+        first = self._head(form.begin + form.open, form.name_end)
         others = [self._head(*form.other)] if form.other else []
         self._following = (
             [] if form.between is None else [self._head(form.between + form.open, form.name_end)]
         )
-        self._heads = [first, *others, *(self._following if form.first else [])]
-        self._anchors = re.compile("|".join(re.escape(head.anchor) for head in self._heads if not head.start))
+        self._heads = [first, *others]
+        self._anchors = re.compile("|".join(re.escape(head.anchor) for head in self._heads))
         self._state: Callable[[], bool] = self._seek
         self._held = ""
         self._raw = ""  # of a call, as far as it was read
         self._parts: list[TextPart] = []
-        self._begun = False  # something was read
         self._broken = False  # the arguments are no JSON
         self.rest = ""  # what was begun as a call and is none
 
@@ -167,20 +165,19 @@ class CallReader:
         self._parts, parts = [], self._parts
         return parts
 
-    def _head(self, before: str, name_end: str, *, start: bool = False) -> _Head:
+    def _head(self, before: str, name_end: str) -> _Head:
         after = {name: [name, *pattern_of(name_end.replace(NAME, name))] for name in self._functions}
-        return _Head(pattern_of(before), after, start)
+        return _Head(pattern_of(before), after)
 
     def _marked(self, held: str) -> bool:
         """Whether a text is more likely the beginning of a call that was cut than the end of an answer."""
         held = held.lstrip()
         anchors = [head.anchor for head in self._heads if head.anchor]
         begun = any(anchor.startswith(held) or held.startswith(anchor) for anchor in anchors)
-        return bool(_MARK.match(held)) and (begun or (self._form.first and not self._begun))
+        return begun and bool(_MARK.match(held))
 
     def _say(self, text: str) -> None:
         if text:
-            self._begun = True
             self._parts.append(TextPart(self._plain(text), Kind.ANSWER))
 
     def _lose(self, text: str) -> None:
@@ -198,8 +195,6 @@ class CallReader:
         text, at = self._held, 0
         while True:
             for head in self._heads:
-                if head.start and (at or self._begun):
-                    continue
                 end, name = head.match(text, at, self._nexts)
                 if end >= 0:
                     self._say(text[:at].rstrip(" ") if head.before[:1] == [_SPACE] else text[:at])
@@ -222,7 +217,6 @@ class CallReader:
     def _begin_call(self, size: int, name: str) -> bool:
         self._raw = ""
         self._take(size)
-        self._begun = True
         self._call = ToolCall(name, {}, new_call_id())
         self._schema = self._functions[name]
         self._arguments = ""
@@ -299,7 +293,6 @@ class CallReader:
         streams = self._form.values == "text" and self._text is not False
         self._streams = streams and (self._text or kinds_of(self._part, self._schema) == {"string"})
         self._value = ""
-        self._arg_close = self._form.arg_close.replace(KEY, found[KEY])
         start = f"{', ' if self._arguments else '{'}{json.dumps(key, ensure_ascii=False)}: "
         self._grow(start + ('"' if self._streams else ""))
         self._state = self._in_element if self._form.arg_close else self._literal
@@ -307,7 +300,8 @@ class CallReader:
 
     def _in_element(self) -> bool:
         """A value up to what closes it, which a text may hold as well: only what can follow it tells."""
-        close, at = self._arg_close, self._held.find(self._arg_close)
+        close = self._form.arg_close
+        at = self._held.find(close)
         while at >= 0:
             verdict = max(follow(then, self._held, at + len(close), {}) for then in self._later)
             if verdict != NO:
@@ -361,27 +355,11 @@ class CallReader:
                 return from_python(self._plain(text))
             case "gemma":
                 return from_gemma(text, self._form.quote, self._plain)
-            case "nested":
-                return self._nested(text, self._part)
             case "cdata":
                 unwrapped = text.removeprefix("<![CDATA[").removesuffix("]]>")
                 if unwrapped != text:
                     return self._plain(unwrapped)
         return self._plain(text) if self._text else typed(self._plain(text), self._part, self._schema)
-
-    def _nested(self, text: str, schema: Mapping[str, Any]) -> Any:  # noqa: ANN401  JSON
-        """A value whose parts are elements."""
-        schema = resolved(schema, self._schema)
-        parts = list(_elements(text, self._form))
-        items, named = schema.get("items") or {}, schema.get("properties") or {}
-        kinds = kinds_of(schema, self._schema)
-        if (parts and {key for key, _ in parts} == {"item"} and kinds != {"object"}) or (
-            not text.strip() and kinds == {"array"}
-        ):
-            return [self._nested(part, items) for _, part in parts]
-        if parts or (not text.strip() and kinds == {"object"}):
-            return {self._plain(key): self._nested(part, named.get(key) or {}) for key, part in parts}
-        return typed(self._plain(text), schema, self._schema)
 
     def _close_call(self) -> bool:
         end = follow(self._close, self._held, 0, {})
@@ -445,32 +423,6 @@ def from_gemma(text: str, quote: str, plain: Callable[[str], str]) -> Any:  # no
         for n, part in enumerate(text.split(quote))
     ]
     return from_python("".join(parts))
-
-
-def _elements(text: str, form: CallForm) -> Iterator[tuple[str, str]]:
-    """The elements that a text consists of, none where it is anything else; equal names may stand inside each other."""
-    found, at = [], 0
-    while at < len(text) and text[at:].strip():
-        names: dict[str, str] = {}
-        start = follow([_SPACE, *pattern_of(form.arg_open), KEY, *parts_of(form.arg_mid)], text, at, names)
-        if start < 0:
-            return
-        opening = form.arg_open + names[KEY] + form.arg_mid
-        closing = form.arg_close.replace(KEY, names[KEY])
-        depth, end = 1, start
-        while depth:
-            closes, opens = text.find(closing, end), text.find(opening, end)
-            if closes < 0:  # not one inside the other
-                end, opens = start, -1
-                closes, depth = text.find(closing, start), 1
-            if closes < 0:
-                return
-            inner = 0 <= opens < closes
-            depth += 1 if inner else -1
-            end = opens + len(opening) if inner else closes + len(closing)
-        found.append((names[KEY], text[start : end - len(closing)]))
-        at = end
-    yield from found
 
 
 def typed(text: str, schema: Mapping[str, Any], root: Mapping[str, Any]) -> Any:  # noqa: ANN401  JSON

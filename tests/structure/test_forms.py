@@ -58,10 +58,10 @@ CALLS = {
     "lines": [("edit-file", {"path": "a", "text": "def f(x):\n    return [x < 1]\n\n\tdone"})],
     "markup": [("edit-file", {"path": "p", "text": MARKUP})],
 }
-# These write no calls, or refuse every list of tools.
+# These write no calls, refuse every list of tools, or write calls in a way that no other family has.
 NO_FORM = {
-    "CohereForAI-c4ai-command-r-plus-tool_use", "HuggingFaceTB-SmolLM3-3B", "google-gemma-2-2b-it",
-    "llama-cpp-rwkv-world", "microsoft-Phi-3.5-mini-instruct",
+    "CohereForAI-c4ai-command-r-plus-tool_use", "HuggingFaceTB-SmolLM3-3B", "MiniMax-M3", "google-gemma-2-2b-it",
+    "llama-cpp-rwkv-world", "meetkai-functionary-medium-v3.2", "microsoft-Phi-3.5-mini-instruct",
 }  # fmt: skip
 
 
@@ -90,7 +90,7 @@ def test_what_a_template_renders_is_read_back(name):
         except Exception:  # noqa: BLE001  a template that refuses the call as it is given
             text = ""
         written = form.written(calls)
-        later = f"I look.\n{form.between if form.first else ''}{written}"
+        later = f"I look.\n{written}"
         for whole in (text, later) if calls[-1][0] in text else (written,):
             read, rest = calls_in(whole, form, FUNCTIONS)
             assert [(call.name, call.arguments) for call in read] == list(calls)
@@ -207,11 +207,6 @@ REPLIES = {
             "Hm.", "", ["ping"],
         ),
         (" to=user<|message|>Cold, to=ping.", "", "Cold, to=ping.", []),
-    ],
-    "meetkai-functionary-medium-v3.2": [
-        ("ping\n{}>>>ping\n{}", "", "", ["ping", "ping"]),
-        ("all\nI look.>>>ping\n{}", "", "I look.", ["ping"]),
-        ("all\nping\nis a tool", "", "ping\nis a tool", []),
     ],
     "google-gemma-4-31B-it": [
         ("<|channel>thought\nHm.<channel|><|tool_call>call:ping{}<tool_call|>", "Hm.", "", ["ping"]),
