@@ -20,6 +20,7 @@ from localspec.files import locked, sync_folder
 
 _NAME = re.compile(r"[0-9a-f]{32}\.cache(\.part\w+)?")
 _DEAD_SECONDS = 120.0  # a file that grows no more: its writer is gone
+_AHEAD_SECONDS = 86_400.0  # a time beyond it is that of a wrong clock: the file is old
 _TICK = 1_000_000_000  # ns: two changes in one tick of a file system have one time
 LEFT_FREE = 5_000_000_000  # bytes of the disk
 
@@ -129,15 +130,17 @@ class Store:
     def _make_room(self, size: int) -> bool:
         """Remove texts until this many bytes fit in; False if they cannot."""
         files = _stats(self._folder)
-        dead = time.time() - _DEAD_SECONDS
-        for name in [name for name in files if _temporary(name) and files[name].st_mtime < dead]:
+        now = time.time()
+        used = {
+            n: stat.st_mtime if stat.st_mtime < now + _AHEAD_SECONDS else 0.0 for n, stat in files.items()
+        }
+        for name in [name for name in files if _temporary(name) and used[name] < now - _DEAD_SECONDS]:
             if state_file.forget(self._folder / name):
-                del files[name]
+                del files[name], used[name]
         taken = sum(stat.st_size for stat in files.values())
         most = min(self._budget, taken + shutil.disk_usage(self._folder).free - LEFT_FREE)
         if size > most and size:
             return False
-        used = {name: stat.st_mtime for name, stat in files.items()}
         while taken + size > most and (text := self._least_useful(used)):
             del used[text.path.name]
             taken -= text.bytes if self._drop(text) else 0

@@ -1,10 +1,12 @@
 """Earlier texts: copies in memory, and on disk where that saves time, written while nobody waits."""
 
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import islice
+from statistics import median_low
 from time import perf_counter
 
 import numpy as np
@@ -23,18 +25,8 @@ LEAST_SECONDS = 0.25  # a shorter wait is no nuisance
 SHARE = 0.01  # of the time, for copies and writes while the pair is loaded
 _ASSUMED = 5e8  # bytes per second of a disk, until it is measured
 _LOOKED_AT = 64  # texts: others begin less alike
-
-
-@dataclass(slots=True)
-class Rate:
-    """An amount and the seconds that it took."""
-
-    amount: float = 0.0
-    seconds: float = 0.0
-
-    def add(self, amount: float, seconds: float) -> None:
-        self.amount += amount
-        self.seconds += seconds
+_LATEST = 9  # measurements: their middle counts
+FORGOTTEN_SECONDS = 600.0  # older measurements, and failed writes
 
 
 class StoredTexts:
@@ -47,15 +39,16 @@ class StoredTexts:
         self._store, self._facts, self._capacity = store, facts, capacity
         self._clock, self._began = clock, clock()
         self._spent = 0.0  # seconds of copies and writes
-        self._prefill, self._disk = Rate(), Rate()
+        self._prefill: deque[float] = deque(maxlen=_LATEST)  # seconds a token
+        self._disk: deque[tuple[float, float]] = deque(maxlen=_LATEST)  # when, and seconds a byte
         self._given: list[list[int]] = []  # texts on their way to the disk
-        self._failed = False
+        self._failed: float | None = None  # when a write did, last
         later(partial(self._reported, store.clean))
 
     def measured(self, tokens: int, seconds: float) -> None:
         """So long the model took to read some tokens of a prompt."""
         if tokens >= _FEW:
-            self._prefill.add(tokens, seconds)
+            self._prefill.append(seconds / tokens)
 
     def find(self, tokens: Sequence[int], held: int) -> SavedText | None:
         """The text that saves most time for these tokens, some of them held by a cache; None where none does."""
@@ -69,13 +62,14 @@ class StoredTexts:
                 return None
             began = self._clock()
             if parts := self._store.read(stored):
-                self._disk.add(stored.bytes, self._clock() - began)
+                self._disk.append((began, (self._clock() - began) / stored.bytes))
                 return self._text(stored, parts)
         return None
 
     def wants(self, tokens: Sequence[int], size: int, *, resting: bool = True) -> bool:
         """Whether a text of this size in bytes is worth writing; `resting`: as long as writing took little time."""
-        if self._failed or len(tokens) < LEAST or any(given == tokens for given in self._given):
+        failed = self._failed is not None and self._clock() - self._failed < FORGOTTEN_SECONDS
+        if failed or len(tokens) < LEAST or any(given == tokens for given in self._given):
             return False
         near = islice(self._store.nearest(self._facts.key, packed(tokens)), _LOOKED_AT)
         new = len(tokens) - max((stored.usable(shared) for stored, shared in near), default=0)
@@ -90,14 +84,14 @@ class StoredTexts:
         later(partial(self._reported, partial(self._write, text)))
 
     def _reported(self, write: Callable[[], None]) -> None:
-        """Perform it; the first one that fails is the last, and says so: nobody reads the results of writes."""
+        """Perform it; the first one that fails says so: nobody reads the results of writes."""
         try:
             write()
         except Exception as error:  # noqa: BLE001 - the thread that writes would swallow it
-            if not self._failed:
+            if self._failed is None:
                 mistake = f"localspec made a mistake, please report it ({type(error).__name__}: {error})"
                 log.warning("caches cannot be stored: %s", error if isinstance(error, OSError) else mistake)
-            self._failed = True
+            self._failed = self._clock()
 
     def _write(self, text: SavedText) -> None:
         marks = text.checkpoints
@@ -113,7 +107,7 @@ class StoredTexts:
         began = self._clock()
         try:
             if self._store.write(packed(text.tokens), facts, parts):
-                self._disk.add(sum(facts.parts), self._clock() - began)
+                self._disk.append((began, (self._clock() - began) / sum(facts.parts)))
         finally:
             self._spent += self._clock() - began
             self._given.remove(text.tokens)
@@ -136,11 +130,14 @@ class StoredTexts:
         return saved - cost if saved - cost >= LEAST_SECONDS else 0.0
 
     def _token_seconds(self, otherwise: float) -> float:
-        return self._prefill.seconds / self._prefill.amount if self._prefill.amount else otherwise
+        return median_low(known) if (known := tuple(self._prefill)) else otherwise
 
     @property
     def _byte_seconds(self) -> float:
-        return self._disk.seconds / self._disk.amount if self._disk.amount else 1 / _ASSUMED
+        """One measurement may be wild, and old ones are forgotten: a disk that seems slow is not asked."""
+        now = self._clock()
+        known = (seconds for when, seconds in tuple(self._disk) if now - when < FORGOTTEN_SECONDS)
+        return median_low([1 / _ASSUMED, *known])
 
 
 class SavedTexts:

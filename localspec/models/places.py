@@ -18,7 +18,7 @@ from localspec.gguf.facts import DraftKind, draft_kind, table_path
 from localspec.gguf.header import Header, header_at, joined, parts_of, read_header
 from localspec.models import hub
 
-_LATEST = 253_000_000_000.0  # seconds since 1970 in the last year that a date can have
+_AHEAD_SECONDS = 86_400.0  # a later time was written by a wrong clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +249,7 @@ def mark_used(name: str) -> None:
 
 def last_uses() -> dict[str, float]:
     """Pair name -> time of its last run, in seconds since 1970; a damaged entry counts as none."""
-    return read_numbers(_uses_file(), most=_LATEST)
+    return read_numbers(_uses_file(), most=time.time() + _AHEAD_SECONDS)
 
 
 def _uses_file() -> Path:

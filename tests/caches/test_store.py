@@ -206,6 +206,18 @@ def test_the_text_that_was_used_last_stays(folder):
     assert [found(kept, text(seed))[1] for seed in range(4)] == [600, 0, 600, 600]
 
 
+def test_texts_of_a_clock_that_ran_ahead_make_room_for_new_ones(folder):
+    size = state_file.size_of(packed(text(0)), replace(FACTS, parts=(3_000,)))
+    kept, ahead = Store(folder, 2 * size + 10), time.time() + 10 * 365 * 86_400
+    for seed in range(2):
+        save(kept, text(seed), content(seed))
+    for file in files(folder):
+        os.utime(file, (ahead, ahead))
+    for seed in (2, 3):
+        save(kept, text(seed), content(seed))
+    assert [found(kept, text(seed))[1] for seed in range(4)] == [0, 0, 600, 600]
+
+
 def test_branches_of_one_text_make_room_before_another_conversation(folder):
     size = state_file.size_of(packed(text(0)), replace(FACTS, parts=(3_000,)))
     kept, common = Store(folder, 3 * size + 10), text(9, 400)

@@ -9,7 +9,7 @@ import pytest
 from localspec.caches.state_file import Facts
 from localspec.caches.store import Store, usage
 from localspec.caches.writer import finish
-from localspec.llama.stored_texts import StoredTexts
+from localspec.llama.stored_texts import FORGOTTEN_SECONDS, StoredTexts
 from localspec.sampler.passes import standing
 from tests.llama.restoring import compare
 from tests.llama.rows import NEAR, logits_of, row_after
@@ -101,8 +101,28 @@ def test_what_the_disk_reads_more_slowly_than_the_model_is_not_restored(cache, t
     model.decode(text, 0)
     store(model)
     other = cache()
-    other.saved_texts.disk._disk.add(1000, 100.0)
-    assert begin(other, [*text, 5]) == (0.0, 0)
+    disk = other.saved_texts.disk
+    with clock_of(disk) as now:
+        disk._disk.extend([(0.0, 0.1)] * 2)  # when, and seconds a byte
+        assert begin(other, [*text, 5]) == (0.0, 0)
+        now[0] = FORGOTTEN_SECONDS
+        assert begin(other, [*text, 5])[1] == 700
+
+
+def test_one_read_while_the_process_was_stopped_does_not_turn_the_disk_off(cache, tokens):
+    model, text = cache(), tokens(700)
+    model.decode(text, 0)
+    store(model)
+    other = cache()
+    other.saved_texts.disk._disk.append((other.saved_texts.disk._clock(), 0.1))
+    assert begin(other, [*text, 5])[1] == 700
+
+
+def test_a_pass_that_was_stopped_does_not_make_a_quick_model_a_slow_one(cache, tokens):
+    disk = cache().saved_texts.disk
+    for seconds in (0.001, 0.001, 0.001, 3600.0):
+        disk.measured(128, seconds)
+    assert not disk.wants(tokens(700), 1000, resting=False)
 
 
 def test_a_text_that_is_stored_is_not_stored_again(cache, tokens, folder):
@@ -183,7 +203,7 @@ def clock_of(disk):
 def test_copies_while_the_pair_rests_take_a_hundredth_of_the_time_at_most(cache, tokens):
     disk = cache().saved_texts.disk
     with clock_of(disk) as now:
-        disk._disk.add(1e9, 1.0)  # bytes and seconds: a fast disk
+        disk._disk.append((0.0, 1e-9))  # a fast disk
         now[0] = 50.0
         assert not disk.wants(tokens(700), 10**9)
         assert disk.wants(tokens(700), 10**9, resting=False)
@@ -200,6 +220,20 @@ def test_a_disk_that_fails_costs_one_sentence(cache, tokens, folder, caplog):
     for _ in range(2):
         store(model)
     assert len([each for each in caplog.messages if "cannot be stored" in each]) == 1
+    assert not model.wants_storing()
+
+
+def test_a_disk_that_failed_is_tried_again_later(cache, tokens, folder):
+    """It may have been full for a moment."""
+    folder.touch()
+    model = cache()
+    model.decode(tokens(700), 0)
+    with clock_of(model.saved_texts.disk) as now:
+        store(model)
+        folder.unlink()
+        now[0] = FORGOTTEN_SECONDS
+        store(model)
+    assert usage(folder)[0] == 1
 
 
 @pytest.mark.parametrize("part", ["clean", "write"])

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 import tomllib
 from pathlib import Path
 
@@ -210,6 +211,15 @@ def test_nothing_named_means_the_pair_used_last(two_pairs):
     places.mark_used("two")
     places.mark_used("one")
     places.mark_used("demo")
+    assert find().name == "one"
+
+
+def test_a_use_while_the_clock_ran_ahead_is_not_the_last_one_for_ever(two_pairs, monkeypatch):
+    ahead = time.time() + 10 * 365 * 86_400
+    with monkeypatch.context() as patched:
+        patched.setattr(time, "time", lambda: ahead)
+        places.mark_used("two")
+    places.mark_used("one")
     assert find().name == "one"
 
 
