@@ -59,12 +59,15 @@ class ConstraintBuilder:
         if style is not None and opening and (style.opened or request.think is not False):
             lead = lead_of(opening, closing, opened=style.opened, framing=framing, names=self._names)
         tokens = self._tokens
+        ignored = ""
         try:
             matcher = tokens.matcher(grammar, lead)
-        except BadSetting:
-            # What a grammar cannot follow of a schema is checked when the reply is there.
+        except BadSetting as error:
             matcher = tokens.matcher(lenient(grammar), lead)
-        return Constrained(matcher, grammar.name, size=tokens.size, ends=tokens.ends, start=start)
+            ignored = str(error).replace("cannot be used", "holds only in part", 1)
+        return Constrained(
+            matcher, grammar.name, size=tokens.size, ends=tokens.ends, start=start, ignored=ignored
+        )
 
     @cached_property
     def _tokens(self) -> GrammarTokens:

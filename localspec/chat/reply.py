@@ -1,6 +1,5 @@
 """One reply: prefill, cycles, text and statistics."""
 
-import json
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
@@ -37,7 +36,6 @@ from localspec.sampler.passes import Pass, standing
 from localspec.structure.constraint import Constrained
 from localspec.structure.forcing import Forcing
 from localspec.structure.read_calls import TextPart
-from localspec.structure.schema import mismatch
 
 DEPTH_FIXED = (
     "with a seed the depth of drafts is fixed, so that the text can be repeated; "
@@ -197,28 +195,11 @@ class ReplyJob:
     questions: tuple[Any, ...] | None = None  # all messages but the assistant's; None for a raw text
 
 
-def unmatched(job: ReplyJob, reply: Reply) -> str:
-    """Why an answer does not follow its grammar: it was cut, or breaks what a grammar cannot follow of a schema."""
-    if job.constraint is None:
+def unmatched(job: ReplyJob) -> str:
+    """Why an answer does not follow its grammar."""
+    if job.constraint is None or job.constraint.complete:
         return ""
-    if not job.constraint.complete:
-        return f"the reply was cut, so it does not fulfil {job.constraint.name}"
-    wanted = job.request.grammar.definition.get("json_schema") if job.request.grammar else None
-    if not wanted or reply.tool_calls:
-        return ""
-    try:
-        why = mismatch(json.loads(reply.text), wanted, wanted, "the answer")
-    except (ValueError, RecursionError):
-        why = "it is no JSON"
-    return f"the answer does not match the JSON schema: {why}" if why else ""
-
-
-def unmatched_calls(request: Request, reply: Reply) -> Iterator[Notice]:
-    """Calls whose arguments break what a grammar cannot follow of a schema."""
-    for call in reply.tool_calls:
-        schema = request.functions.get(call.name, {})
-        if why := mismatch(dict(call.arguments), schema, schema, "the call"):
-            yield Notice(f"the arguments of {call.name} do not match its parameters: {why}")
+    return f"the reply was cut, so it does not fulfil {job.constraint.name}"
 
 
 class DraftingNotices:
@@ -307,8 +288,7 @@ class ReplyWriter:
         if pair.is_toy:  # its speed-up says nothing
             stats = replace(result.stats, plain_seconds=0.0, plain_error_seconds=0.0)
             result = replace(result, stats=stats)
-        yield from unmatched_calls(job.request, result)
-        if why := unmatched(job, result):
+        if why := unmatched(job):
             yield Notice(why)
         yield Finished(replace(result, unmatched=why))
 
@@ -384,6 +364,8 @@ class ReplyWriter:
             yield from self._once(DEPTH_FIXED)
         if job.generic_calls:
             yield from self._once(GENERIC_CALLS)
+        if job.constraint and job.constraint.ignored:
+            yield Notice(job.constraint.ignored)
         if job.trimmed_messages:
             yield Notice(
                 f"the oldest {job.trimmed_messages} messages no longer fit into the context and were left out"

@@ -150,10 +150,21 @@ class Constrained:
     """
 
     def __init__(
-        self, matcher: "LLMatcher", name: str, *, size: int, ends: Collection[int], start: int
+        self,
+        matcher: "LLMatcher",
+        name: str,
+        *,
+        size: int,
+        ends: Collection[int],
+        start: int,
+        ignored: str = "",
     ) -> None:
-        """`name`: what messages call the grammar; `size`, `ends`: the vocabulary's; `start`: of the reply."""
+        """`name`: what messages call the grammar; `size`, `ends`: the vocabulary's; `start`: of the reply.
+
+        `ignored`: a sentence, if the matcher follows only a part of a schema.
+        """
         self.name = name
+        self.ignored = ignored
         self._matcher = matcher
         self._size = size
         self._ends = ends

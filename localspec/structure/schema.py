@@ -1,7 +1,6 @@
 """JSON schemas as users give them: read, measured before anything works on them, and narrowed."""
 
 import json
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
@@ -204,64 +203,3 @@ def kinds_of(schema: Mapping[str, Any], root: Mapping[str, Any]) -> set[str]:
             kinds = [kinds_of(part, root) for part in schema[word] if isinstance(part, Mapping)]
             return set().union(*kinds) if all(kinds) else set()
     return set()
-
-
-def mismatch(value: Any, schema: Any, root: Mapping[str, Any], where: str = "it") -> str:  # noqa: ANN401  JSON
-    """The first rule of its schema that a value breaks; "" where there is none."""
-    if not isinstance(schema, dict):
-        return f"{where} may not be there" if schema is False else ""
-    schema = resolved(schema, root)
-    broken = next((word for word, wanted in schema.items() if _breaks(word, value, wanted, schema, root)), "")
-    if broken:
-        return f"{where} breaks {broken}"
-    parts: list[tuple[str, Any, Any]] = []
-    if isinstance(value, dict):
-        others = schema.get("additionalProperties", True) if "patternProperties" not in schema else True
-        named = schema.get("properties") or {}
-        parts = [(f"{where}.{key}", part, named.get(key, others)) for key, part in value.items()]
-    elif isinstance(value, list):
-        given = [*schema.get("prefixItems", ()), *[schema.get("items", True)] * len(value)]
-        parts = [(f"{where}[{n}]", part, of) for n, (part, of) in enumerate(zip(value, given, strict=False))]
-    return next((why for name, part, of in parts if (why := mismatch(part, of, root, name))), "")
-
-
-def _breaks(word: str, value: Any, wanted: Any, schema: Mapping[str, Any], root: Mapping[str, Any]) -> bool:  # noqa: ANN401
-    """Whether a value breaks one keyword; what has no rule here breaks nothing."""
-
-    def fits(part: object, given: object) -> bool:
-        return not mismatch(part, given, root)
-
-    match word, value:
-        case "type", _:
-            kinds = wanted if isinstance(wanted, list) else [wanted]
-            whole = kind_of(value) == "number" and value == int(value)
-            return kind_of(value) not in kinds and not (whole and "integer" in kinds)
-        case (("enum" | "const"), _):
-            among = wanted if word == "enum" else [wanted]
-            return not any(value == one and kind_of(value) == kind_of(one) for one in among)
-        case "pattern", str():
-            return re.search(wanted, value) is None
-        case ("minLength", str()) | ("minItems", list()) | ("minProperties", dict()):
-            return bool(len(value) < wanted)
-        case ("maxLength", str()) | ("maxItems", list()) | ("maxProperties", dict()):
-            return bool(len(value) > wanted)
-        case (("minimum" | "exclusiveMinimum"), int() | float()):
-            return bool(value < wanted or (value == wanted and word != "minimum"))
-        case (("maximum" | "exclusiveMaximum"), int() | float()):
-            return bool(value > wanted or (value == wanted and word != "maximum"))
-        case "uniqueItems", list():
-            return wanted and len({json.dumps(part, sort_keys=True) for part in value}) < len(value)
-        case "contains", list():
-            return not any(fits(part, wanted) for part in value)
-        case "required", dict():
-            return not all(name in value for name in wanted)
-        case "propertyNames", dict():
-            return not all(fits(name, wanted) for name in value)
-        case (("allOf" | "anyOf" | "oneOf"), _):
-            count = sum(fits(value, part) for part in wanted)
-            return count != 1 if word == "oneOf" else count < (len(wanted) if word == "allOf" else 1)
-        case "not", _:
-            return fits(value, wanted)
-        case "if", _:
-            return not fits(value, schema.get("then" if fits(value, wanted) else "else", True))
-    return False

@@ -1,11 +1,8 @@
 """Tools: described by the model's template or in words, called in its format, read back, answered."""
 
-import json
-import random
 from dataclasses import replace
 
 import jsonschema
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,10 +17,8 @@ from localspec.structure.call_grammar import calls_grammar
 from localspec.structure.constraint import GrammarTokens
 from localspec.structure.grammar import json_grammar
 from localspec.structure.read_calls import CallReader, calls_in
-from localspec.structure.schema import mismatch
 from tests.chat.carried import TEMPLATES
-from tests.structure.schemas import schema_of
-from tests.structure.toys import Characters, MarkedCharacters, scripted_session, session_of, text_of
+from tests.structure.toys import Characters, MarkedCharacters, scripted_session, session_of
 
 WEATHER = {
     "type": "function",
@@ -380,41 +375,19 @@ def test_tools_need_a_conversation_and_no_other_grammar():
 
 
 @pytest.mark.parametrize(
-    ("rule", "answer"),
+    ("rule", "keys"),
     [
-        ({"not": {"required": ["b"]}}, '{"a":1,"b":2}'),
-        ({"if": {"required": ["a"]}, "then": {"required": ["b"]}}, '{"a":1}'),
-        ({"properties": {"a": {"type": "array", "uniqueItems": True, "items": {}}}}, '{"a":[1,1]}'),
+        ({"not": {"required": ["b"]}}, '["not"]'),
+        ({"if": {"required": ["a"]}, "then": {"required": ["b"]}}, '["if", "then"]'),
+        ({"properties": {"a": {"type": "array", "uniqueItems": True}}}, '["uniqueItems"]'),
     ],
 )
-def test_what_a_grammar_cannot_follow_of_a_schema_is_checked_when_the_reply_is_there(rule, answer):
-    schema = {"type": "object", "properties": {"a": {}, "b": {}}, **rule}
-    validator = jsonschema.Draft202012Validator(schema)
-    fine = {"not": '{"a":3}', "if": '{"b":3}', "properties": '{"a":[1,2]}'}[next(iter(rule))]
-    for text in (answer, fine):
-        events = list(scripted_session(text).stream("go", json_schema=schema))
-        assert events[-1].reply.text == text
-        told = [
-            e.text for e in events if isinstance(e, Notice) and "does not match the JSON schema" in e.text
-        ]
-        assert bool(told) is not validator.is_valid(json.loads(text))
-
-
-@pytest.mark.parametrize("seed", range(60))
-def test_the_check_agrees_with_the_jsonschema_library(seed):
-    schema, other = schema_of(seed), schema_of(seed + 1)
-    grammar = json_grammar(other)
-    matcher = GrammarTokens(Characters()).matcher(grammar)
-    rnd, text = random.Random(seed), []
-    while not matcher.is_accepting() and len(text) < 400:
-        bits = np.unpackbits(np.frombuffer(matcher.compute_bitmask(), np.uint8), bitorder="little")
-        text.append(int(rnd.choice(np.flatnonzero(bits[: Characters.size]))))
-        matcher.try_consume_tokens(text[-1:])
-    if matcher.is_accepting():
-        value = json.loads(text_of(text))
-        for given in (schema, other):
-            valid = jsonschema.Draft202012Validator(given).is_valid(value)
-            assert (mismatch(value, given, given) == "") is valid
+def test_what_a_grammar_cannot_follow_of_a_schema_is_named(rule, keys):
+    schema = {"type": "object", "properties": {"a": {}}, **rule}
+    events = list(scripted_session('{"a":[1]}').stream("go", json_schema=schema))
+    assert events[-1].reply.text == '{"a":[1]}'
+    said = [event.text for event in events if isinstance(event, Notice)]
+    assert f"the JSON schema holds only in part: Unimplemented keys: {keys}" in said
 
 
 def test_one_tool_can_be_named_and_all_can_be_kept_from_being_called():
