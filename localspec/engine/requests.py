@@ -335,9 +335,11 @@ def without_lost_servers(options: dict[str, Any], send: Send) -> dict[str, Any]:
 def report_comparison(session: api.Session, found: "Comparison", send: Send) -> None:
     """Say how a comparison ended, and keep its speed-up for the picker."""
     from localspec.measure.compare import verdicts
+    from localspec.measure.race import is_fair
     from localspec.models.picker import remember_speedup
 
-    if found.speedup and not (found.toy or found.crowded):
+    fair = found.speedup and is_fair(found.measured_ratio, found.speculative.stats)
+    if fair and not (found.toy or found.crowded):
         remember_speedup(session.name, found.speedup)
     verdict = "\n".join(verdicts(found, session.text_of))
     send(Compared(found.speculative.reply, found.plain.reply, verdict))

@@ -111,6 +111,25 @@ def test_a_first_run_that_still_learns_makes_no_later_gain_unfair(session):
     assert found.speedup == pytest.approx(4 / 1.3)
 
 
+@pytest.mark.parametrize(
+    ("seconds", "kind", "remembered"),
+    [(1.3, {}, {"demo": 3.077}), (9.0, {}, {}), (1.3, {"toy": True}, {}), (1.3, {"crowded": True}, {})],
+    ids=["fair", "stopped by Ctrl-Z", "toy", "crowded"],
+)
+def test_the_picker_remembers_a_speed_that_guesses_can_have_caused(
+    session, tmp_path, monkeypatch, seconds, kind, remembered
+):
+    monkeypatch.setenv("LOCALSPEC_HOME", str(tmp_path))
+    plain = Stats(cycles=40, emitted=40, verify_seconds=4.0)
+    drafting = replace(plain, cycles=10, drafted=40, accepted=30, verify_seconds=seconds)
+    found = compare_on(session, PROMPT, max_tokens=6)
+    assert found.toy
+    sides = (Side((replace(found.plain.reply, stats=stats),)) for stats in (plain, drafting))
+    found = replace(found, plain=next(sides), speculative=next(sides), **{"toy": False} | kind)
+    report_comparison(session, found, lambda _report: None)
+    assert measured_speedups() == remembered
+
+
 def test_another_program_on_the_processor_is_told(session):
     threads = session.pair.target.threads
     threads.contention = Contention(2, limit=1)
@@ -241,15 +260,6 @@ def test_a_real_divergence_is_measured_against_the_batch_widths(tiny_gguf):
     assert not found.identical
     assert found.divergence.top_two_gap > 2 * found.width_difference
     assert "no near-tie" in verdict_on(found)
-
-
-def test_the_picker_remembers_the_speed_of_a_pair_but_not_of_a_toy(session, monkeypatch, tmp_path):
-    monkeypatch.setenv("LOCALSPEC_HOME", str(tmp_path))
-    found = compare_on(session, PROMPT, max_tokens=6)
-    assert found.toy
-    for toy in (True, False):
-        report_comparison(session, replace(found, toy=toy), lambda _report: None)
-        assert list(measured_speedups()) == ([] if toy else ["demo"])
 
 
 def test_the_temperature_is_0_unless_another_is_given(session):
