@@ -8,7 +8,7 @@ from localspec.display import DrawnLine, aside, bar_text, duration_text, note, s
 from localspec.errors import NotOnDisk
 from localspec.health.devices import last_devices
 from localspec.models import hub, inspection, names
-from localspec.models.download import Fetching, PullEvent, plan_pull
+from localspec.models.download import Fetching, PullEvent, bytes_to_fetch
 from localspec.models.download import fetch as fetch_pair
 from localspec.models.inspection import Fit
 from localspec.models.partial_file import PullStage
@@ -55,34 +55,31 @@ def agreed(question: Callable[[], str], stream: TextIO = sys.stderr, ask: Callab
 
 
 def question(missing: names.PairNotOnDisk) -> str:
-    size = sum(file.to_fetch for file in plan_pull(missing.pair))
     fits = {
         Fit.GPU: "fits here",
         Fit.PART: "fits here with some of it on the CPU",
         Fit.CPU: "fits into RAM here, not on a GPU",
         Fit.NO: "does not fit here",
     }[inspection.fit(missing.pair, last_devices())]
-    return f"{missing.pair.name} is not on this machine ({size_text(size)}; {fits}). Fetch it?"
+    return f"{missing.pair.name} is not on this machine ({size_text(bytes_to_fetch(missing.pair))}; {fits}). Fetch it?"
 
 
-def fetch_reference(target: str, draft: str | None, *, dry: bool = False) -> str:
-    """Fetch models of the Hub as a pair of the user's and return its name; `dry` only lists the files."""
+def fetch_reference(target: str, draft: str | None) -> str:
+    """Fetch models of the Hub as a pair of the user's and return its name."""
     pair = names.known_as(target, draft)
     if pair is None:
         try:
             with DrawnLine(sys.stderr) as line:
                 line.draw(f"asking {hub.host()} for {target}")
-                pair = names.described(target, draft)
-            if not dry:
-                pair = names.keep(pair)
-                note(f"{target} is the pair {pair.name} from now on")
+                pair = names.keep(names.described(target, draft))
+            note(f"{target} is the pair {pair.name} from now on")
         except names.SeveralModels as several:
             tell_models(several)
             raise
         if draft is None and (known := inspection.suggested_draft(pair.target.name, pair.target.header)):
             what = f"{known.name} ({size_text(known.all_bytes)}) can draft for it"
             note(f"{what}: localspec pull {target} --draft {known.repo}:{known.file}")
-    (dry_run if dry else fetch)(pair)
+    fetch(pair)
     return pair.name
 
 
@@ -115,27 +112,12 @@ def fetch(pair: Pair) -> None:
     aside(f"{pair.name} is ready: localspec run {pair.name} PROMPT")
 
 
-def dry_run(pair: Pair) -> None:
-    files = plan_pull(pair)
-    for file in files:
-        if file.here:
-            state = f"here: {file.here}"
-        elif file.cached:
-            state = "here, from another program: localspec only hashes it"
-        elif file.partial:
-            state = f"{size_text(file.partial)} are here already"
-        else:
-            state = "to fetch"
-        say(f"{file.name:<48} {size_text(file.bytes):>8}  {state}")
-    say(f"{size_text(sum(file.to_fetch for file in files))} would be fetched.")
-
-
 def progress_text(event: Fetching) -> str:
     """Percentage of all files, then the speed, the time left and the file."""
     share = event.done / event.total if event.total else 1.0
     line = f"{bar_text(share, _BAR)}  {size_text(event.done)} of {size_text(event.total)}"
     if event.stage is PullStage.WAITING:
-        return f"{line}  another localspec is fetching {event.file}"
+        return f"{line}  waiting for another localspec that fetches"
     if event.stage is PullStage.HASHING:
         return f"{line}  checking {event.file}"
     if event.bytes_per_second:

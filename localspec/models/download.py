@@ -1,30 +1,26 @@
 """Pulls a pair: pinned, checked by its headers first, resumed after interruptions, every byte hashed."""
 
 import shutil
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from localspec.display import size_text
 from localspec.errors import BadModelFile, DownloadFailed, IncompatiblePair
-from localspec.files import FileLock
 from localspec.gguf.header import Header, header_of_part, joined, read_header
 from localspec.gguf.matching import check
 from localspec.models import hub, places
 from localspec.models.hub import RemoteFile, RevisionGone, of_system
-from localspec.models.partial_file import PartialFile, PullStage, lock_of, partial_bytes
+from localspec.models.partial_file import PartialFile, PullStage, partial_bytes, pull_lock
 from localspec.models.places import ModelFile
 from localspec.models.registry import Pair
 
-_THREADS = 4  # one connection seldom fills a line
 _POLL_SECONDS = 0.2
 _RATE_SECONDS = 5.0  # over which the rate is taken
 _REPORT_SECONDS = 0.1  # between two reports
-_END_SECONDS = 2.0  # for threads that wait for the network when the pull ends
 
 
 class PullCancelled(DownloadFailed):
@@ -47,29 +43,10 @@ PullEvent = Fetching | str  # a sentence for the user
 OnProgress = Callable[[PullEvent], None]
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedFile:
-    """A pull's action for one file."""
-
-    name: str
-    bytes: int
-    here: Path | None  # the whole file
-    cached: bool  # another program has it, and a pull would only hash it
-    partial: int  # bytes of an earlier pull
-
-    @property
-    def to_fetch(self) -> int:
-        return 0 if self.here or self.cached else self.bytes - self.partial
-
-
-def plan_pull(pair: Pair) -> tuple[PlannedFile, ...]:
-    """The files that are here and those to fetch, without a question to the network."""
-    planned = []
-    for file in pair.hub_files:
-        here, partial = file.path, partial_bytes(file)
-        cached = here is None and bool(places.cached_copies(file))
-        planned.append(PlannedFile(file.name, file.bytes, here, cached, partial))
-    return tuple(planned)
+def bytes_to_fetch(pair: Pair) -> int:
+    """The bytes that a pull would fetch; a file that another program has is only hashed."""
+    absent = (file for file in pair.hub_files if not (file.path or places.cached_copies(file)))
+    return sum(file.bytes - partial_bytes(file) for file in absent)
 
 
 def fetch(
@@ -90,74 +67,58 @@ class _Pull:
     """One call of `fetch`."""
 
     def __init__(self, pair: Pair, progress: OnProgress, cancelled: Callable[[], bool]) -> None:
-        self._pair, self._progress, self._cancelled = pair, progress, cancelled
-        self._telling = threading.RLock()  # of threads, one for each file
-        self._stopped = threading.Event()  # another file has failed
+        self._pair, self._tell, self._cancelled = pair, progress, cancelled
         self._done = dict.fromkeys(pair.hub_files, 0)  # bytes that are here
         self._recent: deque[tuple[float, int]] = deque()  # when, and bytes fetched since the start
         self._fetched = 0
         self._last = -1.0
-
-    def _tell(self, event: PullEvent) -> None:
-        with self._telling:
-            self._progress(event)
 
     def _at(self, stage: PullStage, file: ModelFile, done: int) -> None:
         """`done` bytes of a file are here: reported a few times a second, with all files of the pull.
 
         Raises PullCancelled.
         """
-        if self._stopped.is_set() or self._cancelled():
+        if self._cancelled():
             raise PullCancelled(f"stopped before {file.name} was complete", hint="the bytes so far are kept")
-        with self._telling:
-            gained, self._done[file] = done - self._done.get(file, 0), done
-            now = time.monotonic()
-            if stage is PullStage.FETCHING:
-                self._fetched += max(gained, 0)
-                self._recent.append((now, self._fetched))
-                while now - self._recent[0][0] > _RATE_SECONDS:
-                    self._recent.popleft()
-            if done < file.bytes and now - self._last < _REPORT_SECONDS:
-                return
-            self._last = now
-            (began, before), (ended, after) = (self._recent or [(now, 0)])[0], (now, self._fetched)
-            rate = (after - before) / (ended - began) if ended > began else 0.0
-            so_far, total = sum(self._done.values()), sum(each.bytes for each in self._done)
-            left = (total - so_far) / rate if rate else None
-            self._progress(Fetching(stage, file.name, so_far, total, rate, left))
+        gained, self._done[file] = done - self._done.get(file, 0), done
+        now = time.monotonic()
+        if stage is PullStage.FETCHING:
+            self._fetched += max(gained, 0)
+            self._recent.append((now, self._fetched))
+            while now - self._recent[0][0] > _RATE_SECONDS:
+                self._recent.popleft()
+        if done < file.bytes and now - self._last < _REPORT_SECONDS:
+            return
+        self._last = now
+        (began, before), (ended, after) = (self._recent or [(now, 0)])[0], (now, self._fetched)
+        rate = (after - before) / (ended - began) if ended > began else 0.0
+        so_far, total = sum(self._done.values()), sum(each.bytes for each in self._done)
+        left = (total - so_far) / rate if rate else None
+        self._tell(Fetching(stage, file.name, so_far, total, rate, left))
 
     def run(self) -> tuple[Path, ...]:
         try:
-            # Again after each round: another process may remove a file.
-            while missing := self._missing(self._pair.hub_files):
-                with ExitStack() as held:
-                    locks = {
-                        file: self._locked(file, held)
-                        for file in sorted(missing, key=lambda file: file.sha256)
-                    }
-                    if missing := self._missing(missing):
-                        self._fetch(missing, locks)
+            while missing := self._missing():  # again after a round: somebody may remove a file
+                lock = pull_lock()
+                while not lock.try_acquire():
+                    self._at(PullStage.WAITING, missing[0], partial_bytes(missing[0]))
+                    time.sleep(_POLL_SECONDS)
+                try:
+                    if missing := self._missing():
+                        self._fetch(missing)
+                finally:
+                    lock.release()
         except OSError as error:
             raise of_system(error, self._pair.name) from error
         return tuple(self._path(file) for file in self._pair.files)
 
-    def _missing(self, files: Sequence[ModelFile]) -> list[ModelFile]:
-        return [file for file in files if not self._is_verified(file)]
+    def _missing(self) -> list[ModelFile]:
+        return [file for file in self._pair.hub_files if not self._is_verified(file)]
 
-    def _locked(self, file: ModelFile, held: ExitStack) -> FileLock:
-        """A lock on a file; all processes take theirs in one order, so that two pulls never wait for each other."""
-        lock = lock_of(file.place)
-        while not lock.try_acquire():
-            self._at(PullStage.WAITING, file, partial_bytes(file))
-            time.sleep(_POLL_SECONDS)
-        held.callback(lock.release)
-        return lock
-
-    def _fetch(self, missing: list[ModelFile], locks: dict[ModelFile, FileLock]) -> None:
+    def _fetch(self, missing: list[ModelFile]) -> None:
         self._done = dict.fromkeys(missing, 0)
         remotes = [self._look(file) for file in missing]
-        needed = sum(file.bytes - partial_bytes(file) for file in missing)
-        check_space(places.models_dir(), needed)
+        check_space(places.models_dir(), sum(file.bytes - partial_bytes(file) for file in missing))
         with ExitStack() as opened:
             parts = {}
             for file, remote in zip(missing, remotes, strict=True):
@@ -165,35 +126,8 @@ class _Pull:
                 opened.callback(parts[file].close)
                 parts[file].take_up()
             self._prove(parts)
-            self._side_by_side(parts, locks)
-
-    def _side_by_side(self, parts: dict[ModelFile, PartialFile], locks: dict[ModelFile, FileLock]) -> None:
-        """Fetch a few files at a time, in order; raises the first error, which ends the others."""
-        failures, turn = list[BaseException](), threading.Semaphore(_THREADS)
-
-        def fetch(file: ModelFile) -> None:
-            try:
-                with turn:
-                    self._finish(file, parts[file])
-                    locks[file].release()
-            except BaseException as error:  # noqa: BLE001  raised again below
-                failures.append(error)
-                self._stopped.set()
-
-        # Daemons: an interrupted program does not wait for a server that sends nothing.
-        threads = [threading.Thread(target=fetch, args=(file,), daemon=True) for file in parts]
-        for thread in threads:
-            thread.start()
-        try:
-            for thread in threads:
-                thread.join()
-        except BaseException:
-            self._stopped.set()
-            for thread in threads:
-                thread.join(_END_SECONDS)
-            raise
-        if failures:
-            raise failures[0]
+            for file, part in parts.items():
+                self._finish(file, part)
 
     def _is_verified(self, file: ModelFile) -> bool:
         """Whether the file is here with the right hash; a damaged one of ours is removed."""

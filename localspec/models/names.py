@@ -23,7 +23,7 @@ from localspec.files import expanded, locked
 from localspec.gguf.facts import DraftKind, has_head, trained_context
 from localspec.gguf.header import parts_of
 from localspec.models import hub, places
-from localspec.models.download import absent, fetch
+from localspec.models.download import absent, bytes_to_fetch, fetch
 from localspec.models.hub import RemoteFile
 from localspec.models.places import ModelFile
 from localspec.models.registry import (
@@ -236,8 +236,7 @@ class PairNotOnDisk(NotOnDisk):
 
     def __init__(self, pair: Pair) -> None:
         self.pair = pair
-        absent = [file for file in pair.hub_files if not file.path]
-        to_fetch = sum(file.bytes for file in absent if not places.cached_copies(file))
+        to_fetch = bytes_to_fetch(pair)
         what = f"{size_text(to_fetch)} to fetch" if to_fetch else "another program has it, not checked yet"
         super().__init__(
             f"{pair.name} is not on this machine ({what})", hint=f"fetch it with: localspec pull {pair.name}"

@@ -1,4 +1,4 @@
-"""A file that is being fetched: its first bytes on the disk, their hash, and the lock of whoever fetches it."""
+"""A file that is being fetched: its first bytes on the disk and their hash; and the lock of whoever fetches."""
 
 import hashlib
 import os
@@ -11,13 +11,13 @@ from localspec.models import hub, places
 from localspec.models.hub import RemoteFile, of_system
 from localspec.models.places import ModelFile
 
-PART, LOCK = ".part", ".lock"  # after the final name of a file
+PART = ".part"  # after the final name of a file
 _CHUNK = 1 << 20
 _HEAD = 4 << 20  # bytes of a request while a header is read
 
 
 class PullStage(StrEnum):
-    WAITING = "waiting"  # another process fetches the same file
+    WAITING = "waiting"  # for another process that fetches
     HASHING = "hashing"  # bytes that are here already
     FETCHING = "fetching"
 
@@ -31,9 +31,9 @@ def partial_bytes(file: ModelFile) -> int:
     return min(places.size_at(part_of(file.place)) or 0, file.bytes)
 
 
-def lock_of(final: Path) -> FileLock:
-    """The lock for fetching or removing a file."""
-    return FileLock(final.with_name(final.name + LOCK))
+def pull_lock() -> FileLock:
+    """The lock of whoever fetches or removes model files."""
+    return FileLock(places.models_dir() / ".lock")
 
 
 class PartialFile:

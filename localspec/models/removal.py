@@ -3,8 +3,8 @@
 import os
 import re
 import shutil
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,8 +14,7 @@ from localspec.files import FileLock, lies_in
 from localspec.gguf.facts import table_path
 from localspec.models import places
 from localspec.models.hub import of_system
-from localspec.models.partial_file import LOCK, PART, lock_of, part_of
-from localspec.models.places import ModelFile
+from localspec.models.partial_file import PART, part_of, pull_lock
 from localspec.models.registry import Pair, all_pairs
 from localspec.options import cache_dir
 
@@ -66,7 +65,8 @@ def remove(pair: Pair) -> Removal:
             kept += [(str(name), "a link leads to its folder") for name in names]
         if not place.exists() and (cached := file.path):
             kept.append((str(cached), "it belongs to another program"))
-    return _removed(unwanted, kept)
+    with _no_pull():
+        return _removed(unwanted, kept)
 
 
 def enlarged_demo() -> tuple[Path, ...]:
@@ -84,15 +84,21 @@ def _is_embedded(path: Path) -> bool:
 
 
 def prune() -> Removal:
-    """Remove all leftovers. Raises BadSetting, DownloadFailed."""
-    removal = _removed([leftover.path for leftover in leftovers()], [])
-    for path in filter(_is_ours, places.models_dir().glob(f"*/*/*{LOCK}")):  # of processes that were killed
-        with suppress(OSError):
-            lock = lock_of(_final(path))
-            if lock.try_acquire():
-                lock.release()
-                _remove_empty_folders(path)
-    return removal
+    """Remove all leftovers. Raises BadSetting, DownloadFailed, LocalspecError while another process fetches."""
+    with _no_pull():
+        return _removed([leftover.path for leftover in leftovers()], [])
+
+
+@contextmanager
+def _no_pull() -> Iterator[None]:
+    """Inside it no process fetches model files."""
+    lock = pull_lock()
+    if not lock.try_acquire():
+        raise LocalspecError("a pull is running, so nothing can be removed", hint="stop that pull first")
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def leftovers() -> tuple[Leftover, ...]:
@@ -102,8 +108,8 @@ def leftovers() -> tuple[Leftover, ...]:
     named = {places.path_of(file): pair.name for pair in pairs for file in pair.hub_files}
     found = []
     for path in sorted(places.models_dir().glob("*/*/*")):
-        final = Path(os.path.realpath(_final(path)))
-        if path.suffix != LOCK and _is_ours(path) and final not in used and not path.is_dir():
+        final = Path(os.path.realpath(path.with_suffix("") if path.suffix == PART else path))
+        if _is_ours(path) and final not in used and not path.is_dir():
             found.append(Leftover(path, _size(path), named.get(final)))
     for path in sorted(places.fitted_dir().glob("*")):
         name = path.name if path.is_dir() else path.name.removesuffix(".gguf").removesuffix(".tokens")
@@ -122,7 +128,12 @@ def answer_bytes(unused: Iterable[Leftover]) -> int:
 
 def _is_being_made(lock: Path) -> bool:
     """Whether `localspec fit` holds the lock of a draft."""
-    return lock.exists() and _is_locked(FileLock(lock))
+    if not lock.exists():
+        return False
+    held = FileLock(lock)
+    free = held.try_acquire()
+    held.release()
+    return not free
 
 
 def _is_ours(path: Path) -> bool:
@@ -141,28 +152,12 @@ def _size(path: Path) -> int:
 
 
 def _used(pairs: Iterable[Pair]) -> dict[Path, str]:
-    """Files of pairs that are here as a whole or being fetched, and all of the user's own: each with a pair's name."""
+    """Files of pairs that are here as a whole, and all of the user's own: each with a pair's name."""
     return {
         places.path_of(file): pair.name
         for pair in pairs
-        for file in (
-            pair.singles
-            if pair.on_disk or any(map(_is_being_fetched, pair.hub_files))
-            else [file for file in pair.files if not file.repo]
-        )
+        for file in (pair.singles if pair.on_disk else [file for file in pair.files if not file.repo])
     }
-
-
-def _is_being_fetched(file: ModelFile) -> bool:
-    if not part_of(file.place).with_suffix(LOCK).exists():
-        return False
-    return _is_locked(lock_of(file.place))
-
-
-def _is_locked(lock: FileLock) -> bool:
-    free = lock.try_acquire()
-    lock.release()
-    return not free
 
 
 def _removed(unwanted: Iterable[Path], kept: list[tuple[str, str]]) -> Removal:
@@ -180,16 +175,10 @@ def _removed(unwanted: Iterable[Path], kept: list[tuple[str, str]]) -> Removal:
 
 
 def _unlink(path: Path) -> None:
-    lock = lock_of(_final(path))
-    if not lock.try_acquire():
-        raise LocalspecError(f"{path.name} is being fetched right now", hint="stop that pull first")
-    try:
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        path.unlink(missing_ok=True)
-        places.forget_sha256(path)
-    finally:
-        lock.release()
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    path.unlink(missing_ok=True)
+    places.forget_sha256(path)
     _remove_empty_folders(path)
 
 
@@ -198,8 +187,3 @@ def _remove_empty_folders(path: Path) -> None:
         if places.is_ours(folder):
             with suppress(OSError):  # there is something in it, or has just been put there
                 folder.rmdir()
-
-
-def _final(path: Path) -> Path:
-    """The name that a file will have once it is whole, of its part and of its lock."""
-    return path.with_suffix("") if path.suffix in (PART, LOCK) else path

@@ -28,12 +28,6 @@ def test_pull_fetches_and_says_how_to_run(known, capsys):
     assert named("tiny").on_disk
 
 
-def test_dry_run_fetches_nothing(known, hub, capsys):
-    assert main(["pull", "tiny", "--dry-run"]) == 0
-    assert "would be fetched" in capsys.readouterr().out
-    assert hub.requests == []
-
-
 def test_an_unknown_name_ends_with_a_sentence_and_code_2(capsys):
     assert main(["pull", "llama-3-8b"]) == 2
     told = capsys.readouterr().err

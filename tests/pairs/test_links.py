@@ -12,7 +12,7 @@ from localspec.errors import BadModelFile
 from localspec.gguf.facts import DraftKind
 from localspec.models import places
 from localspec.models.download import fetch
-from localspec.models.partial_file import LOCK, part_of
+from localspec.models.partial_file import part_of
 from localspec.models.places import ModelFile
 from localspec.models.registry import Pair, add_pair
 from localspec.models.removal import leftovers, prune, remove
@@ -68,13 +68,13 @@ def test_prune_unlinks_links_to_files_and_to_nothing(known, disk, way):
 @pytest.mark.parametrize("way", ["absolute", "relative"])
 @pytest.mark.parametrize("level", ["repository", "version"])
 def test_files_in_a_folder_behind_a_link_are_left_alone(known, disk, capsys, way, level):
-    """Half a pull, the lock of a killed one and a file that no pair names as well."""
+    """Half a pull and a file that no pair names as well."""
     for file in known.pair.hub_files:
         place = file.place
         at = disk / place.parent.parent.name / place.parent.name
         at.mkdir(parents=True)
         shutil.move(disk / file.name, at / file.name)
-        for name in (part_of(place).name, place.name + LOCK, "other.gguf"):
+        for name in (part_of(place).name, "other.gguf"):
             (at / name).write_bytes(b"mine")
         linked = place.parent if level == "version" else place.parent.parent
         shutil.rmtree(linked, ignore_errors=True)

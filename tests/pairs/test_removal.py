@@ -11,6 +11,7 @@ import huggingface_hub.file_download  # noqa: F401 - imported once, not in every
 import pytest
 
 from localspec.cli import main
+from localspec.errors import LocalspecError
 from localspec.gguf.facts import DraftKind
 from localspec.models import places
 from localspec.models import plan as plan
@@ -18,7 +19,7 @@ from localspec.models.download import fetch
 from localspec.models.partial_file import part_of
 from localspec.models.places import ModelFile
 from localspec.models.registry import Pair, add_pair, named, users_folder
-from localspec.models.removal import leftovers, prune, remove
+from localspec.models.removal import prune, remove
 from tests.pairs.hub import Hub
 
 ADD = ["--target", "org/target:target.gguf", "--draft", "org/draft:draft.gguf"]
@@ -79,7 +80,6 @@ def littered(released, own_home):
     old = models / "org--gone" / "0123456789ab" / "old.gguf"
     old.parent.mkdir(parents=True)
     old.write_bytes(bytes(2000))
-    (old.parent / "killed.gguf.lock").touch()
     (models / "mine.gguf").write_bytes(bytes(3000))
     return released
 
@@ -119,18 +119,20 @@ def test_rm_unused_refuses_while_it_cannot_tell_what_is_used(littered, capsys):
     assert len(list(places.models_dir().rglob("*.gguf"))) == 5
 
 
-def test_what_is_being_fetched_is_left_alone(served, hub, impatient):
-    """A whole file of a pull that is still at work on the other one is used."""
+def test_nothing_is_removed_while_a_pull_is_running(served, hub, impatient):
     add_pair(served.pair)
-    seen = []
+    refused = []
 
     def look(event):
-        if any(path.name == "target.gguf" for path in places.models_dir().rglob("*.gguf")):
-            seen.append((leftovers(), prune().removed))
+        for removing in (prune, lambda: remove(served.pair)):
+            with pytest.raises(LocalspecError, match="a pull is running"):
+                removing()
+        refused.append(event)
 
     fetch(served.pair, on_progress=look)
-    assert ((), ()) in seen
-    assert set(seen) <= {((), ())}
+    assert refused
+    assert served.pair.on_disk
+    assert len(remove(served.pair).removed) == 2
 
 
 def test_a_file_that_vanishes_during_a_pull_is_fetched_again(served, hub, impatient):

@@ -6,7 +6,7 @@ ORG/REPO:Q4_K_M, ORG/REPO:FILE.gguf or a link. ORG/REPO alone lists its models.
 import argparse
 
 from localspec.cli.commands.completion import complete_with_pairs
-from localspec.cli.fetching import DRAFT_HELP, dry_run, fetch, fetch_reference
+from localspec.cli.fetching import DRAFT_HELP, fetch, fetch_reference
 from localspec.cli.options import add_quiet_option
 from localspec.errors import BadSetting
 from localspec.models import registry
@@ -19,7 +19,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         add("name", nargs="?", metavar="NAME", help="a pair, or a model of the Hub as ORG/REPO:Q4_K_M")
     )
     add("--draft", metavar="FILE", help=DRAFT_HELP)
-    add("--dry-run", action="store_true", help="only print the files to fetch")
     add_quiet_option(parser)
 
 
@@ -28,10 +27,10 @@ def run(arguments: argparse.Namespace) -> int:
     if name is None:
         raise BadSetting("which pair?", hint="localspec pull NAME; `localspec pairs` lists the names")
     if is_on_hub(name, draft) and not (registry.is_known(name) and draft is None):
-        fetch_reference(name, draft, dry=arguments.dry_run)
+        fetch_reference(name, draft)
     elif draft:
         what = "--draft goes with a model of the Hub, not with the name of a pair"
         raise BadSetting(what, hint="leave it out")
     else:
-        (dry_run if arguments.dry_run else fetch)(registry.named(name))
+        fetch(registry.named(name))
     return 0
