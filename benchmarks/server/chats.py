@@ -41,8 +41,10 @@ class Told:
 
 
 def chats() -> list[Chat]:
-    found = tomllib.loads(CHATS.read_text(encoding="utf-8"))["chat"]
-    return [Chat(one["kind"], tuple(one["asks"]), one.get("system")) for one in found]
+    by_kind = tomllib.loads(CHATS.read_text(encoding="utf-8"))
+    return [
+        Chat(kind, tuple(one["asks"]), one.get("system")) for kind, some in by_kind.items() for one in some
+    ]
 
 
 class LocalChats:

@@ -9,13 +9,9 @@ import pytest
 from localspec.cli import CANCELLED, main, proof
 from localspec.gguf.enlarging import Shape
 
+pytestmark = pytest.mark.usefixtures("home")
+
 SMALL = Shape(320, 6, 8, 4, 64, 1024, 2560)
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path, monkeypatch):
-    monkeypatch.setenv("LOCALSPEC_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
 
 
 @pytest.fixture

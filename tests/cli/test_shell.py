@@ -69,11 +69,6 @@ def test_the_name_of_a_pair_is_no_prompt(capsys):
     assert json.loads(capsys.readouterr().out)["tokens"] == by_word["tokens"]
 
 
-def test_a_name_that_is_nearly_one_is_told_and_not_answered(capsys):
-    assert main(["run", "llama-3-8b+2b", "Hello"]) == 2
-    assert "did you mean llama-3.1-8b+1b" in capsys.readouterr().err
-
-
 def test_a_prompt_in_quotes_needs_no_command(capsys):
     assert main(["Hello there", "-m", "demo", "-q", *QUICK]) == 0
     told = capsys.readouterr()

@@ -12,11 +12,6 @@ from localspec.models import picker
 from localspec.models.download import PullCancelled
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path, monkeypatch):
-    monkeypatch.setenv("LOCALSPEC_HOME", str(tmp_path))
-
-
 def test_speedups_are_kept_by_pair_and_damage_is_as_if_never_measured():
     picker.remember_speedup("demo", 1.2345)
     picker.remember_speedup("other", 2)

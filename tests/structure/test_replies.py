@@ -7,11 +7,11 @@ import jsonschema
 import pytest
 
 import localspec
+from benchmarks.structure_schemas import judged
 from localspec.errors import BadSetting
 from localspec.events import Cycle, FinishReason, Kind, Notice, Piece
 from localspec.structure.constraint import GrammarTokens
 from localspec.structure.grammar import json_grammar
-from tests.structure.schemas import schema_of
 from tests.structure.toys import TEMPLATE, Characters, scripted_session, session_of
 
 GREEDY = {"temperature": 0}
@@ -134,19 +134,6 @@ def demo_session():
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_random_schemas_on_the_demo_pair(demo_session, temperature):
-    """A part of what benchmarks/structure_schemas.py does with 200."""
-    tokens = GrammarTokens(demo_session.pair.vocabulary)
-    complete = 0
-    for seed in range(12):
-        demo_session.reset()
-        schema = schema_of(seed)
-        reply = demo_session.run(
-            "Give me an example.", json_schema=schema, temperature=temperature, seed=seed, max_tokens=200
-        )
-        if reply.finish_reason is FinishReason.STOP:
-            jsonschema.Draft202012Validator(schema).validate(json.loads(reply.text))
-            complete += 1
-        else:
-            taken = tokens.matcher(json_grammar(schema)).try_consume_tokens(list(reply.tokens))
-            assert taken == len(reply.tokens)
-    assert complete >= 9
+    found, _, _ = judged(demo_session, temperature, 12, 200)
+    assert set(found) <= {"valid", "cut"}
+    assert found["valid"] >= 9
