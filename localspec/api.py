@@ -20,9 +20,8 @@ from localspec.llama.devices import devices as list_devices
 from localspec.llama.threads import default_threads as default_threads
 from localspec.models.load import is_demo, load_pair, plan_pair
 from localspec.models.memory import wishes_of
-from localspec.models.names import find
+from localspec.models.names import find, used_as
 from localspec.models.places import mark_used
-from localspec.models.registry import is_known
 from localspec.options import LOAD, REPLY, LoadOptions, ReplyOptions, configured, explains, naming_settings
 
 PATIENCE_SECONDS = 1.0  # after Ctrl-C: a load that waits for a disk ends by itself and frees its memory
@@ -79,8 +78,7 @@ def load(
     if is_demo(found):  # too small to gain much: it always drafts, for demonstration
         defaults.setdefault("depth", found.starting_depth)
     session = Session(engine, cast(ReplyOptions, defaults))
-    if is_known(found.name):
-        mark_used(found.name)
+    mark_used(used_as(found))
     return session
 
 

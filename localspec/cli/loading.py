@@ -15,6 +15,7 @@ from localspec.display import DrawnLine, note
 if TYPE_CHECKING:
     from localspec.api import Session
     from localspec.engine.client import EngineSession
+    from localspec.models.registry import Pair
 
 _TOLD_FROM = 3  # seconds of a stage, from which its time is shown
 
@@ -32,29 +33,30 @@ def wanted(arguments: argparse.Namespace, **changes: float) -> dict[str, Any]:
 def wanted_here(arguments: argparse.Namespace, **changes: float) -> dict[str, Any]:
     """The same with a pair, which is fetched if the user wants it. Raises what `find` raises."""
     from localspec.cli.fetching import fetch_if_wanted
-    from localspec.models.names import PairNotOnDisk, find
+    from localspec.models.names import PairNotOnDisk, asked_as, find
 
     options = wanted(arguments, **changes)
     draft = options.get("draft") if options["speculate"] else "lookup"
     try:
-        name = find(options.get("pair"), options.get("target"), draft).name
+        found = find(options.get("pair"), options.get("target"), draft)
     except PairNotOnDisk as missing:
         fetch_if_wanted(missing, pull=arguments.pull)
         return options
     if options.get("pair") or "target" in options:
         return options
-    tell_default(name)
-    return options | {"pair": name}
+    tell_default(found)
+    return options | asked_as(found)
 
 
-def tell_default(name: str) -> None:
+def tell_default(pair: "Pair") -> None:
     """Name the pair that nobody named, unless it is the one used last; the demo has a note of its own."""
+    from localspec.models.names import used_as
     from localspec.models.places import last_uses
     from localspec.models.registry import DEMO
 
     uses = last_uses()
-    if name not in (DEMO, max(uses, key=lambda used: uses[used], default="")):
-        note(f"{name} answers: the pair that you used or fetched last (the demo does not count)")
+    if pair.name != DEMO and used_as(pair) != max(uses, key=lambda used: uses[used], default=""):
+        note(f"{pair.name} answers: the pair that you used or fetched last (the demo does not count)")
 
 
 def open_session(arguments: argparse.Namespace) -> "Session":

@@ -82,6 +82,8 @@ def _spelled_out(arguments: Sequence[str]) -> Sequence[str]:
     if arguments[0] == "help":
         arguments = [*arguments[1:], "--help"]
     command = arguments[0]
+    if command.partition("=")[0] == "--resume":
+        return ["chat", *arguments]
     if " " in command.strip():
         return ["run", *arguments]
     if command.startswith("-") and command not in ("-h", "--help", "-V", "--version"):

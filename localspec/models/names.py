@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from stat import S_ISREG
+from typing import Any
 from urllib.parse import unquote
 
 from localspec import demo
@@ -294,19 +295,34 @@ def find(
 
 
 def default_pair() -> Pair:
-    """With no pair named: the one used or fetched last; the demo while no other pair is here."""
+    """With no pair named: the one used or fetched last, or the files used last; the demo while nothing else is here."""
     uses, toy = places.last_uses(), demo.target_path()
 
     def latest(pair: Pair) -> tuple[float, ...]:
         """Seconds since 1970: of its last use or newest file; then of what it does not share with other pairs."""
-        written, used = [file.here.stat().st_mtime for file in pair.files], uses.get(pair.name, 0.0)
+        written, used = [file.here.stat().st_mtime for file in pair.files], uses.get(used_as(pair), 0.0)
         return max(used, *written), used, written[0]
 
-    here = [pair for pair in all_pairs() if pair.on_disk and pair.target.path != toy]
+    absolute = ([Path(path) for path in use.split("\n")] for use in uses if Path(use).is_absolute())
+    files = [_of_files(*paths) for paths in absolute if all(path.is_file() for path in paths)]
+    here = [pair for pair in (*all_pairs(), *files) if pair.on_disk and pair.target.path != toy]
     return max(here, key=latest, default=None) or named(DEMO)
 
 
-def _of_files(target: Path, draft: Path | None) -> Pair:
+def asked_as(pair: Pair) -> dict[str, Any]:
+    """The arguments that `find` finds this pair by: its name, or its files where it has none."""
+    if is_known(pair.name) and named(pair.name).target == pair.target:
+        return {"pair": pair.name}
+    paths = (str(file.place.absolute()) for file in pair.files)
+    return dict(zip(("target", "draft"), paths, strict=False))
+
+
+def used_as(pair: Pair) -> str:
+    """The text under which its last use is remembered."""
+    return "\n".join(asked_as(pair).values())
+
+
+def _of_files(target: Path, draft: Path | None = None) -> Pair:
     return Pair(
         parts_of(target)[0].stem, DraftKind.MODEL, _file_at(target), _file_at(draft) if draft else None
     )

@@ -243,12 +243,12 @@ def _stamp_file(path: Path) -> Path:
 
 
 def mark_used(name: str) -> None:
-    """Remember that a pair was run now."""
+    """Remember that a pair was run now, by its name or its files (`names.used_as`)."""
     remember_number(_uses_file(), name, time.time())
 
 
 def last_uses() -> dict[str, float]:
-    """Pair name -> time of its last run, in seconds since 1970; a damaged entry counts as none."""
+    """Pair or files -> time of the last run, in seconds since 1970; a damaged entry counts as none."""
     return read_numbers(_uses_file(), most=time.time() + _AHEAD_SECONDS)
 
 

@@ -1,6 +1,7 @@
 """Pairs by name, the user's own pairs, and which files are meant when little or nothing is named."""
 
 import os
+import shutil
 import sys
 import time
 import tomllib
@@ -8,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
+import localspec
 from localspec.cli import main
 from localspec.errors import BadSetting, NotOnDisk, UnknownPair
 from localspec.gguf.facts import DraftKind
 from localspec.models import places
 from localspec.models.download import fetch
-from localspec.models.names import PairNotOnDisk, default_pair, find, model_file
+from localspec.models.names import PairNotOnDisk, asked_as, default_pair, find, model_file
 from localspec.models.places import ModelFile
 from localspec.models.registry import (
     Pair,
@@ -221,6 +223,22 @@ def test_a_use_while_the_clock_ran_ahead_is_not_the_last_one_for_ever(two_pairs,
         places.mark_used("two")
     places.mark_used("one")
     assert find().name == "one"
+
+
+def test_nothing_named_means_the_files_used_last_while_they_are_there(two_pairs, tiny_gguf, tmp_path):
+    target, draft = (shutil.copy(tiny_gguf(), tmp_path / f"{name}.gguf") for name in ("mine", "small"))
+    os.utime(target, (0, 0))
+    places.mark_used("one")
+    for paths in ([target], [target, draft]):
+        with localspec.load(target=paths[0], draft=paths[1] if paths[1:] else None):
+            pass
+        found = find()
+        assert [str(file.path) for file in found.files] == [str(path) for path in paths]
+        assert asked_as(found) == dict(zip(("target", "draft"), map(str, paths), strict=False))
+    os.remove(draft)
+    assert find().files[0].path == target
+    os.remove(target)
+    assert asked_as(find()) == {"pair": "one"}
 
 
 def test_a_pair_that_is_gone_is_not_the_last_used_one(two_pairs):

@@ -8,10 +8,12 @@ from scripted_engine import ScriptedEngine
 
 from localspec.chat import conversations
 from localspec.chat.conversations import Journal, StoredMessage
+from localspec.cli import program
 from localspec.cli.commands import chat
 from localspec.cli.program import parser
 from localspec.engine.messages import LoadPair
 from localspec.errors import BadSetting
+from localspec.models.places import mark_used
 from localspec.options import data_dir
 
 pytestmark = pytest.mark.usefixtures("home")
@@ -115,6 +117,7 @@ def begun(tmp_path, monkeypatch):
         assert chat.run(parse(*words)) == 0
         return setups[-1]
 
+    begin.setups = setups
     return begin
 
 
@@ -147,6 +150,22 @@ def test_a_chat_without_a_store_loads_a_pair_that_remembers_no_replies(begun):
     assert setup.load.options["cache_gb"] == 0
     assert begun().stored
     assert "cache_gb" not in begun().load.options
+
+
+def test_without_a_name_the_chat_opens_the_file_that_was_used_last(begun, tiny_gguf):
+    path = tiny_gguf()
+    assert begun().load.pair == "demo"
+    mark_used(str(path))
+    assert begun().load == LoadPair(target=str(path))
+    assert ChatApp(begun()).state.conversation.journal.files == (str(path),)
+
+
+@pytest.mark.parametrize("words", [("--resume",), ("--resume", "2025"), ("--resume=2025",)])
+def test_resume_without_a_command_opens_the_chat(begun, words):
+    conversation("20250101-a")
+    begun()
+    assert program.run(words) == 0
+    assert begun.setups[-1].resumed[1].name == "20250101-a"
 
 
 def test_without_a_terminal_there_is_a_sentence():

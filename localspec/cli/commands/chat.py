@@ -3,6 +3,7 @@
 import argparse
 import sys
 from contextlib import closing, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,12 +76,14 @@ def run_with(pair: str) -> int:
 
 def _chat(arguments: argparse.Namespace, folder: Path, resumed: "tuple[Journal, Conversation] | None") -> int:
     from localspec.engine.client import EngineProcess
-    from localspec.models.names import find
+    from localspec.models.names import asked_as, find
     from localspec.options import configured
 
     load = load_request(arguments, *((resumed[1].pair, resumed[1].files) if resumed else ("",)))
     with suppress(NotOnDisk):  # the chat offers to fetch it
-        find(load.pair, load.target, load.draft if load.speculate else "lookup")
+        found = find(load.pair, load.target, load.draft if load.speculate else "lookup")
+        if load.pair is None and load.target is None:
+            load = replace(load, **asked_as(found))
     if resumed and arguments.system is not None:
         resumed[0].system = arguments.system
     settings = reply_settings(arguments)
