@@ -166,7 +166,12 @@ class ReplyOptions(TypedDict, total=False):
     temperature: Annotated[
         Number,
         Option(
-            "randomness; 0 always takes the likeliest token", "T", least=0, config="", default=_own("0.8")
+            "randomness; 0 always takes the likeliest token",
+            "T",
+            least=0,
+            most=5,
+            config="",
+            default=_own("0.8"),
         ),
     ]
     top_k: Annotated[

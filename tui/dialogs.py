@@ -230,11 +230,11 @@ _TYPING = (
     ("up, down", "Earlier prompts, from the first or last line"),
     ("page up, page down", "Scroll the conversation and the inspector"),
     ("^up, ^down", "To the message before or after"),
-    ("tab", "Complete a /command"),
+    ("tab", "Complete a /command, or the path after it"),
     ("^p", "Command palette"),
     ("mouse, ^c", "Select text and copy it"),
     ("^c", "Stop the reply, clear the prompt, or leave the second time"),
-    ("^z, ^y", "Undo, also what a key replaced; do it again"),
+    ("^z, ^y", "Undo and redo changes of the prompt"),
     ("^d", "Leave, from an empty prompt"),
 )
 

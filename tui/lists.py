@@ -17,6 +17,7 @@ from localspec.chat.conversations import Conversation, ConversationList
 from localspec.display import counted, size_text
 from localspec.errors import LocalspecError
 
+from .commands.base import ASKED_BYTES
 from .dialogs import ConfirmDialog, Dialog
 from .state.chat import ChatState
 from .state.engine import Downloads
@@ -68,7 +69,6 @@ class ListDialog(Dialog[str], Generic[Item]):
 
 
 FITS: Final = {"gpu": "on GPU", "part": "partly", "cpu": "on CPU", "no": "no"}
-ASKED_BYTES: Final = 1e9  # a download from here on is asked about
 
 
 class PairsDialog(ListDialog["PairRow"]):
@@ -133,7 +133,8 @@ def columns(row: "PairRow") -> tuple[str, ...]:
 
 def pair_detail(row: "PairRow") -> str:
     measured = f"measured here: {times_text(row.speedup)}" if row.speedup else ""
-    here = "Enter uses it." if row.on_disk else "Enter fetches it."
+    asks = "asks before it fetches it" if row.size_bytes >= ASKED_BYTES else "fetches it"
+    here = "Enter uses it." if row.on_disk else f"Enter {asks}."
     here += " ★ Recommended for this machine." * row.recommended
     published = f"published: {row.published}" if row.published else ""
     return "\n".join(part for part in (f"{row.use}. {here}", measured, published) if part)

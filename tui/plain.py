@@ -218,6 +218,9 @@ class PlainChat(Chat):
             aside(f"{row.name}: {where}. {row.use}")
         aside("/pair NAME loads one, /pull NAME fetches it.")
 
+    async def offer_pull(self, name: str, question: str) -> None:
+        aside(f"{question} /pull {name} does it.")
+
     async def choose_conversation(self) -> None:
         found = await asyncio.to_thread(listing, self.state.setup.conversations)
         for conversation in filter(lambda one: one.messages, found.conversations):

@@ -1,6 +1,7 @@
 """The chat screen: its widgets, its input, and a tick that draws the engine's reports."""
 
 import asyncio
+import os
 from functools import partial
 from time import monotonic
 from typing import ClassVar, Final, Literal
@@ -194,7 +195,6 @@ class ChatScreen(Screen[None], Chat):
                 self.notify(f"{error}; {error.hint}.", severity="warning")
                 return
             self.prompt.clear()
-            self._remark = Content("")
             self.state.remember_prompt(message)
             editing = self.editing
             self.end_editing()
@@ -209,7 +209,7 @@ class ChatScreen(Screen[None], Chat):
         self.call_later(table.run, self, name)
 
     async def ask_again(self, beginning: str = "") -> None:
-        conversation = self.state.conversation
+        conversation, self._remark = self.state.conversation, Content("")
         await self.transcript.keep(len(conversation.messages) - (conversation.reply is not None))
         await super().ask_again(beginning)
         if self.state.engine.busy:
@@ -350,14 +350,14 @@ class ChatScreen(Screen[None], Chat):
         else:
             await self._choose("theme", ThemeDialog(), otherwise=self.app.theme)
 
-    async def offer_pull(self, question: str) -> None:
+    async def offer_pull(self, name: str, question: str) -> None:
         if self.prompt.text:  # the keys of a person who types are no answers
             return
         from .dialogs import ConfirmDialog
 
         async def run(agreed: bool | None) -> None:
             if agreed:
-                await table.run(self, "pull")
+                await table.run(self, "pull", name)
 
         await self.app.push_screen(ConfirmDialog(question), run)
 
@@ -413,29 +413,39 @@ class ChatScreen(Screen[None], Chat):
                 self.completion.action_cursor_down()
             case "enter" if not self.completion.is_open:  # what was typed since has closed the list
                 self.prompt.send()
+            case "tab" if not self.completion.is_open:
+                self._complete_path()
             case _ if self.completion.is_open:
                 await self._complete(self.completion.chosen, run=key == "enter")
 
+    def _complete_path(self) -> None:
+        """Complete the path that a command takes as far as only one way leads, else list the ways."""
+        if (typed := table.typed_path(self.prompt.before_cursor)) is not None:
+            found = mentions.paths(typed)
+            common = os.path.commonprefix(found)  # noqa: RUF071 - names part within a word
+            if len(common) > len(typed):
+                self.prompt.complete(typed, common)
+            else:
+                self.completion.offer_paths(found)
+
     @on(OptionList.OptionSelected, "Completion")
     async def _clicked_completion(self, event: OptionList.OptionSelected) -> None:
-        await self._complete(event.option.id, run=True)
+        await self._complete(str(event.option.id), run=True)
 
-    async def _complete(self, name: str | None, run: bool) -> None:
-        if name and name.startswith("@"):
-            if run and self.prompt.before_cursor.endswith(name):  # it stands there whole
-                self.prompt.send()
-            else:
-                self.prompt.complete_mention(name)
-                self._typed()  # a key may come before TextArea tells
-            return
-        command = table.find(name or "")
-        if command is None:
-            return
-        if run and (not command.argument or self.prompt.text[1:] in (command.name, *command.aliases)):
+    async def _complete(self, name: str, run: bool) -> None:
+        before, command = self.prompt.before_cursor, table.find(name)
+        if (typed := table.typed_path(before)) is not None:
+            self.prompt.complete(typed, name)
+        elif name.startswith("@") and run and before.endswith(name):  # it stands there whole
+            self.prompt.send()
+        elif name.startswith("@"):
+            self.prompt.complete(before[before.rindex("@") :], name + " " * (name[-1] != "/"))
+            self._typed()  # a key may come before TextArea tells
+        elif command and run and (not command.argument or self.prompt.text[1:] in (name, *command.aliases)):
             self.prompt.clear()
-            await table.run(self, command.name)
+            await table.run(self, name)
         else:
-            self.prompt.replace_text(f"/{command.name} ")
+            self.prompt.replace_text(f"/{name} ")
 
     @on(Markdown.LinkClicked)
     def _show_link(self, event: Markdown.LinkClicked) -> None:

@@ -73,6 +73,7 @@ class StoredMessage:
     reasoning_tokens: int = 0
     outcome: str = ""  # of a reply: stop, length, cancelled, or died with the engine
     numbers: Numbers | None = None
+    pair: str = field(default="", compare=False)  # of a reply: that wrote it
     # Of a reply that was generated again: all of them, in the order they came
     versions: tuple["StoredMessage", ...] = ()
     version: int = 0  # which of them this is
@@ -301,10 +302,10 @@ def _take(record: dict[str, Any], messages: list[StoredMessage], conversation: C
     """Apply a record to the messages; returns the conversation. Raises the errors that _replay catches."""
     match record["type"]:
         case "message":
-            messages.append(_message(record))
+            messages.append(_message(record, conversation.pair))
         case "version":
             index = _reply_index(record, messages)
-            messages[index] = messages[index].replaced_by(_message(record))
+            messages[index] = messages[index].replaced_by(_message(record, conversation.pair))
         case "choose":
             index = _reply_index(record, messages)
             messages[index] = messages[index].in_version(_natural(record["version"]))
@@ -334,9 +335,12 @@ def _natural(value: object) -> int:
     return value
 
 
-def _message(record: dict[str, Any]) -> StoredMessage:
-    written = {"reasoning": "", "reasoning_tokens": 0, "outcome": "", "content": ""} | record
-    own = {name: written[name] for name in ("role", "content", "reasoning", "reasoning_tokens", "outcome")}
+def _message(record: dict[str, Any], pair: str) -> StoredMessage:
+    """`pair`: that the conversation was with then."""
+    role = record["role"]
+    default = {"reasoning": "", "reasoning_tokens": 0, "outcome": "", "content": ""}
+    default |= {"role": role, "pair": pair if role == "assistant" else ""}
+    own = {name: record.get(name, value) for name, value in default.items()}
     message = read_as(StoredMessage, own | {"numbers": None, "versions": [], "version": 0})
     if message.role not in ("user", "assistant"):
         raise ValueError(f"role {message.role!r}")

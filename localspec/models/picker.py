@@ -63,6 +63,11 @@ def recommended(fits: Mapping[str, Fit]) -> str:
     return next(held, smallest)
 
 
+def size(name: str) -> int:
+    """Bytes of a pair's files that are not here. Raises UnknownPair."""
+    return download.bytes_to_fetch(named(name))
+
+
 def pull(name: str, on_bytes: Callable[[int, int], object], cancelled: Callable[[], bool]) -> None:
     """Fetch a pair; `on_bytes` gets how many bytes are here, and of how many. Raises as `download.fetch` does."""
 

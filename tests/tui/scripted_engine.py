@@ -245,6 +245,7 @@ class ScriptedWorkshop:
                 8192,
                 0.4,
                 machine="a machine; localspec 9",
+                reasons=request.pair != "qwen3-8b+0.6b",
             )
         )
 

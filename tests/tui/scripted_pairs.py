@@ -90,6 +90,9 @@ class ScriptedPairs(Downloads):
         rows = (replace(row, on_disk=row.on_disk or row.name in self.pulled) for row in _ROWS)
         return sorted(rows, key=lambda row: not row.on_disk)
 
+    def size(self, name: str) -> int:
+        return next(row.size_bytes for row in _ROWS if row.name == name)
+
     def fetch(self, name: str, on_bytes: Callable[[int, int], object], cancelled: Callable[[], bool]) -> None:
         for step in range(11):
             self.gate.wait(step, cancelled)

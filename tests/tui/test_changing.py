@@ -46,6 +46,7 @@ async def test_a_branch_leaves_the_conversation_as_it_is(tmp_path):
         await chat.ask("exact one")
         await chat.ask("exact two")
         old = chat.state.conversation.journal.path
+        await chat.type("/rename Numbers")
         await chat.type("/branch 2")
         await chat.until(lambda: chat.state.conversation.journal.path != old and chat.notices)
         assert messages(chat) == ["exact one", "one"]
@@ -53,6 +54,7 @@ async def test_a_branch_leaves_the_conversation_as_it_is(tmp_path):
         await chat.ask("exact three")
         assert len(conversations.read(old).messages) == 4
         assert len(chat.saved) == 2
+        assert [one.title for one in chat.saved] == ["Numbers", "Numbers"]
 
 
 async def test_a_reply_that_was_cut_goes_on_as_a_version_of_it(tmp_path):

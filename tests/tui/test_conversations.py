@@ -1,5 +1,6 @@
 """The conversation files: what was written is there, whatever happened to the last line."""
 
+import asyncio
 import os
 import stat
 import subprocess
@@ -215,6 +216,25 @@ def test_a_conversation_becomes_markdown(tmp_path):
     assert text.startswith("# why is the sky blue?\n")
     assert "## You\n\nwhy is\nthe sky blue?" in text
     assert "<summary>Reasoning</summary>" in text
+
+
+def test_an_export_names_the_pairs_that_wrote_the_replies(tmp_path):
+    """Not the one that is loaded now, also from a file that only says when the pair changed."""
+    log = journal(tmp_path)
+    log.pair = "first"
+    log.add(QUESTION, ANSWER)
+    log.pair = "second"
+    log.add(QUESTION, replace(ANSWER, content="two"))
+    log.close()
+    held, found = conversations.resume(log.path)
+    held.pair = "third"
+    opened = OpenConversation.resumed(held, found, stored=True)
+    assert "\n*first, second · exported " in to_markdown(opened.saved)
+    asyncio.run(opened.add(QUESTION))
+    asyncio.run(opened.add(ANSWER))
+    held.close()
+    for conversation in (opened.saved, conversations.read(log.path)):
+        assert "\n*first, second, third · exported " in to_markdown(conversation)
 
 
 OPEN = """

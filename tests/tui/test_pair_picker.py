@@ -100,6 +100,13 @@ async def test_the_cursor_stays_on_the_pair_that_was_fetched(tmp_path):
         await chat.until(lambda: "Enter uses it" in detail(chat))
 
 
+async def pull(chat, name):
+    """Ask for a pair, and agree."""
+    await chat.type(f"/pull {name}")
+    await chat.until(lambda: f"Fetch {name}?" in chat.drawn)
+    await chat.pilot.press("y")
+
+
 async def test_a_pair_that_is_missing_is_fetched_and_then_loaded(tmp_path):
     async with running(tmp_path) as chat:
         await chat.type("/pair llama-3-8b+1b")
@@ -152,7 +159,7 @@ async def test_a_missing_pair_is_fetched_at_once_when_that_was_asked_for(tmp_pat
 async def test_the_chat_answers_after_a_pull_that_failed(tmp_path):
     async with running(tmp_path) as chat:
         chat.pairs.failure = DownloadFailed("the network is gone", hint="try again")
-        await chat.type("/pull llama-3-8b+1b")
+        await pull(chat, "llama-3-8b+1b")
         await chat.until(lambda: any("the network is gone\ntry again" in notice for notice in chat.notices))
         assert chat.state.downloads.progress is None
         await chat.ask("exact hi")
@@ -160,7 +167,7 @@ async def test_the_chat_answers_after_a_pull_that_failed(tmp_path):
 
 async def test_a_pull_starts_no_process(tmp_path):
     async with running(tmp_path) as chat:
-        await chat.type("/pull llama-3-8b+1b")
+        await pull(chat, "llama-3-8b+1b")
         await chat.until(lambda: any("is on disk" in notice for notice in chat.notices))
         assert chat.engine.starts == 1
 
@@ -198,6 +205,22 @@ async def test_gigabytes_are_fetched_only_after_a_yes(tmp_path):
         assert chat.state.downloads.progress is None
 
 
+async def test_pull_asks_before_gigabytes(tmp_path):
+    async with running(tmp_path) as chat:
+        await chat.type("/pull qwen3-8b+0.6b")
+        await chat.until(lambda: "Fetch qwen3-8b+0.6b? 5.7 GB" in chat.drawn)
+        await chat.pilot.press("n")
+        await chat.settled()
+        assert not chat.pairs.pulled
+        assert not chat.state.downloads.progress
+        await chat.type("/pull llama-3-8b+1b")
+        await chat.until(lambda: "Fetch llama-3-8b+1b? 6.1 GB" in chat.drawn)
+        await chat.pilot.press("y")
+        await chat.until(lambda: chat.pairs.pulled)
+        await chat.type("/pull demo")
+        await chat.until(lambda: "demo" in chat.pairs.pulled)
+
+
 async def test_a_pull_that_fails_is_told_in_the_picker(tmp_path):
     async with running(tmp_path) as chat:
         await open_pairs(chat)
@@ -213,7 +236,7 @@ async def test_pairs_are_found_by_the_words_of_their_row(tmp_path):
         table = chat.app.screen.query_one(DataTable)
         await chat.pilot.press(*"Code 24")
         await chat.until(lambda: table.row_count == 1)
-        await chat.until(lambda: "Enter fetches it" in detail(chat))
+        await chat.until(lambda: "Enter asks before it fetches it" in detail(chat))
         assert table.get_row_at(0)[0].plain == "qwen2.5-coder-32b+0.5b"
         await chat.pilot.press(*"nothing")
         await chat.until(lambda: "No pair matches" in detail(chat))

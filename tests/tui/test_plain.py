@@ -150,6 +150,14 @@ def test_a_pair_that_is_not_here_is_told(talk):
     assert "llama-3-8b+1b is not on this machine (6.1 GB to fetch).\n/pull fetches it" in err
 
 
+def test_a_second_pull_is_the_yes_to_the_question(talk):
+    _code, _out, err, _saved = talk("/pull llama-3-8b+1b", "/quit")
+    assert "Fetch llama-3-8b+1b? 6.1 GB come from the network. /pull llama-3-8b+1b does it." in err
+    assert "on disk" not in err
+    _code, _out, err, _saved = talk("/pull llama-3-8b+1b", "/pull llama-3-8b+1b", "/quit")
+    assert "llama-3-8b+1b is on disk" in err
+
+
 def test_a_program_at_the_end_of_a_pipe(tmp_path):
     script = str(Path(__file__).parent / "scripted_chat.py")
     command_line = [sys.executable, script, str(tmp_path), "--plain"]

@@ -6,6 +6,7 @@ from scripted_engine import ESSAY, THOUGHT, Gate
 from textual.widgets import Static
 from textual.widgets._markdown import MarkdownBlock
 
+from localspec.engine.messages import LoadPair
 from localspec.events import Origin
 
 STYLES = {STRONG_STYLES[origin] for origin in (Origin.ACCEPTED, Origin.FIX, Origin.BONUS)}
@@ -215,3 +216,24 @@ async def test_the_last_reply_shows_who_wrote_its_words_until_f2_or_the_next_que
             assert "item of a list" in chat.drawn
         await chat.ask("exact more")
         await chat.until(lambda: not looks())
+
+
+async def test_folding_is_refused_where_nothing_can_be_reasoned(tmp_path):
+    async with running(tmp_path, load=LoadPair(pair="qwen3-8b+0.6b")) as chat:
+        await chat.type("/thinking")
+        await chat.until(lambda: "scripted-8b does not reason before it answers" in chat.drawn)
+        await chat.ask("think")
+        await chat.type("/thinking")
+        assert not chat.screen.prompt.text
+
+
+async def test_a_remark_about_a_reply_goes_with_the_next_one(tmp_path):
+    async with running(tmp_path) as chat:
+        await chat.ask("exact one")
+        await chat.pilot.press("ctrl+r")
+        await chat.until(lambda: "The earlier reply is kept" in chat.drawn)
+        chat.pairs.gate.hold_after = 0
+        await chat.pilot.press("ctrl+r")
+        await chat.until(lambda: chat.state.engine.busy)
+        await chat.settled()
+        assert "The earlier reply is kept" not in chat.drawn

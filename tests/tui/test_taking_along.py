@@ -122,3 +122,26 @@ def test_a_program_of_the_system_takes_the_text(tmp_path, monkeypatch, code, tak
 
 def test_without_a_desktop_there_is_no_program():
     assert clipboard.command("linux", {}) is None
+
+
+async def test_tab_completes_the_path_that_a_command_takes(tmp_path, monkeypatch):
+    """As far as one way leads; then it lists the ways, and Enter takes one."""
+    (tmp_path / "models").mkdir()
+    for name in ("two words.gguf", "two more.gguf", "pair"):
+        (tmp_path / "models" / name).write_text("")
+    monkeypatch.chdir(tmp_path)
+    async with running(tmp_path) as chat:
+        prompt = chat.screen.prompt
+        for command in ("pair", "export", "share"):
+            prompt.replace_text(f"/{command} mo")
+            await chat.pilot.press("tab")
+            assert prompt.text == f"/{command} models/"
+        await chat.pilot.press("t", "tab")
+        assert prompt.text == "/share models/two "
+        await chat.pilot.press("tab")
+        assert "models/two more.gguf" in chat.drawn
+        await chat.pilot.press("down", "enter")
+        assert prompt.text == "/share models/two words.gguf"
+        prompt.replace_text("/rename mo")
+        await chat.pilot.press("tab")
+        assert prompt.text == "/rename mo"

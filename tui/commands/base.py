@@ -3,10 +3,11 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Literal
+from typing import Final, Literal
 
 from localspec import events
 from localspec.chat.conversations import StoredMessage
+from localspec.display import size_text
 from localspec.engine import messages
 from localspec.errors import BadSetting, EngineDied, LocalspecError, NotOnDisk
 from localspec.events import Reply
@@ -15,6 +16,7 @@ from localspec.models.registry import DEMO
 from ..state.chat import ChatState
 from ..state.conversation import OpenConversation
 
+ASKED_BYTES: Final = 1e9  # a download from here on is asked about
 Severity = Literal["information", "warning", "error"]
 
 
@@ -51,7 +53,7 @@ class Chat:
     async def choose_pair(self) -> None: ...
     async def choose_conversation(self) -> None: ...
     async def theme(self, name: str) -> None: ...  # without a name, let the user choose one
-    async def offer_pull(self, question: str) -> None: ...  # of the pair that is wanted
+    async def offer_pull(self, name: str, question: str) -> None: ...  # a second /pull of that pair is a yes
     async def show_help(self) -> None: ...
     async def show_race(self) -> None: ...  # of the comparison that runs
     async def show_comparison(self, compared: messages.Compared) -> None: ...
@@ -174,7 +176,13 @@ async def pull(chat: Chat, argument: str) -> None:
         raise Refusal("Which pair? ^o lists them.")
     if downloads.progress is not None:
         raise Refusal(f"{downloads.progress.name} is being fetched; one pair at a time.")
-    downloads.pull(name)
+    size = await asyncio.to_thread(downloads.size, name)
+    if size < ASKED_BYTES or name == downloads.asked:
+        downloads.asked = ""
+        downloads.pull(name)
+    else:
+        downloads.asked = name
+        await chat.offer_pull(name, f"Fetch {name}? {size_text(size)} come from the network.")
 
 
 async def restart(chat: Chat, _argument: str) -> None:
@@ -184,13 +192,13 @@ async def restart(chat: Chat, _argument: str) -> None:
 
 
 async def offer_pull(chat: Chat, name: str, what: str) -> None:
-    """Say that a pair is not on disk, and fetch it if the user wants that."""
-    chat.state.engine.wanted = name
+    """Say that a pair is not on disk and how large it is, and fetch it if the user wants that."""
+    chat.state.engine.wanted = chat.state.downloads.asked = name
     await chat.notice(f"{what}.", "/pull fetches it, ^o lists all pairs.")
     if chat.state.setup.pull:
         await chat.attempt(pull)
     elif chat.state.downloads.progress is None:
-        await chat.offer_pull(f"{what}. Fetch it now?")
+        await chat.offer_pull(name, f"{what}. Fetch it now?")
 
 
 async def receive_all(chat: Chat) -> None:

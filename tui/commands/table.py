@@ -79,6 +79,13 @@ async def system(chat: Chat, argument: str) -> None:
     await chat.notice(f"System prompt: {journal.system}" if journal.system else "No system prompt.")
 
 
+async def thinking(chat: Chat, _argument: str) -> None:
+    ready, messages = chat.state.engine.ready, chat.state.conversation.messages
+    if ready and not ready.reasons and not any(message.reasoning for message in messages):
+        raise Refusal(f"{ready.target} does not reason before it answers: there is nothing to fold.")
+    await chat.toggle_thinking()
+
+
 async def compare(chat: Chat, argument: str) -> None:
     conversation = chat.state.conversation
     if conversation.last_question is None:
@@ -140,6 +147,8 @@ async def branch(chat: Chat, argument: str) -> None:
     if not count:
         raise Refusal("There is nothing to branch from yet.")
     new = chat.state.new_conversation(old.journal.system)
+    if old.title:
+        await chat.is_saved(new.rename(old.title))
     for message in old.messages[:count]:
         if not await chat.is_saved(new.add(message)):
             break
@@ -311,9 +320,9 @@ COMMANDS: Final = (
     Command("preset", "chat", "Use a system prompt by name, or keep one",
             preset, argument="[name] [text|off]"),
     Command("thinking", "chat", "Fold or unfold the reasoning of replies",
-            lambda chat, _: chat.toggle_thinking(), "ctrl+t"),
+            thinking, "ctrl+t"),
     Command("pair", "models", "Choose, fetch or switch the pair",
-            pair, "ctrl+o", "[name]", "models", idle=True, aliases=("model", "models")),
+            pair, "ctrl+o", "[name|file]", "models", idle=True, aliases=("model", "models")),
     Command("pull", "models", "Fetch the files of a pair", pull, argument="[name]"),
     Command("restart", "models", "Restart the engine with the same pair", restart),
     Command("draft", "speculation", "Turn drafting on or off", draft, "f4", "[on|off]"),
@@ -334,7 +343,7 @@ COMMANDS: Final = (
     Command("load", "conversations", "Open an earlier conversation",
             load, "ctrl+s", "[name]", "chats", idle=True, aliases=("resume",)),
     Command("rename", "conversations", "Give the conversation a title", rename, argument="[title]"),
-    Command("branch", "conversations", "Go on in a copy of it, or of its first N messages",
+    Command("branch", "conversations", "Continue in a copy of it, or of its first N messages",
             branch, argument="[N]", idle=True),
     Command("export", "conversations", "Write the conversation as Markdown",
             export, argument="[file]", idle=True, aliases=("save",)),
@@ -362,6 +371,13 @@ def parse(text: str) -> tuple[str, str] | None:
     """The name and the argument when the text begins with a slash and a word; any other slash is text."""
     found = _TYPED.match(text)
     return (found[1], (found[2] or "").strip()) if found else None
+
+
+def typed_path(text: str) -> str | None:
+    """What is typed of the path that a command takes; None without one."""
+    name, space, typed = text.removeprefix("/").partition(" ")
+    command = find(name) if space and text.startswith("/") else None
+    return typed.lstrip() if command and "file" in command.argument else None
 
 
 def matching(start: str) -> tuple[Command, ...]:

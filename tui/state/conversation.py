@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -46,6 +46,8 @@ class OpenConversation:
 
     async def add(self, message: StoredMessage) -> None:
         """Add a message, in memory even if it raises OSError; a second reply becomes the newest version."""
+        if message.role == "assistant" and not message.pair:
+            message = replace(message, pair=self.journal.pair)
         earlier = self.reply
         if earlier is not None and message.role == "assistant":
             self.messages[-1] = earlier.replaced_by(message)
@@ -83,6 +85,8 @@ class OpenConversation:
             branch.files = self.journal.files
             try:
                 branch.add(*earlier_course)
+                if self.title:
+                    branch.rename(self.title)
             finally:
                 branch.close()
         self.journal.add(question, reply, keep=count)
@@ -206,7 +210,11 @@ def write_new(name: str, text: str) -> Path:
 
 
 def to_markdown(conversation: Conversation) -> str:
-    sections = [f"# {conversation.title}", f"*{conversation.pair} · exported {datetime.now(UTC):%Y-%m-%d}*"]
+    pairs = ", ".join(dict.fromkeys(reply.pair for reply in conversation.messages if reply.pair))
+    sections = [
+        f"# {conversation.title}",
+        f"*{pairs or conversation.pair} · exported {datetime.now(UTC):%Y-%m-%d}*",
+    ]
     if conversation.system:
         sections.append(f"## System\n\n{conversation.system}")
     for message in conversation.messages:

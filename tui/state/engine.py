@@ -311,6 +311,7 @@ class Downloads:
 
     rows: Sequence["PairRow"] | None = None  # None: not listed yet
     progress: PullProgress | None = None
+    asked: str = ""  # the pair whose size the user has just seen, with the question whether to fetch it
     _ended: deque[tuple[str, messages.Failure | None]] = field(default_factory=deque)
     _stop: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None  # of the last pull
@@ -326,6 +327,12 @@ class Downloads:
         from localspec.models.picker import listing
 
         return listing()
+
+    def size(self, name: str) -> int:
+        """Bytes to fetch for a pair. Raises UnknownPair."""
+        from localspec.models.picker import size
+
+        return size(name)
 
     def fetch(self, name: str, on_bytes: Callable[[int, int], object], cancelled: Callable[[], bool]) -> None:
         """Fetch a pair; `on_bytes` gets how many bytes are here, and of how many. Raises LocalspecError."""

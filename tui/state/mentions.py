@@ -32,16 +32,21 @@ def typed_mention(before_cursor: str) -> str | None:
 
 
 def completions(start: str) -> list[str]:
-    """Mentions of the files and folders whose path begins so, folders first."""
-    folder, _, name = start.lstrip('"').rpartition("/")
+    """Mentions of the files and folders whose path begins so."""
+    return [_mention(path) for path in paths(start.lstrip('"'))]
+
+
+def paths(start: str) -> list[str]:
+    """The files and folders whose path begins so, folders first."""
+    folder, _, name = start.rpartition("/")
     try:
         inside = expanded(folder or ("/" if "/" in start else ".")).iterdir()
         entries = sorted((not entry.is_dir(), entry.name + "/" * entry.is_dir()) for entry in inside)
     except (OSError, ValueError, BadSetting):
         return []
-    prefix = start.lstrip('"')[: -len(name) or None]
+    prefix = start[: len(start) - len(name)]
     found = [entry for _, entry in entries if entry.startswith(name) and (name or not entry.startswith("."))]
-    return [_mention(prefix + entry) for entry in found[:MOST_OFFERED]]
+    return [prefix + entry for entry in found[:MOST_OFFERED]]
 
 
 def _mention(path: str) -> str:

@@ -42,7 +42,7 @@ def title(engine: EngineState, *, stored: bool = True) -> str:
         drafting = f"drafted by {engine.ready.draft}" if engine.ready.draft else "no draft model"
     if not settings.get("speculate", True) or settings.get("depth") == 0:
         drafting = "draft off"
-    parts = ["" if stored else "not stored", engine.pair_name or "no pair", drafting]
+    parts = ["" if stored else "not stored", shown_name(engine), drafting]
     if settings.get("speculate", True) and settings.get("depth", "auto") != "auto":
         parts.append(f"depth {settings['depth']}")
     if "temperature" in settings:
@@ -50,6 +50,11 @@ def title(engine: EngineState, *, stored: bool = True) -> str:
     if "seed" in settings:
         parts.append(f"seed {settings['seed']}")
     return " · ".join(part for part in parts if part)
+
+
+def shown_name(engine: EngineState) -> str:
+    """The pair's name; of the demo also that it is a toy."""
+    return "demo (a toy)" if engine.pair_name == DEMO else engine.pair_name or "no pair"
 
 
 def status(engine: EngineState, pull: PullProgress | None) -> str:

@@ -12,7 +12,7 @@ from localspec.display import counted, for_terminal
 
 from ..commands.table import COMMANDS, Command
 from ..state.engine import EngineState, ReplyState
-from ..text.status import gain, gauge, kept_text, time_split, title
+from ..text.status import gain, gauge, kept_text, shown_name, time_split, title
 from .reply import LEGEND
 
 SUGGESTIONS: Final = (  # the demo pair answers them well, too
@@ -128,9 +128,11 @@ def welcome(engine: EngineState, width: int) -> Content:
     guessing = Content.assemble((for_terminal(f"{draft:<{cells}}"), "bold"), f"  {guesses}")
     if not draft:  # while the pair loads nobody knows whether there is one
         guessing = Content((UNDRAFTED if wide else "no draft model: --draft FILE") if ready else "")
+    other = "^o chooses another, /pair FILE.gguf opens a file" if wide else "^o: others"
     lines = [
         Content.assemble((for_terminal(f"{target:<{cells}}"), "bold"), f"  {writes}"),
         guessing,
+        Content(for_terminal(f"pair: {shown_name(engine)} · {other}")),
         Content(""),
         Content.assemble("Ask, or try one of these with ", ("tab", "bold")),
     ]

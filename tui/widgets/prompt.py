@@ -58,7 +58,7 @@ class PromptInput(TextArea):
             following = (SUGGESTIONS.index(self.text) + 1) % len(SUGGESTIONS) if self.text else 0
             self.replace_text(SUGGESTIONS[following])
             return
-        wanted = self._completion.is_open and event.key in ("up", "down", "tab", "enter")
+        wanted = (self._completion.is_open and event.key in ("up", "down", "enter")) or event.key == "tab"
         if wanted or event.key in ("enter", "shift+enter", "ctrl+j"):
             # TextArea would take the key as text.
             event.stop()
@@ -96,12 +96,11 @@ class PromptInput(TextArea):
         row, column = self.cursor_location
         return self.document.get_line(row)[:column]
 
-    def complete_mention(self, mention: str) -> None:
-        """Put a whole mention in place of the one that is being typed."""
+    def complete(self, typed: str, whole: str) -> None:
+        """Put a whole path or mention in place of what is typed of it before the cursor."""
         row, column = self.cursor_location
-        start = self.before_cursor.rindex("@")
         self.history.checkpoint()
-        self.replace(mention + ("" if mention.endswith("/") else " "), (row, start), (row, column))
+        self.replace(whole, (row, column - len(typed)), (row, column))
 
     def action_cursor_up(self, select: bool = False) -> None:
         if select or self._row > 0:
@@ -123,7 +122,7 @@ class PromptInput(TextArea):
 
 
 class Completion(OptionList):
-    """Opens while the beginning of a command or of a path is typed; the prompt keeps the focus."""
+    """Opens while the beginning of a command or mention is typed, and for paths; the prompt keeps the focus."""
 
     can_focus = False
     _offered_for = ("", "")
@@ -133,6 +132,19 @@ class Completion(OptionList):
         if (typed, before_cursor) == self._offered_for:
             return
         self._offered_for = typed, before_cursor
+        self.offer(self._offers(typed, before_cursor))
+
+    def offer_paths(self, paths: Sequence[str]) -> None:
+        self.offer([Option(Content(for_terminal(path)), id=path) for path in paths])
+
+    def offer(self, options: Sequence[Option]) -> None:
+        self.set_class(bool(options), "-open")
+        if options:
+            self.clear_options()
+            self.add_options(options)
+            self.highlighted = 0
+
+    def _offers(self, typed: str, before_cursor: str) -> list[Option]:
         typing_a_name = typed.startswith("/") and " " not in typed and "\n" not in typed
         options = []
         is_narrow, width = self.screen.has_class("-narrow"), self.app.size.width - BORDER_CELLS
@@ -143,18 +155,14 @@ class Completion(OptionList):
             options.append(Option(Content("\n").join(lines), id=command.name))
         if (start := typed_mention(before_cursor)) is not None:
             options = [Option(Content(for_terminal(path)), id=path) for path in completions(start)]
-        self.set_class(bool(options), "-open")
-        if options:
-            self.clear_options()
-            self.add_options(options)
-            self.highlighted = 0
+        return options
 
     @property
     def is_open(self) -> bool:
         return self.has_class("-open")
 
     @property
-    def chosen(self) -> str | None:
-        """The name of the highlighted command, or the path of the file behind an @."""
-        option = self.highlighted_option
-        return option.id if option is not None else None
+    def chosen(self) -> str:
+        """The name of the highlighted command, or the path of the file."""
+        assert self.highlighted_option is not None
+        return str(self.highlighted_option.id)
