@@ -264,7 +264,7 @@ def speed(part: Part) -> Iterator[Finding]:
         )
     found = summarise(measured.measurements)
     if any(crowded):
-        yield Finding(CROWDED)
+        yield Finding(CROWDED, missing=True)
     if not found.rows:
         yield Finding("Every reply was too short to time.", missing=True)
         return

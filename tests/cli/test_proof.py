@@ -1,6 +1,7 @@
 """`doctor --prove`: a part each in a child, kept for the day, and one page of what they found."""
 
 import json
+import re
 import signal
 import sys
 
@@ -119,11 +120,17 @@ def test_a_part_that_leaves_something_out_is_incomplete(capsys, child):
 
 @pytest.mark.parametrize(("load", "state"), [(0.2, "idle"), (40.0, "BUSY")])
 def test_the_page_says_whether_other_programs_ran_before(capsys, child, monkeypatch, load, state):
-    child("say('x')")
+    child("say('first ' + part['name'])")
     monkeypatch.setattr("os.getloadavg", lambda: (load, load, load), raising=False)
     assert f"| load | {state}" in page(capsys)[1]
+    child("say('second ' + part['name'])")
+    assert "second" not in page(capsys)[1]
     monkeypatch.setattr("os.getloadavg", lambda: (0.0, 0.0, 0.0), raising=False)
-    assert f"| load | {state}" in page(capsys)[1], "of the call that measured"
+    said = page(capsys)[1]
+    assert "| load | idle" in said
+    again = {"prices", "speed"} if state == "BUSY" else set()
+    assert set(re.findall(r"second (\w+)", said)) == again, "beside other programs nothing is timed for good"
+    assert "first rows" in said
 
 
 def test_an_unknown_device_is_one_sentence(capsys):
