@@ -108,13 +108,19 @@ class Device:
 
 
 def last_devices() -> tuple[Device, ...]:
-    """The devices from llama.cpp's last answer; without one only the CPU."""
+    """The devices from llama.cpp's last answer, as free as they were at best; without one only the CPU."""
     known = recalled(_devices_file(), tuple[Device, ...])
     return with_host(known or (Device("CPU", "cpu", 0, 0),))
 
 
 def remember_devices(listed: Sequence[Device]) -> None:
-    remember(_devices_file(), listed)
+    """With the most memory that was ever free on each GPU: another program may hold some of it now."""
+    known = recalled(_devices_file(), tuple[Device, ...]) or ()
+    most = {replace(device, free_bytes=0): device.free_bytes for device in known if device.is_gpu}
+    free = (max(device.free_bytes, most.get(replace(device, free_bytes=0), 0)) for device in listed)
+    remember(
+        _devices_file(), [replace(device, free_bytes=size) for device, size in zip(listed, free, strict=True)]
+    )
 
 
 def with_host(listed: Sequence[Device]) -> tuple[Device, ...]:

@@ -3,6 +3,7 @@
 import logging
 import re
 import subprocess
+from dataclasses import replace
 
 import pytest
 
@@ -161,6 +162,14 @@ def test_two_files_are_planned_as_they_lie(tiny_gguf):
     found = plan_for(find(target=tiny_gguf(layers=3), draft=tiny_gguf(layers=1)), MemoryWishes())
     assert found.target.length == found.draft.length == 2048
     assert [need.device for need in found.needs] == ["CPU"]
+
+
+def test_what_another_program_held_for_a_moment_is_not_missing_for_good(cache_of_its_own):
+    gpu = Device("GPU0", "gpu", 9, 10)
+    for listed in (gpu, replace(gpu, free_bytes=1), Device("GPU0", "gpu", 3, 24)):
+        remember_devices((listed,))
+        found = last_devices()[0]
+        assert found == (listed if listed.total_bytes == 24 else gpu)
 
 
 def test_devices_are_remembered_with_the_hosts_memory_as_it_is_now():
