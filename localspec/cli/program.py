@@ -13,21 +13,12 @@ from itertools import takewhile
 import localspec
 from localspec.cli import commands
 from localspec.cli.commands import completion
-from localspec.cli.last_defence import refused_by_system, reported
 from localspec.cli.options import WRONG_USAGE, Parser, did_you_mean
 from localspec.cli.prompt import is_pair, something_is_piped
 from localspec.display import NotesOfLibraries, OutputFailed, note, on_terminal, printable, quietly, say, tell
 from localspec.engine.spawn import take_early
 from localspec.errors import BadSetting, LocalspecError, UnknownPair
 from localspec.options import naming_settings
-
-_KEPT = "only `localspec serve` keeps models loaded, until Ctrl+C"
-_DONE_ELSEWHERE = {
-    "ps": _KEPT,
-    "stop": _KEPT,
-    "uninstall": "`pip uninstall localspec llama-cpp-python`, then delete the folders of config.toml, data and cache "
-    "(`localspec config`)",
-}
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -50,8 +41,12 @@ def run(arguments: Sequence[str]) -> int:
         tell(error)
         return WRONG_USAGE if isinstance(error, BadSetting | UnknownPair) else 1
     except OSError as error:
+        from localspec.cli.last_defence import refused_by_system
+
         tell(refused_by_system(error))
     except Exception as error:  # noqa: BLE001  the last line of defence: a sentence and a file, never a traceback
+        from localspec.cli.last_defence import reported
+
         tell(reported(error, arguments))
     return 1
 
@@ -104,8 +99,6 @@ def _meant(words: Sequence[str], known: Sequence[str]) -> str:
 
     if is_pair(words[0]):
         return f"`localspec run {words[0]} PROMPT` asks it; `localspec chat {words[0]}` opens the chat"
-    if hint := _DONE_ELSEWHERE.get(words[0]):
-        return hint
     near = did_you_mean(words[0], known)
     if not near and (pairs := near_names(words[0])):
         return f"`localspec run {pairs[0]} PROMPT` asks the pair of that name"

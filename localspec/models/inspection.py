@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -132,30 +132,20 @@ def inspect(pair: Pair, wishes: MemoryWishes) -> Inspection:
 
 
 _SIZE = re.compile(r"[-_ ]?(?:e|a)?\d+(?:\.\d+)?b\b", re.IGNORECASE)
-_MOST_ASKED = 3  # headers that are read over the network, and vocabularies that are compared
+_MOST_ASKED = 3  # headers that are read over the network
 _SMALLER = 3  # times, at least, that a draft has to be
 
 
 def suggested_draft(name: str, target: Header) -> ModelFile | None:
-    """A draft of the registry whose header fits this target, with the same vocabulary; `name`: of the target's file."""
-    return next((file for file, shared in _fitting(target, _candidates(name)) if shared is None), None)
-
-
-def draft_of_another_vocabulary(target: Header) -> tuple[ModelFile, SharedTokens] | None:
-    """The smallest model here that drafts for this target with the tokens that both have; None for none."""
-    files = distinct(file for pair in all_pairs() if pair.name != DEMO for file in pair.files)
-    here = sorted((file for file in files if file.path), key=lambda file: file.all_bytes)[:_MOST_ASKED]
-    return next(((file, shared) for file, shared in _fitting(target, here) if shared), None)
-
-
-def _fitting(target: Header, files: Iterable[ModelFile]) -> Iterator[tuple[ModelFile, SharedTokens | None]]:
-    """The small files that can draft for this target; headers of a few are read over the network."""
-    asked = 0
-    for file in files:
+    """A draft of the registry with the target's vocabulary, by its header; `name`: of the target's file."""
+    asked = 0  # headers of a few are read over the network
+    for file in _candidates(name):
         if file.all_bytes * _SMALLER <= target.file_bytes and (file.path or asked < _MOST_ASKED):
             asked += not file.path
             with suppress(LocalspecError):
-                yield file, check([target, file.header])
+                if check([target, file.header]) is None:
+                    return file
+    return None
 
 
 def _candidates(name: str) -> Iterator[ModelFile]:

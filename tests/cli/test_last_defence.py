@@ -29,7 +29,7 @@ def test_a_mistake_of_ours_is_a_sentence_and_a_report(broken, capsys):
     assert str(report) in hint
     text = report.read_text("utf-8")
     assert "localspec pairs --json" in text
-    assert "Traceback" in text
+    assert "ZeroDivisionError, raised in" in text
     assert "llama-cpp-python" in text
 
 
@@ -38,31 +38,21 @@ def test_a_mistake_of_ours_is_a_sentence_and_a_report(broken, capsys):
     [
         ["serve", "--api-key", "SEKRET 1", "-m", "demo"],
         ["serve", "--api-key=SEKRET 1", "-m", "demo"],
-        ["run", "-m", "demo", "SEKRET 1"],
-        ["run", "-sSEKRET 1", "-m", "demo", "Hi"],
-        ["chat", "-s", "SEKRET 1", "-m", "demo"],
-        ["chat", "--system", "SEKRET 1", "-m", "demo"],
-        ["bench", "--json", "SEKRET 1", "-m", "demo"],
+        ["run", "-sSEKRET 1", "-m", "demo", "SEKRET 2"],
         ["SEKRET 1", "-m", "demo"],
-        ["info", "https://SEKRET:1@hub/org/repo", "--no-draft", "-m", "demo"],
     ],
 )
-def test_keys_prompts_and_passwords_stay_out_of_a_report(home, line):
-    secret = "https://SEKRET:1@hub" if line[0] == "info" else "SEKRET 1"
-    error = ValueError(f"Invalid header value {secret!r}")
-    told = reported(error, line)
+def test_keys_and_prompts_stay_out_of_a_report(home, line):
+    try:
+        raise ValueError(line) from KeyError(line[0])
+    except ValueError as error:
+        reported(error, line)
     (report,) = (options.data_dir() / "reports").iterdir()
-    for text in (report.read_text("utf-8"), str(told)):
-        assert "SEKRET" not in text
-        assert "Invalid header value" in text
-    assert "-m demo" in report.read_text("utf-8")
-
-
-def test_keys_of_the_environment_stay_out_of_a_report(home, monkeypatch):
-    monkeypatch.setenv("LOCALSPEC_API_KEY", "SEKRET\n1")
-    reported(ValueError("Invalid header value b'Bearer SEKRET\\n1'"), ["chat"])
-    (report,) = (options.data_dir() / "reports").iterdir()
-    assert "SEKRET" not in report.read_text("utf-8")
+    text = report.read_text("utf-8")
+    assert "SEKRET" not in text
+    assert " -m" in text
+    assert "ValueError, raised in" in text
+    assert "KeyError, raised in" in text
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX modes")
@@ -72,21 +62,8 @@ def test_a_report_is_its_owners_only(broken):
     assert report.stat().st_mode & 0o77 == 0
 
 
-def test_a_report_goes_elsewhere_where_the_home_cannot_be_written(
-    broken, home, tmp_path, monkeypatch, capsys
-):
+def test_without_a_place_for_a_report_there_is_the_sentence_alone(broken, home, capsys):
     home.touch()
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    assert main(["pairs"]) == 1
-    (report,) = tmp_path.glob("localspec-*.txt")
-    assert str(report) in capsys.readouterr().err
-
-
-def test_without_any_place_for_a_report_there_is_the_sentence_alone(
-    broken, home, tmp_path, monkeypatch, capsys
-):
-    home.touch()
-    monkeypatch.setattr("tempfile.tempdir", str(home))
     assert main(["pairs"]) == 1
     assert "no report could be written" in capsys.readouterr().err
 

@@ -81,8 +81,6 @@ WRONG_LINES = [
     ("ls", "did you mean list?"),
     ("search qwen", "did you mean pairs?"),
     ("create mine", "did you mean pairs add?"),
-    ("stop", "only `localspec serve` keeps models loaded"),
-    ("uninstall", "then delete the folders of config.toml, data and cache"),
     ("rm --all", "did you mean --unused or --caches?"),
     ("completion bsh", "did you mean bash?"),
     ("--pair demo", "`localspec chat --pair demo`"),

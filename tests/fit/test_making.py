@@ -184,10 +184,3 @@ def test_a_draft_that_cannot_be_taught_is_refused_in_a_sentence(tiny_gguf, capsy
     other = str(tiny_gguf(vocab_size=700, vocab="spm"))
     assert main(["fit", "--target", target, "--draft", other, "--teach"]) == 2
     assert capsys.readouterr().err
-
-
-@pytest.mark.parametrize(("architecture", "said"), [("qwen2", True), ("gemma3", True), ("gemma2", False)])
-def test_info_says_that_a_targets_layers_can_become_its_draft(architecture, said, tiny_gguf, capsys):
-    target = tiny_gguf(architecture=architecture, vocab_size=700)
-    assert main(["info", str(target)]) == 0
-    assert (f"localspec fit --target {target} --make" in capsys.readouterr().out) is said

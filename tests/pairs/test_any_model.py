@@ -244,21 +244,8 @@ def test_a_draft_is_suggested_that_fits(served, hub, tiny_gguf, monkeypatch, cap
     assert main(["pull", "tiny", "-q"]) == 0
     assert suggested_draft("tiny-9b.gguf", header_at(target)).name == "draft.gguf"
     assert suggested_draft("tiny-9b.gguf", header_at(tiny_gguf(vocab_size=800, layers=12))) is None
-    monkeypatch.setattr("localspec.cli.commands.fit.TRIMMED", 200)
     assert main(["info", str(target)]) == 0
-    draft = served.pair.draft.path
-    assert f"--target {target} --draft {draft} --trim 200; or its own layers" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(("layers", "small_enough"), [(2, True), (24, False)])
-def test_info_says_what_could_draft_for_a_target(layers, small_enough, tiny_gguf, hub, capsys):
-    """A model here of another vocabulary where it is small enough, and what its own layers can become."""
-    target, other = demo.target_path(), tiny_gguf(vocab="bpe", vocab_size=300, layers=layers)
-    assert main(["pairs", "add", "other", "--target", str(other), "--draft", str(other)]) == 0
-    assert main(["info", str(target)]) == 0
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("draft ")]
-    assert (f"{other} can draft for it in " in line) is small_enough
-    assert line.endswith(f"its own layers can become one: localspec fit --target {target} --make")
+    assert "org/draft:draft.gguf can draft for it: add --draft" in capsys.readouterr().out
 
 
 def test_info_plans_with_adapters(tiny_gguf, tiny_adapter, capsys):

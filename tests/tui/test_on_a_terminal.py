@@ -80,7 +80,7 @@ def test_what_nobody_foresaw_ends_the_chat_in_a_sentence_and_keeps_the_reply(ter
         told = shown.until("open another one")
         assert "error: the terminal cannot be read" in told
     else:
-        told = shown.until("it holds the command line")
+        told = shown.until("no prompts and no keys")
         assert "error: localspec made a mistake: ZeroDivisionError: by \ufffd]0;nothing\ufffd" in told
         (report,) = (tmp_path / "data" / "reports").iterdir()
         assert "ZeroDivisionError" in report.read_text("utf-8")

@@ -6,15 +6,16 @@ import argparse
 import dataclasses
 import json
 import os
+import re
 from pathlib import Path
 
 from localspec import options
-from localspec.cli.last_defence import SECRET_VARIABLES, without_userinfo
 from localspec.cli.options import WRONG_USAGE
 from localspec.display import say, say_json, tell
 from localspec.errors import BadSetting
 from localspec.models import places, registry
 
+SECRET_VARIABLES = ("HF_TOKEN", "LOCALSPEC_API_KEY")
 ADDRESSES = ("HF_ENDPOINT", "HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY")
 HEEDED = (
     "LOCALSPEC_HOME",
@@ -90,5 +91,5 @@ def _environment() -> dict[str, str]:
 
 
 def _address(value: str) -> str:
-    """The address without its password; a proxy may lack http://."""
-    return without_userinfo(value) if "//" in value else without_userinfo(f"//{value}").removeprefix("//")
+    """The address without its user and password; a proxy may lack http://."""
+    return re.sub(r"(^|//)[^/@\s]+@", r"\1...@", value)

@@ -8,7 +8,6 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
 
@@ -16,7 +15,6 @@ from localspec.cli.commands.completion import complete_with_pairs
 from localspec.cli.fetching import tell_models
 from localspec.cli.options import add_memory_options, given_of
 from localspec.display import DrawnLine, note, printable, say, say_json, size_text
-from localspec.errors import LocalspecError
 from localspec.gguf import matching
 from localspec.gguf.facts import DraftKind, trained_context, vocabulary_of
 from localspec.gguf.header import BLOCKS, Header
@@ -101,8 +99,8 @@ def _as_text(pair: Pair, found: inspection.Inspection, wishes: MemoryWishes) -> 
     for role, file in zip(("target", "draft"), pair.files, strict=False):
         lines += [f"{role:<12} {file.name}", *_side_lines(file), ""]
     is_alone = not pair.name and pair.draft is None and found.problem is None
-    if is_alone and (suggestion := _suggested(pair.target)):
-        lines += [f"draft        {suggestion}"]
+    if is_alone and (draft := inspection.suggested_draft(pair.target.name, pair.target.header)):
+        lines += [f"draft        {draft.repo}:{draft.file} can draft for it: add --draft"]
     if found.plan and found.plan.draft:
         lines += [f"fit          {_fit(pair, found.plan, found.shared)}"]
     if too_large := inspection.too_large(pair):
@@ -139,27 +137,6 @@ def _plan_lines(planned: Callable[[MemoryWishes], Plan], wishes: MemoryWishes, h
         total = size_text(sum(need.total for need in usual.needs))
         lines += [f"  A context of {DEFAULT_CONTEXT:,} tokens, as in `localspec pairs`, needs {total}."]
     return [*lines, *(f"  {line}" for line in plan.lines)]
-
-
-def _suggested(target: ModelFile) -> str:
-    """Possible drafts for this target: a known draft, a model here, or its own layers; "" for none."""
-    from localspec.cli.commands.fit import TRIMMED
-    from localspec.fit.cut import Shape
-    from localspec.fit.trim import trimmable
-
-    path, header, ways = target.path, target.header, list[str]()
-    fit = f"localspec fit --target {path}"
-    if draft := inspection.suggested_draft(target.name, header):
-        ways += [f"{draft.repo}:{draft.file} can draft for it, by llama.cpp's rule: add --draft"]
-        with suppress(LocalspecError):
-            if path and (here := draft.path) and trimmable(here, 4 * TRIMMED):
-                ways += [f"its steps get cheaper with {fit} --draft {here} --trim {TRIMMED}"]
-    elif other := inspection.draft_of_another_vocabulary(header):
-        ways += [f"{other[0].path} can draft for it {matching.in_words(other[1])}: add --draft"]
-    with suppress(LocalspecError):
-        if path and Shape.of(header):
-            ways += [f"its own layers can become one: {fit} --make"]
-    return "; or ".join(ways)
 
 
 def _fit(pair: Pair, plan: Plan, shared: matching.SharedTokens | None) -> str:

@@ -4,14 +4,13 @@ The enlarged demo pair, caches of earlier texts and answers for `localspec fit` 
 
 import argparse
 from datetime import datetime
-from pathlib import Path
 
 from localspec.caches.store import usage
 from localspec.cli.commands.completion import complete_with_pairs
-from localspec.display import note, say, say_json, size_text
+from localspec.display import say, say_json, size_text
 from localspec.errors import UnknownPair
 from localspec.models import inspection, places, registry, removal
-from localspec.options import given_settings, texts_dir
+from localspec.options import texts_dir
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,7 +28,7 @@ def run(arguments: argparse.Namespace) -> int:
     here.sort(key=lambda pair: -uses.get(pair.name, 0.0))
     unused = () if arguments.like else removal.leftovers()
     files = places.distinct(file for pair in here for file in pair.files)
-    texts, text_bytes = (0, 0) if arguments.like else usage(folder_of_texts())
+    texts, text_bytes = (0, 0) if arguments.like else usage(texts_dir())
     demo = 0 if arguments.like else sum(path.stat().st_size for path in removal.enlarged_demo())
     answers = 0 if arguments.like else removal.answer_bytes(unused)
     total = text_bytes + demo + answers + sum(left.bytes for left in unused)
@@ -67,14 +66,6 @@ def run(arguments: argparse.Namespace) -> int:
     say("")
     tell([*kept, ("total", total, "")])
     return 0
-
-
-def folder_of_texts() -> Path:
-    """The folder of the caches of earlier texts; a mistake in the settings is a note here."""
-    given, mistakes = given_settings()
-    for mistake in mistakes:
-        note(f"{mistake} ({mistake.hint})")
-    return texts_dir({name: found.value for name, found in given.items()})
 
 
 def last_use(seconds: float | None) -> str:
