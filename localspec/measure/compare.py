@@ -1,6 +1,6 @@
 """One prompt with and without drafting, side by side: where the texts part, how fast each is, and the verdict."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -79,10 +79,10 @@ def row_after(decoder: Decoder, tokens: Sequence[int]) -> Row:
     return copied(row)
 
 
-def width_difference_on(pair: LoadedPair, tokens: Sequence[int]) -> float:
+def width_difference_on(pair: LoadedPair, tokens: Sequence[int], widths: Collection[int] = ()) -> float:
     """D: the largest logit difference between batch widths at the last 200 of these tokens, read after the others."""
     pair.drafting.keep_threads()
-    return width_gap(pair.target, tokens, max(len(tokens) - AS_FAR_BACK, 0))
+    return width_gap(pair.target, tokens, max(len(tokens) - AS_FAR_BACK, 0), widths)
 
 
 def copied(row: Row) -> Row:
@@ -107,18 +107,21 @@ def forget(target: Decoder, drafters: Sequence[Drafter]) -> None:
         drafter.observe(NO_TEXT, 0)
 
 
-WIDTHS = (1, 2, 5, 9)
+WIDTHS = frozenset({2, 5, 9})
 
 
-def width_gap(decoder: Decoder, tokens: Sequence[int], start: int = 0) -> float:
-    """D: the largest logit difference between batch widths 1, 2, 5 and 9 on the same prefixes of `tokens`.
+def width_gap(decoder: Decoder, tokens: Sequence[int], start: int = 0, widths: Collection[int] = ()) -> float:
+    """D: the largest logit difference between one token at a time and 2, 5, 9 and `widths`, on the same prefixes.
 
     Reads the tokens from `start` on once for each width, behind those before it: kernels differ with the length of
     the text as well. Leaves the cache empty; needs 9 rows.
     """
     decoder.rollback(0)
-    reference = _rows(decoder, tokens, WIDTHS[0], start)
-    gap = max(float(np.abs(_rows(decoder, tokens, width, start) - reference).max()) for width in WIDTHS[1:])
+    reference = _rows(decoder, tokens, 1, start)
+    gap = max(
+        float(np.abs(_rows(decoder, tokens, width, start) - reference).max())
+        for width in WIDTHS.union(widths)
+    )
     decoder.rollback(0)
     return gap
 
@@ -293,7 +296,7 @@ def compare_events(
     if session.pair.is_toy:  # its own times would switch drafting off
         common = ReplyOptions(depth=TOY_DEPTH) | common
     replies: dict[bool, list[Reply]] = {False: [], True: []}
-    rule, prompt, read, crowded, ended = "", list[int](), 0, False, False
+    rule, prompt, read, crowded, ended, widths = "", list[int](), 0, False, False, set[int]()
     for run in range(n):
         for speculative in (False, True) if run % 2 == 0 else (True, False):
             if ended:
@@ -305,8 +308,10 @@ def compare_events(
                     case Started(rule=rule, prompt_tokens=read):
                         if rule in SEED_DECIDES:
                             common["seed"] = event.seed  # any other would only fix the depth and the threads
+                            session.pair.drafting.keep_threads()  # another number of them can part texts as well
                     case Cycle():
                         crowded |= session.pair.drafting.crowded
+                        widths.add(max(event.width, event.pass_width))
                     case Finished(reply=reply):
                         replies[speculative].append(reply)
                         prompt = list(session.pair.target.tokens[:read])
@@ -319,7 +324,7 @@ def compare_events(
         gap = width_difference = None
         if index is not None and not ended and rule == Greedy.name:
             text = [*prompt, *plain.tokens[:index]]
-            width_difference = width_difference_on(session.pair, text)
+            width_difference = width_difference_on(session.pair, text, widths)
             gap = top_two_gap(row_after(session.pair.target, text))
         where = diverged(plain.tokens, drafted.tokens, gap)
         yield Comparison(plain, drafted, rule, where, width_difference, ended, crowded, session.pair.is_toy)

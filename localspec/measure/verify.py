@@ -77,6 +77,7 @@ class GreedyText:
     not_likeliest: int  # tokens that are not the likeliest of the row that decided them
     drafted: int
     accepted: int
+    widths: frozenset[int]  # of the passes that decided them
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +271,8 @@ def greedy_cases(
     whole = [*tokens, *plain.tokens]
     ends = {len(tokens) + case.divergence.index for case in cases if case.divergence}
     compared = [whole[:end] for end in ends] or ([whole[-UNDIVIDED:]] if first else [])
-    return cases, max((width_difference_on(pair, text) for text in compared), default=0.0)
+    widths = plain.widths.union(*(text.widths for text in others))
+    return cases, max((width_difference_on(pair, text, widths) for text in compared), default=0.0)
 
 
 def case_of(prompt: BenchPrompt, plain: GreedyText, text: GreedyText, depth: int | None) -> GreedyCase:
@@ -298,19 +300,21 @@ def greedy_text(
     judge = Judge()
     rule = WatchedRule(make_rule("greedy", GREEDY, 0), judge.see)
     strategy = pair.drafting.strategy(rule, Request(GREEDY, depth=depth, speculate=depth != 0))
+    pair.drafting.keep_threads()  # another number of them can part texts as well
     begin(pair, prompt)
     text, is_end = list(prompt), pair.vocabulary.is_end
-    drafted = accepted = 0
+    drafted, accepted, widths = 0, 0, set[int]()
     for cycle in speculate(pair.target, strategy, text, rule=rule, room=room, is_end=is_end):
         drafted += cycle.drafted
         accepted += cycle.accepted
+        widths.add(max(cycle.width, cycle.pass_width))
         if ended():
             break
     strategy.end()
     tokens = tuple(text[len(prompt) :])
     judged = judge[: len(tokens)]  # a verdict may reach beyond the end of the text
     wrong = sum(not likeliest for _, likeliest in judged)
-    return GreedyText(tokens, tuple(gap for gap, _ in judged), wrong, drafted, accepted)
+    return GreedyText(tokens, tuple(gap for gap, _ in judged), wrong, drafted, accepted, frozenset(widths))
 
 
 def run_sampled(

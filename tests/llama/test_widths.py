@@ -72,6 +72,10 @@ def test_the_gap_is_the_largest_difference_to_width_one():
     assert decoder.length == 0
 
 
+def test_the_widths_that_a_comparison_used_are_compared_as_well():
+    assert width_gap(Skewed(), list(range(36)), 0, {1, 18}) == pytest.approx(0.17)
+
+
 def test_widths_are_compared_where_the_text_stands_because_long_texts_have_other_kernels():
     """Such as flash attention on a CPU, which for one token divides a cache of 512 cells among its threads."""
     target = Skewed(begins=256)

@@ -1,6 +1,7 @@
 """One prompt both ways on the demo pair: what is measured, in which order, and what is said."""
 
 import dataclasses
+import math
 import re
 from dataclasses import replace
 
@@ -260,6 +261,28 @@ def test_a_real_divergence_is_measured_against_the_batch_widths(tiny_gguf):
     assert not found.identical
     assert found.divergence.top_two_gap > 2 * found.width_difference
     assert "no near-tie" in verdict_on(found)
+
+
+def test_greedy_texts_have_one_number_of_threads_and_are_measured_at_their_own_widths(tiny_gguf, monkeypatch):
+    """On a busy machine the number changes between passes, and the last bits of a row with it."""
+    used, measured = set(), []
+
+    def measure(_pair, _tokens, widths):
+        measured.append(set(widths))
+        return 0.0
+
+    monkeypatch.setattr("localspec.measure.compare.width_difference_on", measure)
+    target, draft = (tiny_gguf(weights="Q8_0", noise=noise) for noise in (0.0, 0.5))
+    with api.load(target=target, draft=draft, threads=2) as pair, leaky_comparison(1.0):
+        threads = pair.pair.target.threads
+        threads.contention = Contention(2, limit=1, _deaf_until=math.inf)
+        for step in compare_events(pair, "abc", depth=12, max_tokens=30):
+            if isinstance(step, SideEvent) and isinstance(step.event, Cycle):
+                used.add(threads.now)
+    assert not step.identical
+    assert used == {2}
+    (widths,) = measured
+    assert {1, 13} <= widths
 
 
 def test_the_temperature_is_0_unless_another_is_given(session):

@@ -8,6 +8,7 @@ import pytest
 
 from localspec import api, demo
 from localspec.errors import BadSetting
+from localspec.llama.threads import Contention
 from localspec.measure import verify as verify_module
 from localspec.measure.bench import VERIFY_PROMPTS, BenchPrompt, Category
 from localspec.measure.compare import Divergence
@@ -20,6 +21,7 @@ from localspec.measure.verify import (
     Verification,
     encoded_prompt,
     greedy_cases,
+    greedy_text,
     plain_chain,
     sampled_text,
     scored,
@@ -232,6 +234,15 @@ def test_no_token_of_a_reply_is_outside_of_its_chain(session):
     assert found.impossible == 0
     assert 0 < found.tokens <= verify_module.NEW_TOKENS
     assert found.variance > 0
+
+
+def test_greedy_texts_have_one_number_of_threads_on_a_busy_machine(tiny_gguf):
+    with api.load(target=tiny_gguf(), threads=2) as loaded:
+        threads = loaded.pair.target.threads
+        threads.contention = Contention(2, limit=1, _deaf_until=math.inf)
+        text = greedy_text(loaded.pair, [*range(5, 15)] * 2, 4, 8, lambda: threads.now != 2)
+    assert len(text.tokens) == 8
+    assert max(text.widths) > 1
 
 
 def test_on_a_slow_pair_texts_are_short_but_compared(session):
