@@ -9,7 +9,7 @@ from localspec.fit.collect import made_prompts
 from localspec.fit.texts import is_held_out
 from localspec.measure.bench import BenchPrompt, Category, Measurement
 from localspec.measure.intervals import Interval, mean_ratio
-from localspec.measure.summary import HARDLY_DRAFTED, Finding, finding, grouped, log_ratios, paired
+from localspec.measure.summary import HARDLY_DRAFTED, Finding, finding, grouped, log_ratio, paired
 from localspec.measure.verify import encoded_prompt
 
 EACH = 15  # prompts of every category
@@ -56,7 +56,7 @@ def judge(old: Sequence[Measurement], new: Sequence[Measurement]) -> Judgement:
 def _by_prompt(measurements: Sequence[Measurement]) -> dict[tuple[Category, str], float]:
     """The logarithm of each prompt's speed-up over plain decoding."""
     by_prompt = grouped(paired(measurements), lambda pair: (pair[1].category, pair[1].prompt))
-    return {key: median(log_ratios(pairs)[0]) for key, pairs in by_prompt.items()}
+    return {key: median(map(log_ratio, pairs)) for key, pairs in by_prompt.items()}
 
 
 def unseen_prompts(pair: LoadedPair) -> tuple[BenchPrompt, ...]:

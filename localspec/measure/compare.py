@@ -360,19 +360,17 @@ def why_texts_differ(comparison: Comparison) -> str:
     assert where is not None
     if comparison.rule not in SEED_DECIDES:
         return "Both texts are two draws from one distribution. At temperature 0 they can be compared."
-    part, difference = f"The texts part at token {where.index + 1}", comparison.width_difference
-    if where.top_two_gap is None or difference is None:
+    part, moves = f"The texts part at token {where.index + 1}", comparison.width_difference
+    if where.top_two_gap is None or moves is None:
         return (
-            f"{part}; with the rule {comparison.rule} only a near-tie explains that: see `localspec verify`."
+            f"{part}; under the rule {comparison.rule} only rounding explains that: see `localspec verify`."
         )
-    gap = f"the two likeliest tokens are {where.top_two_gap:.4f} logits apart"
-    if where.top_two_gap <= 2 * difference:
-        return (
-            f"{part}, a near-tie: {gap}, and batch widths alone move a logit by up to {difference:.4f} here."
-        )
+    apart = f"the scores of the two likeliest words are {where.top_two_gap:.4f} apart there"
+    if where.top_two_gap <= 2 * moves:
+        return f"{part}, a near-tie: {apart}, and rounding moves each by up to {moves:.4f}."
     return (
-        f"{part}, and no near-tie explains it: {gap}, more than twice the {difference:.4f} that batch widths "
-        "account for. `localspec verify` looks closer."
+        f"{part}, and no near-tie explains it: {apart}, and rounding moves each by {moves:.4f} at most. "
+        "`localspec verify` looks closer."
     )
 
 

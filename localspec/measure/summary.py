@@ -17,7 +17,7 @@ from localspec.display import aligned, counted
 from localspec.measure.bench import AUTO, PLAIN, BenchOutcome, Category, Measurement
 from localspec.measure.intervals import Interval, Log, mean_ratio
 from localspec.measure.plot import Bar, Chart, drawn
-from localspec.measure.race import NOTICEABLE
+from localspec.measure.race import HARDLY, NOTICEABLE
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
@@ -100,7 +100,7 @@ def row_of(category: Category | None, temperature: float, arm: str, groups: Sequ
         plain_tokens_per_second=median(m.tokens_per_second for m in plain),
         tokens_per_second=median(m.tokens_per_second for m in other),
         speedup=at_most(
-            mean_ratio([log_ratios(group) for group in groups]),
+            mean_ratio([by_prompt(group, log_ratio) for group in groups]),
             mean_ratio(
                 [by_prompt(group, lambda pair: math.log(tokens_a_pass([pair[1]]))) for group in groups]
             ).middle,
@@ -129,9 +129,11 @@ def by_prompt(pairs: Sequence[Pair], value: Callable[[Pair], Log]) -> list[list[
     return [list(map(value, found)) for found in grouped(pairs, lambda pair: pair[1].prompt).values()]
 
 
-def log_ratios(pairs: Sequence[Pair]) -> list[list[Log]]:
-    """The logarithm of each pair's speed-up, by prompt."""
-    return by_prompt(pairs, lambda pair: math.log(pair[1].tokens_per_second / pair[0].tokens_per_second))
+def log_ratio(pair: Pair) -> Log:
+    """The logarithm of a speed-up: 0 where hardly anything was guessed, so that the times differ by noise."""
+    plain, other = pair
+    idle = other.drafted <= HARDLY * other.emitted
+    return 0.0 if idle else math.log(other.tokens_per_second / plain.tokens_per_second)
 
 
 def grouped(values: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
@@ -256,7 +258,7 @@ def report(summary: Summary, columns: int, *, toy: bool = False) -> str:
             continue
         parts.append(aligned(rows, left=2))
         parts += [drawn(chart(summary, temperature), columns), words(summary, temperature)]
-    meaning = "kept: of the guesses. a pass: tokens for each pass of the target."
+    meaning = "kept: the share of guesses that the target kept. a pass: the tokens that it writes."
     if toy:
         off = "auto: drafting is off here, because a pass of this toy is shorter than a guess."
         idle = [off] * all(
@@ -264,9 +266,9 @@ def report(summary: Summary, columns: int, *, toy: bool = False) -> str:
         )
         return "\n\n".join([*parts, "\n".join([*idle, meaning])])
     notes = (
-        f"{meaning} plain, drafting: tokens/s.\n"
-        "A speed-up above the tokens of a pass is noise, and is not counted.\n"
-        "Speed counts from the end of the prompt; intervals are about other prompts of the same kinds.\n"
+        f"{meaning}\nplain, drafting: tokens per second, behind the prompt.\n"
+        "95 %: the speed-up on other prompts of these kinds lies there, 95 times in 100.\n"
+        "No speed-up exceeds the tokens of a pass; what was measured beyond that is left out as noise.\n"
         f"Not counted: {summary.prefill_seconds:.1f} s of reading {counted(summary.prefill_tokens, 'prompt token')}."
     )
     if summary.too_short:

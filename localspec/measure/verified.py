@@ -17,11 +17,11 @@ def problems(found: Verification) -> list[str]:
     if apart := sum(not case.not_likeliest for case in found.greedy.unexplained):
         said.append(f"At temperature 0, {apart} of {len(cases)} texts differ by more than rounding explains.")
     if sampled.impossible:
-        said.append(f"Ruled out by the settings that sampled it: {counted(sampled.impossible, 'token')}.")
+        said.append(f"Sampled, although the settings forbid it: {counted(sampled.impossible, 'token')}.")
     if sampled.excess_p < ALARM:
         said.append(
             "Sampled replies are less likely than the target's own. "
-            f"A correct pair would show this in less than one of {1 / max(sampled.excess_p, 1e-12):,.0f} runs."
+            f"A pair without a fault shows this in less than one of {1 / max(sampled.excess_p, 1e-12):,.0f} runs."
         )
     return said
 
@@ -35,7 +35,7 @@ def missing(found: Verification) -> list[str]:
     if not sampled.tokens:
         said.append("No sampled text was finished.")
     elif sampled.smallest_excess > ENOUGH:
-        said.append(f"Too few to be sure of them: {counted(sampled.tokens, 'sampled token')}.")
+        said.append(f"Too few for a judgement: {counted(sampled.tokens, 'sampled token')}.")
     return said
 
 
@@ -64,22 +64,20 @@ def report(found: Verification) -> str:
     if found.greedy.cases:
         parts.append(greedy_report(found.greedy))
     if sampled.texts:
-        near = 3 * sampled.excess_error
-        extra = f"nats a token more than the target's own words; right: -{near:.3f} to {near:.3f}"
-        share = f"of the runs of a correct pair have as much; a fault: below {ALARM:g}"
+        usual, smallest = 3 * sampled.excess_error, f"{sampled.smallest_excess:.2f}"
         rows = (
-            ("forbidden tokens", f"{sampled.impossible:,}", "by the sampling settings; right: 0"),
-            ("extra surprise", f"{sampled.excess:+.3f}", extra),
-            ("share by chance", f"{sampled.excess_p:.2g}", share),
+            ("forbidden tokens", f"{sampled.impossible:,}", "The sampling settings forbid them: 0 is right."),
             (
-                "surely found",
-                f"{sampled.smallest_excess:.2f}",
-                "nats a token: this run would have found an extra surprise of this size",
+                "extra surprise",
+                f"{sampled.excess:+.3f}",
+                f"Without a fault it is near 0, by chance between -{usual:.3f} and {usual:.3f}.",
             ),
+            ("smallest fault", smallest, "This run finds any fault that adds as much surprise, or more."),
         )
         parts.append(
             f"Temperature {found.sampling.temperature:g}: {counted(sampled.texts, 'reply', 'replies')} of "
-            f"{counted(sampled.tokens, 'token')}, judged by the target without a draft.\n{aligned(rows, left=3)}"
+            f"{counted(sampled.tokens, 'token')}, read again by the target without a draft. The surprise tells how\n"
+            f"unlikely a token was to the target, in nats.\n{aligned(rows, left=3)}"
         )
     return "\n\n".join(parts)
 
@@ -107,7 +105,7 @@ def greedy_report(greedy: GreedyResult) -> str:
     ]
     lines += [
         f"{case.prompt.name}, depth {depth_text(case.depth)}: parts at token {case.divergence.index + 1}, where the "
-        f"first two words are {case.divergence.top_two_gap or 0:.4f} apart; rounding explains {2 * difference:.4f}."
+        f"scores of two words are {case.divergence.top_two_gap or 0:.4f} apart; rounding explains {2 * difference:.4f}."
         for case in greedy.cases
         if case.divergence
     ]

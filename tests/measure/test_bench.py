@@ -177,3 +177,11 @@ def test_a_speed_up_is_at_most_what_drafting_can_have_caused(drafted, a_pass, sp
         found = row.speedup
         assert found.middle == pytest.approx(speedup)
         assert max(found.low, found.high) == pytest.approx(speedup)
+
+
+def test_no_loss_is_claimed_where_nothing_was_guessed():
+    """Here the second reply takes twice as long, as beside another program."""
+    clock = Clock()
+    session = ScriptedSession(clock, lambda arm, _: 0.1 if arm == "plain" else 0.2, drafted=0)
+    outcome = bench(session, PROMPTS, (PLAIN, AUTO), (0.0,), Limits(rounds=1), clock=clock)
+    assert {row.speedup.middle for row in summarise(outcome.measurements).rows} == {1.0}

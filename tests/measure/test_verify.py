@@ -195,6 +195,13 @@ def test_a_difference_beyond_numerics_is_named_with_its_numbers():
     assert "0.2000" in report(found)
 
 
+def test_the_figures_of_sampled_texts_say_what_is_right():
+    said = report(verification(sampled=SampledResult(96, 4000, surplus=-4.0, variance=640.0, largest=5.0)))
+    assert "0.8: 96 replies of 4,000 tokens, read again by the target without a draft." in said
+    assert "-0.001  Without a fault it is near 0, by chance between -0.019 and 0.019." in said
+    assert "0       The sampling settings forbid them: 0 is right." in said
+
+
 def test_near_ties_alone_are_no_difference():
     assert problems(verification(greedy=GreedyResult((case(0.2),), 0.1))) == []
 
