@@ -141,31 +141,11 @@ class Store:
         most = min(self._budget, taken + shutil.disk_usage(self._folder).free - LEFT_FREE)
         if size > most and size:
             return False
-        while taken + size > most and (text := self._least_useful(used)):
-            del used[text.path.name]
-            taken -= text.bytes if self._drop(text) else 0
+        here = (text for text in self._texts if text.path.name in used)
+        for text in sorted(here, key=lambda text: used[text.path.name]):
+            if taken + size > most:
+                taken -= text.bytes if self._drop(text) else 0
         return taken + size <= most
-
-    def _least_useful(self, used: dict[str, float]) -> Stored | None:
-        """The oldest text that shares half of its tokens with a newer one, or the oldest of all; None without any."""
-        oldest = sorted(
-            (index for index, text in enumerate(self._texts) if text.path.name in used),
-            key=lambda index: used[self._texts[index].path.name],
-        )
-        for index in oldest:
-            if self._has_newer_branch(index, used):
-                return self._texts[index]
-        return self._texts[oldest[0]] if oldest else None
-
-    def _has_newer_branch(self, index: int, used: dict[str, float]) -> bool:
-        text = self._texts[index]
-        for step in (-1, 1):
-            other = index + step
-            while 2 * _shared(self._texts, other, text.facts.key, text.tokens) >= text.length:
-                if used.get(self._texts[other].path.name, 0.0) > used[text.path.name]:
-                    return True
-                other += step
-        return False
 
     def _drop(self, text: Stored) -> bool:
         """Remove a text; False if the system does not allow it."""

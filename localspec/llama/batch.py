@@ -61,16 +61,8 @@ class Batch:
     ) -> Any:  # noqa: ANN401  a C struct
         """The C struct for these tokens of the first sequence from a position on, with rows for the last `rows`."""
         count = len(tokens) if embeddings is None else len(embeddings)
-        self._tokens[: len(tokens)] = tokens
-        along = range(position, position + count)
-        for row in range(self._position_rows):
-            here = [0] * count if row == 3 else along
-            self._positions[row * count : (row + 1) * count] = here
-        self._outputs[:count] = [0] * (count - rows) + [1] * rows
-        if embeddings is not None:
-            self._embeddings[:count] = embeddings
-        self._struct.n_tokens = count
-        return self._struct
+        outputs = [0] * (count - rows) + [1] * rows
+        return self.fill_all([Stretch(0, position, tokens or [0] * count, outputs)], embeddings)
 
     def fill_all(self, stretches: Sequence[Stretch], embeddings: np.ndarray | None = None) -> Any:  # noqa: ANN401
         """The C struct for tokens of several sequences, each in one stretch."""
@@ -81,6 +73,8 @@ class Batch:
             self._positions[begin:end] = range(start, start + len(tokens))
             self._sequences[begin:end] = self._numbers[sequence : sequence + 1] * len(tokens)
             self._outputs[begin:end] = outputs
+        for row in range(1, self._position_rows):
+            self._positions[row * end : (row + 1) * end] = [0] * end if row == 3 else self._positions[:end]
         if embeddings is not None:
             self._embeddings[:end] = embeddings
         self._struct.n_tokens = end

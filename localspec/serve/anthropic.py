@@ -235,7 +235,7 @@ class MessageWriter(Writer):
     def failed(self, problem: Problem) -> bytes:
         return b"event: error\n" + data_line(error_body(problem))
 
-    def silence(self, position: int) -> bytes:
+    def silence(self) -> bytes:
         return named_event("ping")
 
     def _delta(self, kind: str, name: str, text: str) -> bytes:

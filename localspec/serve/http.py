@@ -99,9 +99,9 @@ class Writer(ABC):
     def failed(self, problem: Problem) -> bytes:
         return data_line(problem.body())
 
-    def silence(self, position: int) -> bytes:
-        """A sign of life while there is no text; b"" sends nothing."""
-        return f": queued {position}\n\n".encode() if position else b": working\n\n"
+    def silence(self) -> bytes:
+        """A sign of life while there is no text."""
+        return b": working\n\n"
 
 
 async def fields_of(request: Request) -> Fields:
@@ -237,17 +237,15 @@ class ReplyStream(Response):
                 if replies.complete:
                     break
                 found = await replies.next(PING_SECONDS)
-                if time.monotonic() - spoke >= PING_SECONDS and (comment := writer.silence(replies.position)):
+                if time.monotonic() - spoke >= PING_SECONDS:
                     spoke = time.monotonic()
-                    yield comment
+                    yield writer.silence()
             for chunk in writer.end(replies.done):
                 yield chunk
-        except Problem as error:
-            self._reason = error.message
-            yield writer.failed(error)
         except Exception as error:
-            log.exception("a stream ended early")
-            problem = Problem.failure(error)
+            problem = error if isinstance(error, Problem) else Problem.failure(error)
+            if problem is not error:
+                log.exception("a stream ended early")
             self._reason = problem.message
             yield writer.failed(problem)
 

@@ -58,11 +58,6 @@ class Job:
         self._awake = awake or asyncio.Event()
         self._jobs = jobs
 
-    @property
-    def position(self) -> int:
-        """The number of requests before it; 0 while the engine answers it."""
-        return self._jobs.position(self)
-
     async def next(self, timeout_seconds: float | None = None) -> Report | None:
         """The next report, or None after the timeout. Raises Problem."""
         if not self.reported and not await came(self._awake, timeout_seconds):
@@ -192,12 +187,6 @@ class Jobs:
         self._aside[job.serial] = job
         self._changed()
         return job
-
-    def position(self, job: Job) -> int:
-        """The number of requests before it, the running ones included."""
-        if job not in self._waiting:
-            return 0
-        return self._in_order().index(job) + self.running
 
     def give_up(self, job: Job) -> None:
         """Take it from the queue, or cancel it."""

@@ -266,7 +266,7 @@ class LineWriter(Writer):
     def failed(self, problem: Problem) -> bytes:
         return dumped(error_body(problem)) + b"\n"
 
-    def silence(self, position: int) -> bytes:
+    def silence(self) -> bytes:
         return dumped(self.line()) + b"\n"  # without text: lines of JSON have no comments
 
     def _ending(self, done: Done) -> dict[str, Any]:

@@ -22,14 +22,10 @@ _WITHOUT_EFFECT: Final = (  # they say who asks, or how a service in the cloud w
     "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
     "prompt_cache_retention", "prompt_cache_options", "verbosity", "cache_prompt", "id_slot",
     "timings_per_token", "return_progress", "reasoning_format", "parse_tool_calls", "sse_ping_interval",
-    "response_fields",
+    "response_fields", "samplers",
     # They only tune samplers that are refused.
     "mirostat_tau", "mirostat_eta", "xtc_threshold", "dry_base", "dry_allowed_length", "dry_penalty_last_n",
     "dry_sequence_breakers", "dynatemp_exponent",
-)  # fmt: skip
-_SAMPLERS: Final = (  # llama-server's; those that localspec lacks do nothing unless their own field is set
-    "penalties", "dry", "top_n_sigma", "top_k", "typ_p", "typical_p", "top_p", "min_p", "xtc", "temperature",
-    "infill",
 )  # fmt: skip
 _ANOTHER_SAMPLER: Final = "localspec has penalties, top-k, top-p, min-p and temperature"
 _OTHER_SAMPLERS: Final = (
@@ -96,8 +92,6 @@ def refuse_others(fields: Fields) -> None:
     fields.drop(
         *_WITHOUT_EFFECT, *(name for name, value in _NEUTRAL.items() if fields.rest.get(name) == value)
     )
-    if unknown := [name for name in fields.texts("samplers") if name not in _SAMPLERS]:
-        raise BadSetting(f"samplers has {cut(unknown[0])}", hint=_ANOTHER_SAMPLER)
     fields.refuse(_REFUSED)
 
 

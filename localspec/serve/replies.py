@@ -87,11 +87,6 @@ class Replies:
     def complete(self) -> bool:
         return len(self.finished) == self.asked.count
 
-    @property
-    def position(self) -> int:
-        """How many requests are answered before the first of the open replies."""
-        return min((found.job.position for found in self._open.values()), default=0)
-
     async def next(self, timeout_seconds: float | None = None) -> tuple[int, Report] | None:
         """A report with the number of its reply; None after the timeout. Raises Problem."""
         while not (reported := [n for n, found in self._open.items() if found.job.reported]):

@@ -169,7 +169,7 @@ class ResponseWriter(Writer):
         response = self._finished(done)
         yield self._event(f"response.{response['status']}", response=response)
 
-    def silence(self, position: int) -> bytes:
+    def silence(self) -> bytes:
         """An event: clients that wait for one see no comments."""
         return self._event("response.in_progress", response=self._response("in_progress"))
 

@@ -107,7 +107,7 @@ async def jobs(process):
 async def test_requests_wait_for_the_pair_and_for_each_other(process):
     jobs = Jobs(process, DEMO)
     first, second = jobs.submit(DEMO, Answer), jobs.submit(DEMO, Answer)
-    assert (first.position, second.position) == (0, 1)
+    assert jobs._in_order() == [second]
     assert process.answers() == []
     await process.say(*READY)
     assert process.sent == [Answer(1)]
@@ -128,9 +128,9 @@ async def test_chat_goes_first_until_background_work_has_waited_long(jobs, proce
     jobs.submit(DEMO, Answer)
     title = jobs.submit(DEMO, Answer, background=True)
     chat = jobs.submit(DEMO, Answer)
-    assert (chat.position, title.position) == (1, 2)
+    assert jobs._in_order() == [chat, title]
     monkeypatch.setattr(jobs_module, "PATIENCE_SECONDS", 0.0)
-    assert (title.position, chat.position) == (1, 2)
+    assert jobs._in_order() == [title, chat]
 
 
 async def test_another_pair_is_loaded_in_a_fresh_process(jobs, process):
@@ -164,7 +164,7 @@ async def test_whoever_leaves_the_queue_or_a_load_is_never_answered(jobs, proces
 
 
 async def test_an_engine_that_dies_fails_one_request_and_answers_the_next(jobs, process):
-    first, second = jobs.submit(DEMO, Answer), jobs.submit(DEMO, Answer)
+    first, _ = jobs.submit(DEMO, Answer), jobs.submit(DEMO, Answer)
     await process.say(LoadStage("running on the CPU"), Died("it ended", "no idea"))
     assert jobs.stage == "", "it is the dead one's"
     with pytest.raises(Problem) as caught:
@@ -173,7 +173,7 @@ async def test_an_engine_that_dies_fails_one_request_and_answers_the_next(jobs, 
     assert process.starts == 1
     await process.say(*READY)
     assert process.answers() == [1, 2]
-    assert (second.position, jobs.restarts) == (0, 1)
+    assert (jobs.waiting, jobs.restarts) == (0, 1)
 
 
 async def test_an_engine_that_heeds_no_cancel_is_ended(jobs, process, monkeypatch):
@@ -256,7 +256,7 @@ async def test_a_question_to_another_pair_waits_for_it_and_one_that_a_swap_overt
 ):
     lost = jobs.ask(DEMO, asked)
     waiting = jobs.ask(OTHER, asked)
-    assert (process.starts, waiting.position, lost.position) == (1, 0, 1)
+    assert (process.starts, jobs._in_order()) == (1, [lost])
     await process.say(*READY)
     await process.say((2, Text("of the other")))
     assert await waiting.last() == Text("of the other")
@@ -276,9 +276,9 @@ async def test_an_engine_that_dies_fails_the_questions_too(jobs, process):
 async def test_what_waits_for_the_loaded_pair_goes_before_a_swap_for_a_while(jobs, process, monkeypatch):
     jobs.submit(DEMO, Answer)
     other, ours = jobs.submit(OTHER, Answer), jobs.submit(DEMO, Answer)
-    assert (ours.position, other.position) == (1, 2)
+    assert jobs._in_order() == [ours, other]
     monkeypatch.setattr(jobs_module, "SWAP_SECONDS", 0.0)
-    assert (other.position, ours.position) == (1, 2)
+    assert jobs._in_order() == [other, ours]
 
 
 async def test_whoever_waits_is_told_that_the_server_ends(jobs):
@@ -344,12 +344,12 @@ def said(text):
 async def test_as_many_are_answered_at_once_as_there_are_lanes_and_only_the_others_wait(lanes, process):
     first, second, third = (lanes.submit(DEMO, Answer) for _ in range(3))
     assert process.answers() == [1, 2]
-    assert (first.position, second.position, third.position) == (0, 0, 2)
+    assert lanes._in_order() == [third]
     await process.say((2, said("two")), (1, said("one")), (2, FINISHED))
     assert process.answers() == [1, 2, 3]
     assert (await first.next(1)).text == "one"
     assert ((await second.next(1)).text, await second.next(1)) == ("two", FINISHED)
-    assert (lanes.running, lanes.waiting, third.position) == (2, 0, 0)
+    assert (lanes.running, lanes.waiting) == (2, 0)
 
 
 async def test_a_pair_is_replaced_once_all_its_replies_have_ended(lanes, process, monkeypatch):
@@ -357,14 +357,14 @@ async def test_a_pair_is_replaced_once_all_its_replies_have_ended(lanes, process
     running = [lanes.submit(DEMO, Answer), lanes.submit(DEMO, Answer)]
     other, ours = lanes.submit(OTHER, Answer), lanes.submit(DEMO, Answer)
     await process.say((1, FINISHED))
-    assert (process.starts, lanes.running, other.position, ours.position) == (0, 1, 1, 2)
+    assert (process.starts, lanes.running, lanes._in_order()) == (0, 1, [other, ours])
     await process.say((2, FINISHED))
     assert (process.starts, lanes.running) == (1, 1)
     assert all([await job.next(1) == FINISHED for job in running])
 
 
 async def test_an_engine_that_dies_ends_every_running_reply_with_a_sentence(lanes, process):
-    running, waiting = [lanes.submit(DEMO, Answer), lanes.submit(DEMO, Answer)], lanes.submit(DEMO, Answer)
+    running, _ = [lanes.submit(DEMO, Answer), lanes.submit(DEMO, Answer)], lanes.submit(DEMO, Answer)
     await process.say((1, said("one")), (0, Died("it ended", "no idea")))
     assert (await running[0].next(1)).text == "one"
     for job in running:
@@ -372,7 +372,7 @@ async def test_an_engine_that_dies_ends_every_running_reply_with_a_sentence(lane
             await job.next(1)
     await process.say(*READY)
     assert process.answers() == [1, 2, 3]
-    assert (lanes.running, waiting.position, lanes.restarts) == (1, 0, 1)
+    assert (lanes.running, lanes.waiting, lanes.restarts) == (1, 0, 1)
 
 
 async def test_a_lane_that_heeds_no_cancel_ends_the_engine_also_beside_others(lanes, process, monkeypatch):

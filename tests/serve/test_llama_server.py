@@ -112,13 +112,6 @@ def test_only_the_wanted_fields_are_answered(http):
     assert last.keys() == {"content", "timings/predicted_n"}
 
 
-def test_samplers_that_are_known_are_taken_and_others_named(http):
-    known = ["penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"]
-    assert http.post("/completion", json=PROMPT | {"samplers": known}).status_code == 200
-    answer = http.post("/completion", json=PROMPT | {"samplers": ["top_k", "magic"]})
-    assert (answer.status_code, "samplers has 'magic'" in answer.text) == (400, True)
-
-
 def test_a_late_reply_ends_at_a_line_end(http):
     body = {"prompt": "x", "n_predict": 1500, "regex": "([a-z]{4}\n){100}", "t_max_predict_ms": 1}
     found = http.post("/completion", json=body).json()
