@@ -1,13 +1,10 @@
 """The demo pair in larger shapes that compute the same function: real cost, a real pair's acceptance."""
 
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from localspec import demo
-
-ENLARGE = Path(__file__).parents[2] / "tools" / "enlarge.py"
+from tools.enlarge import NAMED, enlarge
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +27,6 @@ def enlarged(folder: Path, kind: str, target_shape: str = "1b", draft_shape: str
     ):
         if not out.exists():
             unfinished = out.with_suffix(".part")
-            command = [sys.executable, ENLARGE, source, unfinished, "--shape", shape, "--type", kind]
-            subprocess.run(command, check=True, stdout=sys.stderr)
+            enlarge(source, unfinished, NAMED[shape], kind)
             unfinished.rename(out)
     return Files(f"{target_shape} + {draft_shape} in {kind.upper()}", target, draft)

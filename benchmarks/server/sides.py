@@ -4,19 +4,18 @@ Both can be timed by the clock on the wall, or by the processor time that they t
 CPU that is the same thing on an idle machine, and still means something on a busy one.
 """
 
-import json
 import os
 import socket
 import subprocess
 import time
-import urllib.error
-import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from time import perf_counter, process_time
 from types import TracebackType
 from typing import Any, Literal, Self
+
+import httpx
 
 import localspec
 from localspec.events import Cycle, Finished
@@ -170,20 +169,21 @@ class ServerSide:
 
     def complete(self, ask: Ask, count: int) -> dict[str, Any]:
         """What the server answers when it writes this number of tokens."""
-        return self.post(
-            "/completion",
-            {
-                "prompt": ask.tokens,
-                "n_predict": count,
-                "temperature": ask.temperature,
-                "top_k": 40,
-                "top_p": 0.95,
-                "min_p": 0.05,
-                "seed": ask.seed,
-                "ignore_eos": True,
-                "cache_prompt": False,
-            },
-        )
+        body = {
+            "prompt": ask.tokens,
+            "n_predict": count,
+            "temperature": ask.temperature,
+            "top_k": 40,
+            "top_p": 0.95,
+            "min_p": 0.05,
+            "seed": ask.seed,
+            "ignore_eos": True,
+            "cache_prompt": False,
+        }
+        address = f"http://127.0.0.1:{self._port}/completion"
+        with httpx.Client(timeout=600) as client:
+            answer: dict[str, Any] = client.post(address, json=body).raise_for_status().json()
+            return answer
 
     def _reading(self, ask: Ask) -> float:
         """Processor seconds of a request that ends after its first token, which comes with the prompt."""
@@ -201,20 +201,8 @@ class ServerSide:
         fields = Path(f"/proc/{self._process.pid}/stat").read_text().rsplit(")", 1)[1].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
-    def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        """What the server answers to a request."""
-        request = urllib.request.Request(
-            f"http://127.0.0.1:{self._port}{path}",
-            json.dumps(body).encode(),
-            {"Content-Type": "application/json"},
-        )
-        with urllib.request.urlopen(request, timeout=600) as response:
-            answer: dict[str, Any] = json.load(response)
-            return answer
-
     def _healthy(self) -> bool:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/health", timeout=5):
-                return True
-        except (urllib.error.URLError, ConnectionError, TimeoutError):
+            return httpx.get(f"http://127.0.0.1:{self._port}/health", timeout=5).is_success
+        except httpx.HTTPError:
             return False
