@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from localspec.errors import BadSetting
+from localspec.errors import BadSetting, LocalspecError
 
 log = logging.getLogger(__name__)
 
@@ -256,6 +256,17 @@ class FileLock:
             with suppress(OSError):
                 self._path.unlink(missing_ok=True)
         held.release()
+
+
+@contextmanager
+def alone(lock: FileLock, what: str, hint: str) -> Iterator[None]:
+    """Hold the lock. Raises LocalspecError with these words while another process has it, OSError."""
+    if not lock.try_acquire():
+        raise LocalspecError(what, hint=hint)
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 @contextmanager

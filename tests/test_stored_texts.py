@@ -77,13 +77,6 @@ def test_without_room_or_for_another_owner_nothing_is_brought_back(options):
     assert (usage(folder()) == files) == ("cache_gb" in options)
 
 
-def test_the_place_is_a_setting(tmp_path, monkeypatch):
-    monkeypatch.setenv("LOCALSPEC_CACHE_FOLDER", str(tmp_path / "elsewhere"))
-    asked()
-    assert usage(tmp_path / "elsewhere")[0] == 1
-    assert not folder().exists()
-
-
 def test_a_pair_that_rests_stores_what_it_has_read(monkeypatch):
     monkeypatch.setattr(loaded_pair, "REST_SECONDS", 0.05)
     monkeypatch.setattr(stored_texts, "SHARE", 1.0)

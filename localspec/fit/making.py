@@ -8,7 +8,7 @@ from pathlib import Path
 
 from localspec.chat.loaded_pair import LoadedPair
 from localspec.errors import BadSetting, LocalspecError
-from localspec.files import FileLock
+from localspec.files import FileLock, alone
 from localspec.fit.collect import Answer, answers, made_prompts
 from localspec.fit.texts import Text, add_texts, texts_in
 from localspec.fit.trim import trimmable
@@ -60,17 +60,11 @@ def alone_in(folder: Path) -> Iterator[None]:
 
     Raises LocalspecError if another process has the lock, OSError.
     """
-    lock = FileLock(folder / "lock")
-    if not lock.try_acquire():
-        raise LocalspecError(
-            f"{folder.name} is being made by another command", hint="let it end, or stop it with Ctrl-C"
-        )
-    try:
+    what, hint = f"{folder.name} is being made by another command", "let it end, or stop it with Ctrl-C"
+    with alone(FileLock(folder / "lock"), what, hint):
         for unfinished in (*folder.glob(".*.npz.*"), *folder.glob(".checkpoint.pt.*")):
             unfinished.unlink()
         yield
-    finally:
-        lock.release()
 
 
 def answered(folder: Path) -> int:

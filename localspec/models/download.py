@@ -2,7 +2,6 @@
 
 import shutil
 import time
-from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -13,13 +12,12 @@ from localspec.errors import BadModelFile, DownloadFailed, IncompatiblePair
 from localspec.gguf.header import Header, header_of_part, joined, read_header
 from localspec.gguf.matching import check
 from localspec.models import hub, places
-from localspec.models.hub import RemoteFile, RevisionGone, of_system
+from localspec.models.hub import RemoteFile, of_system
 from localspec.models.partial_file import PartialFile, PullStage, partial_bytes, pull_lock
 from localspec.models.places import ModelFile
 from localspec.models.registry import Pair
 
 _POLL_SECONDS = 0.2
-_RATE_SECONDS = 5.0  # over which the rate is taken
 _REPORT_SECONDS = 0.1  # between two reports
 
 
@@ -69,8 +67,8 @@ class _Pull:
     def __init__(self, pair: Pair, progress: OnProgress, cancelled: Callable[[], bool]) -> None:
         self._pair, self._tell, self._cancelled = pair, progress, cancelled
         self._done = dict.fromkeys(pair.hub_files, 0)  # bytes that are here
-        self._recent: deque[tuple[float, int]] = deque()  # when, and bytes fetched since the start
-        self._fetched = 0
+        self._began = 0.0  # to fetch
+        self._fetched = 0  # bytes since then
         self._last = -1.0
 
     def _at(self, stage: PullStage, file: ModelFile, done: int) -> None:
@@ -84,14 +82,11 @@ class _Pull:
         now = time.monotonic()
         if stage is PullStage.FETCHING:
             self._fetched += max(gained, 0)
-            self._recent.append((now, self._fetched))
-            while now - self._recent[0][0] > _RATE_SECONDS:
-                self._recent.popleft()
+            self._began = self._began or now
         if done < file.bytes and now - self._last < _REPORT_SECONDS:
             return
         self._last = now
-        (began, before), (ended, after) = (self._recent or [(now, 0)])[0], (now, self._fetched)
-        rate = (after - before) / (ended - began) if ended > began else 0.0
+        rate = self._fetched / (now - self._began) if 0 < self._began < now else 0.0
         so_far, total = sum(self._done.values()), sum(each.bytes for each in self._done)
         left = (total - so_far) / rate if rate else None
         self._tell(Fetching(stage, file.name, so_far, total, rate, left))
@@ -158,14 +153,7 @@ class _Pull:
 
     def _look(self, file: ModelFile) -> RemoteFile:
         """The Hub's present file under the pin. Raises for another one than the pinned."""
-        try:
-            remote = hub.look(file.repo, file.file, file.revision)
-        except RevisionGone:
-            remote = hub.look(file.repo, file.file)
-            if remote.sha256 != file.sha256:
-                raise
-            self._tell(f"The pinned revision of {file.name} is gone; the newest one has the same file.")
-        change = ""
+        remote, change = hub.look(file.repo, file.file, file.revision), ""
         if remote.bytes != file.bytes:
             change = f"its size is {remote.bytes:,} bytes, pinned is {file.bytes:,}"
         elif remote.sha256 not in (None, file.sha256):

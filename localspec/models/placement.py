@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
-from localspec.display import size_text
+from localspec.display import counted, size_text
 from localspec.errors import BackendFailure, BadSetting, NotEnoughMemory
 from localspec.gguf.facts import DraftKind
 from localspec.health.devices import Device
@@ -339,11 +339,11 @@ def _target_gpus(devices: Sequence[Device], wishes: MemoryWishes) -> tuple[str, 
 
 
 def _bad_split(count: int, gpus: Sequence[str]) -> BadSetting:
-    if len(gpus) < 2:
-        return BadSetting(
-            "a split needs several GPUs, and there are not several GPUs here", hint="leave --split out"
-        )
+    hint = (
+        f"give a share for each of {', '.join(gpus)}; 0 leaves one out"
+        if len(gpus) > 1
+        else "leave --split out"
+    )
     return BadSetting(
-        f"the split has {count} shares, and the target can go to {len(gpus)} GPUs",
-        hint=f"give a share for each of {', '.join(gpus)}; 0 leaves one out",
+        f"the split has {count} shares, and the target can go to {counted(len(gpus), 'GPU')}", hint=hint
     )

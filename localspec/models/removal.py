@@ -3,14 +3,13 @@
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from localspec import demo
-from localspec.errors import LocalspecError
-from localspec.files import FileLock, lies_in
+from localspec.files import FileLock, alone, lies_in
 from localspec.gguf.facts import table_path
 from localspec.models import places
 from localspec.models.hub import of_system
@@ -18,6 +17,7 @@ from localspec.models.partial_file import PART, part_of, pull_lock
 from localspec.models.registry import Pair, all_pairs
 from localspec.options import cache_dir
 
+_PULL_RUNS = "a pull is running, so nothing can be removed", "stop that pull first"
 _OURS = re.compile(r".+--.+/[0-9a-f]{12}/.+")  # where files lie below models/, see places.place
 
 
@@ -65,7 +65,7 @@ def remove(pair: Pair) -> Removal:
             kept += [(str(name), "a link leads to its folder") for name in names]
         if not place.exists() and (cached := file.path):
             kept.append((str(cached), "it belongs to another program"))
-    with _no_pull():
+    with alone(pull_lock(), *_PULL_RUNS):
         return _removed(unwanted, kept)
 
 
@@ -85,20 +85,8 @@ def _is_embedded(path: Path) -> bool:
 
 def prune() -> Removal:
     """Remove all leftovers. Raises BadSetting, DownloadFailed, LocalspecError while another process fetches."""
-    with _no_pull():
+    with alone(pull_lock(), *_PULL_RUNS):
         return _removed([leftover.path for leftover in leftovers()], [])
-
-
-@contextmanager
-def _no_pull() -> Iterator[None]:
-    """Inside it no process fetches model files."""
-    lock = pull_lock()
-    if not lock.try_acquire():
-        raise LocalspecError("a pull is running, so nothing can be removed", hint="stop that pull first")
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def leftovers() -> tuple[Leftover, ...]:

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping
-from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from localspec.models.places import known_sha256
 from localspec.models.registry import Pair
 
 DEFAULT_GB = 8
-_SAMPLE = 1 << 16  # bytes
 
 
 def stored_texts(
@@ -58,16 +56,9 @@ def _key_of(pair: Pair, load: Load, target: Context, owner: str) -> str:
 
 
 def _identity(path: Path) -> str:
-    """What the download hashed, else size, time and a sample."""
-    if sha256 := known_sha256(path):
-        return sha256
+    """What the download hashed, else place, size and time."""
     facts = path.stat()
-    with path.open("rb") as file:
-        sample = file.read(_SAMPLE)
-        with suppress(OSError):  # a short file
-            file.seek(-_SAMPLE, 2)
-            sample += file.read()
-    return f"{facts.st_size} {facts.st_mtime_ns} {_digest(sample.hex())}"
+    return known_sha256(path) or f"{path.resolve()} {facts.st_size} {facts.st_mtime_ns}"
 
 
 def _digest(*facts: object) -> str:

@@ -195,18 +195,6 @@ def test_the_token_goes_to_the_hub_and_never_to_another_origin(served, hub, monk
     assert {request.authorization for request in hub.requests} == {"Bearer hf_secret"}
 
 
-def test_a_pin_that_is_gone_is_replaced_by_the_same_file_only(served, hub, impatient):
-    del hub.files[f"/org/target/resolve/{COMMIT}/target.gguf"]
-    notes = []
-    fetch(served.pair, on_progress=notes.append)
-    assert any("pinned revision" in str(note) for note in notes)
-    del hub.files[f"/org/draft/resolve/{COMMIT}/draft.gguf"]
-    served.pair.draft.place.unlink()
-    served.draft.said_sha256 = "0" * 64
-    with pytest.raises(DownloadFailed, match="pinned revision"):
-        fetch(served.pair)
-
-
 @pytest.mark.parametrize("endpoint", ["nonsense", "http://[bad", "ftp://hub"])
 def test_an_endpoint_that_is_none_is_one_sentence(served, monkeypatch, impatient, endpoint):
     monkeypatch.setenv("HF_ENDPOINT", endpoint)

@@ -36,8 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="read and write lines, as for TERM=dumb: for screen readers and pipes",
     )
-    theme = add("--theme", metavar="NAME", help="colours of the terminal UI")
-    theme.completer = names_of_themes  # type: ignore[attr-defined]
+    add("--theme", metavar="NAME", help="colours of the terminal UI")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -57,14 +56,6 @@ def run(arguments: argparse.Namespace) -> int:
     resumed = conversations.resume(conversations.find(folder / CONVERSATIONS, arguments.resume).path)
     with closing(resumed[0]):
         return _chat(arguments, folder, resumed)
-
-
-def names_of_themes(**_: object) -> list[str]:
-    from textual.theme import BUILTIN_THEMES
-
-    from localspec.tui.state.remembered import Preferences
-
-    return [Preferences().theme, *BUILTIN_THEMES]
 
 
 def run_with(pair: str) -> int:
