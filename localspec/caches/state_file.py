@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO
 
@@ -78,8 +79,9 @@ def write(file: BinaryIO, tokens: bytes, facts: Facts, parts: Sequence[np.ndarra
     checksum = 0
     for piece in (memoryview(_head(tokens, facts)), *(part.data for part in parts)):
         checksum = zlib.crc32(piece, checksum)
-        _write(file, piece)
-    _write(file, memoryview(_CRC.pack(checksum)))
+        file.write(piece)
+    file.write(_CRC.pack(checksum))
+    file.flush()
     os.fsync(file.fileno())
 
 
@@ -98,7 +100,8 @@ def read_parts(stored: Stored) -> list[np.ndarray]:
         checksum = zlib.crc32(head)
         parts = [np.empty(size, dtype=np.uint8) for size in now.facts.parts]
         for part in parts:
-            _fill(file, part.data)
+            if file.readinto(part.data) != len(part):
+                raise Damaged("a part of a file")
             checksum = zlib.crc32(part.data, checksum)
         if file.read(_CRC.size + 1) != _CRC.pack(checksum):
             raise Damaged("changed bytes")
@@ -129,23 +132,10 @@ def _read_head(file: BinaryIO, path: Path) -> tuple[Stored, bytes]:
     return Stored(path, facts, rest[told:-4], size), head
 
 
-def _opened(path: Path) -> BinaryIO:
+def _opened(path: Path) -> BufferedReader:
     """The file itself, never one that a link leads to. Raises OSError."""
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
-    return os.fdopen(os.open(path, flags), "rb", buffering=0)
-
-
-def _fill(file: BinaryIO, piece: memoryview) -> None:
-    while piece:
-        count = file.readinto(piece)  # type: ignore[attr-defined]  # a file without a buffer has it
-        if not count:
-            raise Damaged("a part of a file")
-        piece = piece[count:]
-
-
-def _write(file: BinaryIO, piece: memoryview) -> None:
-    while piece:
-        piece = piece[file.write(piece) :]
+    return os.fdopen(os.open(path, flags), "rb")
 
 
 def forget(path: Path) -> bool:

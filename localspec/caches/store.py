@@ -1,5 +1,6 @@
 """The folder of stored texts: its budget, what makes room, and the stored text that begins most like another."""
 
+import heapq
 import os
 import re
 import secrets
@@ -10,6 +11,7 @@ import time
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from itertools import takewhile
 from pathlib import Path
 
 import numpy as np
@@ -53,18 +55,16 @@ class Store:
             with suppress(OSError):
                 self._refresh()
             texts = self._texts
+
+        def alike(indexes: range) -> Iterator[tuple[Stored, int]]:
+            of_key = takewhile(lambda text: text.facts.key == key, (texts[index] for index in indexes))
+            return takewhile(
+                lambda each: each[1] > 0, ((text, _shared(text.tokens, tokens)) for text in of_key)
+            )
+
         at = bisect_left(texts, (key, tokens), key=_order)
-        left, right = at - 1, at
-        before, behind = (_shared(texts, index, key, tokens) for index in (left, right))
-        while max(before, behind) > 0:
-            if before > behind:
-                yield texts[left], before
-                left -= 1
-                before = min(before, _shared(texts, left, key, tokens))
-            else:
-                yield texts[right], behind
-                right += 1
-                behind = min(behind, _shared(texts, right, key, tokens))
+        sides = alike(range(at, len(texts))), alike(range(at - 1, -1, -1))  # neighbours share most
+        return heapq.merge(*sides, key=lambda each: -each[1])
 
     def read(self, stored: Stored) -> list[np.ndarray] | None:
         """The parts of a text, which counts as used now; None if they cannot be read.
@@ -74,11 +74,10 @@ class Store:
         try:
             parts = state_file.read_parts(stored)
             os.utime(stored.path)
-        except OSError:  # removed meanwhile, or a disk that fails
+        except (OSError, MemoryError):  # removed meanwhile, or a disk that fails
             return None
-        except (ValueError, MemoryError) as error:
-            if isinstance(error, ValueError):
-                state_file.forget(stored.path)
+        except ValueError:
+            state_file.forget(stored.path)
             return None
         return parts
 
@@ -93,7 +92,7 @@ class Store:
             name = f"{secrets.token_hex(16)}.cache"
             handle, temporary = tempfile.mkstemp(dir=self._folder, prefix=f"{name}.part")
         try:
-            with os.fdopen(handle, "wb", buffering=0) as file:
+            with os.fdopen(handle, "wb") as file:
                 _reserve(handle, size)
                 state_file.write(file, tokens, facts, parts)
             os.replace(temporary, self._folder / name)
@@ -212,11 +211,8 @@ def _order(text: Stored) -> tuple[str, bytes]:
     return text.facts.key, text.tokens
 
 
-def _shared(texts: Sequence[Stored], index: int, key: str, tokens: bytes) -> int:
-    """How many tokens of their beginnings a text of this key shares with these; 0 where there is none."""
-    if not 0 <= index < len(texts) or texts[index].facts.key != key:
-        return 0
-    other = texts[index].tokens
-    most = min(len(other), len(tokens))
-    one, two = (np.frombuffer(each, dtype=np.uint32, count=most // 4) for each in (other, tokens))
-    return most // 4 if other[:most] == tokens[:most] else int(np.argmax(one != two))
+def _shared(one: bytes, other: bytes) -> int:
+    """How many tokens of their beginnings two texts share."""
+    most = min(len(one), len(other))
+    first, second = (np.frombuffer(each, dtype=np.uint32, count=most // 4) for each in (one, other))
+    return most // 4 if one[:most] == other[:most] else int(np.argmax(first != second))

@@ -148,33 +148,18 @@ def tool_options(fields: Fields) -> dict[str, Any]:
     fields.notices += [f"tools of the type {kind} are no functions and were left out" for kind in kinds]
     choice = fields.rest.pop("tool_choice", "auto")
     if isinstance(choice, dict):
-        tools, choice = allowed(choice, tools)
+        named, choice = choice, name_of(choice) if is_function(choice) else None
+        if choice is None:
+            raise BadSetting(f"tool_choice is {cut(named)}", hint=_CHOICE_HINT)
+        if choice not in map(name_of, tools):
+            raise BadSetting(
+                f"tool_choice names {cut(choice)}, which is no tool", hint="name one of the tools"
+            )
     elif choice not in _CHOICES:
         raise BadSetting(f"tool_choice is {cut(choice)}", hint=_CHOICE_HINT)
     if choice == "required" and not tools:
         raise BadSetting("tool_choice is required, and there are no tools", hint="give tools")
     return {"tools": tools, "tool_choice": choice} if tools else {}
-
-
-def allowed(choice: dict[str, Any], tools: list[Any]) -> tuple[list[Any], object]:
-    """The tools that the model sees, and the one that it must call, or whether it must call one. Raises BadSetting."""
-    named, mode = [choice], "required"
-    if choice.get("type") == "allowed_tools":
-        given = choice.get("allowed_tools", choice)
-        inner = Fields(given if isinstance(given, dict) else {}, "allowed_tools")
-        named, mode = inner.take("tools", list, []), inner.take("mode", str, "auto")
-        if mode not in _CHOICES:
-            raise BadSetting(f"the mode of allowed_tools is {cut(mode)}", hint="give auto or required")
-    names = [name_of(tool) for tool in named if is_function(tool)]
-    if not names or None in names:
-        raise BadSetting(f"tool_choice is {cut(choice)}", hint=_CHOICE_HINT)
-    offered = [name_of(tool) for tool in tools]
-    for name in names:
-        if name not in offered:
-            raise BadSetting(f"tool_choice names {cut(name)}, which is no tool", hint="name one of the tools")
-    if len(names) == 1 and mode == "required" and names[0] not in _CHOICES:
-        return tools, names[0]
-    return [tool for tool in tools if name_of(tool) in names], mode
 
 
 def is_function(tool: object) -> bool:

@@ -1,6 +1,7 @@
 """Finds a model's way to write calls by comparing what its chat template renders."""
 
 import json
+import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
@@ -13,6 +14,7 @@ from localspec.structure.call_form import COUNTER, ID, NAME, TYPE, CallForm
 from localspec.structure.read_calls import calls_in
 from localspec.structure.schema import kind_of
 
+_common = os.path.commonprefix  # letter by letter
 Render = Callable[[str, Sequence[ToolCall]], str]  # a prompt that ends with an assistant's answer and calls
 
 _NAMES = ("lookup_q", "convert_z")
@@ -233,12 +235,6 @@ def _counted(one: str, two: str, number: str) -> tuple[str, str]:
     parts = ((text, found.span()) for text, found in ((one, first), (two, second)))
     one, two = (text[:start] + COUNTER + text[end:] for text, (start, end) in parts)
     return one, two
-
-
-def _common(texts: Sequence[str]) -> str:
-    first, last = min(texts), max(texts)
-    length = next((n for n, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first))
-    return first[:length]
 
 
 def common_start(one: str, other: str) -> str:
