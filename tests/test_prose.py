@@ -1,5 +1,6 @@
-"""The README is short and shows a picture first; sentences for users are short; figures come from stored results."""
+"""The README is short and shows a picture first; sentences for users are short; figures and quotes have a source."""
 
+import ast
 import re
 from pathlib import Path
 from statistics import mean
@@ -63,3 +64,19 @@ def test_pairs_that_are_recommended_have_this_name_and_size():
             pair = registry.named(name)
             assert pair.name == name
             assert f"{inspection.file_bytes(pair) / 1e9:.1f}" == size, row
+
+
+@pytest.mark.parametrize("page", ["not-faster.md", "troubleshooting.md"])
+def test_sentences_that_a_page_quotes_are_those_of_the_program(page):
+    """Between their numbers and names."""
+    sources = [*ROOT.glob("localspec/**/*.py"), *ROOT.glob("tui/**/*.py")]
+    nodes = [node for path in sources for node in ast.walk(ast.parse(path.read_text("utf-8")))]
+    said = "\n".join(n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str))
+    text = re.sub(r"`[^`]+`", "", prose((ROOT / "docs" / page).read_text("utf-8")))
+    parts = [
+        part.strip()
+        for quoted in re.findall(r'"([^"]+)"', text)
+        for part in re.split(r"\S*\d\S*|\(?[A-Z]{2,}\)?|\.\.\.|: ", " ".join(quoted.split()))
+    ]
+    assert len(parts) > 5
+    assert [part for part in parts if part not in said] == []
