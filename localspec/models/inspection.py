@@ -68,8 +68,7 @@ def too_large(pair: Pair) -> str:
     """Why the draft can hardly make the target faster, by their sizes; "" for a smaller one."""
     if pair.draft is None or pair.draft.all_bytes < pair.target.all_bytes:
         return ""
-    how = "as large as" if pair.draft.all_bytes == pair.target.all_bytes else "larger than"
-    return f"the draft is {how} the target, so drafting can hardly save time; choose a smaller one"
+    return "the draft is no smaller than the target, so drafting can hardly save time; choose a smaller one"
 
 
 def slow_on_cpu(target: ModelFile) -> bool:

@@ -89,8 +89,6 @@ WRONG_LINES = [
     ("show demo", "did you mean info?"),
     ("config temprature", "did you mean temperature?"),
     ("config temperature 0.5", "`temperature = 0.5` into "),
-    ("list qwen3", "`localspec list` has those that are"),
-    ("list zzz", "`localspec pairs` lists all of them"),
     ("pull", "`localspec pairs` lists the names"),
     ("run Hi -m demoo", "did you mean demo?"),
     ("bench ''", "localspec bench "),

@@ -6,31 +6,24 @@ import argparse
 from datetime import datetime
 
 from localspec.caches.store import usage
-from localspec.cli.commands.completion import complete_with_pairs
 from localspec.display import say, say_json, size_text
-from localspec.errors import UnknownPair
 from localspec.models import inspection, places, registry, removal
 from localspec.options import texts_dir
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    like = "only the pairs whose name or use has this text"
-    complete_with_pairs(parser.add_argument("like", nargs="?", default="", metavar="TEXT", help=like))
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run(arguments: argparse.Namespace) -> int:
     uses = places.last_uses()
-    here = [pair for pair in registry.pairs_like(arguments.like) if pair.on_disk]
-    if arguments.like and not here:
-        hint = "`localspec list` has those that are"
-        raise UnknownPair(f"no pair like {arguments.like} is on this machine", hint=hint)
+    here = [pair for pair in registry.all_pairs() if pair.on_disk]
     here.sort(key=lambda pair: -uses.get(pair.name, 0.0))
-    unused = () if arguments.like else removal.leftovers()
+    unused = removal.leftovers()
     files = places.distinct(file for pair in here for file in pair.files)
-    texts, text_bytes = (0, 0) if arguments.like else usage(texts_dir())
-    demo = 0 if arguments.like else sum(path.stat().st_size for path in removal.enlarged_demo())
-    answers = 0 if arguments.like else removal.answer_bytes(unused)
+    texts, text_bytes = usage(texts_dir())
+    demo = sum(path.stat().st_size for path in removal.enlarged_demo())
+    answers = removal.answer_bytes(unused)
     total = text_bytes + demo + answers + sum(left.bytes for left in unused)
     total += sum(file.all_bytes for file in files)
     if arguments.json:

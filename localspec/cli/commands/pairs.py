@@ -8,10 +8,9 @@ from dataclasses import replace
 
 from localspec.cli.fetching import DRAFT_HELP
 from localspec.display import say, say_json, size_text
-from localspec.health.devices import last_devices
-from localspec.models import inspection, registry
+from localspec.models import registry
 from localspec.models.names import described
-from localspec.models.picker import recommended
+from localspec.models.picker import PairRow, listing
 
 FITS = {"gpu": "GPU", "part": "GPU+CPU", "cpu": "CPU", "no": "nowhere"}
 LEGEND = (
@@ -41,18 +40,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    here, known = last_devices(), registry.pairs_like(arguments.like)
-    fit = {pair.name: inspection.fit(pair, here) for pair in registry.all_pairs()}
+    known, rows = registry.pairs_like(arguments.like), {row.name: row for row in listing()}
     if arguments.json:
-        say_json({"pairs": [as_json(pair, fit[pair.name]) for pair in known]}, indent=2)
+        say_json({"pairs": [as_json(pair, rows[pair.name]) for pair in known]}, indent=2)
         return 0
-    best = recommended(fit)
     name = max(len(pair.name) for pair in known)
     say(f"{'NAME':<{name}}    {'SIZE':>7}  {'MEMORY':>7}  {'FITS':<7}  USE")
     for pair in known:
-        fits, star = FITS[fit[pair.name]], " ★"[pair.name == best]
-        size, memory = size_text(inspection.file_bytes(pair)), size_text(inspection.memory_needed(pair))
-        where = "here" if pair.on_disk else fits
+        row = rows[pair.name]
+        size, memory, star = size_text(row.size_bytes), size_text(row.memory_bytes), " ★"[row.recommended]
+        where = "here" if row.on_disk else FITS[row.fits]
         say(f"{pair.name:<{name}} {star}  {size:>7}  {memory:>7}  {where:<7}  {pair.use}")
     say(f"\n{LEGEND}")
     return 0
@@ -72,12 +69,12 @@ def run_add(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def as_json(pair: registry.Pair, fits: inspection.Fit) -> dict[str, object]:
+def as_json(pair: registry.Pair, row: PairRow) -> dict[str, object]:
     same = ("name", "aliases", "kind", "use", "context", "starting_depth")
     return {name: getattr(pair, name) for name in (*same, "published")} | {
-        "bytes": inspection.file_bytes(pair),
-        "memory_bytes": inspection.memory_needed(pair),
-        "fits": fits,
-        "on_disk": pair.on_disk,
+        "bytes": row.size_bytes,
+        "memory_bytes": row.memory_bytes,
+        "fits": row.fits,
+        "on_disk": row.on_disk,
         "licenses": [file.license for file in pair.files],
     }
