@@ -35,6 +35,8 @@ UNFAIR = "The times differ by more than these guesses explain, as on a busy proc
 CROWDED = (
     "Another program used the processor meanwhile, so these times say little. Close it and measure again."
 )
+HELD_UP = 0.5  # of the time of all other cycles together, in one
+STOOD_STILL = "Not measured: the machine stood still in the middle. Run it again."
 NO_DRAFT = "without a draft model, only repeated text is guessed (--draft FILE adds one)"
 TOY_PASS = 0.05  # seconds of a toy's pass in a race: its real ones are shorter than the bookkeeping
 SVG_COLUMNS = 100
@@ -56,6 +58,7 @@ class Lane:
     written: tuple[tuple[str, Origin], ...] = ()  # the tokens' texts
     times: tuple[float, ...] = ()  # when each of them stood there
     seconds: float = 0.0  # of this side's own passes
+    longest: float = 0.0  # seconds of a cycle
     tokens: int = 0
     cycles: int = 0
     drafted: int = 0
@@ -70,6 +73,11 @@ class Lane:
     def kept(self) -> int:
         """Drafted tokens that the target kept."""
         return sum(origin is Origin.ACCEPTED for _, origin in self.written)
+
+    @property
+    def held_up(self) -> bool:
+        """Whether the machine stood still in a cycle, as after Ctrl-Z."""
+        return self.longest > HELD_UP * (self.seconds - self.longest)
 
     def after(self, event: Event) -> "Lane":
         """The side after one more report of its reply."""
@@ -130,8 +138,13 @@ class Race:
     @property
     def is_won(self) -> bool:
         """Whether drafting was faster, by its guesses."""
-        guessed = not hardly_drafted(self.stats)
-        return guessed and self.speedup >= NOTICEABLE and is_fair(self.speedup, self.stats)
+        measured = not (hardly_drafted(self.stats) or self.held_up)
+        return measured and self.speedup >= NOTICEABLE and is_fair(self.speedup, self.stats)
+
+    @property
+    def held_up(self) -> bool:
+        """Whether either side was."""
+        return self.plain.held_up or self.drafting.held_up
 
     @property
     def identical(self) -> bool:
@@ -174,7 +187,8 @@ def _grown(lane: Lane, cycle: Cycle, session: "Session", pace: Pace | None) -> L
     )
     seconds = pace.pass_seconds + pace.draft_seconds * cycle.drafted if pace else cycle.seconds
     grown = replace(lane.after(cycle), written=lane.written + texts)
-    return replace(grown, seconds=lane.seconds + seconds, times=lane.times + (grown.seconds,) * len(texts))
+    grown = replace(grown, seconds=lane.seconds + seconds, longest=max(lane.longest, seconds))
+    return replace(grown, times=lane.times + (grown.seconds,) * len(texts))
 
 
 def hardly_drafted(stats: Stats) -> bool:

@@ -13,7 +13,7 @@ from localspec import demo
 from localspec.cli import main
 from localspec.cli.commands.demo import DEPTH, PROMPT, both, outcome_of
 from localspec.gguf.enlarging import Shape, enlarge
-from localspec.measure.race import UNFAIR, Lane, Pace, Race, race
+from localspec.measure.race import STOOD_STILL, UNFAIR, Lane, Pace, Race, race
 
 pytestmark = pytest.mark.usefixtures("home")
 WIDE = Shape(width=320, layers=6, heads=8, kv_heads=4, head_width=64, ffn=640, vocab=2560)
@@ -103,6 +103,16 @@ def test_a_gain_that_no_pass_can_bring_is_a_busy_machine():
     assert [Race(plain, drafting).is_won for plain in (fair, stalled, drafting)] == [True, False, False]
     assert not Race(fair, replace(drafting, drafted=1)).is_won
     assert UNFAIR in outcome_of(Race(stalled, drafting), None)
+
+
+def test_a_side_that_was_stopped_for_a_moment_brings_no_gain():
+    """Ctrl-Z while plain decoding was in a pass: its 41 tokens, 3.3 s, took 6.3 s."""
+    drafting = Lane(seconds=1.5, longest=0.3, tokens=41, cycles=8, drafted=36, is_done=True)
+    plain = Lane(seconds=3.3, longest=0.2, tokens=41, cycles=41, is_done=True)
+    stopped = replace(plain, seconds=6.3, longest=3.1)
+    assert Race(plain, drafting).is_won
+    assert not Race(stopped, drafting).is_won
+    assert outcome_of(Race(stopped, drafting), None) == STOOD_STILL
 
 
 def raced(target):

@@ -188,7 +188,9 @@ def shown(sides: tuple["Session", "Session"], pace: "Pace | None", slower: float
 
 
 def outcome_of(ended: "Race", pace: "Pace | None") -> str:
-    from localspec.measure.race import headline
+    from localspec.measure.race import STOOD_STILL, headline
 
+    if ended.held_up:
+        return STOOD_STILL
     seconds = ended.plain.seconds, ended.drafting.seconds
     return headline(ended.speedup, ended.identical, seconds, ended.stats, PACED if pace else "")
