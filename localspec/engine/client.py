@@ -157,7 +157,6 @@ class _Connection:
         self._stage = ""  # of loading; its last one is that the pair runs, and where
         self._closing = self._saving = False
         self._silent = threading.Event()  # the process closed its pipe
-        self._failure: EngineDied | None = None  # of a thread here, which then ends the process
         self.process = process
         self._before = before
         if before is not None:
@@ -165,7 +164,7 @@ class _Connection:
         # The reader last: it waits for the end of stderr when the process dies, which may be at once.
         threads = {"stderr": self._listen_to_stderr, "writer": self._write, "reader": self._read}
         self._threads = [
-            threading.Thread(target=self._guarded, args=(target,), name=f"engine-{name}", daemon=True)
+            threading.Thread(target=target, name=f"engine-{name}", daemon=True)
             for name, target in threads.items()
         ]
         for thread in self._threads:
@@ -210,37 +209,27 @@ class _Connection:
             return True
         return False
 
-    def _guarded(self, work: Callable[[], None]) -> None:
-        """An error in a thread ends the process, and the reader reports it."""
-        try:
-            work()
-        except EngineDied as error:
-            self._failure = error
-        except Exception as error:  # noqa: BLE001 - a silent end of a thread would leave the client waiting
-            what = f"the connection to the engine process broke: {type(error).__name__}: {error}"
-            self._failure = EngineDied(what, hint="please report it; the conversation is safe")
-        else:
-            return
-        self.process.kill()
-        if work == self._read:
-            self._report_end()
-
     def _read(self) -> None:
         """Turn the end of the stream into a report, so that the UI gets it in order."""
-        for serial, report in read_messages(_pipe(self.process.stdout)):
-            if isinstance(report, Hello) and report.protocol != PROTOCOL:
-                raise EngineDied(
-                    f"the engine process speaks protocol {report.protocol}, this program {PROTOCOL}",
-                    hint="localspec was updated while it ran: start it again",
-                )
-            if isinstance(report, Saving):
-                self._saving = True
-            else:
-                self._receive(report, serial)
-        self._silent.set()
-        self._report_end()
+        failure = None
+        try:
+            for serial, report in read_messages(_pipe(self.process.stdout)):
+                if isinstance(report, Hello) and report.protocol != PROTOCOL:
+                    raise EngineDied(
+                        f"the engine process speaks protocol {report.protocol}, this program {PROTOCOL}",
+                        hint="localspec was updated while it ran: start it again",
+                    )
+                if isinstance(report, Saving):
+                    self._saving = True
+                else:
+                    self._receive(report, serial)
+            self._silent.set()
+        except EngineDied as error:
+            failure = error
+            self.process.kill()
+        self._report_end(failure)
 
-    def _report_end(self) -> None:
+    def _report_end(self, failure: EngineDied | None) -> None:
         exit_code = self.process.wait()
         if self._closing:
             return
@@ -248,7 +237,7 @@ class _Connection:
         aborted = any(line.startswith("error: llama.cpp aborted") for line in self._last_words)
         crashed = (died_by_signal(exit_code) and -exit_code not in _NO_CRASHES) or aborted
         if not (crashed and self._on_crash(self, describe_exit(exit_code))):
-            self._receive(self._obituary(exit_code, self._failure))
+            self._receive(self._obituary(exit_code, failure))
 
     def _receive(self, report: Report, serial: int = 0) -> None:
         if isinstance(report, LoadStage):

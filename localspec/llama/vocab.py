@@ -21,7 +21,6 @@ class Vocab:
         self.bos = self._optional(lib.llama_vocab_bos(pointer))
         self.eos = self._optional(lib.llama_vocab_eos(pointer))
         self.add_bos = bool(lib.llama_vocab_get_add_bos(pointer))
-        self.add_eos = bool(lib.llama_vocab_get_add_eos(pointer))
         self._pieces: dict[int, bytes] = {}
         self._control_texts: dict[str, int] | None = None
 

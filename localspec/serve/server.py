@@ -1,7 +1,6 @@
 """The HTTP process: the port, the connections, the routes; it answers until the user ends it."""
 
 import asyncio
-import logging
 import socket
 import sys
 import time
@@ -38,7 +37,6 @@ ARRIVAL_SECONDS: Final = 60.0  # from the connection, or the last answer's next 
 _FAREWELL_SECONDS: Final = 1  # for the error that ends the others
 _KEEP_ALIVE_SECONDS: Final = 65  # longer than clients keep idle connections, so that they close first
 _LOOK_SECONDS: Final = 0.05  # between two looks whether the load has begun
-_QUIET_SECONDS: Final = 60.0  # in which the same trouble is logged once
 _MOST: Final = 512  # connections
 _OWN_FILES: Final = 64  # descriptors that the rest of the process needs
 _EXCLUSIVE: Final = -5  # SO_EXCLUSIVEADDRUSE, which Python names on Windows only
@@ -116,8 +114,6 @@ async def serve(
 
     routes = routes_of(jobs, Pairs(jobs, any_model=any_model, called=called))
     app = Starlette(routes=routes, exception_handlers={HTTPException: failed, Exception: failed})
-    for name in ("uvicorn.error", "asyncio"):
-        logging.getLogger(name).addFilter(Seldom())
     Connection.most, backlog = limits()
     config = uvicorn.Config(
         Guard(app, access, answered),
@@ -340,19 +336,3 @@ class Connection(H11Protocol):
         oldest = min(waiting, key=lambda c: (not c._deadline, c._since), default=self)
         oldest.transport.abort()
         self.connections.discard(oldest)
-
-
-class Seldom(logging.Filter):
-    """Passes a message once a minute, however often it is logged: a flood of requests fills no disk."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._last: dict[str, float] = {}
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        what, now = str(record.msg).partition("\n")[0], time.monotonic()
-        self._last = {text: at for text, at in self._last.items() if now - at < _QUIET_SECONDS}
-        if what in self._last:
-            return False
-        self._last[what] = now
-        return True

@@ -172,7 +172,7 @@ class CallReader:
     def _marked(self, held: str) -> bool:
         """Whether a text is more likely the beginning of a call that was cut than the end of an answer."""
         held = held.lstrip()
-        anchors = [head.anchor for head in self._heads if head.anchor]
+        anchors = [head.anchor for head in self._heads]
         begun = any(anchor.startswith(held) or held.startswith(anchor) for anchor in anchors)
         return begun and bool(_MARK.match(held))
 

@@ -1,7 +1,6 @@
 """Connections that send nothing, half of something, or too many: the server answers the others."""
 
 import asyncio
-import logging
 import resource
 import socket
 from contextlib import asynccontextmanager
@@ -11,7 +10,7 @@ import pytest
 import uvicorn
 
 from localspec.serve import server as server_module
-from localspec.serve.server import Connection, Seldom, limits
+from localspec.serve.server import Connection, limits
 from tests.serve.conftest import start, stop
 
 HALF = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Le"
@@ -110,17 +109,3 @@ async def test_where_there_are_too_many_the_half_sent_ones_go_and_answers_stay(m
             assert (await asyncio.wait_for(reader.readuntil(b"ok"), 20)).startswith(b"HTTP/1.1 200")
         for _, writer in (*answered, *held):
             writer.close()
-
-
-def test_the_same_trouble_is_logged_once_a_minute(monkeypatch):
-    now = [0.0]
-    monkeypatch.setattr(server_module.time, "monotonic", lambda: now[0])
-    seldom = Seldom()
-
-    def passed(message):
-        return seldom.filter(logging.LogRecord("asyncio", logging.ERROR, "", 0, message, (), None))
-
-    full = "socket.accept() out of system resource\nsocket: "
-    assert [passed(full + "1"), passed(full + "2"), passed("another")] == [True, False, True]
-    now[0] = 61.0
-    assert passed(full + "3")
