@@ -1,9 +1,8 @@
 """Bar charts as SVG, which browsers and a README show."""
 
 import math
+from dataclasses import dataclass
 from xml.sax.saxutils import escape
-
-from localspec.measure.plot import Chart
 
 WIDTH = 760  # all lengths in pixels
 MARGIN, LABELS, VALUES = 20, 150, 150
@@ -11,6 +10,31 @@ BAR, GAP, TITLE, AXIS = 18, 8, 44, 36
 TEXT_SIZE, TITLE_SIZE = 13, 16
 INK, FAINT, BLUE, RED = "#222222", "#999999", "#3b7dd8", "#c8553d"
 MOST_TICKS = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One value, with its interval if that is known."""
+
+    label: str
+    value: float
+    text: str  # the value as people read it
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """Horizontal bars from 0, compared with `reference`."""
+
+    title: str
+    bars: tuple[Bar, ...]
+    reference: float | None = None
+
+    @property
+    def end(self) -> float:
+        """The end of the axis: everything fits."""
+        return max([*(bar.high or bar.value for bar in self.bars), self.reference or 0.0, 1e-9])
 
 
 def svg(*charts: Chart) -> str:

@@ -21,8 +21,8 @@ from xml.etree import ElementTree
 import localspec
 from localspec.cli.commands.demo import DEPTH, PROMPT
 from localspec.events import Cycle, Origin
-from localspec.measure.plot import Bar, Chart
 from tools import charts
+from tools.charts import Bar, Chart
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "pictures"

@@ -19,7 +19,7 @@ from localspec.errors import BadSetting, LocalspecError
 from localspec.events import Cycle, Event, Finished, FinishReason, Reply, Started, Stats
 from localspec.measure.race import NO_DRAFT, caused, hardly_drafted, headline
 from localspec.options import ReplyOptions
-from localspec.sampler.passes import NO_TEXT, Candidates, Row, standing
+from localspec.sampler.passes import NO_TEXT, standing
 
 COLUMNS = ("", "tokens", "passes", "kept", "a pass", "prompt s", "decode s", "tokens/s")
 TOY_COLUMNS, TOY_DEPTH = 5, 4  # without times; tokens
@@ -56,40 +56,25 @@ def diverged(plain: Sequence[int], speculative: Sequence[int], gap: float | None
     return Divergence(index, one, other, gap)
 
 
-def top_two_gap(row: Row) -> float:
+def top_two_gap(row: np.ndarray) -> float:
     """The distance between the two largest logits of a row."""
-    logits = row.logits if isinstance(row, Candidates) else row
-    second, first = np.partition(logits, -2)[-2:]
+    second, first = np.partition(row, -2)[-2:]
     return float(first - second)
 
 
-def likeliest_token(row: Row) -> int:
-    """The token of the largest logit, of equal ones the lowest id."""
-    if isinstance(row, Candidates):
-        return int(row.ids[row.logits == row.logits.max()].min())
-    return int(row.argmax())
-
-
-def row_after(decoder: Decoder, tokens: Sequence[int]) -> Row:
+def row_after(decoder: Decoder, tokens: Sequence[int]) -> np.ndarray:
     """The target's row after a text, read from an empty cache, the last token alone as in plain decoding."""
     decoder.rollback(0)
     for _ in decoder.prefill(tokens[:-1]):
         pass
     (row,) = decoder.decode(tokens[-1:], rows=1).rows
-    return copied(row)
+    return np.array(row)
 
 
 def width_difference_on(pair: LoadedPair, tokens: Sequence[int], widths: Collection[int] = ()) -> float:
     """D: the largest logit difference between batch widths at the last 200 of these tokens, read after the others."""
     pair.drafting.keep_threads()
     return width_gap(pair.target, tokens, max(len(tokens) - AS_FAR_BACK, 0), widths)
-
-
-def copied(row: Row) -> Row:
-    """A row that stays after the next decode."""
-    if isinstance(row, Candidates):
-        return Candidates(row.ids.copy(), row.logits.copy())
-    return np.array(row)
 
 
 def begin(pair: LoadedPair, prompt: Sequence[int]) -> None:

@@ -37,7 +37,6 @@ from localspec.models.drafting import ordinary_tokens
 from localspec.models.load import connect
 from localspec.sampler.passes import standing
 
-COLUMNS = 100
 TEXT, KV_TYPES = tuple(range(3, 43)), {"f16": 0.999, "q8_0": 0.99, "q4_0": 0.9}  # least correlation
 PROMPT, NEAR_TIES = "What is speculative decoding?", 10  # tokens that must agree
 HELD, CYCLES = 5, 24  # of the comparison of padded passes with others
@@ -173,9 +172,7 @@ def prices(part: Part) -> Iterator[Finding]:
         found = tuning.tune(
             pair.target, pair.drafters, text, seconds=part.seconds * 0.4, steps_back=steps_back
         )
-        yield Finding(
-            block(tuning.report(found, COLUMNS)) if found else "Too slow to measure.", missing=not found
-        )
+        yield Finding(block(tuning.report(found)) if found else "Too slow to measure.", missing=not found)
         yield table
         if found and steps_back:
             yield from padding(pair.target, text, part.seconds * 0.2)
@@ -269,7 +266,7 @@ def speed(part: Part) -> Iterator[Finding]:
         yield Finding("Every reply was too short to time.", missing=True)
         return
     unsure = verdict(found, 0.0).decision is Decision.UNDECIDED
-    table, *_, notes = report(found, COLUMNS).split("\n\n")  # the sentences between them repeat the table
+    table, *_, notes = report(found).split("\n\n")  # the sentences between them repeat the table
     yield Finding(block(f"{headlines(found)}\n\n{table}\n\n{notes}"), missing=unsure)
 
 
@@ -280,9 +277,8 @@ def loaded(part: Part, place: Mapping[str, Any] = MappingProxyType({})) -> api.S
 
 
 def block(text: str) -> str:
-    """A report without its bars."""
-    kept = "\n\n".join(part for part in text.split("\n\n") if "█" not in part)
-    return f"```\n{kept}\n```"
+    """A report as it stands."""
+    return f"```\n{text}\n```"
 
 
 PARTS: dict[str, Callable[[Part], Iterator[Finding]]] = {

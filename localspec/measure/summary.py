@@ -16,7 +16,6 @@ from localspec import api
 from localspec.display import aligned, counted
 from localspec.measure.bench import AUTO, PLAIN, BenchOutcome, Category, Measurement
 from localspec.measure.intervals import Interval, Log, mean_ratio
-from localspec.measure.plot import Bar, Chart, drawn
 from localspec.measure.race import HARDLY, NOTICEABLE
 
 T = TypeVar("T")
@@ -244,8 +243,8 @@ def because(row: Row) -> str:
     )
 
 
-def report(summary: Summary, columns: int, *, toy: bool = False) -> str:
-    """The report for a terminal of `columns` columns: by temperature, a table, bars, and sentences.
+def report(summary: Summary, *, toy: bool = False) -> str:
+    """The report for a terminal: by temperature, a table and sentences.
 
     The speed of a `toy` is left out.
     """
@@ -257,7 +256,7 @@ def report(summary: Summary, columns: int, *, toy: bool = False) -> str:
             parts.append(f"Guesses at temperature {temperature:g}:\n{table}")
             continue
         parts.append(aligned(rows, left=2))
-        parts += [drawn(chart(summary, temperature), columns), words(summary, temperature)]
+        parts.append(words(summary, temperature))
     meaning = "kept: the share of guesses that the target kept. a pass: the tokens that it writes."
     if toy:
         off = "auto: drafting is off here, because a pass of this toy is shorter than a guess."
@@ -303,17 +302,6 @@ def cells(row: Row) -> tuple[str, ...]:
 
 def name(row: Row) -> str:
     return row.category.value if row.category else MIX
-
-
-def chart(summary: Summary, temperature: float) -> Chart:
-    """Speed-ups as bars; plain decoding is the line at 1."""
-    rows, bars = rows_at(summary, temperature), []
-    for row in rows:
-        label = f"{name(row)}, {row.arm}" if len({row.arm for row in rows}) > 1 else name(row)
-        middle = row.speedup.middle
-        interval = (row.speedup.low, row.speedup.high) if row.speedup.known else (None, None)
-        bars.append(Bar(label, middle, f"{middle:.2f}x", *interval))
-    return Chart(f"Speed-up over plain decoding, temperature {temperature:g}", tuple(bars), reference=1.0)
 
 
 def headlines(summary: Summary) -> str:

@@ -10,7 +10,6 @@ from localspec.control.calibration import NARROW, WIDE, calibrate
 from localspec.control.costs import CostTable
 from localspec.display import aligned
 from localspec.measure.compare import forget
-from localspec.measure.plot import Bar, Chart, drawn
 
 CONTEXT_TOKENS = 256  # in the caches while measuring: an ordinary prompt
 DEPTHS = (1, 2, 3, 4, 5, 7)
@@ -82,8 +81,8 @@ def fill(target: Decoder, drafters: Sequence[Drafter], tokens: Sequence[int]) ->
             drafter.read(tokens[: target.length + 1], len(batch.tokens))
 
 
-def report(curve: Curve, columns: int) -> str:
-    """Table, bars and sentences for a terminal of `columns` columns."""
+def report(curve: Curve) -> str:
+    """Table and sentences for a terminal."""
     table, draft = curve.table, curve.draft_seconds
     plain = table.verify(1)
     lines, rows = list[str](), list[tuple[str, ...]]()
@@ -108,14 +107,7 @@ def report(curve: Curve, columns: int) -> str:
             f"the second {capture * 1000:.1f} ms; the table shows those after them."
         )
     lines.append(f"Measured with {table.context_tokens} tokens in the context.")
-    return "\n\n".join((aligned(rows, left=0), drawn(chart(curve), columns), "\n".join(lines)))
-
-
-def chart(curve: Curve) -> Chart:
-    """The curve as bars, in units of one plain step."""
-    costs = {width: curve.table.verify(width) / curve.table.verify(1) for width in curve.table.widths}
-    bars = (Bar(f"{width} token{'s' * (width > 1)}", cost, f"{cost:.2f}x") for width, cost in costs.items())
-    return Chart("Cost of a target pass, in passes over one token", tuple(bars), 1.0)
+    return "\n\n".join((aligned(rows, left=0), "\n".join(lines)))
 
 
 def as_json(curve: Curve) -> dict[str, Any]:

@@ -24,7 +24,6 @@ from localspec.measure.compare import (
     Divergence,
     begin,
     diverged,
-    likeliest_token,
     top_two_gap,
     width_difference_on,
 )
@@ -289,8 +288,9 @@ class Judge(list[tuple[float, bool]]):
     """Sees every greedy verdict: the gap between the two largest logits, and whether the token is the likeliest."""
 
     def see(self, rows: Sequence[Row], tokens: Sequence[int]) -> None:
-        pairs = zip(rows, tokens, strict=False)
-        self.extend((top_two_gap(row), token == likeliest_token(row)) for row, token in pairs)
+        for row, token in zip(rows, tokens, strict=False):
+            assert not isinstance(row, Candidates), "whole rows were asked for"
+            self.append((top_two_gap(row), token == row.argmax()))
 
 
 def greedy_text(

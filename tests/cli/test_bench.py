@@ -28,7 +28,7 @@ def run(capsys, *arguments):
     return code, out, err
 
 
-def test_the_report_has_table_bars_and_verdict_and_the_progress_goes_to_stderr(capsys, tmp_path):
+def test_the_report_has_table_and_verdict_and_the_progress_goes_to_stderr(capsys, tmp_path):
     """Copies of the demo's files are no toy."""
     target = shutil.copy(demo.target_path(), tmp_path / "target.gguf")
     draft = shutil.copy(demo.draft_path(), tmp_path / "draft.gguf")
@@ -36,10 +36,8 @@ def test_the_report_has_table_bars_and_verdict_and_the_progress_goes_to_stderr(c
     assert code == 0
     for word in (
         "speed-up",
-        "95 % interval",
         "a pass",
         "json",
-        "█",
         "at temperature 0:",
         "at temperature 0.8:",
     ):
@@ -55,7 +53,7 @@ def test_the_toy_has_counts_of_guesses_and_no_speed(capsys):
     assert code == 0
     assert out.startswith(TOY)
     assert "a pass" in out
-    assert not re.search(r"slower|pays?\b|speed-up|█|\dx\b", out.removeprefix(TOY))
+    assert not re.search(r"slower|pays?\b|speed-up|\dx\b", out.removeprefix(TOY))
     assert "tokens/s" not in err
 
 
@@ -115,7 +113,6 @@ def test_tune_shows_the_curve_and_later_runs_start_from_it(capsys):
     code, out, _ = run(capsys, "tune", "demo", "--threads", "1", "--seconds", "20")
     assert code == 0
     assert "tokens in a pass" in out
-    assert "█" in out
     (lessons,) = (data_dir() / "lessons").glob("*.json")
     assert json.loads(lessons.read_text())["costs"][0]["widths"][:8] == [1, 2, 3, 4, 5, 6, 7, 8]
 

@@ -1,5 +1,6 @@
 """Made and trimmed drafts and drafts of another vocabulary through llama.cpp: the text is the target's own."""
 
+from copy import deepcopy
 from functools import cache
 from types import SimpleNamespace
 
@@ -20,7 +21,7 @@ from localspec.gguf.header import header_at
 from localspec.gguf.trimmed import token_table
 from localspec.llama.context import Context
 from localspec.llama.model import Model
-from localspec.measure.compare import copied, width_gap
+from localspec.measure.compare import width_gap
 from localspec.sampler.chain import Chain
 from localspec.sampler.sampling import Sampling
 from tests.algorithm.enumeration import distance, law
@@ -114,7 +115,7 @@ def rows_of(model):
     @cache
     def row(text):
         context.rollback(0)
-        return copied(context.decode(text, 1).rows[0])
+        return deepcopy(context.decode(text, 1).rows[0])  # it is a view
 
     return row
 

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.measure.plot import Bar, Chart
-from tools.charts import BLUE, RED, WIDTH, svg, ticks
+from tools.charts import BLUE, RED, WIDTH, Bar, Chart, svg, ticks
 
 SPEEDUPS = Chart(
     "Speed-up", (Bar("code", 2.0, "2.00x", 1.5, 2.5), Bar("chat <T>", 0.5, "0.50x")), reference=1.0

@@ -28,7 +28,6 @@ from localspec.display import (
     JSON_VERSION,
     DrawnLine,
     bar_text,
-    columns,
     counted,
     note,
     obeys_sequences,
@@ -145,7 +144,7 @@ def tell(arguments: argparse.Namespace, subject: Mapping[str, Any], outcome: "Be
         return
     toy = bool(subject["toy"])
     say(TOY if toy else headlines(summary))
-    say(f"\n{report(summary, columns(sys.stdout) - 1, toy=toy)}\n")
+    say(f"\n{report(summary, toy=toy)}\n")
     say("{target} with {draft}, loaded in {load_seconds:.1f} s".format(**subject))
     say(machine.sentence())
     if outcome.too_long:

@@ -8,7 +8,7 @@ import sys
 from localspec.cli import CANCELLED
 from localspec.cli.loading import names_of, open_session, stop_on_interrupt
 from localspec.cli.options import add_pair_argument, number
-from localspec.display import DrawnLine, columns, say, say_json
+from localspec.display import DrawnLine, say, say_json
 from localspec.errors import BadSetting
 
 
@@ -40,5 +40,5 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         say_json({**names, **as_json(curve)})
     else:
-        say(report(curve, columns(sys.stdout) - 1))
+        say(report(curve))
     return 0
