@@ -6,9 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-DRAWS = 4000  # of the bootstrap
-SEED = 1  # the same measurements give the same interval
-TAILS = (0.025, 0.975)
 LEAST_FREEDOM = 2  # below, Student's interval would be a guess
 
 Log = float
@@ -32,10 +29,8 @@ def mean_ratio(groups: Sequence[Sequence[Sequence[Log]]]) -> Interval:
     """The geometric mean of paired ratios, every group with the same weight, with its interval.
 
     groups[g][p] holds the repeated measurements of prompt p in group g. Repetitions become their median,
-    which one disturbed run cannot move. The bootstrap resamples prompts within groups and repetitions within
-    prompts, so the interval is about other prompts of the same kinds. It never reaches beyond the extremes,
-    which is too narrow for a handful of prompts, so the wider of it and Student's interval counts. Raises
-    ValueError without any ratio.
+    which one disturbed run cannot move. The interval is Student's, about other prompts of the same kinds.
+    Raises ValueError without any ratio.
     """
     groups = [[prompt for prompt in group if prompt] for group in groups]
     groups = [group for group in groups if group]
@@ -43,28 +38,13 @@ def mean_ratio(groups: Sequence[Sequence[Sequence[Log]]]) -> Interval:
         raise ValueError("no ratios")
     medians = [np.array([np.median(prompt) for prompt in group]) for group in groups]
     middle = float(np.mean([group.mean() for group in medians]))
-    if sum(map(len, groups)) - len(groups) < LEAST_FREEDOM:
+    freedom = sum(map(len, groups)) - len(groups)
+    if freedom < LEAST_FREEDOM:
         return Interval(math.exp(middle))
-    random = np.random.default_rng(SEED)
-    means = np.mean([resampled_means(group, random) for group in groups], axis=0)
-    low, high = np.quantile(means, TAILS)
-    # Half of Student's interval for the mean of the groups' means; a group of one shows no spread.
+    # A group of one shows no spread.
     variance = sum(group.var(ddof=1) / group.size for group in medians if group.size > 1) / len(groups) ** 2
-    margin = student_quantile(sum(group.size - 1 for group in medians)) * math.sqrt(variance)
-    return Interval(
-        math.exp(middle), math.exp(min(low, middle - margin)), math.exp(max(high, middle + margin))
-    )
-
-
-def resampled_means(prompts: Sequence[Sequence[Log]], random: np.random.Generator) -> np.ndarray:
-    """Means over resampled prompts of medians over their resampled repetitions, float64 [DRAWS]."""
-    samples = (
-        np.asarray(values)[random.integers(len(values), size=(len(values), DRAWS))] for values in prompts
-    )
-    medians = np.stack([np.median(sample, axis=0) for sample in samples])
-    chosen = random.integers(len(prompts), size=(len(prompts), DRAWS))
-    means: np.ndarray = np.take_along_axis(medians, chosen, axis=0).mean(axis=0)
-    return means
+    margin = student_quantile(freedom) * math.sqrt(variance)
+    return Interval(math.exp(middle), math.exp(middle - margin), math.exp(middle + margin))
 
 
 def student_quantile(freedom: int) -> float:

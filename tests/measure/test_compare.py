@@ -139,7 +139,14 @@ def test_another_program_on_the_processor_is_told(session):
     finally:
         threads.contention = None
     assert found.crowded
-    found = replace(found, toy=False)
+    plain, slower = (
+        Side((replace(found.plain.reply, stats=stats),))
+        for stats in (
+            Stats(cycles=6, emitted=6, verify_seconds=1.0),
+            Stats(cycles=2, emitted=6, drafted=4, accepted=4, verify_seconds=2.0),
+        )
+    )
+    found = replace(found, toy=False, plain=plain, speculative=slower)
     said = verdict_on(found)
     assert re.match(r"Not measured, the same text: \d+ of \d+ guesses kept\. " + CROWDED, said)
     assert CROWDED not in verdict_on(replace(found, crowded=False))
