@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.control.acceptance import VARIANCES, WEIGHTS, AcceptanceModel, ChanceWeights, logistic
+from localspec.control.acceptance import MANY, VARIANCES, WEIGHTS, AcceptanceModel, ChanceWeights, logistic
 
 PROPOSALS = st.lists(
     st.tuples(st.lists(st.floats(-0.5, 1.5), max_size=8), st.integers(0, 8)).map(
@@ -28,9 +28,9 @@ def feed(chances, rate, cycles, *, confidence=0.8, depth=4, seed=1):
 
 def test_before_anything_was_seen_a_surer_token_has_the_better_chance():
     chances = AcceptanceModel()
-    ordered = [chances.of(confidence, 0) for confidence in (0.1, 0.5, 0.9, 0.99)]
+    ordered = [chances.of(confidence, 0) for confidence in (0.0, 0.1, 0.5, 0.9, 0.99, 1.0)]
     assert ordered == sorted(ordered)
-    assert ordered[0] < 0.55 < 0.8 < ordered[-1]
+    assert ordered[1] < 0.55 < 0.8 < ordered[-2]
 
 
 @pytest.mark.parametrize("rate", [0.2, 0.5, 0.9])
@@ -72,6 +72,14 @@ def test_tokens_behind_a_rejection_are_not_judged():
     judged.learn((0.4,), 0, 1)
     unjudged.learn((0.4, 0.9, 0.1), 0, 1)
     assert judged.weights() == unjudged.weights()
+
+
+def test_the_usual_share_is_that_of_judged_tokens():
+    chances = AcceptanceModel()
+    for _ in range(MANY // 4):
+        assert chances.usual is None
+        chances.learn((0.9,) * 5, 3, 4)  # the fifth is not judged
+    assert chances.usual == 0.75
 
 
 def test_doubt_that_was_never_put_to_the_test_does_not_confirm_itself():
