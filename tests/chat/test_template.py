@@ -248,8 +248,8 @@ def agent_loop(rounds):
 @pytest.mark.parametrize("told", [conversation, agent_loop])
 def test_a_render_of_gemma_4_takes_as_many_steps_for_each_message(told, monkeypatch):
     """Its template searches the messages before and after each one."""
-    taken, getitem, steps = [], Sandbox.getitem, []
-    monkeypatch.setattr(Sandbox, "getitem", lambda self, *at: (taken.append(1), getitem(self, *at))[1])
+    taken, getattr_, steps = [], Sandbox.getattr, []
+    monkeypatch.setattr(Sandbox, "getattr", lambda self, *at: (taken.append(1), getattr_(self, *at))[1])
     for count in (25, 100, 400):
         taken.clear()
         READY["google-gemma-4-31B-it"].render(told(count))

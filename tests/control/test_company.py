@@ -232,6 +232,8 @@ def test_where_widths_are_filled_up_tokens_below_the_widest_cost_nothing():
     one.width = 4
     prices = together.ask(other, 100)
     assert prices.verify(1) == prices.verify(4) < prices.verify(5)
+    alone = together.places.costs.verify  # a pass of two filled batches delays two replies
+    assert prices.verify(5) - prices.verify(4) == pytest.approx(2 * (alone(1 + 2 * 4) - alone(1 + 2 * 3)))
 
 
 def test_draft_steps_that_another_reply_takes_as_well_cost_nothing():
