@@ -86,7 +86,8 @@ def fetch_reference(target: str, draft: str | None) -> str:
 def tell_models(several: names.SeveralModels) -> None:
     """The models of a repository, a line each."""
     for model in several.models:
-        say(f"{names.quant_of(model) or '-':<10} {names.size_of(model):>18}  {several.repo}:{model.file}")
+        size = size_text(model.all_bytes) + f" in {len(model.rest) + 1} files" * bool(model.rest)
+        say(f"{names.quant_of(model) or '-':<10} {size:>18}  {several.repo}:{model.file}")
 
 
 def fetch(pair: Pair) -> None:

@@ -42,13 +42,6 @@ def add_pair_options(parser: argparse.ArgumentParser) -> None:
             add_option(group, name)
 
 
-def add_memory_options(group: Group) -> None:
-    """Options that the memory plan reads."""
-    for name in LOAD:
-        if name not in ("threads", "mmap", "parallel"):
-            add_option(group, name)
-
-
 def add_reply_options(parser: argparse.ArgumentParser, **changes: Mapping[str, Any]) -> None:
     """`changes`: by option, arguments of argparse in place of the usual ones."""
     group = parser.add_argument_group("reply")

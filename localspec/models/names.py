@@ -140,11 +140,6 @@ def quant_of(model: ModelFile) -> str:
     return str(found[-1]) if found else ""
 
 
-def size_of(model: ModelFile) -> str:
-    parts = f" in {len(model.rest) + 1} files" if model.rest else ""
-    return f"{size_text(model.all_bytes)}{parts}"
-
-
 def _is_model(file: RemoteFile) -> bool:
     name = PurePosixPath(file.file).name
     return name.lower().endswith(".gguf") and not _NO_MODEL.search(name) and stays_inside(file.file)

@@ -189,14 +189,6 @@ def test_names_that_scripts_read_stay_as_long_as_the_version_does():
     assert JSON_VERSION == 1
 
 
-def test_json_lines_begin_with_the_names_of_pair_and_models(capsys):
-    lines = run(capsys, "Hello", "--json-lines", "--max-tokens", "4", "--pair", "demo")[1].splitlines()
-    first, last = json.loads(lines[0]), json.loads(lines[-1])
-    for name in ("version", "pair", "target", "draft", "seed"):
-        assert first[name] == last[name]
-    assert (first["version"], first["pair"]) == (1, "demo")
-
-
 def test_json_says_what_drafting_won_and_nothing_where_that_is_unknown():
     stats = Stats(cycles=1, emitted=2, plain_seconds=3.0, plain_error_seconds=0.1, verify_seconds=2.0)
     measured = as_json(reply_with(stats))

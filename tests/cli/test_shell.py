@@ -87,14 +87,6 @@ def test_help_is_a_command_too(words, capsys):
     assert "localspec" in capsys.readouterr().out
 
 
-def test_json_lines_come_piece_by_piece_and_end_with_the_reply(capsys):
-    assert main(["run", "demo", "Hello", "--json-lines", *QUICK]) == 0
-    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert lines[0]["event"] == "started"
-    assert lines[-1]["event"] == "reply"
-    assert "".join(line["text"] for line in lines if line["event"] == "text") == lines[-1]["text"]
-
-
 def test_a_prompt_conversation_goes_on(capsys):
     assert main(["run", "demo", "Hello", "-q", "--store", "-s", "Be kind.", *QUICK]) == 0
     assert main(["run", "-c", "And now?", "--json", *QUICK]) == 0
@@ -236,11 +228,9 @@ def completed(line):
         ("localspec chat qwen3-4b", "qwen3-4b+0.6b"),
         ("localspec run -m dem", "demo"),
         ("localspec rm dem", "demo"),
-        ("localspec chat --theme loc", "localspec"),
-        ("localspec chat --theme gru", "gruvbox"),
     ],
 )
-def test_tab_completes_commands_options_pairs_and_themes(line, word):
+def test_tab_completes_commands_options_and_pairs(line, word):
     assert word in completed(line)
 
 

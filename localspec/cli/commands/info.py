@@ -13,7 +13,7 @@ from functools import partial
 
 from localspec.cli.commands.completion import complete_with_pairs
 from localspec.cli.fetching import tell_models
-from localspec.cli.options import add_memory_options, given_of
+from localspec.cli.options import add_option, given_of
 from localspec.display import DrawnLine, note, printable, say, say_json, size_text
 from localspec.gguf import matching
 from localspec.gguf.facts import DraftKind, trained_context, vocabulary_of
@@ -37,7 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     complete_with_pairs(parser.add_argument("pair", metavar="NAME|FILE", help=what))
     about = "the draft to check with it, named the same way; lookup drafts from the text alone"
     parser.add_argument("--draft", metavar="FILE", help=about)
-    add_memory_options(parser)
+    for name in LOAD:
+        if name not in ("threads", "mmap", "parallel"):  # the memory plan does not read these
+            add_option(parser, name)
     about = "plan without a draft, as --draft lookup does"
     parser.add_argument("--no-draft", dest="draft", action="store_const", const=LOOKUP, help=about)
     parser.add_argument("--json", action="store_true", help="print one JSON object")

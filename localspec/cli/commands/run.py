@@ -3,7 +3,6 @@ prompt opens the chat.
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -22,7 +21,6 @@ from localspec.cli.options import (
 )
 from localspec.cli.prompt import add_prompt_argument, prompt_of, something_is_piped, take_pair
 from localspec.display import (
-    JSON_VERSION,
     DrawnLine,
     aligned,
     counted,
@@ -76,9 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("output")
     add = group.add_argument
     add("--raw", action="store_true", help="continue the text as it is: no chat template")
-    form = group.add_mutually_exclusive_group().add_argument
-    form("--json", action="store_true", help="print one JSON object with text and stats at the end")
-    form("--json-lines", action="store_true", help="print a JSON object for each piece of text as it comes")
+    add("--json", action="store_true", help="print one JSON object with text and stats at the end")
     add_quiet_option(group)
     add("--stats", action="store_true", help="print all numbers of the run to stderr")
 
@@ -104,8 +100,7 @@ def run(arguments: argparse.Namespace) -> int:
                 session.resume([{"role": m.role, "content": m.content} for m in before.messages])
             stream = session.stream_complete if arguments.raw else session.stream
             events, names = stream(prompt, **options), names_of(session)
-            lines = arguments.json_lines
-            reply, late = show_lines(events, names) if lines else show(events, quiet=arguments.json)
+            reply, late = show(events, quiet=arguments.json)
             if arguments.json:
                 say_json({**names, **as_json(reply)}, ensure_ascii=False)
             if journal and reply.tokens:
@@ -114,7 +109,7 @@ def run(arguments: argparse.Namespace) -> int:
                 journal.pair = session.name
                 journal.files = files_of(arguments.target or pair_of(arguments), arguments.draft)
                 store(journal, prompt, reply, asked=arguments.store is True)
-    if arguments.stats or not (arguments.json or arguments.json_lines or arguments.quiet):
+    if arguments.stats or not (arguments.json or arguments.quiet):
         say(report(reply) if arguments.stats else summary(reply), to=sys.stderr)
         drafts = not arguments.no_draft and configured(depth=arguments.depth).get("depth") != 0
         if drafts and not late:
@@ -167,25 +162,6 @@ def reading_shown(events: Iterator[Event]) -> Iterator[Event]:
                 case _:
                     line.clear()
             yield event
-
-
-def show_lines(events: Iterator[Event], names: dict[str, str]) -> tuple[Reply, list[str]]:
-    """Print each event as a JSON object in a line; the last one is the reply, as with --json."""
-    for event in events:
-        match event:
-            case Started():
-                line = {"version": JSON_VERSION, "event": "started", **names, "seed": event.seed}
-            case Piece():
-                line = {"event": "text", "kind": event.kind, "text": event.text}
-            case Notice():
-                line = {"event": "notice", "text": event.text}
-            case Finished(reply=reply):
-                say_json({"event": "reply", **names, **as_json(reply)}, ensure_ascii=False)
-                return reply, []
-            case _:
-                continue
-        say(json.dumps(line, ensure_ascii=False), wrap=False)
-    raise AssertionError("a run ends with Finished")
 
 
 def as_json(reply: Reply) -> dict[str, Any]:
