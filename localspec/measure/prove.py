@@ -9,12 +9,11 @@ import json
 import random
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
 from time import perf_counter
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -145,7 +144,7 @@ def places(part: Part) -> Iterator[Finding]:
         if why := left_out(part, begun, kv):
             yield Finding(f"{start} | {NEAR_TIES} | {why} |", missing=True)
             continue
-        with loaded(part, {"device": target, "draft_device": draft, "kv_type": kv}) as session:
+        with loaded(part, device=target, draft_device=draft, kv_type=kv) as session:
             texts = []
             for speculate in (True, False):
                 session.reset()
@@ -270,7 +269,7 @@ def speed(part: Part) -> Iterator[Finding]:
     yield Finding(block(f"{headlines(found)}\n\n{table}\n\n{notes}"), missing=unsure)
 
 
-def loaded(part: Part, place: Mapping[str, Any] = MappingProxyType({})) -> api.Session:
+def loaded(part: Part, **place: Any) -> api.Session:  # noqa: ANN401
     here = {"device": part.device, "context_length": 2048, "rpc": part.rpc, "cache_gb": 0}
     options: dict[str, Any] = {**here, **part.load, **place}
     return api.load(**options)

@@ -13,7 +13,6 @@ from localspec.measure.compare import forget
 
 CONTEXT_TOKENS = 256  # in the caches while measuring: an ordinary prompt
 DEPTHS = (1, 2, 3, 4, 5, 7)
-EXTRA_TO_MENTION = 0.05  # of a plain step: a smaller extra after a change of width is left out
 
 
 class _Stopped(Exception):
@@ -100,12 +99,6 @@ def report(curve: Curve) -> str:
         lines.append("gain above: these guesses gain if a pass writes more tokens than this, on average.")
     else:
         rows = [row[:4] for row in rows]
-    direct, capture = table.direct_extra_seconds, table.capture_extra_seconds
-    if max(direct, capture) > EXTRA_TO_MENTION * plain:
-        lines.append(
-            f"The first pass after one of another width takes {direct * 1000:.1f} ms longer, "
-            f"the second {capture * 1000:.1f} ms; the table shows those after them."
-        )
     lines.append(f"Measured with {table.context_tokens} tokens in the context.")
     return "\n\n".join((aligned(rows, left=0), "\n".join(lines)))
 

@@ -11,10 +11,10 @@ from localspec.measure.verify import ALARM, DEPTH, ENOUGH, GreedyCase, GreedyRes
 
 def problems(found: Verification) -> list[str]:
     """A sentence for each difference beyond numerics."""
-    cases, sampled, said = found.greedy.cases, found.sampled, []
+    cases, difference, sampled, said = found.greedy.cases, found.greedy.width_difference, found.sampled, []
     if wrong := sum(case.not_likeliest for case in cases):
         said.append(f"At temperature 0, not the target's first choice: {counted(wrong, 'token')}.")
-    if apart := sum(not case.not_likeliest for case in found.greedy.unexplained):
+    if apart := sum(not case.not_likeliest and not case.explained(difference) for case in cases):
         said.append(f"At temperature 0, {apart} of {len(cases)} texts differ by more than rounding explains.")
     if sampled.impossible:
         said.append(f"Sampled, although the settings forbid it: {counted(sampled.impossible, 'token')}.")

@@ -104,10 +104,6 @@ class GreedyResult:
     cases: tuple[GreedyCase, ...] = ()
     width_difference: float = 0.0  # D: the largest logit difference between batch widths on these texts
 
-    @property
-    def unexplained(self) -> tuple[GreedyCase, ...]:
-        return tuple(case for case in self.cases if not case.explained(self.width_difference))
-
 
 @dataclass(frozen=True, slots=True)
 class SampledResult:

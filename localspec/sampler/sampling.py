@@ -1,7 +1,7 @@
 """The sampler options of a request, checked."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -75,7 +75,7 @@ class Sampling:
                 troubles.append(
                     f"The model file sets {_PREFIX}{name} to {text!r}, which cannot be used; it stays {kept}."
                 )
-        return sampling, (*troubles, *_unsupported(metadata))
+        return sampling, tuple(troubles)
 
 
 _PREFIX = "general.sampling."
@@ -89,27 +89,3 @@ _METADATA: tuple[tuple[str, str, Callable[[str], float]], ...] = (
     ("penalty_repeat", "repeat_penalty", float),
     ("penalty_last_n", "repeat_last_n", int),
 )
-
-_ORDER = ("penalties", "top_k", "top_p", "min_p", "temperature")
-_IDLE = ("dry", "top_n_sigma", "typ_p", "xtc")  # in llama.cpp's default order, and off by default
-
-
-def _unsupported(metadata: Mapping[str, str]) -> Iterator[str]:
-    """A sentence for each sampler that the model file asks for and localspec does not have."""
-    if _is_on(metadata.get(_PREFIX + "xtc_probability")):
-        yield "The model file asks for XTC, which localspec does not have: replies are sampled without it."
-    if _is_on(metadata.get(_PREFIX + "mirostat")):
-        yield "The model file asks for Mirostat, which localspec does not have: top-k, top-p and min-p stay."
-    sequence = metadata.get(_PREFIX + "sequence")
-    if sequence is not None:
-        names = tuple(name.strip().lower() for name in sequence.split(";") if name.strip())
-        if tuple(name for name in names if name not in _IDLE) != _ORDER:
-            yield f"The model file asks for the samplers {sequence!r}: localspec uses {', '.join(_ORDER)}."
-
-
-def _is_on(text: str | None) -> bool:
-    """Whether a switch in the metadata is anything but zero."""
-    try:
-        return text is not None and float(text) != 0.0
-    except ValueError:
-        return True

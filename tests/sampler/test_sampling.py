@@ -83,29 +83,13 @@ def test_negative_numbers_that_mean_off_in_llama_cpp_mean_off_here():
 @pytest.mark.parametrize(
     ("key", "value", "word"),
     [
-        ("xtc_probability", "0.5", "XTC"),
-        ("mirostat", "2", "Mirostat"),
-        ("sequence", "temperature;top_k", "temperature;top_k"),
-        ("sequence", "kpt", "kpt"),
         ("top_p", "abc", "abc"),
         ("top_p", "7.0", "7.0"),
         ("temp", "nan", "nan"),
         ("top_k", "1e9", "1e9"),
-        ("mirostat", "on", "Mirostat"),
     ],
 )
 def test_what_cannot_be_met_is_said_in_a_sentence(key, value, word):
     sampling, (sentence,) = Sampling.from_metadata({f"general.sampling.{key}": value})
     assert word in sentence
     assert sampling == Sampling()
-
-
-@pytest.mark.parametrize(
-    "sequence",
-    [
-        "penalties;dry;top_n_sigma;top_k;typ_p;top_p;min_p;xtc;temperature",
-        "penalties;top_k;top_p;min_p;temperature",
-    ],
-)
-def test_the_default_order_written_out_is_no_trouble(sequence):
-    assert Sampling.from_metadata({"general.sampling.sequence": sequence})[1] == ()
