@@ -140,10 +140,10 @@ def make_room(params: Any, chunk: int, rows: int, chunks: int = 1, lanes: int = 
 def params_of(
     model: Model,
     length: int,
-    threads: int | None,
+    threads: int | None = None,  # on the CPU; None: the physical cores
     kv_type_k: str = "f16",
     kv_type_v: str = "f16",
-    flash_attn: str = "auto",
+    flash_attn: str = "auto",  # on, off or auto, which is on where every layer's device can do it
 ) -> Any:  # noqa: ANN401  a C struct
     """Context parameters from checked settings."""
     if not 1 <= length <= _LONGEST:

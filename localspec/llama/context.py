@@ -1,10 +1,10 @@
 """A context of llama.cpp as its owner has it: the first of its lanes, with all of them."""
 
-from typing import Unpack
+from typing import Any
 
 from localspec.llama.lane import Lane
 from localspec.llama.model import Model
-from localspec.llama.shared import ContextOptions, SharedContext
+from localspec.llama.shared import SharedContext
 from localspec.llama.stored_texts import SavedTexts
 
 
@@ -18,11 +18,11 @@ class Context(Lane):
         lanes: int = 1,
         checkpoint_bytes: int = 0,
         saved_bytes: int = 0,
-        **options: Unpack[ContextOptions],
+        **options: Any,  # noqa: ANN401
     ) -> None:
         """Room for `length` tokens in each lane; raises BadModelFile, BadSetting, NotEnoughMemory or BackendFailure.
 
-        lanes: texts at once.
+        lanes: texts at once; options: those of SharedContext.
         checkpoint_bytes, saved_bytes: of the computer's memory, where the cache cannot step back, and for `recall`.
         """
         shared = SharedContext(model, lanes=lanes, **options)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from threading import RLock
 from time import perf_counter
-from typing import Any, Protocol, Required, TypedDict
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -53,30 +53,6 @@ class Reader(Protocol):
 Wanted = tuple[Reader, Sequence[int], int]  # the tokens of a lane, and how many rows of the last ones
 
 
-class ContextOptions(TypedDict, total=False):
-    """How a context is made."""
-
-    length: Required[int]  # tokens
-    threads: int | None  # on the CPU; None: the physical cores
-    batch_size: int | None  # tokens in one call into llama.cpp, so the chunks of a prompt
-    rows_max: int  # the most rows that one decode may ask for, so depth + 1
-    kv_type_k: str
-    kv_type_v: str
-    flash_attn: str  # on, off or auto, which is on where every layer's device can do it
-    snapshots: int  # for recurrent models: tokens that can be taken back; each costs a whole state
-    # For recurrent drafts: the newest checkpoint stays on the device, which costs one state
-    steps_back: bool
-    # For a draft: the target's tokens, some more or fewer than its own. Rows have those of both, and a token that
-    # it lacks is read as its last one.
-    vocabulary: int | None
-    # Rows hold their `TOP_K` largest logits alone where a GPU can choose them: for drafts, any will do
-    top_k: bool
-    cuts: bool  # rows may do so where `cut_rows` says that they suffice: for targets, whose rows can be whole
-    table: (
-        TokenTable | None
-    )  # of a trimmed model, which reads and speaks in the tokens of the whole vocabulary
-
-
 class SharedContext(Cache):
     """The context of several lanes: for one of them at a time, which decodes for all."""
 
@@ -85,23 +61,24 @@ class SharedContext(Cache):
         model: Model,
         *,
         lanes: int,
-        length: int,
-        threads: int | None = None,
-        batch_size: int | None = None,
-        rows_max: int = 9,
-        kv_type_k: str = "f16",
-        kv_type_v: str = "f16",
-        flash_attn: str = "auto",
-        snapshots: int = 0,
+        length: int,  # tokens
+        batch_size: int | None = None,  # tokens in one call into llama.cpp, so the chunks of a prompt
+        rows_max: int = 9,  # the most rows that one decode may ask for, so depth + 1
+        snapshots: int = 0,  # for recurrent models: tokens that can be taken back; each costs a whole state
+        # For recurrent drafts: the newest checkpoint stays on the device, which costs one state
         steps_back: bool = False,
+        # For a draft: the target's tokens, some more or fewer than its own. Rows have those of both, and a token
+        # that it lacks is read as its last one.
         vocabulary: int | None = None,
+        # Rows hold their `TOP_K` largest logits alone where a GPU can choose them: for drafts, any will do
         top_k: bool = False,
-        cuts: bool = False,
-        table: TokenTable | None = None,
+        cuts: bool = False,  # rows may do so where `cut_rows` says that they suffice: for targets
+        table: TokenTable | None = None,  # of a trimmed model, which speaks in tokens of the whole vocabulary
+        **settings: Any,  # noqa: ANN401  threads, kv_type_k, kv_type_v and flash_attn, as in params_of
     ) -> None:
         if not model.generates_text:
             raise BadModelFile(f"{model.name} does not generate text", hint="use a model with a decoder only")
-        params = params_of(model, length, threads, kv_type_k, kv_type_v, flash_attn)
+        params = params_of(model, length, **settings)
         usual = _GPU_CHUNK if model.gpus else _CPU_CHUNK
         make_room(params, batch_size or usual, rows_max, _IN_PIPELINE if pipelines(model) else 1, lanes=lanes)
         params.n_rs_seq = snapshots  # llama.cpp makes it 0 for architectures that cannot

@@ -49,7 +49,6 @@ _PULLS: Final = (
     "POST /api/copy",
     "DELETE /api/delete",
 )
-_NO_SLOTS: Final = "caches are kept and found without it"
 
 
 class NotLoaded(LocalspecError):
@@ -200,7 +199,7 @@ def routes_of(jobs: Jobs, pairs: Pairs) -> list[Route]:
     """Clients differ in their base URL: OpenAI's and Anthropic's paths exist with and without /v1."""
     openai, messages = OpenAI(jobs, pairs), anthropic.Anthropic(jobs, pairs)
     llama, api = LlamaServer(jobs, pairs), ollama.Ollama(jobs, pairs)
-    no_vectors, no_slots, no_pulls = map(refusing, (_NO_VECTORS, _NO_SLOTS, _NO_PULLS))
+    no_vectors, no_pulls = map(refusing, (_NO_VECTORS, _NO_PULLS))
     of_openai = {
         "POST /chat/completions": openai.chat,
         "POST /completions": openai.completions,
@@ -215,7 +214,6 @@ def routes_of(jobs: Jobs, pairs: Pairs) -> list[Route]:
         "GET /": greeting,
         "GET /props": llama.props,
         "GET /slots": llama.slots,
-        "POST /slots/{id}": no_slots,
         "GET /metrics": llama.metrics,
         "POST /completion": llama.completion,
         "POST /embedding": no_vectors,

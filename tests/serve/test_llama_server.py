@@ -74,7 +74,6 @@ def test_slots_are_told_and_their_caches_are_nobodys_business(http):
     props = http.get("/props").json()
     assert (props["total_slots"], props["default_generation_settings"]["n_ctx"]) == (1, slot["n_ctx"])
     assert http.get("/slots?fail_on_no_slot=1").status_code == 200
-    assert http.post("/slots/0?action=save", json={}).status_code == 501
 
 
 def test_the_probabilities_of_tokens_whole_and_in_a_stream(http):
