@@ -167,31 +167,6 @@ def _cut(ids: np.ndarray, logits: np.ndarray, count: int) -> tuple[np.ndarray, n
     return ids, logits.astype(np.float64)
 
 
-def likeliest(row: np.ndarray, rivals: int) -> tuple[int, float]:
-    """The largest logit's id (the lowest of equal ones), and its share of exp(logit) among the largest.
-
-    On a large vocabulary the others are the largest of as many columns of the fold: nearly always the next
-    largest logits, at the cost of one pass over the row.
-    """
-    columns = len(row) // _STRIPES
-    if columns < _STRIPES * rivals:
-        token = int(row.argmax())
-        return token, _share(row[token], largest(row, rivals)[1])
-    folded, rest = row[: _STRIPES * columns].reshape(_STRIPES, columns), row[_STRIPES * columns :]
-    maxima = np.maximum.reduce(folded)
-    if len(rest):
-        maxima = np.append(maxima, rest.max())
-    at = int(maxima.argmax())
-    top = _checked(maxima[at])
-    alone = at < columns and np.count_nonzero(maxima == top) == 1
-    token = int(folded[:, at].argmax()) * columns + at if alone else int(row.argmax())
-    return token, _share(top, np.partition(maxima, -rivals)[-rivals:])
-
-
-def _share(top: float, logits: np.ndarray) -> float:
-    return float(1.0 / np.exp(logits - top).sum())
-
-
 GREEDY_HEAD = 10  # tokens that the confidence of a greedy choice is measured against
 SPARE = 128  # logits beyond those wanted: of a text, seldom more of the likeliest tokens were written
 
@@ -284,12 +259,9 @@ class Chain:
 
     def likeliest(self, row: Row, history: Sequence[int]) -> tuple[int, float]:
         """The likeliest token after `history`, and its probability among the ten likeliest."""
-        row = self._permitted(row, history)
-        if not (isinstance(row, Candidates) or self._adjusts):
-            return likeliest(row, GREEDY_HEAD)
-        ids, logits = self._head(row, history, GREEDY_HEAD)
+        ids, logits = self._head(self._permitted(row, history), history, GREEDY_HEAD)
         at = int(logits.argmax())
-        return int(ids[at]), _share(logits[at], logits)
+        return int(ids[at]), float(1.0 / np.exp(logits - logits[at]).sum())
 
     def best(self, row: Row, history: Sequence[int]) -> int:
         """The likeliest token after `history`; of equal ones the lowest id."""
