@@ -192,10 +192,15 @@ class Costs:
             return self.replayed(self.held)
         return self.replayed(width) + (self.direct_extra if width > 1 else 0.0)
 
+    @property
+    def confirmed(self) -> bool:
+        """Whether enough passes wider than one token ran here lately."""
+        measured = (r.measurements for n, r in self._ratios.items() if n > 1 and self._fresh(n))
+        return sum(measured) >= RELIABLE
+
     def to_propose(self) -> "Costs | Unconfirmed":
         """The prices that decide on a proposal."""
-        measured = (r.measurements for n, r in self._ratios.items() if n > 1 and self._fresh(n))
-        return self if not self.measured or sum(measured) >= RELIABLE else Unconfirmed(self)
+        return self if self.confirmed or not self.measured else Unconfirmed(self)
 
     def padding(self, width: int) -> int:
         """Padding for a verify batch, so that it has the width of the others."""

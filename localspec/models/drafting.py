@@ -244,10 +244,10 @@ class Drafting:
         return TunedState(self._places.tables(), greedy, sampled, first.seeded_depth)
 
     def _best_depth(self) -> int | None:
-        """The best depth by costs and acceptance here; None while either is unknown."""
+        """The best depth by costs and acceptance here; None until both were seen here: it stays."""
         drafter = next((c for c in self._contenders[True] if not c.is_free), None)
         chance = drafter.chances.usual if drafter else None
-        if drafter is None or chance is None or not self.costs.measured:
+        if drafter is None or chance is None or not (self.costs.measured and self.costs.confirmed):
             return None
         return best_depth(self.costs, chance, drafter.seconds, self._depths)
 

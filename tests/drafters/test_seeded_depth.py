@@ -58,3 +58,16 @@ def test_it_is_decided_once_and_stays():
     assert drafting.lessons.seeded_depth == decided
     later = Drafting([machine], TABLE, DEPTHS, most=32, lessons=drafting.lessons)
     assert later.seeded_depth == decided
+
+
+def test_costs_that_no_pass_has_confirmed_decide_nothing():
+    """It stays, so it must not come from stored costs of a moment in which the machine was held up."""
+    machine = Machine(TABLE.verify, 0.1, lambda position: True)
+    drafting = Drafting([machine], CostTable((1, 2, 9), (1.0, 4.0, 4.6), {"model": 0.1}), DEPTHS, most=32)
+    control = next(c for c in drafting._contenders[True] if not c.is_free)
+    for _ in range(MANY):
+        control.chances.learn((0.5,) * 5, 4, 5)
+    assert drafting.lessons.seeded_depth is None
+    for _ in range(20):
+        drafting.costs.learn_verify(2, 1.02)
+    assert drafting.lessons.seeded_depth in DEPTHS
