@@ -1,15 +1,14 @@
 """The Textual application: the theme, signals, garbage, and leaving in order; the chat screen does the rest."""
 
 import asyncio
-import difflib
 import gc
 import signal
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from functools import lru_cache, partial
+from functools import lru_cache
 from time import monotonic
 from typing import Any, ClassVar, Final
 
@@ -20,7 +19,6 @@ from rich.style import Style
 from textual import events
 from textual.app import App
 from textual.color import Color
-from textual.command import DiscoveryHit, Hit, Hits, Provider
 from textual.content import Content
 from textual.filter import LineFilter
 from textual.screen import Screen
@@ -29,10 +27,9 @@ from textual.types import CSSPathType
 from textual.worker import WorkerFailed
 
 from localspec.display import for_terminal, without_controls
-from localspec.errors import BadSetting, LocalspecError
+from localspec.errors import LocalspecError
 
 from .commands.base import receive_all
-from .commands.table import COMMANDS, Command
 from .screen import INSPECTED_COLUMNS, ChatScreen
 from .state.chat import ChatState, Setup
 from .state.engine import ReplyState
@@ -70,28 +67,6 @@ _ROUNDS: Final = 4  # a key asks for a command, the command opens a dialog, and 
 _NEVER: Final = 1_000_000  # collections of the middle generation before a full one: that takes too long
 
 
-class CommandProvider(Provider):
-    """Offers every command to the palette; one that wants an argument goes into the prompt."""
-
-    async def discover(self) -> Hits:
-        for title, choose, command in self._offered():
-            yield DiscoveryHit(title, choose, help=command.help)
-
-    async def search(self, query: str) -> Hits:
-        matcher = self.matcher(query)
-        for title, choose, command in self._offered():
-            if (score := matcher.match(text := f"{title} · {command.help}")) > 0:
-                yield Hit(score, matcher.highlight(text), choose, help=command.help)
-
-    def _offered(self) -> Iterator[tuple[str, Callable[[], None], Command]]:
-        if isinstance(screen := self.screen, ChatScreen):
-            for command in COMMANDS:
-                choose = partial(screen.action_command, command.name)
-                if command.argument and not command.argument.startswith("["):
-                    choose = partial(screen.prompt.replace_text, f"/{command.name} ")
-                yield f"{command.area}: {command.name}", choose, command
-
-
 class NoControls(LineFilter):
     """Removes control characters from every line that is drawn, whichever widget it comes from."""
 
@@ -122,7 +97,7 @@ class NearestColours(LineFilter):
 class ChatApp(App[None]):
     TITLE = "localspec"
     CSS_PATH: ClassVar[CSSPathType | None] = "app.tcss"
-    COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {CommandProvider}
+    ENABLE_COMMAND_PALETTE = False
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (INSPECTED_COLUMNS, "-wide")]  # noqa: RUF012 - Textual declares it so
     VERTICAL_BREAKPOINTS = [(0, "-short"), (16, "-tall")]  # noqa: RUF012
 
@@ -135,7 +110,7 @@ class ChatApp(App[None]):
         self._is_typing = False
         self._asked_at = -AGAIN_SECONDS  # the last Ctrl+C with nothing to stop or to clear
         self.register_theme(LOCALSPEC)
-        wanted = setup.theme or self.state.preferences.theme
+        wanted = self.state.preferences.theme
         self.theme = wanted if wanted in self.available_themes else LOCALSPEC.name
 
     async def on_event(self, event: events.Event) -> None:
@@ -278,11 +253,8 @@ class ChatApp(App[None]):
 
 
 def chat(setup: Setup) -> int:
-    """Run the chat until the user leaves; the exit code. Raises BadSetting (theme)."""
+    """Run the chat until the user leaves; the exit code."""
     app = ChatApp(setup)
-    if setup.theme and setup.theme not in (known := app.available_themes):
-        near = difflib.get_close_matches(setup.theme, known) or sorted(known)
-        raise BadSetting(f"there is no theme {setup.theme!r}", hint=f"themes: {', '.join(near)}")
     before = gc.get_threshold()
     gc.freeze()  # imported modules stay for good
     gc.set_threshold(before[0], before[1], _NEVER)  # the app runs full collections while nobody waits

@@ -1,16 +1,12 @@
 """The boxes over the chat: a question, themes, a link, a comparison, and help."""
 
-import asyncio
-import re
-import webbrowser
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import ClassVar, Final, TypeVar
-from urllib.parse import quote, urlsplit
 
-from textual import on, work
+from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
@@ -25,7 +21,7 @@ from .commands.table import COMMANDS
 from .state.engine import EngineState, ReplyState
 from .widgets.lines import Line
 from .widgets.markdown import hanging_lines
-from .widgets.reply import LEGEND, STRONG_STYLES
+from .widgets.reply import LEGEND, STYLES
 
 RACE_SECONDS: Final = 0.1  # between two drawings
 NO_SIDES: Final = (ReplyState(0), ReplyState(0))
@@ -104,53 +100,16 @@ class ThemeDialog(Dialog[str]):
         self.dismiss(self.app.theme)
 
 
-_HOST: Final = re.compile(r"[\w.:-]+", re.ASCII)
-_KEPT: Final = "%/:?#[]@!$&'()*+,;=~"  # what an address may hold unquoted
-
-
 class LinkDialog(Dialog[None]):
-    """Shows the whole address of a link; the model chose it, so only the user opens it in the browser."""
+    """Shows the whole address of a link; the model chose it, so nothing is opened from here."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("o", "open", "open"), Binding("c", "copy", "copy")]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("c", "copy", "copy")]
     BOX_TITLE = "Link"
-    KEYS = "o open in the browser · c copy the address · esc close"
-
-    def __init__(self, address: str) -> None:
-        super().__init__(address)
-        self._address = address
-        self._web_address = web_address(address)
-        self.detail = "Not opened from here: only plain http and https addresses are."
-        if self._web_address is not None:
-            self.detail = f"It leads to {urlsplit(self._web_address).hostname}."
-
-    @work
-    async def action_open(self) -> None:
-        if self._web_address is None:
-            self.notify(self.detail, severity="warning")
-            return
-        # Some systems wait for the browser.
-        try:
-            await asyncio.to_thread(self.app.open_url, self._web_address)
-        except (OSError, webbrowser.Error) as error:
-            self.notify(f"The browser cannot be opened: {error}.", severity="error")
-        else:
-            self.dismiss()
+    KEYS = "c copy the address · esc close"
 
     def action_copy(self) -> None:
-        self.app.copy_to_clipboard(self._address)
+        self.app.copy_to_clipboard(self.text)
         self.notify("Copied, if your terminal allows it (OSC 52).")
-
-
-def web_address(text: str) -> str | None:
-    """An unquoted address as a browser may be given it; None unless it is http or https to a host named plainly."""
-    address = quote(text, safe=_KEPT)
-    try:
-        parts = urlsplit(address)
-        host, _port = parts.hostname or "", parts.port
-    except ValueError:
-        return None
-    plain = parts.scheme in ("http", "https") and _HOST.fullmatch(host) and "@" not in parts.netloc
-    return address if plain else None
 
 
 class RaceDialog(Dialog[None]):
@@ -195,7 +154,7 @@ class RaceDialog(Dialog[None]):
         sides = zip(self._heads, self._texts, Race(plain, drafting).lanes.items(), strict=True)
         for head, side, (title, lane) in sides:
             text = Content("").join(
-                Content.styled(for_terminal(text), STRONG_STYLES.get(by, "")) for text, by in lane.written
+                Content.styled(for_terminal(text), STYLES.get(by, "")) for text, by in lane.written
             )
             side.update(text.rstrip())
             told = clock(lane)
@@ -231,7 +190,6 @@ _TYPING = (
     ("page up, page down", "Scroll the conversation and the inspector"),
     ("^up, ^down", "To the message before or after"),
     ("tab", "Complete a /command, or the path after it"),
-    ("^p", "Command palette"),
     ("mouse, ^c", "Select text and copy it"),
     ("^c", "Stop the reply, clear the prompt, or leave the second time"),
     ("^z, ^y", "Undo and redo changes of the prompt"),

@@ -3,7 +3,6 @@
 import asyncio
 import io
 import os
-import re
 import signal
 import sys
 from collections.abc import Callable
@@ -27,16 +26,7 @@ from .text import status
 LOOK_SECONDS: Final = 0.05
 PATIENCE_SECONDS: Final = 2  # after a request to stop
 QUOTES: Final = '"""'  # around a message of several lines, as in `ollama run`
-COMMANDS: Final = {command.key: command.name for command in table.COMMANDS}  # by their keys on the screen
-ON_SCREEN: Final = {  # commands that only a screen has, and what to use instead
-    "tokens": "/share draws who wrote which word.",
-    "theme": "The terminal chooses the colours of lines.",
-}
-OF_LINES: Final = {  # what commands do here
-    "stats": "Show the numbers of the last reply",
-    "help": "List these commands",
-}
-_KEY: Final = re.compile(r"(?<![\w/.])(?:F\d+|\^[a-z]|Ctrl\+[A-Z]|Esc)(?![\w/.-])")
+ON_SCREEN: Final = ("tokens", "theme")  # commands of colours
 
 
 class PlainChat(Chat):
@@ -108,7 +98,7 @@ class PlainChat(Chat):
         if command := table.parse(text):
             found = table.find(command[0])
             if found and found.name in ON_SCREEN:
-                aside(f"/{found.name} is for the screen. {ON_SCREEN[found.name]}")
+                aside(f"/{found.name} is for the screen: lines have no colours.")
             else:
                 await table.run(self, *command)
         elif text.strip():
@@ -166,7 +156,6 @@ class PlainChat(Chat):
                 say(piece.text, end="", to=sys.stderr)
 
     def notify(self, message: str, *, severity: Severity = "information") -> None:
-        message = without_keys(message)
         if self._line_open:
             say("")
             self._line_open = False
@@ -176,7 +165,7 @@ class PlainChat(Chat):
         is_error = kind == "error"
         self.notify(f"error: {what}" if is_error else what)
         if hint:
-            aside(without_keys(f"hint: {hint}" if is_error else hint))
+            aside(f"hint: {hint}" if is_error else hint)
 
     def refresh_state(self) -> None:
         ready = self.state.engine.ready
@@ -230,7 +219,7 @@ class PlainChat(Chat):
     async def show_help(self) -> None:
         for command in table.COMMANDS:
             if command.name not in (*ON_SCREEN, "stop"):
-                aside(f"/{command.usage}: {OF_LINES.get(command.name, command.help)}")
+                aside(f"/{command.usage}: {command.help}")
         aside('""" begins and ends a message of several lines. @path attaches a file. ^c stops a reply.')
 
     async def show_comparison(self, compared: Compared) -> None:
@@ -248,16 +237,6 @@ class PlainChat(Chat):
 
     async def quit(self) -> None:
         self._left = True
-
-
-def without_keys(message: str) -> str:
-    """A message with commands in place of the keys of the screen."""
-
-    def command(key: re.Match[str]) -> str:
-        name = COMMANDS.get(key[0].lower().replace("^", "ctrl+"))
-        return "^c" if key[0] == "Esc" else f"/{name}" if name else key[0]
-
-    return _KEY.sub(command, message)
 
 
 def chat(setup: Setup) -> int:

@@ -11,7 +11,6 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
-from textual.events import Click
 from textual.message import Message as TextualMessage
 from textual.screen import ModalScreen, Screen
 from textual.widgets import Markdown, OptionList, TextArea
@@ -25,7 +24,6 @@ from .commands import table
 from .commands.base import Chat, Refusal, receive_all
 from .state import clipboard, mentions
 from .state.chat import ChatState
-from .state.conversation import version_before
 from .text import status
 from .widgets.lines import (
     SUGGESTIONS,
@@ -42,7 +40,7 @@ from .widgets.reply import LEGEND, ReplyView
 from .widgets.transcript import NoticeLine, Transcript, UserMessage, scroll_page, view_of
 
 EXPLAINED: Final = ("cancelled", "failed", "died")  # the user knows why the reply ended
-UNANSWERED: Final = ("The last message has no reply.", "^r asks for one.")
+UNANSWERED: Final = ("The last message has no reply.", "/retry asks for one.")
 TICK_SECONDS: Final = 0.1
 INSPECTED_COLUMNS: Final = 100  # from here on the inspector stands beside the conversation
 REMARK_SECONDS: Final = 8.0  # in the status line
@@ -233,7 +231,7 @@ class ChatScreen(Screen[None], Chat):
         if reply is not None and self._reply_view is not None and fresh:
             # One frame for everything that the tick brought.
             with self.app.batch_update():
-                await self._reply_view.grow(fresh, self.state.token_style, reply.rejected)
+                await self._reply_view.grow(fresh, self.state.preferences.colours, reply.rejected)
 
     async def show_finished(self, message: StoredMessage) -> None:
         view, self._reply_view = self._reply_view, None
@@ -309,9 +307,9 @@ class ChatScreen(Screen[None], Chat):
     async def toggle_thinking(self) -> None:
         self.transcript.toggle_thinking()
 
-    async def toggle_origins(self) -> bool:
-        view = self.transcript.last_reply
-        return view is not None and await view.show_origins(not view.shows_origins)
+    async def show_origins(self, shown: bool) -> None:
+        if (view := self.transcript.last_reply) is not None:
+            await view.show_origins(shown)
 
     def show_inspector(self, shown: bool) -> None:
         self.set_class(shown, "-inspecting")
@@ -453,13 +451,3 @@ class ChatScreen(Screen[None], Chat):
 
         self.prompt.focus()  # the click took it
         self.app.push_screen(LinkDialog(event.href))
-
-    @on(Click, ".footer")
-    async def _show_version_before(self, event: Click) -> None:
-        self.prompt.focus()  # the click took it
-        view = event.widget and event.widget.parent
-        assert isinstance(view, ReplyView)
-        index = self.transcript.index_of(view)
-        reply = self.state.conversation.messages[index]
-        if reply.versions and not self.state.engine.busy:
-            await self.choose_version(index, version_before(reply))

@@ -394,7 +394,7 @@ def find(folder: Path, name: str) -> Conversation:
         return read(found.broken[0][0])  # says what is wrong with it
     raise BadSetting(
         f"there is no conversation called {name}" if name else "there is no conversation to resume",
-        hint="Ctrl+S in `localspec chat` lists them"
+        hint="/load in `localspec chat` lists them"
         if name
         else "`localspec run --store PROMPT` keeps one; on a terminal every prompt is kept",
     )

@@ -26,7 +26,7 @@ LINES = [
     "doctor",
     "pull nothing",
     "info nothing",
-    "chat --theme x",
+    "chat --nothing x",
     "serve --host 0.0.0.0",
     "fit --report",
     "run --stats",

@@ -51,17 +51,6 @@ def test_what_an_answer_must_match_reaches_the_engine():
     assert chat.reply_settings(parse("--regex", "yes|no")) == {"regex": "yes|no"}
 
 
-def test_an_unknown_theme_is_refused_with_those_near_it(tmp_path):
-    from localspec.tui.app import chat
-    from localspec.tui.state.chat import Setup
-    from scripted_engine import ScriptedEngine, ScriptedWorkshop
-
-    setup = Setup(ScriptedEngine(ScriptedWorkshop()), tmp_path, theme="nrod")
-    with pytest.raises(BadSetting, match="nrod") as refused:
-        chat(setup)
-    assert "nord" in refused.value.hint
-
-
 def test_no_draft_neither_loads_nor_uses_a_draft():
     arguments = parse("--no-draft")
     assert chat.load_request(arguments, "") == LoadPair(speculate=False)

@@ -1,4 +1,4 @@
-"""Help, themes and the palette; and the command table behind them."""
+"""Help and themes; and the command table behind them."""
 
 from itertools import pairwise
 
@@ -38,15 +38,6 @@ async def test_the_chat_stands_behind_a_dialog(tmp_path):
         assert "localspec" in chat.drawn.splitlines()[0]
 
 
-async def test_the_palette_runs_a_command(tmp_path):
-    async with running(tmp_path) as chat:
-        await chat.pilot.press("ctrl+p", *"inspector")
-        found = chat.app.screen.query("CommandList").first()
-        await chat.until(lambda: found.option_count and "stats" in str(found.get_option_at_index(0).prompt))
-        await chat.pilot.press("enter")
-        await chat.until(lambda: chat.state.preferences.inspector)
-
-
 def test_the_help_page_has_every_command_and_where_files_live(tmp_path):
     text = help_page(str(tmp_path), 200).plain
     assert all(f"/{command.usage}" in text and command.help in text for command in COMMANDS)
@@ -67,7 +58,7 @@ def test_names_and_keys_are_unique_and_not_taken_by_the_text_area():
     names = [command.name for command in COMMANDS]
     keys = [command.key for command in COMMANDS if command.key]
     taken = {key for binding in TextArea.BINDINGS for key in binding.key.split(",")}
-    terminal_aliases = {"ctrl+j", "ctrl+m", "ctrl+i", "ctrl+h", "ctrl+c", "ctrl+p"}
+    terminal_aliases = {"ctrl+j", "ctrl+m", "ctrl+i", "ctrl+h", "ctrl+c"}
     assert len(set(names)) == len(names)
     assert len(set(keys)) == len(keys)
     assert not set(keys) & (taken | terminal_aliases)

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from driving import open_conversations, running
 from localspec.tui.dialogs import ConfirmDialog
-from localspec.tui.state.remembered import TokenStyle
 from localspec.tui.widgets.reply import LiveTail, ReplyPart
 from scripted_engine import Gate
 from textual.widgets import Input
@@ -28,7 +27,6 @@ def controls(text):
 async def test_no_control_character_of_a_reply_reaches_the_terminal_while_it_is_written(tmp_path):
     gate = Gate(hold_after=2)
     async with running(tmp_path, gate=gate) as chat:
-        await chat.type("/tokens strong")
         await chat.type(f"exact {STEERING} {STEERING} and more words to come")
         await chat.until(
             lambda: chat.replies and "\ufffd" in str(chat.replies[0].query_one(LiveTail).content)
@@ -67,7 +65,7 @@ async def test_the_tokens_that_were_rejected_are_shown_with_signs(tmp_path):
         await chat.type("why?")
         await chat.until(lambda: chat.replies)
         await chat.replies[0].grow(
-            [Piece("so", Kind.ANSWER, Origin.FIX, Source.MODEL)], TokenStyle.STRONG, rejected=[CLIPBOARD]
+            [Piece("so", Kind.ANSWER, Origin.FIX, Source.MODEL)], True, rejected=[CLIPBOARD]
         )
         await chat.pilot.pause()
         assert "so\ufffd]52" in chat.drawn
@@ -192,6 +190,6 @@ async def test_the_reason_why_nothing_was_remembered_is_said_in_full(tmp_path, m
 
     monkeypatch.setattr("localspec.tui.state.chat.change_json_object", full)
     async with running(tmp_path) as chat:
-        await chat.type("/tokens strong")
+        await chat.type("/tokens off")
         await chat.until(lambda: "Could not be remembered" in chat.drawn)
         assert "[Errno 28] No space" in chat.drawn

@@ -5,7 +5,7 @@ from itertools import combinations
 from driving import running
 from localspec.tui.app import in_256_colours
 from localspec.tui.widgets.markdown import Code
-from localspec.tui.widgets.reply import STRONG_STYLES
+from localspec.tui.widgets.reply import STYLES
 from rich.color import ColorSystem
 from textual.color import Color, rgb_to_lab
 
@@ -72,7 +72,7 @@ async def test_only_origins_colour_code_while_they_are_shown_also_in_another_the
             await chat.pilot.pause()
             looks = {str(span.style) for span in code._content.spans}
             assert looks
-            assert all(look.removesuffix(" italic") in STRONG_STYLES.values() for look in looks)
+            assert all(look.removesuffix(" italic") in STYLES.values() for look in looks)
         await chat.pilot.press("f2")
         await chat.until(lambda: "$text-accent" in looks_of_code(chat))
 
@@ -82,7 +82,8 @@ def looks_of_code(chat):
 
 
 async def test_a_terminal_of_256_colours_gets_greys_for_the_greys_of_a_theme(tmp_path):
-    async with running(tmp_path, theme="nord") as chat:
+    async with running(tmp_path) as chat:
+        chat.app.theme = "nord"
         chat.app.console._color_system = ColorSystem.EIGHT_BIT
         chat.app.refresh_css()
         await chat.pilot.pause()

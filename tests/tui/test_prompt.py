@@ -2,7 +2,6 @@
 
 import pytest
 from driving import asked, running
-from localspec.tui.dialogs import help_page
 from localspec.tui.screen import ChatScreen
 from localspec.tui.widgets.prompt import Completion
 
@@ -17,7 +16,7 @@ async def test_an_unknown_command_is_named_with_those_near_it_and_stays_in_the_p
         assert chat.screen.prompt.text == "/tmp"
 
 
-@pytest.mark.parametrize("wrong", ["/tmp", "/temp hot", "/undo"])
+@pytest.mark.parametrize("wrong", ["/tmp", "/temp hot"])
 async def test_a_refused_command_is_corrected_or_replaced_by_the_next_key_and_never_lost(tmp_path, wrong):
     async with running(tmp_path) as chat:
         await chat.type(wrong)
@@ -31,15 +30,6 @@ async def test_a_refused_command_is_corrected_or_replaced_by_the_next_key_and_ne
         assert chat.screen.prompt.text == "/depth 3"
         await chat.pilot.press("ctrl+z", "ctrl+z")
         assert chat.screen.prompt.text == wrong
-
-
-async def test_undo_names_the_command_and_the_key_that_are_meant(tmp_path):
-    async with running(tmp_path) as chat:
-        await chat.type("/undo")
-        await chat.until(lambda: chat.remarks)
-        assert "/edit changes" in chat.remarks[0]
-        assert "^z undoes" in chat.remarks[0]
-    assert "^z, ^y" in help_page("", 100).plain
 
 
 async def test_a_list_that_typing_has_just_closed_completes_nothing(tmp_path):

@@ -13,7 +13,7 @@ from driving import Chat, running
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from localspec.tui.state import chat as chat_state
-from localspec.tui.state.remembered import LIMIT, Preferences, PromptHistory, Saver, TokenStyle
+from localspec.tui.state.remembered import LIMIT, Preferences, PromptHistory, Saver
 
 from localspec.files import change_json_object
 
@@ -129,7 +129,7 @@ async def test_the_inspector_comes_back_only_beside_the_conversation(tmp_path, c
 async def test_the_choice_made_last_is_the_one_that_is_remembered(tmp_path, monkeypatch):
     writing = threading.Lock()
     save = change_json_object
-    seconds = iter([0.3, 0.0])
+    seconds = iter([0.3, 0.0, 0.0])
 
     def slowly_at_first(path, chosen):
         assert writing.acquire(blocking=False), "two threads write one file"
@@ -139,9 +139,10 @@ async def test_the_choice_made_last_is_the_one_that_is_remembered(tmp_path, monk
 
     monkeypatch.setattr(chat_state, "change_json_object", slowly_at_first)
     async with running(tmp_path) as chat:
-        await chat.pilot.press("f2", "f2")
-        await chat.until(lambda: chat.state.preferences.tokens == "subtle")
-        await chat.until(lambda: Preferences.load(tmp_path / "chat.json").tokens == "subtle")
+        await chat.pilot.press("f3", "f3")
+        await chat.pilot.press("f2")
+        await chat.until(lambda: not chat.state.preferences.colours)
+        await chat.until(lambda: not Preferences.load(tmp_path / "chat.json").colours)
 
 
 async def test_what_was_chosen_just_before_leaving_is_remembered(tmp_path, monkeypatch):
@@ -153,21 +154,21 @@ async def test_what_was_chosen_just_before_leaving_is_remembered(tmp_path, monke
 
     monkeypatch.setattr(chat_state, "change_json_object", slowly)
     async with running(tmp_path) as chat:
-        await chat.pilot.press("f2")
+        await chat.pilot.press("f3")
         await chat.pilot.press("f2", "ctrl+q")
-    assert Preferences.load(tmp_path / "chat.json").tokens == "subtle"
+    assert not Preferences.load(tmp_path / "chat.json").colours
 
 
-@pytest.mark.parametrize("wrong", [["x"], {"a": "b"}, 5, None, True, "\x1b", 1.5])
+@pytest.mark.parametrize("wrong", [["x"], {"a": "b"}, 5, None, "\x1b", 1.5])
 async def test_a_choice_of_the_wrong_type_costs_that_choice_and_nothing_else(tmp_path, wrong):
-    for name in ("theme", "tokens", "inspector"):
-        chosen = {"theme": "nord", "tokens": "strong", "inspector": True} | {name: wrong}
+    for name in ("theme", "colours", "inspector"):
+        chosen = {"theme": "nord", "colours": False, "inspector": True} | {name: wrong}
         (tmp_path / "chat.json").write_text(json.dumps(chosen), "utf-8")
         app = Chat(tmp_path).app
         if name != "theme":
             assert app.theme == "nord"
-        if name != "tokens":
-            assert app.state.preferences.tokens is TokenStyle.STRONG
+        if name != "colours":
+            assert not app.state.preferences.colours
         if name != "inspector":
             assert app.state.preferences.inspector
 
@@ -209,28 +210,28 @@ async def test_two_chats_keep_what_each_of_them_chose(tmp_path):
     async with running(tmp_path) as one, running(tmp_path) as other:
         await one.type("/theme nord")
         await one.until(lambda: Preferences.load(tmp_path / "chat.json").theme == "nord")
-        await other.type("/tokens strong")
-        await other.until(lambda: Preferences.load(tmp_path / "chat.json").tokens == "strong")
+        await other.type("/tokens off")
+        await other.until(lambda: not Preferences.load(tmp_path / "chat.json").colours)
     assert Preferences.load(tmp_path / "chat.json").theme == "nord"
 
 
 async def test_a_damaged_file_of_choices_is_told_and_kept(tmp_path):
     (tmp_path / "chat.json").write_text('{"theme": "nord",}')
     async with running(tmp_path) as chat:
-        await chat.type("/tokens strong")
+        await chat.type("/tokens off")
         await chat.until(lambda: any("it is kept as chat.json.damaged" in told for told in chat.remarks))
     assert (tmp_path / "chat.json.damaged").read_text() == '{"theme": "nord",}'
-    assert Preferences.load(tmp_path / "chat.json").tokens == "strong"
+    assert not Preferences.load(tmp_path / "chat.json").colours
 
 
-async def test_the_choice_of_theme_and_token_style_is_remembered(tmp_path):
+async def test_the_choice_of_theme_and_colours_is_remembered(tmp_path):
     async with running(tmp_path) as chat:
         await chat.type("/theme nord")
-        await chat.type("/tokens strong")
-        await chat.until(lambda: Preferences.load(tmp_path / "chat.json").tokens == "strong")
+        await chat.type("/tokens off")
+        await chat.until(lambda: not Preferences.load(tmp_path / "chat.json").colours)
     async with running(tmp_path) as chat:
         assert chat.app.theme == "nord"
-        assert chat.state.preferences.tokens == "strong"
+        assert not chat.state.preferences.colours
 
 
 async def test_a_save_that_fails_in_an_unforeseen_way_costs_no_later_one():

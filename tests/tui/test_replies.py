@@ -1,7 +1,7 @@
 """A question and its reply: shown, saved, stopped, and what goes along to the engine."""
 
 from driving import asked, footer, running, source
-from localspec.tui.widgets.reply import STRONG_STYLES, LiveTail
+from localspec.tui.widgets.reply import STYLES, LiveTail
 from scripted_engine import ESSAY, THOUGHT, Gate
 from textual.widgets import Static
 from textual.widgets._markdown import MarkdownBlock
@@ -9,7 +9,7 @@ from textual.widgets._markdown import MarkdownBlock
 from localspec.engine.messages import LoadPair
 from localspec.events import Origin
 
-STYLES = {STRONG_STYLES[origin] for origin in (Origin.ACCEPTED, Origin.FIX, Origin.BONUS)}
+STYLES = {STYLES[origin] for origin in (Origin.ACCEPTED, Origin.FIX, Origin.BONUS)}
 
 
 async def test_a_reply_is_shown_saved_and_counted(tmp_path):

@@ -65,9 +65,6 @@ def test_a_reply_that_is_being_written(draw):
 @SIZES
 def test_strong_token_origins_with_lookups_and_rejected_guesses(draw):
     async def steps(chat):
-        await chat.type("/tokens strong")
-        await chat.until(lambda: chat.remarks)
-        chat.remarks.clear()
         await chat.type("exact " + "some words that the draft may or may not know, again and again, " * 4)
         await chat.until(lambda: chat.state.engine.reply and chat.state.engine.reply.tally.cycles == 14)
 
@@ -160,15 +157,6 @@ def test_help(draw):
     async def steps(chat):
         await chat.pilot.press("f1")
         await chat.until(lambda: isinstance(chat.app.screen, HelpDialog))
-
-    draw(steps)
-
-
-@SIZES
-def test_the_palette(draw):
-    async def steps(chat):
-        await chat.pilot.press("ctrl+p")
-        await chat.until(lambda: chat.app.screen.query("CommandList").first().option_count > 5)
 
     draw(steps)
 

@@ -37,9 +37,7 @@ class Chat:
     def refresh_state(self) -> None: ...  # title, prompt and inspector, as the state is now
     def show_inspector(self, shown: bool) -> None: ...
     async def toggle_thinking(self) -> None: ...  # the reasoning of every reply, and of those to come
-    async def toggle_origins(self) -> bool:
-        """Show or hide who wrote the words of the last reply; False where that is not known."""
-        return False
+    async def show_origins(self, shown: bool) -> None: ...  # who wrote the words of the last reply
 
     def begin_editing(self, index: int) -> None: ...  # that message goes into the prompt
     async def choose_version(self, index: int, version: int) -> None: ...  # of the reply at that index
@@ -110,7 +108,7 @@ class Chat:
             held = conversation.messages[-1]
             await self.show_finished(held if saved else replace(held, outcome="unsaved"))
             if keeps_course and saved:
-                self.notify("The earlier course is kept: ^s lists it.")
+                self.notify("The earlier course is kept: /load lists it.")
         else:
             await self.step_back(outcome)
         self.refresh_state()
@@ -173,7 +171,7 @@ async def pull(chat: Chat, argument: str) -> None:
     engine, downloads = chat.state.engine, chat.state.downloads
     name = argument or engine.wanted or engine.pair_name
     if not name:
-        raise Refusal("Which pair? ^o lists them.")
+        raise Refusal("Which pair? /pair lists them.")
     if downloads.progress is not None:
         raise Refusal(f"{downloads.progress.name} is being fetched; one pair at a time.")
     size = await asyncio.to_thread(downloads.size, name)
@@ -194,7 +192,7 @@ async def restart(chat: Chat, _argument: str) -> None:
 async def offer_pull(chat: Chat, name: str, what: str) -> None:
     """Say that a pair is not on disk and how large it is, and fetch it if the user wants that."""
     chat.state.engine.wanted = chat.state.downloads.asked = name
-    await chat.notice(f"{what}.", "/pull fetches it, ^o lists all pairs.")
+    await chat.notice(f"{what}.", "/pull fetches it, /pair lists all pairs.")
     if chat.state.setup.pull:
         await chat.attempt(pull)
     elif chat.state.downloads.progress is None:

@@ -1,4 +1,4 @@
-"""The commands of the chat, and their one table: slash menu, palette, key bindings, footer and help page show it."""
+"""The commands of the chat, and their one table: slash menu, key bindings, footer and help page show it."""
 
 import asyncio
 import difflib
@@ -20,7 +20,6 @@ from ..state.conversation import (
     version_before,
     write_new,
 )
-from ..state.remembered import TokenStyle
 from ..text import status
 from ..text.markdown import code_blocks
 from .base import Chat, Refusal, Run, pair, pull, restart
@@ -41,7 +40,7 @@ async def version(chat: Chat, argument: str) -> None:
     conversation = chat.state.conversation
     reply = conversation.reply
     if reply is None or not reply.versions:
-        raise Refusal("The last reply has one version; ^r makes another.")
+        raise Refusal("The last reply has one version; /retry makes another.")
     wanted = _index("/version", argument, len(reply.versions)) if argument else version_before(reply)
     await chat.choose_version(len(conversation.messages) - 1, wanted)
 
@@ -181,10 +180,7 @@ def _index(command: str, argument: str, count: int) -> int:
 
 
 async def draft(chat: Chat, argument: str) -> None:
-    now = chat.state.engine.settings.get("speculate", True)
-    wanted = {"on": True, "off": False, "": not now}.get(argument)
-    if wanted is None:
-        raise Refusal("/draft takes on or off.")
+    wanted = _on_or_off("/draft", argument, bool(chat.state.engine.settings.get("speculate", True)))
     _set(chat, speculate=wanted)
     chat.notify(f"Drafting is {'on' if wanted else 'off'} from the next reply on.")
 
@@ -238,10 +234,6 @@ async def set_as_ollama(chat: Chat, argument: str) -> None:
     await settable[name].run(chat, value.strip())
 
 
-async def undo(_chat: Chat, _argument: str) -> None:
-    raise Refusal("/edit changes your last message. On the screen, ^z undoes what was typed.")
-
-
 async def show_settings(chat: Chat, _argument: str) -> None:
     engine, prompt = chat.state.engine, chat.state.conversation.journal.system
     settings = ", ".join(f"{name} {value}" for name, value in engine.settings.items()) or "all by default"
@@ -257,24 +249,23 @@ async def inspector(chat: Chat, _argument: str) -> None:
 
 
 async def tokens(chat: Chat, argument: str) -> None:
-    """Set the style of live text; without one, show the last reply in colours or not, or step through the styles."""
-    styles = list(TokenStyle)
-    if argument and argument not in styles:
-        raise Refusal(f"/tokens takes {', '.join(styles)}.")
-    if not argument and not chat.state.engine.busy and chat.state.conversation.reply is not None:
-        if not await chat.toggle_origins():
-            raise Refusal("Who wrote these words is not known any more; /tokens sets later replies.")
-        return
-    following = styles[(styles.index(chat.state.token_style) + 1) % len(styles)]
-    chosen = TokenStyle(argument) if argument else following
-    chat.state.prefer(tokens=chosen)
-    chat.notify(f"Colours of the text as it is written: {chosen}.")
+    shown = _on_or_off("/tokens", argument, chat.state.preferences.colours)
+    chat.state.prefer(colours=shown)
+    await chat.show_origins(shown)
+    chat.notify(f"Colours for who wrote which word are {'on' if shown else 'off'}.")
+
+
+def _on_or_off(command: str, argument: str, now: bool) -> bool:
+    """The wanted state, without an argument the other one. Raises Refusal."""
+    if argument not in ("on", "off", ""):
+        raise Refusal(f"{command} takes on or off.")
+    return argument == "on" or (not argument and not now)
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
     name: str
-    area: str  # groups the palette and the help page
+    area: str  # groups the help page
     help: str
     run: Run
     key: str = ""
@@ -331,9 +322,9 @@ COMMANDS: Final = (
     Command("compare", "speculation", "Race the last prompt with and without drafting",
             compare, "f9", "[T]", idle=True),
     Command("share", "speculation", "Draw the last race or reply as SVG", share, argument="[file]", idle=True),
-    Command("stats", "speculation", "Show or hide the inspector", inspector, "f3", footer="stats"),
-    Command("tokens", "speculation", "Show who wrote which word of the last reply",
-            tokens, "f2", "[off|subtle|strong]", "colours"),
+    Command("stats", "speculation", "Show or hide the numbers of the last reply", inspector, "f3", footer="stats"),
+    Command("tokens", "speculation", "Show or hide who wrote which word",
+            tokens, "f2", "[on|off]", "colours"),
     _sampling("temp", "Set the temperature; 0 is greedy", "[T]", "temperature"),
     _sampling("top-k", "Keep the K likeliest tokens; 0 keeps all", "[K]", "top_k"),
     _sampling("top-p", "Keep the likeliest tokens that make up P", "[P]", "top_p"),
@@ -360,7 +351,6 @@ COMMANDS: Final = (
 UNLISTED: Final = (
     Command("set", "sampling", "", set_as_ollama),
     Command("show", "sampling", "", show_settings),
-    Command("undo", "chat", "", undo),
 )
 
 BUSY: Final = "A reply is running. Esc stops it."
@@ -412,5 +402,5 @@ def unknown(name: str) -> str:
     near = [command.name for command in COMMANDS if command.begins_with(name)]
     near = near or difflib.get_close_matches(name, [command.name for command in COMMANDS])
     names = ", ".join(f"/{other}" for other in near)
-    known = f"Near it: {names}." if near else "F1 shows what there is."
+    known = f"Near it: {names}." if near else "/help shows what there is."
     return f"There is no command /{name}. {known} A space before the slash sends it as text."

@@ -13,9 +13,7 @@ from localspec.files import change_json_object
 
 from .conversation import OpenConversation
 from .engine import Downloads, EngineState
-from .remembered import Preferences, Presets, PromptHistory, Saver, TokenStyle
-
-FIRST_REPLIES = 5
+from .remembered import Preferences, Presets, PromptHistory, Saver
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +27,6 @@ class Setup:
     system: str = ""
     resumed: tuple[Journal, Conversation] | None = None  # held
     stored: bool = True  # False: the chat leaves nothing in the folder
-    theme: str | None = None  # wins over the remembered one
     pull: bool = False  # fetch the pair when it is not here
     downloads: Downloads = field(default_factory=Downloads)
 
@@ -74,12 +71,6 @@ class ChatState:
             if message.has_words_after(reply.beginning):
                 await self.conversation.add(message)
         await self.conversation.catch_up()
-
-    @property
-    def token_style(self) -> TokenStyle:
-        """The chosen one; until one is chosen, strong for the first replies."""
-        first = len(self.prompt_history.entries) <= FIRST_REPLIES
-        return self.preferences.tokens or (TokenStyle.STRONG if first else TokenStyle.SUBTLE)
 
     def prefer(self, **changes: object) -> None:
         self.preferences = replace(self.preferences, **changes)  # type: ignore[arg-type]

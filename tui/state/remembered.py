@@ -5,7 +5,6 @@ import json
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,18 +24,10 @@ MOST_LINES: Final = 2 * LIMIT  # in the file; with more of them it is rewritten
 LONGEST: Final = 20_000  # characters; a pasted book is not worth recalling
 
 
-class TokenStyle(StrEnum):
-    """How much the live text shows of where its tokens came from."""
-
-    OFF = "off"
-    SUBTLE = "subtle"
-    STRONG = "strong"
-
-
 @dataclass(frozen=True, slots=True)
 class Preferences:
     theme: str = "localspec"
-    tokens: TokenStyle | None = None  # None: not chosen yet
+    colours: bool = True  # of words, by who wrote them
     inspector: bool = False
 
     @classmethod
@@ -47,7 +38,7 @@ class Preferences:
         except (OSError, ValueError):
             return cls()
         chosen: dict[str, Any] = {}
-        for name, kind in (("theme", str), ("tokens", TokenStyle), ("inspector", bool)):
+        for name, kind in (("theme", str), ("colours", bool), ("inspector", bool)):
             with suppress(KeyError, ValueError):
                 chosen[name] = read_as(kind, values[name])
         return cls(**chosen)

@@ -73,7 +73,7 @@ def _engine_status(engine: EngineState) -> str:
             what = f"reading the prompt {reply.prefill.done:,} / {reply.prefill.total:,}"
         return f"comparing: {what}" if engine.comparing else what
     if engine.ready is None:
-        return "no pair is loaded · ^o chooses one" if engine.client.alive else "the engine is not running"
+        return "no pair is loaded · /pair chooses one" if engine.client.alive else "the engine is not running"
     return "" if engine.recent else f"ready in {engine.ready.seconds:.1f} s"
 
 

@@ -19,17 +19,11 @@ from localspec.chat.conversations import StoredMessage
 from localspec.display import counted, for_terminal
 from localspec.events import Kind, Origin, Piece, Source
 
-from ..state.remembered import TokenStyle
 from ..text import status
 from ..text.markdown import FinishedBlock, GrowingMarkdown, begins_part, is_list_cut, parts_of, places
 from .markdown import PlainContainer, ReplyMarkdown
 
-_SUBTLE_STYLES: Final[dict[str, str]] = {
-    Origin.FIX: "underline $text-warning",
-    Origin.BONUS: "bold $text-accent",
-    Origin.FORCED: "reverse",
-}
-STRONG_STYLES: Final[dict[str, str]] = {  # the app gives each theme these colours
+STYLES: Final[dict[str, str]] = {  # the app gives each theme these colours
     Origin.ACCEPTED: "$origin-text on $origin-kept",
     Origin.FIX: "underline $origin-text on $origin-corrected",
     Origin.BONUS: "bold $origin-text on $origin-bonus",
@@ -43,10 +37,10 @@ CURSOR: Final = "▌"
 LEGEND: Final = Content(" ").join(
     Content.styled(f" {words} ", look)
     for words, look in (
-        ("guessed and kept", STRONG_STYLES[Origin.ACCEPTED]),
-        ("copied", f"{_COPIED} {STRONG_STYLES[Origin.ACCEPTED]}"),
-        ("corrected", STRONG_STYLES[Origin.FIX]),
-        ("bonus", STRONG_STYLES[Origin.BONUS]),
+        ("guessed and kept", STYLES[Origin.ACCEPTED]),
+        ("copied", f"{_COPIED} {STYLES[Origin.ACCEPTED]}"),
+        ("corrected", STYLES[Origin.FIX]),
+        ("bonus", STYLES[Origin.BONUS]),
     )
 )
 
@@ -72,10 +66,10 @@ class LiveTail(Static):
             characters -= len(piece.text)
             yield piece
 
-    def show(self, style: TokenStyle, rejected: Iterable[str] = ()) -> None:
+    def show(self, coloured: bool, rejected: Iterable[str] = ()) -> None:
         text = "".join(piece.text for piece in self._pieces)
-        content = Content(for_terminal(text), list(_spans(self._pieces, style)))
-        if style is TokenStyle.STRONG:
+        content = Content(for_terminal(text), list(_spans(self._pieces)) if coloured else None)
+        if coloured:
             content += Content(for_terminal("".join(rejected))).stylize(_REJECTED)
         content += CURSOR
         # Laying out the whole conversation costs far more than a line: only when the height changes.
@@ -84,20 +78,18 @@ class LiveTail(Static):
         self._height = height
 
 
-def _spans(pieces: Iterable[Piece], style: TokenStyle) -> Iterable[Span]:
+def _spans(pieces: Iterable[Piece]) -> Iterable[Span]:
     start = 0
     for piece in pieces:
         end = start + len(piece.text)
-        if end > start and (look := style_of(piece, style)):
+        if end > start and (look := style_of(piece)):
             yield Span(start, end, look)
         start = end
 
 
-def style_of(piece: Piece, style: TokenStyle) -> str:
-    """The Textual style of a token; "" for the common case, an accepted token of a draft model or a head."""
-    if style is TokenStyle.OFF:
-        return ""
-    look = (STRONG_STYLES if style is TokenStyle.STRONG else _SUBTLE_STYLES).get(piece.origin, "")
+def style_of(piece: Piece) -> str:
+    """The Textual style of a token; "" for one of plain decoding."""
+    look = STYLES.get(piece.origin, "")
     is_copied = piece.origin is Origin.ACCEPTED and piece.source in COPYING
     return f"{look} {_COPIED}".lstrip() if is_copied else look
 
@@ -187,7 +179,7 @@ class ReplyPart(Static):
                 while begin < end:  # a word of several tokens
                     index = bisect_right(ends, at)
                     until = min(end, begin + ends[index] - at)
-                    if look := style_of(self.pieces[index], TokenStyle.STRONG):
+                    if look := style_of(self.pieces[index]):
                         spans.append(Span(begin, until, look))
                     begin, at = until, at + until - begin
             return content.add_spans(spans)
@@ -259,7 +251,7 @@ class ReplyView(Vertical, PlainContainer):
         if self._message is not None:
             self._close(self._message)
 
-    async def grow(self, pieces: Iterable[Piece], style: TokenStyle, rejected: Iterable[str] = ()) -> None:
+    async def grow(self, pieces: Iterable[Piece], coloured: bool, rejected: Iterable[str] = ()) -> None:
         """Show new pieces; finished blocks move from the tail into Markdown."""
         answer = [piece for piece in pieces if piece.kind is Kind.ANSWER]
         if thoughts := [piece for piece in pieces if piece.kind is Kind.REASONING]:
@@ -267,9 +259,9 @@ class ReplyView(Vertical, PlainContainer):
         if answer:
             self._reasoning.end()
         self._tail.grow(answer)
-        self.shows_origins = style is TokenStyle.STRONG
+        self.shows_origins = coloured
         await self._add(self._markdown.feed("".join(piece.text for piece in answer)))
-        self._tail.show(style, rejected)
+        self._tail.show(coloured, rejected)
 
     async def finish(self, message: StoredMessage) -> None:
         """Show the rest as Markdown, and the numbers."""
@@ -278,14 +270,13 @@ class ReplyView(Vertical, PlainContainer):
         await self.mount(_footer(message))
         self._close(message)
 
-    async def show_origins(self, shown: bool) -> bool:
-        """Colour its words by who wrote them, or not; whether that is known."""
+    async def show_origins(self, shown: bool) -> None:
+        """Colour its words by who wrote them, where that is known, or not."""
         parts = list(self.query_children(ReplyPart))
         self.shows_origins = shown and any(part.pieces for part in parts)
         with self.app.batch_update():
             for part in parts:
                 await part.show_origins(self.shows_origins)
-        return self.shows_origins or not shown
 
     @property
     def finished_parts(self) -> list[ReplyPart]:

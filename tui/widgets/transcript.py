@@ -159,10 +159,6 @@ class Transcript(VerticalScroll, PlainContainer):
         self._first = min(self._first, count)
         await self._mark_earlier()
 
-    def index_of(self, view: Widget) -> int:
-        """Which message of the conversation a widget shows."""
-        return self._first + self._messages.index(view)
-
     async def replace_message(self, index: int, widget: Widget) -> None:
         """Show a message that is on the screen with another widget."""
         old = self._messages[index - self._first]

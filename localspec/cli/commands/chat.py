@@ -36,7 +36,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="read and write lines, as for TERM=dumb: for screen readers and pipes",
     )
-    add("--theme", metavar="NAME", help="colours of the terminal UI")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -98,7 +97,6 @@ def _chat(arguments: argparse.Namespace, folder: Path, resumed: "tuple[Journal, 
             system=configured(system=arguments.system).get("system", ""),
             resumed=resumed,
             stored=not arguments.no_store,
-            theme=arguments.theme,
             pull=arguments.pull,
         )
         return int(chat(setup))
