@@ -33,12 +33,12 @@ def engine(*reports, **settings):
     [
         (engine(), "no pair"),
         (engine(FAILED), "no pair"),
-        (engine(READY), "demo · drafted by draft"),
-        (engine(READY, DIED), "demo"),
-        (engine(LOOKUP), "demo · no draft model"),
-        (engine(LOOKUP, DIED), "demo"),
-        (engine(READY, speculate=False), "demo · draft off"),
-        (engine(READY, depth=0), "demo · draft off · depth 0"),
+        (engine(READY), "demo (a toy) · drafted by draft"),
+        (engine(READY, DIED), "demo (a toy)"),
+        (engine(LOOKUP), "demo (a toy) · no draft model"),
+        (engine(LOOKUP, DIED), "demo (a toy)"),
+        (engine(READY, speculate=False), "demo (a toy) · draft off"),
+        (engine(READY, depth=0), "demo (a toy) · draft off · depth 0"),
     ],
 )
 def test_the_title_names_who_drafts_only_where_somebody_does(state, title):
@@ -136,11 +136,12 @@ async def test_an_empty_chat_names_both_models_and_offers_what_they_answer(tmp_p
     async with running(tmp_path, size=size) as chat:
         await chat.until(lambda: "scripted-8b  writes" in chat.drawn and "scripted-1b  guesses" in chat.drawn)
         assert ("guessed and kept" in chat.drawn) == (size[0] > 40)
+        assert "pair: demo (a toy) · ^o" in chat.drawn
         for text in (*lines.SUGGESTIONS, lines.SUGGESTIONS[0]):
             assert text[:22] in chat.drawn
             await chat.pilot.press("tab")
             assert chat.screen.prompt.text == text
-        await chat.pilot.click("#welcome", offset=(6, 5 if size[0] == 40 else 6))
+        await chat.pilot.click("#welcome", offset=(6, 6 if size[0] == 40 else 7))
         assert chat.screen.prompt.text == lines.SUGGESTIONS[1]
         await chat.ask("exact hi")
         await chat.until(lambda: "writes" not in chat.drawn)
