@@ -43,8 +43,9 @@ def _write_report(error: Exception, arguments: Sequence[str]) -> Path:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     name = f"localspec-{time.strftime('%Y%m%d-%H%M%S')}-"
     handle, path = tempfile.mkstemp(prefix=name, suffix=".txt", dir=folder)  # its owner's only
-    with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as file:
-        file.write("\n".join([_versions(), " ".join(["localspec", *_named(arguments)]), *_stacks(error)]))
+    os.close(handle)
+    lines = [_versions(), " ".join(["localspec", *_named(arguments)]), *_stacks(error)]
+    Path(path).write_text("\n".join(lines), "utf-8", "replace")
     return Path(path)
 
 

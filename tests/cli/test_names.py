@@ -168,7 +168,7 @@ def test_info_takes_lookup_in_place_of_a_draft_as_run_does(smol, words, capsys):
 def test_info_tells_the_memory_of_the_context_that_pairs_counts(monkeypatch, capsys):
     monkeypatch.setattr(devices, "available_bytes", lambda: 40_000_000_000)
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    assert main(["info", "qwen3-4b+0.6b"]) == 0
+    assert main(["info", "qwen3-4b+0.6b", "--gpu-layers", "0"]) == 0
     out = capsys.readouterr().out
     assert "context 32,768 tokens" in out
     said = re.search(r"A context of 8,192 tokens, as in `localspec pairs`, needs ([\d.]+ GB)\.", out)[1]
