@@ -14,10 +14,10 @@ pytestmark = pytest.mark.usefixtures("home")
 
 @pytest.fixture
 def broken(monkeypatch):
-    def fail():
+    def fail(_):
         raise ZeroDivisionError("by\nnothing \x1b[2J")
 
-    monkeypatch.setattr(registry, "all_pairs", fail)
+    monkeypatch.setattr(registry, "pairs_like", fail)
 
 
 def test_a_mistake_of_ours_is_a_sentence_and_a_report(broken, capsys):
@@ -69,10 +69,10 @@ def test_without_a_place_for_a_report_there_is_the_sentence_alone(broken, home, 
 
 
 def test_what_the_system_refuses_is_named_and_no_mistake_of_ours(home, capsys, monkeypatch):
-    def refuse():
+    def refuse(_):
         raise PermissionError(13, "Permission denied", "/somewhere/x")
 
-    monkeypatch.setattr(registry, "all_pairs", refuse)
+    monkeypatch.setattr(registry, "pairs_like", refuse)
     assert main(["pairs"]) == 1
     assert capsys.readouterr().err.startswith("error: /somewhere/x cannot be used: Permission denied\nhint: ")
     assert not home.exists()
