@@ -46,6 +46,15 @@ def test_its_context_is_the_targets_and_one_inside_lies_with_its_target():
         assert found.draft.devices == ("CUDA0",)
 
 
+@pytest.mark.parametrize("gib", [(16,), (8, 8), (6, 12)])
+def test_a_head_inside_stays_on_the_first_card_where_layers_of_its_target_leave(gib):
+    pair = named("qwen3.6-27b+mtp")
+    head = replace(estimated_sizes(pair.draft, kind=DraftKind.MTP), inside=True)
+    found = plan(estimated_sizes(pair.target, pair.context), head, cards(*gib, cpu=40), MemoryWishes())
+    assert 20 < found.target.gpu_layers < 65
+    assert found.draft.devices == ("CUDA0",)
+
+
 @pytest.mark.parametrize("kind", ["eagle3", "mtp inside", "dflash"])
 def test_each_reply_at_once_has_a_cache_of_target_and_head_in_the_plan(kind, tmp_path):
     target, head = KINDS[kind].files(tmp_path)
