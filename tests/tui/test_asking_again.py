@@ -90,7 +90,7 @@ async def test_a_question_without_a_word_of_reply_stays_when_the_prompt_holds_an
         await reading(chat, "why?")
         await chat.pilot.press(*"next", "escape")
         await chat.until(lambda: chat.notices)
-        assert chat.notices == ["The last message has no reply.\n^r asks for one."]
+        assert chat.notices == ["The last message has no reply.\n/retry asks for one."]
         assert chat.screen.prompt.text == "next"
         assert [m.content for m in chat.saved[0].messages] == ["why?"]
         assert messages(chat) == ["why?"]
@@ -107,7 +107,7 @@ async def test_a_reply_that_ends_without_a_word_says_so(tmp_path, monkeypatch, s
         typed.set()
         await chat.until(lambda: chat.notices)
         assert chat.notices == [
-            "The last message has no reply.\n^r asks for one."
+            "The last message has no reply.\n/retry asks for one."
             if waiting
             else "The reply ended without a word.\nThe message is back in the prompt."
         ]
