@@ -85,9 +85,16 @@ class ReplyState:
     def lane(self) -> Lane:
         """The reply as a side of a race."""
         written = tuple((piece.text, piece.origin) for piece in self.pieces)
-        counts = self.tally.emitted, self.tally.cycles, self.tally.drafted
-        is_done, is_toy = self.final is not None, self.is_toy
-        return Lane(written, tuple(self.times), self.lane_seconds, *counts, is_done=is_done, is_toy=is_toy)
+        return Lane(
+            written,
+            tuple(self.times),
+            self.lane_seconds,
+            tokens=self.tally.emitted,
+            cycles=self.tally.cycles,
+            drafted=self.tally.drafted,
+            is_done=self.final is not None,
+            is_toy=self.is_toy,
+        )
 
     @property
     def fresh(self) -> list[Piece]:
