@@ -305,8 +305,8 @@ class DepthControl:
         if tokens > steps:  # as expected, but the measured cycles took longer
             return why
         return (
-            f"{why} At best, a cycle takes the time of {steps:.2f} plain steps ({check:.2f} to check the "
-            f"draft) and writes {tokens:.2f} tokens."
+            f"{why} At best, a cycle writes {tokens:.2f} tokens in the time of {steps:.2f} plain steps; "
+            f"checking the draft alone takes {check:.2f}."
         )
 
     def _sane(self, seconds: float, width: int, runs: int) -> float:

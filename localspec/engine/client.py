@@ -227,6 +227,10 @@ class _Connection:
         except EngineDied as error:
             failure = error
             self.process.kill()
+        except Exception as error:  # noqa: BLE001 - a silent end of this thread would leave the client waiting
+            what = f"the connection to the engine process broke: {type(error).__name__}: {error}"
+            failure = EngineDied(what, hint="please report it; the conversation is safe")
+            self.process.kill()
         self._report_end(failure)
 
     def _report_end(self, failure: EngineDied | None) -> None:

@@ -59,7 +59,7 @@ def prompt_of(infill: Infill, vocabulary: Vocabulary, target: str, room: int) ->
     known = vocabulary.control_texts()
     names = next((names for names in _MARKS if all(name in known for name in names)), None)
     if names is None:
-        raise NoInfill(f"{target} has no tokens for text in the middle", hint="ask a model of code")
+        raise NoInfill(f"{target} cannot fill in text: it has no infill tokens", hint="use a code model")
     files = file_tokens(infill.files, vocabulary, known)
     before = vocabulary.tokenize(infill.before, parse_special=False)
     after = vocabulary.tokenize(infill.after, parse_special=False)

@@ -111,7 +111,7 @@ class Training:
             ) from None
         if saved["plan"] != (plan.layers, plan.output_tokens):
             raise BadSetting(
-                f"{self.checkpoint.parent.name} was begun with {saved['plan'][0]} layers that say "
+                f"{self.checkpoint.parent.name} was begun with {saved['plan'][0]} layers that write "
                 f"{saved['plan'][1]:,} tokens",
                 hint="resume with these, or choose another name: --as NAME",
             )

@@ -369,7 +369,7 @@ def about_speed(comparison: Comparison) -> str:
     runs, total = len(comparison.plain.replies), comparison.total_speedup
     measured = f"medians of {runs} runs each; " * (runs > 1)
     seconds = comparison.plain.decode_seconds, comparison.speculative.decode_seconds
-    how = f"{measured}{total:.2f} times with the reading of the prompt"
+    how = f"{measured}{total:.2f} times if the reading of the prompt counts"
     sampled = comparison.rule not in SEED_DECIDES
     found, kinds = comparison.measured_ratio, {"sampled": sampled, "crowded": comparison.crowded}
     return headline(found, comparison.identical, seconds, drafted, how, **kinds)

@@ -232,7 +232,8 @@ def headline(
     kept = f"{drafting.accepted:,} of {counted(drafting.drafted, 'guess', 'guesses')} kept"
     if hardly_drafted(drafting):
         kept = f"{kept} in {counted(drafting.emitted, 'token')}"
-        return f"Drafting hardly took part, {same}: {kept}. A difference in time is noise."
+        took = "hardly took part" if drafting.drafted else "took no part"
+        return f"Drafting {took}, {same}: {kept}. A difference in time is noise."
     if not is_fair(speedup, drafting) or (crowded and speedup < NOTICEABLE):
         return f"Not measured, {same}: {kept}. {CROWDED if crowded else UNFAIR}"
     speedup = caused(speedup, drafting)

@@ -190,8 +190,8 @@ def verify(
     """
     pair = session.pair
     if pair.rollback_limit == 0:
-        what = f"{session.target_name} cannot take back a guess, so nothing is drafted or verified"
-        raise BadSetting(what, hint="name a pair")
+        what = f"{session.target_name} cannot take back a guess, so nothing can be drafted and verified"
+        raise BadSetting(what, hint="verify a pair whose target can: `localspec pairs` lists them")
     if temperature <= 0:
         hint = "give a temperature above 0; greedy texts are tested in any case"
         raise BadSetting(f"sampling cannot be tested at temperature {temperature:g}", hint=hint)

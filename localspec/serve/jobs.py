@@ -348,7 +348,7 @@ class Jobs:
 
     def _end_if_stuck(self, job: Job) -> None:
         if self._running.get(job.serial) is job:
-            self._died(Failure("EngineDied", "the engine ignored a cancel", "it was started again"))
+            self._died(Failure("EngineDied", "the engine hung", "localspec started it again: ask again"))
 
 
 async def came(awake: asyncio.Event, timeout_seconds: float | None) -> bool:

@@ -118,7 +118,7 @@ def test_why_it_is_off_is_said_with_numbers():
     while arbiter.why_off is None:
         machine.step(arbiter)
     assert "10.0 without" in arbiter.why_off
-    steps, check, tokens = map(float, re.findall(r"\d\.\d\d", arbiter.why_off.partition("At best")[2]))
+    tokens, steps, check = map(float, re.findall(r"\d\.\d\d", arbiter.why_off.partition("At best")[2]))
     assert (steps, check) == (1.7, 1.6)  # a draft token takes a tenth of a step
     assert tokens < steps
 

@@ -49,7 +49,7 @@ def test_what_is_far_from_the_hole_is_left_out():
 
 
 def test_a_model_without_marks_is_named():
-    with pytest.raises(NoInfill, match="model has no tokens for text in the middle"):
+    with pytest.raises(NoInfill, match="model cannot fill in text"):
         prompt_of(ASKED, Letters({}), "model", 1000)
 
 

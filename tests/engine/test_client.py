@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from localspec.engine import client
 from localspec.engine.client import EngineProcess
 from localspec.engine.messages import Answer, Detokenize, Died, LoadPair
 from localspec.engine.spawn import spawn
@@ -19,6 +20,13 @@ def death(process):
         time.sleep(0.01)
     process.close()
     return reports[-1]
+
+
+def test_a_mistake_of_our_own_in_a_report_ends_the_process_instead_of_the_answers(monkeypatch):
+    monkeypatch.setattr(client, "read_messages", lambda stream: [None])
+    process = EngineProcess()
+    process.start()
+    assert "the connection to the engine process broke: TypeError" in death(process).what
 
 
 def test_a_process_that_dies_without_a_word_is_reported():

@@ -106,7 +106,7 @@ def test_killed_at_any_moment_it_goes_on_from_a_whole_checkpoint(target, folder)
 
 def test_a_checkpoint_of_another_plan_or_a_damaged_one_is_named(target, folder):
     learned(target, folder, Plan(2, 256, 0, 100))
-    with pytest.raises(BadSetting, match="draft was begun with 2 layers that say 256 tokens"):
+    with pytest.raises(BadSetting, match="draft was begun with 2 layers that write 256 tokens"):
         learned(target, folder, Plan(1, 256, 0, 100))
     (folder / "checkpoint.pt").write_bytes(b"no checkpoint")
     with pytest.raises(BadSetting, match=r"checkpoint\.pt cannot be read"):

@@ -49,11 +49,15 @@ def test_the_headline_says_the_gain_first_then_the_text(speedup, said):
 
 @pytest.mark.parametrize("speedup", [0.7, 1.2])
 @pytest.mark.parametrize(
-    ("drafted", "said"), [(0, "0 of 0 guesses kept in 40 tokens"), (1, "0 of 1 guess kept in 40 tokens")]
+    ("drafted", "took", "said"),
+    [
+        (0, "took no part", "0 of 0 guesses kept in 40 tokens"),
+        (1, "hardly took part", "0 of 1 guess kept in 40 tokens"),
+    ],
 )
-def test_where_hardly_anything_was_guessed_a_difference_is_noise(speedup, drafted, said):
+def test_where_hardly_anything_was_guessed_a_difference_is_noise(speedup, drafted, took, said):
     found = headline(speedup, True, (1.2, 1.0), Stats(cycles=40, emitted=40, drafted=drafted))
-    assert found == f"Drafting hardly took part, the same text: {said}. A difference in time is noise."
+    assert found == f"Drafting {took}, the same text: {said}. A difference in time is noise."
 
 
 def test_no_gain_is_claimed_that_the_guesses_cannot_have_brought():

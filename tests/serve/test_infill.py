@@ -1,4 +1,4 @@
-"""llama.vim's requests, as its autoload/llama.vim sends them, to a model that has tokens for text in the middle."""
+"""llama.vim's requests, as its autoload/llama.vim sends them, to a model that has infill tokens."""
 
 import httpx
 import pytest
@@ -120,7 +120,7 @@ def test_a_model_without_such_tokens_says_so_in_one_sentence(http):
         answer = http.post("/infill", json=body)
         assert answer.status_code == 501
         assert answer.json()["error"]["message"] == (
-            "localspec demo target has no tokens for text in the middle (ask a model of code)"
+            "localspec demo target cannot fill in text: it has no infill tokens (use a code model)"
         )
 
 

@@ -92,7 +92,7 @@ def test_the_probabilities_of_tokens_whole_and_in_a_stream(http):
 def test_a_model_without_marks_for_a_middle_says_so(http):
     answer = http.post("/infill", json={"input_prefix": "def f(", "input_suffix": "return a"})
     assert answer.status_code == 501
-    assert "has no tokens for text in the middle" in answer.json()["error"]["message"]
+    assert "cannot fill in text: it has no infill tokens" in answer.json()["error"]["message"]
 
 
 def test_no_tokens_are_written_where_none_are_wanted_and_the_prompt_is_read(http):

@@ -148,7 +148,7 @@ def draft_of(files: "Pair") -> Path:
     if files.draft is None:
         raise BadSetting(f"{files.name} has no draft to teach", hint=hint)
     if files.check() is not None:
-        what = f"{files.draft.name} has another vocabulary than its target, whose answers it cannot learn"
+        what = f"{files.draft.name} and its target have different vocabularies, so it cannot learn the target's answers"
         raise BadSetting(what, hint=hint)
     return files.draft.here
 
