@@ -13,7 +13,6 @@ from pathlib import Path
 from statistics import median
 
 from localspec.caches.store import usage
-from localspec.options import texts_dir
 
 WORDS = "One line of a long text says what the next line says, and none of them says more. "
 
@@ -43,14 +42,14 @@ def first_token(arguments: argparse.Namespace) -> None:
         options = {
             "target": str(arguments.target),
             "context_length": arguments.context,
+            "cache_folder": folder,
         }
         if arguments.draft:
             options["draft"] = str(arguments.draft)
-        os.environ["LOCALSPEC_HOME"] = folder  # of the processes too
         read, *_ = runs(options, arguments, 1)  # and stored
         again, *_ = runs(options, arguments, arguments.runs)
         print(
-            f"first token: read {read:.2f} s, stored {again:.2f} s, {again / read:.1%}; {usage(texts_dir())}"
+            f"first token: read {read:.2f} s, stored {again:.2f} s, {again / read:.1%}; {usage(Path(folder))}"
         )
 
 
@@ -58,7 +57,7 @@ def runs(options: dict[str, object], arguments: argparse.Namespace, count: int) 
     """The medians of some processes, one after the other."""
     found = []
     for _ in range(count):
-        for path in texts_dir().glob("*.cache"):
+        for path in Path(str(options["cache_folder"])).glob("*.cache"):
             with path.open("rb") as file:
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         command = [sys.executable, "-c", CHILD.replace("WORDS", repr(WORDS))]

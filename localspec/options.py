@@ -157,6 +157,7 @@ class LoadOptions(TypedDict, total=False):
         Number,
         Option("gigabytes on disk for caches of earlier texts; 0: none", least=0, config="", default="8"),
     ]
+    cache_folder: Annotated[Text, Option("the folder of these caches", config="", default="the cache folder")]
 
 
 class ReplyOptions(TypedDict, total=False):
@@ -358,9 +359,10 @@ def cache_dir() -> Path:
     return moved / "cache" if moved else Path(platformdirs.user_cache_path("localspec", appauthor=False))
 
 
-def texts_dir() -> Path:
+def texts_dir(settings: Mapping[str, Any]) -> Path:
     """The folder of the caches of earlier texts. Not created here."""
-    return cache_dir() / "texts"
+    chosen = settings.get("cache_folder")
+    return expanded(chosen).absolute() if chosen else cache_dir() / "texts"
 
 
 def config_file() -> Path:

@@ -34,7 +34,7 @@ def stored_texts(
         parts=(),
         token_seconds=0.0,
     )
-    disk = StoredTexts(Store(options.texts_dir(), budget), facts, capacity=target.capacity)
+    disk = StoredTexts(Store(options.texts_dir(settings), budget), facts, capacity=target.capacity)
     target.saved_texts.disk = disk
     return disk
 

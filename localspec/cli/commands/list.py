@@ -4,11 +4,12 @@ The enlarged demo pair, caches of earlier texts and answers for `localspec fit` 
 
 import argparse
 from datetime import datetime
+from pathlib import Path
 
 from localspec.caches.store import usage
-from localspec.display import say, say_json, size_text
+from localspec.display import note, say, say_json, size_text
 from localspec.models import inspection, places, registry, removal
-from localspec.options import texts_dir
+from localspec.options import given_settings, texts_dir
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,7 +22,7 @@ def run(arguments: argparse.Namespace) -> int:
     here.sort(key=lambda pair: -uses.get(pair.name, 0.0))
     unused = removal.leftovers()
     files = places.distinct(file for pair in here for file in pair.files)
-    texts, text_bytes = usage(texts_dir())
+    texts, text_bytes = usage(folder_of_texts())
     demo = sum(path.stat().st_size for path in removal.enlarged_demo())
     answers = removal.answer_bytes(unused)
     total = text_bytes + demo + answers + sum(left.bytes for left in unused)
@@ -59,6 +60,14 @@ def run(arguments: argparse.Namespace) -> int:
     say("")
     tell([*kept, ("total", total, "")])
     return 0
+
+
+def folder_of_texts() -> Path:
+    """The folder of the caches of earlier texts; a mistake in the settings is a note here."""
+    given, mistakes = given_settings()
+    for mistake in mistakes:
+        note(f"{mistake} ({mistake.hint})")
+    return texts_dir({name: found.value for name, found in given.items()})
 
 
 def last_use(seconds: float | None) -> str:
