@@ -146,9 +146,7 @@ class LoadOptions(TypedDict, total=False):
     threads: Annotated[
         Whole, Option("CPU threads", "N", least=1, config="", default="the fast physical cores")
     ]
-    mmap: Annotated[
-        Switch, Option("map files into memory, or read them", "", config="", default="map, as llama.cpp does")
-    ]
+    mmap: Annotated[Switch, Option("map files into memory, or read them", "", config="", default="map")]
     # auto: two where the target is on a GPU with room for them
     parallel: Annotated[
         int | Literal["auto"] | None, Option("replies at once, or auto", "N", least=1, most=MOST_PARALLEL)

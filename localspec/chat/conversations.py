@@ -261,7 +261,7 @@ def read(path: Path) -> Conversation:
     lost = damaged + len(values) - len(records)
     if not records or records[0].get("type") != "conversation":
         raise BrokenConversation(
-            f"{path.name} does not begin like a conversation",
+            f"{path.name} is not a conversation file",
             hint="the file stays as it is; open another conversation",
         )
     if records[0].get("version") != VERSION:
@@ -275,7 +275,7 @@ def read(path: Path) -> Conversation:
         start = Conversation(path, created, **_settings(records[0]), lost_lines=lost)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise BrokenConversation(
-            f"{path.name} begins with a line that makes no sense: {error}",
+            f"{path.name} cannot be read in its first line: {error}",
             hint="the file stays as it is; open another conversation",
         ) from error
     return _replay(start, records[1:])

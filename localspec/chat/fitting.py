@@ -74,7 +74,7 @@ class Fitter:
         if not trim:
             raise ContextFull(
                 f"the conversation has {'' if start == cuts[0] else 'more than '}{count:,} tokens, "
-                f"but the context only {self.capacity:,}",
+                f"but the context holds only {self.capacity:,}",
                 hint="start a new conversation, start again with a larger --context, or allow trimming",
             )
         # A quarter of the context stays free beyond the reply's room.

@@ -362,7 +362,7 @@ class Session(Closing):
             count, capacity = len(job.prompt), self._pair.target.capacity
             if count >= capacity:
                 raise ContextFull(
-                    f"the prompt has {count:,} tokens, but the context only {capacity:,}",
+                    f"the prompt has {count:,} tokens, but the context holds only {capacity:,}",
                     hint="shorten the prompt, or start again with a larger context: --context N",
                 )
             # Closed here: the traceback of an error that was handled on the way can keep this frame alive.

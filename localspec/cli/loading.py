@@ -56,7 +56,7 @@ def tell_default(pair: "Pair") -> None:
 
     uses = last_uses()
     if pair.name != DEMO and used_as(pair) != max(uses, key=lambda used: uses[used], default=""):
-        note(f"{pair.name} answers: the pair that you used or fetched last (the demo does not count)")
+        note(f"{pair.name} answers: the pair that you used or fetched last")
 
 
 def open_session(arguments: argparse.Namespace) -> "Session":

@@ -119,7 +119,7 @@ class SharedTokens:
 
 def in_words(shared: SharedTokens) -> str:
     """The tokens that a draft of another vocabulary can write."""
-    return f"in {shared.count:,} tokens that both vocabularies have, {shared.coverage:.0%} of what it writes"
+    return f"only in the {shared.count:,} tokens that both have; these are {shared.coverage:.0%} of what it writes"
 
 
 @lru_cache(maxsize=4)  # a second for the largest vocabularies, and a pair is checked before it is opened

@@ -229,6 +229,6 @@ def check_space(folder: Path, needed: int) -> None:
     free = shutil.disk_usage(existing).free
     if needed and free < with_margin:
         raise DownloadFailed(
-            f"{size_text(with_margin)} are needed in {folder}, and {size_text(free)} are free",
+            f"{folder} needs {size_text(with_margin)} free and has {size_text(free)}",
             hint="make room, or set LOCALSPEC_HOME to a folder on a larger disk",
         )

@@ -138,7 +138,9 @@ def named(name: str) -> Pair:
     near = near_names(name)
     hint = f"did you mean {' or '.join(near)}?" if near else "`localspec pairs` lists all of them"
     if name.lower().endswith(".gguf"):
-        hint = f"`localspec run {name} PROMPT` runs a file; only pairs are fetched and removed"
+        hint = (
+            f"it names a file, and only pairs are fetched and removed; `localspec run {name} PROMPT` runs it"
+        )
     raise UnknownPair(f"there is no pair called {name}", hint=hint)
 
 

@@ -231,7 +231,7 @@ def test_a_prompt_longer_than_the_context_is_an_error_that_loses_nothing():
     session, *_ = session_of(capacity=100)
     session.run("short", **GREEDY, max_tokens=5)
     before = session.messages
-    with pytest.raises(ContextFull, match=r"prompt has \d+ tokens, but the context only 100"):
+    with pytest.raises(ContextFull, match=r"prompt has \d+ tokens, but the context holds only 100"):
         session.run("e" * 200, **GREEDY)
     assert session.messages == before
 

@@ -217,7 +217,7 @@ def test_info_says_that_two_vocabularies_share_too_little_and_ends_with_1(tiny_g
 
 def test_info_says_how_much_vocabularies_that_differ_share(tiny_gguf, capsys):
     assert main(["info", str(tiny_gguf()), "--draft", str(tiny_gguf(vocab_size=600))]) == 0
-    assert "tokens that both vocabularies have" in capsys.readouterr().out
+    assert "tokens that both have" in capsys.readouterr().out
 
 
 def test_info_shows_what_cannot_run_yet(hub, tiny_gguf, capsys):

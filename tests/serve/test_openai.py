@@ -267,7 +267,7 @@ def test_likelihoods_of_a_continued_text(client):
         ({"logprobs": True, "top_logprobs": 50}, "top_logprobs is 50 (give a number from 0 to 20)"),
         ({"extra_body": {"rule": "best"}}, "rule is 'best'"),
         ({"response_format": {"type": "xml"}}, "response_format is of type 'xml'"),
-        ({"messages": [{"role": "user", "content": "long " * 3000}]}, "context only 2,048"),
+        ({"messages": [{"role": "user", "content": "long " * 3000}]}, "context holds only 2,048"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_a_sentence(client, options, said):

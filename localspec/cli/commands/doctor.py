@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
         return prove(arguments, devices, found, rpc, features)
     kind = "GPU" if backend.supports_gpu else "CPU"
     say(f"llama-cpp-python {backend.binding_version}, llama.cpp {backend.llama_version}, {kind} build")
-    say(f"It can use {features or 'no special instructions'}.")
+    say(f"This llama.cpp uses {features or 'no special instructions'}.")
     for device, described in zip(devices, found, strict=True):
         say(f"{device.kind:<5} {about(device, described)}")
     if note:
