@@ -69,7 +69,7 @@ WRONG_LINES = [
     ("smol.gguf", "`localspec run smol.gguf PROMPT`"),
     ("smol.gguf Hi", "`localspec chat smol.gguf`"),
     ("qwen3-4b+0.6b", "`localspec chat qwen3-4b+0.6b`"),
-    ("pull smol.gguf", "`localspec run smol.gguf PROMPT` runs a file"),
+    ("pull smol.gguf", "`localspec run smol.gguf PROMPT` runs it"),
     ("rm smol.gguf", "only pairs are fetched and removed"),
     ("run Hi --model smol", "did you mean --pair or --target?"),
     ("chat --model=smol", "did you mean --pair or --target?"),

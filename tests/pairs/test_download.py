@@ -347,7 +347,7 @@ def test_two_pulls_at_once_fetch_every_byte_once(served, hub, impatient):
 
 def test_space_is_checked_before_the_first_byte(served, hub, monkeypatch, impatient):
     monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 1_000_000})())
-    with pytest.raises(DownloadFailed, match=r"1.0 MB are free"):
+    with pytest.raises(DownloadFailed, match=r"has 1.0 MB"):
         fetch(served.pair)
     assert hub.gets() == []
 
