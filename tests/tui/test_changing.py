@@ -33,7 +33,7 @@ async def test_a_change_of_an_earlier_message_keeps_the_earlier_course_in_the_li
         changed, kept = chat.saved
         assert [message.content for message in changed.messages] == ["exact three", "three"]
         assert [message.content for message in kept.messages] == ["exact one", "one", "exact two", "two"]
-        assert chat.remarks == ["The earlier course is kept: ^s lists it."]
+        assert chat.remarks == ["The earlier course is kept: /load lists it."]
         await chat.pilot.press("f8")
         await chat.ask_instead("exact four")  # of the last message only
         assert len(chat.saved) == 2
