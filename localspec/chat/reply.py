@@ -37,7 +37,9 @@ from localspec.structure.constraint import Constrained
 from localspec.structure.forcing import Forcing
 from localspec.structure.read_calls import TextPart
 
-DEPTH_FIXED = "with a seed the depth is fixed, so that the text repeats; --rule coupled keeps the depth automatic"
+DEPTH_FIXED = (
+    "with a seed the depth is fixed, so that the text repeats; --rule coupled keeps the depth automatic"
+)
 
 GENERIC_CALLS = (
     "the model's template cannot tell of these tools: a system message describes them, and the model may not be "
