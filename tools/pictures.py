@@ -26,7 +26,7 @@ from tools.charts import Bar, Chart
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "pictures"
-RESULT = ROOT / "benchmarks" / "results" / "llama-server-f16-2026-11-21.md"
+RESULT = ROOT / "benchmarks" / "results" / "llama-server-f16-2026-11-23.md"
 SIZE = (100, 24)  # columns and rows of the chat
 MOST_SECONDS = 60.0  # for the chat to get anywhere
 REST_SECONDS = 0.8  # until a screen is drawn whole

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, fields
 from localspec.control.timing import PlainClock
 from localspec.events import Cycle, Mode, Origin, Source, Stats
 
+LEAST_CYCLES, STOOD_STILL = 8, 0.5  # one cycle that takes this part of all others: the machine stood still
 _DRAFTING = (Source.MODEL, Source.HEAD, Source.LOOKUP, Source.PREDICTION)
 
 
@@ -31,6 +32,7 @@ class Tally:
     other_seconds: float = 0.0
     drafted_by_position: list[int] = field(default_factory=list)
     accepted_by_position: list[int] = field(default_factory=list)
+    longest_seconds: float = 0.0  # of a cycle
     plain: PlainClock = field(default_factory=PlainClock)
     by_source: Counter[Source] = field(default_factory=Counter)
     predicted: int = 0
@@ -68,6 +70,7 @@ class Tally:
                 self.by_source[Source.FORCED] += 1
 
     def _add_times(self, cycle: Cycle) -> None:
+        self.longest_seconds = max(self.longest_seconds, cycle.seconds)
         if cycle.mode is Mode.ANCHOR and cycle.is_plain:
             self.plain.add_anchor(cycle.seconds - cycle.deciding_seconds)
         elif cycle.is_plain:
@@ -81,6 +84,11 @@ class Tally:
         before, self._mode = self._mode, cycle.mode
         self.switch_offs += cycle.mode is Mode.OFF and before in (Mode.DRAFTING, Mode.ANCHOR)
 
+    @property
+    def _stood_still(self) -> bool:
+        others = self.draft_seconds + self.verify_seconds + self.other_seconds - self.longest_seconds
+        return self.cycles >= LEAST_CYCLES and self.longest_seconds > STOOD_STILL * others
+
     def stats(self) -> Stats:
         """The counts so far."""
         found = {f.name: getattr(self, f.name) for f in fields(Stats) if hasattr(self, f.name)}
@@ -89,7 +97,7 @@ class Tally:
             "drafted_by_position": tuple(self.drafted_by_position),
             "accepted_by_position": tuple(self.accepted_by_position),
             "from_grammar": self.by_source[Source.FORCED],
-            "plain_seconds": self.plain.seconds,
+            "plain_seconds": 0.0 if self._stood_still else self.plain.seconds,
             "plain_error_seconds": self.plain.error,
         }
         return Stats(**found)

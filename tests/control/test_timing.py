@@ -189,3 +189,10 @@ def test_a_switch_off_is_counted_once():
 
 def test_no_cycles_no_numbers():
     assert tally_of() == Stats()
+
+
+def test_a_reply_in_which_the_machine_stood_still_claims_nothing():
+    """As after Ctrl-Z: the stop would count against drafting alone."""
+    cycles = [cycle(0, 0, 0.1, mode=Mode.ANCHOR), *(cycle(3, 3, 0.2) for _ in range(10))]
+    assert tally_of(*cycles).speedup.value > 1
+    assert tally_of(*cycles, cycle(3, 3, 5.0)).speedup is None
