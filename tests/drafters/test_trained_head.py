@@ -45,7 +45,7 @@ def test_a_trained_head_is_often_right_and_changes_no_text(session):
 
 def test_a_head_comes_back_from_the_disk_with_its_text(tmp_path, monkeypatch):
     """Without its rows of the text it would be right less often."""
-    monkeypatch.setattr("localspec.options.texts_dir", lambda: tmp_path)
+    monkeypatch.setattr("localspec.options.texts_dir", lambda settings: tmp_path)
     monkeypatch.setattr("localspec.caches.store.LEFT_FREE", 0)
     monkeypatch.setattr("localspec.llama.stored_texts.LEAST_SECONDS", 0.0)
     monkeypatch.setattr("localspec.llama.stored_texts._ASSUMED", 1e15)
