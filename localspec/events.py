@@ -17,6 +17,11 @@ class Estimate:
     high: float
 
 
+def stood_still(longest_seconds: float, all_seconds: float) -> bool:
+    """Whether one cycle took so much of a reply that the machine stood still in it, as after Ctrl-Z."""
+    return longest_seconds > (all_seconds - longest_seconds) / 2
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Stats:
     """The cost of one reply and the gain of speculation, for example `speedup` and `acceptance_rate`."""

@@ -20,6 +20,8 @@ from localspec.errors import BadSetting, LocalspecError
 
 log = logging.getLogger(__name__)
 
+AHEAD_SECONDS = 86_400.0  # a time so far in the future was written by a wrong clock
+
 
 def expanded(path: str | Path) -> Path:
     """The path with `~` or `~NAME` at its beginning spelled out. Raises BadSetting for an unknown user."""

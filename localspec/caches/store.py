@@ -18,11 +18,10 @@ import numpy as np
 
 from localspec.caches import state_file
 from localspec.caches.state_file import Facts, Stored
-from localspec.files import locked, sync_folder
+from localspec.files import AHEAD_SECONDS, locked, sync_folder
 
 _NAME = re.compile(r"[0-9a-f]{32}\.cache(\.part\w+)?")
 _DEAD_SECONDS = 120.0  # a file that grows no more: its writer is gone
-_AHEAD_SECONDS = 86_400.0  # a time beyond it is that of a wrong clock: the file is old
 _TICK = 1_000_000_000  # ns: two changes in one tick of a file system have one time
 LEFT_FREE = 5_000_000_000  # bytes of the disk
 
@@ -130,9 +129,7 @@ class Store:
         """Remove texts until this many bytes fit in; False if they cannot."""
         files = _stats(self._folder)
         now = time.time()
-        used = {
-            n: stat.st_mtime if stat.st_mtime < now + _AHEAD_SECONDS else 0.0 for n, stat in files.items()
-        }
+        used = {n: stat.st_mtime if stat.st_mtime < now + AHEAD_SECONDS else 0.0 for n, stat in files.items()}
         for name in [name for name in files if _temporary(name) and used[name] < now - _DEAD_SECONDS]:
             if state_file.forget(self._folder / name):
                 del files[name], used[name]

@@ -4,9 +4,9 @@ from collections import Counter
 from dataclasses import dataclass, field, fields
 
 from localspec.control.timing import PlainClock
-from localspec.events import Cycle, Mode, Origin, Source, Stats
+from localspec.events import Cycle, Mode, Origin, Source, Stats, stood_still
 
-LEAST_CYCLES, STOOD_STILL = 8, 0.5  # one cycle that takes this part of all others: the machine stood still
+LEAST_CYCLES = 8  # of fewer, one can take half of the time without a stop
 _DRAFTING = (Source.MODEL, Source.HEAD, Source.LOOKUP, Source.PREDICTION)
 
 
@@ -84,20 +84,17 @@ class Tally:
         before, self._mode = self._mode, cycle.mode
         self.switch_offs += cycle.mode is Mode.OFF and before in (Mode.DRAFTING, Mode.ANCHOR)
 
-    @property
-    def _stood_still(self) -> bool:
-        others = self.draft_seconds + self.verify_seconds + self.other_seconds - self.longest_seconds
-        return self.cycles >= LEAST_CYCLES and self.longest_seconds > STOOD_STILL * others
-
     def stats(self) -> Stats:
         """The counts so far."""
+        seconds = self.draft_seconds + self.verify_seconds + self.other_seconds
+        is_judged = self.cycles < LEAST_CYCLES or not stood_still(self.longest_seconds, seconds)
         found = {f.name: getattr(self, f.name) for f in fields(Stats) if hasattr(self, f.name)}
         found |= {f"from_{source}": self.by_source[source] for source in _DRAFTING}
         found |= {
             "drafted_by_position": tuple(self.drafted_by_position),
             "accepted_by_position": tuple(self.accepted_by_position),
             "from_grammar": self.by_source[Source.FORCED],
-            "plain_seconds": 0.0 if self._stood_still else self.plain.seconds,
+            "plain_seconds": self.plain.seconds if is_judged else 0.0,
             "plain_error_seconds": self.plain.error,
         }
         return Stats(**found)

@@ -96,9 +96,8 @@ class Prover:
         self.proof = recalled(self._file, Proof) or Proof()
         if hasattr(os, "getloadavg"):
             now, before = os.getloadavg()[0], self.proof
-            if is_busy(before.load) and not is_busy(
-                now
-            ):  # what was timed beside other programs is timed again
+            # Timed again: what was timed beside other programs.
+            if is_busy(before.load) and not is_busy(now):
                 before = Proof({key: done for key, done in before.parts.items() if is_check(key)})
             self.proof = replace(before, load=max(before.load, now))
 

@@ -61,8 +61,7 @@ class ModelDrafter(Drafter):
     """Drafts with a model that shares the target's vocabulary.
 
     After a cycle the cache holds a prefix of the text that lacks one or two tokens. The next proposal begins with one
-    decode of these. A text that outgrows
-    the cache is read again from half a cache before its end.
+    decode of these. A text that outgrows the cache is read again from half a cache before its end.
     """
 
     source = Source.MODEL

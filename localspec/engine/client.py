@@ -226,10 +226,10 @@ class _Connection:
             self._silent.set()
         except EngineDied as error:
             failure = error
-            self.process.kill()
         except Exception as error:  # noqa: BLE001 - a silent end of this thread would leave the client waiting
             what = f"the connection to the engine process broke: {type(error).__name__}: {error}"
             failure = EngineDied(what, hint="please report it; the conversation is safe")
+        if failure:
             self.process.kill()
         self._report_end(failure)
 

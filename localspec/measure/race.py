@@ -5,10 +5,11 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Unpack
 
 from localspec.display import counted, for_terminal
-from localspec.events import Cycle, Event, Finished, Origin, Piece, Stats
+from localspec.events import Cycle, Event, Finished, Origin, Piece, Stats, stood_still
 from localspec.options import ReplyOptions
 
 # Rich and sessions load slowly, and the chat needs neither for a race.
@@ -35,7 +36,6 @@ UNFAIR = "The times differ by more than these guesses explain, as on a busy proc
 CROWDED = (
     "Another program used the processor meanwhile, so these times say little. Close it and measure again."
 )
-HELD_UP = 0.5  # of the time of all other cycles together, in one
 STOOD_STILL = "Not measured: the machine stood still in the middle. Run it again."
 NO_DRAFT = "without a draft model, only repeated text is guessed (--draft FILE adds one)"
 TOY_PASS = 0.05  # seconds of a toy's pass in a race: its real ones are shorter than the bookkeeping
@@ -58,7 +58,6 @@ class Lane:
     written: tuple[tuple[str, Origin], ...] = ()  # the tokens' texts
     times: tuple[float, ...] = ()  # when each of them stood there
     seconds: float = 0.0  # of this side's own passes
-    longest: float = 0.0  # seconds of a cycle
     tokens: int = 0
     cycles: int = 0
     drafted: int = 0
@@ -76,8 +75,9 @@ class Lane:
 
     @property
     def held_up(self) -> bool:
-        """Whether the machine stood still in a cycle, as after Ctrl-Z."""
-        return self.longest > HELD_UP * (self.seconds - self.longest)
+        """Whether the machine stood still in a cycle."""
+        cycles = (end - start for start, end in pairwise((0.0, *self.times)))
+        return stood_still(max(cycles, default=0.0), self.seconds)
 
     def after(self, event: Event) -> "Lane":
         """The side after one more report of its reply."""
@@ -186,9 +186,9 @@ def _grown(lane: Lane, cycle: Cycle, session: "Session", pace: Pace | None) -> L
         for token, origin in zip(cycle.tokens, cycle.origins, strict=True)
     )
     seconds = pace.pass_seconds + pace.draft_seconds * cycle.drafted if pace else cycle.seconds
-    grown = replace(lane.after(cycle), written=lane.written + texts)
-    grown = replace(grown, seconds=lane.seconds + seconds, longest=max(lane.longest, seconds))
-    return replace(grown, times=lane.times + (grown.seconds,) * len(texts))
+    after = lane.seconds + seconds
+    written, times = lane.written + texts, lane.times + (after,) * len(texts)
+    return replace(lane.after(cycle), written=written, times=times, seconds=after)
 
 
 def hardly_drafted(stats: Stats) -> bool:

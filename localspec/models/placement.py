@@ -148,9 +148,8 @@ class Ways:
     def seconds_per_token(self, way: Way) -> float:
         """About how long a token takes, in units of a byte read by a GPU.
 
-        Decoding reads all weights once for each pass. With a draft: cycles of depth 4, in which this number of tokens
-        is
-        kept as of a middling pair; without one, plain steps.
+        Decoding reads all weights once for each pass. With a draft: cycles of depth 4 with the acceptance of a
+        middling pair; without one, plain steps.
         """
         layers = self._target.layers
         on_gpus = sum(layers_on(way.target, layers + 1)) / (layers + 1)

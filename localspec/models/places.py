@@ -13,12 +13,19 @@ import platformdirs
 
 from localspec import options
 from localspec.errors import DownloadFailed
-from localspec.files import expanded, file_of, lies_in, read_numbers, recalled, remember_number, store
+from localspec.files import (
+    AHEAD_SECONDS,
+    expanded,
+    file_of,
+    lies_in,
+    read_numbers,
+    recalled,
+    remember_number,
+    store,
+)
 from localspec.gguf.facts import DraftKind, draft_kind, table_path
 from localspec.gguf.header import Header, header_at, joined, parts_of, read_header
 from localspec.models import hub
-
-_AHEAD_SECONDS = 86_400.0  # a later time was written by a wrong clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +256,7 @@ def mark_used(name: str) -> None:
 
 def last_uses() -> dict[str, float]:
     """Pair or files -> time of the last run, in seconds since 1970; a damaged entry counts as none."""
-    return read_numbers(_uses_file(), most=time.time() + _AHEAD_SECONDS)
+    return read_numbers(_uses_file(), most=time.time() + AHEAD_SECONDS)
 
 
 def _uses_file() -> Path:

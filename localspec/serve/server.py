@@ -103,10 +103,8 @@ async def serve(
     def answered(scope: Scope, status: int, seconds: float) -> None:
         reason = scope.get("reason", "")
         done = scope["replies"].done if "replies" in scope else []
-        replies, waited = (
-            tuple(each.reply for each in done),
-            max((d.waited_seconds for d in done), default=0.0),
-        )
+        replies = tuple(each.reply for each in done)
+        waited = max((each.waited_seconds for each in done), default=0.0)
         failed = reason or status >= HTTPStatus.BAD_REQUEST
         if replies or (failed and scope["path"] not in PUBLIC):
             view.served(Served(scope["method"], scope["path"], status, seconds, reason, replies, waited))

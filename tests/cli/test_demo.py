@@ -4,7 +4,7 @@ import resource
 import sys
 from contextlib import ExitStack
 from dataclasses import replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from subprocess import run
 
 import pytest
@@ -105,11 +105,16 @@ def test_a_gain_that_no_pass_can_bring_is_a_busy_machine():
     assert UNFAIR in outcome_of(Race(stalled, drafting), None)
 
 
+def lane(cycles, **counts):
+    times = tuple(accumulate(cycles))
+    return Lane(times=times, seconds=times[-1], cycles=len(times), is_done=True, **counts)
+
+
 def test_a_side_that_was_stopped_for_a_moment_brings_no_gain():
     """Ctrl-Z while plain decoding was in a pass: its 41 tokens, 3.3 s, took 6.3 s."""
-    drafting = Lane(seconds=1.5, longest=0.3, tokens=41, cycles=8, drafted=36, is_done=True)
-    plain = Lane(seconds=3.3, longest=0.2, tokens=41, cycles=41, is_done=True)
-    stopped = replace(plain, seconds=6.3, longest=3.1)
+    drafting = lane([0.3, *[0.17] * 7], tokens=41, drafted=36)
+    plain = lane([0.2, *[0.078] * 40], tokens=41)
+    stopped = lane([0.2, *[0.078] * 39, 3.1], tokens=41)
     assert Race(plain, drafting).is_won
     assert not Race(stopped, drafting).is_won
     assert outcome_of(Race(stopped, drafting), None) == STOOD_STILL

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from contextlib import asynccontextmanager
 
 import pytest
 from driving import detail, open_conversations, running
@@ -208,22 +209,25 @@ async def test_an_export_is_called_like_the_conversation(tmp_path, monkeypatch):
         await chat.until(lambda: (tmp_path / "why-at-all-2.md").exists())
 
 
-async def test_a_file_is_loaded_by_its_path(tmp_path):
-    file = tmp_path / "mine.gguf"
+@asynccontextmanager
+async def on_a_file(folder):
+    """A chat that has loaded a file of the user's by its path."""
+    file = folder / "mine.gguf"
     file.write_bytes(b"GGUF")
-    async with running(tmp_path) as chat:
+    async with running(folder) as chat:
         await chat.type(f"/pair {file}")
         await chat.until(lambda: chat.state.engine.load_request.pair == str(file))
+        yield chat, file
+
+
+async def test_a_file_is_loaded_by_its_path(tmp_path):
+    async with on_a_file(tmp_path) as (chat, _):
         await chat.type(f"/pair {tmp_path / 'missing.gguf'}")
         await chat.until(lambda: "missing.gguf does not" in chat.drawn)
 
 
 async def test_a_conversation_knows_the_file_that_it_was_held_with(tmp_path):
-    file = tmp_path / "mine.gguf"
-    file.write_bytes(b"GGUF")
-    async with running(tmp_path) as chat:
-        await chat.type(f"/pair {file}")
-        await chat.until(lambda: chat.state.engine.load_request.pair == str(file))
+    async with on_a_file(tmp_path) as (chat, file):
         await chat.ask("exact hi")
         await chat.type("/branch")
         await chat.until(lambda: len(chat.saved) == 2)
