@@ -65,6 +65,7 @@ class ConstraintBuilder:
         except BadSetting as error:
             matcher = tokens.matcher(lenient(grammar), lead)
             ignored = str(error).replace("cannot be used", "holds only in part", 1)
+            ignored = ignored.replace("Unimplemented keys:", "no grammar can follow", 1)
         return Constrained(
             matcher, grammar.name, size=tokens.size, ends=tokens.ends, start=start, ignored=ignored
         )

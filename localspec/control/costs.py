@@ -19,7 +19,7 @@ STALE_CYCLES = 400  # older measurements tell about another clock speed
 LEAST_EXTRA = 0.03  # of a plain step: less is noise
 UNTIMED_RUN = 0.12  # of a plain step: a run of a draft model that was never timed
 UNTIMED_READING = 0.1  # of a run: reading a token among many
-HOPED_EXCESS = 0.05  # of a plain step: a further token of a narrow pass, while nothing confirms the table
+HOPED_EXCESS = 0.05  # of a plain step: a further token of a narrow pass, until passes confirm the table
 NARROW = 4  # widths up to here are narrow
 SETTLING = 2  # passes after a change of width that a device which records its passes takes longer for
 
@@ -352,10 +352,10 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class Unconfirmed:
-    """Hopeful prices of narrow passes, while hardly any wider pass has confirmed the measured table lately.
+    """Low prices of narrow passes, until a few passes have confirmed the table.
 
-    A table of a disturbed moment can make all drafting look too dear; then nothing would be drafted that could
-    correct it.
+    A table from a disturbed moment can make all drafting look too dear. Then nothing would be drafted, and nothing
+    could correct it.
     """
 
     costs: Costs

@@ -33,7 +33,7 @@ class Health:
     """How the installed llama.cpp can be used here."""
 
     extra_buffers: bool = True  # ggml's buffer types for repacked weights
-    died_of: str = ""  # what ended a process that used them; perhaps, as long as they are on
+    died_of: str = ""  # what ended a process that used them; while they are on, only a suspicion
     told: bool = False  # whether the user has read so
 
     @property

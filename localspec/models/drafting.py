@@ -244,7 +244,7 @@ class Drafting:
         return TunedState(self._places.tables(), greedy, sampled, first.seeded_depth)
 
     def _best_depth(self) -> int | None:
-        """The best depth by costs and acceptance here; None until both were seen here: it stays."""
+        """The best depth by costs and acceptance. It stays, so it is None until this process has seen both."""
         drafter = next((c for c in self._contenders[True] if not c.is_free), None)
         chance = drafter.chances.usual if drafter else None
         if drafter is None or chance is None or not (self.costs.measured and self.costs.confirmed):
