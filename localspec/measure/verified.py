@@ -6,7 +6,8 @@ from itertools import product
 
 from localspec.display import aligned, counted
 from localspec.measure.bench import Category
-from localspec.measure.verify import ALARM, DEPTH, ENOUGH, GreedyCase, GreedyResult, Verification
+from localspec.measure.likelihood import ALARM
+from localspec.measure.verify import DEPTH, ENOUGH, GreedyCase, GreedyResult, Verification
 
 
 def problems(found: Verification) -> list[str]:
@@ -50,10 +51,11 @@ def verdict(found: Verification) -> str:
     cases = found.greedy.cases
     near = sum(case.divergence is not None for case in cases)
     rounding = f"; {near} part where two words were about equally likely, and rounding chose" if near else ""
+    together = f", written {found.at_once} at a time," if found.at_once > 1 else ""
     return (
         "NO DIFFERENCE: this pair writes what its target would write alone.\n"
         f"At temperature 0, {len(cases) - near} of {len(cases)} texts are the same, token for token{rounding}.\n"
-        f"The target read {counted(found.sampled.texts, 'reply', 'replies')} at temperature "
+        f"The target read {counted(found.sampled.texts, 'reply', 'replies')}{together} at temperature "
         f"{found.sampling.temperature:g} again, without a draft: their words are as likely as its own."
     )
 
@@ -136,5 +138,5 @@ def as_json(found: Verification) -> dict[str, object]:
         "missing": lacking,
         "greedy": {"width_difference": greedy.width_difference, "cases": cases},
         "sampled": asdict(sampled) | {"chain": asdict(found.sampling)} | derived,
-        **{name: getattr(found, name) for name in ("seed", "seconds", "stopped")},
+        **{name: getattr(found, name) for name in ("seed", "seconds", "stopped", "at_once")},
     }

@@ -1,13 +1,12 @@
 """Tests on this machine whether speculation changes a pair's text: greedy texts, and the likelihood of sampled ones."""
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from time import perf_counter
 from typing import Any
-
-import numpy as np
 
 from localspec.algorithm.loop import speculate
 from localspec.algorithm.noise import fresh_seed
@@ -17,7 +16,7 @@ from localspec.chat.messages import Message
 from localspec.chat.options import Request
 from localspec.chat.prompt import encode
 from localspec.chat.scoring import WatchedRule
-from localspec.chat.session import Session
+from localspec.chat.session import Session, last_reply
 from localspec.errors import BadSetting
 from localspec.measure.bench import VERIFY_PROMPTS, BenchPrompt
 from localspec.measure.compare import (
@@ -27,8 +26,7 @@ from localspec.measure.compare import (
     top_two_gap,
     width_difference_on,
 )
-from localspec.measure.intervals import bernstein
-from localspec.sampler.chain import Chain
+from localspec.measure.likelihood import SampledResult, scored
 from localspec.sampler.passes import Candidates, Row
 from localspec.sampler.sampling import Sampling
 
@@ -39,12 +37,7 @@ NEW_TOKENS = 48  # of every text
 DEPTH = 4  # of greedy texts beside the automatic depth, and of sampled texts
 ROUNDS = 8  # over the prompts, of sampled texts
 UNDIVIDED = 24  # last tokens of a text that does not part, on which batch widths are compared
-SLACKS = 4  # times the largest difference seen: in 1 of 10 runs a row had moved by 3 times as much
-CHUNK = 8  # tokens that the target reads at a time
-RAREST = 10.0  # nats: surprisals are cut here, so that no single token decides the sum
 ENOUGH = 0.5  # nats per token: a test that finds only more says too little
-NEARLY_SURE = 3.1  # standard deviations that hold 99.9 % of a normal distribution on one side
-ALARM = 1e-4  # how often a correct pair may raise the alarm of the sampled texts
 
 # Shares of the time.
 GREEDY_ENDS = 0.5  # no greedy text begins after this
@@ -106,45 +99,6 @@ class GreedyResult:
 
 
 @dataclass(frozen=True, slots=True)
-class SampledResult:
-    """Sampled texts, read again by the target: a token's surprisal has a mean that its distribution gives."""
-
-    texts: int = 0
-    tokens: int = 0
-    surplus: float = 0.0  # sum over all tokens of surprisal - its mean, nats
-    variance: float = 0.0  # of that sum
-    largest: float = 0.0  # that one token could have added
-    impossible: int = 0  # tokens that the sampler chain excludes, by more than batch widths explain
-
-    def __add__(self, other: "SampledResult") -> "SampledResult":
-        sums = {name: value + getattr(other, name) for name, value in asdict(self).items()}
-        return SampledResult(**sums | {"largest": max(self.largest, other.largest)})
-
-    @property
-    def excess(self) -> float:
-        """Surprisal above its mean, nats per token."""
-        return self.surplus / max(self.tokens, 1)
-
-    @property
-    def excess_error(self) -> float:
-        """The standard error of `excess`."""
-        return math.sqrt(self.variance) / self.tokens if self.tokens else math.inf
-
-    @property
-    def excess_p(self) -> float:
-        """An upper bound of the probability of this excess if every token has the target's probabilities."""
-        return bernstein(self.surplus, self.variance, self.largest)
-
-    @property
-    def smallest_excess(self) -> float:
-        """The excess that raises the alarm in 999 of 1,000 runs: `bernstein` solved for its sum, and noise."""
-        needed = math.log(2.0 / ALARM)
-        rare = self.largest * needed / 3.0
-        alarm = rare + math.sqrt(rare**2 + 2.0 * self.variance * needed)
-        return alarm / max(self.tokens, 1) + NEARLY_SURE * self.excess_error
-
-
-@dataclass(frozen=True, slots=True)
 class Verification:
     """The findings; a part for which the time was too short is empty."""
 
@@ -154,6 +108,7 @@ class Verification:
     seed: int  # of everything drawn
     seconds: float
     stopped: bool  # by the user
+    at_once: int = 1  # sampled texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,15 +156,24 @@ def verify(
     greedy = run_greedy(pair, encoded, watch)
     if not greedy.cases and not stopped():
         greedy = replace(greedy, width_difference=width_difference_on(pair, encoded[0][1]))
-    pair.drafting.seeds_keep_threads = seed is not None
-    seed = fresh_seed() >> 1 if seed is None else seed
-    try:
-        sampled = run_sampled(session, prompts, sampling, seed, greedy.width_difference, watch)
-    finally:
-        pair.drafting.seeds_keep_threads = True
+    with seeds_that_keep_threads(pair, keep=seed is not None):
+        seed = fresh_seed() >> 1 if seed is None else seed
+        sampled = run_sampled(session, encoded, sampling, seed, greedy.width_difference, watch)
     session.reset()
     seconds = perf_counter() - watch.began
-    return Verification(greedy, sampled, sampling, seed, seconds, stopped())
+    return Verification(greedy, sampled, sampling, seed, seconds, stopped(), len(pair.lanes.all))
+
+
+@contextmanager
+def seeds_that_keep_threads(pair: LoadedPair, *, keep: bool) -> Iterator[None]:
+    """Whether replies with a seed decode with the usual threads, and in passes of their own."""
+    try:
+        for lane in pair.lanes.all:
+            lane.drafting.seeds_keep_threads = keep
+        yield
+    finally:
+        for lane in pair.lanes.all:
+            lane.drafting.seeds_keep_threads = True
 
 
 def plain_chain(defaults: Sampling, temperature: float) -> Sampling:
@@ -315,7 +279,7 @@ def greedy_text(
 
 def run_sampled(
     session: Session,
-    prompts: Sequence[BenchPrompt],
+    prompts: Sequence[tuple[BenchPrompt, list[int]]],
     sampling: Sampling,
     seed: int,
     width_difference: float,
@@ -323,60 +287,43 @@ def run_sampled(
 ) -> SampledResult:
     """Rounds over the prompts while time allows, alternately with and without the model's truncation.
 
-    Truncation must keep its promise, and without it a wrong token is more of a surprise.
+    Truncation must keep its promise, and without it a wrong token is more of a surprise. A pair with several lanes
+    writes as many texts at once.
     """
     found = SampledResult()
     whole = replace(sampling, top_k=0, top_p=1.0, min_p=0.0)
-    for number, prompt in enumerate(tuple(prompts) * ROUNDS):
-        if watch.share() >= 1.0:
-            break
-        chain = whole if number // len(prompts) % 2 else sampling
-        watch.tell(Phase.SAMPLED, number / (ROUNDS * len(prompts)), prompt)
-        text = sampled_text(session, prompt.text, chain, seed + number)
-        if not watch.stopped():
-            found += scored(session.pair, *text, chain, width_difference)
+    texts = [
+        (prompt, tokens, sampling if number % 2 == 0 else whole)
+        for number in range(ROUNDS)
+        for prompt, tokens in prompts
+    ]
+    with ExitStack() as opened, ThreadPoolExecutor(len(session.pair.lanes.all)) as threads:
+        sessions = [session, *(opened.enter_context(session.another()) for _ in session.pair.lanes.all[1:])]
+        for first in range(0, len(texts), len(sessions)):
+            if watch.share() >= 1.0:
+                break
+            together = texts[first : first + len(sessions)]
+            watch.tell(Phase.SAMPLED, first / len(texts), together[0][0])
+            running = [
+                threads.submit(sampled_text, own, tokens, chain, seed + first + number, watch.stopped)
+                for number, (own, (_, tokens, chain)) in enumerate(zip(sessions, together, strict=False))
+            ]
+            written = [reply.result() for reply in running]
+            for (_, tokens, chain), reply in zip(together, written, strict=True):
+                if not watch.stopped():
+                    found += scored(session.pair, tokens, reply, chain, width_difference)
     return found
 
 
 def sampled_text(
-    session: Session, text: str, sampling: Sampling, seed: int
-) -> tuple[list[int], tuple[int, ...]]:
-    """The tokens of a prompt and of a speculative reply to it, as users get them."""
+    session: Session,
+    prompt: Sequence[int],
+    sampling: Sampling,
+    seed: int,
+    stopped: Callable[[], bool] = lambda: False,
+) -> tuple[int, ...]:
+    """The tokens of a speculative reply, as users get them."""
     options: dict[str, Any] = asdict(sampling) | {"logit_bias": None, "seed": seed, "max_tokens": NEW_TOKENS}
-    reply = session.run([Message("user", text)], depth=DEPTH, speculate=True, **options)
-    return list(session.pair.target.tokens[: reply.stats.prompt_tokens]), reply.tokens
-
-
-def scored(
-    pair: LoadedPair, prompt: Sequence[int], tokens: Sequence[int], sampling: Sampling, slack: float
-) -> SampledResult:
-    """The target reads a text again and judges its tokens; `slack`: how far logits may be off."""
-    begin(pair, prompt)
-    read = [prompt[-1], *tokens[:-1]]
-    chain = Chain(sampling)
-    found = SampledResult(texts=1)
-    for start in range(0, len(read), CHUNK):
-        batch = read[start : start + CHUNK]
-        for row, token in zip(pair.target.decode(batch, len(batch)).rows, tokens[start:], strict=False):
-            assert not isinstance(row, Candidates), "whole rows were asked for"
-            p = chain.distribution(row, ())
-            chance = p.of(token)
-            if chance == 0.0:
-                found += SampledResult(impossible=int(not nearly_kept(row, token, sampling, SLACKS * slack)))
-                continue
-            surprisals = np.minimum(-np.log(p.probabilities), RAREST)
-            expected = float(p.probabilities @ surprisals)
-            beyond = surprisals - expected
-            variance, largest = float(p.probabilities @ beyond**2), float(np.abs(beyond).max())
-            found += SampledResult(0, 1, min(-math.log(chance), RAREST) - expected, variance, largest)
-    return found
-
-
-def nearly_kept(row: np.ndarray, token: int, sampling: Sampling, slack: float) -> bool:
-    """Whether the sampler chain could keep a token if logits were up to `slack` away from this row's."""
-    weight = math.exp(-2 * slack)  # the ratio of two probabilities can change by this factor
-    top_p = 1.0 - (1.0 - sampling.top_p) * weight
-    wider = Sampling(sampling.temperature, top_k=0, top_p=top_p, min_p=sampling.min_p * weight)
-    if sampling.top_k and row[token] < np.sort(row)[-sampling.top_k :][0] - 2 * slack:
-        return False
-    return Chain(wider).distribution(row, ()).of(token) > 0.0
+    return last_reply(
+        session.stream_complete(prompt, cancelled=stopped, depth=DEPTH, speculate=True, **options)
+    ).tokens

@@ -1,11 +1,13 @@
-"""Verifiers that are wrong in one place, for the time of a with statement."""
+"""Verifiers and passes that are wrong in one place, for the time of a with statement."""
 
 import random
 from contextlib import contextmanager
+from dataclasses import replace
 from unittest.mock import patch
 
 from localspec.algorithm import judgement
 from localspec.algorithm.noise import Keyed
+from localspec.llama.shared import SharedContext
 
 
 @contextmanager
@@ -33,4 +35,19 @@ def leaky_comparison(leak):
         return len(tokens), choose(len(tokens))
 
     with patch.object(judgement, "compare", leaky):
+        yield
+
+
+@contextmanager
+def exchanged_rows():
+    """Two replies that share a pass get the rows of each other."""
+    read = SharedContext.read
+
+    def wrong(self, wanted):
+        found = read(self, wanted)
+        if len(found) == 2 and len(found[0].rows) == len(found[1].rows):
+            return [replace(one, rows=other.rows) for one, other in zip(found, found[::-1], strict=True)]
+        return found
+
+    with patch.object(SharedContext, "read", wrong):
         yield

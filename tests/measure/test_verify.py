@@ -7,24 +7,24 @@ import re
 import pytest
 
 from localspec import api, demo
+from localspec.chat.session import last_reply
 from localspec.errors import BadSetting
 from localspec.llama.threads import Contention
 from localspec.measure import verify as verify_module
 from localspec.measure.bench import VERIFY_PROMPTS, BenchPrompt, Category
 from localspec.measure.compare import Divergence
+from localspec.measure.likelihood import ALARM, NEARLY_SURE, SampledResult, scored
 from localspec.measure.verified import as_json, missing, problems, report, verdict
 from localspec.measure.verify import (
     GreedyCase,
     GreedyResult,
     Phase,
-    SampledResult,
     Verification,
     encoded_prompt,
     greedy_cases,
     greedy_text,
     plain_chain,
     sampled_text,
-    scored,
     verify,
 )
 from localspec.sampler.sampling import Sampling
@@ -123,6 +123,33 @@ def test_a_leaky_verifier_is_found_on_the_demo_pair(session, few_texts, fault):
     assert verdict(found).startswith("DIFFERENT")
 
 
+@pytest.fixture(scope="module")
+def two_lanes(home):
+    with api.load("demo", threads=1, parallel=2) as loaded:
+        yield loaded
+
+
+def test_texts_that_share_passes_are_verified(two_lanes, few_texts, monkeypatch):
+    replies = []
+
+    def noted(events):
+        replies.append(last_reply(events))
+        return replies[-1]
+
+    monkeypatch.setattr(verify_module, "last_reply", noted)
+    found = verify(two_lanes, prompts=VERIFY_PROMPTS[:5])
+    assert problems(found) == []
+    assert found.sampled.texts == len(replies) == 10
+    assert sum(reply.stats.replies_at_once for reply in replies) > 11
+    assert "10 replies, written 2 at a time, at temperature 0.8" in verdict(found)
+
+
+def test_rows_of_another_reply_are_found_where_texts_share_passes(two_lanes, session, few_texts):
+    with faults.exchanged_rows():
+        assert problems(verify(session, prompts=VERIFY_PROMPTS[:4])) == []
+        assert verdict(verify(two_lanes, prompts=VERIFY_PROMPTS[:4])).startswith("DIFFERENT")
+
+
 def test_greedy_tokens_that_are_not_the_likeliest_are_counted(session):
     tokens = encoded_prompt(session.pair, VERIFY_PROMPTS[9].text)
     with faults.leaky_comparison(1.0):
@@ -215,9 +242,9 @@ def test_replies_less_likely_than_expected_are_a_difference():
 
 def test_the_smallest_excess_raises_the_alarm():
     found = SampledResult(10, 400, surplus=0.0, variance=400.0, largest=5.0)
-    noise = verify_module.NEARLY_SURE * found.excess_error
+    noise = NEARLY_SURE * found.excess_error
     just = dataclasses.replace(found, surplus=400 * (found.smallest_excess - noise))
-    assert just.excess_p == pytest.approx(verify_module.ALARM)
+    assert just.excess_p == pytest.approx(ALARM)
 
 
 def test_texts_of_another_temperature_do_not_pass(session):
@@ -225,10 +252,10 @@ def test_texts_of_another_temperature_do_not_pass(session):
     hot, cold = (Sampling(temperature=t, **whole) for t in (1.6, 0.8))
     right = wrong = SampledResult()
     for number, prompt in enumerate(VERIFY_PROMPTS):
-        text = sampled_text(session, prompt.text, hot, number)
-        right += scored(session.pair, *text, hot, 0.0)
-        wrong += scored(session.pair, *text, cold, 0.0)
-        session.reset()
+        asked = encoded_prompt(session.pair, prompt.text)
+        reply = sampled_text(session, asked, hot, number)
+        right += scored(session.pair, asked, reply, hot, 0.0)
+        wrong += scored(session.pair, asked, reply, cold, 0.0)
     assert right.excess_p > 1e-3
     assert wrong.excess_p < 1e-6
     assert wrong.excess > 0.1
@@ -236,7 +263,8 @@ def test_texts_of_another_temperature_do_not_pass(session):
 
 def test_no_token_of_a_reply_is_outside_of_its_chain(session):
     sampling = plain_chain(Sampling(), 0.8)
-    found = scored(session.pair, *sampled_text(session, VERIFY_PROMPTS[0].text, sampling, 2), sampling, 0.0)
+    asked = encoded_prompt(session.pair, VERIFY_PROMPTS[0].text)
+    found = scored(session.pair, asked, sampled_text(session, asked, sampling, 2), sampling, 0.0)
     assert found.impossible == 0
     assert 0 < found.tokens <= verify_module.NEW_TOKENS
     assert found.variance > 0

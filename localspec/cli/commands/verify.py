@@ -7,7 +7,7 @@ import sys
 
 from localspec.cli import CANCELLED
 from localspec.cli.loading import names_of, open_session, stop_on_interrupt
-from localspec.cli.options import add_pair_argument, number
+from localspec.cli.options import add_option, add_pair_argument, number
 from localspec.display import DrawnLine, say, say_json
 from localspec.errors import BadSetting
 
@@ -18,7 +18,9 @@ LEAST_SECONDS = 1.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_pair_argument(parser)
-    add = parser.add_argument_group("verification").add_argument
+    group = parser.add_argument_group("verification")
+    add = group.add_argument
+    add_option(group, "parallel", help="sampled texts at once, as in `localspec serve` (default: 1)")
     limit = f"time limit (default: {SECONDS:g})"
     add("--seconds", type=number(float, LEAST_SECONDS), default=SECONDS, metavar="S", help=limit)
     sampled = "temperature of the sampled texts, above 0 (default: 0.8)"
