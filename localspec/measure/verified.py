@@ -51,12 +51,12 @@ def verdict(found: Verification) -> str:
     cases = found.greedy.cases
     near = sum(case.divergence is not None for case in cases)
     rounding = f"; {near} part where two words were about equally likely, and rounding chose" if near else ""
-    together = f", written {found.at_once} at a time," if found.at_once > 1 else ""
+    together = f" They were written {found.at_once} at a time." if found.at_once > 1 else ""
     return (
         "NO DIFFERENCE: this pair writes what its target would write alone.\n"
         f"At temperature 0, {len(cases) - near} of {len(cases)} texts are the same, token for token{rounding}.\n"
-        f"The target read {counted(found.sampled.texts, 'reply', 'replies')}{together} at temperature "
-        f"{found.sampling.temperature:g} again, without a draft: their words are as likely as its own."
+        f"The target read {counted(found.sampled.texts, 'reply', 'replies')} at temperature "
+        f"{found.sampling.temperature:g} again, without a draft: their words are as likely as its own.{together}"
     )
 
 

@@ -141,7 +141,7 @@ def test_texts_that_share_passes_are_verified(two_lanes, few_texts, monkeypatch)
     assert problems(found) == []
     assert found.sampled.texts == len(replies) == 10
     assert sum(reply.stats.replies_at_once for reply in replies) > 11
-    assert "10 replies, written 2 at a time, at temperature 0.8" in verdict(found)
+    assert "They were written 2 at a time." in verdict(found)
 
 
 def test_rows_of_another_reply_are_found_where_texts_share_passes(two_lanes, session, few_texts):
