@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import os
 import signal
 import sys
 import threading
@@ -233,12 +234,23 @@ class ChatApp(App[None]):
                 await screen.is_saved(self.state.save_running())
 
     def _heed_signals(self) -> None:
-        """Keep the running reply also when the program or its terminal is closed from outside."""
+        """Keep the reply when the program or its terminal is closed from outside, and the terminal after a stop."""
         if sys.platform == "win32" or threading.current_thread() is not threading.main_thread():
             return
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, lambda: self.run_worker(self.action_quit()))
         loop.add_signal_handler(signal.SIGHUP, lambda: self.run_worker(self._hang_up()))
+        loop.add_signal_handler(signal.SIGTSTP, lambda: self._take_terminal_again(stop=True))
+        loop.add_signal_handler(signal.SIGCONT, self._take_terminal_again)
+
+    def _take_terminal_again(self, *, stop: bool = False) -> None:
+        """Give the terminal back and take it again, between them a stop.
+
+        After a stop that gave nothing back, Textual's own handler takes it twice: it reads no key or never ends.
+        """
+        with self.suspend():
+            if stop:
+                os.kill(os.getpid(), signal.SIGSTOP)
 
     async def _hang_up(self) -> None:
         await self._save_reply()

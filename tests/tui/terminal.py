@@ -52,6 +52,11 @@ class Terminal:
         before, _, self.drawn = self.drawn.partition(text)
         return before + text
 
+    @property
+    def modes(self):
+        """How the terminal treats what is typed."""
+        return termios.tcgetattr(self._ours)
+
     def close(self):
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)

@@ -1,5 +1,6 @@
 """The chat on a terminal of its own, and with outputs that take nothing: how it ends, and what is kept."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -91,6 +92,25 @@ def test_what_nobody_foresaw_ends_the_chat_in_a_sentence_and_keeps_the_reply(ter
     question, reply = saved(tmp_path / "data")
     assert question == "tokens 4000"
     assert reply.startswith("## Why a draft helps")
+
+
+@pytest.mark.parametrize("stop", [signal.SIGSTOP, signal.SIGTSTP])
+def test_after_stops_the_chat_answers_and_leaves_the_terminal_as_it_was(terminal, tmp_path, stop):
+    shown = terminal(*PLAIN, str(tmp_path))
+    modes = shown.modes
+    shown.until("8,192")
+    for _ in range(3):
+        shown.process.send_signal(stop)
+        assert os.waitpid(shown.process.pid, os.WUNTRACED)[1] & 0xFF == 0x7F  # it stands still
+        shown.process.send_signal(signal.SIGCONT)
+        shown.until("Ask anything")
+    shown.type("tokens 5\r")
+    shown.until("of guesses kept")  # in the line below the reply
+    shown.type("\x11")
+    shown.until("\x1b[?1049l")
+    assert shown.process.wait(20) == 0
+    assert shown.modes == modes
+    assert saved(tmp_path) == ["tokens 5", "## Why a draft helps"]
 
 
 def test_line_by_line_a_prompt_stands_last_and_ctrl_c_clears_what_was_half_typed(terminal, tmp_path):
