@@ -14,7 +14,7 @@ from itertools import chain
 
 from benchmarks.controller.engine import ANY_RULE, accepted, cycle_of
 from localspec.algorithm.protocols import Strategy
-from localspec.control.costs import CostTable
+from localspec.control.cost_table import CostTable
 from localspec.events import Cycle, Source
 from localspec.models.drafting import Drafting
 

@@ -19,7 +19,8 @@ from benchmarks.controller.engine import ANY_RULE, Noise, SimulatedDrafter, acce
 from benchmarks.controller.worlds import Curve, Process, Text, make_text
 from localspec.control.acceptance import AcceptanceModel
 from localspec.control.company import Company
-from localspec.control.costs import CostsByContext, CostTable
+from localspec.control.cost_table import CostTable
+from localspec.control.costs import CostsByContext
 from localspec.control.depth import DepthControl
 from localspec.drafters.arbiter import Arbiter
 from localspec.sampler.passes import Pass

@@ -16,7 +16,8 @@ from statistics import mean
 from benchmarks.controller.engine import OneRunAToken, run_auto, run_fixed
 from benchmarks.controller.worlds import CURVES, PROCESSES, Curve, make_text
 from localspec.control.acceptance import AcceptanceModel
-from localspec.control.costs import CostsByContext, CostTable
+from localspec.control.cost_table import CostTable
+from localspec.control.costs import CostsByContext
 from localspec.control.depth import DepthControl
 
 READING = 0.1  # of a draft step: reading a token among many

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from localspec.algorithm.loop import speculate
 from localspec.algorithm.verification import make_rule
 from localspec.control.acceptance import ChanceWeights
-from localspec.control.costs import CostTable
+from localspec.control.cost_table import CostTable
 from localspec.drafters.lookup import LookupCounts
 from localspec.drafters.model import ModelDrafter
 from localspec.files import file_of, recalled, store

@@ -6,7 +6,8 @@ from itertools import islice
 from statistics import median
 
 from localspec.algorithm.protocols import Decoder, Drafter
-from localspec.control.costs import SETTLING, CostTable
+from localspec.control.cost_table import CostTable
+from localspec.control.costs import SETTLING
 
 NARROW = (1, 2, 3, 4, 5, 6, 7, 8)  # widths of model drafts
 WIDE = (16, 32)  # widths of lookup drafts

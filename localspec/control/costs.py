@@ -1,12 +1,11 @@
-"""The cost of a cycle: the target by batch width and each drafter by its runs, from a table and from running."""
+"""The cost of a cycle now: a stored table, corrected by every pass that ran since."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import pairwise
-from math import ceil, isfinite, log2
-from typing import Self
+from dataclasses import dataclass, replace
+from math import ceil, log2
 
+from localspec.control.cost_table import CostTable, interpolate
 from localspec.control.timing import middle
 
 WINDOW = 32  # measurements: 6 % timing noise becomes 1 %
@@ -22,62 +21,6 @@ UNTIMED_READING = 0.1  # of a run: reading a token among many
 HOPED_EXCESS = 0.05  # of a plain step: a further token of a narrow pass, until passes confirm the table
 NARROW = 4  # widths up to here are narrow
 SETTLING = 2  # passes after a change of width that a device which records its passes takes longer for
-
-
-@dataclass(frozen=True, slots=True)
-class CostTable:
-    """Seconds of a target pass by batch width, and of a run of each drafter; widths in between are interpolated.
-
-    Passes follow passes of the same width, as in plain decoding. A device that records its passes (CUDA
-    graphs) takes longer after a change of width: the first pass is launched kernel by kernel (direct), the second is
-    recorded (capture), and from the third on the recording is replayed.
-    """
-
-    widths: tuple[int, ...]  # ascending, from 1
-    verify_seconds: tuple[float, ...]  # one for each width
-    run_seconds: dict[str, float] = field(default_factory=dict)  # of a drafter's model, by `Drafter.source`
-    measured: bool = True  # on this machine, with these files; otherwise the seconds are only in proportion
-    direct_extra_seconds: float = 0.0  # of the first pass of a width, beyond a replayed one
-    capture_extra_seconds: float = 0.0  # of the second
-    context_tokens: int = 0  # in the cache when it was measured
-    reading_seconds: dict[str, float] = field(default_factory=dict)  # of a token among many, likewise
-    # That share the passes: width 1 is a plain step of all of them, and each draft token adds 1.
-    replies: int = 1
-
-    def __post_init__(self) -> None:
-        """Raises ValueError for an invalid table, for example from a damaged file."""
-        ascending = all(one < other for one, other in pairwise((0, *self.widths)))
-        if self.widths[:1] != (1,) or not ascending or len(self.widths) != len(self.verify_seconds):
-            raise ValueError(f"widths ascend from 1, each with its seconds: {self}")
-        drafters = (*self.run_seconds.values(), *self.reading_seconds.values())
-        others = (*drafters, self.direct_extra_seconds, self.capture_extra_seconds)
-        if min(self.verify_seconds) <= 0 or min(*others, self.context_tokens) < 0:
-            raise ValueError(f"a pass takes time: {self}")
-        if not all(map(isfinite, (*self.verify_seconds, *others))):
-            raise ValueError(f"costs are finite: {self}")
-
-    def verify(self, width: float) -> float:
-        """Seconds of a target pass over `width` tokens; beyond the last width the last slope continues."""
-        return interpolate(width, self.widths, self.verify_seconds, extend=True)
-
-    def shared_by(self, replies: int) -> Self:
-        """A guess for this number of replies: a pass of as many tokens takes as long."""
-        more = replies - self.replies
-        widths = tuple(sorted({1, *(width - more for width in self.widths if width > 1 + more)}))
-        seconds = tuple(self.verify(width + more) for width in widths)
-        return replace(self, widths=widths, verify_seconds=seconds, replies=replies)
-
-
-def interpolate(x: float, xs: Sequence[float], ys: Sequence[float], *, extend: bool) -> float:
-    """Piecewise linear through (xs, ys), xs ascending; flat outside, or with the last slope if extended."""
-    if x <= xs[0] or len(xs) == 1:
-        return ys[0]
-    if x >= xs[-1]:
-        slope = (ys[-1] - ys[-2]) / (xs[-1] - xs[-2]) if extend else 0.0
-        return ys[-1] + max(slope, 0.0) * (x - xs[-1])
-    i = next(i for i, edge in enumerate(xs) if edge >= x)
-    share = (x - xs[i - 1]) / (xs[i] - xs[i - 1])
-    return ys[i - 1] + share * (ys[i] - ys[i - 1])
 
 
 def lower_middle(values: Iterable[float]) -> float:

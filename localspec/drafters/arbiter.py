@@ -7,7 +7,8 @@ from time import perf_counter
 
 from localspec.algorithm.protocols import Drafter, PlainStep, Proposal, Rule, Stopping, Strategy
 from localspec.control.company import BACKGROUND, Company, Seat, SharedCosts
-from localspec.control.costs import Costs, CostsByContext, CostTable
+from localspec.control.cost_table import CostTable
+from localspec.control.costs import Costs, CostsByContext
 from localspec.control.depth import DepthControl, PassCosts, Stopper
 from localspec.drafters.prediction import PredictionDrafter
 from localspec.errors import LocalspecError

@@ -7,7 +7,7 @@ from typing import Any
 
 from localspec.algorithm.protocols import Decoder, Drafter
 from localspec.control.calibration import NARROW, WIDE, calibrate
-from localspec.control.costs import CostTable
+from localspec.control.cost_table import CostTable
 from localspec.display import aligned
 from localspec.measure.compare import forget
 

@@ -14,7 +14,8 @@ from localspec.chat.options import Request, seed_fixes_depth
 from localspec.control.acceptance import AcceptanceModel, ChanceWeights
 from localspec.control.calibration import NARROW, WIDE, calibrate
 from localspec.control.company import Company
-from localspec.control.costs import Costs, CostsByContext, CostTable
+from localspec.control.cost_table import CostTable
+from localspec.control.costs import Costs, CostsByContext
 from localspec.control.depth import DepthControl
 from localspec.drafters.arbiter import Arbiter, Fixed, Plain, best_depth
 from localspec.drafters.lookup import LookupAcceptance, LookupCounts, LookupDrafter

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from localspec.algorithm.protocols import Proposal
-from localspec.control.costs import SETTLING, Costs, CostTable
+from localspec.control.cost_table import CostTable
+from localspec.control.costs import SETTLING, Costs
 from localspec.control.depth import COUNTED, PlainProbes
 from tests.drafters.machine import cycle_of
 

@@ -5,7 +5,8 @@ import random
 import pytest
 
 from localspec.control.calibration import READ, calibrate
-from localspec.control.costs import Costs, CostTable
+from localspec.control.cost_table import CostTable
+from localspec.control.costs import Costs
 from localspec.drafters.model import ModelDrafter
 from localspec.errors import ContextFull
 from tests.algorithm.toys import Toy

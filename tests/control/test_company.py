@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from benchmarks.shared_depths import CURVES, Fixed, automatic, texts_of
 from localspec.algorithm.protocols import Proposal
 from localspec.control.company import ADVANTAGE, BACKGROUND, Company, Seat, best_shared_depth, value
-from localspec.control.costs import CostsByContext, CostTable
+from localspec.control.cost_table import CostTable
+from localspec.control.costs import CostsByContext
 from localspec.drafters.arbiter import Arbiter
 from tests.drafters.machine import cycle_of
 

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.control.costs import STALE_CYCLES, Costs, CostTable
+from localspec.control.cost_table import CostTable
+from localspec.control.costs import STALE_CYCLES, Costs
 
 TABLE = CostTable((1, 2, 4, 8), (1.0, 1.2, 1.6, 2.4), {"model": 0.1})
 GUESS = CostTable((1, 2, 4, 8), (1.0, 1.2, 1.6, 2.4), {"model": 0.1}, measured=False)

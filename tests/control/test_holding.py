@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from localspec.control.acceptance import AcceptanceModel
-from localspec.control.costs import Costs, CostTable
+from localspec.control.cost_table import CostTable
+from localspec.control.costs import Costs
 from localspec.control.fixed_width import FixedWidth, rates_of
 
 TABLE = CostTable((1, 2, 9), (1.0, 1.02, 1.16), {"model": 0.1})

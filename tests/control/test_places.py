@@ -2,7 +2,8 @@
 
 import pytest
 
-from localspec.control.costs import CostsByContext, CostTable, doublings
+from localspec.control.cost_table import CostTable
+from localspec.control.costs import CostsByContext, doublings
 from localspec.control.depth import PlainProbes
 
 TABLE = CostTable((1, 2, 9), (1.0, 1.1, 1.8), {"model": 0.1})

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec.algorithm.verification import make_rule
-from localspec.control.costs import Costs, CostTable
+from localspec.control.cost_table import CostTable
+from localspec.control.costs import Costs
 from localspec.control.depth import Stopper
 from localspec.sampler.sampling import Sampling
 from tests.drafters.machine import propose

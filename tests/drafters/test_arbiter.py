@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from localspec.algorithm.loop import speculate
 from localspec.algorithm.verification import make_rule
-from localspec.control.costs import Costs, CostTable
+from localspec.control.cost_table import CostTable
+from localspec.control.costs import Costs
 from localspec.drafters.arbiter import Plain, best_prefix
 from localspec.drafters.model import ModelDrafter
 from localspec.events import Mode, Source

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localspec.control.costs import CostTable
+from localspec.control.cost_table import CostTable
 from localspec.control.depth import GIFT, LEAST_TOKENS, LONG_START, MOST, SAVED, START
 from localspec.events import Mode
 from tests.drafters.machine import Machine

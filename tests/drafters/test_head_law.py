@@ -5,7 +5,8 @@ import pytest
 
 from localspec.control.acceptance import AcceptanceModel
 from localspec.control.company import Company
-from localspec.control.costs import CostsByContext, CostTable
+from localspec.control.cost_table import CostTable
+from localspec.control.costs import CostsByContext
 from localspec.control.depth import DepthControl
 from localspec.drafters.arbiter import Arbiter, Fixed
 from localspec.drafters.head import EAGLE3, MTP, Block, Chain, Steps

@@ -14,7 +14,8 @@ import pytest
 from localspec.algorithm.loop import speculate
 from localspec.control.acceptance import AcceptanceModel, ChanceWeights
 from localspec.control.company import Company
-from localspec.control.costs import RELIABLE, Costs, CostsByContext, CostTable
+from localspec.control.cost_table import CostTable
+from localspec.control.costs import RELIABLE, Costs, CostsByContext
 from localspec.control.depth import DepthControl, Stopper
 from localspec.drafters import model
 from localspec.drafters.arbiter import Arbiter

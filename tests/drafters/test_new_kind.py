@@ -9,7 +9,8 @@ import pytest
 from localspec.algorithm.protocols import Drafter, Proposal
 from localspec.control.acceptance import AcceptanceModel
 from localspec.control.company import Company
-from localspec.control.costs import CostsByContext, CostTable
+from localspec.control.cost_table import CostTable
+from localspec.control.costs import CostsByContext
 from localspec.control.depth import DepthControl
 from localspec.drafters.arbiter import Arbiter, Fixed
 from localspec.events import Cycle, Source

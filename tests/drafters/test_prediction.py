@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from localspec.control.acceptance import AcceptanceModel
 from localspec.control.company import Company
-from localspec.control.costs import CostsByContext, CostTable
+from localspec.control.cost_table import CostTable
+from localspec.control.costs import CostsByContext
 from localspec.control.depth import DepthControl
 from localspec.drafters.arbiter import Arbiter, Fixed
 from localspec.drafters.lookup import LookupDrafter

@@ -3,7 +3,8 @@
 import pytest
 
 from localspec.control.acceptance import MANY, AcceptanceModel
-from localspec.control.costs import Costs, CostTable
+from localspec.control.cost_table import CostTable
+from localspec.control.costs import Costs
 from localspec.drafters.arbiter import best_depth
 from localspec.models.drafting import DEPTHS, Drafting
 from tests.drafters.machine import Machine

@@ -11,7 +11,8 @@ import pytest
 from localspec.algorithm.loop import decoded, emit
 from localspec.control.acceptance import AcceptanceModel, ChanceWeights
 from localspec.control.company import Company
-from localspec.control.costs import CostsByContext, CostTable
+from localspec.control.cost_table import CostTable
+from localspec.control.costs import CostsByContext
 from localspec.control.depth import DepthControl
 from localspec.drafters.arbiter import Arbiter
 from localspec.drafters.model import ModelDrafter
