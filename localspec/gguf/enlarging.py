@@ -20,7 +20,7 @@ import numpy as np
 from localspec.gguf.header import Entry, HeaderVocabulary, header_at
 from localspec.gguf.trimmed import UINT32, laid_out, tensor_at, text_entry, write_streamed
 
-F32, F16, Q8_0 = 0, 1, 8  # see header.BLOCKS
+F32, F16, Q8_0 = 0, 1, 8  # see tensor_types.BLOCKS
 FLOAT32 = 6  # the type of a value in a header
 POOL_ROWS = 64  # random rows that are made once for each tensor and repeated
 SPREAD = 0.02  # of random weights

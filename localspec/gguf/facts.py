@@ -7,12 +7,11 @@ from enum import StrEnum
 from pathlib import Path
 
 from localspec.gguf.header import (
-    BLOCKS,
-    INTEGERS,
     Header,
     HeaderVocabulary,
     TensorInfo,
 )
+from localspec.gguf.tensor_types import BLOCKS, INTEGERS
 
 # llama-vocab.cpp: the kind for each tokenizer.ggml.model, and the defaults of keys that are missing
 _KINDS = {

@@ -18,7 +18,6 @@ from localspec.errors import BadModelFile
 from localspec.gguf.facts import is_trimmed, table_path
 from localspec.gguf.header import (
     ARRAY,
-    BLOCKS,
     SCALARS,
     STRING,
     TOKENS,
@@ -29,6 +28,7 @@ from localspec.gguf.header import (
     header_at,
     padded,
 )
+from localspec.gguf.tensor_types import BLOCKS
 
 UINT32 = 4
 ALIGNMENT = 32
@@ -40,7 +40,7 @@ class TensorBytes:
 
     name: str
     shape: tuple[int, ...]  # innermost dimension first, as in the file
-    type: int  # see header.BLOCKS
+    type: int  # see tensor_types.BLOCKS
     data: np.ndarray  # whose bytes lie in order, in the memory or in another file
 
 
@@ -168,7 +168,7 @@ class TokenTable:
     """The table of a trimmed model: embeddings, and the token of each output row."""
 
     embeddings: np.ndarray  # uint8 [tokens, bytes of a row], quantised, in the file
-    type: int  # of its elements, see header.BLOCKS
+    type: int  # of its elements, see tensor_types.BLOCKS
     width: int  # elements of a row
     scale: float
     token_ids: np.ndarray  # int32 [output rows], ascending: the token that each row stands for

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 
-from localspec.gguf.header import BLOCKS, Entry, Header, HeaderVocabulary, TensorInfo
+from localspec.gguf.header import Entry, Header, HeaderVocabulary, TensorInfo
+from localspec.gguf.tensor_types import BLOCKS
 
 _TYPES = {block[0]: number for number, block in BLOCKS.items()}
 _STRING, _UINT32, _FLOAT32 = 8, 4, 6

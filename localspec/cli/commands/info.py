@@ -17,7 +17,8 @@ from localspec.cli.options import add_option, given_of
 from localspec.display import DrawnLine, note, printable, say, say_json, size_text
 from localspec.gguf import matching
 from localspec.gguf.facts import DraftKind, trained_context, vocabulary_of
-from localspec.gguf.header import BLOCKS, Header
+from localspec.gguf.header import Header
+from localspec.gguf.tensor_types import BLOCKS
 from localspec.health.devices import last_devices
 from localspec.health.servers import use_servers
 from localspec.models import inspection
