@@ -5,6 +5,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 CANCELLED = 130  # the exit code that a shell expects after Ctrl-C
+PROOF_SECONDS = 600.0  # of all parts of a page of `doctor --prove`
 
 
 def main(arguments: "Sequence[str] | None" = None) -> int:

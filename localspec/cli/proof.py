@@ -18,6 +18,7 @@ from time import monotonic
 from typing import Any
 
 from localspec import demo
+from localspec.cli import PROOF_SECONDS
 from localspec.cli.commands.demo import DRAFT_SHAPE, SHAPES, bytes_of, free_bytes
 from localspec.display import DrawnLine, counted, note, size_text
 from localspec.errors import LocalspecError
@@ -92,6 +93,7 @@ class Prover:
         """`about`: rows of the page's first table; `flash`: whether the device can do flash attention."""
         self._device, self._rpc, self._pair, self._about, self._flash = device, rpc, pair, about, flash
         self._deadline = monotonic() + seconds
+        self._longer = (1.0 if pair else LONGER) * max(seconds / PROOF_SECONDS, 1.0)
         self._file = file_of(cache_dir() / "proofs", device.name, rpc, pair, machine.sentence())
         self.proof = recalled(self._file, Proof) or Proof()
         if hasattr(os, "getloadavg"):
@@ -155,7 +157,7 @@ class Prover:
     def _part(self, key: str, name: str, load: Mapping[str, Any], line: DrawnLine) -> None:
         if key in self.proof.parts:
             return
-        most, began = SECONDS[name] * (1.0 if self._pair else LONGER), monotonic()
+        most, began = SECONDS[name] * self._longer, monotonic()
         seconds = min(most, self._deadline - began)
         if seconds < LEAST_SECONDS:
             return

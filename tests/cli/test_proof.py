@@ -107,6 +107,16 @@ def test_a_named_pair_is_proved_as_well_and_time_that_is_up_leaves_parts_out(cap
     assert "Places" not in said, "that is for GPUs"
 
 
+def test_more_time_is_for_every_part(capsys, child):
+    child("say('seconds ' + str(part['seconds']), missing=True)")
+    usual, double = (
+        [float(found) for found in re.findall(r"^seconds (.+)$", page(capsys, *more)[1], re.M)]
+        for more in ((), ("--seconds", "1200"))
+    )
+    assert len(usual) == 4
+    assert double == [2 * seconds for seconds in usual]
+
+
 def test_a_part_that_leaves_something_out_is_incomplete(capsys, child):
     child("say('too slow', missing=part['name'] == 'prices')")
     said = page(capsys)[1]

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
-from localspec.cli import CANCELLED
+from localspec.cli import CANCELLED, PROOF_SECONDS
 from localspec.cli.options import WRONG_USAGE, add_option, number
 from localspec.display import DrawnLine, counted, say, say_json, tell
 from localspec.errors import BackendFailure, BadSetting, LocalspecError
@@ -31,8 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = "print a page of Markdown: checks and times of one device, with the demo and with PAIR"
     proof("--prove", nargs="?", const="", metavar="PAIR", help=what)
     proof("--on", metavar="DEVICE", help="the device (default: the first GPU, else the CPU)")
-    limit = "end after about S seconds (default: 600); the same command resumes on the same day"
-    proof("--seconds", type=number(float, 0), default=600.0, metavar="S", help=limit)
+    limit = f"end after about S seconds (default: {PROOF_SECONDS:g}); the command resumes on the same day"
+    proof("--seconds", type=number(float, 0), default=PROOF_SECONDS, metavar="S", help=limit)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
