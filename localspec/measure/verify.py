@@ -139,7 +139,7 @@ def verify(
     on_step: Callable[[VerifyStep], None] = lambda step: None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> Verification:
-    """Verify a loaded pair within about `seconds`; the session's conversation is forgotten.
+    """Verify a loaded pair within about `seconds`; the session's conversation stays.
 
     `stopped` ends it early and keeps the findings. Raises BadSetting if nothing can be drafted and at temperature 0.
     """
@@ -159,7 +159,6 @@ def verify(
     with seeds_that_keep_threads(pair, keep=seed is not None):
         seed = fresh_seed() >> 1 if seed is None else seed
         sampled = run_sampled(session, encoded, sampling, seed, greedy.width_difference, watch)
-    session.reset()
     seconds = perf_counter() - watch.began
     return Verification(greedy, sampled, sampling, seed, seconds, stopped(), len(pair.lanes.all))
 
