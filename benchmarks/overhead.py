@@ -13,10 +13,10 @@ import numpy as np
 
 from localspec.algorithm.loop import speculate
 from localspec.algorithm.verification import make_rule
-from localspec.drafters.arbiter import Fixed, Plain
 from localspec.drafters.model import ModelDrafter
+from localspec.drafters.selection import Fixed, Plain
 from localspec.llama.shared import TOP_K
-from localspec.sampler.passes import Candidates, Pass, Row
+from localspec.sampler.passes import Candidates, ForwardPass, Row
 from localspec.sampler.sampling import Sampling
 from localspec.structure.constraint import Mask
 
@@ -60,10 +60,10 @@ class Simulated:
     def __init__(self, rows: Sequence[Row], tokens: Sequence[int]) -> None:
         self.rows, self.tokens = rows, list(tokens)
 
-    def decode(self, tokens: Sequence[int], rows: int) -> Pass:
+    def decode(self, tokens: Sequence[int], rows: int) -> ForwardPass:
         self.tokens += tokens
         ends = range(self.length - rows, self.length)
-        return Pass(self.length - len(tokens), tokens, tuple(self.rows[end % ROWS] for end in ends))
+        return ForwardPass(self.length - len(tokens), tokens, tuple(self.rows[end % ROWS] for end in ends))
 
     def rollback(self, keep: int) -> None:
         del self.tokens[keep:]

@@ -20,25 +20,9 @@ from pathlib import Path
 from typing import Final
 
 from tests.chat.carried import TEMPLATES
-from tests.gguf.planted import WORD, script_of, write_planted
-from tests.serve.conftest import start, stop
+from tests.gguf.planted import FORMS, WORD, script_of, write_planted
+from tests.serve.conftest import serving
 
-# A template, and the tokens that end a call and an answer.
-FORMS: Final = {
-    "qwen3": ("Qwen-Qwen3-0.6B", "<|im_end|>", "<|im_end|>"),
-    "qwen3-coder": ("Qwen3-Coder", "<|im_end|>", "<|im_end|>"),
-    "qwen3.5": ("Qwen3.5-4B", "<|im_end|>", "<|im_end|>"),
-    "llama-3": ("meta-llama-Llama-3.2-3B-Instruct", "<|eot_id|>", "<|eot_id|>"),
-    "devstral": ("unsloth-mistral-Devstral-Small-2507", "</s>", "</s>"),
-    "mistral-small-3.2": ("Mistral-Small-3.2-24B-Instruct-2506", "</s>", "</s>"),
-    "gpt-oss": ("openai-gpt-oss-120b", "<|call|>", "<|return|>"),
-    "glm-4.6": ("GLM-4.6", "<|observation|>", "<|user|>"),
-    "deepseek-v3.2": ("deepseek-ai-DeepSeek-V3.2", "<｜end▁of▁sentence｜>", "<｜end▁of▁sentence｜>"),
-    "kimi-k2": ("Kimi-K2-Instruct", "<|im_end|>", "<|im_end|>"),
-    "minimax-m2": ("MiniMax-M2", "[e~[", "[e~["),
-    "lfm2.5": ("LFM2.5-8B-A1B", "<|im_end|>", "<|im_end|>"),
-    "gemma-4": ("google-gemma-4-31B-it", "<|tool_response>", "<turn|>"),
-}
 ANSWER: Final = "The word means 4711."
 EDIT: Final = "I change it.\n\nnotes.txt\n```\n<<<<<<< SEARCH\nold\n=======\n4711\n>>>>>>> REPLACE\n```\n"
 QUESTION: Final = "'Read notes.txt and tell me what its word means.'"
@@ -100,8 +84,7 @@ def verdict(agent: str, form: str, folder: Path, whole: bool) -> str:
     think = True if agent == "claude code" else None  # it asks for thoughts
     script = script_of(TEMPLATES[template], (ends[0], ends[1]), call, ANSWER, think)
     write_planted(path, script.saying(EDIT) if agent == "aider" else script)
-    server = start(folder / "home", "--target", str(path), "--context", "65536", "--any-model")
-    try:
+    with serving(folder / "home", "--target", str(path), "--context", "65536", "--any-model") as server:
         environment = os.environ | settings(folder, server.url, whole)
         (folder / "brief.md").write_text("Be brief.\n")
         filled = command.format(
@@ -120,8 +103,6 @@ def verdict(agent: str, form: str, folder: Path, whole: bool) -> str:
             capture_output=True,
             text=True,
         )
-    finally:
-        stop(server)
     said = notes.read_text() if agent == "aider" else ended.stdout
     if ANSWER in said or (agent == "aider" and said == "4711\n"):
         return "passes"

@@ -8,12 +8,12 @@ The target's costs are those of a 1.5 B model in F16 on two CPU cores. Tokens ar
 import difflib
 import random
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from benchmarks.controller.engine import ANY_RULE, accepted, cycle_of
-from localspec.algorithm.protocols import Strategy
+from benchmarks.simulated_pair import ANY_RULE, accepted, passes
+from localspec.algorithm.protocols import Proposal, Strategy
 from localspec.control.cost_table import CostTable
 from localspec.events import Cycle, Source
 from localspec.models.drafting import Drafting
@@ -78,9 +78,13 @@ def returned(new: list[list[int]], taken: list[bool], line: int, lines: int) -> 
 
 def predicted_from(predicted: list[int], answer: list[int]) -> tuple[Result, list[bool]]:
     """How an answer is written, and which of its tokens were predicted."""
-    drafting = Drafting([], F16, (1,), most=32)
+    drafting = Drafting([], F16, most=32)
     strategy = drafting.strategy_at(None, ANY_RULE, sampled=False, predicted=predicted)
-    cycles = list(written(strategy, [*predicted, -1, -2], answer, F16))
+    reply, cycles = Scripted(strategy, [*predicted, -1, -2], answer), list[Cycle]()
+    for (cycle,) in passes([reply], F16.verify):
+        cycles.append(cycle)
+        if len(cycle.tokens) == reply.left:
+            break
     taken = [
         cycle.source is Source.PREDICTION and i < cycle.accepted
         for cycle in cycles
@@ -91,20 +95,25 @@ def predicted_from(predicted: list[int], answer: list[int]) -> tuple[Result, lis
     return Result(len(answer), sum(taken), proposed, len(cycles), len(answer) / seconds), taken
 
 
-def written(
-    strategy: Strategy, prompt: Sequence[int], answer: Sequence[int], table: CostTable
-) -> Iterator[Cycle]:
-    """The cycles in which a target that is certain of every token writes an answer to a prompt."""
-    tokens, done = list(prompt), 0
-    while done < len(answer):
-        proposal = strategy.propose(tokens, len(answer) - done - 1)
-        kept = accepted([a == b for a, b in zip(proposal.tokens, answer[done:], strict=False)])
-        verify_seconds = table.verify(len(proposal.tokens) + 1)
-        cycle = cycle_of(proposal, tuple(answer[done : done + kept + 1]), verify_seconds=verify_seconds)
-        tokens += cycle.tokens
-        done += len(cycle.tokens)
-        strategy.learn(cycle)
-        yield cycle
+@dataclass(slots=True)
+class Scripted:
+    """A reply of a target that is certain of every token of an answer."""
+
+    strategy: Strategy
+    tokens: list[int]
+    answer: Sequence[int]
+
+    @property
+    def left(self) -> int:
+        return len(self.answer)
+
+    def judge(self, proposal: Proposal) -> tuple[int, ...]:
+        kept = accepted([a == b for a, b in zip(proposal.tokens, self.answer, strict=False)])
+        return tuple(self.answer[: kept + 1])
+
+    def write(self, tokens: tuple[int, ...]) -> None:
+        self.tokens += tokens
+        self.answer = self.answer[len(tokens) :]
 
 
 def source(chance: random.Random) -> list[str]:

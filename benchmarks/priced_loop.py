@@ -24,12 +24,12 @@ from localspec.algorithm.noise import Keyed
 from localspec.algorithm.protocols import Proposal, Rule, Strategy
 from localspec.algorithm.verification import Coupled, Greedy, make_rule
 from localspec.control.cost_table import CostTable
-from localspec.drafters.arbiter import Fixed
 from localspec.drafters.model import ModelDrafter
+from localspec.drafters.selection import Fixed
 from localspec.llama.context import Context
-from localspec.models.drafting import DEPTHS, Drafting
+from localspec.models.drafting import DEEPEST, Drafting
 from localspec.sampler.chain import Chain
-from localspec.sampler.passes import Pass
+from localspec.sampler.passes import ForwardPass
 from localspec.sampler.sampling import Sampling
 
 WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 13)
@@ -73,7 +73,7 @@ class Priced:
         self._noise = noise
         self.busy_seconds = 0.0
 
-    def decode(self, tokens: Sequence[int], rows: int) -> Pass:
+    def decode(self, tokens: Sequence[int], rows: int) -> ForwardPass:
         self.busy_seconds += self._price(len(tokens)) * max(1 + self._noise.gauss(0, NOISE), 0.5)
         return self._inner.decode(tokens, rows)
 
@@ -144,7 +144,7 @@ class Pair:
             model.rollback(0)
             list(model.prefill(tokens[:-1]))
         strategy = make(rule)
-        strategy.observe(Pass(0, tokens[:-1]), len(tokens) - 1)
+        strategy.observe(ForwardPass(0, tokens[:-1]), len(tokens) - 1)
         cycles = speculate(
             self._target,
             strategy,
@@ -155,7 +155,6 @@ class Pair:
             clock=lambda: self._target.busy_seconds + self._draft.busy_seconds,
         )
         seconds = sum(cycle.verify_seconds + cycle.draft_seconds for cycle in cycles)
-        strategy.end()
         return room / seconds
 
 
@@ -165,7 +164,7 @@ def main() -> None:
     parser.add_argument("--tasks", type=int, default=5, help="prompts of each category")
     parser.add_argument("--seeds", type=int, default=4, help="replies to each prompt")
     options = parser.parse_args()
-    with localspec.load(threads=1) as session:
+    with localspec.load("demo", threads=1) as session:
         for name, table in TABLES.items():
             print(f"\n{name}, T={options.temperature:g}: speed relative to plain decoding")
             pair = Pair(session, table)
@@ -180,7 +179,7 @@ def main() -> None:
 
 def ways(pair: Pair, table: CostTable, *, sampled: bool) -> Iterator[tuple[str, str, Make]]:
     """Label, rule, and how the strategy of a reply is made."""
-    drafting = Drafting([pair.drafter], table, DEPTHS, most=DEPTHS[-1])
+    drafting = Drafting([pair.drafter], table, most=DEEPEST)
     yield "auto", "auto", lambda rule: drafting.strategy_at(None, rule, sampled=sampled)
     for depth in FIXED:
         yield f"depth {depth}", "auto", lambda rule, depth=depth: Fixed(pair.drafter, depth, rule)

@@ -19,7 +19,7 @@ WORDS = "One line of a long text says what the next line says, and none of them 
 CHILD = """
 import json, sys, time
 import localspec
-from localspec.caches.writer import finish
+from localspec.caches.store import finish
 options, tokens = json.loads(sys.argv[1]), int(sys.argv[2])
 began = time.perf_counter()
 with localspec.load(**options) as session:

@@ -68,13 +68,13 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=usual)
     options = parser.parse_args()
     target, draft = files(options.cache)
-    lanes, log = options.lanes, options.cache / "server.log"
+    slots, log = options.slots, options.cache / "server.log"
 
     with ExitStack() as opened:
-        threads = opened.enter_context(ThreadPoolExecutor(lanes))
+        threads = opened.enter_context(ThreadPoolExecutor(slots))
 
         def at_once(work: Callable[[int, Ask], object]) -> Side:
-            return lambda asks: list(threads.map(work, range(lanes), asks)) and None
+            return lambda asks: list(threads.map(work, range(slots), asks)) and None
 
         def server(flags: Flags) -> tuple[Side, Callable[[], float]]:
             side = opened.enter_context(
@@ -84,18 +84,18 @@ def main() -> None:
                     draft,
                     flags,
                     threads=options.threads,
-                    context=lanes * CONTEXT,
+                    context=slots * CONTEXT,
                     log=log,
                     clock="wall",
-                    slots=lanes,
+                    slots=slots,
                 )
             )
             return at_once(lambda _, ask: side.complete(ask, ask.count)), side.busy_seconds
 
         load = {"target": target, "draft": draft, "threads": options.threads, "context_length": CONTEXT}
         one = opened.enter_context(localspec.load(**load, gpu_layers=0))
-        first = opened.enter_context(localspec.load(**load, gpu_layers=0, parallel=lanes))
-        several = [first, *(opened.enter_context(first.another()) for _ in range(lanes - 1))]
+        first = opened.enter_context(localspec.load(**load, gpu_layers=0, parallel=slots))
+        several = [first, *(opened.enter_context(first.another()) for _ in range(slots - 1))]
         words = one.pair.vocabulary
         no_end = {token: -inf for token in range(words.size) if words.is_end(token)}  # equal lengths
         reply = {"max_tokens": options.tokens, "temperature": 0, "logit_bias": no_end}
@@ -104,11 +104,11 @@ def main() -> None:
             return lambda asks: [one.complete(ask.text, **reply, **more) for ask in asks] and None  # type: ignore[arg-type]
 
         def together(**more: object) -> Side:
-            return at_once(lambda lane, ask: several[lane].complete(ask.text, **reply, **more))  # type: ignore[arg-type]
+            return at_once(lambda slot, ask: several[slot].complete(ask.text, **reply, **more))  # type: ignore[arg-type]
 
         asks = [
             Ask(task.text, tuple(words.tokenize(task.text, parse_special=True)), options.tokens, 0.0, 1)
-            for task in tasks(1 + options.rounds * lanes // 5)
+            for task in tasks(1 + options.rounds * slots // 5)
         ]
         sides = {
             "together, drafting": (together(), process_time),
@@ -117,12 +117,12 @@ def main() -> None:
             "apart, plain": (apart(speculate=False), process_time),
         }
         if options.server:
-            flags = best(server, asks[:lanes])
+            flags = best(server, asks[:slots])
             sides[f"server, {flags}"] = server(flags)
             sides["server, plain"] = server(Flags(0))
-        clocks = measured(sides, asks, options.rounds, lanes)
+        clocks = measured(sides, asks, options.rounds, slots)
     print(
-        f"{lanes} replies of {options.tokens} tokens, {options.rounds} rounds\n\n{this_machine(options.threads)}\n"
+        f"{slots} replies of {options.tokens} tokens, {options.rounds} rounds\n\n{this_machine(options.threads)}\n"
     )
     report(clocks)
 
@@ -139,11 +139,11 @@ def best(server: Callable[[Flags], tuple[Side, Callable[[], float]]], asks: Sequ
 
 
 def measured(
-    sides: Mapping[str, tuple[Side, Callable[[], float]]], asks: Sequence[Ask], rounds: int, lanes: int
+    sides: Mapping[str, tuple[Side, Callable[[], float]]], asks: Sequence[Ask], rounds: int, slots: int
 ) -> dict[str, list[Clocks]]:
     clocks = dict[str, list[Clocks]]({name: [] for name in sides})
     for turn in range(rounds + 1):
-        now = [asks[(turn * lanes + i) % len(asks)] for i in range(lanes)]
+        now = [asks[(turn * slots + i) % len(asks)] for i in range(slots)]
         order = list(sides.items())
         for name, (side, processor) in order[turn % len(order) :] + order[: turn % len(order)]:
             spent = timed(side, now, processor)

@@ -12,10 +12,11 @@ import re
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
-from localspec.chat.conversations import Journal, StoredMessage
+from localspec.chat.conversations import Conversation, StoredMessage, save
 from tests.tui.terminal import Terminal
 
 CHAT = Path(__file__).parent.parent / "tests" / "tui" / "scripted_chat.py"
@@ -43,12 +44,13 @@ Empty().run()
 def turns(folder: Path, count: int) -> str:
     """A saved conversation of that many turns; its name."""
     answer = "An **answer** with `code` in it.\n\n- point {n}\n- another\n" * 6
-    journal = Journal.new(folder / "conversations", "demo", "")
+    messages = []
     for n in range(count):
-        journal.add(StoredMessage("user", f"question {n}"))
-        journal.add(StoredMessage("assistant", answer.format(n=n), outcome="stop"))
-    journal.close()
-    return journal.path.stem
+        messages.append(StoredMessage("user", f"question {n}"))
+        messages.append(StoredMessage("assistant", answer.format(n=n), outcome="stop"))
+    talk = replace(Conversation.new("demo"), messages=tuple(messages))
+    save(folder, talk)
+    return talk.name
 
 
 def echoes(question: str, wait_tokens: int, saved_turns: int, cycle_seconds: str) -> list[float]:

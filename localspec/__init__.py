@@ -7,7 +7,7 @@
     print(reply.stats.tokens_per_second)
 
 run, stream      answer a prompt; the pair stays loaded until unload()
-arun, astream    the same for asyncio
+arun, astream    `run` and `stream` for asyncio
 load             load a pair as a Session, for conversations
 compare          answer one prompt with and without drafting
 LocalspecError   the base of all errors; its `hint` says what to do
@@ -15,7 +15,8 @@ LocalspecError   the base of all errors; its `hint` says what to do
 help(localspec.run) and help(localspec.load) list the options.
 """
 
-TYPE_CHECKING = False  # of typing: this file imports nothing, as Ctrl-C in it would be a traceback
+# Import nothing here, not even typing, because Ctrl-C during an import would print a traceback.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from localspec.api import Session, arun, astream, load, run, stream, unload
     from localspec.errors import LocalspecError
@@ -71,7 +72,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> object:  # importing localspec loads nothing heavy
+def __getattr__(name: str) -> object:  # imports late, so that `import localspec` is fast
     if name not in HOMES:
         raise AttributeError(f"module 'localspec' has no attribute {name!r}")
     from importlib import import_module

@@ -3,7 +3,9 @@
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Unpack, cast
 
@@ -11,20 +13,25 @@ from localspec.chat.loaded_pair import LoadedPair
 from localspec.chat.messages import Message, as_messages
 from localspec.chat.session import Session as Session
 from localspec.chat.session import in_a_thread, last_reply
+from localspec.errors import BadSetting
 from localspec.events import Event, Reply
+from localspec.files import after_fork
 from localspec.gguf.matching import adapters_of
-from localspec.health.devices import Device, with_host
-from localspec.health.stopping import Stop, interruptible
 from localspec.llama.devices import backend_summary
 from localspec.llama.devices import devices as list_devices
 from localspec.llama.threads import default_threads as default_threads
+from localspec.llama.threads import usable_cores as usable_cores
+from localspec.machine.devices import Device, with_host
+from localspec.models.download import check_here
 from localspec.models.load import is_demo, load_pair, plan_pair
-from localspec.models.memory import wishes_of
-from localspec.models.names import find, used_as
-from localspec.models.places import mark_used
+from localspec.models.local_models import mark_used
+from localspec.models.memory import memory_options_of
+from localspec.models.names import find
+from localspec.models.registry import Pair
 from localspec.options import LOAD, REPLY, LoadOptions, ReplyOptions, configured, explains, naming_settings
+from localspec.stopping import Stop, WorkStopped, interruptible, own_stop
 
-PATIENCE_SECONDS = 1.0  # after Ctrl-C: a load that waits for a disk ends by itself and frees its memory
+TIMEOUT_SECONDS = 1.0  # longest wait, after Ctrl-C, until the thread that loads has ended
 
 Prompt = str | Sequence[Mapping[str, Any] | Message]
 
@@ -32,7 +39,7 @@ Prompt = str | Sequence[Mapping[str, Any] | Message]
 @explains(LOAD)
 @naming_settings()
 def load(
-    pair: str | Path | None = None,
+    pair: str | Path | Pair | None = None,
     *,
     target: str | Path | None = None,
     draft: str | Path | None = None,
@@ -43,90 +50,92 @@ def load(
     on_stage: Callable[[str], object] | None = None,
     **options: "Unpack[LoadOptions]",
 ) -> Session:
-    """Load a pair for conversations: by name, by two GGUF files, or from the Hub. Use it with `with`, or close() it.
+    """Load a pair and return a Session for conversations. Use the session in `with`, or close() it.
 
         with localspec.load("llama-3.1-8b+1b") as session:
             print(session.run("Hello"))
 
-    pair: its name, the path of a GGUF file, or a model of the Hub. Without one, and without a target, it is the pair
-    used or fetched last; the demo while no other pair is here.
-    target, draft: files or models of the Hub, in place of a pair.
-    draft="lookup": draft from the text alone. speculate=False: plain decoding. pull=True: fetch what is not here.
-    spare_cores: CPU cores to leave free. owner: caches on disk are shared by equal owners alone.
-    on_stage: called with each stage of loading.
+    pair: the name of a pair, the path of a GGUF file, or a model on Hugging Face. Without `pair` and `target`, the
+    pair used or downloaded last is loaded; if no pair is on this machine, the demo.
+    target, draft: GGUF files or models on Hugging Face, in place of `pair`. draft="lookup": draft by lookup alone.
+    speculate=False: plain decoding. pull=True: download missing files. spare_cores: CPU cores to leave free.
+    owner: a name; prompt caches on disk are used only by loads with the same `owner`.
+    on_stage: a function that is called with a description of each stage of the load.
     Raises LocalspecError, whose `hint` says what to do.
     """
-    settings = configured(pair=None if target else pair, **options)
-    wanted = pair or (None if target else settings.get("pair"))
-    found = find(wanted, target, draft if speculate else "lookup", pull=pull)
+    settings = configured(pair=None if target or isinstance(pair, Pair) else pair, **options)
+    if isinstance(pair, Pair):  # the command line passes a Pair, because it has already looked the name up
+        check_here(found := pair if speculate else pair.alone)
+    else:
+        wanted = pair or (None if target else settings.get("pair"))
+        found = find(wanted, target, draft if speculate else "lookup", pull=pull)
     found = replace(found, lora=adapters_of(settings.get("lora", "")))
-    wishes, stop = wishes_of(settings), Stop()
+    memory_options, stop = memory_options_of(settings), own_stop()
 
-    def told(stage: str) -> None:
+    def at_stage(stage: str) -> None:
         stop.check()
         if on_stage:
             on_stage(stage)
 
     def opened() -> LoadedPair:
-        planned = plan_pair(found, wishes, settings.get("rpc", ""), told)
+        planned = plan_pair(found, memory_options, settings.get("rpc", ""), at_stage)
         return load_pair(
-            found, planned, settings, spare_cores=spare_cores, speculate=speculate, on_stage=told, owner=owner
+            found,
+            planned,
+            settings,
+            spare_cores=spare_cores,
+            speculate=speculate,
+            on_stage=at_stage,
+            owner=owner,
         )
 
-    engine = interruptible(opened, stop, patience_seconds=PATIENCE_SECONDS)
+    engine = interruptible(opened, stop, timeout_seconds=TIMEOUT_SECONDS)
     defaults = {name: value for name, value in settings.items() if name in REPLY} | {"speculate": speculate}
-    if is_demo(found):  # too small to gain much: it always drafts, for demonstration
+    if is_demo(found):  # the automatic depth would be 0, because the demo's draft saves no time
         defaults.setdefault("depth", found.starting_depth)
     session = Session(engine, cast(ReplyOptions, defaults))
-    mark_used(used_as(found))
+    mark_used(found.used_as)
     return session
 
 
-_loaded: tuple[object, Session] | None = None  # what `run` and `stream` keep between calls, and its names
+# The session that `run` and `stream` keep between calls, with the arguments that named its pair.
+_loaded: tuple[object, Session] | None = None
 _loading = threading.RLock()
-_replying = threading.Lock()  # `run` from several threads takes turns
-_asynchronous = ThreadPoolExecutor(1, "localspec")  # those of asyncio wait without a thread each
+_taken = threading.Lock()  # held while a stream is open, because only one may be open
+_reader: threading.Thread | None = None  # the thread that reads the open stream
+_asynchronous = ThreadPoolExecutor(1, "localspec")  # one thread for all replies of `arun` and `astream`
 _POLL_SECONDS = 0.05
 
 
-@explains(REPLY)
-def run(
-    prompt_or_messages: Prompt,
-    *,
-    pair: str | Path | None = None,
-    target: str | Path | None = None,
-    draft: str | Path | None = None,
-    pull: bool = False,
-    **options: "Unpack[ReplyOptions]",
-) -> Reply:
-    """Answer one prompt, or the last of a list of messages; every call begins a new conversation.
-
-    The pair stays loaded for the next call until another one is asked for, or `unload()`. Without a name it is the
-    pair used or fetched last. Raises LocalspecError, whose `hint` says what to do.
-    """
-    with _replying:
-        return last_reply(
-            stream(prompt_or_messages, pair=pair, target=target, draft=draft, pull=pull, **options)
-        )
+@contextmanager
+def _turn(asker: threading.Thread, left: Callable[[], bool]) -> Iterator[None]:
+    """Wait until the open stream ends. Raises BadSetting if nobody can end it, WorkStopped if `left()` is true."""
+    global _reader
+    turn = _taken
+    while not turn.acquire(timeout=_POLL_SECONDS):
+        if (reader := _reader) and (reader is asker or not reader.is_alive()):
+            hint = "close() that stream or read it to its end, or use a session of localspec.load(...)"
+            raise BadSetting("an earlier localspec.stream(...) was not read to its end", hint=hint)
+        if left():
+            raise WorkStopped
+    _reader = threading.current_thread()
+    try:
+        yield
+    finally:
+        _reader = None
+        turn.release()
 
 
-def stream(
-    prompt_or_messages: Prompt,
-    *,
-    pair: str | Path | None = None,
-    target: str | Path | None = None,
-    draft: str | Path | None = None,
-    pull: bool = False,
-    cancelled: Callable[[], bool] | None = None,
-    **options: "Unpack[ReplyOptions]",
-) -> Iterator[Event]:
-    """The same as `run`, event by event; the last one is Finished with the reply. `cancelled` ends it early."""
-    messages = as_messages(prompt_or_messages)
-    return _keep_loaded(pair, target, draft, pull).stream(messages, cancelled=cancelled, **options)
+@after_fork
+def _forget() -> None:
+    """Forget the loaded pair in a child of fork()."""
+    global _loaded, _loading, _taken, _reader, _asynchronous
+    _loaded, _loading, _taken, _reader = None, threading.RLock(), threading.Lock(), None
+    _asynchronous = ThreadPoolExecutor(1, "localspec")
 
 
 class RunOptions(ReplyOptions, total=False):
-    """Keyword arguments of `arun` and `astream`: those of `run`."""
+    """Keyword arguments of `run`, `stream`, `arun` and `astream`: the pair, and reply options."""
 
     pair: str | Path | None
     target: str | Path | None
@@ -134,28 +143,51 @@ class RunOptions(ReplyOptions, total=False):
     pull: bool
 
 
+@explains(REPLY)
+def run(prompt_or_messages: Prompt, **options: "Unpack[RunOptions]") -> Reply:
+    """Answer one prompt, or the last message of a list; every call begins a new conversation.
+
+    pair, target, draft, pull: as for `load`. The pair stays loaded until a call names another pair or
+    `unload()` is called. Raises LocalspecError, whose `hint` says what to do.
+    """
+    return last_reply(stream(prompt_or_messages, **options))
+
+
+def stream(
+    prompt_or_messages: Prompt,
+    *,
+    cancelled: Callable[[], bool] | None = None,
+    **options: "Unpack[RunOptions]",
+) -> Iterator[Event]:
+    """Yield the events of a `run`. Calls in other threads wait until this stream is closed or has ended."""
+    return _streamed(as_messages(prompt_or_messages), threading.current_thread(), cancelled, options)
+
+
+def _streamed(
+    messages: Sequence[Message],
+    asker: threading.Thread,
+    cancelled: Callable[[], bool] | None,
+    options: RunOptions,
+) -> Iterator[Event]:
+    named = {name: options.get(name) for name in RunOptions.__annotations__ if name not in REPLY}
+    others: Any = {name: value for name, value in options.items() if name not in named}
+    with _turn(asker, cancelled or bool):
+        yield from _keep_loaded(named, cancelled).stream(messages, cancelled=cancelled, **others)
+
+
 async def arun(prompt_or_messages: Prompt, **options: "Unpack[RunOptions]") -> Reply:
-    """`run` for asyncio: loading and replying happen in a thread; a task that is cancelled stops the reply."""
+    """Call `run` in a thread, for asyncio; cancelling the task stops the load or the reply."""
     return last_reply([event async for event in astream(prompt_or_messages, **options)])
 
 
 def astream(prompt_or_messages: Prompt, **options: "Unpack[RunOptions]") -> AsyncIterator[Event]:
-    """`stream` for asyncio; leaving it early stops the reply."""
-
-    def begin(left: Callable[[], bool]) -> Iterator[Event]:
-        while not _replying.acquire(timeout=_POLL_SECONDS):
-            if left():
-                return
-        try:
-            yield from stream(prompt_or_messages, cancelled=left, **options)
-        finally:
-            _replying.release()
-
-    return in_a_thread(begin, _asynchronous)
+    """Call `stream` in a thread, for asyncio. Leaving the loop over the events stops load and reply."""
+    messages, asker = as_messages(prompt_or_messages), threading.current_thread()
+    return in_a_thread(lambda left: _streamed(messages, asker, left, options), _asynchronous)
 
 
 def unload() -> None:
-    """Free the pair that `run` and `stream` keep loaded; this ends its reply."""
+    """Free the pair that `run` and `stream` keep loaded. A running reply of the pair ends."""
     global _loaded
     with _loading:
         held, _loaded = _loaded, None
@@ -163,21 +195,20 @@ def unload() -> None:
             held[1].close()
 
 
-def _keep_loaded(
-    pair: str | Path | None, target: str | Path | None, draft: str | Path | None, pull: bool
-) -> Session:
+def _keep_loaded(named: Mapping[str, Any], cancelled: Callable[[], bool] | None) -> Session:
     global _loaded
-    key = (pair, target and Path(target).absolute(), draft and Path(draft).absolute())
+    key = (named["pair"], *(path and Path(path).absolute() for path in (named["target"], named["draft"])))
     with _loading:
         if _loaded is None or _loaded[0] != key:
             unload()
-            _loaded = key, load(pair, target=target, draft=draft, pull=pull)
+            opened = partial(load, **{**named, "pull": bool(named["pull"])})
+            _loaded = key, interruptible(opened, Stop(), cancelled=cancelled) if cancelled else opened()
         return _loaded[1]
 
 
 def devices() -> list[Device]:
-    """The devices of the installed llama.cpp, with free and total memory as the memory plan sees it."""
+    """Return the devices of the installed llama.cpp, with the free memory that the memory plan uses."""
     return list(with_host(list_devices()))
 
 
-backend = backend_summary  # the features of the installed llama.cpp
+backend = backend_summary  # returns the version and the features of the installed llama.cpp

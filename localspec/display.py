@@ -1,7 +1,6 @@
-"""Text for people: safe foreign text, sizes, times, tables, and the one place that prints.
+"""Text for people: foreign text without control characters, sizes, times, tables, and all printing.
 
-A file or a pipe behind stdout gets every character of a reply; stderr is always made safe, because
-a log is read on a terminal later.
+A file or pipe on stdout gets every character; stderr gets no control characters, even in a log file.
 """
 
 import json
@@ -18,39 +17,32 @@ from typing import Any, Final, TextIO
 from localspec.errors import LocalspecError
 
 _STEERING: Final = (*range(0x20), *range(0x7F, 0xA0))
-# Embeddings, overrides and isolates; the marks U+061C, U+200E and U+200F belong to ordinary Arabic and Hebrew.
+# Characters that change the direction of text. Arabic and Hebrew need U+061C, U+200E and U+200F, which stay.
 _REORDERING: Final = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))
 _BREAKING: Final = (0x2028, 0x2029)
-_UNPRINTABLE: Final = range(0xD800, 0xE000)  # surrogates
+_UNPRINTABLE: Final = range(0xD800, 0xE000)  # surrogates, which UTF-8 cannot encode
 _CONTROLS: Final = (*_STEERING, *_REORDERING, *_BREAKING, *_UNPRINTABLE)
 _IN_A_LINE: Final = dict.fromkeys(_CONTROLS, "\ufffd")
-_IN_A_TEXT: Final = {code: sign for code, sign in _IN_A_LINE.items() if chr(code) not in "\n\t"} | {
-    ord("\r"): " "
-}
-
+_IN_A_TEXT: Final = {**_IN_A_LINE, ord("\r"): " ", ord("\n"): "\n", ord("\t"): "\t"}
 _NOTHING: Final = dict.fromkeys(_CONTROLS)
 
 
 def for_terminal(text: str) -> str:
-    """The text with U+FFFD for every control character but newline and tab, one for one; blank for a return.
-
-    Raw, they could set the clipboard, the colours or the title, or draw over the screen.
-    """
+    """Replace control characters, which steer a terminal, by U+FFFD; newline and tab stay, CR becomes a space."""
     return text.translate(_IN_A_TEXT)
 
 
 def line_for_terminal(text: str) -> str:
-    """The text in one line, with U+FFFD for every control character, newline and tab too."""
     return text.translate(_IN_A_LINE)
 
 
 def without_controls(text: str) -> str:
-    """The text without control characters, equally wide: they take no cell of a terminal."""
+    """Remove control characters, which take no cell of a terminal."""
     return text if text.isprintable() else text.translate(_NOTHING)
 
 
 def size_text(count: float) -> str:
-    """Bytes in decimal units, as the Hub and disks count them: 5.7 GB."""
+    """Return a number of bytes in decimal units, as the Hub and disk makers do: 5.7 GB."""
     for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= scale * 0.9995:
             value = count / scale
@@ -59,7 +51,7 @@ def size_text(count: float) -> str:
 
 
 def duration_text(seconds: float) -> str:
-    """45 s, 12 min, 3 h 05 min."""
+    """Return a time as 45 s, 12 min or 3 h 05 min."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
@@ -67,57 +59,53 @@ def duration_text(seconds: float) -> str:
 
 
 def counted(count: int, one: str, many: str = "") -> str:
-    """1 token, 1,200 tokens; `many` where an s at the end is not enough."""
+    """Return a count with its noun: 1 token, 1,200 tokens; `many`: an irregular plural."""
     return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
 def bar_text(share: float, cells: int) -> str:
-    """A bar with this share filled, and the share in percent."""
     filled = int(share * cells)
     return f"{'█' * filled}{'░' * (cells - filled)} {share:4.0%}"
 
 
 def printable(text: str, limit: int = 100) -> str:
-    """Text out of a file, safe for a terminal: no control characters, and not too long."""
+    """Return the first `limit` characters of a foreign text, in one line without control characters."""
     shown = line_for_terminal(text[:limit])
     return shown if len(text) <= limit else shown + "..."
 
 
 def aligned(rows: Sequence[Sequence[str]], left: int = 1) -> str:
-    """Lines of columns: the first `left` of them to the left, the others to the right."""
+    """Return rows as lines of aligned columns; the first `left` columns are flush left, the others flush right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     sides = ["<"] * left + [">"] * (len(widths) - left)
-    lines = (
-        "  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(row, sides, widths, strict=True))
+    cells = [
+        [f"{cell:{side}{width}}" for cell, side, width in zip(row, sides, widths, strict=True)]
         for row in rows
-    )
-    return "\n".join(line.rstrip() for line in lines)
+    ]
+    return "\n".join("  ".join(row).rstrip() for row in cells)
 
 
-_WIDE: Final = "\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\uff00-\uff60"  # each of these letters is a word
+# Chinese, Japanese and Korean characters: a line may break before each of them.
+_WIDE: Final = "\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\uff00-\uff60"
 _WORD: Final = f"[^ \t\n{_WIDE}]"
 _PARTS: Final = re.compile(f"\n|[ \t]+|[{_WIDE}]|{_WORD}+")
-_UNITS: Final = r"(?:[kMGT]?B|ms|s|min|h|tokens?|tokens/s)"  # stay in the row of their number
-_WHOLE_PARTS: Final = re.compile(rf"{_WORD}*\d {_UNITS}\b{_WORD}*|{_PARTS.pattern}")
-_COMMAND: Final = re.compile(r"    \S")  # the beginning of a line to copy, which is never wrapped
-_GAP: Final = re.compile(r"(?<=\S) {2,}(?=\S)")  # between columns
+_COMMAND: Final = re.compile(r"    \S")  # an indented command, never wrapped, so that it can be copied
+_GAP: Final = re.compile(r"(?<=\S) {2,}(?=\S)")  # the blanks between two columns of a line
 _FENCE: Final = "```"
 
 
 @dataclass(slots=True)
-class Row:
-    """The last row of a terminal, up to the cursor."""
-
+class Cursor:
     column: int = 0
-    indent: int = 0  # of the rows that continue its line
-    word: str = ""  # the beginning of a word at its end
-    is_code: bool = False  # between the fences of a reply
+    indent: int = 0  # blank columns before each continuation row
+    word: str = ""  # the unfinished word at the end of the row
+    is_code: bool = False  # whether the text is between the fences of a code block
 
 
-def wrapped(text: str, width: int, row: Row, *, whole: bool = True) -> str:
-    """The text with a new row before each word that would cross the edge; `row` remembers where it ends.
+def wrapped(text: str, width: int, row: Cursor, *, whole: bool = True) -> str:
+    """Return the text with a new row before each word that would cross the edge; update `row`.
 
-    A `whole` text may have columns. Else the text comes in pieces, and a word that has begun is erased and moves.
+    `whole`: whether the text is complete. If False, it is a piece that may continue the last word of the piece before.
     """
     parts = []
     for line in text.splitlines(keepends=True):
@@ -126,13 +114,12 @@ def wrapped(text: str, width: int, row: Row, *, whole: bool = True) -> str:
             continue
         if row.column == 0:
             row.indent = _indent(line, width, whole=whole)
-        parts += [_placed(part, width, row) for part in (_WHOLE_PARTS if whole else _PARTS).findall(line)]
+        parts += [_placed(part, width, row) for part in _PARTS.findall(line)]
     placed = "".join(parts)
     return re.sub(" +\n", "\n", placed) if whole else placed
 
 
 def _indent(line: str, width: int, *, whole: bool) -> int:
-    """Where the rows that continue a line begin: below its last column, else two cells right of its first."""
     begins = len(line) - len(line.lstrip(" "))
     gaps = [gap.end() for gap in _GAP.finditer(line)] if whole else []
     if gaps and gaps[-1] <= width * 0.6:
@@ -140,8 +127,8 @@ def _indent(line: str, width: int, *, whole: bool) -> int:
     return (begins if begins <= width // 2 else 0) + 2 * bool(gaps)
 
 
-def _placed(part: str, width: int, row: Row) -> str:
-    """A word, blanks or a newline with what stands before it in this row."""
+def _placed(part: str, width: int, row: Cursor) -> str:
+    """Return a word, blanks or a newline. A word that would cross the edge begins a new row. Update `row`."""
     if part == "\n":
         row.column, row.indent, row.word = 0, 0, ""
         return part
@@ -175,22 +162,21 @@ def _cells(text: str) -> int:
     return cell_len(text)
 
 
-JSON_VERSION: Final = 1  # of every --json: it grows where a name goes or changes its meaning
-_TO_THE_START = "\r\x1b[K"  # of an emptied line
+JSON_VERSION: Final = 1  # the version of --json output, raised if a name is removed or its meaning changes
+_CLEAR_ROW = "\r\x1b[K"
 _DIM, _NORMAL = "\x1b[2m", "\x1b[0m"
 
 
-class OutputFailed(LocalspecError):
-    """The output could not be written."""
+class OutputFailed(LocalspecError): ...
 
 
-_row = Row()  # of the one terminal behind stdout and stderr
+_row = Cursor()  # the cursor's position on the terminal, which stdout and stderr share
 
 
 def say(text: str, *, end: str = "\n", to: TextIO | None = None, wrap: bool = True) -> None:
-    """Print a text, on a terminal with whole words in each row; with end="" the next text continues it.
+    """Print a text, wrapped between words on a terminal; with end="" the next text continues the row.
 
-    It goes to stdout where nothing else is named. Raises OutputFailed, BrokenPipeError.
+    The default stream is stdout. Raises OutputFailed, BrokenPipeError.
     """
     global _row
     stream = sys.stdout if to is None else to
@@ -198,29 +184,24 @@ def say(text: str, *, end: str = "\n", to: TextIO | None = None, wrap: bool = Tr
         text = for_terminal(text)
     _write((_in_rows(text, stream, whole=bool(end)) if wrap else text) + end, stream)
     if end:
-        _row = Row()  # after a blank the user's Enter follows
+        _row = Cursor()  # for a question, `end` is " ": the user's Enter then ends the row
 
 
-def say_json(found: Mapping[str, object], **form: Any) -> None:  # noqa: ANN401  json's own
-    """Print one JSON object with the version of its names; `form`: arguments of json.dumps."""
+def say_json(found: Mapping[str, object], **form: Any) -> None:  # noqa: ANN401
+    """Print one JSON object with the version of its format; `form`: keyword arguments of json.dumps."""
     say(json.dumps({"version": JSON_VERSION, **found}, **form), wrap=False)
 
 
 def _in_rows(text: str, stream: TextIO | None, *, whole: bool) -> str:
-    """The text in rows if a terminal takes it."""
     wraps = on_terminal(stream) if whole else obeys_sequences(stream)
     return wrapped(text, columns(stream) - 1, _row, whole=whole) if wraps else text
 
 
 def columns(stream: TextIO | None) -> int:
-    """The width of the terminal behind a stream: COLUMNS, else its own, else 80."""
-    with suppress(AttributeError, OSError, ValueError):  # no file, or closed
-        if (
-            stream
-            and not os.environ.get("COLUMNS")
-            and (own := os.get_terminal_size(stream.fileno()).columns)
-        ):
-            return own
+    """Return the columns of a stream's terminal: the variable COLUMNS, else the terminal's width, else 80."""
+    with suppress(AttributeError, OSError, ValueError):  # the stream is no file, or it is closed
+        if stream and not os.environ.get("COLUMNS"):
+            return os.get_terminal_size(stream.fileno()).columns or 80
     return shutil.get_terminal_size().columns
 
 
@@ -229,7 +210,7 @@ _quiet = False
 
 @contextmanager
 def quietly(quiet: bool) -> Iterator[None]:
-    """Inside it, `quiet` prints no notes and no progress."""
+    """Print no notices and no progress in this context if `quiet`."""
     global _quiet
     before, _quiet = _quiet, quiet
     try:
@@ -238,26 +219,23 @@ def quietly(quiet: bool) -> Iterator[None]:
         _quiet = before
 
 
-def aside(text: str) -> None:
-    """A note on stderr."""
+def print_line(text: str) -> None:
     if not _quiet:
         say(text, to=sys.stderr)
 
 
-def note(text: str) -> None:
-    """One sentence that the user should know."""
-    aside(f"note: {text}")
+def print_notice(text: str) -> None:
+    print_line(f"notice: {text}")
 
 
 def tell(error: LocalspecError) -> None:
-    """What happened and a hint, on stderr."""
     say(f"error: {error}", to=sys.stderr)
     if error.hint:
         say(f"hint: {error.hint}", to=sys.stderr)
 
 
 def say_dimmed(text: str) -> None:
-    """Reasoning, on a terminal's stderr only; without colours where NO_COLOR is set."""
+    """Print reasoning in dim letters, only if stderr is a terminal; NO_COLOR makes the letters normal."""
     if _quiet or not on_terminal(sys.stderr):
         return
     plain = bool(os.environ.get("NO_COLOR")) or not obeys_sequences(sys.stderr)
@@ -266,7 +244,7 @@ def say_dimmed(text: str) -> None:
 
 
 class DrawnLine(AbstractContextManager["DrawnLine"]):
-    """One line on a terminal that each drawing replaces, and that is cleared at the end."""
+    """One line on a terminal; each drawing replaces its text, and the end of the context clears it."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -274,37 +252,34 @@ class DrawnLine(AbstractContextManager["DrawnLine"]):
         self._step: object = None  # the step printed last
 
     def draw(self, text: str) -> bool:
-        """False without a terminal; True if quiet."""
+        """Draw a text, unless quiet. Return False if the caller must print the text."""
         if _quiet:
             return True
         if not obeys_sequences(self._stream):
             return False
-        _write(_TO_THE_START + line_for_terminal(text)[: columns(self._stream) - 1], self._stream)
+        _write(_CLEAR_ROW + line_for_terminal(text)[: columns(self._stream) - 1], self._stream)
         self._drawn = True
         return True
 
     def tell(self, text: str, step: object, otherwise: str = "") -> None:
-        """Draw a text; without a terminal print it, or its short form, once for each step."""
+        """Draw a text. Without a terminal, print `otherwise` (by default the text) once for each step."""
         if not self.draw(text) and step != self._step:
             self._step = step
-            aside(otherwise or text)
+            print_line(otherwise or text)
 
     def clear(self) -> None:
-        """Clear the line, for other output."""
         if self._drawn:
-            _write(_TO_THE_START, self._stream)
+            _write(_CLEAR_ROW, self._stream)
             self._drawn = False
 
     def __exit__(self, *_: object) -> None:
         self.clear()
 
 
-class NotesOfLibraries(logging.Handler):
-    """Shows log lines of llama.cpp and others as notes."""
-
+class LibraryNotices(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
-        with suppress(OSError, OutputFailed):  # a note that nobody can read ends nothing
-            note(record.getMessage())
+        with suppress(OSError, OutputFailed):  # a notice that cannot be printed must not end the command
+            print_notice(record.getMessage())
 
 
 def on_terminal(stream: TextIO | None) -> bool:
@@ -312,7 +287,7 @@ def on_terminal(stream: TextIO | None) -> bool:
 
 
 def obeys_sequences(stream: TextIO | None) -> bool:
-    """Whether the terminal can draw over a line; TERM=dumb cannot."""
+    """Return whether the stream is a terminal that can redraw a line; with TERM=dumb it cannot."""
     return on_terminal(stream) and os.environ.get("TERM") != "dumb"
 
 
@@ -322,6 +297,5 @@ def _write(text: str, stream: TextIO | None) -> None:
     except BrokenPipeError:
         raise
     except OSError as error:
-        raise OutputFailed(
-            f"the output cannot be written: {error.strerror or error}", hint="make room, or send it elsewhere"
-        ) from error
+        what = f"the output cannot be written: {error.strerror or error}"
+        raise OutputFailed(what, hint="free disk space, or use another disk") from error

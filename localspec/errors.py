@@ -1,10 +1,14 @@
-"""Every error that a user can meet, as one small tree: what happened, and a hint."""
+"""All errors that a user can meet, each with a message and a hint."""
 
-ANOTHER_COPY = "get another copy of it, or use another file"  # the hint about a damaged file
+from collections.abc import Mapping
+from types import MappingProxyType
+
+ANOTHER_COPY = "get another copy of the file, or use another file"  # the hint for damaged model files
+REPORT = "the conversation is safe; report this error in localspec's repository with the output of `localspec doctor`"
 
 
 class LocalspecError(Exception):
-    """What happened, in one sentence; `hint`, which a traceback shows too, says what to do about it."""
+    """The base of all errors: str() says what is wrong, `hint` what to do; a traceback shows both."""
 
     def __init__(self, what: str, *, hint: str = "") -> None:
         super().__init__(what)
@@ -14,48 +18,61 @@ class LocalspecError(Exception):
 
 
 class BadSetting(LocalspecError):
-    """A value, option or combination of them that cannot be used."""
+    """An invalid value, option or combination of options."""
 
 
 class UnknownPair(LocalspecError):
-    """No pair, repository or file of that name."""
+    """A name that belongs to no pair, repository or file."""
 
 
 class NotOnDisk(LocalspecError):
-    """The pair is known, but its files have not been fetched."""
+    """A known pair whose files have not been fetched."""
 
 
 class DownloadFailed(LocalspecError):
-    """A file could not be fetched, or is not the pinned one."""
+    """A failed download, or a downloaded file whose hash is not the pinned one."""
 
 
 class BadModelFile(LocalspecError):
-    """A file that is missing, unreadable, not a GGUF, damaged, or of an architecture llama.cpp does not know."""
+    """A model file that is missing, unreadable, damaged, not a GGUF, or of an unknown architecture."""
 
 
 class IncompatiblePair(LocalspecError):
-    """Target and draft cannot work together, for example because their vocabularies differ."""
+    """A target and a draft that cannot work together, for example because their vocabularies differ."""
 
 
 class NotEnoughMemory(LocalspecError):
-    """The models, caches and buffers do not fit, or an allocation failed."""
+    """Models, caches and buffers that do not fit into memory, or a failed allocation."""
 
 
 class ContextFull(LocalspecError):
-    """The prompt or the conversation does not fit into the context."""
+    """A prompt or conversation longer than the context; `numbers` has both lengths if they are known."""
+
+    numbers: Mapping[str, int] = MappingProxyType({})
+
+    @classmethod
+    def of(
+        cls, what: str, prompt_tokens: int, context_length: int, *, more: bool = False, hint: str
+    ) -> "ContextFull":
+        """Return an error worded as in llama.cpp's server. `more`: whether `prompt_tokens` is only a lower bound."""
+        count = f"{'more than ' if more else ''}{prompt_tokens:,} tokens"
+        size = f"the available context size of {context_length:,}"
+        found = cls(f"the {what} has {count}, which exceeds {size}", hint=hint)
+        found.numbers = {"n_prompt_tokens": prompt_tokens, "n_ctx": context_length}
+        return found
 
 
 class RollbackUnsupported(LocalspecError):
-    """The model's state cannot step back, so drafts cannot be rejected on it."""
+    """A model whose state cannot roll back, so it cannot remove rejected draft tokens."""
 
 
 class BackendFailure(LocalspecError):
-    """llama.cpp reported an error, aborted, or produced rows that are not finite."""
+    """An error that llama.cpp reported, an abort of llama.cpp, or logits with NaN or infinity."""
 
 
 class BadTemplate(LocalspecError):
-    """The chat template in the model file cannot be used on these messages."""
+    """A chat template that fails on the messages of a prompt."""
 
 
 class EngineDied(LocalspecError):
-    """The engine process ended unexpectedly."""
+    """An unexpected end of the engine process."""

@@ -1,11 +1,13 @@
-"""Frozen values that cross every boundary: the reports of a run."""
+"""The events of a run and the statistics of a reply, as frozen values."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-CONFIDENT = 1.96  # standard errors on each side of a 95 % interval
+NOTICEABLE = 1.03  # ratio of the faster speed to the slower one: a smaller ratio counts as no difference
+HARDLY = 0.03  # draft tokens per emitted token: fewer cannot change the speed noticeably
+DEMO_PASS = 0.05  # seconds that a race counts for a demo pass, because a real demo pass is too short to watch
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,106 +19,113 @@ class Estimate:
     high: float
 
 
-def stood_still(longest_seconds: float, all_seconds: float) -> bool:
-    """Whether one cycle took so much of a reply that the machine stood still in it, as after Ctrl-Z."""
+def stalled(longest_seconds: float, all_seconds: float) -> bool:
+    """Return whether the machine stalled: the longest cycle took over a third of the time of all cycles."""
     return longest_seconds > (all_seconds - longest_seconds) / 2
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Stats:
-    """The cost of one reply and the gain of speculation, for example `speedup` and `acceptance_rate`."""
+    """The statistics of one reply: numbers of tokens and passes, times in seconds, and the gain from drafting."""
 
-    cycles: int = 0  # target passes after the prefill
-    replies_in_passes: int = 0  # the replies that shared each of these passes, added up
-    emitted: int = 0  # tokens
-    drafted: int = 0  # draft tokens proposed
-    accepted: int = 0  # draft tokens kept
-    drafted_by_position: tuple[int, ...] = ()  # cycles that proposed at least i+1 tokens
-    accepted_by_position: tuple[int, ...] = ()  # cycles that kept at least i+1 tokens
+    cycles: int = 0  # forward passes of the target after the prefill
+    replies_in_passes: int = 0  # replies that shared each forward pass, summed over the passes
+    emitted: int = 0  # emitted tokens, an end-of-generation token included
+    drafted: int = 0  # proposed draft tokens
+    accepted: int = 0  # accepted draft tokens
+    drafted_by_position: tuple[int, ...] = ()  # element i: number of cycles that proposed more than i tokens
+    accepted_by_position: tuple[int, ...] = ()  # element i: number of cycles that accepted more than i tokens
     prompt_tokens: int = 0
-    reused_tokens: int = 0  # prompt tokens found in the cache
-    restored_tokens: int = 0  # of these: from the disk
-    restore_seconds: float = 0.0  # that the disk took for them
-    waited_seconds: float = 0.0  # for a free lane and for prompts of others; decode seconds have none of it
+    reused_tokens: int = 0  # prompt tokens left out of the prefill, because a cache has them
+    restored_tokens: int = 0  # reused tokens that came from a prompt cache on disk
+    restore_seconds: float = 0.0  # time of reading the restored tokens from the disk
+    waited_seconds: float = 0.0  # waits for a slot and for other replies' prefills; not in decode_seconds
     prefill_seconds: float = 0.0
-    first_token_seconds: float = 0.0  # from the request on
-    draft_seconds: float = 0.0  # inside llama.cpp, draft model
-    draft_reading_seconds: float = 0.0  # of these: reading the text
-    verify_seconds: float = 0.0  # inside llama.cpp, target model
-    other_seconds: float = 0.0  # everything else in the decode loop
-    plain_seconds: float = 0.0  # what plain decoding would have taken, judged by the plain steps; 0: unknown
-    plain_error_seconds: float = 0.0  # standard error of it
+    first_token_seconds: float = 0.0  # time from the request to the first token
+    draft_seconds: float = 0.0  # time inside llama.cpp for the draft
+    draft_prefill_seconds: float = 0.0  # part of draft_seconds: the draft's prefill
+    verify_seconds: float = 0.0  # time inside llama.cpp for the target, without the prefill
+    other_seconds: float = 0.0  # rest of the time after the prefill: sampling, verification, text
+    plain_seconds: float = 0.0  # estimated time of the same reply by plain decoding; 0.0: unknown
+    plain_error_seconds: float = 0.0  # standard error of plain_seconds
     from_model: int = 0  # emitted tokens that a draft model drafted
     from_head: int = 0  # emitted tokens that a prediction head drafted
     from_lookup: int = 0  # emitted tokens that lookup drafted
-    from_prediction: int = 0  # emitted tokens drafted from the caller's prediction
-    predicted: int = 0  # draft tokens proposed from there
+    from_prediction: int = 0  # emitted tokens that were drafted from the caller's prediction
+    predicted: int = 0  # draft tokens proposed from the caller's prediction
     from_grammar: int = 0  # emitted tokens that a grammar forced
-    switch_offs: int = 0  # times that drafting was switched off
+    switch_offs: int = 0  # number of times that drafting was switched off because it was slower
 
     def __repr__(self) -> str:
-        kept = f", {self.acceptance_rate:.0%} of guesses kept" if self.drafted else ""
+        kept = f", acceptance rate {self.acceptance_rate:.0%}" if self.drafted else ""
         faster = f", {self.speedup.value:.2f}x plain" if self.speedup else ""
         return f"Stats({self.emitted} tokens, {self.tokens_per_second:.1f} tokens/s{kept}{faster})"
 
     @property
+    def draft_reading_seconds(self) -> float:
+        """The former name of `draft_prefill_seconds`."""
+        return self.draft_prefill_seconds
+
+    @property
     def from_target(self) -> int:
-        """Emitted tokens that the target chose itself: plain steps, fixes and bonus tokens."""
+        """The number of emitted tokens that the target chose: plain tokens, fixes and bonus tokens."""
         drafted = self.from_model + self.from_head + self.from_lookup + self.from_prediction
         return self.emitted - drafted - self.from_grammar
 
     @property
     def speedup(self) -> Estimate | None:
-        """Time of plain decoding / decode seconds, at most the mean accepted length; None while unknown.
-
-        A pass takes at least the time of a plain step, so drafting gains no more than the tokens of a pass.
-        """
+        """`plain_seconds` / `decode_seconds`, at most `mean_accepted_length`; None if unknown."""
         if not self.plain_seconds or not self.decode_seconds:
             return None
         value = self.plain_seconds / self.decode_seconds
-        margin = CONFIDENT * self.plain_error_seconds / self.decode_seconds
+        margin = 1.96 * self.plain_error_seconds / self.decode_seconds  # a 95 % interval
         found = (value, max(value - margin, 0.0), value + margin)
         return Estimate(*(min(each, self.mean_accepted_length) for each in found))
 
     @property
     def saved_seconds(self) -> float | None:
-        """Time of plain decoding - decode seconds; negative if drafting lost; None while unknown."""
+        """The seconds that drafting saved; negative if drafting was slower, None if unknown."""
         return (self.speedup.value - 1) * self.decode_seconds if self.speedup else None
 
     @property
     def decode_seconds(self) -> float:
-        """From the end of the prefill to the last token, without waits: draft, verify and other seconds."""
+        """The time from the prefill to the last token, without waits: draft + verify + other seconds."""
         return self.draft_seconds + self.verify_seconds + self.other_seconds
 
     @property
     def replies_at_once(self) -> float:
-        """The mean number of replies in a target pass, this one included. 1.0 before the first pass."""
+        """The mean number of replies in a forward pass, this reply included; 1.0 before the first pass."""
         return self.replies_in_passes / self.cycles if self.cycles else 1.0
 
     @property
     def tokens_per_second(self) -> float:
-        """Emitted tokens / decode seconds, prefill left out. 0 before the first token."""
+        """Emitted tokens / `decode_seconds`, which excludes the prefill; 0.0 before the first token."""
         return self.emitted / self.decode_seconds if self.decode_seconds else 0.0
 
     @property
     def prefill_share(self) -> float:
-        """Prefill seconds / all seconds: the part of a reply that speculation cannot make faster."""
+        """Prefill / (prefill + decode seconds): the share of the time that drafting cannot shorten."""
         whole = self.prefill_seconds + self.decode_seconds
         return self.prefill_seconds / whole if whole else 0.0
 
     @property
     def acceptance_rate(self) -> float:
-        """Accepted / drafted tokens. 0 when nothing was drafted."""
+        """Accepted / proposed draft tokens; 0.0 if none were proposed."""
         return self.accepted / self.drafted if self.drafted else 0.0
 
     @property
+    def hardly_drafted(self) -> bool:
+        """Whether too few draft tokens were proposed to make a noticeable difference from plain decoding."""
+        return self.drafted <= HARDLY * self.emitted
+
+    @property
     def mean_accepted_length(self) -> float:
-        """Emitted tokens / target passes, fix and bonus included; 1.0 is plain decoding."""
+        """Emitted tokens / forward passes of the target; 1.0 with plain decoding."""
         return self.emitted / self.cycles if self.cycles else 0.0
 
     @property
     def acceptance_by_position(self) -> tuple[float, ...]:
-        """For each depth: cycles that kept at least this number of tokens / cycles that proposed it."""
+        """The acceptance rate at each draft position: accepting cycles / proposing cycles."""
         return tuple(
             kept / tried
             for kept, tried in zip(self.accepted_by_position, self.drafted_by_position, strict=True)
@@ -124,19 +133,19 @@ class Stats:
 
 
 class Origin(StrEnum):
-    """The fate of an emitted token."""
+    """The way in which an emitted token was chosen."""
 
-    PLAIN = "plain"  # decoded with no proposal
-    ACCEPTED = "accepted"  # a draft token that the target kept
+    PLAIN = "plain"  # the target's token in a cycle without draft tokens
+    ACCEPTED = "accepted"  # a draft token that the target accepted
     FIX = "fix"  # the target's replacement for a rejected draft token
-    BONUS = "bonus"  # the target's extra token after a proposal that was kept whole
+    BONUS = "bonus"  # the target's extra token after a proposal that it accepted in full
     FORCED = "forced"  # the only token that a grammar allowed
 
 
 class Source(StrEnum):
-    """The source of a cycle's tokens."""
+    """The drafter that proposed a cycle's draft tokens."""
 
-    PLAIN = "plain"  # nobody: plain decoding
+    PLAIN = "plain"  # no drafter: plain decoding
     MODEL = "model"
     HEAD = "head"
     LOOKUP = "lookup"
@@ -145,17 +154,17 @@ class Source(StrEnum):
 
 
 class Mode(StrEnum):
-    """Why a cycle drafts, or does not."""
+    """The reason why a cycle drafts or does not."""
 
-    DRAFTING = "drafting"  # drafting is on, and as many tokens were proposed as pay
-    ANCHOR = "anchor"  # a plain step, to know what plain decoding costs here
-    OFF = "off"  # drafting does not pay: plain decoding
-    PLAIN = "plain"  # nobody was asked to draft
-    PROBE = "probe"  # drafting is off; a look whether it pays again
+    DRAFTING = "drafting"  # drafting is on, at the draft depth that is fastest
+    BASELINE = "baseline"  # a baseline step, which measures the cost of plain decoding
+    OFF = "off"  # drafting is off because it is slower: plain decoding
+    PLAIN = "plain"  # plain decoding is requested
+    PROBE = "probe"  # drafting is off; this cycle drafts to test whether it is faster again
 
 
 class Kind(StrEnum):
-    """Which part of a reply a piece of text belongs to."""
+    """The part of a reply that a piece of text belongs to."""
 
     ANSWER = "answer"
     REASONING = "reasoning"
@@ -163,22 +172,22 @@ class Kind(StrEnum):
 
 
 class FinishReason(StrEnum):
-    """Why a reply ended."""
+    """The reason why a reply ended."""
 
     STOP = "stop"  # an end-of-generation token or a stop string
-    LENGTH = "length"  # max_tokens, or the context is full
+    LENGTH = "length"  # max_tokens is reached, or the context is full
     CANCELLED = "cancelled"
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A run begins: its prompt and its settings."""
+    """The beginning of a run, with the size of its prompt and its settings."""
 
     target: str
-    draft: str  # "" when there is no draft model
+    draft: str  # name of the draft model; "" without one
     prompt_tokens: int
-    reused_tokens: int  # leading prompt tokens that the cache already held
-    trimmed_messages: int  # oldest messages left out so that the rest fits
+    reused_tokens: int  # number of leading prompt tokens left out of the prefill, because a cache has them
+    trimmed_messages: int  # number of oldest messages dropped because the prompt did not fit
     seed: int
     rule: str
     context_length: int
@@ -186,83 +195,84 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Prefill:
-    """Part of the prompt has been read."""
+    """The progress of the prefill."""
 
-    done: int  # tokens
-    total: int  # tokens
-    seconds: float  # of reading so far
+    done: int  # number of tokens decoded so far
+    total: int  # number of tokens to decode
+    seconds: float  # time of the prefill so far
 
 
 @dataclass(frozen=True, slots=True)
 class Cycle:
     """One draft-verify cycle: the proposal, its outcome, and the time."""
 
-    # Emitted, in order; the last one is the target's own choice unless the reply ended before
+    # Emitted tokens. The target chose the last one, unless the reply ended at a draft token or forced token
     tokens: tuple[int, ...]
-    origins: tuple[Origin, ...]  # one for each emitted token
-    # Drafted tokens, the rejected ones too; those that a grammar forces are not drafted
+    origins: tuple[Origin, ...]  # the origin of each emitted token
+    # Draft tokens, including rejected ones; tokens forced by a grammar are not draft tokens
     proposal: tuple[int, ...]
-    accepted: int  # leading proposal tokens that the target kept
-    depth: int  # how many tokens the depth control allowed
+    accepted: int  # number of leading draft tokens of the proposal that the target accepted
+    depth: int  # largest draft depth that the depth control allowed
     source: Source
-    width: int  # tokens in the verify batch
-    draft_seconds: float  # inside llama.cpp, draft model
-    verify_seconds: float  # inside llama.cpp, target model
-    other_seconds: float  # everything else between entry and emit
+    width: int  # number of tokens of this reply in the verify batch
+    draft_seconds: float  # time inside llama.cpp for the draft
+    verify_seconds: float  # time inside llama.cpp for the target
+    other_seconds: float  # rest of the cycle's time: sampling, verification, bookkeeping
     mode: Mode = Mode.DRAFTING
-    reading_seconds: float = 0.0  # of the draft seconds: reading text that drafting needs
-    deciding_seconds: float = 0.0  # of the other seconds: deciding what to propose
-    replies: int = 1  # that shared the pass of the target
-    pass_width: int = 0  # tokens of that whole pass; 0: those of the verify batch
-    waited_seconds: float = 0.0  # for prompts of other replies, beside the other seconds
+    prefill_seconds: float = 0.0  # part of draft_seconds: the draft's prefill
+    deciding_seconds: float = 0.0  # part of other_seconds: choosing the drafter and depth
+    replies: int = 1  # number of replies that shared the target's pass
+    pass_width: int = 0  # number of tokens of all replies in the pass; 0: the same as `width`
+    waited_seconds: float = 0.0  # waits for other replies' prefills; not part of other_seconds
 
     @property
     def drafted(self) -> int:
-        """How many tokens were proposed."""
+        """The number of proposed draft tokens."""
         return len(self.proposal)
 
     @property
     def is_plain(self) -> bool:
-        """Whether this was a step of plain decoding: no reply of its pass proposed, or drew and dropped."""
+        """Whether the pass had one token for each reply, and no draft ran for this reply."""
         return self.width == 1 and not self.draft_seconds and self.pass_width <= self.replies
 
     @property
     def seconds(self) -> float:
-        """How long the whole cycle took, without waits for prompts of others."""
+        """The duration of the cycle, without waits for other replies' prefills."""
         return self.draft_seconds + self.verify_seconds + self.other_seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Text that is ready to show, with the origin of the token that completed it."""
+    """Text that is ready to show, with the origin and source of the token that completed it."""
 
     text: str
     kind: Kind
     origin: Origin
     source: Source
-    call: "ToolCall | None" = None  # begins here: its name and id; the text is that of its arguments, as JSON
+    # The tool call that begins with this piece; `text` is then a part of its arguments as JSON
+    call: "ToolCall | None" = None
 
 
 @dataclass(frozen=True, slots=True)
 class Likelihood:
-    """The target's probability of a token, before the sampler chain."""
+    """A token's probability before the sampler chain; with `post_sampling_probs`, after the chain."""
 
     token: int
-    piece: tuple[int, ...]  # its bytes
-    logprob: float  # natural logarithm of its probability
+    piece: tuple[int, ...]  # the bytes of the token
+    logprob: float  # natural logarithm of the probability
 
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """A token of the answer, and the likeliest ones in its place."""
+    """A token of the answer, and the likeliest tokens at its position."""
 
     chosen: Likelihood
-    alternatives: tuple[Likelihood, ...]  # the likeliest first
+    alternatives: tuple[Likelihood, ...]  # the likeliest tokens in descending order of probability
 
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """The tokens that the last cycle added to the answer; only where logprobs were asked for."""
+    """The probabilities of the last cycle's tokens. This event comes only if logprobs are requested."""
 
     tokens: tuple[Scored, ...]
 
@@ -276,12 +286,12 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A function that the model asks to be called."""
+    """A function call that the model requests."""
 
     name: str
-    arguments: Mapping[str, Any]  # as JSON knows them
-    id: str  # for the message that brings the result
-    unreadable: str = ""  # in a history: arguments that are no JSON object (a call that was cut)
+    arguments: Mapping[str, Any]  # JSON values
+    id: str  # the id that the message with the call's result repeats
+    unreadable: str = ""  # the arguments as text, if the reply ended before their JSON object was complete
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -295,9 +305,10 @@ class Reply:
     finish_reason: FinishReason
     stats: Stats
     tool_calls: tuple[ToolCall, ...] = ()
+    cut_calls: tuple[ToolCall, ...] = ()  # calls that the reply did not finish, with their arguments so far
     reasoning_tokens: int = 0
-    stopped_by: str = ""  # the stop string that ended it
-    unmatched: str = ""  # why the answer does not match its schema, expression or grammar
+    stopped_by: str = ""  # the stop string that ended the reply
+    unmatched: str = ""  # why the answer does not match its schema, regex or grammar; "": it matches
 
     def __str__(self) -> str:
         return self.text

@@ -1,6 +1,6 @@
 """Every option of a load and of a reply, localspec's folders, and the user's settings.
 
-Keyword arguments, the command line, config.toml, the endpoint and the engine process read the options here.
+Keyword arguments, the command line, config.toml, the endpoint and the engine process share these options.
 """
 
 import difflib
@@ -25,47 +25,50 @@ Number: TypeAlias = float | None
 Rule = Literal["auto", "greedy", "block", "coupled"]
 _PREFIX = "LOCALSPEC_"
 _SWITCHES = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
-MOST_LOGPROBS = 20  # other tokens told for each
-MOST_DEPTH = 32  # draft tokens in a cycle
-MOST_PARALLEL = 8  # replies at once
+MOST_LOGPROBS = 20  # largest number of alternatives that `logprobs` can list for each token
+MOST_DEPTH = 32  # largest draft depth
+MOST_PARALLEL = 8  # largest number of replies at once
+# Limits that keep the sampler's sum of penalties over a whole context finite in float32
+MOST_LOGIT = 1e15
+MOST_FACTOR = 1e9
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """The part of an option that its type does not say."""
+    """The help text of an option, its flags, and the values that it accepts."""
 
     help: str
-    metavar: str | None = None  # of its flag; "" for a switch, None: it has no flag
+    metavar: str | None = None  # the value's name in the help; "": the flag is a switch; None: no flag
     least: float = -math.inf
     most: float = math.inf
-    above: bool = False  # the least value itself is excluded
-    flags: tuple[str, ...] = ()  # other than --NAME
+    above: bool = False  # whether `least` itself is excluded
+    flags: tuple[str, ...] = ()  # the flags, by default --NAME
     repeats: bool = False  # whether the flag may be given several times
-    config: str | None = None  # its name in config.toml; "" is the same, None: it is not there
-    kind: type | None = None  # bool, int, float or str; None: the reader checks the value
-    choices: tuple[str, ...] = ()  # beside numbers, or alone
-    default: str = ""  # what counts without a value, in words
+    kind: type | None = None  # bool, int, float or str; None: the code that uses the value checks it
+    choices: tuple[str, ...] = ()  # the accepted words; if `kind` is int or float, numbers are accepted, too
+    default: str = ""  # the default value in words; only options with a default are settings of config.toml
 
     @property
     def about(self) -> str:
-        """The help and the default."""
+        """The help text, followed by the default."""
         return f"{self.help} (default: {self.default})" if self.default else self.help
 
     @property
     def expected(self) -> str:
-        """The values that it takes, in words."""
+        """The accepted values, in words."""
         texts = " or ".join(filter(None, [", ".join(self.choices[:-1]), *self.choices[-1:]]))
         if self.kind is bool or self.kind is str:
             return texts or ("text" if self.kind is str else "true or false")
         number = "a whole number" if self.kind is int else "a number"
+        least, most = (n if isinstance(n, int) else f"{n:g}" for n in (self.least, self.most))
         if self.least > -math.inf:
-            number += f" above {_figure(self.least)}" if self.above else f" of at least {_figure(self.least)}"
+            number += f" above {least}" if self.above else f" of at least {least}"
         if self.most < math.inf:
-            number = number.replace("of at least", "from") + f" to {_figure(self.most)}"
+            number = number.replace("of at least", "from") + f" to {most}"
         return f"{texts} or {number}" if texts else number
 
     def admits(self, value: object) -> bool:
-        """Whether a value has this type and lies in this range."""
+        """Return whether the option accepts a value."""
         if self.choices and isinstance(value, str):
             return value in self.choices
         if self.kind is None or self.kind is bool or self.kind is str:
@@ -73,10 +76,10 @@ class Option:
         if isinstance(value, bool) or not isinstance(value, int if self.kind is int else (int, float)):
             return False
         inside = self.least < value if self.above else self.least <= value
-        return inside and value <= self.most and (value < 2**64 if self.kind is int else math.isfinite(value))
+        return inside and value <= self.most and value < (2**64 if self.kind is int else math.inf)
 
-    def read(self, text: str) -> Any:  # noqa: ANN401  of its kind
-        """The value in a text, its range unchecked. Raises ValueError."""
+    def read(self, text: str) -> Any:  # noqa: ANN401  a value of its kind
+        """Convert the text of a value, without a check of its range. Raises ValueError or KeyError."""
         if self.kind is bool:
             return _SWITCHES[text.lower()]
         return text if self.kind in (None, str) or text in self.choices else self.kind(text)
@@ -86,169 +89,108 @@ def _own(value: str) -> str:
     return f"{value}, unless the model file sets it"
 
 
-def _figure(number: float) -> str:
-    return str(number) if isinstance(number, int) else f"{number:g}"
-
-
 class LoadOptions(TypedDict, total=False):
-    """How to load the models; missing values come from config.toml and LOCALSPEC_*, then from the memory plan."""
+    """Options of a load. A missing option comes from LOCALSPEC_*, config.toml or the memory plan."""
 
     context_length: Annotated[
         Whole,
         Option(
-            "context length in tokens",
+            "context length",
             "N",
-            least=16,
+            16,
             flags=("--context",),
-            config="context",
-            default="8,192 to 32,768, as memory allows",
+            default="8,192 to 32,768 tokens, as memory allows",
         ),
     ]
-    gpu_layers: Annotated[
-        Whole, Option("target layers on the GPU", "N", least=0, config="", default="all that fit")
-    ]
+    gpu_layers: Annotated[Whole, Option("target layers on the GPU", "N", 0, default="all that fit")]
     kv_type: Annotated[
-        Text,
-        Option("type of the target's KV cache; another changes the text", "TYPE", config="", default="f16"),
+        Text, Option("type of the target's KV cache; it affects the text", "TYPE", default="f16")
     ]
     device: Annotated[
-        Text,
-        Option(
-            "devices of the target; `localspec doctor` lists them",
-            "DEVICE[,...]",
-            config="",
-            default="the GPUs, else the CPU",
-        ),
+        Text, Option("devices of the target; see `doctor`", "DEVICE[,...]", default="the GPUs, else the CPU")
     ]
     split: Annotated[
-        Text, Option("how several GPUs share the target's layers", "X,Y", config="", default="by free memory")
+        Text, Option("how several GPUs share the target's layers", "X,Y", default="by free memory")
     ]
     cpu_moe: Annotated[
-        Whole,
-        Option("keep the experts of N layers on the CPU", "N", least=0, config="", default="as memory needs"),
+        Whole, Option("keep the experts of N layers on the CPU", "N", 0, default="as memory needs")
     ]
-    draft_device: Annotated[Text, Option("device of the draft", "DEVICE", config="", default="the target's")]
+    draft_device: Annotated[Text, Option("device of the draft", "DEVICE", default="the target's")]
     flash_attn: Annotated[
         Literal["on", "off", "auto"] | None,
-        Option("flash attention: on, off, or auto (on where supported)", "MODE", config="", default="auto"),
+        Option(
+            "flash attention: on, off, or auto (on a CPU the faster, else on if supported)",
+            "MODE",
+            default="auto",
+        ),
     ]
-    ignore_memory: Annotated[
-        Switch,
-        Option("load the models even if they do not fit by the memory plan", "", config="", default="no"),
-    ]
+    ignore_memory: Annotated[Switch, Option("load models that the memory plan rejects", "", default="no")]
     rpc: Annotated[
-        Text,
-        Option("llama.cpp RPC servers whose devices to use", "HOST:PORT[,...]", config="", default="none"),
+        Text, Option("llama.cpp RPC servers whose devices to use", "HOST:PORT[,...]", default="none")
     ]
     lora: Annotated[
-        Text, Option("a LoRA adapter of the target", "FILE[:SCALE]", repeats=True, config="", default="none")
+        Text, Option("a LoRA adapter of the target", "FILE[:SCALE]", repeats=True, default="none")
     ]
-    threads: Annotated[
-        Whole, Option("CPU threads", "N", least=1, config="", default="the fast physical cores")
-    ]
-    mmap: Annotated[Switch, Option("map files into memory, or read them", "", config="", default="map")]
-    # auto: two where the target is on a GPU with room for them
+    threads: Annotated[Whole, Option("CPU threads", "N", 1, default="the fast physical cores")]
+    mmap: Annotated[Switch, Option("map files into memory, or read them", "", default="map")]
+    # auto: two replies if the target is on a GPU that has memory for two
     parallel: Annotated[
-        int | Literal["auto"] | None, Option("replies at once, or auto", "N", least=1, most=MOST_PARALLEL)
+        int | Literal["auto"] | None, Option("number of replies at once, or auto", "N", 1, MOST_PARALLEL)
     ]
     cache_gb: Annotated[
-        Number,
-        Option("gigabytes on disk for caches of earlier texts; 0: none", least=0, config="", default="8"),
+        Number, Option("limit of prompt caches on disk, in gigabytes", least=0, most=10**6, default="8")
     ]
-    cache_folder: Annotated[Text, Option("the folder of these caches", config="", default="the cache folder")]
+    cache: Annotated[
+        Literal["conversations", "all"] | None,
+        Option("which prompt caches go to disk: of stored conversations, or all", default="conversations"),
+    ]
+    cache_folder: Annotated[Text, Option("the folder of prompt caches on disk", default="the cache folder")]
 
 
 class ReplyOptions(TypedDict, total=False):
-    """Keyword arguments of `run`, `stream` and `complete`; missing values take the model's defaults."""
+    """Keyword arguments of `run`, `stream` and `complete`. A missing argument has the model's default."""
 
     temperature: Annotated[
-        Number,
-        Option(
-            "randomness; 0 always takes the likeliest token",
-            "T",
-            least=0,
-            most=5,
-            config="",
-            default=_own("0.8"),
-        ),
+        Number, Option("randomness; 0 always takes the likeliest token", "T", 0, 5, default=_own("0.8"))
     ]
-    top_k: Annotated[
-        Whole,
-        Option("keep the K likeliest tokens; 0 keeps all", "K", least=0, config="", default=_own("40")),
-    ]
+    top_k: Annotated[Whole, Option("keep the K likeliest tokens; 0 keeps all", "K", 0, default=_own("40"))]
     top_p: Annotated[
-        Number,
-        Option(
-            "keep the likeliest tokens that add up to P; 1 keeps all",
-            "P",
-            least=0,
-            most=1,
-            config="",
-            default=_own("0.95"),
-        ),
+        Number, Option("keep the likeliest tokens that add up to P; 1: all", "P", 0, 1, default=_own("0.95"))
     ]
     min_p: Annotated[
         Number,
-        Option(
-            "drop tokens below P times the likeliest one; 0 drops none",
-            "P",
-            least=0,
-            most=1,
-            config="",
-            default=_own("0.05"),
-        ),
+        Option("drop tokens below P times the likeliest one; 0: none", "P", 0, 1, default=_own("0.05")),
     ]
     repeat_penalty: Annotated[
-        Number, Option("above 1 discourages repetition; 1 is off", "X", least=0, above=True)
+        Number, Option("above 1 discourages repetition; 1 is off", "X", 1 / MOST_FACTOR, MOST_FACTOR)
     ]
-    repeat_last_n: Annotated[Whole, Option("newest tokens that the penalties look at; -1: all", least=-1)]
-    presence_penalty: Annotated[Number, Option("penalty for every token that is in the text", "X")]
-    frequency_penalty: Annotated[Number, Option("penalty for each earlier occurrence of a token", "X")]
-    logit_bias: Annotated[Mapping[int, float] | None, Option("added to the logits of tokens; -inf bans one")]
-    # None: fresh randomness, even with a configured seed; the reply has the seed
+    repeat_last_n: Annotated[Whole, Option("number of last tokens that penalties count; -1: all", least=-1)]
+    presence_penalty: Annotated[
+        Number, Option("penalty for every token that is in the text", "X", -MOST_LOGIT, MOST_LOGIT)
+    ]
+    frequency_penalty: Annotated[Number, Option("penalty for each occurrence", "X", -MOST_LOGIT, MOST_LOGIT)]
+    logit_bias: Annotated[Mapping[int, float] | None, Option("added to logits by token; -inf bans a token")]
+    # seed=None: a random seed, even if config.toml has one
     seed: Annotated[
-        Whole,
-        Option(
-            "the same seed repeats a run on this machine",
-            "N",
-            least=0,
-            most=2**64 - 1,
-            config="",
-            default="a random one",
-        ),
+        Whole, Option("a seed repeats a reply on this machine", "N", 0, 2**64 - 1, default="a random one")
     ]
-    rule: Annotated[
-        Rule,
-        Option("acceptance rule: auto, greedy, block or coupled", "RULE", config="", default="auto"),
-    ]
-    # None: until the model ends, or the context is full; 0 only reads the prompt
+    rule: Annotated[Rule, Option("acceptance rule: auto, greedy, block or coupled", "RULE", default="auto")]
+    # max_tokens=None: reply until the model ends or the context is full; max_tokens=0: prefill only
     max_tokens: Annotated[
         Whole,
-        Option(
-            "end the reply after N tokens",
-            "N",
-            least=0,
-            flags=("-n", "--max-tokens"),
-            config="",
-            default="no limit",
-        ),
+        Option("end the reply after N tokens", "N", 0, flags=("-n", "--max-tokens"), default="no limit"),
     ]
     stop: Annotated[str | Sequence[str] | None, Option("end the reply before TEXT", "TEXT", repeats=True)]
     depth: Annotated[
         int | Literal["auto"] | None,
-        Option("draft tokens in a cycle, or auto", "N", least=0, most=MOST_DEPTH, config="", default="auto"),
+        Option("draft depth in tokens, or auto", "N", 0, MOST_DEPTH, default="auto"),
     ]
-    speculate: Annotated[bool, Option("False: plain decoding", default="True")]
-    system: Annotated[
-        Text, Option("the system message", "TEXT", flags=("-s", "--system"), config="", default="none")
-    ]
+    speculate: Annotated[bool, Option("False: plain decoding")]
+    system: Annotated[Text, Option("the system message", "TEXT", flags=("-s", "--system"), default="none")]
     think: Annotated[Switch, Option("let a thinking model think, or ask for the answer at once", "")]
     template_arguments: Annotated[Mapping[str, Any] | None, Option("extra variables for the chat template")]
     overflow: Annotated[
-        Literal["trim", "error"],
-        Option(
-            "drop the oldest messages of a conversation that outgrows the context, or raise", default="trim"
-        ),
+        Literal["trim", "error"], Option("trim: drop the oldest messages that do not fit; error: raise")
     ]
     json_schema: Annotated[
         Mapping[str, Any] | str | type | None,
@@ -257,27 +199,22 @@ class ReplyOptions(TypedDict, total=False):
     compact_json: Annotated[bool, Option("leave white space out of JSON, or allow it", "")]
     regex: Annotated[Text, Option("the whole answer matches this pattern", "PATTERN")]
     grammar: Annotated[Text, Option("the answer follows this grammar: Lark or GBNF", "FILE")]
-    tools: Annotated[
-        Sequence[Mapping[str, Any]] | None, Option("functions that the model may call, as OpenAI's")
-    ]
-    tool_choice: Annotated[
-        str, Option("whether a tool may or must be called: auto, required, none, or the name of one")
-    ]
-    parallel_tool_calls: Annotated[bool, Option("False: at most one call in a reply", default="True")]
-    background: Annotated[bool, Option("True: nobody waits for this reply; others beside it go first")]
-    prediction: Annotated[Text, Option("the probable reply, as a file to edit: drafted from")]
+    tools: Annotated[Sequence[Mapping[str, Any]] | None, Option("functions for the model, in OpenAI's form")]
+    tool_choice: Annotated[str, Option("auto, required, none, or the name of the tool to call")]
+    parallel_tool_calls: Annotated[bool, Option("False: at most one call in a reply")]
+    prediction: Annotated[Text, Option("the probable reply, as a file to edit; draft from it")]
     logprobs: Annotated[
-        Whole, Option("report each token's probability and those of N others", least=0, most=MOST_LOGPROBS)
+        Whole, Option("report the probabilities of each token and N others", least=0, most=MOST_LOGPROBS)
     ]
+    post_sampling_probs: Annotated[bool, Option("report the probabilities after the sampler chain")]
 
 
 def _declared(options: type) -> dict[str, Option]:
-    return {
-        name: _typed(hint.__origin__, hint.__metadata__[0]) for name, hint in options.__annotations__.items()
-    }
+    hints = options.__annotations__.items()
+    return {name: _typed(hint.__origin__, hint.__metadata__[0]) for name, hint in hints}
 
 
-def _typed(hint: Any, option: Option) -> Option:  # noqa: ANN401  a type
+def _typed(hint: Any, option: Option) -> Option:  # noqa: ANN401
     parts = [hint] if get_origin(hint) is Literal else get_args(hint) or [hint]
     choices = tuple(text for part in parts if get_origin(part) is Literal for text in get_args(part))
     kinds = [part for part in parts if part is not NoneType and get_origin(part) is not Literal] or [str]
@@ -286,23 +223,16 @@ def _typed(hint: Any, option: Option) -> Option:  # noqa: ANN401  a type
 
 
 LOAD, REPLY = _declared(LoadOptions), _declared(ReplyOptions)
-OPTIONS = (
-    {
-        "pair": Option(
-            "the pair where none is named", config="", kind=str, default="the one used or fetched last"
-        )
-    }
-    | LOAD
-    | REPLY
-)
-SETTINGS = {option.config or name: name for name, option in OPTIONS.items() if option.config is not None}
-
-
+_PAIR = Option("the pair if none is named", kind=str, default="the one used or downloaded last")
+OPTIONS = {"pair": _PAIR} | LOAD | REPLY
+_NAMED = {(o.flags or (name,))[-1].lstrip("-").replace("-", "_"): name for name, o in OPTIONS.items()}
+# The option of each setting in config.toml. A setting has the name of its option's flag.
+SETTINGS = {setting: name for setting, name in _NAMED.items() if OPTIONS[name].default}
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def explains(options: Mapping[str, Option]) -> Callable[[_F], _F]:
-    """Lists the options at the end of a docstring, where help() shows them."""
+    """Return a decorator that adds the options to the end of a docstring, where help() shows them."""
     lines = [f"        {name}: {option.about}" for name, option in options.items()]
 
     def explained(function: _F) -> _F:
@@ -313,52 +243,48 @@ def explains(options: Mapping[str, Option]) -> Callable[[_F], _F]:
 
 
 def check(name: str, value: object, *, called: str = "", hint: str = "") -> None:
-    """Raises BadSetting for a name that no option has, or a value that it does not take."""
+    """Raise BadSetting for an unknown option, or a value that the option does not accept."""
     option = OPTIONS.get(name)
     if option is None:
         raise BadSetting(f"there is no option called {name}", hint=nearest(name, OPTIONS))
     if not option.admits(value):
-        text = repr(value)
-        shown = text if len(text) <= 80 else f"{text[:77]}..."
-        raise BadSetting(
-            f"{called or name} is {shown}, not {option.expected}", hint=hint or f"{name}: {option.about}"
-        )
+        shown = text if len(text := repr(value)) <= 80 else f"{text[:77]}..."
+        what = f"{called or name} is {shown}, not {option.expected}"
+        raise BadSetting(what, hint=hint or f"{name}: {option.about}")
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A hint with the known name that an unknown one looks like, or with all of them."""
+    """Return a hint with the known name nearest to an unknown one, or with all names."""
     names = list(known)
-    if name in ("model", "model_path"):  # as other programs call it
+    if name in ("model", "model_path"):  # other programs use these names for `pair`
         return "did you mean pair or target?"
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.65)
-    return f"did you mean {near[0]}?" if near else f"there are: {', '.join(names)}"
+    return f"did you mean {near[0]}?" if near else f"choose one of: {', '.join(names)}"
 
 
-def home() -> Path | None:
-    """The folder in LOCALSPEC_HOME for everything; None: the system's usual folders."""
-    value = os.environ.get("LOCALSPEC_HOME")
-    return expanded(value).absolute() if value else None
+def _folder(name: str, usual: Callable[..., Path]) -> Path:
+    """Return the folder `name` in LOCALSPEC_HOME; the system's `usual` folder if that variable is not set."""
+    home = os.environ.get("LOCALSPEC_HOME")
+    return expanded(home).absolute() / name if home else usual("localspec", appauthor=False)
 
 
 def config_dir() -> Path:
-    """The folder of config.toml and of the user's own pairs. Not created here."""
-    return home() or Path(platformdirs.user_config_path("localspec", appauthor=False))
+    """Return the folder of config.toml and of the user's own pairs."""
+    return _folder("", platformdirs.user_config_path)
 
 
 def data_dir() -> Path:
-    """The folder of model files, conversations and measurements. Not created here."""
-    moved = home()
-    return moved / "data" if moved else Path(platformdirs.user_data_path("localspec", appauthor=False))
+    """Return the folder of model files, conversations and measurements."""
+    return _folder("data", platformdirs.user_data_path)
 
 
 def cache_dir() -> Path:
-    """The folder of files that may be deleted at any time. Not created here."""
-    moved = home()
-    return moved / "cache" if moved else Path(platformdirs.user_cache_path("localspec", appauthor=False))
+    """Return the folder of files that may be deleted at any time."""
+    return _folder("cache", platformdirs.user_cache_path)
 
 
 def texts_dir(settings: Mapping[str, Any]) -> Path:
-    """The folder of the caches of earlier texts. Not created here."""
+    """Return the folder of prompt caches on disk."""
     chosen = settings.get("cache_folder")
     return expanded(chosen).absolute() if chosen else cache_dir() / "texts"
 
@@ -372,13 +298,17 @@ class Given:
     """A setting's value and its source."""
 
     value: Any
-    source: str  # the file or the variable
+    source: str  # the path of config.toml, or the name of a LOCALSPEC_* variable
+
+    def place(self, name: str) -> str:
+        return self.source if self.source.startswith(_PREFIX) else f"{name} in {self.source}"
 
 
 def configured(**flags: object) -> dict[str, Any]:
-    """Options as the user set them: flags over LOCALSPEC_* variables over config.toml; None was not given.
+    """Return the user's options. Flags override LOCALSPEC_* variables; variables override config.toml.
 
-    Raises BadSetting for a damaged file, a name that does not exist, or a value that an option does not take.
+    A flag of None is ignored. Raises BadSetting for a damaged file, an unknown name, or a value that the
+    option does not accept.
     """
     given = {name: value for name, value in flags.items() if value is not None}
     for name, value in given.items():
@@ -390,7 +320,7 @@ def configured(**flags: object) -> dict[str, Any]:
 
 
 def given_settings() -> tuple[dict[str, Given], list[BadSetting]]:
-    """Values of the file and the environment, by setting, and the mistakes in them."""
+    """Return the settings of config.toml and the environment by name, and the mistakes in them."""
     found, mistakes = dict[str, Given](), list[BadSetting]()
     try:
         path = config_file()
@@ -402,7 +332,7 @@ def given_settings() -> tuple[dict[str, Given], list[BadSetting]]:
         if variable in known:
             found[variable.removeprefix(_PREFIX).lower()] = Given(os.environ[variable], variable)
         elif variable.startswith(_PREFIX) and (near := difflib.get_close_matches(variable, known, 1, 0.92)):
-            mistakes.append(BadSetting(f"there is no variable {variable}", hint=f"did you mean {near[0]}?"))
+            mistakes.append(BadSetting(f"{variable} is not a setting", hint=f"did you mean {near[0]}?"))
     given = dict[str, Given]()
     for name, one in found.items():
         try:
@@ -414,28 +344,24 @@ def given_settings() -> tuple[dict[str, Given], list[BadSetting]]:
 
 @contextmanager
 def naming_settings() -> Iterator[None]:
-    """An error inside it about the value of a setting says where the value is set."""
+    """Add the source of a setting (config.toml or a variable) to an error that quotes the setting's value."""
     try:
         yield
     except LocalspecError as error:
         for name, found in given_settings()[0].items():
             text = found.value if SETTINGS[name] in ("pair", *LOAD) else None
-            place = _place_of(name, found)
+            place = found.place(name)
             if isinstance(text, str) and text and text in str(error) and place not in str(error):
                 error.args = (f"{error} ({place})",)
         raise
 
 
-def _place_of(name: str, given: Given) -> str:
-    return given.source if given.source.startswith(_PREFIX) else f"{name} in {given.source}"
-
-
 def _checked(name: str, given: Given) -> Given:
     if name not in SETTINGS:
-        raise BadSetting(f"there is no setting called {_place_of(name, given)}", hint=nearest(name, SETTINGS))
+        raise BadSetting(f"there is no setting called {given.place(name)}", hint=nearest(name, SETTINGS))
     option, value = OPTIONS[SETTINGS[name]], given.value
     if given.source.startswith(_PREFIX) or (option.choices and isinstance(value, str)):
         with suppress(ValueError, KeyError):
             value = option.read(value)
-    check(SETTINGS[name], value, called=_place_of(name, given), hint=f"{name}: {option.about}")
+    check(SETTINGS[name], value, called=given.place(name), hint=f"{name}: {option.about}")
     return Given(value, given.source)

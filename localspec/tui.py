@@ -1,4 +1,4 @@
-"""Checkout only: makes localspec.tui resolve to the top-level tui/ folder. Wheels carry the folder instead."""
+"""Make localspec.tui resolve to the top-level tui/ folder in a checkout. A wheel has that folder, not this file."""
 
 from pathlib import Path
 

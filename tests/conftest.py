@@ -114,6 +114,14 @@ def cache_of_its_own(monkeypatch, cache_of_all_homes):
     monkeypatch.setattr("localspec.options.cache_dir", CACHE_DIR)
 
 
+@pytest.fixture
+def quick_disk(monkeypatch):
+    """Small models are quick to read: here every second counts, and no disk is slow or full."""
+    monkeypatch.setattr("localspec.caches.store.LEFT_FREE", 0)
+    monkeypatch.setattr("localspec.llama.prompt_cache.LEAST_SECONDS", 0.0)
+    monkeypatch.setattr("localspec.llama.prompt_cache._ASSUMED", 1e15)
+
+
 @pytest.fixture(scope="session")
 def tiny_gguf(tmp_path_factory) -> Callable[..., Path]:
     """tiny_gguf(vocab_size=300) writes a GGUF and returns its path; equal arguments give the same file."""

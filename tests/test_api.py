@@ -5,6 +5,7 @@ import asyncio
 import pydoc
 import re
 import shutil
+import threading
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 
@@ -14,7 +15,6 @@ import localspec
 from localspec import api, demo
 from localspec.chat.tally import LEAST_CYCLES
 from localspec.cli.options import add_pair_options, load_options
-from localspec.engine.messages import LoadPair
 from localspec.errors import BadSetting
 from localspec.events import FinishReason
 from localspec.options import LOAD, REPLY, SETTINGS
@@ -44,31 +44,6 @@ def test_every_run_begins_a_new_conversation():
     assert localspec.run("Hello", temperature=0, max_tokens=20).tokens == fresh.tokens
 
 
-def test_threads_take_turns():
-    with ThreadPoolExecutor(3) as pool:
-        replies = list(pool.map(lambda _: localspec.run("Hello", temperature=0, max_tokens=10), range(3)))
-    assert len({reply.tokens for reply in replies}) == 1
-
-
-def test_a_pair_that_is_let_go_while_it_replies_is_an_error_that_says_so(monkeypatch):
-    stream = localspec.api.stream
-
-    def interrupted(*args, **options):
-        events = stream(*args, **options)
-        yield next(events)
-        localspec.unload()
-        yield from events
-
-    monkeypatch.setattr(localspec.api, "stream", interrupted)
-    with pytest.raises(localspec.LocalspecError, match="closed while it replied"):
-        localspec.run("Hello")
-
-
-def test_stream_ends_with_the_reply():
-    *_, last = localspec.stream("Hello", temperature=0, max_tokens=10)
-    assert isinstance(last, localspec.Finished)
-
-
 def test_a_pair_and_files_cannot_both_be_named():
     with pytest.raises(localspec.LocalspecError):
         localspec.run("Hello", pair="demo", target="x.gguf")
@@ -85,13 +60,17 @@ def test_every_option_of_loading_is_a_setting_and_a_flag_and_reaches_the_chats_e
     given = load_options(parser.parse_args(f"{flags} {more}".split()))
     assert given["mmap"] is False
     assert given["lora"] == "one.gguf,two.gguf:0.5"
-    assert options - {"cache_gb", "cache_folder"} == LoadPair.of(**given).options.keys()
+    assert options - {"cache", "cache_gb", "cache_folder"} == given.keys()
 
 
 def test_what_is_asked_for_reaches_the_models(monkeypatch, tmp_path):
     asked, adapter = {}, tmp_path / "a.gguf"
     adapter.touch()
-    monkeypatch.setattr(api, "plan_pair", lambda pair, wishes, *_: asked.update(pair=pair, wishes=wishes))
+    monkeypatch.setattr(
+        api,
+        "plan_pair",
+        lambda pair, memory_options, *_: asked.update(pair=pair, memory_options=memory_options),
+    )
     monkeypatch.setattr(api, "load_pair", lambda pair, plan, settings, **_: asked.update(settings=settings))
     monkeypatch.setattr(api, "Session", lambda *_: None)
     monkeypatch.setenv("LOCALSPEC_CPU_MOE", "4")
@@ -104,15 +83,19 @@ def test_what_is_asked_for_reaches_the_models(monkeypatch, tmp_path):
         lora=f"{adapter}:0.5",
         draft_device="CPU",
     )
-    wishes = asked["wishes"]
-    assert (wishes.devices, wishes.split, wishes.cpu_moe) == (("CUDA1", "CUDA0"), (3.0, 1.0), 4)
-    assert (wishes.flash_attn, wishes.draft_device) == ("off", "CPU")
+    memory_options = asked["memory_options"]
+    assert (memory_options.devices, memory_options.split, memory_options.cpu_moe) == (
+        ("CUDA1", "CUDA0"),
+        (3.0, 1.0),
+        4,
+    )
+    assert (memory_options.flash_attn, memory_options.draft_device) == ("off", "CPU")
     assert asked["settings"]["mmap"] is False
     assert asked["pair"].lora == ((adapter, 0.5),)
 
 
 def test_devices_have_the_memory_that_the_plan_counts_on(monkeypatch):
-    monkeypatch.setattr("localspec.health.devices.available_bytes", lambda: 5_000_000_000)
+    monkeypatch.setattr("localspec.machine.devices.available_bytes", lambda: 5_000_000_000)
     cpu = next(device for device in api.devices() if device.kind == "cpu")
     assert cpu.free_bytes == 5_000_000_000
     assert cpu.total_bytes >= cpu.free_bytes
@@ -127,11 +110,13 @@ async def test_asyncio_loads_and_replies_in_a_thread():
         if isinstance(event, localspec.Piece):
             break
     await stream.aclose()
+    with pytest.raises(BadSetting, match="temprature"):
+        await localspec.arun("Hello", temprature=1)
     assert (await localspec.arun("Hello", **options)).tokens == reply.tokens
 
 
 async def test_replies_that_wait_for_their_turn_hold_no_thread_of_asyncio_and_are_given_up_at_once():
-    with api._replying:
+    with api._taken:
         waiting = [asyncio.create_task(localspec.arun("Hello", pair="demo")) for _ in range(40)]
         await asyncio.sleep(0)
         assert await asyncio.wait_for(asyncio.to_thread(lambda: "free"), 20) == "free"
@@ -153,10 +138,55 @@ async def test_a_waiting_reply_that_is_cancelled_leaves_the_running_one_alone():
     assert events[-1].reply.finish_reason is not FinishReason.CANCELLED
 
 
+def test_streams_and_replies_of_several_threads_take_turns_whatever_pair_they_ask_for():
+    begun = threading.Event()
+
+    def streamed():
+        events = []
+        for event in localspec.stream("Tell me a story.", pair="demo", max_tokens=100):
+            begun.set()
+            events.append(event)
+        return events[-1]
+
+    def asked(options):
+        begun.wait()
+        return localspec.run("Hello", **options, max_tokens=2)
+
+    with ThreadPoolExecutor(3) as pool:
+        story = pool.submit(streamed)
+        others = pool.map(asked, [{"pair": "demo"}, {"target": demo.target_path()}])
+        assert [len(reply.tokens) for reply in others] == [2, 2]
+        assert isinstance(story.result(), localspec.Finished)
+
+
+def test_a_stream_whose_pair_is_let_go_raises():
+    events = localspec.stream("Hello", pair="demo")
+    next(events)
+    localspec.unload()
+    with pytest.raises(localspec.LocalspecError, match="closed while it replied"):
+        list(events)
+
+
+async def test_a_reply_that_is_given_up_while_its_pair_loads_ends_the_load(monkeypatch):
+    begun = threading.Event()
+
+    def loaded(found, planned, settings, *, on_stage, **_):
+        begun.set()
+        while True:  # a load that never ends by itself
+            on_stage("loading")
+
+    monkeypatch.setattr(api, "load_pair", loaded)
+    waiting = asyncio.create_task(localspec.arun("Hello", pair="demo"))
+    await asyncio.to_thread(begun.wait)
+    waiting.cancel()
+    _, pending = await asyncio.wait([waiting], timeout=20)
+    assert not pending
+
+
 def test_a_refused_stream_leaves_the_running_reply_alone():
     running = localspec.stream("Hello", pair="demo", max_tokens=4)
     next(running)
-    with pytest.raises(BadSetting, match="busy"):
+    with pytest.raises(BadSetting, match="not read to its end"):
         next(localspec.stream("Bye", pair="demo"))
     list(running)
     assert api._loaded[1].messages[0].content == "Hello"
@@ -165,16 +195,15 @@ def test_a_refused_stream_leaves_the_running_reply_alone():
 def test_a_reply_prints_as_its_text_and_shows_itself_in_a_line():
     reply = localspec.run("Hello", temperature=0, max_tokens=30)
     assert str(reply) == f"{reply}" == reply.text
-    for value in (reply, reply.stats, localspec.api._loaded[1]):
+    for value in (reply, reply.stats):
         assert len(repr(value)) < 200
     assert "30 tokens" in repr(reply)
-    assert "localspec demo target" in repr(localspec.api._loaded[1])
 
 
 def test_a_comparison_shows_its_result_first():
     shown = repr(localspec.compare("Hello", max_tokens=8, temperature=0))
     assert shown.startswith("Comparison(")
-    assert "a toy, the same text" in shown
+    assert "the demo pair, the same text" in shown
     assert len(shown) < 500
 
 

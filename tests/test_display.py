@@ -2,14 +2,15 @@
 
 import sys
 import unicodedata
+from types import SimpleNamespace
 
 import pytest
 
 from localspec.chat.tally import Tally
-from localspec.cli.commands.bench import RaceShown
+from localspec.cli.commands.bench import compare_shown
 from localspec.cli.commands.run import show
 from localspec.cli.program import tell
-from localspec.display import for_terminal, note, printable
+from localspec.display import for_terminal, print_notice, printable
 from localspec.errors import BadSetting
 from localspec.events import Finished, FinishReason, Kind, Notice, Origin, Piece, Reply, Source
 from localspec.measure.compare import SideEvent
@@ -71,11 +72,14 @@ def noted_late_by_run():
     pieces = [Piece("word", Kind.ANSWER, Origin.PLAIN, Source.PLAIN), Notice(STEERING), finished]
     _, late = show(iter(pieces), quiet=False)
     for text in late:
-        note(text)
+        print_notice(text)
 
 
 def noted_by_bench():
-    RaceShown("", "", 1, quiet=True, toy=False).take(SideEvent(False, 0, Notice(STEERING)))
+    steps = [SideEvent(False, Notice(STEERING))]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("localspec.measure.compare.compare_events", lambda *_, **__: iter(steps))
+        compare_shown(SimpleNamespace(pair=SimpleNamespace(is_demo=False)), "", "", quiet=True)
 
 
 def told_as_an_error():

@@ -1,22 +1,31 @@
 """Small files are there as a whole or not at all, and stay what they were: a link, a mode."""
 
+import errno
+import json
 import os
 import stat
 import subprocess
 import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from localspec.errors import BadSetting
 from localspec.files import (
-    append_json_lines,
+    FileLock,
     change_json_object,
     expanded,
+    loads_as,
+    locked,
     program,
-    read_json_lines,
     read_json_object,
     read_numbers,
     remember_number,
+    repaired,
+    text_of,
     write_text_atomically,
 )
 
@@ -28,17 +37,11 @@ def mode_of(path):
 
 
 @POSIX
-def test_a_new_file_and_its_folder_are_their_owners_only(tmp_path):
+def test_a_new_file_and_its_folder_are_their_owners_only_and_an_old_file_keeps_its_mode(tmp_path):
     path = tmp_path / "new" / "x.json"
     write_text_atomically(path, "ü")
     assert path.read_text("utf-8") == "ü"
     assert (mode_of(path), mode_of(path.parent)) == (0o600, 0o700)
-
-
-@POSIX
-def test_a_file_keeps_its_mode(tmp_path):
-    path = tmp_path / "x.toml"
-    path.write_text("old")
     path.chmod(0o644)
     write_text_atomically(path, "new")
     assert (path.read_text(), mode_of(path)) == ("new", 0o644)
@@ -58,7 +61,6 @@ def test_a_link_stays_a_link_to_what_is_written(tmp_path, exists):
 
 
 def test_content_is_on_the_disk_before_it_gets_the_name(tmp_path, monkeypatch):
-    """After a power cut the name may be kept and what was not synced lost."""
     path, told = tmp_path / "x.json", []
     path.write_text("old")
     fsync, rename = os.fsync, os.replace
@@ -83,6 +85,7 @@ def test_a_value_of_a_name_is_changed_and_all_others_stay(tmp_path):
     assert change_json_object(path, {"a": "caf\udce9 é", "b": 1}) == ""
     assert change_json_object(path, {"b": None, "of a newer release": [1]}) == ""
     assert read_json_object(path) == {"a": "caf\ufffd é", "of a newer release": [1]}
+    assert repaired("caf\udce9 \ud83d\ude42") == "caf\ufffd 🙂"
     (tmp_path / "new" / ".x.json.k1ll3d").write_text("half")
     change_json_object(path, {"c": 2})
     assert {found.name for found in path.parent.iterdir()} == {"x.json", ".lock"}
@@ -104,9 +107,8 @@ def test_a_damaged_file_is_set_aside_each_time_and_never_written_over(tmp_path, 
 
 def test_numbers_that_make_no_sense_are_none_and_a_damaged_file_is_told(tmp_path, caplog):
     path = tmp_path / "x.json"
-    path.write_text(
-        '{"a": 1, "b": 2.5, "c": -1, "d": 1e99, "e": "x", "f": true, "g": NaN, "h": 1%s}' % ("0" * 400)
-    )
+    numbers = '{"a": 1, "b": 2.5, "c": -1, "d": 1e99, "e": "x", "f": true, "g": NaN, "h": 1%s}'
+    path.write_text(numbers % ("0" * 400))
     assert read_numbers(path, most=10) == {"a": 1.0, "b": 2.5}
     path.write_text("{")
     assert read_numbers(path, most=10) == {}
@@ -123,35 +125,25 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))  # no file can grow, as on a f
 
 
 @POSIX
-@pytest.mark.parametrize(
-    ("what", "said"),
-    [
-        (
-            "localspec.tui.state.remembered.Presets(Path('x/presets.json')).save('a', 'b')",
-            "presets.json cannot be written",
-        ),
-        ("sys.exit(localspec.cli.main(['pairs', 'add', 'b', '--target', *sys.argv[1:]]))", "error: "),
-    ],
-)
-def test_a_full_disk_ends_in_a_sentence_and_loses_nothing(tmp_path, what, said, tiny_gguf):
+def test_a_full_disk_ends_in_a_sentence_and_loses_nothing(tmp_path, tiny_gguf):
     table = "[[pair]]\nname = 'a'\nkind = 'draft-lookup'\ntarget = {path = 't.gguf'}\n"
-    for path, content in (("pairs.d/a.toml", table), ("x/presets.json", '{"old": "text"}')):
-        (tmp_path / path).parent.mkdir(exist_ok=True)
-        (tmp_path / path).write_text(content)
-    names = "import localspec.cli, localspec.tui.state.remembered\nfrom pathlib import Path\n"
+    (tmp_path / "pairs.d").mkdir()
+    (tmp_path / "pairs.d" / "a.toml").write_text(table)
+    add = (
+        "import localspec.cli\nsys.exit(localspec.cli.main(['pairs', 'add', 'b', '--target', *sys.argv[1:]]))"
+    )
     done = subprocess.run(
-        [sys.executable, "-c", LITTLE.format(names + what), tiny_gguf(), "--draft", tiny_gguf(layers=1)],
+        [sys.executable, "-c", LITTLE.format(add), tiny_gguf(), "--draft", tiny_gguf(layers=1)],
         cwd=tmp_path,
         env=os.environ | {"LOCALSPEC_HOME": str(tmp_path)},
         capture_output=True,
         text=True,
     )
     assert done.returncode == 1
-    assert said in done.stderr
+    assert "error: " in done.stderr
     assert "File too large" in done.stderr
     assert "made a mistake" not in done.stderr
     assert (tmp_path / "pairs.d" / "a.toml").read_text() == table
-    assert (tmp_path / "x" / "presets.json").read_text() == '{"old": "text"}'
     assert not [path for path in tmp_path.rglob(".*") if path.name != ".lock"]
 
 
@@ -175,46 +167,6 @@ def test_a_home_folder_is_spelled_out_and_a_strangers_is_refused(monkeypatch, tm
     assert expanded("~/x.gguf") == tmp_path / "x.gguf"
     with pytest.raises(BadSetting, match=r"~nobody-here/x\.gguf"):
         expanded("~nobody-here/x.gguf")
-
-
-@POSIX
-def test_lines_are_appended_to_a_file_of_its_owners_after_its_head(tmp_path):
-    path = tmp_path / "new" / "x.jsonl"
-    append_json_lines(path, ["ü", {"a": [1]}], head={"version": 1})
-    append_json_lines(path, [None], head={"version": 2})
-    assert read_json_lines(path) == ([{"version": 1}, "ü", {"a": [1]}, None], 0)
-    assert (mode_of(path), mode_of(path.parent)) == (0o600, 0o700)
-
-
-def test_a_line_cut_short_stays_alone_and_is_counted(tmp_path):
-    path = tmp_path / "x.jsonl"
-    path.write_bytes(b'"one"\n"tw')
-    append_json_lines(path, ["three"])
-    path.write_bytes(path.read_bytes() + b"\xff\n\n" + b"[" * 100_000)
-    assert read_json_lines(path) == (["one", "three"], 3)
-
-
-@pytest.mark.parametrize("written", [0, 1, 5])
-def test_lines_that_find_no_room_leave_no_piece_of_themselves(tmp_path, monkeypatch, written):
-    path = tmp_path / "x.jsonl"
-    append_json_lines(path, ["one"])
-    before, write = path.read_bytes(), os.write
-
-    def full(descriptor, data):
-        if written and os.fstat(descriptor).st_size == len(before):
-            return write(descriptor, data[:written])
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "write", full)
-        with pytest.raises(OSError, match="No space"):
-            append_json_lines(path, ["two", "three"])
-    assert path.read_bytes() == before
-
-
-def test_halves_of_characters_are_joined_or_replaced(tmp_path):
-    append_json_lines(tmp_path / "x.jsonl", ["caf\udce9 \ud83d\ude42"])
-    assert read_json_lines(tmp_path / "x.jsonl") == (["caf\ufffd 🙂"], 0)
 
 
 def executable(path):
@@ -244,3 +196,172 @@ def test_a_program_in_the_working_directory_is_never_taken_with_the_platform_fak
     assert program(name) is None
     expected = executable(tmp_path / "system" / file)
     assert program(name) == str(expected)
+
+
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="there is no file without an end")
+def test_a_file_without_an_end_is_not_read_to_its_end(tmp_path):
+    with pytest.raises(BadSetting, match="not a text file"):
+        text_of("/dev/zero")
+    endless = tmp_path / "pipe"
+    os.mkfifo(endless)
+    writer = subprocess.Popen(["sh", "-c", f"yes > {endless}"], stderr=subprocess.DEVNULL)
+    try:
+        with pytest.raises(BadSetting, match="too large"):
+            text_of(endless)
+        command = [sys.executable, "-m", "localspec", "run", "demo", "-"]
+        with subprocess.Popen(["yes"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as yes:
+            ended = subprocess.run(command, stdin=yes.stdout, capture_output=True, text=True, timeout=60)
+            yes.kill()
+        assert "standard input is too large" in ended.stderr
+    finally:
+        writer.kill()
+        writer.wait()
+
+
+HOLD = """
+import sys
+from pathlib import Path
+from localspec.files import FileLock
+lock = FileLock(Path(sys.argv[1]))
+print(lock.try_acquire(), flush=True)
+sys.stdin.read()
+"""
+
+
+def holder(path):
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout.readline() == "True\n"
+    return process
+
+
+def test_one_holder_at_a_time_and_no_file_afterwards(tmp_path):
+    path = tmp_path / "x.lock"
+    first, second = FileLock(path), FileLock(path)
+    assert first.try_acquire()
+    assert not second.try_acquire()
+    first.release()
+    first.release()
+    assert second.try_acquire()
+    second.release()
+    assert not path.exists()
+
+
+def test_another_process_holds_it_until_it_dies(tmp_path):
+    path = tmp_path / "x.lock"
+    other = holder(path)
+    assert not FileLock(path).try_acquire()
+    other.kill()
+    other.communicate()
+    assert path.exists()
+    mine = FileLock(path)
+    assert mine.try_acquire()
+    mine.release()
+    assert not path.exists()
+
+
+COUNT = """
+import sys
+from pathlib import Path
+from localspec.files import FileLock
+path, count = Path(sys.argv[1]), Path(sys.argv[2])
+for _ in range(100):
+    lock = FileLock(path)
+    while not lock.try_acquire():
+        pass
+    count.write_text(str(int(count.read_text()) + 1))
+    lock.release()
+"""
+
+
+def test_a_file_that_its_holder_removed_is_no_lock(tmp_path):
+    """Whoever waits for the file of a finished holder begins anew: of three that count, none overtakes another."""
+    path, count = tmp_path / "x.lock", tmp_path / "count"
+    count.write_text("0")
+    counting = [subprocess.Popen([sys.executable, "-c", COUNT, path, count]) for _ in range(3)]
+    assert [process.wait() for process in counting] == [0, 0, 0]
+    assert count.read_text() == "300"
+    assert not path.exists()
+
+
+def test_the_folder_of_small_files_is_changed_by_one_at_a_time(tmp_path, monkeypatch):
+    monkeypatch.setattr("localspec.files._TIMEOUT_SECONDS", 0.05)
+    with locked(tmp_path), pytest.raises(TimeoutError, match="another localspec"), locked(tmp_path):
+        pass
+    with locked(tmp_path):
+        pass
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="flock")
+def test_where_there_are_no_locks_nobody_waits(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    with locked(tmp_path), locked(tmp_path):
+        pass
+
+
+@dataclass(frozen=True)
+class Part:
+    name: str
+    size: float
+    whole: bool
+
+
+@dataclass(frozen=True)
+class Known:
+    parts: tuple[Part, ...]
+    sizes: dict[str, int]
+    note: str | None
+
+
+KNOWN = Known((Part("a", 1.5, True), Part("b", 2.0, False)), {"a": 1}, None)
+
+
+def test_what_was_written_is_read():
+    assert loads_as(Known, json.dumps(asdict(KNOWN))) == KNOWN
+
+
+def places(document, path=()):
+    yield path
+    if isinstance(document, dict | list):
+        for key, value in document.items() if isinstance(document, dict) else enumerate(document):
+            yield from places(value, (*path, key))
+
+
+def replaced(document, path, value):
+    if not path:
+        return value
+    copy = dict(document) if isinstance(document, dict) else list(document)
+    copy[path[0]] = replaced(copy[path[0]], path[1:], value)
+    return copy
+
+
+WRITTEN = json.loads(json.dumps(asdict(KNOWN)))
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3)
+ANYTHING = st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.text(max_size=3), inner))
+
+
+def types_of(value):
+    if isinstance(value, dict):
+        return {key: types_of(part) for key, part in value.items()}
+    return [types_of(part) for part in value] if isinstance(value, list) else type(value)
+
+
+@given(st.sampled_from([path for path in places(WRITTEN) if path]), ANYTHING)
+def test_any_damage_gives_the_right_types_or_a_value_error(path, value):
+    try:
+        read = loads_as(Known, json.dumps(replaced(WRITTEN, path, value)))
+    except ValueError:
+        return
+    assert all(types_of(asdict(part)) == {"name": str, "size": float, "whole": bool} for part in read.parts)
+    assert all(type(size) is int for size in read.sizes.values())
+    assert isinstance(read.note, str | None)
+
+
+@pytest.mark.parametrize("text", ["", "[" * 100_000, '{"parts": []', "NaN", "[1]", "5"])
+def test_what_is_no_document_of_the_type_is_a_value_error(text):
+    with pytest.raises(ValueError, match=r"."):
+        loads_as(Known, text)

@@ -1,9 +1,14 @@
 """What is shipped: wheel and sdist carry the UI, the registry and the demo pair; CI runs the README's command."""
 
+import ast
+import re
+import shutil
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -55,3 +60,56 @@ def test_ci_runs_the_test_command_of_the_readme():
     command = "pip install '.[test]' && pytest"
     assert command in (ROOT / "README.md").read_text(encoding="utf-8")
     assert command in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+
+
+def test_every_package_that_is_imported_is_declared():
+    """One that another package brings may be gone with its next version."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    lists = (project["dependencies"], project["optional-dependencies"]["fit"])
+    declared = {re.match(r"[\w-]+", each)[0].lower() for names in lists for each in names}
+    imported = set()
+    for file in [*(ROOT / "localspec").rglob("*.py"), *(ROOT / "tui").rglob("*.py")]:
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += (
+                [node.module] if isinstance(node, ast.ImportFrom) and node.module and not node.level else []
+            )
+            imported |= {name.partition(".")[0] for name in names}
+    known = packages_distributions()
+    others = imported - set(sys.stdlib_module_names) - {"localspec", "tui"}
+    found = {known[name][0].lower().replace("_", "-") if name in known else name for name in others}
+    assert found <= declared
+
+
+DOCS = {page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")}
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The site, built from a copy of the docs as strictly as the hosted workflow does."""
+    folder = tmp_path_factory.mktemp("site")
+    shutil.copytree(ROOT / "docs", folder / "docs")
+    shutil.copy(ROOT / "zensical.toml", folder)
+    command = [sys.executable, "-m", "zensical", "build", "--strict"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder / "site"
+
+
+def test_every_page_is_built_and_found_by_the_search(site):
+    found = (site / "search.json").read_text("utf-8")
+    for page in DOCS:
+        name = page.removesuffix(".md") + ".html"
+        assert (site / name).is_file()
+        assert name in found
+
+
+def test_the_site_loads_nothing_from_elsewhere(site):
+    for page in site.rglob("*.html"):
+        text = page.read_text("utf-8")
+        assert re.findall(r'(?:src|<link[^>]* href)="https?://[^"]*"', text) == [], page.name
+
+
+def test_the_menu_has_every_page_and_no_other():
+    menu = tomllib.loads((ROOT / "zensical.toml").read_text("utf-8"))["project"]["nav"]
+    assert {page for group in menu for pages in group.values() for page in pages} == DOCS

@@ -19,25 +19,19 @@ import pytest
 
 from localspec import demo
 from localspec.cli.commands import HELP
+from localspec.cli.commands.config import HEEDED
 from localspec.cli.program import _spelled_out, parser
 from localspec.cli.prompt import is_pair
+from localspec.options import SETTINGS
+from tools import commands as command_pages
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
-REASONS = {
-    "network",
-    "installs",
-    "gigabytes",
-    "GPU",
-    "minutes",
-    "terminal",
-    "server",
-    "other machines",
-    "placeholders",
-}
+REASONS = {*("network", "installs", "gigabytes", "GPU", "minutes", "terminal", "server"), "other machines"}
+REASONS |= {"placeholders"}
 OTHER_PROGRAMS = {"pip", "pytest", "git", "docker", "ggml-rpc-server", "cd", ".", "eval", "zensical"}
 BLOCK = re.compile(r"(?:^<!-- only parsed: ([^>\n]+) -->\n+)?^```(\w*)\n(.*?)^```", re.M | re.S)
 SCHEMA = '{"type": "object", "properties": {"total": {"type": "integer"}}, "required": ["total"]}'
@@ -191,3 +185,29 @@ def parse(words):
         assert (ROOT / rest[0]).exists(), words
     else:
         assert program in OTHER_PROGRAMS, words
+
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+
+
+def test_the_page_of_commands_is_what_the_parser_gives():
+    assert command_pages.PAGE.read_text("utf-8") == command_pages.page(), "python -m tools.commands"
+
+
+def test_every_option_is_explained():
+    unexplained = [
+        row for row in command_pages.page().splitlines() if row.startswith("- ") and row.endswith(":")
+    ]
+    assert unexplained == []
+
+
+def test_the_page_of_settings_has_every_setting_and_every_variable():
+    page = (DOCS / "config.md").read_text("utf-8")
+    names = [*SETTINGS, *HEEDED]
+    assert [name for name in names if f"`{name}`" not in page] == []
+
+
+def test_pages_link_to_pages_that_are_there():
+    for page in [*DOCS.rglob("*.md"), *DOCS.parent.glob("*.md")]:
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text("utf-8")):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"

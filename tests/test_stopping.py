@@ -10,7 +10,15 @@ import time
 
 import pytest
 
-from localspec.health.stopping import Held, Stop, Stopped, heeded, heeding, interruptible
+from localspec.stopping import (
+    DelayedInterrupt,
+    Stop,
+    WorkStopped,
+    current_stop,
+    ending,
+    interruptible,
+    stopping_at,
+)
 
 press = pytest.mark.skipif(sys.platform == "win32", reason="Ctrl-C goes to all processes of a console there")
 
@@ -22,10 +30,10 @@ def ctrl_c():
 def until_asked(done):
     """Work that ends once it is asked to."""
     ctrl_c()
-    while not heeded().asked:
+    while not current_stop().asked:
         time.sleep(0.001)
     done.append("ended")
-    heeded().check()
+    current_stop().check()
 
 
 def test_work_gives_its_result_and_its_errors():
@@ -60,12 +68,12 @@ def test_where_ctrl_c_is_ignored_work_stays_in_its_thread():
 
 @press
 def test_a_handler_that_raises_nothing_ends_nothing():
-    heard = []
-    before = signal.signal(signal.SIGINT, lambda *_: heard.append(True))
+    reported = []
+    before = signal.signal(signal.SIGINT, lambda *_: reported.append(True))
 
     def work():
         ctrl_c()
-        while not heard:
+        while not reported:
             time.sleep(0.001)
         return "whole"
 
@@ -78,14 +86,14 @@ def test_a_handler_that_raises_nothing_ends_nothing():
 def test_work_that_heeds_nothing_is_left_behind_and_the_program_ends_without_it():
     code = """
 import atexit, sys, time
-from localspec.health.stopping import Stop, interruptible
+from localspec.stopping import Stop, interruptible
 from tests.test_stopping import ctrl_c
 atexit.register(print, "memory is freed")
 def work():
     ctrl_c()
     time.sleep(600)
 try:
-    interruptible(work, Stop(), patience_seconds=0.01)
+    interruptible(work, Stop(), timeout_seconds=0.01)
 except KeyboardInterrupt:
     print("heard")
 """
@@ -103,7 +111,7 @@ def test_ctrl_c_in_a_callback_of_c_is_heard_after_the_call():
     after = []
 
     def call():
-        with Held():
+        with DelayedInterrupt():
             called(1)
             after.append("the call is over")
 
@@ -115,12 +123,12 @@ def test_ctrl_c_in_a_callback_of_c_is_heard_after_the_call():
 
 def test_what_a_thread_heeds_is_its_own_and_nothing_afterwards():
     outer, inner = Stop(), Stop()
-    with heeding(outer):
-        with heeding(inner):
-            assert heeded() is inner
-        assert heeded() is outer
-        assert interruptible(heeded, inner) is inner
-    assert heeded() is None
+    with stopping_at(outer):
+        with stopping_at(inner):
+            assert current_stop() is inner
+        assert current_stop() is outer
+        assert interruptible(current_stop, inner) is inner
+    assert current_stop() is ending
     inner.ask()
-    with pytest.raises(Stopped):
+    with pytest.raises(WorkStopped):
         inner.check()

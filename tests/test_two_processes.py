@@ -14,41 +14,51 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from localspec.tui.state.remembered import Presets, PromptHistory
+from localspec.tui.state.remembered import PromptHistory
 
+from localspec.chat import conversations
 from localspec.files import read_json_object
 from localspec.gguf.facts import DraftKind
-from localspec.models.places import ModelFile, last_uses
+from localspec.models.local_models import ModelFile, last_uses
 from localspec.models.registry import Pair, add_pair, users_pairs
 
 CHANGES = 15  # of each kind, by each process
 TOGETHER = 2 * CHANGES
 WORK = f"""
 import sys
+from dataclasses import replace
 from pathlib import Path
+from localspec.chat import conversations
 from localspec.gguf.facts import DraftKind
-from localspec.models.places import ModelFile
+from localspec.models.local_models import ModelFile
 from localspec.models.registry import Pair, add_pair, take_out
-from localspec.models.places import mark_used
+from localspec.models.local_models import mark_used
 from localspec.files import change_json_object
-from localspec.tui.state.remembered import Presets
 from localspec.tui.state.remembered import PromptHistory
 
 name, start, chat = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
-history = PromptHistory.load(chat / "prompts.jsonl")
+history = PromptHistory(chat)
+lock = conversations.hold(chat, name)
+stored = [one.name for one in conversations.listing(chat)]
+talk = conversations.read(chat, name) if name in stored else conversations.Conversation(name)
 def done(*what):
     print(*what, flush=True)
 for n in range(start, start + {CHANGES}):
     add_pair(Pair(f"{{name}}{{n}}", DraftKind.LOOKUP, ModelFile.at(Path("t.gguf"), 1, "a" * 64), None))
     done("pair", f"{{name}}{{n}}")
-    Presets(chat / "presets.json").save(f"{{name}}{{n}}", "text")
-    done("preset", f"{{name}}{{n}}")
     change_json_object(chat / "chat.json", {{name: n}})
     done("choice", n)
     mark_used(f"{{name}}{{n}}")
     done("used", f"{{name}}{{n}}")
     history.add(f"{{name}}{{n}}")
     done("prompt", f"{{name}}{{n}}")
+    said = *talk.messages, conversations.StoredMessage("user", f"{{name}}{{n}} " * 500)
+    talk = replace(talk, messages=said)
+    conversations.save(chat, talk, conversations.Conversation(f"{{name}}-{{n}}", messages=said[-1:]))
+    done("said", f"{{name}}{{n}}")
+    if n % 3 == 2:
+        conversations.delete(chat, f"{{name}}-{{n - 1}}")
+        done("deleted", f"{{name}}-{{n - 1}}")
     take_out(f"old-{{name}}{{n}}")
     done("taken", f"old-{{name}}{{n}}")
 """
@@ -80,13 +90,16 @@ def run(home: Path, round_: int, chance: random.Random | None) -> dict[str, list
 
 def lost(home: Path, reported: dict[str, list[list[str]]]) -> list[str]:
     """What was reported as done and is not there."""
-    pairs = {pair.name for pair in users_pairs()}
+    pairs = set(users_pairs())
     there = {
         "pair": pairs,
-        "preset": set(Presets(home / "presets.json").load()),
         "used": set(last_uses()),
-        "prompt": set(PromptHistory.load(home / "prompts.jsonl").entries),
+        "prompt": set(PromptHistory(home).entries),
+        "said": set(),
     }
+    talks = [row.name for row in conversations.listing(home)]
+    for name in set(talks) & set(reported):
+        there["said"] |= {message.content.split()[0] for message in conversations.read(home, name).messages}
     missing = []
     for name, steps in reported.items():
         for kind, what in steps:
@@ -94,6 +107,8 @@ def lost(home: Path, reported: dict[str, list[list[str]]]) -> list[str]:
                 kept = read_json_object(home / "chat.json").get(name, -1) >= int(what)
             elif kind == "taken":
                 kept = what not in pairs
+            elif kind == "deleted":
+                kept = what not in talks and f"{what} ".encode() not in (home / "chats.db").read_bytes()
             else:
                 kept = what in there[kind]
             if not kept:
@@ -122,7 +137,7 @@ def play(home: Path, rounds: int, seed: int | None) -> tuple[int, list[str]]:
         reported = run(home, round_, chance)
         count += sum(map(len, reported.values()))
         wrong += lost(home, reported) + damaged(home)
-        if "old-mine" not in {pair.name for pair in users_pairs()}:
+        if "old-mine" not in set(users_pairs()):
             wrong.append("a pair that nobody took out")
     return count, wrong
 
@@ -134,8 +149,8 @@ def test_nothing_that_was_done_is_lost_to_another_process_or_to_a_kill(tmp_path,
     count, wrong = play(tmp_path / "home", rounds, seed)
     assert wrong == []
     if seed is None:
-        assert count == 6 * TOGETHER
-        assert sum(not pair.name.startswith("old") for pair in users_pairs()) == TOGETHER
+        assert count == 6 * TOGETHER + TOGETHER // 3
+        assert sum(not name.startswith("old") for name in users_pairs()) == TOGETHER
 
 
 if __name__ == "__main__":

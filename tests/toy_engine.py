@@ -1,10 +1,10 @@
 """An engine on exact toy models, for any vocabulary: what sessions are tested with."""
 
-from localspec.chat.loaded_pair import Lane, Lanes, LoadedPair
+from localspec.chat.loaded_pair import LoadedPair, Slot, Slots
 from localspec.chat.template import ChatTemplate
 from localspec.drafters.model import ModelDrafter
-from localspec.llama.threads import Threads
-from localspec.models.drafting import Drafting, guess_for
+from localspec.llama.threads import Contention, Threads
+from localspec.models.drafting import Drafting, estimated_costs
 from localspec.sampler.sampling import Sampling
 from tests.algorithm.toys import Blend, Toy
 
@@ -14,11 +14,13 @@ class ToyContext(Toy):
 
     rollback_limit = None
     threads = Threads(1)
+    alone = False
 
 
 class ToyDraftContext(Blend):
     rollback_limit = None
     threads = Threads(1)
+    alone = False
 
 
 def toys(vocabulary, seed, *, capacity, agreement, draft=True):
@@ -44,22 +46,23 @@ def engine_of(
     drafters = [ModelDrafter(draft, vocabulary.is_end)] if draft else drafters
     drafting = Drafting(
         drafters,
-        guess_for("cpu", {}),
+        estimated_costs("cpu", {}),
         most=deepest if target.rollback_limit is None else min(deepest, target.rollback_limit),
         target=target,
-        threads=[target.threads, *([draft.threads] if draft else [])],
+        decoding=[target, *([draft] if draft else [])],
         starting_depth=3,
     )
     return LoadedPair(
         name="toy",
         target_name="toy target",
         draft_name="toy draft" if draft else "",
-        lanes=Lanes([Lane(target, drafters, drafting)]),
+        slots=Slots([Slot(target, drafters, drafting)]),
         rollback_limit=None,
         widest_batch=deepest + 1,
         vocabulary=vocabulary,
         template=ChatTemplate(template, bos_text="", eos_text=""),
         sampling=sampling,
+        threads=Contention(1),
         notices=notices,
         close=close,
     )

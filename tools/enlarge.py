@@ -24,10 +24,11 @@ import llama_cpp
 import numpy as np
 from gguf import GGMLQuantizationType as Type
 from gguf import LlamaFileType
-from gguf.quants import dequantize, quant_shape_to_byte_shape
+from gguf.quants import dequantize, quant_shape_to_byte_shape, quantize
 
-from localspec.gguf.enlarging import F16, F32, Enlarger, Shape, Source, decoded, encoded, write_enlarged
+from localspec.gguf.enlarging import F16, F32, Enlarger, Shape, SmallModel
 from localspec.gguf.header import ARRAY, Entry, HeaderVocabulary
+from localspec.gguf.trimmed import write_gguf
 
 NAMED = {
     "0.1b": Shape(width=512, layers=12, heads=8, kv_heads=4, head_width=64, ffn=2048, vocab=128_256),
@@ -53,7 +54,7 @@ PLAIN_TYPES = {"f32": Type.F32, "f16": Type.F16, "q8_0": Type.Q8_0, "q4_0": Type
 def encode(rows: np.ndarray, kind: int) -> np.ndarray:
     """Rows of floats as the bytes of a type."""
     if kind in (F32, F16):
-        return encoded(rows, kind)
+        return np.asarray(quantize(rows, Type(kind)))
     rows = np.ascontiguousarray(rows, dtype=np.float32)
     folder = Path(llama_cpp.__file__).parent / "lib"
     ggml = llama_cpp._ctypes_extensions.load_shared_library("ggml-base", folder)
@@ -67,11 +68,6 @@ def encode(rows: np.ndarray, kind: int) -> np.ndarray:
     out = np.empty(quant_shape_to_byte_shape(rows.shape, Type(kind)), dtype=np.uint8)
     ggml.ggml_quantize_chunk(kind, rows.ctypes.data, out.ctypes.data, 0, *rows.shape, None)
     return out
-
-
-def decode(data: np.ndarray, kind: int) -> np.ndarray:
-    """The floats that bytes of a type stand for."""
-    return decoded(data, kind) if kind in (F32, F16) else dequantize(data, Type(kind))
 
 
 def type_of(kind: str, layers: int, name: str) -> int:
@@ -123,7 +119,7 @@ def constant_column(old: Shape, new: Shape) -> int | None:
 class AnyEnlarger(Enlarger):
     """Enlarges into any type, with more tokens."""
 
-    def __init__(self, source: Source, shape: Shape, kind: str) -> None:
+    def __init__(self, source: SmallModel, shape: Shape, kind: str) -> None:
         check(source.shape, shape)
         super().__init__(source, shape)
         self._kind = kind
@@ -132,7 +128,7 @@ class AnyEnlarger(Enlarger):
         if self._constant_at is not None:
             own, block = self.type_of("token_embd.weight"), np.zeros((1, 256), np.float32)
             block[0, 0] = sqrt(self.old.width * source.eps / 2)
-            self._constant = float(decode(encode(block, own), own)[0, 0])
+            self._constant = float(dequantize(encode(block, own), Type(own))[0, 0])
 
     @property
     def eps(self) -> float:
@@ -156,7 +152,7 @@ class AnyEnlarger(Enlarger):
             return super()._embedding(name)
         kind = self.type_of(name)
         old = np.zeros((self.old.vocab, self.new.width), np.float32)
-        old[:, : self.old.width] = self.source.matrix(name)
+        old[:, : self.old.width] = self.source.tensor(name)
         old[:, self._constant_at] = self._constant
         extra = np.zeros((1, self.new.width), np.float32)
         extra[0, self._constant_at] = -REPEL
@@ -182,7 +178,8 @@ def enlarge(source: Path, out: Path, shape: Shape, kind: str) -> None:
     """Write the large model in a type."""
     if kind == "q4_k_m" and (shape.width % 256 or shape.ffn % 256):
         raise UnfitError("q4_k_m needs a width and a feed-forward size that are multiples of 256")
-    write_enlarged(AnyEnlarger(Source(source), shape, kind), out, file_type=int(FILE_TYPES[kind]))
+    made = AnyEnlarger(SmallModel(source), shape, kind)
+    write_gguf(out, made.entries(int(FILE_TYPES[kind])), made.tensors(), made.vocabulary())
 
 
 def parse() -> argparse.Namespace:
@@ -210,7 +207,7 @@ def main() -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Enlarge with these options."""
-    start = NAMED[options.shape] if options.shape else Source(options.source).shape
+    start = NAMED[options.shape] if options.shape else SmallModel(options.source).shape
     names = [field.name for field in fields(Shape)]
     given = {name: value for name in names if (value := getattr(options, name)) is not None}
     shape = replace(start, **given)

@@ -7,7 +7,6 @@ words of these pictures with those of the program as it is, without their figure
 import asyncio
 import os
 import re
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable
@@ -19,8 +18,10 @@ from unittest.mock import patch
 from xml.etree import ElementTree
 
 import localspec
+from localspec.cli.commands import demo
 from localspec.cli.commands.demo import DEPTH, PROMPT
 from localspec.events import Cycle, Origin
+from localspec.measure.race import svg
 from tools import charts
 from tools.charts import Bar, Chart
 
@@ -45,8 +46,9 @@ async def _chat(home: Path) -> dict[str, str]:
 
     from localspec.engine.client import EngineProcess
     from localspec.engine.messages import LoadPair
+    from localspec.models.registry import named
 
-    load, drawn = LoadPair(pair="demo"), {}
+    load, drawn = LoadPair(named("demo")), {}
     with closing(EngineProcess()) as engine:
         engine.start()
         engine.send(load)
@@ -58,7 +60,7 @@ async def _chat(home: Path) -> dict[str, str]:
             app.screen.query_one("#prompt").cursor_blink = False  # type: ignore[attr-defined]
             await pilot.pause(REST_SECONDS)
             drawn["chat-first-screen"] = _screen(app)
-            for _ in range(2):  # a toy pair says once that it is one
+            for _ in range(2):  # the demo pair gives its notice once
                 await pilot.press("ctrl+n", *PROMPT, "enter")
                 await _until(lambda: state.last_reply and not state.busy)
                 await pilot.pause(REST_SECONDS)
@@ -88,15 +90,12 @@ def _screen(app: Any) -> str:  # noqa: ANN401 - Textual's
 
 def race() -> dict[str, str]:
     """The end of the race of `localspec demo`, measured here."""
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "race.svg"
-        command = [sys.executable, "-m", "localspec", "demo", "--svg", str(file)]
-        subprocess.run(command, check=True, cwd=ROOT)
-        return {"race": file.read_text("utf-8")}
+    ended, about, outcome = demo.race()
+    return {"race": svg(ended.race_sides, PROMPT, about, outcome, ended.branch_point)}
 
 
 def passes() -> dict[str, str]:
-    """The draft's guesses and the target's tokens in each pass of a reply."""
+    """Draw the draft tokens and the target's tokens in each pass of a reply."""
     with localspec.load(pair="demo") as session:
         cycles = [
             event
@@ -109,8 +108,8 @@ def passes() -> dict[str, str]:
 WIDTH, LETTER, ROW, TOP, LEFT, PAD = 640, 8.2, 34, 70, 76, 7  # pixels
 KEPT, REJECTED, OWN = ("#d9f0dd", "#2c7a3f"), ("#f6dcd8", "#a33a2a"), ("#d6e6fa", "#1f5fae")  # ground, ink
 CAPTION = (
-    ("the draft's guess, kept", KEPT),
-    ("its guess, rejected", REJECTED),
+    ("an accepted draft token", KEPT),
+    ("a rejected draft token", REJECTED),
     ("the target's own token", OWN),
 )
 
@@ -175,22 +174,22 @@ PICTURES: dict[str, Callable[[], dict[str, str]]] = {
 
 
 def words_of(svg: str, until: str | None = None) -> set[str]:
-    """The words of a picture, up to the line with a word if one is given. Figures are masked: most are times."""
+    """The words of a picture, up to the line with a word if one is given. Figures and seconds are masked."""
     texts = [node for node in ElementTree.fromstring(svg).iter() if node.tag.endswith("text")]
     last = max(
         (float(node.get("y", 0)) for node in texts if until and until in (node.text or "")), default=1e9
     )
     text = " ".join(node.text or "" for node in texts if float(node.get("y", 0)) <= last)
-    words = re.sub(r"[\d.,]*\d", "#", text.replace("\xa0", " ")).split()
+    words = re.sub(r"[\d.,]*\d( s\b)?", "#", text.replace("\xa0", " ")).split()
     return {word for word in words if re.search(r"[A-Za-z]", word)}
 
 
 def main(names: Iterable[str]) -> None:
     FOLDER.mkdir(exist_ok=True)
     for name in names:
-        for file, svg in PICTURES[name]().items():
-            (FOLDER / f"{file}.svg").write_text(svg, "utf-8")
-            print(f"{file}.svg: {len(svg) / 1000:.0f} kB")
+        for file, drawing in PICTURES[name]().items():
+            (FOLDER / f"{file}.svg").write_text(drawing, "utf-8")
+            print(f"{file}.svg: {len(drawing) / 1000:.0f} kB")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
-"""The Textual application: the theme, signals, garbage, and leaving in order; the chat screen does the rest."""
+"""The Textual application: theme, signals, order of keys, garbage collection, and exit."""
 
 import asyncio
+import codecs
 import gc
+import logging
 import os
 import signal
 import sys
@@ -9,14 +11,11 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import lru_cache
+from functools import partial
 from time import monotonic
 from typing import Any, ClassVar, Final
 
-from rich.color import Color as RichColor
-from rich.palette import Palette
 from rich.segment import Segment
-from rich.style import Style
 from textual import events
 from textual.app import App
 from textual.color import Color
@@ -50,49 +49,36 @@ LOCALSPEC: Final = Theme(
 )
 
 
-# Of words by who wrote them, with room between them also in the 256 colours that many terminals have.
+# Colours that show whether a token was accepted, corrected or bonus, for each kind of theme.
 ORIGINS: Final = {
-    "dark": {"text": "auto 87%", "kept": "#10561c", "corrected": "#5c4c0c", "bonus": "#12487c"},
-    "light": {"text": "auto 87%", "kept": "#b4e0b4", "corrected": "#fada8c", "bonus": "#b4d4fa"},
+    "dark": {"text": "auto 87%", "accepted": "#10561c", "corrected": "#5c4c0c", "bonus": "#12487c"},
+    "light": {"text": "auto 87%", "accepted": "#b4e0b4", "corrected": "#fada8c", "bonus": "#b4d4fa"},
     "ansi": {
         "text": "ansi_black",
-        "kept": "ansi_bright_green",
+        "accepted": "ansi_bright_green",
         "corrected": "ansi_bright_yellow",
         "bonus": "ansi_bright_cyan",
     },
 }
-REST_SECONDS: Final = 20.0  # without a key or a reply: then nobody notices a full collection
-AGAIN_SECONDS: Final = 2.0  # between two Ctrl+C that leave
-HELD_SECONDS: Final = 1.0  # the longest that a key waits for the one before: also a busy screen can be left
-_ROUNDS: Final = 4  # a key asks for a command, the command opens a dialog, and the dialog takes the focus
-_NEVER: Final = 1_000_000  # collections of the middle generation before a full one: that takes too long
+# A full garbage collection delays keys, so `_collect` runs only after REST_SECONDS without a key.
+REST_SECONDS: Final = 20.0
+AGAIN_SECONDS: Final = 2.0  # a second Ctrl+C within this time ends the program
+HELD_SECONDS: Final = 1.0  # a key waits at most this long until the key before it is handled
+_NEVER: Final = 1_000_000  # a threshold too high for Python to start a full garbage collection itself
 
 
 class NoControls(LineFilter):
-    """Removes control characters from every line that is drawn, whichever widget it comes from."""
-
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
         return [segment._replace(text=without_controls(segment.text)) for segment in segments]
 
 
-_XTERM: Final = Palette([RichColor.from_ansi(number).get_truecolor() for number in range(16, 256)])
+class LogNotices(logging.Handler):
+    def __init__(self, app: App[None]) -> None:
+        super().__init__(logging.WARNING)
+        self._app = app
 
-
-@lru_cache(maxsize=4096)
-def in_256_colours(style: Style) -> Style:
-    """The nearest colours of a terminal that has 256. Rich would round greys to blue, teal or pink."""
-    near = (
-        RichColor.from_ansi(_XTERM.match(color.triplet) + 16) if color and color.triplet else color
-        for color in (style.color, style.bgcolor)
-    )
-    return style + Style.from_color(*near)
-
-
-class NearestColours(LineFilter):
-    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
-        return [
-            segment._replace(style=segment.style and in_256_colours(segment.style)) for segment in segments
-        ]
+    def emit(self, record: logging.LogRecord) -> None:
+        self._app.call_later(self._app.notify, record.getMessage(), severity="warning")
 
 
 class ChatApp(App[None]):
@@ -104,18 +90,20 @@ class ChatApp(App[None]):
 
     def __init__(self, setup: Setup) -> None:
         super().__init__()
-        self.state = ChatState(setup, lambda told: self.notify(told, severity="warning"))
-        self._no_controls, self._nearest = NoControls(), NearestColours()
+        self.state = ChatState(setup, lambda notice: self.notify(notice, severity="warning"))
+        self._no_controls = NoControls()
         self._collected_after: ReplyState | None = None
         self._typed: deque[events.Key | events.Paste] = deque()
         self._is_typing = False
-        self._asked_at = -AGAIN_SECONDS  # the last Ctrl+C with nothing to stop or to clear
+        # Time of the last Ctrl+C that found no reply to stop and no prompt to clear.
+        self._asked_at = -AGAIN_SECONDS
+        self._log_notices = LogNotices(self)
         self.register_theme(LOCALSPEC)
         wanted = self.state.preferences.theme
         self.theme = wanted if wanted in self.available_themes else LOCALSPEC.name
 
     async def on_event(self, event: events.Event) -> None:
-        """Hold a key until all is done that the keys before it asked for."""
+        """Delay a key until the keys before it are handled."""
         if not isinstance(event, events.Key | events.Paste) or event.is_forwarded:
             await super().on_event(event)
             return
@@ -125,7 +113,7 @@ class ChatApp(App[None]):
             self.run_worker(self._apply_typed(), group="keys")
 
     async def _apply_typed(self) -> None:
-        """Apply keys in their order: Textual would let letters and F keys overtake Backspace, Home and Enter."""
+        """Handle keys in typed order, because Textual may handle a letter before an earlier Enter."""
         try:
             while self._typed and self.screen_stack:
                 event = self._typed.popleft()
@@ -137,17 +125,16 @@ class ChatApp(App[None]):
             self._is_typing = False
 
     def _is_text(self, event: events.Key | events.Paste) -> bool:
-        """Whether the focused widget takes it by itself, and so in its order."""
         if isinstance(event, events.Paste) or not event.is_printable or self.focused is None:
             return False
         return self.focused.check_consume_key(event.key, event.character)
 
     async def _settled(self) -> None:
-        """Wait until the messages have passed that the last key left on its way to the app."""
+        """Wait, at most HELD_SECONDS, until the messages that the last key caused are handled."""
         with suppress(TimeoutError):
             async with asyncio.timeout(HELD_SECONDS):
-                for _ in range(_ROUNDS):
-                    if not self.screen_stack:  # the chat ends
+                for _ in range(4):  # because handling a message may post another message
+                    if not self.screen_stack:  # the app is closing
                         return
                     for pump in (self.focused or self.screen).ancestors_with_self:
                         passed = asyncio.Event()
@@ -163,46 +150,46 @@ class ChatApp(App[None]):
         return {f"origin-{name}": colour for name, colour in origins.items()}
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        nearest = [self._nearest] * (self.console.color_system == "256")
-        return [*super().get_line_filters(), *nearest, self._no_controls]
+        return [*super().get_line_filters(), self._no_controls]
 
     def panic(self, *_renderables: object) -> None:
-        """Leave without Textual's traceback, which would show the conversation; `raise_failure` reports."""
+        """Exit without Textual's traceback, because the traceback would show text of the chat."""
         self.exit(return_code=1)
 
     _fatal_error = panic
 
     def raise_failure(self) -> None:
-        """Save the running reply, then raise the error that ended the app, if one did."""
+        """Save the running reply, and raise the error that ended the app. Do nothing after a normal end."""
         if not self.return_code:
             return
-        with suppress(OSError, LocalspecError):  # report only what ended the app
+        with suppress(OSError, LocalspecError):  # a failing save must not hide the error that ended the app
             asyncio.run(self.state.save_running())
-        self.state.conversation.journal.close()
+        self.state.conversation.close()
         self.state.close_engines()
-        error = self._exception or LocalspecError("the terminal cannot be read", hint="open another one")
+        error = self._exception or LocalspecError("the terminal cannot be read", hint="open another terminal")
         raise error.error if isinstance(error, WorkerFailed) else error
 
     def notify(self, message: str, *, severity: str = "information", **_: Any) -> None:  # noqa: ANN401 - Textual's
-        """A remark in the line of the dialog or the chat that is kept for it, never over what is typed."""
+        """Show a notice in the open dialog, or in the status line if no dialog is open."""
         style = "$text" if severity == "information" else f"$text-{severity}"
         for screen in reversed(self.screen_stack):
-            if show := getattr(screen, "show_remark", None):
+            if show := getattr(screen, "show_notice", None):
                 show(Content.styled(for_terminal(message), style))
                 return
 
     def on_mount(self) -> None:
-        self._heed_signals()
+        self._handle_signals()
+        logging.getLogger("localspec").addHandler(self._log_notices)
         self._resting = self.set_interval(REST_SECONDS, self._collect)
 
     def _collect(self) -> None:
-        """Collect all garbage once after a reply, when nobody has typed or asked for a while."""
+        """Run a full garbage collection, at most once after each reply."""
         if not self.state.engine.busy and self.state.engine.last_reply is not self._collected_after:
             self._collected_after = self.state.engine.last_reply
             gc.collect()
 
     def action_help_quit(self) -> None:
-        """Ctrl+C where no text is selected: stop the reply, else clear the prompt, else leave the second time."""
+        """Stop the reply. If none runs, clear the prompt. If the prompt is empty, leave at the second Ctrl+C."""
         screen = self.screen
         if self.state.engine.busy:
             self.state.engine.stop()
@@ -217,13 +204,13 @@ class ChatApp(App[None]):
             self.notify("^c again leaves, and so does ^q.")
 
     async def on_unmount(self) -> None:
+        logging.getLogger("localspec").removeHandler(self._log_notices)
         await self.state.saver.finish()
-        self.state.conversation.journal.close()
+        self.state.conversation.close()
 
     async def action_quit(self) -> None:
-        """Leave within a second, whatever the engine does, and keep the text of a running reply."""
         await self._save_reply()
-        # Not a daemon: the program waits for it, so that no engine is left behind.
+        # The thread is no daemon thread, so the program waits until the engine processes are closed.
         threading.Thread(target=self.state.close_engines).start()
         self.exit()
 
@@ -233,8 +220,8 @@ class ChatApp(App[None]):
                 await receive_all(screen)
                 await screen.is_saved(self.state.save_running())
 
-    def _heed_signals(self) -> None:
-        """Keep the reply when the program or its terminal is closed from outside, and the terminal after a stop."""
+    def _handle_signals(self) -> None:
+        """Save the reply on SIGTERM and SIGHUP, and release the terminal while SIGTSTP stops the app."""
         if sys.platform == "win32" or threading.current_thread() is not threading.main_thread():
             return
         loop = asyncio.get_running_loop()
@@ -244,9 +231,9 @@ class ChatApp(App[None]):
         loop.add_signal_handler(signal.SIGCONT, self._take_terminal_again)
 
     def _take_terminal_again(self, *, stop: bool = False) -> None:
-        """Give the terminal back and take it again, between them a stop.
+        """Release the terminal, stop the process if `stop`, and take the terminal again.
 
-        After a stop that gave nothing back, Textual's own handler takes it twice: it reads no key or never ends.
+        Textual's own handler is not used, because it takes the terminal twice, so that the app reads no keys.
         """
         with self.suspend():
             if stop:
@@ -255,8 +242,9 @@ class ChatApp(App[None]):
     async def _hang_up(self) -> None:
         await self._save_reply()
         await self.state.saver.finish()
-        # Without a terminal an orderly end could block in writing to it. The engine ends when its stdin closes.
-        self.state.conversation.journal.close()
+        # `exit` could block while it writes to the closed terminal, so a signal ends the program.
+        # The engine process then ends by itself, because its stdin closes.
+        self.state.conversation.close()
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
         signal.raise_signal(signal.SIGHUP)
 
@@ -264,12 +252,28 @@ class ChatApp(App[None]):
         self._resting.reset()
 
 
+def read_any_bytes() -> None:
+    """Read typed bytes that are not UTF-8 as cp1252. Textual's own decoder would end the chat."""
+    if sys.platform == "win32":
+        return
+    from textual.drivers import linux_driver
+
+    codecs.register_error("localspec", _as_western)
+    decoder = partial(codecs.getincrementaldecoder("utf-8"), "localspec")
+    linux_driver.getincrementaldecoder = lambda _: decoder  # type: ignore[attr-defined]
+
+
+def _as_western(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeDecodeError)
+    return error.object[error.start : error.end].decode("cp1252", "replace"), error.end
+
+
 def chat(setup: Setup) -> int:
-    """Run the chat until the user leaves; the exit code."""
+    read_any_bytes()
     app = ChatApp(setup)
     before = gc.get_threshold()
-    gc.freeze()  # imported modules stay for good
-    gc.set_threshold(before[0], before[1], _NEVER)  # the app runs full collections while nobody waits
+    gc.freeze()
+    gc.set_threshold(before[0], before[1], _NEVER)  # only `_collect` starts full collections
     try:
         app.run()
     finally:

@@ -1,4 +1,4 @@
-"""The boxes over the chat: a question, themes, a link, a comparison, and help."""
+"""The boxes over the chat: a question, a race, and help."""
 
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
@@ -6,16 +6,15 @@ from itertools import groupby
 from pathlib import Path
 from typing import ClassVar, Final, TypeVar
 
-from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
 from textual.screen import ModalScreen
-from textual.widgets import OptionList, Static
+from textual.widgets import Static
 
 from localspec.display import for_terminal
-from localspec.measure.race import Race, clock
+from localspec.measure.race import BRANCHED, NOW_BRANCHED, Race, clock
 
 from .commands.table import COMMANDS
 from .state.engine import EngineState, ReplyState
@@ -23,18 +22,17 @@ from .widgets.lines import Line
 from .widgets.markdown import hanging_lines
 from .widgets.reply import LEGEND, STYLES
 
-RACE_SECONDS: Final = 0.1  # between two drawings
-NO_SIDES: Final = (ReplyState(0), ReplyState(0))
+RACE_SECONDS: Final = 0.2  # time between two drawings of a race
 Answer = TypeVar("Answer")
 
 
 class Dialog(ModalScreen[Answer]):
-    """A titled box over the chat with content, a detail, and the keys that it takes; Esc leaves it."""
+    """A box over the chat, with content, a line of detail and a line of keys."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss", "close")]
     BOX_TITLE: str
     KEYS: str
-    detail = ""  # stands above the keys, always in view
+    detail = ""  # the text above the line of keys
 
     def __init__(self, text: str = "") -> None:
         super().__init__()
@@ -48,21 +46,20 @@ class Dialog(ModalScreen[Answer]):
                 detail = Static(for_terminal(self.detail), markup=False, classes="detail")
                 detail.display = bool(self.detail)
                 yield detail
-                remark = Static(markup=False, classes="remark")
-                remark.display = False
-                yield remark
+                notice = Static(markup=False, classes="remark")
+                notice.display = False
+                yield notice
                 yield Static(self.KEYS, markup=False, classes="keys")
 
     def content(self) -> ComposeResult:
-        """What may take all the room that the foot leaves."""
         with VerticalScroll():
             yield Static(self.text, markup=False)
 
     def show_detail(self, text: str) -> None:
         self._show(".detail", for_terminal(text))
 
-    def show_remark(self, remark: Content) -> None:
-        self._show(".remark", remark)
+    def show_notice(self, notice: Content) -> None:
+        self._show(".remark", notice)
 
     def _show(self, where: str, text: str | Content) -> None:
         line = self.query_one(where, Static)
@@ -79,42 +76,7 @@ class ConfirmDialog(Dialog[bool]):
     KEYS = "y yes · n or ↵ no"
 
 
-class ThemeDialog(Dialog[str]):
-    """Answers with the name of a theme; tries out each that is highlighted."""
-
-    BOX_TITLE = "Theme"
-    KEYS = "↑ ↓ try · ↵ keep · esc back"
-
-    def content(self) -> ComposeResult:
-        names = sorted(self.app.available_themes)
-        themes = OptionList(*names)
-        themes.highlighted = names.index(self.app.theme)
-        yield themes
-
-    @on(OptionList.OptionHighlighted)
-    def _highlighted(self, event: OptionList.OptionHighlighted) -> None:
-        self.app.theme = str(event.option.prompt)
-
-    @on(OptionList.OptionSelected)
-    def _take(self) -> None:
-        self.dismiss(self.app.theme)
-
-
-class LinkDialog(Dialog[None]):
-    """Shows the whole address of a link; the model chose it, so nothing is opened from here."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("c", "copy", "copy")]
-    BOX_TITLE = "Link"
-    KEYS = "c copy the address · esc close"
-
-    def action_copy(self) -> None:
-        self.app.copy_to_clipboard(self.text)
-        self.notify("Copied, if your terminal allows it (OSC 52).")
-
-
 class RaceDialog(Dialog[None]):
-    """A reply with and without drafting, side by side as it is written."""
-
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "leave", "leave"),
         Binding("s", "share", "share"),
@@ -125,7 +87,7 @@ class RaceDialog(Dialog[None]):
     def __init__(self, engine: EngineState, share: Callable[[], Awaitable[object]]) -> None:
         super().__init__()
         self._engine, self._share = engine, share
-        self._seconds = 0.0  # on the clock that both sides are shown at
+        self._seconds = 0.0  # the plain side is drawn up to this second of its decoding
         self._heads, self._texts = (
             [Static(markup=False, classes="side") for _ in range(2)] for _ in range(2)
         )
@@ -145,34 +107,33 @@ class RaceDialog(Dialog[None]):
         self.set_interval(RACE_SECONDS, self._draw)
 
     def _draw(self) -> None:
-        """Drafting as it is written; beside it plain decoding, which ran before, as far as it was by then."""
+        """Draw both sides. The plain side ran first and is replayed beside the drafting side."""
         engine = self._engine
-        plain, drafting = (side.lane for side in (*engine.sides, *NO_SIDES)[:2])
+        plain, drafting = (side.race_side for side in (*engine.sides, ReplyState(0), ReplyState(0))[:2])
+        branch_point = Race(plain, drafting).branch_point
         if len(engine.sides) == 2:
             self._seconds = max(self._seconds + RACE_SECONDS * drafting.is_done, drafting.seconds)
             plain = plain.until(self._seconds)
-        sides = zip(self._heads, self._texts, Race(plain, drafting).lanes.items(), strict=True)
-        for head, side, (title, lane) in sides:
+        sides = zip(self._heads, self._texts, Race(plain, drafting).race_sides.items(), strict=True)
+        for head, side, (title, race_side) in sides:
             text = Content("").join(
-                Content.styled(for_terminal(text), STYLES.get(by, "")) for text, by in lane.written
+                Content.styled(for_terminal(text), BRANCHED if number == branch_point else STYLES.get(by, ""))
+                for number, (text, by) in enumerate(race_side.written)
             )
             side.update(text.rstrip())
-            told = clock(lane)
-            if self.has_class("-short"):
-                told = told.split(" · ")[-1 if lane.is_toy else 0]
-            head.update(Content.assemble((title, "bold"), f"\n{told}"))
-        is_won = engine.compared is not None and Race(*(side.lane for side in engine.sides)).is_won
-        headline = "plain decoding runs first" if not drafting.cycles else "now drafting; plain as it was"
-        if not engine.comparing:
-            headline = "ended before both sides had replied"
+            head.update(Content.assemble((title, "bold"), f"\n{clock(race_side)}"))
+        is_won = engine.compared is not None and Race(*(side.race_side for side in engine.sides)).is_won
         if engine.compared is not None:
             headline, _, rest = engine.compared.verdict.partition("\n")
-            self._show(
-                ".verdict", "" if self.has_class("-short") else for_terminal(rest)
-            )  # the texts come first
-        self._show(
-            ".headline", Content.styled(for_terminal(headline), "bold $text-success" if is_won else "bold")
-        )
+            self._show(".verdict", for_terminal(rest))
+        elif not engine.comparing:
+            headline = "ended before both sides had replied"
+        elif branch_point is not None:
+            headline = NOW_BRANCHED
+        else:
+            headline = "now drafting; plain is replayed" if drafting.cycles else "plain decoding runs first"
+        style = "bold $text-success" if is_won else "bold"
+        self._show(".headline", Content.styled(for_terminal(headline), style))
 
     async def action_share(self) -> None:
         if self._engine.compared is not None:
@@ -185,11 +146,10 @@ class RaceDialog(Dialog[None]):
 
 _TYPING = (
     ("enter", "Send"),
-    ("shift+enter, ^j", "New line (not every terminal tells Shift+Enter)"),
+    ("shift+enter, ^j", "New line (many terminals only know ^j)"),
     ("up, down", "Earlier prompts, from the first or last line"),
     ("page up, page down", "Scroll the conversation and the inspector"),
-    ("^up, ^down", "To the message before or after"),
-    ("tab", "Complete a /command, or the path after it"),
+    ("tab", "Complete a /command or an @path"),
     ("mouse, ^c", "Select text and copy it"),
     ("^c", "Stop the reply, clear the prompt, or leave the second time"),
     ("^z, ^y", "Undo and redo changes of the prompt"),
@@ -197,12 +157,7 @@ _TYPING = (
 )
 
 
-HELP_CELLS: Final = 60  # from here on its texts stand beside the keys
-
-
 class HelpDialog(Dialog[None]):
-    """Keys, commands, and where files live; made from the command table, so it cannot fall behind."""
-
     BOX_TITLE = "Help"
     KEYS = "↑ ↓ scroll · esc close"
 
@@ -218,14 +173,13 @@ def help_page(folder: str, width: int) -> Content:
     lines = []
     for area, found in rows.items():
         lines += [_help_head(area), *(line for row in found for line in _row(*row, width))]
-    indent, place = Content("  "), Content(f"Conversations, prompts and choices: {folder}")
-    lines += [_help_head("tokens in the live text"), *hanging_lines(indent, LEGEND, width)]
-    lines += [_help_head("files"), *hanging_lines(indent, place, width)]
+    folder_line = Content(f"Conversations, prompts and choices: {folder}")
+    for area, text in (("tokens in the live text", LEGEND), ("files", folder_line)):
+        lines += [_help_head(area), *hanging_lines(Content("  "), text, width)]
     return Content("\n").join(lines)[1:]
 
 
 def page_folder(folder: Path) -> str:
-    """The folder as people write it."""
     home = Path.home()
     return f"~/{folder.relative_to(home)}" if folder.is_relative_to(home) else str(folder)
 
@@ -235,9 +189,8 @@ def _help_head(title: str) -> Content:
 
 
 def _row(usage: str, key: str, text: str, width: int) -> Iterator[Content]:
-    """The text beside what it explains, or below where there is little room."""
-    before = Content.assemble("  ", (f"{usage:<28}", "bold"), f"{key:<5}")
-    if width < HELP_CELLS:
+    before = Content.assemble("  ", (f"{usage:<20}", "bold"), f"{key:<5}")
+    if width < 60:  # the help begins on the line below the command
         yield before
         before = Content(" " * 4)
     yield from hanging_lines(before, Content(text), width)

@@ -2,10 +2,12 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar, Final, Generic
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import accumulate
+from typing import TYPE_CHECKING, ClassVar, Final, Generic, TypeVar
 
+from rich.text import Text
 from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -13,24 +15,101 @@ from textual.content import Content
 from textual.widgets import DataTable, Input
 
 from localspec.chat import conversations
-from localspec.chat.conversations import Conversation, ConversationList
-from localspec.display import counted, size_text
+from localspec.chat.conversations import ListedConversation
+from localspec.chat.database import StoreFailed
+from localspec.display import counted, for_terminal, size_text
 from localspec.errors import LocalspecError
 
 from .commands.base import ASKED_BYTES
 from .dialogs import ConfirmDialog, Dialog
 from .state.chat import ChatState
 from .state.engine import Downloads
-from .text.status import pull_status, times_text
-from .widgets.table import Item, TextTable
+from .status import pull_status, times_text
 
 if TYPE_CHECKING:
-    from localspec.models.picker import PairRow
+    from localspec.models.pair_info import PairRow
+
+
+MOST_ROWS: Final = 200  # the list shows at most this many conversations
+
+
+Item = TypeVar("Item", "PairRow", ListedConversation)
+
+
+class TextTable(DataTable[Text], Generic[Item], can_focus=False):
+    """A table with a row for each item. Cells are Text, because DataTable parses strings as markup."""
+
+    def __init__(
+        self,
+        columns: Callable[[Item], Sequence[str]],
+        *heads: str,
+        numbers: Sequence[str] = (),
+        wide: int = 0,
+        least: int = 12,
+    ) -> None:
+        """`columns`: a function from an item to its cells. `numbers`: the heads of right-aligned columns.
+
+        `wide`: the index of the one column that shrinks to fit. `least`: the smallest width of that column.
+        """
+        super().__init__(cursor_type="row", zebra_stripes=True)
+        self._columns_of: Callable[[Item], Sequence[str]] = columns
+        self._heads = [Text(head, justify="right" if head in numbers else "left") for head in heads]
+        self._wide, self._least = wide, least
+        self._items: Sequence[Item] = ()
+        self._drawn_width = 0
+
+    def show(self, items: Sequence[Item]) -> None:
+        """Show the items. The cursor stays on the same item, or in the same row if that item is gone."""
+        before, self._items = self.chosen, items
+        if self.size.width:
+            self._draw()
+        row = (n for n, item in enumerate(items) if before is not None and item.name == before.name)
+        self.move_cursor(row=next(row, self.cursor_row))
+
+    @property
+    def chosen(self) -> Item | None:
+        return self._items[self.cursor_row] if 0 <= self.cursor_row < len(self._items) else None
+
+    def on_resize(self) -> None:
+        if self.size.width != self._drawn_width:
+            self._draw()
+        self.move_cursor(row=self.cursor_row)  # scroll, because a smaller table may hide the cursor's row
+
+    def _draw(self) -> None:
+        self._drawn_width = self.size.width
+        cell = partial(Text, no_wrap=True, overflow="ellipsis")
+        sides = [head.justify for head in self._heads]
+        rows = [
+            [
+                cell(for_terminal(text), justify=side)
+                for text, side in zip(self._columns_of(item), sides, strict=True)
+            ]
+            for item in self._items
+        ]
+        cursor, widths = self.cursor_row, self._widths(rows)
+        ends = accumulate(width + 2 * self.cell_padding for width in widths)
+        # Leave out columns that do not fit whole, because a number that is cut off misleads.
+        count = sum(end <= self._space for end in ends) or 1
+        self.clear(columns=True)
+        for head, width in zip(self._heads[:count], widths, strict=False):
+            self.add_column(head, width=width)
+        self.add_rows(row[:count] for row in rows)
+        self.move_cursor(row=cursor)
+
+    def _widths(self, rows: Sequence[Sequence[Text]]) -> list[int]:
+        columns = zip(self._heads, *rows, strict=True)
+        widths = [max(cell.cell_len for cell in column) for column in columns]
+        wide = widths[self._wide]
+        taken = sum(widths) - wide + 2 * self.cell_padding * len(widths)
+        widths[self._wide] = max(self._least, min(wide, self._space - taken))
+        return widths
+
+    @property
+    def _space(self) -> int:
+        return self.size.width - self.styles.scrollbar_size_vertical
 
 
 class ListDialog(Dialog[str], Generic[Item]):
-    """A table whose rows are found by typing their words; other keys move in it."""
-
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding(key, f"move('{action}')")
         for key, action in (
@@ -38,13 +117,10 @@ class ListDialog(Dialog[str], Generic[Item]):
             ("down", "cursor_down"),
             ("pageup", "page_up"),
             ("pagedown", "page_down"),
-            ("ctrl+home", "scroll_top"),
-            ("ctrl+end", "scroll_bottom"),
         )
     ]
     detail = "looking…"
     table: TextTable[Item]
-    texts: Sequence[tuple[Item, str]] = ()  # all items, each with the words that find it
 
     def content(self) -> ComposeResult:
         yield Input(placeholder="type to find", compact=True)
@@ -57,28 +133,21 @@ class ListDialog(Dialog[str], Generic[Item]):
     def _enter(self) -> None:
         self.table.action_select_cursor()
 
-    def show_found(self) -> None:
-        """Show the items whose text holds the typed words."""
-        words = self.query_one(Input).value.casefold().split()
-        self.table.show([item for item, text in self.texts if all(word in text.casefold() for word in words)])
+    async def show_found(self, typed: str) -> None: ...
 
     @on(Input.Changed)
-    def _typed(self) -> None:
-        self.show_found()
+    async def _typed(self) -> None:
+        await self.show_found(self.query_one(Input).value)
         self.table.move_cursor(row=0)
 
 
-FITS: Final = {"gpu": "on GPU", "part": "partly", "cpu": "on CPU", "no": "no"}
-
-
 class PairsDialog(ListDialog["PairRow"]):
-    """Answers with the name of the pair to load; fetching continues when the dialog closes."""
-
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("ctrl+x", "cancel_pull", "stop fetching", priority=True)  # the field would cut
+        # Without priority, ^x would cut the text of the Input.
+        Binding("ctrl+x", "cancel_pull", "stop downloading", priority=True)
     ]
     BOX_TITLE = "Pairs"
-    KEYS = "↵ use or fetch · esc close"
+    KEYS = "↵ use or download · esc close"
 
     def __init__(self, downloads: Downloads) -> None:
         super().__init__()
@@ -87,16 +156,20 @@ class PairsDialog(ListDialog["PairRow"]):
         heads = ("pair", "fits", "here", "size", "memory", "use")
         self.table = TextTable(columns, *heads, numbers=("size", "memory"), wide=-1)
 
-    def on_mount(self) -> None:
-        self._refresh()
+    async def on_mount(self) -> None:
+        await self._refresh()
         self.set_interval(0.1, self._refresh)
 
-    def _refresh(self) -> None:
+    async def _refresh(self) -> None:
         if self._downloads.rows != self._rows:
             self._rows = self._downloads.rows
-            self.texts = [(row, " ".join(columns(row))) for row in self._rows or ()]
-            self.show_found()
+            await self.show_found(self.query_one(Input).value)
         self.show_detail(self._detail_now())
+
+    async def show_found(self, typed: str) -> None:
+        words = typed.casefold().split()
+        texts = [(row, " ".join(columns(row)).casefold()) for row in self._rows or ()]
+        self.table.show([row for row, text in texts if all(word in text for word in words)])
 
     def _detail_now(self) -> str:
         if self._downloads.progress is not None:
@@ -114,11 +187,11 @@ class PairsDialog(ListDialog["PairRow"]):
         if row.on_disk:
             self.dismiss(row.name)
         elif self._downloads.progress is not None:
-            self.notify("One pair at a time; ^x stops the running one.")
+            self.notify("Another pair is being downloaded; ^x stops it.")
         elif row.size_bytes < ASKED_BYTES or await self.app.push_screen_wait(
-            ConfirmDialog(f"Fetch {row.name}? {size_text(row.size_bytes)} come from the network.")
+            ConfirmDialog(f"Download {row.name}, {size_text(row.size_bytes)}?")
         ):
-            self.show_remark(Content(""))
+            self.show_notice(Content(""))
             self._downloads.pull(row.name)
 
     def action_cancel_pull(self) -> None:
@@ -126,23 +199,22 @@ class PairsDialog(ListDialog["PairRow"]):
 
 
 def columns(row: "PairRow") -> tuple[str, ...]:
+    fits = {"gpu": "on GPU", "part": "partly", "cpu": "on CPU", "no": "no"}[row.fits]
     here = "yes" if row.on_disk else "–"
     name = f"{row.name} ★" if row.recommended else row.name
-    return name, FITS[row.fits], here, size_text(row.size_bytes), size_text(row.memory_bytes), row.use
+    return name, fits, here, size_text(row.size_bytes), size_text(row.memory_bytes), row.use
 
 
 def pair_detail(row: "PairRow") -> str:
     measured = f"measured here: {times_text(row.speedup)}" if row.speedup else ""
-    asks = "asks before it fetches it" if row.size_bytes >= ASKED_BYTES else "fetches it"
+    asks = "asks before it downloads it" if row.size_bytes >= ASKED_BYTES else "downloads it"
     here = "Enter uses it." if row.on_disk else f"Enter {asks}."
     here += " ★ Recommended for this machine." * row.recommended
     published = f"published: {row.published}" if row.published else ""
     return "\n".join(part for part in (f"{row.use}. {here}", measured, published) if part)
 
 
-class ConversationsDialog(ListDialog[Conversation]):
-    """Answers with the name of the conversation to open."""
-
+class ConversationsDialog(ListDialog[ListedConversation]):
     BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+d", "delete", priority=True)]
     BOX_TITLE = "Conversations"
     KEYS = "↵ open · ^d delete · esc close"
@@ -154,22 +226,29 @@ class ConversationsDialog(ListDialog[Conversation]):
         self.table = TextTable(self._columns, *heads, numbers=heads[1:3], least=24)
 
     async def on_mount(self) -> None:
-        await self._fill()
+        await self.show_found("")
 
-    async def _fill(self) -> None:
-        listing = await asyncio.to_thread(conversations.listing, self._state.setup.conversations)
-        shown = tuple(found for found in listing.conversations if found.messages or self._is_open(found))
-        self.texts = [(found, _text_of(found)) for found in shown]
-        self.show_found()
-        self.show_detail(list_detail(replace(listing, conversations=shown)))
+    async def show_found(self, typed: str) -> None:
+        detail = ""
+        try:
+            folder = self._state.setup.folder
+            rows = await asyncio.to_thread(conversations.listing, folder, typed, MOST_ROWS)
+        except StoreFailed as error:
+            rows, detail = [], str(error)
+        if len(rows) == MOST_ROWS:
+            detail = f"The latest {MOST_ROWS} conversations; type words to find an older one."
+        elif not rows:
+            detail = detail or ("No conversation has these words." if typed else "No conversations yet.")
+        self.table.show(rows)
+        self.show_detail(detail)
 
-    def _is_open(self, conversation: Conversation) -> bool:
-        return conversation.path == self._state.conversation.journal.path
+    def _is_open(self, conversation: ListedConversation) -> bool:
+        return conversation.name == self._state.conversation.about.name
 
-    def _columns(self, conversation: Conversation) -> tuple[str, ...]:
+    def _columns(self, conversation: ListedConversation) -> tuple[str, ...]:
         title = "(open) " * self._is_open(conversation) + conversation.title
-        age = describe_age(time.time() - conversation.talked)
-        return title, age, str(len(conversation.messages)), conversation.pair
+        age = describe_age(time.time() - conversation.talked) if conversation.talked else "–"
+        return title, age, str(conversation.count), conversation.pair
 
     @on(DataTable.RowSelected)
     def _take(self) -> None:
@@ -177,38 +256,26 @@ class ConversationsDialog(ListDialog[Conversation]):
 
     @work
     async def action_delete(self) -> None:
-        conversation = self.table.chosen
-        if conversation is None:
+        chosen, folder = self.table.chosen, self._state.setup.folder
+        if chosen is None:
             return
-        if self._is_open(conversation):
+        if self._is_open(chosen):
             self.notify("This conversation is open; start a new one first.", severity="warning")
-        elif await self.app.push_screen_wait(ConfirmDialog(f"Delete “{conversation.title}” for good?")):
+            return
+        earlier = len(conversations.courses(folder, chosen.name))
+        along = f" with {counted(earlier, 'earlier course')}" if earlier else ""
+        if await self.app.push_screen_wait(ConfirmDialog(f"Delete “{chosen.title}”{along} for good?")):
             try:
-                forget = self._state.prompt_history.forget
-                await asyncio.to_thread(conversations.delete, conversation, forget)
+                await asyncio.to_thread(conversations.delete, folder, chosen.name)
             except LocalspecError as error:
                 self.notify(f"{error}; {error.hint}.", severity="warning")
             except OSError as error:
-                self.notify(f"{conversation.name} cannot be deleted: {error.strerror}.", severity="error")
-            await self._fill()
-
-
-def _text_of(conversation: Conversation) -> str:
-    texts = (conversation.title, conversation.pair, *(message.content for message in conversation.messages))
-    return "\n".join(texts)
-
-
-def list_detail(listing: ConversationList) -> str:
-    """Notes below the list: it is empty, or files are broken."""
-    lines = [] if listing.conversations else ["No conversations yet."]
-    lines += [f"skipped: {reason}" for _path, reason in listing.broken[:3]]
-    if len(listing.broken) > 3:
-        lines.append(f"and {counted(len(listing.broken) - 3, 'more broken file')}")
-    return "\n".join(lines)
+                self.notify(f"{chosen.name} cannot be deleted: {error.strerror}.", severity="error")
+            self._state.prompt_history.reload()
+            await self.show_found(self.query_one(Input).value)
 
 
 def describe_age(seconds: float) -> str:
-    """An age in its largest unit."""
     for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
         if seconds >= length:
             return f"{int(seconds // length)} {unit}"

@@ -1,4 +1,4 @@
-"""`localspec chat --plain`, for screen readers, pipes and bare terminals: replies on stdout, the rest on stderr."""
+"""`localspec chat --plain`, for screen readers and pipes: replies on stdout, the rest on stderr."""
 
 import asyncio
 import io
@@ -11,40 +11,40 @@ from math import inf
 from time import monotonic
 from typing import Final, Literal
 
-from localspec.chat.conversations import StoredMessage, listing
-from localspec.display import OutputFailed, aside, counted, on_terminal, say, size_text
+from localspec.chat import conversations
+from localspec.chat.conversations import StoredMessage
+from localspec.display import OutputFailed, counted, on_terminal, print_line, say, size_text
 from localspec.engine.messages import Compared
 from localspec.errors import BadSetting
 from localspec.events import Kind
 
+from . import status
 from .commands import table
 from .commands.base import Chat, Severity, receive_all
 from .state import clipboard, mentions
 from .state.chat import ChatState, Setup
-from .text import status
 
-LOOK_SECONDS: Final = 0.05
-PATIENCE_SECONDS: Final = 2  # after a request to stop
-QUOTES: Final = '"""'  # around a message of several lines, as in `ollama run`
-ON_SCREEN: Final = ("tokens", "theme")  # commands of colours
+TIMEOUT_SECONDS: Final = 2  # longest time to stop a reply or to end the program
+QUOTES: Final = '"""'  # the marks around a message of several lines, as in `ollama run`
+ON_SCREEN: Final = ("tokens", "theme")  # commands that are refused, because plain lines have no colours
 
 
 class PlainChat(Chat):
-    """A conversation with a pair as lines. Nothing runs while the user types."""
+    """A chat that prints lines of text, and reads a message only while no reply runs."""
 
     def __init__(self, setup: Setup) -> None:
-        self.state = ChatState(setup, aside)
+        self.state = ChatState(setup, print_line)
         self.ended_by: signal.Signals | None = None
-        self._interrupted_at = inf  # the second by Ctrl+C, since the last message
+        self._interrupted_at = inf  # time of the first Ctrl+C since the last message; `inf`: there was none
         self._failed = self._left = self._is_reading = self._shows_thinking = self._line_open = False
-        self._announced: object = None  # the loaded pair
+        self._announced: object = None  # the last `Ready` report that was printed
         self._announced_pull = ""
 
     async def run(self) -> int:
-        """Run until the input ends or the user leaves; the exit code is 1 when a message got no reply."""
+        """Run until the input ends or the user leaves; return 1 if a message got no reply, else 0."""
         try:
             if on_terminal(sys.stdin):
-                aside("localspec, line by line. /help lists the commands, ^d or /quit leaves.")
+                print_line("localspec, line by line. /help lists the commands, ^d or /quit leaves.")
             if self.state.conversation.messages:
                 await self.show_conversation()
             await self._until(self._is_idle)
@@ -53,14 +53,14 @@ class PlainChat(Chat):
                 await self._until(self._is_idle)
                 await self.state.saver.finish()
         finally:
-            with suppress(OSError, OutputFailed):  # the output may be what failed
+            with suppress(OSError, OutputFailed):  # a failing save must not prevent the steps below
                 await self.is_saved(self.state.save_running())
             await self.state.saver.finish()
-            self.state.conversation.journal.close()
+            self.state.conversation.close()
         return int(self._failed)
 
     def _read(self) -> str | None:
-        """The next message; "" for a line that Ctrl+C has cleared, None at the end."""
+        """Return the next message, "" if Ctrl+C cleared the line, or None if the input has ended."""
         try:
             self._is_reading, self._interrupted_at = True, inf
             before = "" if self.editing is None else self.state.conversation.messages[self.editing].content
@@ -68,13 +68,13 @@ class PlainChat(Chat):
         except KeyboardInterrupt:
             if self.ended_by is None and not on_terminal(sys.stdin):
                 raise
-            aside("\nThe message stays as it was." if self.end_editing() else "\n^d or /quit leaves.")
+            print_line("\nThe message stays as it was." if self.end_editing() else "\n^d or /quit leaves.")
             return "" if self.ended_by is None else None
         finally:
             self._is_reading = False
 
     async def _until(self, done: Callable[[], bool]) -> None:
-        """Print the engine's reports until something is done, a signal ends the chat, or Ctrl+C ends the wait."""
+        """Print the engine's reports until `done()` is true, or a signal or Ctrl+C comes."""
         while True:
             await receive_all(self)
             await self.draw_reply()
@@ -82,11 +82,11 @@ class PlainChat(Chat):
                 tenth = f"{pull.name} {10 * pull.done_bytes // max(1, pull.total_bytes)}"
                 if tenth != self._announced_pull:
                     self._announced_pull = tenth
-                    aside(f"{status.pull_status(pull)}; ^c stops it")
+                    print_line(f"{status.pull_status(pull)}; ^c stops it")
             interrupted = self._interrupted_at < inf and not self._is_working()
             if done() or self.ended_by is not None or interrupted:
                 return
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(0.05)
 
     def _is_working(self) -> bool:
         return self.state.engine.busy or self.state.downloads.progress is not None
@@ -98,7 +98,7 @@ class PlainChat(Chat):
         if command := table.parse(text):
             found = table.find(command[0])
             if found and found.name in ON_SCREEN:
-                aside(f"/{found.name} is for the screen: lines have no colours.")
+                print_line(f"/{found.name} is for the screen: lines have no colours.")
             else:
                 await table.run(self, *command)
         elif text.strip():
@@ -114,10 +114,10 @@ class PlainChat(Chat):
             await self.ask_again()
 
     def interrupt(self, *_: object) -> None:
-        """Ctrl+C: stop the reply or the pull, come back from a wait, clear a line. Raises KeyboardInterrupt."""
+        """Stop the reply or the download at Ctrl+C. Raises KeyboardInterrupt to clear a line or to leave."""
         if self.ended_by is not None:
             return
-        again = monotonic() - self._interrupted_at > PATIENCE_SECONDS
+        again = monotonic() - self._interrupted_at > TIMEOUT_SECONDS
         if self._is_reading or again or not (self._is_working() or on_terminal(sys.stdin)):
             raise KeyboardInterrupt
         self._interrupted_at = min(monotonic(), self._interrupted_at)
@@ -127,11 +127,11 @@ class PlainChat(Chat):
             self.state.downloads.cancel()
 
     def end(self, number: int, _frame: object) -> None:
-        """SIGTERM and SIGHUP: end in order, or late and at once where nobody takes what is written."""
+        """Let `run` save and end at SIGTERM and SIGHUP. If a write blocks, end after TIMEOUT_SECONDS."""
         self.ended_by = signal.Signals(number)
         if sys.platform != "win32":
             signal.signal(signal.SIGALRM, lambda *_: os._exit(128 + number))
-            signal.alarm(PATIENCE_SECONDS)
+            signal.alarm(TIMEOUT_SECONDS)
         if self._is_reading:
             raise KeyboardInterrupt
 
@@ -142,7 +142,7 @@ class PlainChat(Chat):
         self._failed = True
         if self.state.conversation.reply is None:
             await self.is_saved(self.state.conversation.take_back())
-        self.notify("[no reply; the message is taken back]")
+        self.notify("[no reply; your message was removed]")
 
     async def draw_reply(self) -> None:
         reply = self.state.engine.reply
@@ -159,35 +159,35 @@ class PlainChat(Chat):
         if self._line_open:
             say("")
             self._line_open = False
-        aside(message)
+        print_line(message)
 
     async def notice(self, what: str, hint: str = "", kind: Literal["note", "error"] = "note") -> None:
         is_error = kind == "error"
         self.notify(f"error: {what}" if is_error else what)
         if hint:
-            aside(f"hint: {hint}" if is_error else hint)
+            print_line(f"hint: {hint}" if is_error else hint)
 
     def refresh_state(self) -> None:
         ready = self.state.engine.ready
         if ready is not None and ready is not self._announced:
-            aside(f"{ready.pair} is ready.")
+            print_line(f"{ready.pair} is ready.")
         self._announced = ready
 
     def show_inspector(self, shown: bool) -> None:
         reply = self.state.conversation.reply
-        aside(status.footer(reply) if reply else "There is no reply yet.")
+        print_line(status.footer(reply) if reply else "There is no reply yet.")
 
     async def toggle_thinking(self) -> None:
         self._shows_thinking = not self._shows_thinking
-        aside(f"Reasoning is {'shown' if self._shows_thinking else 'hidden'} from now on.")
+        print_line(f"Reasoning is {'shown' if self._shows_thinking else 'hidden'} from now on.")
 
     def begin_editing(self, index: int) -> None:
         self.editing = index
-        aside(f"The next message replaces: {self.state.conversation.messages[index].content}")
-        aside(f"{'^c' if on_terminal(sys.stdin) else '/stop'} leaves it as it was.")
+        print_line(f"The next message replaces: {self.state.conversation.messages[index].content}")
+        print_line(f"{'^c' if on_terminal(sys.stdin) else '/stop'} leaves it as it was.")
 
     async def escape(self) -> None:
-        aside("The message stays as it was." if self.end_editing() else "No reply runs; ^c stops one.")
+        print_line("The message stays as it was." if self.end_editing() else "No reply runs; ^c stops one.")
 
     async def choose_version(self, index: int, version: int) -> None:
         await self.is_saved(self.state.conversation.choose(index, version))
@@ -195,7 +195,7 @@ class PlainChat(Chat):
 
     async def show_conversation(self) -> None:
         conversation = self.state.conversation
-        aside(f"“{conversation.saved.title}”, {counted(len(conversation.messages), 'message')}.")
+        print_line(f"“{conversation.saved.title}”, {counted(len(conversation.messages), 'message')}.")
 
     async def choose_pair(self) -> None:
         downloads = self.state.downloads
@@ -203,44 +203,39 @@ class PlainChat(Chat):
         downloads.refresh()
         await self._until(lambda: downloads.rows is not None)
         for row in self.state.downloads.rows or ():
-            where = "here" if row.on_disk else f"{size_text(row.size_bytes)} to fetch"
-            aside(f"{row.name}: {where}. {row.use}")
-        aside("/pair NAME loads one, /pull NAME fetches it.")
+            where = "here" if row.on_disk else f"{size_text(row.size_bytes)} to download"
+            print_line(f"{row.name}: {where}. {row.use}")
+        print_line("/pair NAME loads one, /pull NAME downloads it.")
 
-    async def offer_pull(self, name: str, question: str) -> None:
-        aside(f"{question} /pull {name} does it.")
+    async def suggest_pull(self, name: str, question: str) -> None:
+        print_line(f"{question} /pull {name} does it.")
 
     async def choose_conversation(self) -> None:
-        found = await asyncio.to_thread(listing, self.state.setup.conversations)
-        for conversation in filter(lambda one: one.messages, found.conversations):
-            aside(f"{conversation.name}: {conversation.title}")
-        aside("/load NAME opens one.")
+        for conversation in await asyncio.to_thread(conversations.listing, self.state.setup.folder):
+            print_line(f"{conversation.name}: {conversation.title}")
+        print_line("/load NAME opens one.")
 
     async def show_help(self) -> None:
         for command in table.COMMANDS:
             if command.name not in (*ON_SCREEN, "stop"):
-                aside(f"/{command.usage}: {command.help}")
-        aside('""" begins and ends a message of several lines. @path attaches a file. ^c stops a reply.')
+                print_line(f"/{command.usage}: {command.help}")
+        print_line('""" begins and ends a message of several lines. @path attaches a file. ^c stops a reply.')
 
     async def show_comparison(self, compared: Compared) -> None:
-        """Both texts, one where they are the same, and the verdict."""
-        texts = {"plain decoding": compared.plain.text, "with drafting": compared.drafted.text}
-        if compared.plain.text == compared.drafted.text:
-            texts = {"both sides": compared.plain.text}
-        for side, text in texts.items():
-            aside(f"{side}:\n{text.strip()}\n")
-        aside(compared.verdict)
+        print_line(f"plain decoding:\n{compared.plain.text.strip()}\n")
+        if compared.drafted.text != compared.plain.text:
+            print_line(f"with drafting:\n{compared.drafted.text.strip()}\n")
+        print_line(compared.verdict)
 
     async def copy(self, text: str) -> None:
         copied = await asyncio.to_thread(clipboard.copy, text)
-        aside(f"{counted(len(text), 'character')} copied." if copied else "There is no clipboard here.")
+        print_line(f"{counted(len(text), 'character')} copied." if copied else "There is no clipboard here.")
 
     async def quit(self) -> None:
         self._left = True
 
 
 def chat(setup: Setup) -> int:
-    """Run the chat until the user leaves or the input ends; the exit code."""
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="replace")
     plain = PlainChat(setup)
@@ -261,7 +256,7 @@ def chat(setup: Setup) -> int:
 
 
 def read_message(before: str = "") -> str | None:
-    """The next message, on a terminal from `before` on; None at the end of the input."""
+    """Return the next message, or None if the input has ended; `before`: the text that the user edits."""
     line = _read_line("> ", before)
     if line is None or not line.lstrip().startswith(QUOTES):
         return line
@@ -273,14 +268,14 @@ def read_message(before: str = "") -> str | None:
 
 def _read_line(prompt: str = "", before: str = "") -> str | None:
     if all(map(on_terminal, (sys.stdin, sys.stdout, sys.stderr))):
-        with suppress(ImportError):  # Windows has its own
-            import readline  # lets `input` edit and recall
+        with suppress(ImportError):  # Windows lacks readline, but its console edits lines
+            import readline  # after this import, `input` can edit and recall lines
 
             readline.set_startup_hook(lambda: readline.insert_text(before))
         try:
             return input(prompt)
         except EOFError:
-            aside("")
+            print_line("")
             return None
     if on_terminal(sys.stdin) and prompt:
         say(prompt.rstrip(), end=" ", to=sys.stderr)

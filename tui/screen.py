@@ -1,7 +1,6 @@
 """The chat screen: its widgets, its input, and a tick that draws the engine's reports."""
 
 import asyncio
-import os
 from functools import partial
 from time import monotonic
 from typing import ClassVar, Final, Literal
@@ -20,43 +19,35 @@ from localspec.display import counted, for_terminal
 from localspec.engine.messages import Compared
 from localspec.errors import BadSetting
 
+from . import status
 from .commands import table
-from .commands.base import Chat, Refusal, receive_all
+from .commands.base import Chat, receive_all
 from .state import clipboard, mentions
 from .state.chat import ChatState
-from .text import status
 from .widgets.lines import (
-    SUGGESTIONS,
     Inspector,
     Line,
     key_line,
     meter_line,
-    status_line,
     title_line,
     welcome,
 )
 from .widgets.prompt import Completion, PromptInput
 from .widgets.reply import LEGEND, ReplyView
-from .widgets.transcript import NoticeLine, Transcript, UserMessage, scroll_page, view_of
+from .widgets.transcript import NoticeLine, Transcript, UserMessage, view_of
 
-EXPLAINED: Final = ("cancelled", "failed", "died")  # the user knows why the reply ended
+EXPLAINED: Final = ("cancelled", "failed", "died")  # outcomes whose reason the user already knows
 UNANSWERED: Final = ("The last message has no reply.", "/retry asks for one.")
-TICK_SECONDS: Final = 0.1
-INSPECTED_COLUMNS: Final = 100  # from here on the inspector stands beside the conversation
-REMARK_SECONDS: Final = 8.0  # in the status line
-TYPING_SECONDS: Final = 0.5  # between two drawings of a reply while the user types, as a key waits for each
+INSPECTED_COLUMNS: Final = 100  # smallest width at which the inspector fits beside the conversation
+TYPING_SECONDS: Final = 0.5  # time between two drawings while the user types, because drawing delays keys
 
 
 class Tick(TextualMessage):
-    """Time to read the reports of the engine."""
-
     def can_replace(self, message: TextualMessage) -> bool:
         return isinstance(message, Tick)
 
 
 class ChatScreen(Screen[None], Chat):
-    """One conversation with one pair."""
-
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding(command.key, command.action, command.help, priority=command.key != "escape")
         for command in table.COMMANDS
@@ -67,13 +58,14 @@ class ChatScreen(Screen[None], Chat):
         super().__init__()
         self.state = state
         self.completion = Completion()
-        self.prompt = PromptInput(state.prompt_history, self.completion, self._completing, self._sent)
+        run_command = partial(table.run, self)
+        self.prompt = PromptInput(state.prompt_history, self.completion, run_command, self._sent)
         self.transcript = Transcript()
-        self._reply_view: ReplyView | None = None  # of the reply that runs
-        self._unsent = ""  # what was in the prompt before that
-        self._refused = ""  # the message that mentions no file; sent again, it is text
-        self._typed_at = self._drawn_at = 0.0  # the last key, and the last drawing of a reply
-        self._remark, self._remarked_at = Content(""), 0.0
+        self._reply_view: ReplyView | None = None  # the view of the running reply
+        self._unsent = ""  # the prompt's text before the user began to edit a message
+        self._refused = ""  # a message refused for an unknown @name; the same message is accepted next time
+        self._typed_at = self._drawn_at = 0.0
+        self._notice, self._remarked_at = Content(""), 0.0
 
     def compose(self) -> ComposeResult:
         yield Line("title", partial(title_line, self.state.engine, self.state.setup.stored))
@@ -91,28 +83,30 @@ class ChatScreen(Screen[None], Chat):
 
     async def on_mount(self) -> None:
         if self.state.preferences.inspector and self.app.size.width < INSPECTED_COLUMNS:
-            self.state.prefer(inspector=False)  # alone on the screen, it would hide the conversation
+            self.state.prefer(inspector=False)  # a narrow screen has no room for the inspector
         self.set_class(self.state.preferences.inspector, "-inspecting")
         self.prompt.focus()
         await self.show_conversation()
         self.refresh_state()
-        # A callback that awaits would be cancelled half-way when the timer stops; a message is seen through.
-        self.set_interval(TICK_SECONDS, lambda: self.post_message(Tick()))
+        # The timer only posts a message. If the timer called `tick`, stopping the timer could interrupt `tick`.
+        self.set_interval(0.1, lambda: self.post_message(Tick()))
 
     @on(Tick)
     async def tick(self) -> None:
-        """Handle the reports since the last tick, and draw once."""
         await receive_all(self)
-        if monotonic() - self._typed_at >= TYPING_SECONDS:
+        now = monotonic()
+        is_due = self.state.engine.reply is None or now - self._drawn_at >= 0.2
+        if is_due and now - self._typed_at >= TYPING_SECONDS:
             await self._draw()
 
     async def _draw(self) -> None:
         self._drawn_at = monotonic()
-        if self.state.engine.reply is not None:
-            await self.draw_reply()
-            self.query_one(Inspector).show(self.state.engine.reply)
-            self._show_context()
-        self._show_lines()
+        with self.app.batch_update():
+            if self.state.engine.reply is not None:
+                await self.draw_reply()
+                self.query_one(Inspector).show(self.state.engine.reply)
+                self._show_context()
+            self._show_lines()
 
     def _show_lines(self) -> None:
         engine = self.state.engine
@@ -122,25 +116,21 @@ class ChatScreen(Screen[None], Chat):
             line.show()
 
     def _status(self, width: int) -> Content:
-        if self._remark and monotonic() - self._remarked_at < REMARK_SECONDS:
-            return self._remark
+        if self._notice and monotonic() - self._remarked_at < 8.0:
+            return self._notice
         view, reply = self._reply_view or self.transcript.last_reply, self.state.engine.last_reply
         sentence = status.status(self.state.engine, self.state.downloads.progress)
-        if self.editing is not None and self.has_class("-short"):
-            sentence = self._editing_title  # the prompt has no border to say it
-        if not sentence and reply is not None and self.has_class("-short"):
-            sentence = status.gain(self.state.engine, reply)[0]  # no meter says it
         is_coloured = view is not None and view.shows_origins and reply is not None and reply.tally.drafted
-        legend = LEGEND if is_coloured else Content("")
-        return status_line(Content(for_terminal(sentence)), legend, width)
+        line, legend = Content(for_terminal(sentence)), LEGEND if is_coloured else Content("")
+        gap = width - line.cell_length - legend.cell_length
+        return line + " " * gap + legend if gap >= 2 else line
 
-    def show_remark(self, remark: Content) -> None:
-        """Show it in the status line for a while, in place of the one before."""
-        self._remark, self._remarked_at = remark, monotonic()
+    def show_notice(self, notice: Content) -> None:
+        self._notice, self._remarked_at = notice, monotonic()
         self._show_lines()
 
     async def notice(self, what: str, hint: str = "", kind: str = "note") -> None:
-        """Show a notice in the conversation, above a running reply."""
+        """Show a notice in the conversation, above the running reply if one runs."""
         if self.app.screen is not self:  # a dialog hides the conversation
             self.notify(what, severity="error" if kind == "error" else "information")
         await self.transcript.add(
@@ -151,29 +141,25 @@ class ChatScreen(Screen[None], Chat):
         self._show_lines()
         self.query_one(Inspector).show(self.state.engine.last_reply)
         self.prompt.set_class(self.editing is not None, "-editing")
-        self.prompt.border_title = self._editing_title
+        # The cursor does not blink while a reply runs, because each blink redraws the screen.
+        self.prompt.cursor_blink = not (self.state.engine.busy or self.app.animation_level == "none")
+        self.prompt.border_title = ""
+        if self.editing is not None:
+            questions = self.state.conversation.questions
+            number = questions.index(self.editing) + 1
+            self.prompt.border_title = f"changing message {number} of {len(questions)} · esc cancels"
         self._show_context()
-
-    @property
-    def _editing_title(self) -> str:
-        if self.editing is None:
-            return ""
-        questions = self.state.conversation.questions
-        return f"changing message {questions.index(self.editing) + 1} of {len(questions)} · esc leaves it"
 
     def _show_context(self) -> None:
         ready, reply = self.state.engine.ready, self.state.engine.last_reply
         used = f"{reply.context_tokens if reply else 0:,} / "
         if reply is None and self.state.conversation.messages:
-            used = ""  # nobody has counted the tokens of these messages
+            used = ""  # an opened conversation's token count is unknown until its next reply
         self.prompt.border_subtitle = f"context {used}{ready.context_length:,}" if ready else ""
 
     async def show_conversation(self) -> None:
         conversation = self.state.conversation
         await self.transcript.open(conversation.messages)
-        if lost := conversation.lost_lines:
-            name = conversation.journal.path.name
-            await self.notice(f"{name} is damaged: {counted(lost, 'line')} left out.")
         if conversation.messages and conversation.messages[-1].role == "user":
             await self.notice(*UNANSWERED)
 
@@ -182,7 +168,7 @@ class ChatScreen(Screen[None], Chat):
             self.prompt.clear()
             if not await table.run(self, *command) and not self.prompt.text:
                 self.prompt.replace_text(message)
-                self.prompt.select_all()  # the next key corrects it or replaces it
+                self.prompt.select_all()  # lets the next key replace the failed command
         elif self.state.engine.busy:
             self.notify(table.BUSY)
         else:
@@ -203,11 +189,11 @@ class ChatScreen(Screen[None], Chat):
             await self.ask_again()
 
     def action_command(self, name: str) -> None:
-        """Run a command as one of the screen's messages: a key would else come into the middle of a tick."""
+        """Run a command after the current message, because no command may run in the middle of a `tick`."""
         self.call_later(table.run, self, name)
 
     async def ask_again(self, beginning: str = "") -> None:
-        conversation, self._remark = self.state.conversation, Content("")
+        conversation, self._notice = self.state.conversation, Content("")
         await self.transcript.keep(len(conversation.messages) - (conversation.reply is not None))
         await super().ask_again(beginning)
         if self.state.engine.busy:
@@ -229,19 +215,15 @@ class ChatScreen(Screen[None], Chat):
         reply = self.state.engine.reply
         fresh = reply.take_fresh() if reply is not None else []
         if reply is not None and self._reply_view is not None and fresh:
-            # One frame for everything that the tick brought.
-            with self.app.batch_update():
-                await self._reply_view.grow(fresh, self.state.preferences.colours, reply.rejected)
+            await self._reply_view.grow(fresh, self.state.preferences.colours, reply.rejected)
 
     async def show_finished(self, message: StoredMessage) -> None:
         view, self._reply_view = self._reply_view, None
         assert view is not None
         await view.finish(message)
-        if len(message.versions) == 2:
-            self.notify("The earlier reply is kept: f5 shows it.")
 
     async def step_back(self, outcome: str) -> None:
-        """Restore the earlier messages, unless the prompt holds another text by now."""
+        """Remove a reply without text, and put its question back into the prompt if the prompt is empty."""
         if self._reply_view is not None:
             await self._reply_view.remove()
             self._reply_view = None
@@ -249,7 +231,7 @@ class ChatScreen(Screen[None], Chat):
         self.state.engine.show(conversation.reply)
         if conversation.reply is not None:
             await self.transcript.add(view_of(conversation.reply))
-            back = "The earlier one is back."
+            back = "The earlier reply is back."
         elif not self.prompt.text.strip():
             changed = conversation.is_changed
             index, question = await self._take_back()
@@ -259,7 +241,7 @@ class ChatScreen(Screen[None], Chat):
         elif conversation.is_changed:
             await self._take_back()
             what = "The changed message has no reply; the old one is back."
-            await self.notice(what, "Up brings the change.")
+            await self.notice(what, "Up brings the changed text.")
             return
         else:
             await self.notice(*UNANSWERED)
@@ -268,7 +250,6 @@ class ChatScreen(Screen[None], Chat):
             await self.notice("The reply ended without a word.", back)
 
     async def _take_back(self) -> tuple[int, StoredMessage]:
-        """Drop the last question and restore the messages that it replaced; returns it with its index."""
         conversation = self.state.conversation
         index, question = len(conversation.messages) - 1, conversation.messages[-1]
         await self.is_saved(conversation.take_back())
@@ -324,7 +305,7 @@ class ChatScreen(Screen[None], Chat):
     async def quit(self) -> None:
         await self.app.action_quit()
 
-    # -- dialogs; those that load slowly are imported when they are opened ---------------------------
+    # -- dialogs: each method imports its dialog when called, because the modules load slowly
 
     async def choose_pair(self) -> None:
         from .lists import PairsDialog
@@ -338,18 +319,15 @@ class ChatScreen(Screen[None], Chat):
         await self._choose("load", ConversationsDialog(self.state))
 
     async def theme(self, name: str) -> None:
-        from .dialogs import ThemeDialog
-
         if name in self.app.available_themes:
             self.app.theme = name
             self.state.prefer(theme=name)
-        elif name:
-            raise Refusal(f"There is no theme {name}.")
         else:
-            await self._choose("theme", ThemeDialog(), otherwise=self.app.theme)
+            known = ", ".join(sorted(self.app.available_themes))
+            await self.notice(f"Themes: {known}.", "/theme NAME uses one.")
 
-    async def offer_pull(self, name: str, question: str) -> None:
-        if self.prompt.text:  # the keys of a person who types are no answers
+    async def suggest_pull(self, name: str, question: str) -> None:
+        if self.prompt.text:  # a dialog would take the keys of a user who is typing
             return
         from .dialogs import ConfirmDialog
 
@@ -359,10 +337,10 @@ class ChatScreen(Screen[None], Chat):
 
         await self.app.push_screen(ConfirmDialog(question), run)
 
-    async def _choose(self, command: str, dialog: ModalScreen[str], otherwise: str = "") -> None:
+    async def _choose(self, command: str, dialog: ModalScreen[str]) -> None:
         async def run(answer: str | None) -> None:
-            if argument := answer or otherwise:
-                await table.run(self, command, argument)
+            if answer:
+                await table.run(self, command, answer)
 
         await self.app.push_screen(dialog, run)
 
@@ -377,77 +355,31 @@ class ChatScreen(Screen[None], Chat):
         await self.app.push_screen(RaceDialog(self.state.engine, partial(table.run, self, "share")))
 
     async def show_comparison(self, compared: Compared) -> None:
-        if self.app.screen is self:  # the race was left
+        if self.app.screen is self:  # the user has closed the race's dialog
             await self.notice(compared.verdict)
 
-    def action_suggest(self, number: int) -> None:
-        self.prompt.replace_text(SUGGESTIONS[number])
-        self.prompt.focus()
-
-    def action_scroll_conversation(self, by: Literal["page", "message"], direction: Literal[-1, 1]) -> None:
-        """The inspector scrolls before the conversation goes up, and after it has gone down."""
+    def action_scroll_conversation(self, direction: Literal[-1, 1]) -> None:
+        """Scroll the inspector or the conversation by a page."""
         inspector, conversation = self.query_one(Inspector), self.transcript
         is_next = (
             inspector.scroll_y > 0 if direction < 0 else conversation.scroll_y >= conversation.max_scroll_y
         )
-        if by == "page" and inspector.display and (is_next or not conversation.region):
-            scroll_page(inspector, direction)
-        else:
-            conversation.scroll_from_prompt(by, direction)
+        is_inspected = inspector.display and (is_next or not conversation.region)
+        view = inspector if is_inspected else conversation
+        view.scroll_relative(y=direction * max(1, view.size.height - 2), animate=False, immediate=True)
 
     @on(TextArea.Changed, "#prompt")
     def _typed(self) -> None:
         self._typed_at = monotonic()
-        self.completion.show_for(self.prompt.text, self.prompt.before_cursor)
+        self.prompt.suggest_completions()
         if self._typed_at - self._drawn_at >= TYPING_SECONDS:
-            self.call_after_refresh(self._draw)  # right behind a key: the next one comes later
-
-    async def _completing(self, key: str) -> None:
-        self._typed()  # keys may overtake what TextArea tells
-        match key:
-            case "up":
-                self.completion.action_cursor_up()
-            case "down":
-                self.completion.action_cursor_down()
-            case "enter" if not self.completion.is_open:  # what was typed since has closed the list
-                self.prompt.send()
-            case "tab" if not self.completion.is_open:
-                self._complete_path()
-            case _ if self.completion.is_open:
-                await self._complete(self.completion.chosen, run=key == "enter")
-
-    def _complete_path(self) -> None:
-        """Complete the path that a command takes as far as only one way leads, else list the ways."""
-        if (typed := table.typed_path(self.prompt.before_cursor)) is not None:
-            found = mentions.paths(typed)
-            common = os.path.commonprefix(found)  # noqa: RUF071 - names part within a word
-            if len(common) > len(typed):
-                self.prompt.complete(typed, common)
-            else:
-                self.completion.offer_paths(found)
+            self.call_after_refresh(self._draw)  # a tick does not draw while the user types
 
     @on(OptionList.OptionSelected, "Completion")
     async def _clicked_completion(self, event: OptionList.OptionSelected) -> None:
-        await self._complete(str(event.option.id), run=True)
-
-    async def _complete(self, name: str, run: bool) -> None:
-        before, command = self.prompt.before_cursor, table.find(name)
-        if (typed := table.typed_path(before)) is not None:
-            self.prompt.complete(typed, name)
-        elif name.startswith("@") and run and before.endswith(name):  # it stands there whole
-            self.prompt.send()
-        elif name.startswith("@"):
-            self.prompt.complete(before[before.rindex("@") :], name + " " * (name[-1] != "/"))
-            self._typed()  # a key may come before TextArea tells
-        elif command and run and (not command.argument or self.prompt.text[1:] in (name, *command.aliases)):
-            self.prompt.clear()
-            await table.run(self, name)
-        else:
-            self.prompt.replace_text(f"/{name} ")
+        await self.prompt.complete_with(str(event.option.id), run=True)
 
     @on(Markdown.LinkClicked)
     def _show_link(self, event: Markdown.LinkClicked) -> None:
-        from .dialogs import LinkDialog
-
-        self.prompt.focus()  # the click took it
-        self.app.push_screen(LinkDialog(event.href))
+        self.prompt.focus()  # the click took the focus from the prompt
+        self.notify(event.href)

@@ -24,8 +24,7 @@ import localspec
 from benchmarks.server.models import Files, enlarged
 from benchmarks.server.prompts import CATEGORIES, Task, tasks
 from benchmarks.server.sides import Answer, Ask, Flags, LocalSide, ServerSide
-from localspec.measure.intervals import Interval, mean_ratio
-from localspec.measure.summary import this_machine
+from localspec.measure.summary import Interval, mean_ratio, this_machine
 
 CONTEXT = 2048
 SWEEP_SEED, SEED = 5, 11

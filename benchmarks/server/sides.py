@@ -20,7 +20,7 @@ import httpx
 import localspec
 from localspec.events import Cycle, Finished
 
-PATIENCE_SECONDS = 120  # for a server to load its models
+TIMEOUT_SECONDS = 120  # for a server to load its models
 PROMPT_READINGS = 3  # to know what reading a prompt costs
 
 Clock = Literal["wall", "cpu"]
@@ -132,7 +132,7 @@ class ServerSide:
         self._process = subprocess.Popen([str(part) for part in command], stdout=self._log, stderr=self._log)
 
     def __enter__(self) -> Self:
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while not self._healthy():
             if self._process.poll() is not None or time.monotonic() > deadline:
                 self.close()

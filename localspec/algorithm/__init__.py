@@ -1,1 +1,1 @@
-"""The loop of speculative decoding and the rules that judge what was drafted: the papers' part."""
+"""The loop of speculative decoding, and the rules that accept or reject draft tokens."""

@@ -1,4 +1,4 @@
-"""Several replies in one pass of the target: each runs the loop in a thread of its own, one of them decodes for all."""
+"""Decode several replies in one target pass. Each reply runs in a thread of its own, and one thread decodes for all."""
 
 import threading
 from collections import deque
@@ -10,66 +10,64 @@ from typing import Protocol
 import numpy as np
 
 from localspec.errors import LocalspecError
-from localspec.sampler.passes import Pass
+from localspec.sampler.passes import ForwardPass
 
-PAUSE = 0.2  # of a pass: how late a reply may come to be waited for
-PROMPT_SHARE = 2.5  # of a plain pass: what the tokens of a prompt may add to the pass of another reply
-FIRST_CHUNK, LEAST_CHUNK = 6, 4  # tokens of prompts beside other replies: before they are timed, and at least
-REMEMBERED = 32  # passes without a prompt: the quickest of them counts as plain
-FORGOTTEN = 256  # such passes, after which a price that none of them told is tried anew
-NEWEST = 0.3  # weight of the newest measurement
+PAUSE = 0.2  # longest wait for a part after its expected time, as a multiple of a plain pass's time
+PROMPT_SHARE = 2.5  # prompt tokens may add at most this many times a plain pass's time to a shared pass
+FIRST_CHUNK = 6  # maximum prompt tokens in a shared pass while the time of a prompt token is unknown
+LEAST_CHUNK = 4  # a shared pass may always have this many prompt tokens, however slow they are
+REMEMBERED = 32  # number of latest passes without prompt tokens, of which the quickest estimates a plain pass
+FORGOTTEN = 256  # the time of a pass width is forgotten after this many passes of other widths
+NEWEST = 0.3  # weight of the newest measurement in a running average
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The tokens that one lane adds to a pass, and how many of the last ones need a row."""
+    """The tokens that one slot adds to a pass. Each of the last `rows` tokens needs a row of logits."""
 
-    lane: int
+    slot: int
     tokens: Sequence[int]
     rows: int
-    alone: bool = False  # in a pass of its own
+    alone: bool = False  # whether the part needs a pass without parts of other slots
 
 
 class SharedDecoder(Protocol):
-    """A model with a cache for several texts, one a lane."""
+    """A model whose KV cache contains several sequences, one for each slot."""
 
-    def decode(self, parts: Sequence[Part]) -> Sequence[Pass]:
-        """One pass over the parts, at most one a lane. Rows are valid until the next one, hidden rows are copies.
+    def decode(self, parts: Sequence[Part]) -> Sequence[ForwardPass]:
+        """Run one pass over at most one part of each slot. If the pass fails, the KV cache contains none of its tokens.
 
-        It raises when it kept nothing of any part.
+        Rows of logits are views, valid until the next pass; hidden rows are copies.
         """
 
 
 @dataclass(slots=True)
-class Lane:
-    """What the batcher knows of a reply that runs."""
-
-    since: float  # when it began, or got its last pass
-    arrived: float = 0.0  # when its newest part came
-    waited_seconds: float = 0.0  # of that part, for prompts of others
-    gap_seconds: float = 0.0  # from a pass to its next part, usually
-    width: int = 1  # tokens of its latest part
+class RunningReply:
+    since: float  # time when the reply started, or when its latest pass ended
+    arrived: float = 0.0  # time when its newest part was ready
+    waited_seconds: float = 0.0  # time that its newest part waited for prompts of other replies
+    gap_seconds: float = 0.0  # usual time from the end of a pass to the reply's next part
+    width: int = 1  # number of tokens in its newest part that is not prefill
     reads_prompt: bool = True
     alone: bool = False
 
 
-class Prices:
-    """The seconds of passes and of prompt tokens, as measured lately."""
+class PassSeconds:
+    """The usual time of a pass by its width, and the usual time that a prompt token adds to it."""
 
     def __init__(self) -> None:
-        # Usual seconds without a prompt and the number of the newest such pass, by the tokens of all replies.
+        # By pass width: usual seconds without prompt tokens, and the value of `_count` at the latest pass.
         self._passes: dict[int, tuple[float, int]] = {}
-        self._count = 0  # of passes without a prompt
+        self._count = 0  # number of passes without prompt tokens
         self._latest: deque[float] = deque(maxlen=REMEMBERED)
-        self._token_seconds = 0.0  # that a token of a prompt adds
+        self._token_seconds = 0.0  # usual time that a prompt token adds to a pass
 
     @property
     def plain_seconds(self) -> float:
-        """The quickest pass without a prompt, lately."""
         return min(self._latest, default=0.0)
 
     def learn(self, parts: Sequence[Part], width: int, seconds: float) -> None:
-        """A pass over these parts; `width`: their tokens, and the padding between them."""
+        """Learn the time of a pass over these parts. `width`: the number of tokens in the pass, with padding."""
         prompt = sum(len(part.tokens) for part in parts if not part.rows)
         if not prompt:
             self._latest.append(seconds)
@@ -77,24 +75,24 @@ class Prices:
             usual, _ = self._passes.get(width, (None, 0))
             self._passes[width] = mixed(usual, seconds), self._count
             oldest = self._count - FORGOTTEN
-            self._passes = {each: told for each, told in self._passes.items() if told[1] > oldest}
+            self._passes = {each: known for each, known in self._passes.items() if known[1] > oldest}
             return
         own = self.plain_seconds if any(part.rows for part in parts) else 0.0
         self._token_seconds = mixed(self._token_seconds or None, max(seconds - own, 0.0) / prompt)
 
     def chunk(self) -> int:
-        """How many tokens of a prompt other replies may wait for."""
+        """Return the largest number of prompt tokens in a pass that delays other replies."""
         if not (self._latest and self._token_seconds):
             return FIRST_CHUNK
         return max(int(PROMPT_SHARE * self.plain_seconds / self._token_seconds), LEAST_CHUNK)
 
     def saved(self, widths: Sequence[int], width: int) -> float:
-        """The seconds that one more reply in a pass over parts of these widths saves, against a pass of its own."""
+        """Return the seconds saved if a part of `width` tokens joins a pass over parts of `widths` tokens."""
         here = len(widths) * max(widths)
         return max(self._of(here) + self._of(width) - self._of((len(widths) + 1) * max(*widths, width)), 0.0)
 
     def _of(self, width: int) -> float:
-        """The seconds of a pass; as many as of the widest known one if it is wider still, so that it is tried."""
+        """Return the usual seconds of a pass, or those of the widest measured pass if `width` is larger."""
         known = sorted(self._passes)
         return float(np.interp(width, known, [self._passes[each][0] for each in known])) if known else 0.0
 
@@ -104,159 +102,151 @@ def mixed(usual: float | None, newest: float) -> float:
 
 
 class Batcher:
-    """Joins what the threads of several replies want decoded into passes of one decoder.
+    """A decoder for the threads of several replies: it joins their parts into one pass.
 
-    A thread that finds nobody decoding waits a little for the other replies and then decodes for all of them. Rows
-    are views of one buffer: the next pass waits until every lane has released its rows.
+    If no thread decodes, a thread with a part waits briefly for other replies, then decodes for all of them. Rows are
+    views of one buffer, so the next pass waits until every slot has released its rows.
     """
 
     def __init__(self, shared: SharedDecoder, clock: Callable[[], float] = perf_counter) -> None:
         self._shared = shared
         self._clock = clock
-        self._changed = threading.Condition()  # guards all that follows
-        self._lanes: dict[int, Lane] = {}  # those that answer a reply
-        self._waiting: dict[int, Part] = {}  # the oldest first
-        self._flying: frozenset[int] = frozenset()  # lanes of the pass under way
-        self._found: dict[int, Pass] = {}  # passes that their lanes have not taken yet
-        self._reading: set[int] = set()  # lanes that may still read rows of the last pass
-        self._led = False  # some thread decodes, or waits for others before it does
-        self.prices = Prices()
+        self._changed = threading.Condition()  # guards the fields below
+        self._slots: dict[int, RunningReply] = {}  # running replies, by slot
+        self._waiting: dict[int, Part] = {}  # parts that wait for a pass, by slot, the oldest first
+        self._flying: frozenset[int] = frozenset()  # slots whose parts are in the present pass
+        self._found: dict[int, ForwardPass] = {}  # results of passes, by slot, until a thread takes them
+        self._reading: set[int] = set()  # slots that have not released their rows of the last pass
+        self._led = False  # whether a thread is in `_lead`: it waits for other parts, or decodes
+        self.pass_seconds = PassSeconds()
 
     @property
     def replies(self) -> int:
-        """How many replies run."""
-        return len(self._lanes)
+        return len(self._slots)
 
-    def join(self, lane: int) -> None:
-        """A reply begins on this lane."""
+    def join(self, slot: int) -> None:
         with self._changed:
-            assert lane not in self._lanes, f"lane {lane} answers a reply"
-            self._lanes[lane] = Lane(self._clock())
+            assert slot not in self._slots, f"slot {slot} has a reply"
+            self._slots[slot] = RunningReply(self._clock())
 
-    def leave(self, lane: int) -> None:
-        """The reply on this lane ended; idempotent."""
+    def leave(self, slot: int) -> None:
+        """End the reply on this slot; idempotent."""
         with self._changed:
-            self._lanes.pop(lane, None)
-            self._reading.discard(lane)
+            self._slots.pop(slot, None)
+            self._reading.discard(slot)
             self._changed.notify_all()
 
-    def release(self, lane: int) -> None:
-        """The lane reads no more of its rows; idempotent."""
+    def release(self, slot: int) -> None:
+        """Allow the next pass to overwrite the rows of this slot; idempotent."""
         with self._changed:
-            if lane in self._reading:
-                self._reading.remove(lane)
+            if slot in self._reading:
+                self._reading.remove(slot)
                 self._changed.notify_all()
 
-    def prompt_chunk(self, lane: int, usual: int) -> int:
-        """How many tokens of a prompt the lane may decode at once: `usual`, but fewer where another reply waits."""
+    def prompt_chunk(self, slot: int, usual: int) -> int:
+        """Return the largest number of prompt tokens in a pass: `usual`, or less while another reply is generated."""
         with self._changed:
-            writing = (not other.reads_prompt for number, other in self._lanes.items() if number != lane)
-            return min(usual, self.prices.chunk()) if any(writing) else usual
+            writing = (not other.reads_prompt for number, other in self._slots.items() if number != slot)
+            return min(usual, self.pass_seconds.chunk()) if any(writing) else usual
 
-    def decode(self, part: Part) -> Pass:
-        """Decode a part, with those of other lanes where they are ready. Raises what its pass raises."""
+    def decode(self, part: Part) -> ForwardPass:
+        """Decode a part in one pass with the ready parts of other slots. Raises the errors of that pass."""
         with self._changed:
             self._arrive(part)
             try:
-                while part.lane not in self._found:
-                    if self._led or not self._may_lead(part.lane):
+                while part.slot not in self._found:
+                    if self._led or not self._may_lead(part.slot):
                         self._changed.wait()
                     else:
-                        self._lead(part.lane)
-            except BaseException:  # Ctrl-C as well: nobody decodes for a thread that is gone
-                self._withdraw(part.lane)
+                        self._lead(part.slot)
+            except BaseException:  # withdraw the part, also after Ctrl-C
+                while part.slot in self._flying:
+                    self._changed.wait()
+                self._waiting.pop(part.slot, None)
+                self._found.pop(part.slot, None)
+                self.release(part.slot)
+                self._changed.notify_all()
                 raise
-            return self._found.pop(part.lane)
+            return self._found.pop(part.slot)
 
     def _arrive(self, part: Part) -> None:
-        self._reading.discard(part.lane)
-        self._waiting[part.lane] = part
-        if lane := self._lanes.get(part.lane):
-            lane.arrived, lane.waited_seconds = self._clock(), 0.0
-            lane.gap_seconds = mixed(lane.gap_seconds or None, lane.arrived - lane.since)
-            lane.reads_prompt, lane.alone, lane.width = not part.rows, part.alone, part.rows or lane.width
+        self._reading.discard(part.slot)
+        self._waiting[part.slot] = part
+        if slot := self._slots.get(part.slot):
+            slot.arrived, slot.waited_seconds = self._clock(), 0.0
+            slot.gap_seconds = mixed(slot.gap_seconds or None, slot.arrived - slot.since)
+            slot.reads_prompt, slot.alone, slot.width = not part.rows, part.alone, part.rows or slot.width
         self._changed.notify_all()
 
-    def _withdraw(self, lane: int) -> None:
-        while lane in self._flying:
-            self._changed.wait()
-        self._waiting.pop(lane, None)
-        self._found.pop(lane, None)
-        self._reading.discard(lane)
-        self._changed.notify_all()
-
-    def _may_lead(self, lane: int) -> bool:
-        """Whether the next pass has the part of this lane: the oldest part's pass comes first."""
+    def _may_lead(self, slot: int) -> bool:
+        """Return whether the next pass, which always decodes the oldest part, can include this slot's part."""
         oldest = next(iter(self._waiting.values()))
-        return oldest.lane == lane if oldest.alone else not self._waiting[lane].alone
+        return oldest.slot == slot if oldest.alone else not self._waiting[slot].alone
 
-    def _lead(self, lane: int) -> None:
-        """Wait for other lanes, then decode for all that are ready, this one among them."""
+    def _lead(self, slot: int) -> None:
+        """Wait briefly for parts of other slots, then decode this slot's part and theirs in one pass."""
         self._led = True
         try:
             self._wait()
-            own = self._waiting[lane]
+            own = self._waiting[slot]
             parts = [own] if own.alone else self._joined(own)
             for part in parts:
-                del self._waiting[part.lane]
-            self._flying = frozenset(part.lane for part in parts)
-            self._fly(parts, lane)
+                del self._waiting[part.slot]
+            self._flying = frozenset(part.slot for part in parts)
+            self._fly(parts, slot)
         finally:
             self._led, self._flying = False, frozenset()
             self._changed.notify_all()
 
     def _joined(self, own: Part) -> list[Part]:
-        """This part and those that join its pass; prompts that together hold up others take turns."""
+        """Return the parts of the next pass. Several prompts share it only if they have at most `chunk()` tokens."""
         parts, read = [own], 0 if own.rows else len(own.tokens)
         for part in self._waiting.values():
             tokens = 0 if part.rows else len(part.tokens)
-            fits = not tokens or not read or read + tokens <= self.prices.chunk()
+            fits = not tokens or not read or read + tokens <= self.pass_seconds.chunk()
             if part is not own and not part.alone and fits:
                 parts.append(part)
                 read += tokens
         return parts
 
-    def _fly(self, parts: Sequence[Part], lane: int) -> None:
-        """One pass; the parts of one that failed are tried again alone, each by its own thread."""
+    def _fly(self, parts: Sequence[Part], slot: int) -> None:
+        """Run one pass over the parts. If a shared pass fails, each part is tried again in its own pass."""
         began = self._clock()
+        self._changed.release()
         try:
-            found = self._unlocked(parts)
+            try:
+                found = self._shared.decode(parts)
+            finally:
+                self._changed.acquire()
         except BaseException as failure:
             again = isinstance(failure, LocalspecError) and len(parts) > 1
             for part in parts:
-                if again or part.lane != lane:
-                    self._waiting[part.lane] = replace(part, alone=True)
+                if again or part.slot != slot:
+                    self._waiting[part.slot] = replace(part, alone=True)
             if again:
                 return
             raise
         now, rows = self._clock(), any(part.rows for part in parts)
-        width = max(sum(len(part.tokens) for part in parts), *(one.pass_width for one in found))
-        self.prices.learn(parts, width, now - began)
-        self._count_waits(parts, began, began + max(one.waited_seconds for one in found) if rows else now)
+        replies = sum(bool(part.rows) for part in parts)  # parts of prompts have no rows, and do not count
+        width = max(*(one.pass_width for one in found), sum(len(part.tokens) for part in parts if part.rows))
+        self.pass_seconds.learn(parts, width, now - began)
+        read = began + max(one.waited_seconds for one in found) if rows else now
+        # The prompts in this pass delayed the replies in it, and the replies that wait for the next pass.
+        for part in (*parts, *self._waiting.values()):
+            if part.rows and (reply := self._slots.get(part.slot)):
+                reply.waited_seconds += max(read - max(began, reply.arrived), 0.0)
         for part, one in zip(parts, found, strict=True):
-            here = self._lanes.get(part.lane)
+            here = self._slots.get(part.slot)
             waited = here.waited_seconds if here else 0.0
-            self._found[part.lane] = replace(one, replies=len(parts), pass_width=width, waited_seconds=waited)
+            self._found[part.slot] = replace(
+                one, replies=max(replies, 1), pass_width=width, waited_seconds=waited
+            )
             if part.rows:
-                self._reading.add(part.lane)
+                self._reading.add(part.slot)
             if here:
                 here.since = now
 
-    def _count_waits(self, parts: Sequence[Part], began: float, end: float) -> None:
-        """Prompts were read from `began` to `end`: replies waited for them, in this pass or for the next."""
-        for part in (*parts, *self._waiting.values()):
-            if part.rows and (lane := self._lanes.get(part.lane)):
-                lane.waited_seconds += max(end - max(began, lane.arrived), 0.0)
-
-    def _unlocked(self, parts: Sequence[Part]) -> Sequence[Pass]:
-        self._changed.release()
-        try:
-            return self._shared.decode(parts)
-        finally:
-            self._changed.acquire()
-
     def _wait(self) -> None:
-        """Until all rows are released, and no other reply is worth a wait."""
         began = self._clock()
         while True:
             if self._reading:
@@ -267,17 +257,17 @@ class Batcher:
                 return
 
     def _worth_waiting(self, began: float) -> float:
-        """The seconds to wait for the replies that come soon; 0 or less: none does."""
+        """Return the seconds to wait for parts that are expected soon; 0 or less if none is expected."""
         ready = [part for part in self._waiting.values() if not part.alone]
         if len(ready) < len(self._waiting):
             return 0.0
-        usual, widths = self.prices.plain_seconds, [part.rows or 1 for part in ready]
+        usual, widths = self.pass_seconds.plain_seconds, [part.rows or 1 for part in ready]
         until = began
-        for number, lane in self._lanes.items():
-            if number in self._waiting or lane.alone:
+        for number, slot in self._slots.items():
+            if number in self._waiting or slot.alone:
                 continue
-            expected = lane.since + lane.gap_seconds
-            last = began + self.prices.saved(widths, lane.width)
+            expected = slot.since + slot.gap_seconds
+            last = began + self.pass_seconds.saved(widths, slot.width)
             if began - usual <= expected <= last:
                 until = max(until, min(max(expected, began) + PAUSE * usual, last))
         return until - self._clock()

@@ -1,8 +1,8 @@
-"""How many draft tokens are kept, and the distribution of the next one, as pure functions.
+"""The number of accepted draft tokens and the distribution of the next token, as pure functions.
 
-p is the target's distribution after the whole sampler chain, q the one that a draft token was actually drawn
-from; a chosen token (q None) has all its mass on itself. For any q, kept tokens and the next one follow the law of p:
-docs/developers/rules.md has the argument, tests/algorithm/test_lossless.py enumerates it.
+p is the target's distribution after the whole sampler chain. q is the distribution from which a draft token was
+drawn, or None if the token was not drawn at random. Accepted tokens and the next token follow p:
+docs/developers/rules.md proves it, and tests/algorithm/test_lossless.py checks it by enumeration.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,17 +10,17 @@ from collections.abc import Callable, Sequence
 from localspec.sampler.chain import Distribution, excess, excess_mass
 
 Target = Callable[[int], Distribution]
-"""p after 0 to all draft tokens."""
+"""A function from a number of draft tokens to the target's distribution p after them."""
 
 Coin = Callable[[int, float], bool]
-"""True with the given probability: is the draft token at this index kept?"""
+"""A function of a draft token's index and a probability: it returns True with this probability."""
 
 Judge = Callable[[Sequence[int], Sequence[Distribution | None], Target, Coin], tuple[int, Distribution]]
-"""From draft tokens, their q, p and coins: how many are kept, and the distribution of the next token."""
+"""A rule: it returns the number of accepted draft tokens, and the distribution of the next token."""
 
 
 def compare(tokens: Sequence[int], choose: Callable[[int], int]) -> tuple[int, int]:
-    """Keep draft tokens while they equal the target's `choose(i)`; its first other choice comes next."""
+    """Return how many leading tokens equal the target's choices `choose(i)`, and the choice after these tokens."""
     for i, token in enumerate(tokens):
         choice = choose(i)
         if choice != token:
@@ -31,7 +31,7 @@ def compare(tokens: Sequence[int], choose: Callable[[int], int]) -> tuple[int, i
 def reject(
     tokens: Sequence[int], q: Sequence[Distribution | None], p: Target, coin: Coin
 ) -> tuple[int, Distribution]:
-    """Token-level rejection (Leviathan et al. 2023, arXiv 2211.17192, algorithm 1)."""
+    """Judge token by token, with rejection sampling (Leviathan et al. 2023, arXiv 2211.17192, algorithm 1)."""
     for i, token in enumerate(tokens):
         here = p(i)
         if not coin(i, min(1.0, here.of(token) / drawn_with(q[i], token))):
@@ -42,15 +42,16 @@ def reject(
 def block(
     tokens: Sequence[int], q: Sequence[Distribution | None], p: Target, coin: Coin
 ) -> tuple[int, Distribution]:
-    """Block verification (Sun et al. 2024, arXiv 2403.10444, algorithm 2): the last success counts.
+    """Accept by block verification (Sun et al. 2024, arXiv 2403.10444, algorithm 2).
 
-    `share` is c_i of the paper: the smallest of 1 and the running product of p/q, capped at every step.
+    `coin(i, chance)` is thrown for each prefix, and the longest prefix with True is accepted. `share` is c_i of the
+    paper: the running product of p/q, capped at 1 after every token.
     """
     kept, kept_share, share = 0, 1.0, 1.0
     for i, token in enumerate(tokens, start=1):
         share = min(1.0, share * p(i - 1).of(token) / drawn_with(q[i - 1], token))
         if share == 0.0:
-            break  # every later share and probability is 0 as well
+            break  # all later shares are 0, so no longer prefix can be accepted
         if coin(i - 1, _kept_at(i, share, tokens, q, p)):
             kept, kept_share = i, share
     here = p(kept)
@@ -62,7 +63,7 @@ def block(
 def _kept_at(
     i: int, share: float, tokens: Sequence[int], q: Sequence[Distribution | None], p: Target
 ) -> float:
-    """The probability h_i that the first i tokens are kept, given that no later prefix is."""
+    """Return h_i of block verification: the chance that i tokens are accepted if no longer prefix is accepted."""
     if i == len(tokens) or share == 1.0:
         return share
     left = excess_mass(p(i), q[i], tokens[i], share)
@@ -70,7 +71,7 @@ def _kept_at(
 
 
 def drawn_with(q: Distribution | None, token: int) -> float:
-    """The probability with which a drafted token was drawn."""
+    """Return the probability with which q drew a draft token; 1 if the token was not drawn at random."""
     probability = 1.0 if q is None else q.of(token)
-    assert probability > 0.0, "a draft token comes from the distribution that travels with it"
+    assert probability > 0.0, "q gives the token that was drawn from it a probability above 0"
     return probability

@@ -1,7 +1,7 @@
-"""Randomness as an argument: a draw depends on the seed and its own key, not on earlier draws.
+"""Random numbers by seed and key: a draw does not depend on earlier draws.
 
 The generator is splitmix64 (Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators", 2014)
-used as a counter hash: the parts of a key are absorbed one after another, each through its finaliser.
+used as a hash: each part of a key is added to the state, which then passes the generator's finaliser.
 """
 
 import os
@@ -22,31 +22,31 @@ _MIX2 = 0x94D049BB133111EB
 class Purpose(IntEnum):
     """The purpose of a draw; draws of different purposes are independent."""
 
-    DRAFT = 1  # which token is drafted
-    ACCEPT = 2  # whether a drafted token is kept
-    TARGET = 3  # the target's own token
-    NOISE = 4  # one Gumbel variable for every token, shared by target and draft
+    DRAFT = 1  # to choose a draft token
+    ACCEPT = 2  # to accept or reject a draft token
+    TARGET = 3  # to choose the target's own token
+    NOISE = 4  # one Gumbel variable for each token of the vocabulary, shared by target and draft
 
 
 def fresh_seed() -> int:
-    """A seed of 63 bits from the operating system, so that it fits any signed integer field."""
+    """Return a random seed of the operating system. It has 63 bits, and so fits a signed integer of 64 bits."""
     return int.from_bytes(os.urandom(8), "little") >> 1
 
 
 def uniform(seed: int, position: int, purpose: Purpose, start: int = 0) -> float:
-    """A number in [0, 1), a multiple of 2^-53.
+    """Return a pseudo-random number in [0, 1), a multiple of 2^-53.
 
-    `position` is the index in the text of the token that is decided; `start` is where the cycle began, given
-    for draws that a later cycle over the same position must not meet again.
+    `position`: index of the token in the text. `start`: position where the cycle began, if draws of different
+    cycles at one position must differ.
     """
     return (_absorb(_absorb(_key(seed, purpose), position), start) >> 11) * 2.0**-53
 
 
 def gumbel(seed: int, position: int, ids: np.ndarray) -> np.ndarray:
-    """Standard Gumbel noise, float64 [n], for tokens `ids` [n] at a position of the text."""
+    """Return standard Gumbel noise, float64 [n], for the tokens `ids` [n] at a position of the text."""
     state = _absorb(_key(seed, Purpose.NOISE), position)
     hashed = _finalise_all(np.uint64(state) + np.uint64(_STEP) * (ids.astype(np.uint64) + np.uint64(1)))
-    # Half a unit away from both ends, so that no logarithm meets 0.
+    # u is never 0 or 1, where a logarithm would be infinite.
     u = ((hashed >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
     noise: np.ndarray = -np.log(-np.log(u))
     return noise
@@ -54,28 +54,26 @@ def gumbel(seed: int, position: int, ids: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True)
 class Keyed:
-    """The random decisions of a run, keyed by position in the text; all follow from one seed.
+    """The random decisions of a reply: each depends only on the seed, its purpose and a position in the text.
 
-    Draws of a cycle also carry its `start`. Under block verification the number of kept tokens depends on draft tokens
-    and coins far behind the first rejected one. A cycle that used them again would be biased.
+    Draft tokens and coins also depend on `start`, the position where the cycle began. Under block verification their
+    random numbers influence how many earlier tokens are accepted. A later cycle with the same numbers would be biased.
     """
 
     seed: int
 
     def coin(self, probability: float, position: int, start: int) -> bool:
-        """The coin of the draft token at `position`: True with this probability keeps it."""
         return uniform(self.seed, position, Purpose.ACCEPT, start) < probability
 
     def drafted(self, q: Distribution, position: int, start: int) -> int:
-        """A draft token from q."""
         return pick(q, uniform(self.seed, position, Purpose.DRAFT, start))
 
     def chosen(self, p: Distribution, position: int) -> int:
-        """The target's own token from p; at most one is chosen at any position, so it needs no start."""
+        """Return the target's own token, drawn from p. The target draws once at a position, so it needs no `start`."""
         return pick(p, uniform(self.seed, position, Purpose.TARGET))
 
     def loudest(self, distribution: Distribution, position: int) -> int:
-        """argmax of log probability + noise(position, token): a draw from the distribution."""
+        """Return the token with the largest sum of log probability and Gumbel noise: a draw from the distribution."""
         scores = np.log(distribution.probabilities) + gumbel(self.seed, position, distribution.ids)
         return int(distribution.ids[scores.argmax()])
 
@@ -96,7 +94,6 @@ def _finalise(x: int) -> int:
 
 
 def _finalise_all(x: np.ndarray) -> np.ndarray:
-    """`_finalise` for uint64 [n], modulo 2^64."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(_MIX1)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(_MIX2)
     mixed: np.ndarray = x ^ (x >> np.uint64(31))

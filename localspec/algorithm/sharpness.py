@@ -1,8 +1,8 @@
-"""The draft temperature: the share of the request's temperature at which the target keeps most.
+"""The draft temperature: the factor of the request's temperature with the highest acceptance rate.
 
-Any q is lossless if tokens are drawn from it. The best q can be computed: after a cycle p and q are known, so their
-overlap at other temperatures is known too.
-A draft that is flatter than its target should be sampled colder, down to its likeliest token.
+Any q is lossless if draft tokens are drawn from it. After a cycle p and q are known, so the overlap of p with q at
+other temperatures can be computed. A draft whose distribution is flatter than the target's should be sampled at a
+lower temperature, or by its likeliest token alone.
 """
 
 from collections.abc import Callable
@@ -11,31 +11,32 @@ import numpy as np
 
 from localspec.sampler.chain import Distribution
 
-FACTORS = (0.0, 0.5, 0.7, 0.85, 1.0)  # of the request's temperature; 0 is the likeliest token
+FACTORS = (0.0, 0.5, 0.7, 0.85, 1.0)  # factors of the request's temperature; 0: take the likeliest token
 _WARM = np.array(FACTORS[1:])[:, None]
-BETTER = 1.01  # another factor must promise this much more than the present one
-ENOUGH = 4  # positions that must have been seen before the factor changes
-EAGER_CYCLES, EVERY = 8, 4  # every cycle counts at first, later every fourth
-DECAY = 0.97  # per position: about 33 positions of memory
+BETTER = 1.01  # another factor replaces the present one if its overlap is more than this many times as large
+ENOUGH = 4  # the factor may change after this many judged positions
+EAGER_CYCLES, EVERY = 8, 4  # learn from the first eight cycles, then from every fourth
+# Each new position multiplies the sums of overlaps by this factor, so about the latest 33 positions count.
+DECAY = 0.97
 
 
 class DraftTemperature:
-    """The factor of one reply; it begins at 1, so that a seed reproduces the reply."""
+    """The temperature factor for the drafts of one reply. Each starts with 1, so the same seed repeats the reply."""
 
     def __init__(self) -> None:
         self.factor = 1.0
-        self._kept = np.zeros(len(FACTORS))  # discounted sums of overlaps
+        self._kept = np.zeros(len(FACTORS))  # sum of overlaps for each factor; older positions count less
         self._seen = 0
         self._cycles = 0
-        self._drafted: dict[int, Distribution] = {}  # q at factor 1, by position, since the last verification
+        self._drafted: dict[int, Distribution] = {}  # q at factor 1, by position in the present cycle
 
     def shape(self, q: Distribution, position: int) -> Distribution | None:
-        """The distribution to draw from at a position; None: take the likeliest token."""
+        """Return the distribution to draw a draft token from at a position; None: take the likeliest token."""
         self._drafted[position] = q
         return sharpened(q, self.factor) if self.factor else None
 
     def learn(self, first: int, judged: int, p: Callable[[int], Distribution]) -> None:
-        """The target's p at `judged` positions from `first` on; positions that were not drawn here are passed over."""
+        """Learn from the target's p at `judged` positions from `first` on, wherever `shape` has recorded a q."""
         drafted, self._drafted = self._drafted, {}
         self._cycles += 1
         if self._cycles > EAGER_CYCLES and self._cycles % EVERY:
@@ -50,12 +51,11 @@ class DraftTemperature:
 
 
 def sharpened(q: Distribution, factor: float) -> Distribution:
-    """q at `factor` times its temperature; temperature comes last in the chain, so the tokens stay the same."""
+    """Return q at `factor` times its temperature. Its tokens stay, because temperature is the chain's last step."""
     return q if factor == 1.0 else Distribution(q.ids, _powers(np.log(q.probabilities), factor))
 
 
 def _powers(logs: np.ndarray, factor: float | np.ndarray) -> np.ndarray:
-    """The distribution with these logarithms of probabilities at `factor` times its temperature; a row for each."""
     powers: np.ndarray = (logs - np.maximum.reduce(logs)) / factor
     np.exp(powers, out=powers)
     powers /= np.add.reduce(powers, axis=-1, keepdims=True)
@@ -63,7 +63,7 @@ def _powers(logs: np.ndarray, factor: float | np.ndarray) -> np.ndarray:
 
 
 def overlaps(p: Distribution, q: Distribution) -> np.ndarray:
-    """For each factor, the chance that a token drawn from q at that factor is kept: the sum of min(p, q)."""
+    """Return, for each of FACTORS, the chance that a draft token is accepted: the sum of min(p, q at this factor)."""
     shared = p.shares(q.ids)
     cold, logs = float(shared[int(q.probabilities.argmax())]), np.log(q.probabilities)
     return np.array([cold, *np.add.reduce(np.minimum(shared, _powers(logs, _WARM)), axis=-1)])

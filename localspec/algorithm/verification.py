@@ -1,4 +1,4 @@
-"""The rules by name: how draft tokens are drawn and how the target judges them."""
+"""The acceptance rules by name: each draws draft tokens, and judges them by the target's rows."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ from localspec.sampler.sampling import Sampling
 
 @dataclass(frozen=True, slots=True)
 class Greedy:
-    """Temperature 0: keep what equals the target's likeliest token."""
+    """Temperature 0: accept draft tokens that equal the target's likeliest token."""
 
     chain: Chain
     name: ClassVar[str] = "greedy"
@@ -34,9 +34,9 @@ class Greedy:
 
 @dataclass(frozen=True, slots=True)
 class Coupled:
-    """Gumbel coupling (Daliri et al. 2024, arXiv 2408.07978): target and draft share one noise.
+    """Gumbel coupling (Daliri et al. 2024, arXiv 2408.07978): target and draft draw with the same noise.
 
-    The target's choice depends on seed, position and its own row alone, so no drafter changes the text.
+    The target's choice depends on the seed, the position and the target's row alone: no drafter changes the text.
     """
 
     chain: Chain
@@ -56,12 +56,12 @@ class Coupled:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
-    """Draw the draft from q and keep as much of it as p allows, by block verification."""
+class BlockRule:
+    """Draw draft tokens from q, and accept them by block verification."""
 
     chain: Chain
     noise: Keyed
-    judge: judgement.Judge = judgement.block  # tests put others here
+    judge: judgement.Judge = judgement.block  # a field, because tests replace it
     sharpness: DraftTemperature = field(default_factory=DraftTemperature)
     name: ClassVar[str] = "block"
     seed_decides: ClassVar[bool] = False
@@ -87,7 +87,7 @@ class Block:
             return self.noise.coin(probability, start + certain + i, start)
 
         tokens, q = proposal.tokens[certain:], proposal.q[certain:]
-        # Both keep chosen tokens equally often, and rejection reads no rows after the first it rejects.
+        # If no token is random, `reject` accepts as many as `block`, and reads no rows after the first rejection.
         judge = self.judge if any(d is not None for d in q) else judgement.reject
         kept, successor = judge(tokens, q, p, coin)
         accepted = certain + kept
@@ -96,30 +96,29 @@ class Block:
 
 
 def make_rule(name: str, sampling: Sampling, seed: int, constraint: Constraint | None = None) -> Rule:
-    """The rule of a request; "auto" is greedy at temperature 0 and block otherwise. Raises BadSetting."""
+    """Return the rule of a request. "auto" is "greedy" at temperature 0, otherwise "block". Raises BadSetting."""
     if name not in RULES:
         raise BadSetting(
             f"there is no acceptance rule called {name!r}", hint=f"use one of {', '.join(RULES)}"
         )
     if name == Greedy.name and not sampling.greedy:
         raise BadSetting(
-            f"the rule 'greedy' cannot sample at temperature {sampling.temperature}",
+            f"the rule 'greedy' needs temperature 0, but the temperature is {sampling.temperature}",
             hint="set the temperature to 0, or leave the rule at 'auto'",
         )
     chain, noise = Chain(sampling, constraint), Keyed(seed)
     if sampling.greedy:
         return Greedy(chain)
-    return Coupled(chain, noise) if name == Coupled.name else Block(chain, noise)
+    return Coupled(chain, noise) if name == Coupled.name else BlockRule(chain, noise)
 
 
-RULES = ("auto", Greedy.name, Block.name, Coupled.name)
-SEED_DECIDES = frozenset({Greedy.name, Coupled.name})  # whatever is drafted
+RULES = ("auto", Greedy.name, BlockRule.name, Coupled.name)
+SEED_DECIDES = frozenset({Greedy.name, Coupled.name})  # rules under which no draft changes the text
 
 
 def _compared(
     proposal: Proposal, choose: Callable[[int, Sequence[int]], int], history: Sequence[int]
 ) -> Verdict:
-    """The verdict of comparing with `choose(row, text before it)`."""
     certain = proposal.certain
     kept, token = judgement.compare(
         proposal.tokens[certain:],

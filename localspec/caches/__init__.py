@@ -1,1 +1,1 @@
-"""Caches of earlier texts on disk, which outlive the process."""
+"""Prompt caches on disk, which outlive the process."""

@@ -1,1 +1,1 @@
-"""From messages to tokens and from tokens to text."""
+"""Convert messages to tokens, and tokens to text."""

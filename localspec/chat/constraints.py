@@ -1,46 +1,76 @@
-"""The constraint of each reply: the grammar of its answer or its calls, and of the reasoning before them."""
+"""Makes the prompt of a reply, and its constraint: a grammar of the reasoning, the answer and the calls."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
+from typing import Any
 
 from localspec.algorithm.protocols import Vocabulary
+from localspec.chat.fitting import Messages
+from localspec.chat.messages import Message
 from localspec.chat.options import Request
+from localspec.chat.prompt import Prompt, encode, opening_of
 from localspec.chat.template import ChatTemplate
 from localspec.chat.thinking import A, R, ThinkingStyle
+from localspec.chat.tools import spelled_out
 from localspec.errors import BadSetting
-from localspec.structure.call_form import GENERIC, CallForm
 from localspec.structure.call_grammar import calls_grammar
 from localspec.structure.constraint import Constrained, GrammarTokens
-from localspec.structure.grammar import lead_of, lenient
+from localspec.structure.grammar import lenient, rules_around
+from localspec.structure.tool_call_format import GENERIC, ToolCallFormat
+
+# `branch_points` renders this question, which no user writes, to find where other conversations differ.
+_OTHER = "\u2063"
+_LONG = 256  # a system message and tools of fewer tokens get no checkpoint, because their prefill is fast
 
 
-class ConstraintBuilder:
-    """Makes the constraint of each reply; prepares the vocabulary once, at first use."""
+class PromptBuilder:
+    """Makes prompts and constraints. The first grammar takes about 1 s longer, to prepare the vocabulary."""
 
     def __init__(self, vocabulary: Vocabulary, template: ChatTemplate) -> None:
         self._vocabulary = vocabulary
         self._template = template
 
-    def call_form(self, request: Request) -> CallForm | None:
-        """The format of the model's tool calls, from its template; None without tools."""
+    def encode(self, messages: Messages, request: Request) -> Prompt:
+        rendered, arguments = self._rendered(messages, request)
+        return encode(self._vocabulary, self._template, rendered, think=request.think, arguments=arguments)
+
+    def branch_points(self, messages: Messages, prompt: Prompt, request: Request) -> Sequence[int]:
+        """Return the positions in `prompt` at which other conversations, or later prompts of this one, may differ."""
+
+        def shared(messages: Messages) -> int:
+            rendered, arguments = self._rendered(messages, request)
+            variables = {**arguments, "add_generation_prompt": False}
+            closed = self._template.render(rendered, think=request.think, arguments=variables)
+            return opening_of(prompt, closed, self._vocabulary)
+
+        system = messages[:1] if messages[0].role == "system" else ()
+        other = shared((*system, Message("user", _OTHER))) if system or request.tools else 0
+        return (*([other] if other >= _LONG else []), shared(messages))
+
+    def _rendered(self, messages: Messages, request: Request) -> tuple[Sequence[Message], dict[str, Any]]:
+        form = self.tool_call_format(request) or self._template.tool_call_format
+        tools = self._template.tool_variables(request.tools) if form.native and request.tools else None
+        rendered = messages if tools else spelled_out(messages, request.tools, form)
+        return rendered, {**(tools or {}), **request.template_arguments}
+
+    def tool_call_format(self, request: Request) -> ToolCallFormat | None:
         if not request.tools:
             return None
-        native = self._template.call_form.native and self._template.shows(request.tools)
-        return self._native_form if native else GENERIC
+        template = self._template
+        native = template.tool_call_format.native
+        native = native and bool(template.repeats_calls or template.tool_variables(request.tools))
+        return self._native_format if native else GENERIC
 
     @cached_property
-    def _native_form(self) -> CallForm:
-        """The format without the tokens that end a reply."""
-        controls = self._vocabulary.control_texts().items()
-        ends = [text for text, token in controls if text and self._vocabulary.is_end(token)]
-        return self._template.call_form.without(ends)
+    def _native_format(self) -> ToolCallFormat:
+        special = self._vocabulary.special_tokens().items()
+        ends = [text for text, token in special if text and self._vocabulary.is_end(token)]
+        return self._template.tool_call_format.without(ends)
 
     def constraint(self, request: Request, style: ThinkingStyle | None, start: int) -> Constrained | None:
-        """The constraint of a reply that begins after `start` tokens; None without a grammar.
-
-        Raises BadSetting for an unusable grammar.
-        """
-        grammar, calls = request.grammar, self.call_form(request)
+        """Return the constraint of a reply to a prompt of `start` tokens, or None. Raises BadSetting."""
+        grammar, calls = request.grammar, self.tool_call_format(request)
         markers = style.markers.items() if style else ()
         opening, closing = ([m for m, kind in markers if kind is wanted] for wanted in (R, A))
         framing = style is not None and not style.quotable
@@ -55,20 +85,17 @@ class ConstraintBuilder:
             )
         if grammar is None:
             return None
-        lead = None
+        around = None
         if style is not None and opening and (style.opened or request.think is not False):
-            lead = lead_of(opening, closing, opened=style.opened, framing=framing, names=self._names)
-        tokens = self._tokens
-        ignored = ""
+            around = rules_around(opening, closing, opened=style.opened, framing=framing, names=self._names)
+        tokens, ignored = self._tokens, ""
         try:
-            matcher = tokens.matcher(grammar, lead)
+            matcher = tokens.matcher(grammar, around)
         except BadSetting as error:
-            matcher = tokens.matcher(lenient(grammar), lead)
-            ignored = str(error).replace("cannot be used", "holds only in part", 1)
-            ignored = ignored.replace("Unimplemented keys:", "no grammar can follow", 1)
-        return Constrained(
-            matcher, grammar.name, size=tokens.size, ends=tokens.ends, start=start, ignored=ignored
-        )
+            matcher = tokens.matcher(lenient(grammar), around)
+            ignored = str(error).replace("cannot be used", "is followed only in part", 1)
+            ignored = ignored.replace("Unimplemented keys:", "a grammar cannot express", 1)
+        return Constrained(matcher, grammar.name, tokens, start=start, ignored=ignored)
 
     @cached_property
     def _tokens(self) -> GrammarTokens:
@@ -76,6 +103,5 @@ class ConstraintBuilder:
 
     @cached_property
     def _names(self) -> dict[str, int]:
-        """The names of control tokens."""
-        controls = self._vocabulary.control_texts().items()
-        return {text: token for text, token in controls if text and not self._vocabulary.piece(token)}
+        special = self._vocabulary.special_tokens().items()
+        return {text: token for text, token in special if text and not self._vocabulary.piece(token)}

@@ -1,421 +1,331 @@
-"""Conversations on disk: one append-only file of JSON lines each, readable by its owner only.
+"""Conversations on disk, with the prompts that were typed in them. A process locks its open conversation."""
 
-A line is written whole and synced before anything shows it as finished. A line cut short by a crash, or written by
-another version, is left out; a file without a head is named and kept.
-A process that has a conversation open holds its lock, because two writers would cut each other's messages.
-"""
-
+import json
+import logging
 import math
+import os
+import re
 import secrets
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import suppress
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
+from localspec.caches.store import forget_conversation
+from localspec.chat.database import FILE, TABLES, StoreFailed, perform, select
 from localspec.errors import BadSetting, LocalspecError
 from localspec.events import Stats
-from localspec.files import FileLock, append_json_lines, expanded, read_as, read_json_lines
+from localspec.files import AHEAD_SECONDS, FileLock, rename_damaged, repaired
+from localspec.options import configured, data_dir, texts_dir
 
-VERSION: Final = 1
+OLD: Final = "conversations"  # the folder of locks, and of files that earlier versions of localspec wrote
 TITLE_LENGTH: Final = 60
-LATEST: Final = 2.0**40  # seconds since 1970; a later time is damage
+MOST_PROMPTS: Final = 500
+KEPT_SECONDS: Final = 30 * 86_400  # time until damaged and imported files are deleted
+UNREADABLE: Final = (KeyError, IndexError, TypeError, ValueError, OverflowError, AttributeError)
 
-
-class BrokenConversation(LocalspecError):
-    """A file that is no conversation, or that a newer version wrote."""
+log = logging.getLogger(__name__)
 
 
 class ConversationInUse(LocalspecError):
-    """A conversation that another process has open."""
-
-
-@dataclass(frozen=True, slots=True)
-class Numbers:
-    """The cost of a reply, for its footer."""
-
-    tokens: int
-    seconds: float  # decoding, prefill left out
-    acceptance_rate: float
-    mean_accepted_length: float
-    drafted: int
-    speedup: float | None = None  # against plain decoding; None when it was not measured
-    restored_tokens: int | None = None  # of the prompt, from the disk; None when there were none
-    restore_seconds: float | None = None
-
-    @classmethod
-    def of(cls, stats: Stats) -> "Numbers":
-        return cls(
-            tokens=stats.emitted,
-            seconds=stats.decode_seconds,
-            acceptance_rate=stats.acceptance_rate,
-            mean_accepted_length=stats.mean_accepted_length,
-            drafted=stats.drafted,
-            speedup=stats.speedup.value if stats.speedup and stats.drafted else None,
-            restored_tokens=stats.restored_tokens or None,
-            restore_seconds=stats.restore_seconds or None,
-        )
-
-    @property
-    def tokens_per_second(self) -> float:
-        return self.tokens / self.seconds if self.seconds else 0.0
+    """Another process has the conversation open."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredMessage:
-    """One message; a reply also has its end and its cost."""
-
     role: str  # user or assistant
     content: str
     reasoning: str = ""
     reasoning_tokens: int = 0
-    outcome: str = ""  # of a reply: stop, length, cancelled, or died with the engine
-    numbers: Numbers | None = None
-    pair: str = field(default="", compare=False)  # of a reply: that wrote it
-    # Of a reply that was generated again: all of them, in the order they came
-    versions: tuple["StoredMessage", ...] = ()
-    version: int = 0  # which of them this is
+    outcome: str = ""  # how the reply ended: "stop", "length", "cancelled", or "died" if the engine died
+    stats: Stats | None = None
+    pair: str = field(default="", compare=False)  # the pair that wrote the reply
+    versions: tuple["StoredMessage", ...] = ()  # all replies to one message, oldest first; () for one reply
+    version: int = 0  # the index of this reply in `versions`
 
     def has_words_after(self, beginning: str) -> bool:
-        """Whether the reply says more than the beginning that it was given."""
+        """Return whether the reply has reasoning, or text after `beginning`."""
         return bool(self.content.removeprefix(beginning).strip() or self.reasoning.strip())
 
     def replaced_by(self, message: "StoredMessage") -> "StoredMessage":
-        """A newer version of this reply, which keeps the older ones."""
         versions = (*(self.versions or (self,)), message)
         return replace(message, versions=versions, version=len(versions) - 1)
 
     def in_version(self, version: int) -> "StoredMessage":
-        """That version of this reply, which keeps the others. Raises IndexError."""
+        """Return the reply with index `version` in `versions`, together with all versions. Raises IndexError."""
         return replace(self.versions[version], versions=self.versions, version=version)
 
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """A conversation so far."""
-
-    path: Path
-    talked: float  # seconds since 1970: when something was last said in it
-    pair: str
-    system: str
+    name: str  # the ID for `localspec chat --resume`
+    pair: str = ""
+    system: str = ""
     messages: tuple[StoredMessage, ...] = ()
-    lost_lines: int = 0  # lines that make no sense, and were left out
     given_title: str = ""
-    files: tuple[str, ...] = ()  # whole paths of target and draft, where the pair has no name
+    files: tuple[str, ...] = ()  # full paths of target and draft, if the pair has no name
+    talked: float = field(default=0.0, compare=False)  # the time of the last message, in seconds since 1970
+    # When the user edits a question, a copy of the conversation before the edit is stored: an "earlier course".
+    # `course_of` in the copy is the name of the conversation. It becomes "" when the user continues the copy.
+    course_of: str = ""
 
-    @property
-    def name(self) -> str:
-        """The ID for `localspec chat --resume`."""
-        return self.path.stem
+    @classmethod
+    def new(cls, pair: str = "", system: str = "") -> "Conversation":
+        """Make a conversation with a new name. It is not stored yet."""
+        name = f"{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+        return cls(name, pair, system, talked=time.time())
 
     @property
     def title(self) -> str:
-        first = self.given_title or next(
-            (message.content for message in self.messages if message.role == "user"), "empty"
-        )
-        line = " ".join(first.split())
+        questions = (message.content for message in self.messages if message.role == "user")
+        line = " ".join((self.given_title or next(questions, "empty")).split())
         return line if len(line) <= TITLE_LENGTH else line[: TITLE_LENGTH - 1] + "…"
 
 
 @dataclass(frozen=True, slots=True)
-class ConversationList:
-    """Every conversation in a folder, the latest first, and the reason for each unreadable file."""
-
-    conversations: tuple[Conversation, ...]
-    broken: tuple[tuple[Path, str], ...] = ()
-
-
-@dataclass(slots=True)
-class Journal:
-    """Appends to one conversation; the file is made with the first line, so that an unused chat leaves none."""
-
-    path: Path
-    pair: str = ""
-    system: str = ""
-    files: tuple[str, ...] = ()  # as of Conversation
-    _written: dict[str, object] = field(default_factory=dict)  # pair, system and files as the file has them
-    _lock: FileLock | None = None  # held from the first line on
-
-    @classmethod
-    def new(cls, folder: Path, pair: str, system: str) -> "Journal":
-        stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-        return cls(folder / f"{stamp}-{secrets.token_hex(2)}.jsonl", pair, system)
-
-    def add(self, *messages: StoredMessage, keep: int | None = None) -> None:
-        """Write messages with their versions; they take the place of all after the first `keep`, where it is given.
-
-        Returns when they are on the disk. Raises OSError.
-        """
-        records: list[dict[str, object]] = [] if keep is None else [{"type": "keep", "count": keep}]
-        self._append(records + [record for message in messages for record in _records(message)])
-
-    def add_version(self, message: StoredMessage, back: int) -> None:
-        """Write and choose another version of the reply `back` messages from the end. Raises OSError."""
-        self._append([_record("version", message, back=back)])
-
-    def choose(self, version: int, back: int) -> None:
-        """Choose that version of the reply `back` messages from the end. Raises OSError."""
-        self._append([{"type": "choose", "version": version, "back": back}])
-
-    def keep(self, count: int) -> None:
-        """Drop all but the first `count` messages from the conversation; the file keeps them."""
-        self._append([{"type": "keep", "count": count}])
-
-    def rename(self, title: str) -> None:
-        """Give the conversation a title; "" goes back to its first question. Raises OSError."""
-        self._append([{"type": "title", "title": title}])
-
-    def close(self) -> None:
-        """Let others open the conversation; a second call does nothing."""
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
-
-    def _append(self, records: list[dict[str, object]]) -> None:
-        described = _described(self)
-        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._lock = self._lock or _held(self.path)
-        if self._written and self._written != described:
-            records.insert(0, {"type": "settings", **described})
-        if len(records) > 1:  # one line, so that a crash keeps all of them or none
-            records = [{"type": "batch", "records": records}]
-        # The head is written again when somebody has removed the file meanwhile.
-        head = {"type": "conversation", "version": VERSION, "created": time.time(), **described}
-        append_json_lines(self.path, records, head=head)
-        self._written = described
+class ListedConversation:
+    name: str
+    title: str
+    talked: float  # time of the last message, in seconds since 1970; 0 for a time in the future
+    pair: str
+    count: int  # number of messages
 
 
-def _records(message: StoredMessage) -> list[dict[str, object]]:
-    """A message, its other versions, and the chosen one."""
-    first, *others = message.versions or (message,)
-    records = [_record("message", first), *(_record("version", other, back=1) for other in others)]
-    if message.version < len(others):
-        records.append({"type": "choose", "version": message.version, "back": 1})
-    return records
+def listing(folder: Path, text: str = "", most: int = -1) -> list[ListedConversation]:
+    """Return the conversations that contain every word of `text`, latest first. Raises StoreFailed."""
+    if not text:
+        _import_old(folder)
+    # A time in the future, due to a wrong clock, counts as 0, because it would always put a conversation first.
+    query = "SELECT name, title, iif(talked > ?, 0, talked) AS at, pair, count FROM conversations WHERE 1"
+    words = [re.sub(r"([\\%_])", r"\\\1", word) for word in text.casefold().split()]
+    query += " AND text LIKE ? ESCAPE '\\'" * len(words) + " ORDER BY at DESC, name DESC LIMIT ?"
+    found = select(folder, query, time.time() + AHEAD_SECONDS, *(f"%{word}%" for word in words), most)
+    return [ListedConversation(*row) for row in found]
 
 
-def _record(kind: str, message: StoredMessage, **more: object) -> dict[str, object]:
-    values = asdict(replace(message, versions=(), version=0)).items()
-    return {"type": kind, "at": time.time(), **more} | {name: value for name, value in values if value}
+def find(folder: Path, name: str, *, only: bool = False) -> str:
+    """Return the latest ID that begins with `name`. `only`: refuse several such IDs. Raises BadSetting, StoreFailed."""
+    rows = listing(folder)
+    found = [row.name for row in rows if row.name.startswith(name)]
+    if name in found:
+        return name
+    if found and (not only or (name and len(found) == 1)):
+        return found[0]
+    what = f"{len(found) or 'no'} conversations have an ID that begins with {name!r}"
+    hint = f"give the ID of one of the latest: {', '.join(f'{row.name} ({row.title})' for row in rows[:5])}"
+    if not rows:
+        what = "no conversation is stored" if name else "there is no conversation to resume"
+        hint = "start one with `localspec chat`, or with `localspec run --store PROMPT`"
+    raise BadSetting(what, hint=hint)
 
 
-def resume(path: Path) -> tuple[Journal, Conversation]:
-    """Open a conversation to continue it. Raises ConversationInUse, BrokenConversation.
+def read(folder: Path, name: str) -> Conversation:
+    """Read a stored conversation. Raises BadSetting, StoreFailed."""
+    rows = select(folder, "SELECT body FROM conversations WHERE name = ?", name)
+    if not rows:
+        raise BadSetting(f"there is no conversation {name}", hint="find its ID with `localspec chats`")
+    import msgspec  # not at the top, because it takes 20 ms
 
-    It is read under its lock, because a list may be old.
-    """
-    lock = _held(path)
     try:
-        conversation = read(path)
-    except BrokenConversation:
+        return msgspec.json.decode(rows[0][0], type=Conversation)
+    except ValueError as error:
+        hint = f"delete it: `localspec chats rm {name}`"
+        raise StoreFailed(f"the conversation {name} is damaged: {error}", hint=hint) from error
+
+
+def resume(folder: Path, name: str) -> tuple[FileLock, Conversation]:
+    """Lock and read a conversation. Raises ConversationInUse, BadSetting, StoreFailed."""
+    lock = hold(folder, name)
+    try:
+        return lock, read(folder, name)
+    except LocalspecError:
         lock.release()
         raise
-    described = _described(conversation)
-    return Journal(
-        path, conversation.pair, conversation.system, conversation.files, described, lock
-    ), conversation
 
 
-def files_of(target: str | None, draft: str | None) -> tuple[str, ...]:
-    """Whole paths of the target and the draft, if the target is a file that is there."""
-    target_path, draft_path = (expanded(text or "").absolute() for text in (target, draft))
-    found = [str(path) for path in (target_path, draft_path) if path.is_file()]
-    return tuple(found) if target_path.is_file() else ()
-
-
-def _described(of: Journal | Conversation) -> dict[str, object]:
-    return {"pair": of.pair, "system": of.system} | ({"files": list(of.files)} if of.files else {})
-
-
-def _settings(record: dict[str, Any]) -> dict[str, Any]:
-    """The fields that `_described` wrote. Raises KeyError, TypeError."""
-    files = tuple(map(str, record.get("files", ())))
-    return {"pair": str(record["pair"]), "system": str(record["system"]), "files": files}
-
-
-def _held(path: Path) -> FileLock:
-    lock = FileLock(path.with_suffix(".lock"))
+def hold(folder: Path, name: str) -> FileLock:
+    """Return a lock on the conversation against other processes. Raises ConversationInUse."""
+    lock = FileLock(folder / OLD / f"{name}.lock")
     try:
         free = lock.try_acquire()
-    except OSError:  # no locks there, or no room for one: no reason to keep anyone from the conversation
+    except OSError:  # a conversation can be used without a lock file
         return lock
     if not free:
         raise ConversationInUse(
-            f"the conversation {path.stem} is open in another terminal",
+            f"the conversation {name} is open in another terminal",
             hint="continue there, or close it there first",
         )
     return lock
 
 
-def read(path: Path) -> Conversation:
-    """A conversation from its file. Raises BrokenConversation when the file is no conversation."""
-    try:
-        values, damaged = read_json_lines(path)
-    except OSError as error:
-        raise BrokenConversation(
-            f"{path.name} cannot be read: {error.strerror}", hint=f"check the permissions of {path.parent}"
-        ) from error
-    records = [value for value in values if isinstance(value, dict) and value]
-    lost = damaged + len(values) - len(records)
-    if not records or records[0].get("type") != "conversation":
-        raise BrokenConversation(
-            f"{path.name} is not a conversation file",
-            hint="the file stays as it is; open another conversation",
-        )
-    if records[0].get("version") != VERSION:
-        raise BrokenConversation(
-            f"{path.name} was written by a newer localspec", hint="update localspec to open it"
-        )
-    try:
-        created = float(records[0]["created"])
-        if not math.isfinite(created):
-            raise ValueError("created")
-        start = Conversation(path, created, **_settings(records[0]), lost_lines=lost)
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise BrokenConversation(
-            f"{path.name} cannot be read in its first line: {error}",
-            hint="the file stays as it is; open another conversation",
-        ) from error
-    return _replay(start, records[1:])
+def exists(name: str) -> bool:
+    is_old = (data_dir() / OLD / f"{name}.jsonl").exists()
+    return is_old or bool(select(data_dir(), "SELECT 1 FROM conversations WHERE name = ?", name))
 
 
-def _replay(conversation: Conversation, records: Iterable[dict[str, Any]]) -> Conversation:
+def save(folder: Path, *conversations: Conversation) -> None:
+    """Store conversations, and delete those without messages, in one transaction. Raises OSError."""
+    columns = "name, title, pair, course_of, text, body, talked, count"
+    insert = f"INSERT OR REPLACE INTO conversations ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+    steps: list[tuple[object, ...]] = []
+    for one in conversations:
+        text = "\n".join((one.title, one.pair, *(message.content for message in one.messages))).casefold()
+        body = json.dumps(asdict(one), ensure_ascii=False)
+        texts = map(repaired, (one.name, one.title, one.pair, one.course_of, text, body))
+        written = (insert, *texts, one.talked, len(one.messages))
+        steps.append(written if one.messages else ("DELETE FROM conversations WHERE name = ?", one.name))
+    perform(folder, *steps)
+
+
+def courses(folder: Path, name: str) -> list[str]:
+    """Return the names of a conversation's earlier courses, which `Conversation.course_of` explains."""
+    return [row[0] for row in select(folder, "SELECT name FROM conversations WHERE course_of = ?", name)]
+
+
+def delete(folder: Path, name: str) -> None:
+    """Delete a conversation with its earlier courses, typed prompts, caches and old files.
+
+    If ConversationInUse or OSError is raised, the conversation is still stored.
+    """
+    names = [name, *courses(folder, name)]
+    before = select(folder, "SELECT course_of FROM conversations WHERE name = ?", name)
+    with ExitStack() as locks:
+        for each in names:
+            locks.callback(hold(folder, each).release)
+        _forget_caches(*names, *(row[0] for row in before))
+        steps: list[tuple[object, ...]] = []
+        for each in names:
+            with suppress(LocalspecError):
+                typed = [one.content for one in read(folder, each).messages if one.role == "user"]
+                steps += [("DELETE FROM prompts WHERE text = ?", repaired(text)) for text in typed]
+            steps += [(f"DELETE FROM {table} WHERE name = ?", each) for table in TABLES]
+        # Damaged or half-written files, and files of earlier versions, may contain text of the conversation.
+        for pattern in (f"{FILE}.damaged*", ".prompts.jsonl.*", *(f"{OLD}/{each}.jsonl*" for each in names)):
+            for path in folder.glob(pattern):
+                path.unlink()
+        perform(folder, *steps)
+        perform(folder, ("PRAGMA wal_checkpoint(TRUNCATE)",))
+        _forget_caches(*names)  # an engine may have stored another cache meanwhile
+
+
+def _forget_caches(*names: str) -> None:
+    for folder in {texts_dir({}), texts_dir(configured())}:
+        for name in filter(None, names):
+            forget_conversation(folder, name)
+
+
+def add_prompt(folder: Path, text: str, name: str = "") -> None:
+    """Store a typed prompt, which is deleted with the conversation `name`. Raises OSError."""
+    oldest = "DELETE FROM prompts WHERE rowid <= (SELECT max(rowid) FROM prompts) - ?"
+    new = ("INSERT INTO prompts (text, name) VALUES (?, ?)", repaired(text), name)
+    perform(folder, new, (oldest, MOST_PROMPTS))
+
+
+def prompts(folder: Path) -> list[str]:
+    _import_old(folder)
+    return [row[0] for row in select(folder, "SELECT text FROM prompts ORDER BY rowid")]
+
+
+def _import_old(folder: Path) -> None:
+    """Import the files of earlier versions of localspec; rename or delete each imported file."""
+    prompts = folder / "prompts.jsonl"
+    if prompts.exists():
+        for value in _read_lines(prompts)[0][-MOST_PROMPTS:]:
+            text, *name = value if isinstance(value, list) else [value]
+            if len(name) < 2 and all(isinstance(part, str) for part in (text, *name)):
+                add_prompt(folder, text, *name)
+        prompts.unlink()
+    for path in sorted((folder / OLD).glob("*.jsonl")):
+        with suppress(ConversationInUse, FileNotFoundError), ExitStack() as lock:
+            lock.callback(hold(folder, path.stem).release)
+            _import(folder, path)
+    for path in [*(folder / OLD).glob("*.imported"), *folder.glob(f"{FILE}.damaged*")]:
+        if time.time() - path.stat().st_mtime > KEPT_SECONDS:
+            path.unlink(missing_ok=True)
+
+
+def _import(folder: Path, path: Path) -> None:
+    values, damaged = _read_lines(path)
+    try:
+        found, questions, unreadable = _rebuilt(path.stem, values)
+    except UNREADABLE:
+        renamed = rename_damaged(path)
+        log.warning("%s is not a conversation; the file is kept as %s", path.name, renamed.name)
+        return
+    if damaged + unreadable:
+        log.warning("%s is damaged: %d lines were left out", path.name, damaged + unreadable)
+    if not select(folder, "SELECT 1 FROM conversations WHERE name = ?", path.stem):
+        save(folder, found)
+    # Earlier versions stored typed prompts without the name of their conversation, so it is added here.
+    named = "UPDATE prompts SET name = ? WHERE name = '' AND text = ?"
+    perform(folder, *((named, path.stem, repaired(text)) for text in questions))
+    if not found.messages or read(folder, path.stem) == found:
+        os.utime(path.replace(f"{path}.imported"))
+
+
+def _read_lines(path: Path) -> tuple[list[Any], int]:
+    """Return the JSON values of a file's lines, and the number of damaged lines. Raises OSError."""
+    values: list[Any] = []
+    damaged = 0
+    for line in path.read_bytes().split(b"\n"):
+        if line.strip():
+            try:
+                values.append(json.loads(line))
+            except (ValueError, RecursionError):
+                damaged += 1
+    return values, damaged
+
+
+def _rebuilt(name: str, values: Sequence[Any]) -> tuple[Conversation, set[str], int]:
+    """Return the conversation in a file's lines, all its questions, and the number of unreadable lines."""
+    head, *lines = values
+    if (head["type"], head["version"]) != ("conversation", 1) or not math.isfinite(head["created"]):
+        raise ValueError("another format")
+    pair, system, files = _settings(head)
+    questions, unreadable, title = set[str](), 0, ""
+    talked = float(head["created"]) if head["created"] < time.time() + AHEAD_SECONDS else 0.0
     messages: list[StoredMessage] = []
-    for record in _singly(records):
-        try:
-            conversation = _take(record, messages, conversation)
-        except (KeyError, IndexError, TypeError, ValueError, OverflowError):
-            conversation = replace(conversation, lost_lines=conversation.lost_lines + 1)
-    return replace(conversation, messages=tuple(messages))
+    for line in lines:
+        batch = line.get("records") if isinstance(line, dict) else None
+        for record in batch if isinstance(batch, list) else [line]:
+            try:
+                match record["type"]:
+                    case "message":
+                        messages.append(_message(record, pair))
+                        questions |= {record["content"]} if record["role"] == "user" else set()
+                    case "version" if record["back"] > 0 and messages[-record["back"]].role == "assistant":
+                        other = _message(record, pair)
+                        messages[-record["back"]] = messages[-record["back"]].replaced_by(other)
+                    case "choose" if record["back"] > 0 and record["version"] >= 0:
+                        messages[-record["back"]] = messages[-record["back"]].in_version(record["version"])
+                    case "keep":
+                        del messages[max(0, int(record["count"])) :]
+                    case "settings":
+                        pair, system, files = _settings(record)
+                    case "title":
+                        title = str(record["title"])
+                    case unknown:
+                        raise ValueError(unknown)
+                if talked < (at := record.get("at", 0.0)) < time.time() + AHEAD_SECONDS:
+                    talked = float(at)
+            except UNREADABLE:
+                unreadable += 1
+    return Conversation(name, pair, system, tuple(messages), title, files, talked), questions, unreadable
 
 
-def _singly(records: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The records, those of a batch one by one."""
-    for record in records:
-        batch = record.get("records") if record.get("type") == "batch" else None
-        yield from batch if isinstance(batch, list) else [record]
-
-
-def _take(record: dict[str, Any], messages: list[StoredMessage], conversation: Conversation) -> Conversation:
-    """Apply a record to the messages; returns the conversation. Raises the errors that _replay catches."""
-    match record["type"]:
-        case "message":
-            messages.append(_message(record, conversation.pair))
-        case "version":
-            index = _reply_index(record, messages)
-            messages[index] = messages[index].replaced_by(_message(record, conversation.pair))
-        case "choose":
-            index = _reply_index(record, messages)
-            messages[index] = messages[index].in_version(_natural(record["version"]))
-        case "keep":
-            del messages[max(0, int(record["count"])) :]
-        case "settings":
-            return replace(conversation, **_settings(record))
-        case "title":
-            return replace(conversation, given_title=str(record["title"]))
-        case unknown:
-            raise ValueError(f"type {unknown!r}")
-    at = record.get("at", 0.0)
-    said = isinstance(at, int | float) and conversation.talked < at < LATEST
-    return replace(conversation, talked=float(at)) if said else conversation
-
-
-def _reply_index(record: dict[str, Any], messages: list[StoredMessage]) -> int:
-    index = _natural(len(messages) - _natural(record["back"]))
-    if messages[index].role != "assistant":
-        raise ValueError("only replies have versions")
-    return index
-
-
-def _natural(value: object) -> int:
-    if type(value) is not int or value < 0:
-        raise ValueError(f"{value!r} is no natural number")
-    return value
+def _settings(record: dict[str, Any]) -> tuple[str, str, tuple[str, ...]]:
+    return str(record["pair"]), str(record["system"]), tuple(map(str, record.get("files", ())))
 
 
 def _message(record: dict[str, Any], pair: str) -> StoredMessage:
-    """`pair`: that the conversation was with then."""
-    role = record["role"]
-    default = {"reasoning": "", "reasoning_tokens": 0, "outcome": "", "content": ""}
-    default |= {"role": role, "pair": pair if role == "assistant" else ""}
-    own = {name: record.get(name, value) for name, value in default.items()}
-    message = read_as(StoredMessage, own | {"numbers": None, "versions": [], "version": 0})
+    import msgspec  # not at the top, because it takes 20 ms
+
+    own = {"content": "", "pair": pair if record["role"] == "assistant" else "", **record}
+    names = ("role", "content", "reasoning", "reasoning_tokens", "outcome", "pair")
+    message = msgspec.convert({name: own[name] for name in names if name in own}, StoredMessage)
     if message.role not in ("user", "assistant"):
-        raise ValueError(f"role {message.role!r}")
-    return replace(message, numbers=_numbers(record.get("numbers")))
-
-
-def _numbers(values: Any) -> Numbers | None:  # noqa: ANN401 - whatever the file has
-    """The numbers of a reply; None if one is damaged, so that the text is not lost."""
-    try:
-        return read_as(Numbers, {field.name: values.get(field.name) for field in fields(Numbers)})
-    except (ValueError, AttributeError, OverflowError):
-        return None
-
-
-def listing(folder: Path) -> ConversationList:
-    """Every conversation in the folder; a file that is broken is named and skipped."""
-    return _read_all(_files(folder))
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    """Every file of a conversation, without empty files of a full disk or a crash."""
-    for path in folder.glob("*.jsonl"):
-        with suppress(OSError):
-            if path.stat().st_size:
-                yield path
-
-
-def _read_all(paths: Iterable[Path]) -> ConversationList:
-    found: list[Conversation] = []
-    broken: list[tuple[Path, str]] = []
-    for path in sorted(paths, reverse=True):
-        try:
-            found.append(read(path))
-        except BrokenConversation as error:
-            broken.append((path, str(error)))
-    found.sort(key=lambda conversation: conversation.talked, reverse=True)
-    return ConversationList(tuple(found), tuple(broken))
-
-
-def find(folder: Path, name: str) -> Conversation:
-    """A conversation by its name or its beginning; of several the latest, and with "" the latest with messages.
-
-    Raises BadSetting if there is none, BrokenConversation.
-    """
-    matching = [path for path in _files(folder) if path.stem.startswith(name)]
-    found = _read_all(matching)
-    for conversation in found.conversations:
-        if conversation.messages or name:
-            return conversation
-    if found.broken:
-        return read(found.broken[0][0])  # says what is wrong with it
-    raise BadSetting(
-        f"there is no conversation called {name}" if name else "there is no conversation to resume",
-        hint="/load in `localspec chat` lists them"
-        if name
-        else "`localspec run --store PROMPT` keeps one; on a terminal every prompt is kept",
-    )
-
-
-def delete(conversation: Conversation, forget: Callable[[Collection[str]], object]) -> None:
-    """Forget the user's prompts of the conversation, then remove the file.
-
-    Raises ConversationInUse, OSError; the conversation is still there then.
-    """
-    lock = _held(conversation.path)
-    try:
-        forget(_written_by_the_person(conversation.path))
-        conversation.path.unlink(missing_ok=True)
-    finally:
-        lock.release()
-
-
-def _written_by_the_person(path: Path) -> frozenset[str]:
-    """Every question in the file, with changed and withdrawn ones."""
-    values = read_json_lines(path)[0] if path.exists() else []
-    records = _singly(value for value in values if isinstance(value, dict))
-    questions = (value for value in records if isinstance(value, dict) and value.get("role") == "user")
-    return frozenset(text for value in questions if isinstance(text := value.get("content"), str))
+        raise ValueError(message.role)
+    return message

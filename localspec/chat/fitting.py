@@ -1,4 +1,4 @@
-"""Fits a conversation into the context: its oldest part goes first, so that the prompt stays stable."""
+"""Leaves out the oldest messages of a conversation that is too long, if possible the same ones each time."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
@@ -6,114 +6,91 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
 
-from localspec.chat.messages import Message
+from localspec.chat.messages import Message, digests
 from localspec.chat.prompt import Prompt
 from localspec.errors import ContextFull
-
-REPLY_RESERVE = 256  # tokens left free for a reply of unknown length, a quarter of the context at most
-_TOKEN_CHARACTERS = 6  # of a message's text: mostly a token has fewer
 
 Messages = tuple[Message, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
-    """The part that a prompt left out; the next prompts of the conversation leave it out too."""
-
-    index: int  # of the first message kept
-    fingerprint: int  # of the messages before it
-    tokens: int  # that those added to a prompt, at least
-
-    def is_of(self, messages: Messages) -> bool:
-        """Whether a conversation begins with the part that was left out."""
-        return self.index < len(messages) and self.fingerprint == _fingerprint(messages[: self.index])
+class Omission:
+    index: int  # index of the first message, besides the system message, that stays in the prompt
+    digest: bytes  # digest of the client, the tools, and the messages before `index`
+    tokens: int  # the omission saves at least this many prompt tokens
 
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """A prompt that fits."""
-
     prompt: Prompt
-    messages: Messages  # the part of the conversation in it
+    messages: Messages  # the messages that the prompt contains
     dropped_messages: int = 0
-    cut: Cut | None = None
+    omission: Omission | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Fitter:
-    """Renders conversations for one context."""
-
     encode: Callable[[Messages], Prompt]
-    capacity: int  # tokens
-    max_tokens: int | None  # of the reply
+    capacity: int  # number of tokens in the context
+    max_tokens: int | None  # largest number of tokens in the reply; None: no limit
     thinks: bool = False  # whether the model may reason before it answers
+    beside: str = ""  # client and tools as one text; an omission is used again only for the same text
 
-    def room(self, *, trim: bool) -> int:
-        """The largest number of tokens in a prompt; a reasoning model keeps a quarter of the context for its reply."""
-        quarter = self.capacity // 4
-        expected = quarter if trim and self.thinks else REPLY_RESERVE
-        return self.capacity - min(self.max_tokens or expected, quarter)
+    def fit(self, messages: Messages, *, trim: bool, earlier: Iterable[Omission] = ()) -> Fitted:
+        """Return a prompt of the newest messages that fit; without `trim`, of all messages. Raises ContextFull.
 
-    def fit(self, messages: Messages, *, trim: bool, earlier: Iterable[Cut] = ()) -> Fitted:
-        """The prompt of these messages, of all of them where they fit, or where nothing can be left out.
-
-        `earlier`: cuts of other prompts. An earlier cut of this conversation is used again if it leaves out enough, so
-        that prompts keep a long common prefix. Raises ContextFull if nothing may be trimmed.
+        If an omission of an `earlier` prompt suffices, use it again: then both prompts begin alike.
         """
-        encoded = cache(lambda index: self.encode(kept(messages, index)))
-        room, cuts = self.room(trim=trim), cuts_of(messages)
-        for cut in earlier if trim else ():
-            if cut.index in cuts and cut.is_of(messages):
-                count = len(encoded(cut.index).tokens)
-                if count <= room < count + cut.tokens:
-                    return _fitted(encoded, messages, cut)
-        start = self._newest(messages, cuts, encoded, room)
+        quarter = self.capacity // 4  # number of tokens kept free for a reply with reasoning
+        expected = quarter if trim and self.thinks else 256
+        free_tokens = self.capacity - min(self.max_tokens or expected, quarter)
+        encoded, starts = cache(lambda index: self.encode(kept(messages, index))), starts_of(messages)
+
+        def fitted(omission: Omission) -> Fitted:
+            rest = kept(messages, omission.index)
+            return Fitted(encoded(omission.index), rest, len(messages) - len(rest), omission)
+
+        for each in earlier if trim else ():
+            if each.index in starts and each.digest == self._digest(messages[: each.index]):
+                count = len(encoded(each.index).tokens)
+                if count <= free_tokens < count + each.tokens:
+                    return fitted(each)
+        start = self._newest(messages, starts, encoded, free_tokens)
         count = len(encoded(start).tokens)
-        if start == cuts[0] and (count <= room or len(cuts) == 1):
+        if start == starts[0] and (count <= free_tokens or len(starts) == 1):
             return Fitted(encoded(start), messages)
         if not trim:
-            raise ContextFull(
-                f"the conversation has {'' if start == cuts[0] else 'more than '}{count:,} tokens, "
-                f"but the context holds only {self.capacity:,}",
-                hint="start a new conversation, start again with a larger --context, or allow trimming",
-            )
-        # A quarter of the context stays free beyond the reply's room.
-        shorter, goal = [cut for cut in cuts if cut > start] or [start], room - self.capacity // 4
-        index = shorter[
-            bisect_left(
-                shorter, True, hi=len(shorter) - 1, key=lambda index: len(encoded(index).tokens) <= goal
-            )
-        ]
+            hint = 'start a new conversation, load with a larger --context, or set overflow to "trim"'
+            more = start != starts[0]
+            raise ContextFull.of("conversation", count, self.capacity, more=more, hint=hint)
+        # Free another quarter of the context. Then the next prompts need no further omission.
+        shorter, goal = [each for each in starts if each > start] or [start], free_tokens - quarter
+        last = len(shorter) - 1
+        fits = bisect_left(shorter, True, hi=last, key=lambda index: len(encoded(index).tokens) <= goal)
+        index = shorter[fits]
         dropped = count - len(encoded(index).tokens)
-        return _fitted(encoded, messages, Cut(index, _fingerprint(messages[:index]), dropped))
+        return fitted(Omission(index, self._digest(messages[:index]), dropped))
+
+    def _digest(self, messages: Messages) -> bytes:
+        *_, found = digests(messages, self.beside)
+        return found
 
     @staticmethod
-    def _newest(messages: Messages, cuts: list[int], encoded: Callable[[int], Prompt], room: int) -> int:
-        """A cut that keeps more than fits; the first one where all fits.
-
-        The search begins at the newest end: its time is that of a full context, however long the conversation is.
-        """
+    def _newest(
+        messages: Messages, starts: list[int], encoded: Callable[[int], Prompt], free_tokens: int
+    ) -> int:
+        """Return the first start if all messages fit, else a start whose prompt is a little too long."""
         before = [0, *accumulate(sum(map(len, message.texts)) for message in messages)]
-        characters = room * _TOKEN_CHARACTERS
+        characters = free_tokens * 6  # a high estimate: most tokens have fewer characters
         while True:
-            start = next((cut for cut in cuts if before[-1] - before[cut] <= characters), cuts[-1])
-            if start == cuts[0] or len(encoded(start).tokens) > room:
+            start = next((i for i in starts if before[-1] - before[i] <= characters), starts[-1])
+            if start == starts[0] or len(encoded(start).tokens) > free_tokens:
                 return start
             characters *= 2
 
 
-def _fitted(encoded: Callable[[int], Prompt], messages: Messages, cut: Cut) -> Fitted:
-    held = kept(messages, cut.index)
-    return Fitted(encoded(cut.index), held, len(messages) - len(held), cut)
-
-
-def _fingerprint(messages: Messages) -> int:
-    """Another system message changes the whole prompt, so it counts too."""
-    return hash(tuple((message.role, message.content, message.tool_call_id) for message in messages))
-
-
-def cuts_of(messages: Messages) -> list[int]:
-    """The indices from which a conversation may be kept: all of it, from a question, or from a round of tool calls."""
+def starts_of(messages: Messages) -> list[int]:
+    """Return the indices of messages with which a prompt may begin: the first, questions, and tool calls."""
     begin = _begin(messages)
     later = range(begin + 1, len(messages))
     rounds = (i for i in later if messages[i].tool_calls and messages[i - 1].role != "user")
@@ -121,10 +98,10 @@ def cuts_of(messages: Messages) -> list[int]:
 
 
 def kept(messages: Messages, index: int) -> Messages:
-    """The conversation from one of its cuts; the system message stays, and the question that a round answers."""
+    """Return the messages from `index` on, with the system message and the question to which they belong."""
     begin = _begin(messages)
-    asked = () if messages[index].role == "user" else range(begin, index)
-    question = next((messages[i : i + 1] for i in reversed(asked) if messages[i].role == "user"), ())
+    before = () if messages[index].role == "user" else range(begin, index)
+    question = next((messages[i : i + 1] for i in reversed(before) if messages[i].role == "user"), ())
     return (*messages[:begin], *question, *messages[index:])
 
 

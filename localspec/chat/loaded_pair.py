@@ -1,107 +1,92 @@
-"""A loaded pair, for conversations; `localspec.models.load` makes it."""
+"""A loaded pair as sessions use it; `localspec.models.load` makes one."""
 
 import atexit
+import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import Protocol
-from weakref import ref
+from weakref import WeakMethod
 
 from localspec.algorithm.protocols import Decoder, Drafter, Rule, Strategy, Vocabulary
 from localspec.chat.options import Request
 from localspec.chat.template import ChatTemplate
-from localspec.sampler.passes import standing
+from localspec.sampler.passes import common_prefix_length
 from localspec.sampler.sampling import Sampling
 
-TOY_OFF = (
-    "Drafting is off: a pass of this toy is shorter than a guess. `localspec demo` shows what drafting gains."
-)
-TOY = "This demo pair is a toy: its speed says nothing about real pairs. `localspec demo` shows what drafting gains."
+_DEMO = "`localspec demo` shows the gain from drafting."
+DEMO_OFF = f"Drafting is off: the demo model is so small that drafting costs more than it saves. {_DEMO}"
+NO_DRAFT = "without a draft model, only repeated text is drafted (add one with --draft FILE)"
+DEMO_MODEL = f"The demo pair is tiny: its speed says nothing about real pairs. {_DEMO}"
 
 
 class StrategyMaker(Protocol):
-    """Makes the strategy of each reply, and keeps what drafting learns between replies."""
-
-    seeds_keep_threads: bool  # whether a reply with a seed decodes with the usual number of threads
-
-    def keep_threads(self) -> None:
-        """Until the next reply every pass has the usual number of threads."""
-
-    @property
-    def crowded(self) -> bool:
-        """Whether other programs keep the processor busy that a model is on."""
+    seeds_are_alone: bool  # whether a seeded reply must not share passes, which could change its text
 
     def strategy(self, rule: Rule, request: Request, predicted: Sequence[int] = ()) -> Strategy:
-        """The drafting strategy of this reply; `predicted`: tokens that the caller expects."""
+        """Make the strategy of one reply; `predicted`: the tokens of the caller's prediction."""
 
     def store(self) -> None:
-        """Store costs and acceptance for the next run."""
+        """Store the measured costs and acceptance rates for the next load."""
 
     def calibrate(self, text: Sequence[int], budget_seconds: float, stop: Callable[[], bool]) -> None:
-        """Measure the cost of batches of these tokens, unless it is known or `stop` turns true."""
+        """Measure the cost of batches with tokens of `text`, unless it is known; end early if `stop` returns true."""
+
+
+class ThreadCount(Protocol):
+    @property
+    def contended(self) -> bool:
+        """Whether other programs use the processor on which a model runs."""
+
+    def reply(self) -> AbstractContextManager[None]:
+        """Return a context manager in which one reply runs."""
+
+    def settle(self) -> str:
+        """Fix the thread count until no reply runs; return a notice if it changed since the last call, else ""."""
+
+    def keeping(self) -> AbstractContextManager[None]:
+        """Return a context manager with a constant thread count, without which texts cannot be compared."""
 
 
 @dataclass(frozen=True, eq=False)
-class Lane:
-    """A place for one reply at a time: a sequence of the target, and its drafters."""
-
+class Slot:
     target: Decoder
-    drafters: Sequence[Drafter]  # those that run models, and live as long as the target
+    drafters: Sequence[Drafter]  # drafters that run models
     drafting: StrategyMaker
-    running: Callable[[], AbstractContextManager[object]] = nullcontext  # surrounds a reply
+    running: Callable[[], AbstractContextManager[object]] = nullcontext  # makes a reply's context manager
 
 
-REST_SECONDS = 2.0  # without a reply, before texts are copied for the disk
-_LOOK_SECONDS = 0.05  # between two looks whether a waiting reply was cancelled
+REST_SECONDS = 2.0  # idle time after which prompt caches are stored on disk
+_LOOK_SECONDS = 0.05  # time between two cancellation checks of a reply that waits for a slot
 
 
-_MUCH = 256  # tokens: reading fewer again takes about as long as copying a state
-
-
-def _worth(lane: Lane, prompt: Sequence[int]) -> tuple[int, int]:
-    """The larger, the better a lane suits a prompt: by the common beginning, else by how little would be forgotten."""
-    held = len(lane.target.tokens)
-    common = standing(lane.target.tokens, 0, prompt)
-    return (common, 0) if common >= min(_MUCH, held / 2 + 1) else (0, -held)
-
-
-class Lanes:
-    """The lanes of a pair; each reply claims one."""
-
-    def __init__(self, lanes: Iterable[Lane], *, stores: bool = False) -> None:
-        """`stores`: texts go to the disk."""
-        self.all = tuple(lanes)
+class Slots:
+    def __init__(self, slots: Iterable[Slot], *, stores: bool = False) -> None:
+        self.all = tuple(slots)
         self._free = list(self.all)
         self._changed = threading.Condition()
-        self._stores = stores
-        self._rest: threading.Timer | None = None  # until texts are copied, after the last reply
+        self._stores = stores  # whether prompt caches are stored on disk
+        self._rest: threading.Timer | None = None  # stores prompt caches REST_SECONDS after the last reply
         self._storing = threading.Lock()
+        self._process = os.getpid()
         if stores:
-            atexit.register(_close, ref(self))
+            atexit.register(_call, WeakMethod(self._close_at_end))
 
     @contextmanager
-    def claimed(self, prompt: Sequence[int], cancelled: Callable[[], bool]) -> Iterator[Lane | None]:
-        """The free lane that suits the prompt best, once one is free.
-
-        None if the reply was cancelled before.
-        """
-        lane = self._wait(prompt, cancelled)
+    def claimed(self, prompt: Sequence[int], cancelled: Callable[[], bool]) -> Iterator[Slot | None]:
+        if (slot := self._wait(prompt, cancelled)) is None:
+            yield None
+            return
         try:
-            if lane is None:
-                yield None
-            else:
-                with lane.running():
-                    yield lane
+            with slot.running():
+                yield slot
         finally:
-            if lane is not None:
-                self._give_back([lane])
-                self._begin_rest()
+            self._give_back([slot])
+            self._begin_rest()
 
     @contextmanager
-    def unused(self) -> Iterator[Lane | None]:
-        """The first lane, while no reply runs; None if one does."""
+    def unused(self) -> Iterator[Slot | None]:
         with self._changed:
             taken, self._free = (self._free, []) if len(self._free) == len(self.all) else ([], self._free)
         try:
@@ -110,41 +95,48 @@ class Lanes:
             self._give_back(taken)
 
     def unsaved(self) -> bool:
-        """Whether a text is worth storing that is not on the disk yet. No reply runs any more."""
         with self._storing:
-            return self._stores and any(lane.target.wants_storing() for lane in self.all)
+            return self._stores and any(slot.target.wants_storing() for slot in self.all)
 
     def close(self) -> None:
-        """Copy what is worth storing; they are written beside. No reply runs any more."""
+        """Store prompt caches for the last time. No reply may be running."""
         with self._storing:
             stores, self._stores = self._stores, False
             if self._rest:
                 self._rest.cancel()
-            for lane in self.all if stores else ():
-                lane.target.store(resting=False)
+            for slot in self.all if stores else ():
+                slot.target.store(resting=False)
 
     def _begin_rest(self) -> None:
-        """Store texts if no reply begins soon."""
         with self._changed:
             if self._rest:
                 self._rest.cancel()
             if not self._stores:
                 return
-            self._rest = threading.Timer(REST_SECONDS, self._store)
+            # A weak method, because the timer must not keep a dropped pair alive.
+            self._rest = threading.Timer(REST_SECONDS, _call, (WeakMethod(self.store),))
             self._rest.daemon = True
-            with suppress(RuntimeError):  # Python ends and starts no thread any more: `close` stores
+            with suppress(RuntimeError):  # while Python ends, no thread starts, and `close` stores the caches
                 self._rest.start()
 
-    def _store(self) -> None:
-        for lane in self.all:
+    def store(self) -> None:
+        for slot in self.all:
             with self._storing, self.unused() as free:
-                if free is None:  # a reply, or costs are measured
+                if free is None:  # a reply runs, or costs are measured
                     self._begin_rest()
                     return
                 if self._stores:
-                    lane.target.store(resting=True)
+                    slot.target.store(resting=True)
 
-    def _wait(self, prompt: Sequence[int], cancelled: Callable[[], bool]) -> Lane | None:
+    def _close_at_end(self) -> None:
+        """Store the prompt caches when Python ends, unless a reply still runs."""
+        # In a child of fork(), the locks may never be free: threads of the parent may have locked them.
+        if os.getpid() == self._process:
+            with self.unused() as free:
+                if free is not None:
+                    self.close()
+
+    def _wait(self, prompt: Sequence[int], cancelled: Callable[[], bool]) -> Slot | None:
         with self._changed:
             while not self._free:
                 if cancelled():
@@ -152,50 +144,52 @@ class Lanes:
                 self._changed.wait(_LOOK_SECONDS)
             if self._rest:
                 self._rest.cancel()
-            lane = max(self._free, key=partial(_worth, prompt=prompt))
-            self._free.remove(lane)
-            return lane
 
-    def _give_back(self, lanes: Sequence[Lane]) -> None:
+            def worth(slot: Slot) -> tuple[int, int]:
+                """Return a sort key: a long common prefix first (a short prefill is fast), then few cached tokens."""
+                cached, common = len(slot.target.tokens), common_prefix_length(slot.target.tokens, 0, prompt)
+                return (common, 0) if common >= min(256, cached / 2 + 1) else (0, -cached)
+
+            slot = max(self._free, key=worth)
+            self._free.remove(slot)
+            return slot
+
+    def _give_back(self, slots: Sequence[Slot]) -> None:
         with self._changed:
-            self._free = [lane for lane in self.all if lane in lanes or lane in self._free]
+            self._free = [slot for slot in self.all if slot in slots or slot in self._free]
             self._changed.notify_all()
 
 
-def _close(lanes: "ref[Lanes]") -> None:
-    """Store texts of a pair that is still open when Python ends."""
-    if (found := lanes()) is not None:
-        found.close()
+def _call(method: "WeakMethod[Callable[[], None]]") -> None:
+    if (found := method()) is not None:
+        found()
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedPair:
-    """A loaded pair, ready to run; `close` frees it."""
-
     name: str
     target_name: str
-    draft_name: str  # of the model that drafts; "" when none does
-    lanes: Lanes  # as many replies run at once
-    rollback_limit: int | None  # draft tokens that the target can take back; None: all
-    widest_batch: int  # tokens that the target verifies at once
+    draft_name: str  # "" without a draft model
+    slots: Slots
+    rollback_limit: int | None  # the target can roll back this many draft tokens; None: any number
+    widest_batch: int  # largest number of tokens in a verify batch
     vocabulary: Vocabulary
     template: ChatTemplate
-    sampling: Sampling  # the model's own defaults
-    notices: tuple[str, ...]  # notices about this pair, sent with the first reply
+    sampling: Sampling  # the defaults in the model file
+    threads: ThreadCount
+    notices: tuple[str, ...]  # notices for the first reply
     close: Callable[[], None]
-    is_toy: bool = False  # the embedded demo
+    is_demo: bool = False
+    runs_ahead: bool = False  # whether a cycle runs ahead of the reader, because a device computes
 
     @property
     def target(self) -> Decoder:
-        """The target of the first lane."""
-        return self.lanes.all[0].target
+        return self.slots.all[0].target
 
     @property
     def drafters(self) -> Sequence[Drafter]:
-        """The drafters of the first lane that run models."""
-        return self.lanes.all[0].drafters
+        return self.slots.all[0].drafters
 
     @property
     def drafting(self) -> StrategyMaker:
-        """The drafting of the first lane."""
-        return self.lanes.all[0].drafting
+        return self.slots.all[0].drafting

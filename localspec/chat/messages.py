@@ -1,63 +1,59 @@
-"""Messages of a conversation, and the forms in which callers may give them."""
+"""Reads messages in the forms that callers use; makes the prompt that fills a gap in a text (infill)."""
 
 import json
-from collections.abc import Callable, Hashable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
 
-from localspec.errors import BadSetting
+from localspec.errors import BadSetting, LocalspecError
 from localspec.events import Reply, ToolCall
 
+if TYPE_CHECKING:
+    from localspec.algorithm.protocols import Vocabulary
+
 ROLES = ("system", "user", "assistant", "tool")
-_REASONING_KEYS = ("reasoning", "reasoning_content")  # ours, and that of OpenAI-style servers
-_MOST_REMEMBERED = 1000  # replies
-_NO_ANSWER = "(no answer)"  # for a reply that ended while the model still reasoned
+_REASONING_KEYS = ("reasoning", "reasoning_content")  # different servers use different keys
 KEYS = ("role", "content", "tool_calls", "tool_call_id", "name", *_REASONING_KEYS)
-_TEXTS = dict.fromkeys(("text", "input_text", "output_text"), "text") | {
-    "refusal": "refusal"
-}  # by a part's type
-_FORM = 'a message is {"role": "user", "content": "..."}'
-_CALL_FORM = 'a call is {"id": "...", "function": {"name": "...", "arguments": {...}}}'
+# By the type of a message's part: the key of its text.
+_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
+_MADE_ID = re.compile(r"c\d{8,}")  # an id from `made_id`: nine characters, as some templates require
+_FORM = 'write a message as {"role": "user", "content": "..."}'
+_CALL_FORM = 'write tool_calls as [{"id": "...", "function": {"name": "...", "arguments": {...}}}]'
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One turn of a conversation."""
-
     role: str  # one of ROLES
     content: str
-    reasoning: str = ""  # the reasoning before the answer; history normally leaves it out
-    tool_calls: tuple[ToolCall, ...] = ()  # the assistant's tool calls
-    tool_call_id: str = ""  # of the call whose result a tool's message brings
+    reasoning: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str = ""  # id of the call whose result this message contains
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """Every text in the message, names of arguments included."""
+        """All texts of the message, including the names of arguments of calls."""
         found: list[str] = []
         self.with_texts(lambda text: found.append(text) or text)  # type: ignore[func-returns-value]
         return tuple(found)
 
     def with_texts(self, change: Callable[[str], str]) -> "Message":
-        """The message with every text in it changed."""
         calls = tuple(
-            ToolCall(
-                change(call.name), _changed(call.arguments, change), change(call.id), change(call.unreadable)
-            )
-            for call in self.tool_calls
+            ToolCall(change(c.name), _changed(c.arguments, change), change(c.id), change(c.unreadable))
+            for c in self.tool_calls
         )
-        return Message(
-            self.role, change(self.content), change(self.reasoning), calls, change(self.tool_call_id)
-        )
+        content, reasoning = change(self.content), change(self.reasoning)
+        return Message(self.role, content, reasoning, calls, change(self.tool_call_id))
 
 
 def as_messages(prompt_or_messages: str | Sequence[Mapping[str, Any] | Message]) -> tuple[Message, ...]:
-    """Messages from a prompt, OpenAI-style dictionaries, or messages; BadSetting for anything else."""
+    """Return messages from a text, or from a list of Messages and OpenAI-style dictionaries. Raises BadSetting."""
     if isinstance(prompt_or_messages, str):
         return (_checked(Message("user", prompt_or_messages), "the prompt"),)
     if isinstance(prompt_or_messages, Mapping | Message) or not isinstance(prompt_or_messages, Sequence):
-        raise BadSetting(
-            f"messages must be a text or a list, not {_kind(prompt_or_messages)}", hint=f"{_FORM}, in a list"
-        )
+        what = f"the messages are {_kind(prompt_or_messages)}, not a text or a list"
+        raise BadSetting(what, hint=f"{_FORM}, in a list")
     if not prompt_or_messages:
         raise BadSetting("the list of messages is empty", hint="give at least one user message")
     return tuple(
@@ -66,68 +62,72 @@ def as_messages(prompt_or_messages: str | Sequence[Mapping[str, Any] | Message])
     )
 
 
-def as_history(reply: Reply) -> Message:
-    """The message that a conversation keeps of a reply: the answer, with its reasoning only if it called a tool.
-
-    Models continue their reasoning after the results.
-    """
-    if reply.tool_calls:
-        return Message("assistant", reply.text.strip(), reply.reasoning, reply.tool_calls)
-    # Some templates refuse an empty message, and most want one between two of the user's.
-    return Message("assistant", reply.text if reply.text.strip() else _NO_ANSWER)
-
-
 def are_continued(messages: Sequence[Message]) -> bool:
-    """Whether the reply continues the last message."""
+    """Return whether the reply continues the last message: the assistant's, with text and without calls."""
     last = messages[-1]
     return last.role == "assistant" and bool(last.content.strip()) and not last.tool_calls
 
 
-def with_system(messages: Sequence[Message], system: str) -> tuple[Message, ...]:
-    """The conversation with this system message, in place of the one it had."""
-    rest = messages[1:] if messages and messages[0].role == "system" else messages
-    return (Message("system", system), *rest) if system else tuple(rest)
-
-
 def with_reply(messages: Sequence[Message], reply: Reply) -> tuple[Message, ...]:
-    """The conversation with a reply, which may continue the last message."""
-    if not are_continued(messages):
-        return (*messages, as_history(reply))
-    said = replace(messages[-1], content=messages[-1].content + reply.text, tool_calls=reply.tool_calls)
-    return (*messages[:-1], said)
+    last = messages[-1]
+    if are_continued(messages):
+        return (*messages[:-1], replace(last, content=last.content + reply.text, tool_calls=reply.tool_calls))
+    if reply.tool_calls:  # the reasoning stays, because models continue it after the tool results
+        return (*messages, Message("assistant", reply.text.strip(), reply.reasoning, reply.tool_calls))
+    # Some templates refuse an empty message, and most require an assistant message between two user messages.
+    return (*messages, Message("assistant", reply.text if reply.text.strip() else "(no answer)"))
 
 
 class Reasoning:
-    """The reasoning of replies, which clients leave out when they send a conversation back."""
+    """Keeps the reasoning of replies for later prompts, because clients do not send it back."""
 
     def __init__(self) -> None:
-        self._of: dict[Hashable, str] = {}  # the latest last
+        self._by_key: dict[bytes, str] = {}  # reasoning by the `_key` of its reply, oldest first
 
-    def keep(self, messages: Sequence[Message], reply: Reply) -> None:
-        """Remember the reasoning of the reply to these messages."""
+    def keep(self, messages: Sequence[Message], reply: Reply, beside: str) -> None:
+        """Keep the reasoning of the reply to these messages; `beside`: client and tools as one text."""
         if reply.reasoning:
-            self._of[_key(messages[-1], reply.text, reply.tool_calls)] = reply.reasoning
-        if len(self._of) > _MOST_REMEMBERED:
-            oldest, *_ = list(self._of)  # a copy: other sessions add theirs meanwhile
-            self._of.pop(oldest, None)
+            *_, before = digests(messages, beside)
+            # Some clients drop the ids of calls, so the reasoning is also found by calls without ids.
+            unnamed = tuple(replace(call, id="") for call in reply.tool_calls)
+            for calls in (reply.tool_calls, unnamed):
+                self._by_key[_key(before, reply.text, calls)] = reply.reasoning
+        # The keys are copied to a list, because other sessions may add replies meanwhile.
+        for oldest in list(self._by_key)[:-1000]:
+            self._by_key.pop(oldest, None)
 
-    def put_back(self, messages: Sequence[Message]) -> tuple[Message, ...]:
-        """The messages with the reasoning of the replies among them."""
-        if not self._of:
-            return tuple(messages)
-        pairs = zip((Message("", ""), *messages), messages, strict=False)
-        return tuple(
-            replace(message, reasoning=self._of.get(_key(before, message.content, message.tool_calls), ""))
-            if message.role == "assistant" and not message.reasoning
-            else message
-            for before, message in pairs
-        )
+    def put_back(self, messages: Sequence[Message], beside: str) -> tuple[Message, ...]:
+        found = list(messages)
+        for n, before in enumerate(digests(messages[:-1], beside) if self._by_key else ()):
+            if (message := found[n]).role == "assistant" and not message.reasoning:
+                key = _key(before, message.content, message.tool_calls)
+                found[n] = replace(message, reasoning=self._by_key.get(key, ""))
+        return tuple(found)
 
 
-def _key(before: Message, answer: str, calls: Sequence[ToolCall]) -> Hashable:
-    """A reply as a client sends it back, and what it answered."""
-    written = tuple((call.name, json.dumps(call.arguments, sort_keys=True)) for call in calls)
-    return before.role, before.content, answer.strip(), written
+def digests(messages: Iterable[Message], beside: str) -> Iterator[bytes]:
+    """Yield digests of `beside` and the first 0, 1, 2, ... messages, without their reasoning."""
+    chain = blake2b(json.dumps(beside).encode(), digest_size=16)
+    yield chain.digest()
+    for message in messages:
+        content = message.content.strip() if message.role == "assistant" else message.content
+        calls = [
+            ("" if _MADE_ID.fullmatch(call.id) else call.id, call.name, call.arguments, call.unreadable)
+            for call in message.tool_calls
+        ]
+        whole = (message.role, content, calls, message.tool_call_id)
+        chain.update(json.dumps(whole, sort_keys=True, default=str).encode())
+        yield chain.digest()
+
+
+def _key(before: bytes, answer: str, calls: Sequence[ToolCall]) -> bytes:
+    *_, found = digests([Message("assistant", answer, tool_calls=tuple(calls))], before.hex())
+    return found
+
+
+def made_id(message: int, call: int) -> str:
+    """Make an id for a call that has none, from the index of its message and the index of the call in it."""
+    return f"c{message:05}{call:03}"
 
 
 def _as_message(given: object, which: str) -> Message:
@@ -139,21 +139,16 @@ def _as_message(given: object, which: str) -> Message:
     unknown = [str(key) for key in filled if key not in KEYS]
     if unknown:
         raise BadSetting(f"{which} has an unknown key: {unknown[0]!r}", hint=_FORM)
-    role = filled.get("role", "")
+    role, calls = filled.get("role", ""), filled.get("tool_calls", ())
+    if isinstance(calls, str | Mapping) or not isinstance(calls, Sequence):
+        raise BadSetting(f"tool_calls of {which} is not a list", hint=_CALL_FORM)
     return Message(
         "system" if role == "developer" else role,
         _text_of(filled.get("content", ""), which),
         next((filled[key] for key in _REASONING_KEYS if key in filled), ""),
-        _calls_of(filled.get("tool_calls", ()), which),
+        tuple(_call_of(call, which) for call in calls),
         str(filled.get("tool_call_id", "")),
     )
-
-
-def _calls_of(given: object, which: str) -> tuple[ToolCall, ...]:
-    """The calls of an assistant's message: our own, or dictionaries in OpenAI's form."""
-    if isinstance(given, str | Mapping) or not isinstance(given, Sequence):
-        raise BadSetting(f"tool_calls of {which} is not a list", hint=_CALL_FORM)
-    return tuple(_call_of(call, which) for call in given)
 
 
 def _call_of(given: object, which: str) -> ToolCall:
@@ -163,57 +158,49 @@ def _call_of(given: object, which: str) -> ToolCall:
     function = outer.get("function", outer)
     name, arguments = function.get("name"), function.get("arguments", {})
     unreadable = ""
-    if isinstance(arguments, str):
-        arguments, unreadable = _read_arguments(arguments)
+    if isinstance(text := arguments, str):
+        try:
+            arguments = json.loads(text or "{}")
+        except (ValueError, RecursionError):
+            arguments = None
+        if not isinstance(arguments, dict):  # the reply was cut off inside the arguments
+            arguments, unreadable = {}, text
     if not isinstance(name, str) or not isinstance(arguments, Mapping):
-        raise BadSetting(f"{which} has a tool call that cannot be read", hint=_CALL_FORM)
+        raise BadSetting(f"{which} has an invalid tool call", hint=_CALL_FORM)
     return ToolCall(name, arguments, str(outer.get("id", "")), unreadable)
 
 
-def _read_arguments(text: str) -> tuple[Mapping[str, Any], str]:
-    """The arguments, or the text itself: a reply may end inside a call, and its history is still one."""
-    try:
-        arguments = json.loads(text or "{}")
-    except (ValueError, RecursionError):
-        return {}, text
-    return (arguments, "") if isinstance(arguments, dict) else ({}, text)
-
-
 def _text_of(content: object, which: str) -> str:
-    """The text of a message; parts in OpenAI's form are joined by line ends, as llama.cpp does."""
+    """Return the text of a message; parts in OpenAI's form are joined by line ends, as in llama.cpp's server."""
     if isinstance(content, str):
         return content
     if not isinstance(content, Sequence) or isinstance(content, bytes | bytearray):
-        raise BadSetting(f"the content of {which} is {_kind(content)}", hint="content is a text")
-    return "\n".join(_text_of_part(part, which) for part in content)
-
-
-def _text_of_part(part: object, which: str) -> str:
-    found = part.get(_TEXTS.get(str(part.get("type")), "")) if isinstance(part, Mapping) else None
-    if isinstance(found, str):
-        return found
-    kind = part.get("type") if isinstance(part, Mapping) else _kind(part)
-    raise BadSetting(
-        f"{which} has a part that is not text: {kind}",
-        hint='parts are {"type": "text", "text": "..."}; images and audio are not supported',
-    )
+        raise BadSetting(f"the content of {which} is {_kind(content)}", hint="give the content as text")
+    texts: list[str] = []
+    for part in content:
+        kind = part.get("type") if isinstance(part, Mapping) else _kind(part)
+        found = part.get(_PARTS.get(str(kind), "")) if isinstance(part, Mapping) else None
+        if not isinstance(found, str):
+            hint = 'send only text, as {"type": "text", "text": "..."}'
+            raise BadSetting(f"{which} has a part that is not text: {kind}", hint=hint)
+        texts.append(found)
+    return "\n".join(texts)
 
 
 def _checked(message: Message, which: str) -> Message:
     if message.role not in ROLES:
-        raise BadSetting(f"{which} has the role {message.role!r}", hint=f"roles are {', '.join(ROLES)}")
+        raise BadSetting(
+            f"{message.role!r} is not a valid role ({which})", hint=f"use one of {', '.join(ROLES)}"
+        )
     if not isinstance(message.content, str) or not isinstance(message.reasoning, str):
         raise BadSetting(f"content and reasoning of {which} must be texts", hint=_FORM)
     if message.role == "user" and not message.content.strip():
         raise BadSetting(f"{which} is empty", hint="give some text")
     if message.tool_calls and message.role != "assistant":
-        raise BadSetting(f"{which} has tool calls", hint="only the assistant calls tools")
-    return message.with_texts(_valid)
-
-
-def _valid(text: str) -> str:
-    """Text that can be encoded: surrogates from a terminal or JSON are joined or become U+FFFD."""
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        what = f"{which} has tool calls, but its role is {message.role!r}"
+        raise BadSetting(what, hint="put tool calls into a message of the assistant")
+    # Text from a terminal or JSON may have surrogates. A pair becomes one character, a lone one U+FFFD.
+    return message.with_texts(lambda text: text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
 
 
 def _changed(value: Any, change: Callable[[str], str]) -> Any:  # noqa: ANN401  JSON
@@ -226,3 +213,35 @@ def _changed(value: Any, change: Callable[[str], str]) -> Any:  # noqa: ANN401  
 
 def _kind(value: object) -> str:
     return f"of type {type(value).__name__}"
+
+
+class NoInfill(LocalspecError):
+    """The model has no infill tokens: it was not trained to fill a gap in a text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Infill:
+    before: str
+    after: str
+    begun: str = ""  # the beginning of the missing text, which the reply continues
+    files: tuple[tuple[str, str], ...] = ()  # names and texts of other files, the most important one last
+
+    def prompt(self, vocabulary: "Vocabulary", target: str, room: int) -> list[int]:
+        """Return a prompt of at most `room` tokens; leave out text far from the gap. Raises NoInfill."""
+        prefix, suffix, middle, file_mark = vocabulary.infill_tokens
+        if prefix is None or suffix is None or middle is None:
+            raise NoInfill(f"{target} cannot fill in text", hint="use a code model with fill-in-the-middle")
+        texts = self.before, self.after, self.begun
+        before, after, begun = (vocabulary.tokenize(text, parse_special=False) for text in texts)
+        files: list[int] = []
+        for name, text in self.files:
+            files += [] if file_mark is None else [file_mark]
+            files += vocabulary.tokenize(f"{name}\n{text}\n", parse_special=False)
+        bos = [vocabulary.bos] if vocabulary.add_bos and vocabulary.bos is not None else []
+        room = max(room - len(bos) - 3 - len(begun), 0)
+        # The text after the gap gets a quarter of the room, or more if the text before the gap is short.
+        few_after = min(len(after), max(room // 4, room - len(before)))
+        few_before = min(len(before), room - few_after)
+        few_files = min(len(files), room - few_before - few_after)
+        files, before = files[len(files) - few_files :], before[len(before) - few_before :]
+        return [*bos, *files, prefix, *before, suffix, *after[:few_after], middle, *begun]

@@ -1,8 +1,8 @@
-"""The checked options of one reply."""
+"""Checks the options of a reply."""
 
 import math
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +14,12 @@ from localspec.sampler.sampling import Sampling
 from localspec.structure.grammar import Grammar, json_grammar, regex_grammar, written_grammar
 
 if TYPE_CHECKING:
-    from localspec.algorithm import protocols
+    from localspec.algorithm.protocols import Rule
 
-_BIASES = "give a dictionary of token ids and numbers: {1234: -5.0}"
+_Tokenize = Callable[..., list[int]]
+_BIASES = "give a dictionary from token ids or texts to numbers: {1234: -5.0}"
 SAMPLING_NAMES = frozenset(f.name for f in fields(Sampling))
-GRAMMAR_NAMES = frozenset({"json_schema", "compact_json", "regex", "grammar", "tools"})
+_GRAMMAR_NAMES = {"json_schema", "compact_json", "regex", "grammar", "tools"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ class Request:
     rule: str = "auto"
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
-    depth: int | None = None  # none: chosen while running
+    depth: int | None = None  # None: automatic
     speculate: bool = True
     system: str | None = None
     think: bool | None = None
@@ -40,33 +41,35 @@ class Request:
     tools: tuple[Tool, ...] = ()
     tool_choice: str = "auto"
     parallel_tool_calls: bool = True
-    background: bool = False
     prediction: str = ""
     logprobs: int | None = None
+    post_sampling_probs: bool = False
 
     @property
     def functions(self) -> dict[str, dict[str, Any]]:
-        """The schemas of the tools that may be called, by name."""
+        """The schemas of the arguments, by the name of each tool that may be called."""
         every = {tool.name: tool.schema for tool in self.tools}
         return {self.tool_choice: every[self.tool_choice]} if self.tool_choice in every else every
 
 
-def seed_fixes_depth(request: Request, rule: "protocols.Rule") -> bool:
-    """Whether automatic depth would make a seeded reply depend on measured time."""
+def seed_fixes_depth(request: Request, rule: "Rule") -> bool:
+    """Return whether a seed repeats its text only with a fixed depth, because the automatic one depends on time."""
     automatic = request.speculate and request.depth is None
     return automatic and request.seed is not None and not rule.seed_decides
 
 
-def request_from(options: Mapping[str, Any], defaults: Sampling) -> Request:
-    """Check the options of a caller, none of them None; raises BadSetting with the name that is wrong."""
+def request_from(
+    options: Mapping[str, Any], defaults: Sampling, tokenize: _Tokenize | None = None
+) -> Request:
+    """Return the checked options of a reply. No value in `options` may be None. Raises BadSetting."""
     for name, value in options.items():
         if name not in REPLY:
             raise BadSetting(f"there is no option called {name}", hint=nearest(name, REPLY))
         check_option(name, value)
     chain = {name: value for name, value in options.items() if name in SAMPLING_NAMES}
     if "logit_bias" in chain:
-        chain["logit_bias"] = biases_from(chain["logit_bias"])
-    rest = {name: value for name, value in options.items() if name not in SAMPLING_NAMES | GRAMMAR_NAMES}
+        chain["logit_bias"] = biases_from(chain["logit_bias"], tokenize)
+    rest = {name: value for name, value in options.items() if name not in SAMPLING_NAMES | _GRAMMAR_NAMES}
     stop = rest.pop("stop", ())
     depth = rest.pop("depth", "auto")
     request = Request(
@@ -81,30 +84,31 @@ def request_from(options: Mapping[str, Any], defaults: Sampling) -> Request:
     return request
 
 
-def biases_from(given: object) -> tuple[tuple[int, float], ...]:
-    """Tokens and their logit biases, by token; raises BadSetting."""
+def biases_from(given: object, tokenize: _Tokenize | None) -> tuple[tuple[int, float], ...]:
+    """Return (token, bias) pairs; the bias of a text applies to each of its tokens. Raises BadSetting."""
     if not isinstance(given, Mapping):
         raise BadSetting(f"logit_bias is of type {type(given).__name__}", hint=_BIASES)
-    found = {}
+    found: dict[int, float] = {}
     for name, bias in given.items():
         try:
-            token = (
-                int(name) if isinstance(name, str) else operator.index(name)
-            )  # JSON has only texts as keys
-            found[token] = float(bias)
+            if tokenize and isinstance(name, str) and not name.lstrip("-").isdecimal():
+                tokens = tokenize(name, parse_special=False)
+            else:  # the keys of a JSON object are texts, even if they are token ids
+                tokens = [int(name) if isinstance(name, str) else operator.index(name)]
+            found |= dict.fromkeys(tokens, float(bias))
         except (TypeError, ValueError, OverflowError):
-            token = -1
-        if not 0 <= token < 2**31:
-            raise BadSetting(f"logit_bias gives {name!r} a bias of {bias!r}", hint=_BIASES)
+            tokens = [-1]
+        if not all(0 <= token < 2**31 for token in tokens):
+            raise BadSetting(f"{ {name: bias} } is not a valid logit_bias", hint=_BIASES)
     return tuple(sorted(found.items()))
 
 
 def grammar_from(options: Mapping[str, Any]) -> Grammar | None:
-    """The grammar of the answer. Raises BadSetting for more than one."""
+    """Return the grammar that the answer must match, or None. Raises BadSetting for several grammars."""
     given = [name for name in ("json_schema", "regex", "grammar") if name in options]
     given += ["tools"] if options.get("tools") and "json_schema" not in given else []
     if len(given) > 1:
-        raise BadSetting(f"{given[0]} and {given[1]} are both given", hint="give one of them")
+        raise BadSetting(f"{given[0]} and {given[1]} are both given", hint="leave out one of them")
     if "json_schema" in options:
         return json_grammar(options["json_schema"], compact=options.get("compact_json", True))
     if "regex" in options:
@@ -113,25 +117,18 @@ def grammar_from(options: Mapping[str, Any]) -> Grammar | None:
 
 
 def check(request: Request) -> None:
-    """Raises BadSetting for the first impossible option."""
-    if not isinstance(request.template_arguments, Mapping) or not all(
-        isinstance(name, str) for name in request.template_arguments
-    ):
-        raise BadSetting(
-            f"template_arguments is {request.template_arguments!r}",
-            hint="give a dictionary of the template's variables by name",
-        )
+    """Raise BadSetting for the first option with an invalid value."""
+    arguments = request.template_arguments
+    if not isinstance(arguments, Mapping) or not all(isinstance(name, str) for name in arguments):
+        hint = "give a dictionary from the names of template variables to their values"
+        raise BadSetting(f"{arguments!r} is not a valid value of template_arguments", hint=hint)
     if not all(isinstance(stop, str) and stop for stop in request.stop):
         raise BadSetting("a stop string is empty or not text", hint="give non-empty strings")
-    if request.tool_choice not in ("auto", "required", "none", *(tool.name for tool in request.tools)):
-        raise BadSetting(
-            f"tool_choice is {request.tool_choice!r}",
-            hint="give 'auto', 'required', 'none', or a tool's name",
-        )
-    if (request.grammar or request.tools) and any(
-        bias == -math.inf for _, bias in request.sampling.logit_bias
-    ):
-        raise BadSetting(
-            "logit_bias bans tokens that the grammar may need",
-            hint="use finite biases, or leave one of them out",
-        )
+    choices = ("auto", "required", "none", *(tool.name for tool in request.tools))
+    if request.tool_choice not in choices:
+        what = f"{request.tool_choice!r} is not a valid tool_choice"
+        raise BadSetting(what, hint=f"use one of {', '.join(choices)}")
+    bans = any(bias == -math.inf for _, bias in request.sampling.logit_bias)
+    if bans and (request.grammar or request.tools):
+        hint = "use finite biases, or leave out the grammar and the tools"
+        raise BadSetting("logit_bias bans tokens that the grammar may need", hint=hint)

@@ -1,13 +1,13 @@
-"""Jinja's sandbox as Hugging Face sets it up for chat templates, which come with model files.
+"""The Jinja sandbox in which the chat templates of model files run, set up as Hugging Face does.
 
-It gives them no files and no private attributes. Their source and output are bounded, their time and memory are not: a
-template that hangs ends with the process.
+Templates see no files and no private attributes. Their source and output are limited, but not their time and memory.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 from jinja2 import Template, TemplateSyntaxError, nodes
 from jinja2.exceptions import SecurityError
@@ -17,60 +17,66 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from localspec.errors import BadTemplate
 
-_T = TypeVar("_T")
-_LARGEST_SOURCE = 1_000_000  # characters
-_LARGEST_OUTPUT = 64_000_000  # characters: more than any context holds
-_LONGEST_LIST = 100_000  # that a template makes
-_LONGEST_COMPLAINT = 300  # characters
-_HINT = "check the order of the messages, or use a model file with another template; --raw needs none"
+_LARGEST_OUTPUT = 64_000_000  # characters: more than fits into any context
+_LONGEST_COMPLAINT = 300  # characters of an error message
+_PRESENCE = ("defined", "undefined", "none", "default", "d")  # Jinja's tests whether a variable is given
+_HINT = "check the order of the messages, use another model file, or leave the template out with --raw"
 
 
 class Sandbox(ImmutableSandboxedEnvironment):
-    """Hugging Face's environment for chat templates."""
-
     def __init__(self) -> None:
         extensions = ("jinja2.ext.loopcontrols", _Generation)
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=extensions)
-        # One moment for all renders, so that a conversation's prompt keeps its beginning over midnight.
-        self.now = datetime.now()
+        # All prompts have the date of the load, because a new day must not change how they begin.
+        now = self.now = datetime.now()
         self.filters["tojson"] = _tojson
-        self.globals |= {"raise_exception": _raise_exception, "strftime_now": self.now.strftime}
+        dates = {
+            "date_string": f"{now:%d %b %Y}",
+            "datetime": f"{now:%b %d %Y}",
+            "strftime_now": now.strftime,
+        }
+        self.globals |= {"raise_exception": _raise_exception, **dates}
 
-    def read(self, source: str) -> tuple[Template, frozenset[str], frozenset[str]]:
-        """The template, the variables that it mentions, and the texts written in it. Raises BadTemplate."""
-        if len(source) > _LARGEST_SOURCE:
-            raise BadTemplate(f"the chat template has {len(source):,} characters", hint=_HINT)
-        tree = _guarded(lambda: self.parse(source))
+    def read(self, source: str) -> tuple[Template, frozenset[str], frozenset[str], frozenset[str]]:
+        """Return the template, its variables, its literals, and the variables that it tests. Raises BadTemplate."""
+        if len(source) > 1_000_000:
+            what = f"the chat template has {len(source):,} characters, more than 1,000,000"
+            raise BadTemplate(what, hint="use another model file, or leave the template out with --raw")
+        with _checked():
+            tree, template = self.parse(source), self.from_string(source)
         names = frozenset(node.name for node in tree.find_all(nodes.Name))
         texts = frozenset(node.value for node in tree.find_all(nodes.Const) if isinstance(node.value, str))
-        return _guarded(lambda: self.from_string(source)), names, texts
+        tests = [node for node in tree.find_all((nodes.Test, nodes.Filter)) if node.name in _PRESENCE]
+        tested = frozenset(node.node.name for node in tests if isinstance(node.node, nodes.Name))
+        return template, names, texts, tested
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:  # noqa: ANN401
-        """Templates may change lists that they made themselves: Kimi K2's collects messages in one."""
+        """Let templates change lists that they made themselves, as Kimi K2's template does."""
         if attr in ("append", "pop") and type(obj) is list:
-            return len(obj) < _LONGEST_LIST
+            return len(obj) < 100_000
         return super().is_safe_attribute(obj, attr, value)
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
-        """End a search loop at its first hit: its whole body is `{% if not ns.found %}...{% endif %}`.
+        """End a search loop at its first hit: Gemma 4's template searches all messages once for each message.
 
-        Gemma 4's template searches all messages for each message, in quadratic time.
+        {% for m in messages %}                    {% for m in messages %}
+          {% if not ns.found %}...{% endif %}  ->    {% if not ns.found %}...{% else %}{% break %}{% endif %}
+        {% endfor %}                               {% endfor %}
+
+        A loop with other statements, or one that assigns `ns`, stays. `{% if ns.found %}{% else %}` also changes.
         """
         tree = super()._parse(source, name, filename)
         for loop in tree.find_all(nodes.For):
             own = {"loop", *(node.name for node in loop.find_all(nodes.Name) if node.ctx == "store")}
-            leave: list[nodes.Node] = [nodes.Break(lineno=loop.lineno)]
             match loop.body:
-                case [
-                    nodes.If(
-                        test=nodes.Not(node=nodes.Getattr(node=nodes.Name(name=found))), elif_=[], else_=[]
-                    ) as only
-                ] if found not in own:
-                    only.else_ = leave
-                case [nodes.If(test=nodes.Getattr(node=nodes.Name(name=found)), body=[]) as only] if (
-                    found not in own
-                ):
-                    only.body = leave
+                case [nodes.If(test=nodes.Not(node=nodes.Getattr() as flag), elif_=[], else_=[]) as only]:
+                    branch = "else_"
+                case [nodes.If(test=nodes.Getattr() as flag, body=[]) as only]:
+                    branch = "body"
+                case _:
+                    continue
+            if isinstance(flag.node, nodes.Name) and flag.node.name not in own:
+                setattr(only, branch, [nodes.Break(lineno=loop.lineno)])
         return tree
 
 
@@ -79,14 +85,13 @@ class _Given(list[Any]):
 
 
 def unchangeable(value: Any) -> Any:  # noqa: ANN401  JSON
-    """The value with lists that no template can change."""
     if isinstance(value, Mapping):
         return {key: unchangeable(part) for key, part in value.items()}
     return _Given(map(unchangeable, value)) if isinstance(value, list | tuple) else value
 
 
 class _Generation(Extension):
-    """{% generation %} marks the assistant's text for training; here its body is just rendered."""
+    """Render the body of {% generation %}, which marks the assistant's text for training."""
 
     tags = frozenset({"generation"})  # type: ignore[assignment]  # jinja only reads it
 
@@ -96,7 +101,7 @@ class _Generation(Extension):
 
 
 def _tojson(value: object, ensure_ascii: bool = False, **how: Any) -> str:  # noqa: ANN401  json's own options
-    """JSON as Hugging Face writes it: no HTML escapes, no ASCII escapes; what a filter has left is a list."""
+    """Write JSON as Hugging Face does, without HTML and ASCII escapes; an iterator (from a filter) becomes a list."""
     return json.dumps(list(value) if isinstance(value, Iterator) else value, ensure_ascii=ensure_ascii, **how)
 
 
@@ -105,24 +110,21 @@ def _raise_exception(message: object) -> NoReturn:
 
 
 def rendered(template: Template, variables: Mapping[str, Any]) -> str:
-    """The text that a template makes of its variables. Raises BadTemplate."""
-
-    def written() -> str:
+    with _checked():
         parts, size = [], 0
         for piece in template.generate(variables):
             parts.append(piece)
             size += len(piece)
             if size > _LARGEST_OUTPUT:
                 raise SecurityError(f"it writes more than {_LARGEST_OUTPUT:,} characters")
-        return "".join(parts)
-
-    return _guarded(written)
+    return "".join(parts)
 
 
-def _guarded(work: Callable[[], _T]) -> _T:
-    """Run a template's code; every error in it becomes BadTemplate."""
+@contextmanager
+def _checked() -> Iterator[None]:
+    """Raise BadTemplate for every error in a template's code."""
     try:
-        return work()
+        yield
     except BadTemplate:
         raise
     except Exception as error:
@@ -132,13 +134,12 @@ def _guarded(work: Callable[[], _T]) -> _T:
             case RecursionError():
                 trouble = "never ends"
             case TemplateSyntaxError():
-                trouble = f"has a mistake in line {error.lineno}"
+                trouble = f"has a syntax error in line {error.lineno}"
             case _:
                 trouble = "failed"
-        said = _cut(str(getattr(error, "message", "") or error) or type(error).__name__)
-        raise BadTemplate(f"the model's chat template {trouble}: {said}", hint=_HINT) from error
+        reason = _cut(str(getattr(error, "message", "") or error) or type(error).__name__)
+        raise BadTemplate(f"the model's chat template {trouble}: {reason}", hint=_HINT) from error
 
 
-def _cut(said: str) -> str:
-    """The message, cut to one sentence: it may quote a value of the template."""
-    return said if len(said) <= _LONGEST_COMPLAINT else f"{said[:_LONGEST_COMPLAINT]} ..."
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST_COMPLAINT else f"{text[:_LONGEST_COMPLAINT]} ..."

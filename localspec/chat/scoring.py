@@ -1,71 +1,62 @@
-"""The target's probabilities of the tokens of a reply, read from the rows that they came from."""
+"""Scores the tokens of a reply by the probabilities of the target."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 
-from localspec.algorithm.protocols import Draw, Proposal, Rule, Verdict, Vocabulary
+from localspec.algorithm.protocols import Proposal, Rule, Verdict, Vocabulary
 from localspec.events import Likelihood, Scored
+from localspec.sampler.chain import Chain
 from localspec.sampler.passes import Candidates, Row
 
+LEAST = -9999.0  # replaces log(0), as in OpenAI's interface, because JSON has no infinity
 
-@dataclass(frozen=True, slots=True)
-class WatchedRule:
-    """A rule that shows the tokens of its verdicts: rows[i] gave tokens[i], and is valid until the next decode."""
 
-    _rule: Rule
-    _show: Callable[[Sequence[Row], Sequence[int]], None]
+class ScoringRule:
+    """Applies another acceptance rule, and scores the tokens of the rule's latest verdict."""
 
-    @property
-    def name(self) -> str:
-        return self._rule.name
-
-    @property
-    def seed_decides(self) -> bool:
-        return self._rule.seed_decides
-
-    def draw(self, row: Row, history: Sequence[int], start: int) -> Draw:
-        return self._rule.draw(row, history, start)
+    def __init__(self, rule: Rule, vocabulary: Vocabulary, alternatives: int, chain: Chain | None) -> None:
+        """`chain`: the sampler whose distributions are scored; None: the target's distributions before sampling."""
+        self._rule = rule
+        self.name, self.seed_decides, self.draw = rule.name, rule.seed_decides, rule.draw
+        self._vocabulary = vocabulary
+        self._alternatives = alternatives
+        self._chain = chain
+        self.scores: tuple[Scored, ...] = ()
 
     def verify(self, rows: Sequence[Row], proposal: Proposal, history: Sequence[int]) -> Verdict:
         verdict = self._rule.verify(rows, proposal, history)
-        self._show(rows, (*proposal.tokens[: verdict.accepted], verdict.next_token))
+        tokens = (*proposal.tokens[: verdict.accepted], verdict.next_token)
+        pairs = enumerate(zip(rows, tokens, strict=False))
+        self.scores = tuple(self._scored(row, token, (*history, *tokens[:n])) for n, (row, token) in pairs)
         return verdict
 
-
-class Scoring:
-    """The scores of the newest cycle's tokens; needs whole rows."""
-
-    def __init__(self, vocabulary: Vocabulary, alternatives: int) -> None:
-        self._vocabulary = vocabulary
-        self._alternatives = alternatives
-        self.scores: tuple[Scored, ...] = ()  # in order
-
-    def see(self, rows: Sequence[Row], tokens: Sequence[int]) -> None:
-        self.scores = tuple(self._scored(row, token) for row, token in zip(rows, tokens, strict=False))
-
-    def _scored(self, row: Row, token: int) -> Scored:
+    def _scored(self, row: Row, token: int, history: Sequence[int]) -> Scored:
         assert not isinstance(row, Candidates), "scores need whole rows"
-        logprobs = log_softmax(row)
-        likeliest = top(logprobs, self._alternatives)
-        return Scored(
-            self._likelihood(token, logprobs), tuple(self._likelihood(t, logprobs) for t in likeliest)
-        )
-
-    def _likelihood(self, token: int, logprobs: np.ndarray) -> Likelihood:
-        piece = self._vocabulary.piece(token) or self._vocabulary.text(token).encode()
-        return Likelihood(token, tuple(piece), float(logprobs[token]))
+        if self._chain is None:
+            logprobs = log_softmax(row)
+        else:
+            logprobs = np.full(len(row), -np.inf)
+            if self._chain.sampling.greedy:
+                logprobs[token] = 0.0
+            else:
+                sampled = self._chain.distribution(row, history)
+                logprobs[sampled.ids] = np.log(sampled.probabilities)
+        found: list[Likelihood] = []
+        for each in (token, *(t for t in top(logprobs, self._alternatives) if logprobs[t] > -np.inf)):
+            piece = self._vocabulary.piece(each) or self._vocabulary.text(each).encode()
+            found.append(Likelihood(each, tuple(piece), max(float(logprobs[each]), LEAST)))
+        return Scored(found[0], tuple(found[1:]))
 
 
 def log_softmax(row: np.ndarray) -> np.ndarray:
-    """Natural logarithms of the probabilities [vocab] that logits stand for."""
+    """Return the log probabilities [vocab] of a row of logits."""
     shifted = row.astype(np.float64) - float(row.max())
     return np.asarray(shifted - np.log(np.exp(shifted).sum()))
 
 
 def top(values: np.ndarray, count: int) -> list[int]:
-    """Indices of the largest values, in descending order; of equal ones the lowest index first."""
+    """Return the indices of the `count` largest values, largest first; equal values in the order of indices."""
     if not count:
         return []
     edge = np.partition(values, -count)[-count]

@@ -1,255 +1,232 @@
-"""A conversation with a loaded pair: messages in, events out, both KV caches reused from turn to turn."""
+"""A conversation with a loaded pair: it turns messages into events, and keeps the KV caches between turns."""
 
+import json
+import os
 import threading
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import closing
+from concurrent.futures import Executor
+from contextlib import closing, contextmanager
 from dataclasses import replace
-from time import perf_counter
-from typing import Any, TypeVar, Unpack
+from time import perf_counter, sleep
+from typing import Any, Unpack
 
-from localspec.algorithm.protocols import Vocabulary
-from localspec.chat.constraints import ConstraintBuilder
-from localspec.chat.fitting import Cut, Fitted, Fitter, Messages
+from localspec.chat.constraints import PromptBuilder
+from localspec.chat.fitting import Fitter, Messages, Omission
 from localspec.chat.loaded_pair import LoadedPair
-from localspec.chat.messages import Message, Reasoning, are_continued, as_messages, with_reply, with_system
-from localspec.chat.options import Request, request_from
-from localspec.chat.prompt import Prompt, encode, opening_of
+from localspec.chat.messages import Infill, Message, Reasoning, are_continued, as_messages, with_reply
+from localspec.chat.options import SAMPLING_NAMES, Request, request_from
+from localspec.chat.prompt import Prompt, tokens_of
 from localspec.chat.reply import ReplyJob, ReplyWriter
 from localspec.chat.text import TextStream
-from localspec.chat.tools import spelled_out
 from localspec.errors import BadSetting, ContextFull
 from localspec.events import Event, Finished, Reply
-from localspec.health.stopping import Closing
 from localspec.options import ReplyOptions
+from localspec.stopping import Closing, leave_at_end
 
-Asked = str | Sequence[Mapping[str, Any] | Message]
-MEASURED_TOKENS = 64  # the newest ones of the context: costs are measured on them
-_closing = threading.Lock()
-_OTHER = "\u2063"  # the question of another conversation: no question begins so
-_LONG = 256  # tokens of instructions
-_CUTS = 8  # the latest ones: programs may hold several conversations at a time
-
-
-_Event = TypeVar("_Event")
+PromptOrMessages = str | Sequence[Mapping[str, Any] | Message]
+Cancelled = Callable[[], bool]
+_LOOK_SECONDS = 0.001
+_SHORTEN = "shorten the prompt, or start again with a larger context: --context N"
 
 
-def never() -> bool:
-    """Whether a reply is cancelled that nobody can cancel."""
-    return False
+def last_reply(events: Iterable[Event]) -> Reply:
+    """Return the reply of the Finished event, which is the last of a stream."""
+    *_, last = events
+    assert isinstance(last, Finished)
+    return last.reply
 
 
 class Session(Closing):
     """One conversation on one loaded pair, from `localspec.load`.
 
         session.run("Hello")          # a Reply; the next run continues the conversation
-        session.stream("And you?")    # the same, event by event
+        session.stream("And you?")    # the next reply, event by event
         session.reset()               # forget the conversation
 
-    It gives one reply at a time. `cancel` works from any thread: the stream of that reply ends.
+    A session gives one reply at a time. Any thread may call `cancel`, which ends the stream of that reply.
     """
 
     def __init__(self, pair: LoadedPair, defaults: ReplyOptions | None = None) -> None:
-        """`defaults` are options for every reply whose caller does not set them."""
-        self._pair = pair
+        """`defaults`: the values of options that the caller of a reply does not set."""
+        self.pair = pair  # public, because measurements use the pair directly
         self._defaults = defaults or ReplyOptions()
         self._messages: Messages = ()
-        self._conversation = object()  # another one with every reset() and resume()
+        self._conversation = object()  # the identity of the conversation: reset() and resume() replace it
+        self._owner = ""  # client whose reasoning and omissions are stored; no other client gets them
+        self._stored_as = ""  # name of the stored conversation, for its prompt caches
         self._reasoning = Reasoning()
-        self._cuts: list[Cut] = []  # what prompts left out, the latest first
-        self._latest_cancel = object()  # another one with every cancel()
-        self._latest_reply: Callable[[], bool] | None = None  # that has begun and not ended: is it cancelled?
-        self._steps: Generator[Event] | None = None  # of that reply
-        self._working = threading.Lock()  # held while the models work, never while the caller has an event
+        self._omissions: list[Omission] = []  # a few omissions of earlier prompts, the latest first
+        self._latest_cancel = object()  # cancel() replaces it; a reply ends if it began with an older object
+        self._running: Cancelled | None = None  # the cancellation check of the reply in progress
+        self._steps: Generator[Event] | None = None  # the events of the reply in progress
+        self._working = threading.Lock()  # locked while an event is computed, not while the caller uses it
+        # All sessions of the pair share this lock. A session holds it to begin, end, or use template or vocabulary.
+        self._looking = threading.RLock()
+        self._process = os.getpid()
         self._closed = False
-        self._constraints = ConstraintBuilder(pair.vocabulary, pair.template)
+        self._prompts = PromptBuilder(pair.vocabulary, pair.template)
         self._writer = ReplyWriter(pair)
-        self._open = {self}  # the sessions of the pair
+        self._open = {self}  # the open sessions of the pair
 
-    def __repr__(self) -> str:
-        state = "closed" if self._closed else f"{len(self._messages)} messages"
-        return (
-            f"<Session on {self.name}: {self.target_name}, drafted by {self.draft_name or 'lookup'}, {state}>"
-        )
+    def another(self, owner: str = "", stored_as: str = "") -> "Session":
+        """Begin another conversation on the same pair. Closing its last open session frees the models.
 
-    def another(self) -> "Session":
-        """Another conversation on the same pair, with the same defaults.
-
-        Replies of several sessions run at once on as many lanes as were loaded (`parallel`); others wait for one. A
-        stream that is neither read nor closed keeps its lane. The pair is freed with the last of its sessions.
+        `owner`: the client; one client's reasoning never enters another client's prompts. `stored_as`: the name of the
+        stored conversation. A pair with `parallel` slots gives as many replies at a time; an open stream keeps a slot.
         """
-        self._require_open()
-        other = Session(self._pair, self._defaults)
-        other._constraints, other._writer, other._open = self._constraints, self._writer, self._open
-        other._reasoning, other._cuts = self._reasoning, self._cuts
-        self._open.add(other)
-        return other
+        with self._reading():
+            other = Session(self.pair, self._defaults)
+            for shared in ("_prompts", "_writer", "_open", "_looking", "_reasoning", "_omissions"):
+                setattr(other, shared, getattr(self, shared))
+            other._owner, other._stored_as = owner, stored_as
+            self._open.add(other)
+            return other
 
     def close(self) -> None:
-        """Cancel the running reply, whose stream ends; the last session of a pair frees its models."""
+        """Cancel the running reply, whose stream then raises BadSetting. A pair's last session frees the models."""
+        if self._process != os.getpid():
+            return  # a child of fork() must not free the models of its parent
         self.cancel()
-        with self._working:
-            self._closed = True
+        with self._working, self._looking:
             self._end_reply()
-            with _closing:
-                self._open.discard(self)
-                if not self._open:
-                    self._pair.close()
+            self._closed = True
+            self._open.discard(self)
+            if not self._open:
+                self.pair.close()
 
     def cancel(self) -> None:
-        """Stop all replies requested so far, after their cycle, and keep their text. Safe from any thread."""
+        """End each reply requested so far, after its current cycle. Its text is kept. Any thread may call this."""
         self._latest_cancel = object()
 
     def reset(self) -> None:
-        """Forget the conversation, with a reply in progress."""
+        """Forget the conversation, including a reply in progress."""
         self._messages, self._conversation = (), object()
 
     def resume(self, messages: Sequence[Mapping[str, Any] | Message]) -> None:
-        """Continue a conversation from elsewhere; the next reply reads it."""
+        """Replace the conversation by these messages; the next reply continues them."""
         self._require_open()
         self._messages, self._conversation = as_messages(messages), object()
 
     def calibrate(self, budget_seconds: float = 3.0, stop: Callable[[], bool] | None = None) -> None:
-        """Measure the cost of batches here, unless it is known.
-
-        Call it when nobody waits for a reply; `stop` ends it early.
-        """
-        with self._working, self._pair.lanes.unused() as lane:
-            if lane and lane.target.tokens and not self._closed:
-                text = list(lane.target.tokens[-MEASURED_TOKENS:])
-                lane.drafting.calibrate(text, budget_seconds, stop or never)
-
-    @property
-    def pair(self) -> LoadedPair:
-        """The loaded pair itself, for measuring it while no reply runs."""
-        return self._pair
+        """Measure the cost of batches, unless it is known or a reply runs; end early if `stop` returns true."""
+        self._require_process()
+        with self._working, self.pair.slots.unused() as slot:
+            if slot and slot.target.tokens and not self._closed:
+                text = list(slot.target.tokens[-64:])
+                slot.drafting.calibrate(text, budget_seconds, stop or bool)
 
     @property
     def messages(self) -> Messages:
-        """The conversation so far, reasoning left out."""
+        """The messages of the conversation so far, without reasoning."""
         return self._messages
 
     @property
     def name(self) -> str:
         """The pair's name."""
-        return self._pair.name
+        return self.pair.name
 
     @property
     def target_name(self) -> str:
         """The target model's name, as its file gives it."""
-        return self._pair.target_name
+        return self.pair.target_name
 
     @property
     def draft_name(self) -> str:
         """The draft model's name; "" when there is none."""
-        return self._pair.draft_name
-
-    def text_of(self, token: int) -> str:
-        """The text of one token, for display: incomplete characters become U+FFFD."""
-        piece = self._pair.vocabulary.piece(token)
-        return piece.decode(errors="replace") if piece else self._pair.vocabulary.text(token)
+        return self.pair.draft_name
 
     @property
     def context_length(self) -> int:
         """The largest number of tokens that prompt and reply may have together."""
-        return self._pair.target.capacity
+        return self.pair.target.capacity
 
-    def run(self, prompt_or_messages: Asked, **options: "Unpack[ReplyOptions]") -> Reply:
-        """Answer in the conversation: a text continues it, a list of messages replaces it.
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The sampler options, seed, max_tokens and stop strings of a reply whose caller sets no options."""
+        request = self._request({})
+        sampling = {name: getattr(request.sampling, name) for name in SAMPLING_NAMES - {"logit_bias"}}
+        return {**sampling, "seed": request.seed, "max_tokens": request.max_tokens, "stop": request.stop}
 
-        If the last message is the assistant's, the reply continues it and holds only the new text.
+    def text_of(self, token: int) -> str:
+        """The text of one token, for display: incomplete characters become U+FFFD."""
+        with self._reading():
+            piece = self.pair.vocabulary.piece(token)
+            return piece.decode(errors="replace") if piece else self.pair.vocabulary.text(token)
+
+    def run(self, prompt_or_messages: PromptOrMessages, **options: "Unpack[ReplyOptions]") -> Reply:
+        """Reply to a text, which continues the conversation, or to a list of messages, which replaces it.
+
+        If the last message is the assistant's, the reply continues that message and has only the new text.
         help(localspec.run) lists the options.
         """
         return last_reply(self.stream(prompt_or_messages, **options))
 
     def stream(
         self,
-        prompt_or_messages: Asked,
+        prompt_or_messages: PromptOrMessages,
         *,
-        cancelled: Callable[[], bool] | None = None,
+        cancelled: Cancelled | None = None,
         **options: "Unpack[ReplyOptions]",
     ) -> Iterator[Event]:
-        """The same as `run`, event by event; the last one is Finished. `cancelled` ends this reply alone."""
-        cancelled, request = self._watch(cancelled), self._request(options)
-        messages, conversation = self._asked(prompt_or_messages, request, options), self._conversation
+        """Reply as `run` does, but yield events; the last is Finished. The reply ends when `cancelled` returns true."""
+        cancelled, request, conversation = self._watch(cancelled), self._request(options), self._conversation
+        messages = self._whole(prompt_or_messages, request, options)
         return self._converse(messages, request, cancelled, conversation)
 
-    async def arun(self, prompt_or_messages: Asked, **options: "Unpack[ReplyOptions]") -> Reply:
-        """`run` for asyncio: the models work in a thread; a job that is cancelled stops the reply."""
-        return last_reply([event async for event in self.astream(prompt_or_messages, **options)])
+    def prompt_of(self, prompt_or_messages: PromptOrMessages, **options: "Unpack[ReplyOptions]") -> Prompt:
+        """Return the prompt that `run` would prefill if it left out no messages; nothing is generated."""
+        with self._reading():
+            request = self._request(options)
+            messages = self._whole(prompt_or_messages, request, options)
+            return self._prompts.encode(self._reasoning.put_back(messages, self._beside(request)), request)
 
-    def astream(self, prompt_or_messages: Asked, **options: "Unpack[ReplyOptions]") -> AsyncIterator[Event]:
-        """`stream` for asyncio; leaving it early stops the reply."""
-        return in_a_thread(
-            lambda left: self.stream(prompt_or_messages, cancelled=left, **options), ThreadPoolExecutor(1)
-        )
+    def count_tokens(self, prompt_or_messages: PromptOrMessages, **options: "Unpack[ReplyOptions]") -> int:
+        """Return the number of tokens in the prompt that `prompt_of` returns."""
+        return len(self.prompt_of(prompt_or_messages, **options).tokens)
 
-    def regenerate(self, **options: "Unpack[ReplyOptions]") -> Reply:
-        """Answer the last question again, in place of the last reply. Raises BadSetting without a question."""
-        return self.run(self._messages[: self._last_question() + 1], **options)
-
-    def edit(self, text: str, *, message: int | None = None, **options: "Unpack[ReplyOptions]") -> Reply:
-        """Change a user message, by index or the last one, and answer from there."""
-        index = self._last_question() if message is None else message
-        if not 0 <= index < len(self._messages) or self._messages[index].role != "user":
-            raise BadSetting(f"message {index} is not a user message", hint="see session.messages")
-        return self.run((*self._messages[:index], Message("user", text)), **options)
-
-    def count_tokens(self, prompt_or_messages: Asked, **options: "Unpack[ReplyOptions]") -> int:
-        """How many tokens a reply would read: the whole conversation with this prompt, or these messages alone."""
-        request = self._request(options)
-        messages = self._reasoning.put_back(self._asked(prompt_or_messages, request, options))
-        return len(self._encode(messages, request).tokens)
-
-    def _asked(self, prompt_or_messages: Asked, request: Request, options: ReplyOptions) -> Messages:
-        """The whole conversation that a reply answers."""
-        messages = as_messages(prompt_or_messages)
-        if isinstance(prompt_or_messages, str):
-            messages = (*(replace(message, reasoning="") for message in self._messages), *messages)
-        # A configured system message is a default: it gives way to one that the caller's messages begin with.
-        if request.system is not None and (options.get("system") is not None or messages[0].role != "system"):
-            messages = with_system(messages, request.system)
-        return messages
-
-    def _last_question(self) -> int:
-        """The index of the user's last message."""
-        for index in reversed(range(len(self._messages))):
-            if self._messages[index].role == "user":
-                return index
-        raise BadSetting("nothing was asked in this conversation yet", hint="ask something first")
-
-    def prompt_of(
-        self, messages: Sequence[Mapping[str, Any] | Message], **options: "Unpack[ReplyOptions]"
-    ) -> Prompt:
-        """The prompt of a reply to these messages; nothing is generated."""
-        return self._fitter(self._request(options)).encode(self._reasoning.put_back(as_messages(messages)))
-
-    def complete(self, text: str | Sequence[int], **options: "Unpack[ReplyOptions]") -> Reply:
-        """Continue a raw text or tokens: no template, no conversation; control tokens written in it count as such."""
+    def complete(self, text: str | Sequence[int | str] | Infill, **options: "Unpack[ReplyOptions]") -> Reply:
+        """Continue a raw text, which may have special tokens, or a list of token ids and texts, or fill an Infill."""
         return last_reply(self.stream_complete(text, **options))
 
     def stream_complete(
         self,
-        text: str | Sequence[int],
+        text: str | Sequence[int | str] | Infill,
         *,
-        cancelled: Callable[[], bool] | None = None,
+        cancelled: Cancelled | None = None,
         **options: "Unpack[ReplyOptions]",
     ) -> Iterator[Event]:
-        """The same as `complete`, event by event; `cancelled` as in `stream`."""
+        """Reply as `complete` does, but yield events. The reply ends when `cancelled` returns true."""
         cancelled, request = self._watch(cancelled), self._request(options)
-        vocabulary = self._pair.vocabulary
-        tokens = tokens_of(text, vocabulary)
+        vocabulary, capacity = self.pair.vocabulary, self.pair.target.capacity
         text_stream = TextStream(vocabulary, None, request.stop, continues_text=True)
         if request.tools:
-            raise BadSetting("tools need a conversation", hint="leave out complete() or --raw")
-        constraint = self._constraints.constraint(request, None, len(tokens))
+            raise BadSetting("a raw prompt cannot have tools", hint="leave out the tools, or send messages")
+        with self._reading():
+            self._check_space(len(text) if isinstance(text, str) else 0)
+            if isinstance(text, Infill):
+                reserve = min(request.max_tokens or capacity, capacity // 4) + 1
+                tokens = text.prompt(vocabulary, self.target_name, capacity - reserve)
+            else:
+                tokens = tokens_of(text, vocabulary)
+            constraint = self._prompts.constraint(request, None, len(tokens))
         job = ReplyJob(tokens, (len(tokens),), request, text_stream, cancelled, constraint)
         return self._reply(cancelled, lambda: job)
 
-    def _watch(self, cancelled: Callable[[], bool] | None) -> Callable[[], bool]:
-        """Whether this reply is cancelled, or cancel() was called since now."""
+    def _whole(
+        self, prompt_or_messages: PromptOrMessages, request: Request, options: ReplyOptions
+    ) -> Messages:
+        messages = as_messages(prompt_or_messages)
+        if isinstance(prompt_or_messages, str):
+            messages = (*(replace(message, reasoning="") for message in self._messages), *messages)
+        # The configured system message is used only if the messages have none.
+        if request.system is not None and (options.get("system") is not None or messages[0].role != "system"):
+            rest = messages[1:] if messages[0].role == "system" else messages
+            messages = (Message("system", request.system), *rest) if request.system else rest
+        return messages
+
+    def _watch(self, cancelled: Cancelled | None) -> Cancelled:
         latest = self._latest_cancel
-        return lambda: self._latest_cancel is not latest or (cancelled or never)()
+        return lambda: self._latest_cancel is not latest or (cancelled or bool)()  # bool() is False
 
     def _request(self, options: Mapping[str, Any]) -> Request:
         self._require_open()
@@ -257,152 +234,148 @@ class Session(Closing):
         if options.get("seed", "left out") is None:
             defaults.pop("seed", None)
         given = {name: value for name, value in options.items() if value is not None}
-        return request_from({**defaults, **given}, self._pair.sampling)
+        return request_from({**defaults, **given}, self.pair.sampling, self.pair.vocabulary.tokenize)
+
+    def _require_process(self) -> None:
+        leave_at_end()
+        if self._process != os.getpid():
+            hint = "load the pair in this process: a child of fork() cannot use its parent's models"
+            raise BadSetting("this pair was loaded in another process", hint=hint)
 
     def _require_open(self) -> None:
+        self._require_process()
         if self._closed:
             raise BadSetting("this session is closed", hint="load the pair again: localspec.load(...)")
 
+    def _check_space(self, characters: int) -> None:
+        """Refuse a text too long for the context, before seconds are spent to tokenise it."""
+        capacity, vocabulary = self.pair.target.capacity, self.pair.vocabulary
+        if characters <= 16 * capacity:  # such a text is tokenised quickly
+            return
+        least = -(-characters // max(len(vocabulary.piece(token)) for token in range(vocabulary.size)))
+        if least > capacity:
+            raise ContextFull.of("prompt", least, capacity, more=True, hint=_SHORTEN)
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        self._require_process()  # before the lock, which may never be free in a child of fork()
+        with self._looking:
+            self._require_open()
+            yield
+
     def _converse(
-        self, messages: Messages, request: Request, cancelled: Callable[[], bool], conversation: object
+        self, messages: Messages, request: Request, cancelled: Cancelled, conversation: object
     ) -> Iterator[Event]:
-        asked = perf_counter()
-        for event in self._reply(cancelled, lambda: self._job(messages, request, cancelled, asked)):
-            # A conversation that was reset during the reply stays reset.
-            if isinstance(event, Finished) and event.reply.tokens and self._conversation is conversation:
-                self._messages = with_reply(messages, event.reply)
-            if isinstance(event, Finished) and not are_continued(messages):
-                self._reasoning.keep(messages, event.reply)
+        requested = perf_counter()
+        for event in self._reply(cancelled, lambda: self._job(messages, request, cancelled, requested)):
+            if isinstance(event, Finished):
+                # A conversation that was reset during the reply stays reset.
+                if event.reply.tokens and self._conversation is conversation:
+                    self._messages = with_reply(messages, event.reply)
+                if not are_continued(messages):
+                    self._reasoning.keep(messages, event.reply, self._beside(request))
             yield event
 
-    def _job(
-        self, messages: Messages, request: Request, cancelled: Callable[[], bool], asked: float
-    ) -> ReplyJob:
-        whole = self._reasoning.put_back(messages)
-        fitted = self._fitter(request).fit(whole, trim=request.overflow == "trim", earlier=self._cuts)
-        if fitted.cut:
-            others = [cut for cut in self._cuts if cut != fitted.cut]
-            self._cuts[:] = [fitted.cut, *others][:_CUTS]
-        prompt, template = fitted.prompt, self._pair.template
+    def _job(self, messages: Messages, request: Request, cancelled: Cancelled, requested: float) -> ReplyJob:
+        trims, template, beside = request.overflow == "trim", self.pair.template, self._beside(request)
+        self._check_space(sum(len(message.content) for message in messages[-1 if trims else 0 :]))
+        fitter = Fitter(
+            lambda messages: self._prompts.encode(messages, request),
+            self.pair.target.capacity,
+            request.max_tokens,
+            thinks=request.think is not False and template.thinking_style("") is not None,
+            beside=beside,
+        )
+        fitted = fitter.fit(self._reasoning.put_back(messages, beside), trim=trims, earlier=self._omissions)
+        if found := fitted.omission:
+            self._omissions[:] = [found, *(o for o in self._omissions if o != found)][:8]
+        prompt = fitted.prompt
         style = template.thinking_style(prompt.text)
-        constraint = self._constraints.constraint(request, style, len(prompt.tokens))
-        # A grammar's text is shown exactly, with a space at its beginning.
-        calls = self._constraints.call_form(request)
+        constraint = self._prompts.constraint(request, style, len(prompt.tokens))
+        calls = self._prompts.tool_call_format(request)
         text = TextStream(
-            self._pair.vocabulary,
+            self.pair.vocabulary,
             style,
             (*template.stops, *request.stop),
+            # A text must match its grammar exactly, so a space at its beginning stays.
             continues_text=constraint is not None or are_continued(messages),
             calls=calls if request.tool_choice != "none" else None,
             functions=request.functions,
         )
+        needs_checkpoints = self.pair.target.needs_checkpoints
         return ReplyJob(
             prompt.tokens,
-            self._partings(fitted, request),
+            self._prompts.branch_points(fitted.messages, prompt, request) if needs_checkpoints else (),
             request,
             text,
             cancelled,
             constraint,
             fitted.dropped_messages,
-            asked,
+            requested,
             calls is not None and not calls.native,
             tuple((message.role, message.content) for message in messages if message.role != "assistant"),
+            self._stored_as,
         )
 
-    def _partings(self, fitted: Fitted, request: Request) -> Sequence[int]:
-        """The positions at which the prompt opens the reply, and at which another conversation would begin."""
-        if not self._pair.target.needs_checkpoints:
-            return ()
+    def _beside(self, request: Request) -> str:
+        """Return client and tools as one text; a reply depends on both, and on its messages."""
+        return json.dumps([self._owner, request.tools], sort_keys=True, default=str)
 
-        def shared(messages: Messages) -> int:
-            told, arguments = self._told(messages, request)
-            closed = self._pair.template.render(
-                told, think=request.think, arguments=arguments, add_generation_prompt=False
-            )
-            return opening_of(fitted.prompt, closed, self._pair.vocabulary)
-
-        whole = fitted.messages
-        instructions = whole[:1] if whole[0].role == "system" else ()
-        other = shared((*instructions, Message("user", _OTHER))) if instructions or request.tools else 0
-        return (*([other] if other >= _LONG else []), shared(whole))
-
-    def _fitter(self, request: Request) -> Fitter:
-        return Fitter(
-            lambda messages: self._encode(messages, request),
-            self._pair.target.capacity,
-            request.max_tokens,
-            thinks=request.think is not False and self._pair.template.thinking_style("") is not None,
-        )
-
-    def _encode(self, messages: Messages, request: Request) -> Prompt:
-        told, arguments = self._told(messages, request)
-        return encode(
-            self._pair.vocabulary, self._pair.template, told, think=request.think, arguments=arguments
-        )
-
-    def _told(self, messages: Messages, request: Request) -> tuple[Sequence[Message], dict[str, Any]]:
-        """The messages and arguments that the template is given."""
-        native = (self._constraints.call_form(request) or self._pair.template.call_form).native
-        tools = self._pair.template.tool_variables(request.tools) if native and request.tools else None
-        told = messages if native else spelled_out(messages, request.tools)
-        return told, {**(tools or {}), **request.template_arguments}
-
-    def _reply(self, cancelled: Callable[[], bool], job_of: Callable[[], ReplyJob]) -> Iterator[Event]:
+    def _reply(self, cancelled: Cancelled, job_of: Callable[[], ReplyJob]) -> Iterator[Event]:
+        self._require_process()
         with self._working:
-            if self._latest_reply and not self._latest_reply():
-                raise BadSetting(
-                    "this session is busy with another reply", hint="wait for it, or cancel() it first"
-                )
-            self._latest_reply = cancelled
+            if self._running and not self._running():
+                hint = "wait for that reply, or call cancel() first"
+                raise BadSetting("this session is busy with another reply", hint=hint)
+            self._running = cancelled
             self._end_reply()
         try:
             with self._working:
                 self._require_open()
                 job = job_of()
-            count, capacity = len(job.prompt), self._pair.target.capacity
+            count, capacity = len(job.prompt), self.pair.target.capacity
             if count >= capacity:
-                raise ContextFull(
-                    f"the prompt has {count:,} tokens, but the context holds only {capacity:,}",
-                    hint="shorten the prompt, or start again with a larger context: --context N",
-                )
-            # Closed here: the traceback of an error that was handled on the way can keep this frame alive.
+                raise ContextFull.of("prompt", count, capacity, hint=_SHORTEN)
+            # `closing` frees the slot of `steps` at once, because a handled error may keep this frame alive.
             with closing(self._writer.reply(job)) as steps:
                 self._steps = steps
-                while self._latest_reply is cancelled and (event := self._step(steps)) is not None:
+                while True:
+                    self._require_process()
+                    with self._working:
+                        if self._closed or self._running is not cancelled:
+                            what = "the session was closed while it replied, or got another request"
+                            raise BadSetting(what, hint="read each reply to its end first")
+                        event = next(steps, None)
+                    if event is None:
+                        return
                     yield event
         finally:
-            if self._latest_reply is cancelled:
-                self._latest_reply = None
+            if self._running is cancelled:
+                self._running = None
 
     def _end_reply(self) -> None:
-        """Let a reply that was cancelled, and is not read to its end, give back its lane."""
         steps, self._steps = self._steps, None
-        if steps is not None:
-            steps.close()
-
-    def _step(self, steps: Iterator[Event]) -> Event | None:
-        """The next event; None after the last one or after the session closed."""
-        with self._working:
-            return None if self._closed else next(steps, None)
+        while steps is not None:
+            try:
+                steps.close()
+                return
+            except ValueError:  # another thread is running the generator at this moment
+                sleep(_LOOK_SECONDS)
 
 
 async def in_a_thread(
-    begin: Callable[[Callable[[], bool]], Iterator[_Event]], threads: Executor
-) -> AsyncIterator[_Event]:
-    """The events of an iterator that runs in one of these threads; its errors are raised here.
-
-    `begin` gets a function that tells whether the reader left. Leaving early waits for the thread, unless it has not
-    started.
-    """
-    import asyncio  # takes 30 ms, which every other start would wait for
+    begin: Callable[[Cancelled], Iterator[Event]], threads: Executor
+) -> AsyncIterator[Event]:
+    """Run `begin` in one of `threads`, and yield its events. Its argument returns whether the reader has left."""
+    import asyncio  # not at the top, because it takes 30 ms
 
     loop = asyncio.get_running_loop()
-    queue: asyncio.Queue[_Event | None] = asyncio.Queue()
+    queue: asyncio.Queue[Event | None] = asyncio.Queue()
     left = threading.Event()
 
     def work() -> None:
         try:
-            for event in begin(left.is_set):
+            for event in begin(lambda: left.is_set() or not threading.main_thread().is_alive()):
                 loop.call_soon_threadsafe(queue.put_nowait, event)
         finally:
             loop.call_soon_threadsafe(queue.put_nowait, None)
@@ -417,32 +390,4 @@ async def in_a_thread(
         left.set()
         if not done.done() and not job.cancel():
             await asyncio.wait([done])
-            done.exception()  # nobody is left to hear of it
-
-
-def tokens_of(text: str | Sequence[int], vocabulary: Vocabulary) -> list[int]:
-    """The tokens of a raw text. Raises BadSetting for an empty one or another type."""
-    if isinstance(text, str):
-        tokens = vocabulary.tokenize(text, parse_special=True, add_special=True)
-        if vocabulary.bos is not None and tokens[:2] == [vocabulary.bos] * 2:
-            del tokens[0]  # the text brings its own
-    elif not isinstance(text, list | tuple):
-        raise BadSetting(f"the text is of type {type(text).__name__}", hint="give a str to continue")
-    elif not all(type(token) is int and 0 <= token < vocabulary.size for token in text):
-        raise BadSetting("token id out of range", hint=f"use ids from 0 to {vocabulary.size - 1}")
-    else:
-        tokens = list(text)
-    if not tokens:
-        raise BadSetting("the text is empty", hint="give at least one character to continue")
-    return tokens
-
-
-def last_reply(events: Iterable[Event]) -> Reply:
-    """The reply at the end of a stream. Raises BadSetting if the session was closed before."""
-    replies = [event.reply for event in events if isinstance(event, Finished)]
-    if replies:
-        return replies[-1]
-    raise BadSetting(
-        "the session was closed while it replied, or got another request",
-        hint="wait for its replies before you close it, ask it again, or load another pair",
-    )
+            done.exception()  # retrieves the error: asyncio logs an error that nobody retrieves

@@ -1,9 +1,10 @@
-"""A model's chat template: messages to the prompt text that the model was trained on."""
+"""Chat templates: they render messages to the prompt text that a model was trained on."""
 
 import hashlib
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -16,8 +17,8 @@ from localspec.chat.thinking import THINK, ThinkingStyle, after_prompt, style_of
 from localspec.chat.tools import Tool
 from localspec.errors import BadTemplate
 from localspec.events import ToolCall
-from localspec.structure.call_form import GENERIC, CallForm
-from localspec.structure.derive_call_form import form_of
+from localspec.structure.derive_format import format_of
+from localspec.structure.tool_call_format import GENERIC, ToolCallFormat
 
 CHATML = (
     "{% for message in messages %}"
@@ -29,7 +30,6 @@ PLAIN = (
     "{% for message in messages %}{{ message.role + ': ' + message.content + '\\n\\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ 'assistant:' }}{% endif %}"
 )
-_SHORTEST_STOP = 3  # characters: an answer may well hold a shorter text
 _MARKUP = re.compile(r"\s*(<[^<>\s]+>|\[[^\[\]\s]+\])")
 _THOUGHTS_PROBE = "localspec thinks"
 _PROBE = Message("user", "localspec asks")
@@ -40,19 +40,14 @@ _SYSTEM_PROBE = Message("system", "localspec tells")
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """The form in which a template wants calls, their ids and reasoning."""
-
-    text_arguments: bool = False  # arguments are JSON text
-    short_ids: bool = False  # ids are nine letters and digits
-    one_call: bool = False  # in a message
-    thinking_parts: bool = False  # reasoning is a part of the content
+    text_arguments: bool = False  # whether the template reads arguments as JSON text
+    short_ids: bool = False  # whether the ids of calls must have nine letters and digits
+    one_call: bool = False  # whether a message has at most one call
+    thinking_parts: bool = False  # whether reasoning is one of the parts of a message's content
 
 
 class ChatTemplate:
-    """A Jinja template in a sandbox, and facts about it; safe to share between threads.
-
-    Raises BadTemplate if it is unusable.
-    """
+    """A chat template, and the forms of messages that it takes; threads may share it. Raises BadTemplate."""
 
     def __init__(
         self,
@@ -63,18 +58,20 @@ class ChatTemplate:
         end_texts: Collection[str] = (),
         style: ThinkingStyle | None = None,
     ) -> None:
-        """`end_texts`: texts of the tokens that end a reply.
-
-        `style` is for models whose template does not show how they mark reasoning.
-        """
+        """`end_texts`: texts of the tokens that end a reply. `style`: used if `source` shows no style."""
         self.source = source
-        self._end_texts = end_texts
+        self._end_texts, self._usual_style = end_texts, style
         self._changes_lists = "append" in source or "pop" in source
         self._latest_tools: tuple[tuple[Tool, ...], dict[str, Any] | None] | None = None
         self._special = {"bos_token": bos_text, "eos_token": eos_text}
         self._sandbox = Sandbox()
-        self._style = style_of(source) or style
-        self._template, self._names, self.literals = self._sandbox.read(source)
+        self._template, self._names, self.literals, tested = self._sandbox.read(source)
+        # A template that does not test whether `enable_thinking` is given switches reasoning off without it.
+        self._always = {"enable_thinking": True} if "enable_thinking" in self._names - tested else {}
+
+    @cached_property
+    def _style(self) -> ThinkingStyle | None:
+        return style_of(self.source) or self._usual_style
 
     def render(
         self,
@@ -84,171 +81,151 @@ class ChatTemplate:
         think: bool | None = None,
         arguments: Mapping[str, Any] | None = None,
     ) -> str:
-        """The prompt text; `think` sets the variables that the template has for it, `arguments` any.
+        """Render the prompt; `think` sets the template's variables for reasoning, `arguments` any variables.
 
-        Without a place for a system message, its text goes in front of the first user message. Messages of one role
-        in a row become one where the template refuses them.
+        If the template has no place for system messages, their text precedes the first user message. If the template
+        refuses consecutive messages of one role, these messages are merged.
         """
         if any(m.role == "system" for m in messages) and not self.takes_system:
             messages = fold_system(messages)
         if any(one.role == other.role for one, other in pairwise(messages)) and self._alternates:
             messages = joined(messages)
         if any(m.tool_calls or m.reasoning for m in messages):
-            messages = self._in_dialect(messages)
-        variables = {} if think is None else thinking_variables(think, self._names, self.literals)
-        variables |= {"add_generation_prompt": add_generation_prompt, **(arguments or {})}
-        return self._with([*map(self._form, messages)], {**self._without_tools, **variables})
+            messages = one_call_each(messages) if self.dialect.one_call else messages
+            messages = [*map(_with_short_ids, messages)] if self.dialect.short_ids else messages
+        thinks = {} if think is None else thinking_variables(think, self._names, self.literals)
+        given = {"add_generation_prompt": add_generation_prompt, **(arguments or {})}
+        return self._with(self._forms(messages), {**self._without_tools, **self._always, **thinks, **given})
 
     @cached_property
-    def call_form(self) -> CallForm:
-        """How this template writes tool calls, found by letting it write some; the generic form if it is not known."""
+    def tool_call_format(self) -> ToolCallFormat:
+        """The tool-call format, derived from calls that the template renders, else the generic format."""
 
         def render(answer: str, calls: Sequence[ToolCall]) -> str:
-            told = [_PROBE, Message("assistant", answer, tool_calls=tuple(calls))]
-            return self._with([*map(self._form, told)], self._without_tools)
+            messages = [_PROBE, Message("assistant", answer, tool_calls=tuple(calls))]
+            return self._with(self._forms(messages), self._without_tools)
 
-        return form_of(self.source, render, self._style.markers if self._style else ()) or GENERIC
+        return format_of(self.source, render, self._style.markers if self._style else ()) or GENERIC
 
     def tool_variables(self, tools: Sequence[Tool]) -> dict[str, Any] | None:
-        """How this template hears of these tools: as they were given if it takes them so; None if it tells none."""
+        """Return the variables that give the tools to the template; None if the template ignores tools."""
+
+        def variables_of(definitions: list[Any]) -> dict[str, Any] | None:
+            functions = [given["function"] for given in definitions]
+            variables: dict[str, Any] = {"tools": unchangeable(definitions)}
+            if "functions" in self._without_tools:
+                variables["functions"] = json.dumps(functions, ensure_ascii=False, indent=4)
+            text = self._tried([_PROBE], variables)
+            return variables if all(tool.name in text for tool in tools) else None
+
         if self._latest_tools is None or self._latest_tools[0] != tools:
-            forms = ([tool.given for tool in tools], [tool.definition for tool in tools])
-            found = (self._telling(form) for form in forms)
-            self._latest_tools = tuple(tools), next(filter(None, found), None)
+            given = variables_of([tool.given for tool in tools])
+            self._latest_tools = tuple(tools), given or variables_of([tool.definition for tool in tools])
         return self._latest_tools[1]
-
-    def shows(self, tools: Sequence[Tool]) -> bool:
-        """Whether this template tells of these tools."""
-        return self.tool_variables(tools) is not None
-
-    def _telling(self, definitions: list[Any]) -> dict[str, Any] | None:
-        functions = [given["function"] for given in definitions]
-        variables: dict[str, Any] = {"tools": unchangeable(definitions)}
-        if "functions" in self._without_tools:
-            variables["functions"] = json.dumps(functions, ensure_ascii=False, indent=4)
-        told = self._told([_PROBE], variables)
-        return variables if all(function["name"] in told for function in functions) else None
 
     @cached_property
     def dialect(self) -> Dialect:
-        """What this template refuses, or leaves out, in the form in which Hugging Face gives it."""
-        found, text, written = (
-            Dialect(),
-            self._past(Dialect(), _CALL_PROBE),
-            json.dumps(_CALL_PROBE.arguments),
-        )
+        """The form of calls, ids and reasoning that the template takes; Hugging Face's form is tried first."""
+        found, written = Dialect(), json.dumps(_CALL_PROBE.arguments)
+        text = self._past(found, _CALL_PROBE)
         if not text or (str(_CALL_PROBE.arguments) in text and written not in text):
             found, text = Dialect(text_arguments=True), self._past(Dialect(text_arguments=True), _CALL_PROBE)
             if written not in text:
                 return Dialect()
         long, other = replace(_CALL_PROBE, id="call_localspec_asks"), replace(_CALL_PROBE, id="probe0002")
-        found = replace(
-            found, short_ids=not self._past(found, long), one_call=not self._past(found, _CALL_PROBE, other)
-        )
-        parted = (
-            "" if _THOUGHTS_PROBE in text else self._past(replace(found, thinking_parts=True), _CALL_PROBE)
-        )
+        one_call = not self._past(found, _CALL_PROBE, other)
+        found = replace(found, short_ids=not self._past(found, long), one_call=one_call)
+        parts = replace(found, thinking_parts=True)
+        parted = "" if _THOUGHTS_PROBE in text else self._past(parts, _CALL_PROBE)
         read = _THOUGHTS_PROBE in parted and not re.search(f"""['"]{_THOUGHTS_PROBE}['"]""", parted)
-        return replace(found, thinking_parts=read)
+        return parts if read else found
+
+    @cached_property
+    def repeats_calls(self) -> bool:
+        """Whether the template renders earlier calls. Some templates render them but ignore tools."""
+        return _CALL_PROBE.name in self._past(self.dialect, _CALL_PROBE)
 
     def _past(self, dialect: Dialect, *calls: ToolCall) -> str:
-        """The prompt after these calls, empty where the template fails on them."""
         results = [Message("tool", "noon", tool_call_id=call.id) for call in calls]
-        asked = Message("assistant", "", _THOUGHTS_PROBE, calls)
-        told = [self._form(message, dialect) for message in (_PROBE, asked, *results)]
-        return self._tried(told, self._without_tools) or ""
+        return self._tried((_PROBE, Message("assistant", "", _THOUGHTS_PROBE, calls), *results), {}, dialect)
 
-    def _in_dialect(self, messages: Sequence[Message]) -> Sequence[Message]:
-        """The messages with ids and numbers of calls that the template takes."""
-        if self.dialect.one_call:
-            messages = one_call_each(messages)
-        return [*map(with_short_ids, messages)] if self.dialect.short_ids else messages
-
-    def _told(self, messages: Sequence[Message], variables: Mapping[str, Any]) -> str:
-        """The prompt of these messages, "" if the template fails on them."""
-        return self._tried([*map(self._form, messages)], {**self._without_tools, **variables}) or ""
+    def _tried(
+        self, messages: Sequence[Message], variables: Mapping[str, Any], dialect: Dialect | None = None
+    ) -> str:
+        """Return the rendered messages, or "" if the template refuses them."""
+        return self._attempt(self._forms(messages, dialect), {**self._without_tools, **variables})
 
     def thinking_style(self, prompt: str) -> ThinkingStyle | None:
-        """How a reply to this prompt marks its reasoning; None without reasoning."""
         return after_prompt(self._style, prompt) if self._style else None
 
     @cached_property
     def stops(self) -> tuple[str, ...]:
-        """Stop strings for models whose turn ends in a text and not in an end token."""
-        _, answered, rest = self._told(_TURNS, {}).partition(_TURNS[1].content)
+        """Stop strings for models that end their turn with a text instead of an end token."""
+        _, answered, rest = self._tried(_TURNS, {}).partition(_TURNS[1].content)
         after, goes_on, _ = rest.partition(_TURNS[2].content)
         if not (answered and goes_on) or any(text in after for text in self._end_texts):
             return ()
         if found := _MARKUP.match(after):
-            parts = self._style.markers if self._style else ()  # what ends a part need not end the reply
+            parts = self._style.markers if self._style else ()  # markers begin a part, and do not end a reply
             return () if any(found[1] in marker for marker in parts) else (found[1],)
         begin, end = "\n" if after[:1].isspace() else "", after.strip()
-        return (begin + end,) if len(end) >= _SHORTEST_STOP else ()
+        return (begin + end,) if len(end) >= 3 else ()  # an answer may contain a shorter text
 
     @cached_property
     def takes_system(self) -> bool:
-        """Whether a system message reaches the prompt: some templates refuse or ignore it."""
-        return _SYSTEM_PROBE.content in self._told((_SYSTEM_PROBE, _PROBE), {})
+        """Whether the template renders a system message: some templates refuse or ignore it."""
+        return _SYSTEM_PROBE.content in self._tried((_SYSTEM_PROBE, _PROBE), {})
 
     @cached_property
     def _alternates(self) -> bool:
-        """Whether this template refuses two messages of one role in a row."""
-        return self._tried([*map(self._form, (_PROBE, _PROBE))], self._without_tools) is None
+        """Whether the template refuses consecutive messages of one role."""
+        return not self._tried((_PROBE, _PROBE), {})
 
     @cached_property
     def _takes_text(self) -> bool:
-        """Whether a message's content may be a text; some templates know only lists of parts."""
-        text, parts = (
-            self._tried([_as_dictionary(_PROBE, Dialect(), parts=parts)], self._without_tools) or ""
-            for parts in (False, True)
-        )
+        """Whether the content of a message may be text: some templates take only lists of parts."""
+        probes = ([_as_dictionary(_PROBE, Dialect(), parts=parts)] for parts in (False, True))
+        text, parts = (self._attempt(probe, self._without_tools) for probe in probes)
         return _PROBE.content in text or _PROBE.content not in parts
 
     @cached_property
     def _without_tools(self) -> Mapping[str, Any]:
-        """The value of `tools` that tells this template that there are no tools."""
-        asked = [_as_dictionary(_PROBE, Dialect(), parts=False)]
-        named = {"functions": "[]", "datetime": f"{self._sandbox.now:%B %d %Y}"}
-        forms: tuple[Mapping[str, Any], ...] = ({"tools": None, "documents": None}, {}, named)
-        return next((form for form in forms if self._tried(asked, form) is not None), forms[0])
+        probe = [_as_dictionary(_PROBE, Dialect(), parts=False)]
+        forms: tuple[Mapping[str, Any], ...] = ({"tools": None, "documents": None}, {}, {"functions": "[]"})
+        return next((form for form in forms if self._attempt(probe, form)), forms[0])
 
-    def _tried(self, messages: list[dict[str, Any]], variables: Mapping[str, Any]) -> str | None:
-        try:
+    def _attempt(self, messages: list[dict[str, Any]], variables: Mapping[str, Any]) -> str:
+        with suppress(BadTemplate):
             return self._with(messages, variables)
-        except BadTemplate:
-            return None
+        return ""
 
-    def _form(self, message: Message, dialect: Dialect | None = None) -> dict[str, Any]:
-        if dialect is None:
-            dialect = self.dialect if message.tool_calls or message.reasoning else Dialect()
-        return _as_dictionary(message, dialect, parts=not self._takes_text)
+    def _forms(self, messages: Sequence[Message], dialect: Dialect | None = None) -> list[dict[str, Any]]:
+        forms = (dialect or (self.dialect if m.tool_calls or m.reasoning else Dialect()) for m in messages)
+        pairs = zip(messages, forms, strict=True)
+        return [_as_dictionary(message, form, parts=not self._takes_text) for message, form in pairs]
 
     def _with(self, messages: list[dict[str, Any]], variables: Mapping[str, Any]) -> str:
-        told = unchangeable(messages) if self._changes_lists else messages
-        return rendered(self._template, {"messages": told, **self._special, **variables})
+        given = unchangeable(messages) if self._changes_lists else messages
+        return rendered(self._template, {"messages": given, **self._special, **variables})
 
 
 def template_of(source: str | None, vocabulary: Vocabulary) -> tuple[ChatTemplate, tuple[str, ...]]:
-    """A model file's template or a substitute, and a notice for the user."""
-    controls = vocabulary.control_texts()
+    """Return the model file's chat template, or a substitute with a notice about it."""
+    controls = vocabulary.special_tokens()
     notices: tuple[str, ...] = ()
     if not source:
         chatml = {"<|im_start|>", "<|im_end|>"} <= controls.keys()
         source = CHATML if chatml else PLAIN
-        form = "ChatML, whose tokens it has" if chatml else "plain text: it may not be made for chat"
-        notices = (f"the model file has no chat template; messages are written in {form}",)
-    template = ChatTemplate(
-        source,
-        bos_text=_text(vocabulary, vocabulary.bos),
-        eos_text=_text(vocabulary, vocabulary.eos),
-        end_texts=[text for text, token in controls.items() if text and vocabulary.is_end(token)],
-        style=THINK if THINK.name in controls else None,
-    )
-    return template, notices
+        form = "ChatML, whose special tokens it has" if chatml else "plain text: it may not be a chat model"
+        notices = (f"the model file has no chat template; messages are written as {form}",)
+    bos, eos = ("" if t is None else vocabulary.text(t) for t in (vocabulary.bos, vocabulary.eos))
+    ends = [text for text, token in controls.items() if text and vocabulary.is_end(token)]
+    style = THINK if THINK.name in controls else None
+    return ChatTemplate(source, bos_text=bos, eos_text=eos, end_texts=ends, style=style), notices
 
 
 def one_call_each(messages: Sequence[Message]) -> list[Message]:
-    """The messages with every call in a message of its own, and its result behind it."""
+    """Give each tool call a message of its own, followed by the message with the result of the call."""
     found: list[Message] = []
     waiting = {message.tool_call_id: message for message in messages if message.role == "tool"}
     for message in messages:
@@ -256,26 +233,22 @@ def one_call_each(messages: Sequence[Message]) -> list[Message]:
             waiting.pop(message.tool_call_id, None)
             found.append(replace(message, tool_calls=message.tool_calls[:1]))
         for call in message.tool_calls[1:]:
-            first = found[-1].tool_calls
-            found += [waiting.pop(call.id) for call in first if call.id in waiting]
+            found += [waiting.pop(each.id) for each in found[-1].tool_calls if each.id in waiting]
             found.append(Message("assistant", "", tool_calls=(call,)))
     return found
 
 
-def with_short_ids(message: Message) -> Message:
-    """The message with ids of nine letters and digits; equal ids stay equal."""
-    calls = tuple(replace(call, id=_short(call.id)) for call in message.tool_calls)
-    return replace(message, tool_calls=calls, tool_call_id=_short(message.tool_call_id))
+def _with_short_ids(message: Message) -> Message:
+    def short(call_id: str) -> str:
+        is_short = not call_id or (len(call_id) == 9 and call_id.isalnum())
+        return call_id if is_short else hashlib.sha256(call_id.encode()).hexdigest()[:9]
 
-
-def _short(call_id: str) -> str:
-    if not call_id or (len(call_id) == 9 and call_id.isalnum()):
-        return call_id
-    return hashlib.sha256(call_id.encode()).hexdigest()[:9]
+    calls = tuple(replace(call, id=short(call.id)) for call in message.tool_calls)
+    return replace(message, tool_calls=calls, tool_call_id=short(message.tool_call_id))
 
 
 def joined(messages: Sequence[Message]) -> list[Message]:
-    """The messages with those of one role in a row as one; results stay apart, and so does what follows a call."""
+    """Merge consecutive messages of one role, except tool results and messages after a tool call."""
     found: list[Message] = []
     for message in messages:
         last = found[-1] if found else None
@@ -289,7 +262,6 @@ def joined(messages: Sequence[Message]) -> list[Message]:
 
 
 def fold_system(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """The messages with the system text in front of the first user message."""
     system = "\n\n".join(m.content for m in messages if m.role == "system")
     rest = [m for m in messages if m.role != "system"]
     first = next((i for i, m in enumerate(rest) if m.role == "user"), None)
@@ -300,34 +272,16 @@ def fold_system(messages: Sequence[Message]) -> tuple[Message, ...]:
 
 
 def _as_dictionary(message: Message, dialect: Dialect, *, parts: bool) -> dict[str, Any]:
-    content: Any = [{"type": "text", "text": message.content}] if parts else message.content
-    if dialect.thinking_parts and message.reasoning:
-        text = [{"type": "text", "text": message.content}] if message.content else []
-        content = [{"type": "thinking", "thinking": message.reasoning}, *text]
-    # Templates have not agreed on a name for reasoning.
-    reasoning = dict.fromkeys(("reasoning_content", "reasoning", "thinking"), message.reasoning)
-    calls = [
-        {
-            "type": "function",
-            "id": call.id,
-            "function": {"name": call.name, "arguments": _arguments(call, text=dialect.text_arguments)},
-        }
-        for call in message.tool_calls
-    ]
-    return {
-        "role": message.role,
-        "content": content,
-        **(reasoning if message.reasoning else {}),
-        **({"tool_calls": calls} if calls else {}),
-        **({"tool_call_id": message.tool_call_id} if message.tool_call_id else {}),
-    }
-
-
-def _arguments(call: ToolCall, *, text: bool) -> object:
-    if text and not call.unreadable:
-        return json.dumps(call.arguments, ensure_ascii=False)
-    return call.unreadable or call.arguments
-
-
-def _text(vocabulary: Vocabulary, token: int | None) -> str:
-    return "" if token is None else vocabulary.text(token)
+    text = [{"type": "text", "text": message.content}]
+    found: dict[str, Any] = {"role": message.role, "content": text if parts else message.content}
+    if message.reasoning:
+        # All three keys are set, because templates read the reasoning from different keys.
+        found |= dict.fromkeys(("reasoning_content", "reasoning", "thinking"), message.reasoning)
+        if dialect.thinking_parts:
+            thoughts = {"type": "thinking", "thinking": message.reasoning}
+            found["content"] = [thoughts, *(text if message.content else [])]
+    for call in message.tool_calls:
+        given = json.dumps(call.arguments, ensure_ascii=False) if dialect.text_arguments else call.arguments
+        function = {"name": call.name, "arguments": call.unreadable or given}
+        found.setdefault("tool_calls", []).append({"type": "function", "id": call.id, "function": function})
+    return found | ({"tool_call_id": message.tool_call_id} if message.tool_call_id else {})

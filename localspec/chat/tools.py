@@ -1,52 +1,44 @@
-"""Functions that a model may call, as their caller describes them, and the words for a model that knows none."""
+"""Reads tools, and describes them in a system message where the chat template does not support tools."""
 
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from localspec.chat.messages import Message
 from localspec.errors import BadSetting
-from localspec.events import ToolCall
-from localspec.structure.call_form import GENERIC
 from localspec.structure.grammar import LARGEST
 from localspec.structure.schema import read_schema
+from localspec.structure.tool_call_format import GENERIC, ToolCallFormat
 
-_FORM = 'a tool is {"type": "function", "function": {"name": "...", "parameters": {a JSON schema}}}'
+_FORM = 'write a tool as {"type": "function", "function": {"name": "...", "parameters": {a JSON schema}}}'
+_GENERIC_CALL = '<tool_call>\n{"name": NAME, "arguments": {...}}\n</tool_call>'
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A function that the model may call."""
-
     name: str
     description: str
-    parameters: Mapping[str, Any]  # a JSON schema, of an object
-    given: Mapping[str, Any]  # as its caller describes it, in OpenAI's form
+    parameters: Mapping[str, Any]  # the JSON schema of an object
+    given: Mapping[str, Any]  # the caller's definition, in OpenAI's form
 
     @property
     def definition(self) -> dict[str, Any]:
-        """The tool with all that chat templates may look for."""
-        function = {
-            "name": self.name,
-            "description": self.description,
-            "parameters": _spelled(self.parameters),
-        }
-        return {"type": "function", "function": function}
+        """The tool with every field that chat templates read."""
+        function = {"name": self.name, "description": self.description}
+        return {"type": "function", "function": {**function, "parameters": _spelled(self.parameters)}}
 
     @property
     def schema(self) -> dict[str, Any]:
-        """The schema of the arguments; parameters that name none take none."""
-        nothing = not self.parameters.keys() - {"type", "properties"} and not self.parameters.get(
-            "properties"
-        )
-        return {**self.parameters, **({"additionalProperties": False} if nothing else {})}
+        """The schema of the arguments. For a tool without parameters, the schema allows no arguments."""
+        named = self.parameters.keys() - {"type", "properties"} or self.parameters.get("properties")
+        return {**self.parameters, **({} if named else {"additionalProperties": False})}
 
 
 def _spelled(schema: Any) -> Any:  # noqa: ANN401  JSON
-    """A schema with a description of each property, and one type where it names several."""
+    """Give each property of a schema a description and a single type, because chat templates read both."""
     if isinstance(schema, list):
         return [_spelled(part) for part in schema]
     if not isinstance(schema, Mapping):
@@ -61,7 +53,7 @@ def _spelled(schema: Any) -> Any:  # noqa: ANN401  JSON
 
 
 def read_tools(given: object) -> tuple[Tool, ...]:
-    """Tools in OpenAI's form, or only their functions; BadSetting for anything else."""
+    """Read a list of tools in OpenAI's form, or of their `function` parts alone. Raises BadSetting."""
     if isinstance(given, str | Mapping) or not isinstance(given, Sequence) or not given:
         raise BadSetting("tools must be a list with at least one tool", hint=_FORM)
     tools = tuple(_read_tool(tool, f"tool {n}") for n, tool in enumerate(given, start=1))
@@ -76,15 +68,12 @@ def _read_tool(given: Any, which: str) -> Tool:  # noqa: ANN401  JSON
         raise BadSetting(f"{which} is not a dictionary", hint=_FORM)
     name, description = function.get("name"), function.get("description") or ""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise BadSetting(
-            f"{which} is called {name!r}", hint="names have up to 64 letters, digits, _, . and -"
-        )
+        hint = "use at most 64 letters, digits, _, . and -"
+        raise BadSetting(f"{name!r} is not a valid name ({which})", hint=hint)
     if not isinstance(description, str):
         raise BadSetting(f"the description of {name} is not text", hint=_FORM)
     wrapped = function is not given
-    function = {
-        key: value for key, value in function.items() if value is not None and (wrapped or key != "type")
-    }
+    function = {k: v for k, v in function.items() if v is not None and (wrapped or k != "type")}
     given = {"type": "function", **(given if wrapped else {}), "function": function}
     parameters = read_schema(function.get("parameters") or {"properties": {}}, largest=LARGEST)
     if parameters.get("type", "object") != "object":
@@ -92,54 +81,36 @@ def _read_tool(given: Any, which: str) -> Tool:  # noqa: ANN401  JSON
     return Tool(name, description, {"type": "object", **parameters}, given)
 
 
-def instructions(tools: Sequence[Tool]) -> str:
-    """The system text for a model that knows no tools."""
-    listed = "\n".join(json.dumps(tool.definition["function"], ensure_ascii=False) for tool in tools)
-    return (
-        "You can call these functions:\n"
-        f"{listed}\n"
-        "To call one, write its name and arguments as JSON, and nothing after it:\n"
-        '<tool_call>\n{"name": NAME, "arguments": {...}}\n</tool_call>'
-    )
-
-
-def written_call(call: ToolCall) -> str:
-    """A call as the generic format writes it."""
-    arguments = call.unreadable or json.dumps(call.arguments, ensure_ascii=False)
-    return f"{GENERIC.open}{call.name}{GENERIC.name_end}{arguments}{GENERIC.close}"
-
-
-def spelled_out(messages: Sequence[Message], tools: Sequence[Tool]) -> tuple[Message, ...]:
-    """The messages for a template that knows no tools: instructions, calls and results as plain text."""
-    if not tools and not any(message.tool_calls or message.role == "tool" for message in messages):
-        return tuple(messages)
-    told = Message("system", instructions(tools)) if tools else None
-    plain = _as_texts(messages)
-    if told and plain and plain[0].role == "system":
-        plain[0] = replace(plain[0], content=f"{plain[0].content}\n\n{told.content}")
-    elif told:
-        plain.insert(0, told)
+def spelled_out(
+    messages: Sequence[Message], tools: Sequence[Tool], form: ToolCallFormat = GENERIC
+) -> tuple[Message, ...]:
+    """Describe the tools in the system message; also write calls and results as text if `form` is not native."""
+    plain = list(messages) if form.native else _as_texts(messages)
+    if tools:
+        own = [plain.pop(0).content] if plain and plain[0].role == "system" else []
+        listed = "\n".join(json.dumps(tool.definition["function"], ensure_ascii=False) for tool in tools)
+        example = form.written([("NAME", {"PARAMETER": "VALUE"})]) if form.native else _GENERIC_CALL
+        instructions = (
+            f"You can call these functions:\n{listed}\n"
+            f"To call one, write its name and arguments as JSON, and nothing after it:\n{example}"
+        )
+        plain.insert(0, Message("system", "\n\n".join([*own, instructions])))
     return tuple(plain)
 
 
 def _as_texts(messages: Sequence[Message]) -> list[Message]:
-    """Calls and results as text; results in a row are one message, as user and assistant take turns."""
+    """Write calls and results as text; consecutive results become one user message, as templates require."""
     texts: list[Message] = []
-    before = ""
-    for message in messages:
-        text = _as_text(message)
-        if message.role == before == "tool":
-            text = Message("user", f"{texts.pop().content}\n{text.content}")
-        texts.append(text)
-        before = message.role
+    for before, message in zip([None, *messages], messages, strict=False):
+        if message.role == "tool":
+            parts = [texts.pop().content] if before and before.role == "tool" else []
+            parts.append(f"<tool_response>\n{message.content}\n</tool_response>")
+            message = Message("user", "\n".join(parts))
+        elif message.tool_calls:
+            parts = [message.content] if message.content else []
+            for call in message.tool_calls:
+                arguments = call.unreadable or json.dumps(call.arguments, ensure_ascii=False)
+                parts.append(f"{GENERIC.open}{call.name}{GENERIC.name_end}{arguments}{GENERIC.close}")
+            message = Message(message.role, "\n".join(parts), message.reasoning)
+        texts.append(message)
     return texts
-
-
-def _as_text(message: Message) -> Message:
-    if message.role == "tool":
-        return Message("user", f"<tool_response>\n{message.content}\n</tool_response>")
-    if not message.tool_calls:
-        return message
-    calls = [message.content] if message.content else []
-    calls += map(written_call, message.tool_calls)
-    return Message(message.role, "\n".join(calls), message.reasoning)

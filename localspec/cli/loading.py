@@ -1,83 +1,90 @@
-"""Loads a pair for a command: chooses it, fetches it if wanted, and shows each stage."""
+"""Choose the pair of a command, fetch it if the user agrees, load it, and show each stage."""
 
 import argparse
 import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
-from time import monotonic
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from localspec.cli.options import load_options
-from localspec.display import DrawnLine, note
+from localspec.cli.options import load_options, pair_of
+from localspec.display import DrawnLine, print_notice
+from localspec.errors import NotOnDisk
+from localspec.options import configured
 
 if TYPE_CHECKING:
     from localspec.api import Session
     from localspec.engine.client import EngineSession
+    from localspec.engine.messages import LoadPair
     from localspec.models.registry import Pair
 
-_TOLD_FROM = 3  # seconds of a stage, from which its time is shown
 
+def chosen_pair(arguments: argparse.Namespace, *, leave_missing: bool = False) -> "Pair":
+    """Return the pair that the command names, else the configured pair, else the pair used last.
 
-def wanted(arguments: argparse.Namespace, **changes: float) -> dict[str, Any]:
-    """Options of `localspec.load`; without a named pair the configured one, if there is one."""
-    from localspec.options import configured
-
-    options = load_options(arguments) | changes | {"rpc": configured(rpc=arguments.rpc).get("rpc")}
-    if not {"pair", "target"} & options.keys():
-        options["pair"] = configured().get("pair")
-    return options
-
-
-def wanted_here(arguments: argparse.Namespace, **changes: float) -> dict[str, Any]:
-    """The same with a pair, which is fetched if the user wants it. Raises what `find` raises."""
-    from localspec.cli.fetching import fetch_if_wanted
-    from localspec.models.names import PairNotOnDisk, asked_as, find
-
-    options = wanted(arguments, **changes)
-    draft = options.get("draft") if options["speculate"] else "lookup"
-    try:
-        found = find(options.get("pair"), options.get("target"), draft)
-    except PairNotOnDisk as missing:
-        fetch_if_wanted(missing, pull=arguments.pull)
-        return options
-    if options.get("pair") or "target" in options:
-        return options
-    tell_default(found)
-    return options | asked_as(found)
-
-
-def tell_default(pair: "Pair") -> None:
-    """Name the pair that nobody named, unless it is the one used last; the demo has a note of its own."""
-    from localspec.models.names import used_as
-    from localspec.models.places import last_uses
+    Offer to fetch missing files. `leave_missing`: make no offer, and return a known pair even without its files.
+    Raises the errors of `names.find`.
+    """
+    from localspec.models.download import PairNotOnDisk
+    from localspec.models.local_models import last_uses
+    from localspec.models.names import find
     from localspec.models.registry import DEMO
 
-    uses = last_uses()
-    if pair.name != DEMO and used_as(pair) != max(uses, key=lambda used: uses[used], default=""):
-        note(f"{pair.name} answers: the pair that you used or fetched last")
+    name, target, draft = pair_of(arguments), arguments.target, arguments.draft
+    is_named = name is not None or target is not None
+    wanted = name if is_named else configured().get("pair"), target, draft
+    try:
+        found = find(*wanted)
+    except NotOnDisk as missing:
+        if leave_missing and isinstance(missing, PairNotOnDisk):
+            return missing.pair
+        from localspec.cli.fetching import fetch_if_wanted
+
+        fetch_if_wanted(missing, target or name, draft, pull=arguments.pull)
+        return find(*wanted)
+    if wanted[:2] == (None, None):
+        uses = last_uses()
+        last_used = max(uses, key=lambda used: uses[used], default="")
+        if found.name != DEMO and found.used_as != last_used:  # the demo prints another notice
+            print_notice(f"{found.name} answers, because you used or downloaded it last")
+    return found
+
+
+def load_request(
+    arguments: argparse.Namespace, *, leave_missing: bool = False, **changes: float | str
+) -> "LoadPair":
+    """Return the request that loads the pair in the engine process; `changes` override the user's options.
+
+    With --no-store no prompt cache is written to disk.
+    """
+    from localspec.engine.messages import LoadPair
+
+    stores = {"cache_gb": 0} if vars(arguments).get("store") is False else {}
+    options = load_options(arguments) | stores | changes
+    pair = chosen_pair(arguments, leave_missing=leave_missing)
+    return LoadPair(pair, options, speculate=not arguments.no_draft)
 
 
 def open_session(arguments: argparse.Namespace) -> "Session":
-    """Load the pair for a measurement: nothing of it is stored."""
+    """Load the pair in this process for a measurement, without prompt caches on disk."""
     from localspec import api
 
-    options = wanted_here(arguments, cache_gb=0)
-    with StageLine() as stage:
-        return api.load(**options, on_stage=stage.show)
+    pair, options = chosen_pair(arguments), load_options(arguments) | {"cache_gb": 0}
+    with DrawnLine(sys.stderr) as line:
+        return api.load(pair, speculate=not arguments.no_draft, on_stage=line.draw, **options)
 
 
 def open_engine_session(arguments: argparse.Namespace) -> "EngineSession":
-    """Load the pair in the engine process; with --no-store nothing is remembered."""
     from localspec.engine.client import EngineProcess, EngineSession
     from localspec.engine.spawn import take_early
 
-    options = wanted_here(arguments, **({"cache_gb": 0} if arguments.store is False else {}))
+    request = replace(load_request(arguments), spare_cores=0)
     session = EngineSession(EngineProcess(started=take_early()))
     try:
-        with StageLine() as stage:
-            session.load(stage.show, spare_cores=0, **options)
+        with DrawnLine(sys.stderr) as line:
+            session.load(request, line.draw)
     except BaseException:
         session.close()
         raise
@@ -85,49 +92,12 @@ def open_engine_session(arguments: argparse.Namespace) -> "EngineSession":
 
 
 def names_of(session: "Session | EngineSession") -> dict[str, str]:
-    """Facts of the pair and its models, for JSON."""
     return {"pair": session.name, "target": session.target_name, "draft": session.draft_name}
-
-
-class StageLine(AbstractContextManager["StageLine"]):
-    """The stage of loading and its time, on one line of a terminal."""
-
-    def __init__(self) -> None:
-        self._line = DrawnLine(sys.stderr)
-        self._stage, self._began = "", 0.0
-        self._over = threading.Event()
-        self._drawing = threading.Lock()
-        self._thread = threading.Thread(target=self._tick, daemon=True)
-
-    def show(self, stage: str) -> None:
-        """A new stage, or progress of the same one behind its first colon."""
-        with self._drawing:
-            if stage.partition(":")[0] != self._stage.partition(":")[0]:
-                self._began = monotonic()
-            self._stage = stage
-            self._draw()
-        if not self._thread.is_alive() and not self._over.is_set():
-            self._thread.start()
-
-    def _draw(self) -> None:
-        seconds = monotonic() - self._began
-        self._line.draw(f"{self._stage}  {seconds:.0f} s" if seconds >= _TOLD_FROM else self._stage)
-
-    def _tick(self) -> None:
-        while not self._over.wait(1.0):
-            with self._drawing:
-                if not self._over.is_set():
-                    self._draw()
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        with self._drawing:
-            self._line.clear()
 
 
 @contextmanager
 def stop_on_interrupt(session: "Session | EngineSession | None" = None) -> Iterator[threading.Event]:
-    """Cancel the reply that runs, if there is one, and set the event."""
+    """Yield an event that Ctrl-C sets; Ctrl-C also cancels the running reply of `session`."""
     stopped = threading.Event()
 
     def stop(*_: object) -> None:
@@ -137,7 +107,7 @@ def stop_on_interrupt(session: "Session | EngineSession | None" = None) -> Itera
             session.cancel()
 
     before = signal.getsignal(signal.SIGINT)
-    if before is signal.SIG_IGN:  # a job in the background
+    if before is signal.SIG_IGN:  # a background job ignores Ctrl-C
         yield stopped
         return
     signal.signal(signal.SIGINT, stop)

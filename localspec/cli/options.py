@@ -1,4 +1,4 @@
-"""Options that several commands share, declared once."""
+"""Command-line options that several commands share, and their parser."""
 
 import argparse
 import difflib
@@ -6,44 +6,43 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, NoReturn, TypeAlias, TypeVar
 
 from localspec.cli.commands.completion import complete_with_pairs
 from localspec.display import say
 from localspec.errors import BadSetting
 from localspec.files import text_of
-from localspec.options import LOAD, OPTIONS, REPLY, Option
+from localspec.options import LOAD, OPTIONS, REPLY, Option, configured
 
-WRONG_USAGE = 2  # the exit code for what the user typed or set, as argparse's; after any other error it is 1
+WRONG_USAGE = 2  # argparse's exit code for mistakes in arguments and settings; any other error exits with 1
 Group: TypeAlias = argparse.ArgumentParser | argparse._ArgumentGroup
-FEW = 12  # flags that a usage line names
-_PAIR_HELP = "a pair by name, a GGUF file, or ORG/REPO:QUANT; `localspec pairs` lists the names"
+FEW = 12  # a command with more flags shows [options] in its usage line
+T = TypeVar("T")
+PAIR_HELP = "a pair by name, a GGUF file, or ORG/REPO:QUANT; `localspec pairs` lists the names"
 
 
 def add_pair_argument(parser: argparse.ArgumentParser) -> None:
-    """The pair by name as the first argument, or by the options that other commands have for it."""
-    complete_with_pairs(parser.add_argument("name", nargs="?", metavar="PAIR", help=_PAIR_HELP))
+    complete_with_pairs(parser.add_argument("name", nargs="?", metavar="PAIR", help=PAIR_HELP))
     add_pair_options(parser)
 
 
 def add_pair_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("models")
     add = group.add_mutually_exclusive_group().add_argument
-    complete_with_pairs(add("-m", "--pair", metavar="NAME", help=_PAIR_HELP))
+    complete_with_pairs(add("-m", "--pair", metavar="NAME", help=PAIR_HELP))
     add("--target", metavar="FILE", help="a GGUF file, or ORG/REPO:QUANT, instead of a pair")
     add = group.add_mutually_exclusive_group().add_argument
-    add("--draft", metavar="FILE", help="the draft, named the same way; lookup drafts from the text alone")
+    add("--draft", metavar="FILE", help="a GGUF file, ORG/REPO:QUANT, or lookup in the text, as the draft")
     add("--no-draft", action="store_true", help="load no draft model: plain decoding")
-    group.add_argument("--pull", action="store_true", help="fetch the pair if it is not here")
+    group.add_argument("--pull", action="store_true", help="download the pair if it is not on this machine")
     group = parser.add_argument_group("memory and devices")
     for name in LOAD:
-        if name != "parallel":  # these commands answer one after the other
+        if name != "parallel":  # these commands run one reply at a time
             add_option(group, name)
 
 
 def add_reply_options(parser: argparse.ArgumentParser, **changes: Mapping[str, Any]) -> None:
-    """`changes`: by option, arguments of argparse in place of the usual ones."""
+    """Add the options of a reply; `changes`: arguments of `add_argument` to override, by option name."""
     group = parser.add_argument_group("reply")
     grammars = group.add_mutually_exclusive_group()
     for name in REPLY:
@@ -51,28 +50,27 @@ def add_reply_options(parser: argparse.ArgumentParser, **changes: Mapping[str, A
         add_option(grammars if is_grammar else group, name, **changes.get(name, {}))
 
 
-def add_option(group: Group, name: str, **changes: Any) -> None:  # noqa: ANN401  argparse's own
-    """The flag of an option, if it has one."""
+def add_option(group: Group, name: str, **changes: Any) -> None:  # noqa: ANN401  as in argparse
+    """Add the flag of an option, if the option has a flag; `changes` override arguments of `add_argument`."""
     option = OPTIONS[name]
     if option.metavar is None:
         return
     flags = option.flags or (f"--{name.replace('_', '-')}",)
-    about: dict[str, Any] = {"dest": name, "help": option.about}
+    about: dict[str, Any] = {"metavar": option.metavar, "type": partial(_read, option)}
     if option.kind is bool:
-        about["action"] = argparse.BooleanOptionalAction
-    else:
-        about |= {"metavar": option.metavar, "type": partial(_read, option)}
+        about = {"action": argparse.BooleanOptionalAction}
     if option.repeats:
-        about |= {"action": "append", "help": f"{option.about}; may be repeated"}
+        about["action"] = "append"
     if option.kind is str and option.choices:
         about["choices"] = option.choices
-    group.add_argument(*flags, **about | changes)
+    what = option.about + "; may be repeated" * option.repeats
+    group.add_argument(*flags, **{"dest": name, "help": what} | about | changes)
 
 
 def number(
     kind: type[float], least: float, most: float = math.inf, *, above: bool = False
 ) -> Callable[[str], Any]:
-    """Reads a number in these limits; `above`: the least one is excluded."""
+    """Return a function that reads a number from `least` to `most`; `above` excludes `least`."""
     return partial(_read, Option("", kind=kind, least=least, most=most, above=above))
 
 
@@ -83,37 +81,41 @@ def _read(option: Option, text: str) -> object:
     raise argparse.ArgumentTypeError(f"{text!r} is not {option.expected}")
 
 
+def list_of(kind: Callable[[str], T]) -> Callable[[str], tuple[T, ...]]:
+    """Return a function that reads comma-separated values and drops empty and repeated values."""
+
+    def read(text: str) -> tuple[T, ...]:
+        return tuple(dict.fromkeys(kind(part.strip()) for part in text.split(",") if part.strip()))
+
+    return read
+
+
 def add_quiet_option(group: Group) -> None:
-    what = "results and errors only: no notes, no progress"
+    what = "results and errors only: no notices, no progress"
     group.add_argument("-q", "--quiet", action="store_true", help=what)
 
 
-def drawable(path: str) -> Path:
-    """Raises BadSetting if there is no folder for the file, before anything is measured."""
-    if not (folder := Path(path).absolute().parent).is_dir():
-        raise BadSetting(f"there is no folder {folder}", hint="make it, or name another file")
-    return Path(path)
-
-
 def reply_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The user's options as keyword arguments of `Session.stream`. Raises BadSetting."""
+    """Return the reply options that the user gave, as keywords of `Session.stream`. Raises BadSetting."""
     from localspec.chat.options import request_from
     from localspec.sampler.sampling import Sampling
 
     values = given_of(arguments, REPLY)
     schema = values.get("json_schema")
     if "compact_json" in values and schema is None:
-        raise BadSetting("--no-compact-json goes with --json-schema", hint="leave it out, or add a schema")
+        raise BadSetting(
+            "--no-compact-json needs a schema", hint="leave out this option, or add --json-schema"
+        )
     if schema is not None and not schema.lstrip().startswith("{"):
         values["json_schema"] = text_of(schema)
     if "grammar" in values:
         values["grammar"] = text_of(values["grammar"])
-    request_from(values, Sampling())  # raises before a model is loaded
+    request_from(values, Sampling())  # raises BadSetting before a model is loaded
     return values
 
 
 def given_of(arguments: argparse.Namespace, options: Iterable[str]) -> dict[str, Any]:
-    """The options that the user gave, by name; adapters as one text."""
+    """Return the values that the user gave, by option name; several --lora are joined by commas."""
     given = {name: getattr(arguments, name, None) for name in options}
     if adapters := given.get("lora"):
         given["lora"] = ",".join(adapters)
@@ -121,69 +123,51 @@ def given_of(arguments: argparse.Namespace, options: Iterable[str]) -> dict[str,
 
 
 def load_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The user's options as keyword arguments of `localspec.load`; fetches models of the Hub if wanted.
-
-    Raises BadSetting, and errors of fetching.
-    """
-    pair = pair_of(arguments)
-    if pair and arguments.target:
-        raise BadSetting(f"the pair {pair} and --target contradict each other", hint="give one of them")
-    values = {"pair": pair} | given_of(arguments, ("target", "draft", *LOAD))
-    if on_hub := arguments.target or (pair and "/" in pair and pair):
-        from localspec.cli.fetching import take_from_hub
-
-        values |= take_from_hub(on_hub, arguments.draft, pull=arguments.pull)
-    given = {name: value for name, value in values.items() if value is not None}
-    return given | {"speculate": not arguments.no_draft}
+    """Return the load options that the user gave, and the RPC servers of the flag or the settings."""
+    servers = configured(rpc=arguments.rpc).get("rpc")
+    return given_of(arguments, LOAD) | ({"rpc": servers} if servers else {})
 
 
 def pair_of(arguments: argparse.Namespace) -> str | None:
-    """The pair from its argument or its option; not every command has both."""
+    """Return the pair that PAIR or --pair names. Raises BadSetting if both are given."""
     named = [name for name in (vars(arguments).get("name"), arguments.pair) if name is not None]
     if len(named) > 1:
-        raise BadSetting("the pair was named twice", hint=f"localspec {arguments.command} {named[0]}")
+        raise BadSetting("PAIR and --pair both name a pair", hint=f"localspec {arguments.command} {named[0]}")
     return named[0] if named else None
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that raises its errors, so that one place prints them."""
+    """A parser that raises BadSetting where argparse would exit, so that `program.run` prints every error."""
 
-    def __init__(self, *args: Any, **options: Any) -> None:  # noqa: ANN401  argparse's own
+    def __init__(self, *args: Any, **options: Any) -> None:  # noqa: ANN401  as in argparse
         super().__init__(*args, **options)
-        self.allow_abbrev = False  # an option that is shortened today may be two options tomorrow
-        self.color = False  # of Python 3.14: the help goes through a filter that shows no sequences
+        self._help = f"`{self.prog} --help` shows the arguments"
+        self.allow_abbrev = False  # a new option could make a user's shortened option ambiguous
+        self.color = False  # Python 3.14 colours the help, but `say` removes escape sequences
 
     def error(self, message: str) -> NoReturn:
         raise BadSetting(message, hint=self._help)
 
-    def _check_value(self, action: argparse.Action, value: Any) -> None:  # noqa: ANN401  argparse's own
-        """Raises BadSetting with the nearest choice."""
+    def _check_value(self, action: argparse.Action, value: Any) -> None:  # noqa: ANN401  as in argparse
         try:
             super()._check_value(action, value)
         except argparse.ArgumentError as error:
             near = did_you_mean(str(value), map(str, action.choices or ()))
             raise BadSetting(str(error), hint=f"{near}{self._help}") from None
 
-    def parse_known_args(self, *args: Any, **options: Any) -> Any:  # noqa: ANN401  argparse's own
-        """Reads arguments as argparse does: the parser of a command knows all its options.
-
-        Words of a prompt may stand behind options; argparse takes those of one place only.
-        """
+    def parse_known_args(self, *args: Any, **options: Any) -> Any:  # noqa: ANN401  as in argparse
+        """Parse as argparse does, but allow words of a prompt before and after an option. Raises BadSetting."""
         parsed, unknown = super().parse_known_args(*args, **options)
         if "words" in parsed and not any(word.startswith("-") for word in unknown):
             parsed.words, unknown = [*parsed.words, *unknown], []
         if unknown:
-            word = next((word for word in unknown if word.startswith("-")), "").partition("=")[0]
-            near = did_you_mean(word, self._option_string_actions) if word else ""
+            flag = next((word for word in unknown if word.startswith("-")), "").partition("=")[0]
+            near = did_you_mean(flag, self._option_string_actions if flag else ())
             raise BadSetting(f"unexpected argument {' '.join(unknown)}", hint=f"{near}{self._help}")
         return parsed, unknown
 
-    @property
-    def _help(self) -> str:
-        return f"`{self.prog} --help` shows the arguments"
-
     def format_help(self) -> str:
-        """The help, with [options] in the usage in place of more than a few."""
+        """Return the help, with [options] in the usage line instead of more than `FEW` flags."""
         if self.usage is None and len(self._option_string_actions) > FEW:
             named = [action for action in self._actions if not action.option_strings]
             words = [f"[{each.metavar}]" if each.nargs == "?" else str(each.metavar) for each in named]
@@ -191,11 +175,11 @@ class Parser(argparse.ArgumentParser):
         return super().format_help()
 
     def _print_message(self, message: str, file: object = None) -> None:
-        """Help and version, through the filter like everything else."""
+        """Print help and version with `say`, which makes them safe for a terminal."""
         say(message, end="")
 
 
-# Words of other programs for commands and options.
+# Commands and options of other programs, each with names in localspec to suggest in its place.
 _ELSEWHERE = {
     "--model": ("--pair", "--target"),
     **dict.fromkeys(("--draft-model", "--model-draft"), ("--draft",)),
@@ -207,13 +191,12 @@ _ELSEWHERE = {
     "create": ("pairs add",),
     **dict.fromkeys(("remove", "delete"), ("rm",)),
 }
-_DELETES = "rm"  # suggested where nothing else is near
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """The question "did you mean" with the nearest known words; "" for none."""
+    """Return the question "did you mean ...?" with the nearest known words; "" if none is near."""
     names = list(known)
     if not (near := [name for name in _ELSEWHERE.get(word, ()) if name.split()[0] in names]):
         found = [name for name in names if name.startswith(word)] or difflib.get_close_matches(word, names)
-        near = sorted(found, key=_DELETES.__eq__)[:1]
+        near = sorted(found, key="rm".__eq__)[:1]  # rm is suggested last, because it deletes files
     return f"did you mean {' or '.join(near)}? " if near else ""

@@ -1,4 +1,4 @@
-"""The prompt of a command: its argument, piped text, or both."""
+"""The prompt of a command, from an argument, from piped text, or from both."""
 
 import argparse
 import io
@@ -9,18 +9,16 @@ import sys
 import threading
 
 from localspec.cli.commands.completion import complete_with_pairs
-from localspec.display import note, printable
+from localspec.display import print_notice, printable
 from localspec.errors import BadSetting
-from localspec.files import with_files
+from localspec.files import MOST_BYTES, with_files
 
-PATIENCE_SECONDS = 2.0
+TIMEOUT_SECONDS = 2.0
 
 
 def add_prompt_argument(parser: argparse.ArgumentParser, *, optional: bool = False) -> None:
     named = "[PAIR] [PROMPT]" if optional else "[PAIR] PROMPT"
-    what = (
-        "the prompt, after a pair if you name one; piped text follows it, and - stands for piped text alone"
-    )
+    what = "the prompt, with an optional pair before it; piped text is appended, and - means piped text alone"
     complete_with_pairs(parser.add_argument("words", nargs="*", metavar=named, help=what))
     what = "add a text file to the prompt; may be repeated"
     parser.add_argument("-f", "--file", action="append", default=[], metavar="FILE", help=what)
@@ -28,9 +26,9 @@ def add_prompt_argument(parser: argparse.ArgumentParser, *, optional: bool = Fal
 
 
 def take_pair(arguments: argparse.Namespace, *, prompt_optional: bool = False) -> None:
-    """Take the first word as the pair where it is the name of one. Raises BadSetting, or UnknownPair, for more words.
+    """Move the first of `words` to `name` if it names a pair. Raises BadSetting, UnknownPair.
 
-    Where a command needs no prompt, a single word is a pair, known or not.
+    With `prompt_optional`, a first word without spaces is moved even if no pair has that name.
     """
     words: list[str] = arguments.words
     elsewhere = arguments.pair or arguments.target
@@ -44,16 +42,14 @@ def take_pair(arguments: argparse.Namespace, *, prompt_optional: bool = False) -
 
         first, second = words[:2]
         if not (arguments.name or elsewhere) and (" " in second.strip() or near_names(first)):
-            named(first)  # raises
+            named(first)  # raises UnknownPair
         quoted = f'"{printable(" ".join(arguments.words), 60)}"'
-        raise BadSetting(
-            f"unexpected argument {arguments.words[1]}",
-            hint=f"a prompt of several words goes in quotes: {quoted}",
-        )
+        hint = f"put a prompt of several words in quotes: {quoted}"
+        raise BadSetting(f"unexpected argument {arguments.words[1]}", hint=hint)
 
 
 def prompt_of(arguments: argparse.Namespace) -> str:
-    """The prompt, then after an empty line the piped text, then the files. Raises BadSetting without a prompt."""
+    """Return argument, piped text and files as one prompt. Raises BadSetting if all are empty."""
     argument: str | None = next(iter(arguments.words), None)
     if argument == "-":
         parts = ["" if sys.stdin is None else piped_text()]
@@ -69,7 +65,7 @@ def prompt_of(arguments: argparse.Namespace) -> str:
 
 
 def is_pair(word: str) -> bool:
-    """Whether a word is the name of a known pair, a GGUF file, or a model of the Hub."""
+    """Return whether a word names a known pair, a GGUF file, or a model on Hugging Face."""
     from localspec.models.registry import is_known
 
     is_one = len(word.split()) == 1 or os.path.isfile(os.path.expanduser(word))
@@ -79,27 +75,29 @@ def is_pair(word: str) -> bool:
 
 
 def something_is_piped() -> bool:
-    """Whether standard input is a pipe, a socket or a file, not a terminal or /dev/null."""
+    """Return whether standard input is a pipe, a socket or a file, not a terminal or /dev/null."""
     try:
         return not stat.S_ISCHR(os.fstat(sys.stdin.fileno()).st_mode)
-    except (AttributeError, OSError, ValueError):  # closed, or replaced by a Python program
+    except (AttributeError, OSError, ValueError):  # stdin is closed, or a Python program replaced it
         return False
 
 
 def piped_text() -> str:
-    """All of standard input; after a moment a note says that it waits, because a pipe can stay open and empty."""
-    waiting = threading.Timer(
-        PATIENCE_SECONDS, note, ["reading standard input until it ends; `</dev/null` leaves it out"]
-    )
+    """Read all of standard input. A notice explains a long wait, because a pipe can stay open and empty."""
+    what = "reading standard input until it ends; `</dev/null` skips it"
+    waiting = threading.Timer(TIMEOUT_SECONDS, print_notice, [what])
     waiting.daemon = True
     waiting.start()
     try:
         buffer = getattr(sys.stdin, "buffer", None)
-        if buffer is None:  # replaced by a Python program
+        if buffer is None:  # a Python program replaced stdin
             return sys.stdin.read()
-        # As UTF-8, whatever the system's own encoding is.
-        return io.StringIO(buffer.read().decode("utf-8"), newline=None).read()
+        content = buffer.read(MOST_BYTES + 1)
+        if len(content) > MOST_BYTES:
+            raise BadSetting("standard input is too large for any context", hint="pipe only a part of it")
+        # Decode UTF-8 even where the system has another encoding.
+        return io.StringIO(content.decode("utf-8"), newline=None).read()
     except UnicodeError as error:
-        raise BadSetting("standard input is not UTF-8 text", hint="pipe a text file into it") from error
+        raise BadSetting("standard input is not UTF-8 text", hint="convert it to UTF-8 first") from error
     finally:
         waiting.cancel()

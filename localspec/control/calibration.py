@@ -1,31 +1,17 @@
-"""Measures the cost of passes while nobody waits: at load, after a reply, or on request."""
+"""Measure the cost of passes while no reply waits: at load, after a reply, or on request."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from statistics import median
 
 from localspec.algorithm.protocols import Decoder, Drafter
 from localspec.control.cost_table import CostTable
-from localspec.control.costs import SETTLING
 
-NARROW = (1, 2, 3, 4, 5, 6, 7, 8)  # widths of model drafts
-WIDE = (16, 32)  # widths of lookup drafts
-ROUNDS = 2  # runs of every width, where the budget allows
-PASSES = 5  # equal ones in a run: direct, capture, and three that are replayed
-# Launching is no part of a pass that takes so long: the first one warms up.
-SLOW_SECONDS, SLOW_PASSES = 0.1, 2
-DRAFT_ROUNDS, DRAFT_STEPS = 6, 4  # draft steps in a row, as in a cycle
-READ = 32  # tokens that a drafter reads at once, and always has room for
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One timed pass: its width, how many of that width ran in a row with it, and its seconds."""
-
-    width: int
-    run: int
-    seconds: float
+# Batch widths to time. They include 8 and 9, because llama.cpp uses other kernels from 9 tokens on. They end at 31,
+# because from 32 tokens on llama.cpp copies weights from CPU memory to a GPU.
+WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 31)
+# Number of equal passes in a row. The first two are slower: from the third on, a GPU replays a recorded graph.
+PASSES = 5
 
 
 def calibrate(
@@ -35,100 +21,54 @@ def calibrate(
     *,
     budget_seconds: float,
     clock: Callable[[], float],
-    widths: Sequence[int] = NARROW + WIDE,
+    widths: Sequence[int] = WIDTHS,
 ) -> CostTable | None:
-    """Time the target and the drafters that run models at their present context length; all end as they began.
+    """Time the target and the drafters' models at the present context length, and restore their caches.
 
-    `text`: ordinary tokens to decode, at least one: which experts a mixture asks for depends on them. None when
-    the budget did not allow even the two narrowest widths. Raises what running a drafter's model raises.
+    `text`: at least one token to decode. Use ordinary text, because the tokens decide which experts a model reads.
+    Return None if the budget is too small for the two narrowest widths. Raises the errors of a drafter's model.
     """
     deadline = clock() + budget_seconds
     keep, room = target.length, target.capacity - target.length
-    runs, reading = dict[str, float](), dict[str, float]()
-    for drafter in drafters:
-        run, token = drafter_seconds(drafter, text, budget_seconds=budget_seconds / 2, clock=clock)
-        runs[drafter.source] = run
-        reading |= {} if token is None else {drafter.source: token}
-    samples, slowest = list[Sample](), 0.0
-    for width in [width for width in widths if width <= room] * ROUNDS:
-        expected = max((s.seconds for s in samples if s.width == width), default=1.5 * slowest)
-        if clock() + (PASSES if expected <= SLOW_SECONDS else SLOW_PASSES) * expected > deadline:
+    half = clock() + budget_seconds / 2
+    runs: dict[str, float] = {each.source: _run_seconds(each, text, half, clock) for each in drafters}
+    measured, slowest = dict[int, list[float]](), 0.0
+    # A slow pass runs only twice: a replay of its graph would hardly be faster. The time of the second run counts.
+    slow_seconds = budget_seconds / PASSES / len(widths)
+    for width in [width for width in widths if width <= room] * 2:
+        expected = max(measured.get(width, ()), default=2 * slowest)
+        if clock() + (2 if expected > slow_seconds else PASSES) * expected > deadline:
             continue
-        for sample in equal_passes(target, width, windows(text, width), clock):
+        seconds = list[float]()
+        for batch in islice(_windows(text, width), PASSES):
+            began = clock()
+            target.decode(batch, rows=width)
+            seconds.append(clock() - began)
             target.rollback(keep)
-            samples.append(sample)
-            slowest = max(slowest, sample.seconds)
-    return fit(samples, runs, reading, keep)
+            if seconds[-1] > slow_seconds and len(seconds) > 1:
+                break
+        slowest = max(slowest, *seconds)
+        measured[width] = measured.get(width, []) + seconds[min(2, len(seconds) - 1) :]
+    if len(measured) < 2 or 1 not in measured:
+        return None
+    found = {width: median(measured[width]) for width in sorted(measured)}
+    return CostTable(tuple(found), tuple(found.values()), runs, context_tokens=keep)
 
 
-def windows(text: Sequence[int], width: int) -> Iterator[list[int]]:
-    """Pieces of neighbouring tokens of the text, one after the other, without end."""
+def _windows(text: Sequence[int], width: int) -> Iterator[list[int]]:
+    """Yield `width` consecutive tokens at a time, for ever; after the last token of `text` the first one follows."""
     start = 0
     while True:
         yield [text[i % len(text)] for i in range(start, start + width)]
         start += width
 
 
-def equal_passes(
-    target: Decoder, width: int, tokens: Iterator[list[int]], clock: Callable[[], float]
-) -> Iterator[Sample]:
-    """Timed passes of one width; the caller rolls back between them."""
-    passes = PASSES
-    for run, batch in enumerate(islice(tokens, PASSES), start=1):
-        if run > passes:
-            return
-        began = clock()
-        target.decode(batch, rows=width)
-        taken = clock() - began
-        passes = SLOW_PASSES if taken > SLOW_SECONDS else passes
-        yield Sample(width, run, taken)
-
-
-def drafter_seconds(
-    drafter: Drafter, text: Sequence[int], *, budget_seconds: float, clock: Callable[[], float]
-) -> tuple[float, float | None]:
-    """The median of several runs of its model, and if it reads tokens and time allows, the seconds of one of many."""
-    runs, reading, deadline = list[float](), None, clock() + budget_seconds / 2
-    for tokens in islice(windows(text, DRAFT_STEPS), DRAFT_ROUNDS):
+def _run_seconds(drafter: Drafter, text: Sequence[int], deadline: float, clock: Callable[[], float]) -> float:
+    runs = list[float]()
+    for tokens in islice(_windows(text, PASSES), PASSES):
         began = clock()
         drafter.warm_up([[token] for token in tokens])
-        runs.append((clock() - began) / DRAFT_STEPS)
-        if clock() + 2 * runs[-1] * DRAFT_STEPS > deadline:
+        runs.append((clock() - began) / PASSES)
+        if clock() + 2 * (clock() - began) > deadline:
             break
-    run, deadline = median(runs[1:] or runs), clock() + budget_seconds / 2
-    for tokens in islice(windows(text, READ), 2):  # the first pass of a width takes longer
-        began = clock()
-        if drafter.hidden_rows_needed or began + READ / 2 * run > deadline:
-            break
-        drafter.warm_up([tokens])
-        reading = (clock() - began) / READ
-    return run, reading
-
-
-def fit(
-    samples: Sequence[Sample], runs: dict[str, float], reading: dict[str, float], context_tokens: int
-) -> CostTable | None:
-    """Medians by width of settled passes, and the extra seconds of the passes before them."""
-    settled: dict[int, list[float]] = {}
-    for sample in samples:
-        # Equal passes after it cost the same.
-        if sample.run > (SLOW_PASSES - 1 if sample.seconds > SLOW_SECONDS else SETTLING):
-            settled.setdefault(sample.width, []).append(sample.seconds)
-    if len(settled) < 2 or min(settled) != 1:
-        return None
-    seconds = {width: median(settled[width]) for width in sorted(settled)}
-
-    def extra(run: int) -> float:
-        of_run = [s for s in samples if s.run == run and s.width in NARROW and s.width in seconds]
-        found = [s.seconds - seconds[s.width] for s in of_run]
-        return max(median(found), 0.0) if found else 0.0
-
-    return CostTable(
-        widths=tuple(seconds),
-        verify_seconds=tuple(seconds.values()),
-        run_seconds=runs,
-        reading_seconds=reading,
-        direct_extra_seconds=extra(1),
-        capture_extra_seconds=extra(2),
-        context_tokens=context_tokens,
-    )
+    return median(runs[1:] or runs)

@@ -1,79 +1,79 @@
-"""The cost of a cycle now: a stored table, corrected by every pass that ran since."""
+"""The cost of a cycle, from a stored table that every later pass corrects."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from math import ceil, log2
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import wraps
+from math import ceil, inf, log2
+from threading import RLock
+from typing import Any, ParamSpec, TypeVar
 
 from localspec.control.cost_table import CostTable, interpolate
-from localspec.control.timing import middle
+from localspec.control.timing import MEMORY, SEVERAL, middle
 
-WINDOW = 32  # measurements: 6 % timing noise becomes 1 %
-PRIOR_SAMPLES = 2  # that a measured table counts for
-FEW = 5  # measurements that are kept however old they are
-LEAST_EXCESS = 0.1  # of a guess: noise can make a wider batch look free
-RELIABLE = 3  # measurements that make a width fit to be stored
-SLACK, MORE_SLACK = 1.05, 1.25  # before a wider pass says that a plain step was measured too dear
-STALE_CYCLES = 400  # older measurements tell about another clock speed
-LEAST_EXTRA = 0.03  # of a plain step: less is noise
-UNTIMED_RUN = 0.12  # of a plain step: a run of a draft model that was never timed
-UNTIMED_READING = 0.1  # of a run: reading a token among many
-HOPED_EXCESS = 0.05  # of a plain step: a further token of a narrow pass, until passes confirm the table
-NARROW = 4  # widths up to here are narrow
-SETTLING = 2  # passes after a change of width that a device which records its passes takes longer for
+# An estimated cost below this, in plain steps, is not compared with a measured one: the ratio would be mostly noise.
+LEAST_ESTIMATE = 1e-3
+SLACK = 1.25  # a pass was disturbed if it took this many times as long as a wider one
+STALE_CYCLES = 400  # a cost not measured for this many cycles is dropped, because clock speeds change
+# Until costs are measured, a draft step costs this many plain steps, and prefilling a token this many draft steps.
+UNTIMED = 0.1
+CAUTIOUS_DEPTH = 3  # largest depth of a drafter until two of its tokens are accepted
+_R = TypeVar("_R")
+_P = ParamSpec("_P")
 
 
-def lower_middle(values: Iterable[float]) -> float:
-    """The middle half, of few the lower ones: noise in time is one-sided, and a width that looks dear is not tried."""
-    ordered = sorted(values)
-    inner = ordered[(len(ordered) - 1) // 4 : max(3 * len(ordered) // 4, 1)]
-    return sum(inner) / len(inner)
+def with_lock(method: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Make a method hold its object's `lock`. To prevent deadlocks, it may then lock nothing but the object's parts."""
+
+    @wraps(method)
+    def locked(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        shared: Any = args[0]
+        with shared.lock:
+            return method(*args, **kwargs)
+
+    return locked
 
 
 class Recent:
-    """The middle of the latest measurements: half of them may be wild, and a lasting change is followed."""
+    """The mean of the middle half of the latest measurements, which a few outliers hardly change."""
 
-    def __init__(
-        self, prior: float | None = None, centre: Callable[[Iterable[float]], float] = lower_middle
-    ) -> None:
-        self._centre = centre
-        self._samples: deque[tuple[int, float]] = deque(maxlen=WINDOW)
-        if prior is not None:
-            self._samples.extend([(0, prior)] * PRIOR_SAMPLES)
+    def __init__(self, prior: float | None = None) -> None:
+        self._samples = deque([] if prior is None else [prior], maxlen=MEMORY)
         self.value = 0.0
         self.last_cycle = 0
-        self.measurements = 0  # ever
+        self.measurements = 0  # number of all measurements
 
     def add(self, measured: float, cycle: int) -> None:
-        self._samples.append((cycle, measured))
+        self._samples.append(measured)
         self.measurements += 1
         self.last_cycle = cycle
-        while len(self._samples) > FEW and self._samples[0][0] < cycle - STALE_CYCLES:
-            self._samples.popleft()
-        self.value = self._centre(value for _, value in self._samples)
+        self.value = middle(self._samples)
 
 
 class Costs:
-    """Costs as they are now: ratios to the start-up table, corrected by every cycle.
+    """The present costs: the costs of a table, times ratios that every cycle corrects.
 
-    The ratio of a width that was never run is interpolated between those that were. Only plain steps that count correct
-    the plain step, because every claim of speed rests on it; wider passes only bound it from above.
+    The ratio of a width that was never run is interpolated between measured widths. Only plain steps correct the cost
+    of a plain step, because every reported speed-up depends on it; wider passes only bound it from above.
+    Readers need no lock: a measurement replaces whole values, and each `Recent` has a value before readers see it.
     """
 
     def __init__(self, table: CostTable, *, likely: bool = False) -> None:
-        """`likely`: nobody measured the table, but what it says was measured with fewer or more replies."""
+        """`likely`: whether the table is extrapolated from costs measured with another number of replies."""
+        self.lock = RLock()  # held while a measurement is added
         self._table = table
         self._likely = likely or table.measured
-        self._ratios: dict[int, Recent] = {}
-        self._runs: dict[str, Recent] = {}  # ratios, by drafter
-        self._reading: dict[str, Recent] = {}  # seconds of a token, by drafter
-        self._undecided: Recent | None = None  # ratios of plain steps, without the time to decide on drafting
-        self._unsettled = (Recent(), Recent())  # seconds of the first and the second plain step of a run
+        self._ratios: dict[int, Recent] = {}  # by width: seconds of a pass / those of the table
+        self._runs: dict[str, Recent] = {}  # by drafter: seconds of a model run / those of the table
+        self._reading: dict[str, Recent] = {}  # by drafter: seconds to prefill a token
+        # The ratio of plain steps without the time of deciding whether to draft; `_ratios[1]` includes this time.
+        self._undecided: Recent | None = None
         self._cycle = 0
-        self._width = self._run = 0  # of the latest pass, and how many in a row had that width
-        self._now: dict[int, float] = {}  # replayed(), until the next measurement
-        self._started: dict[int, float] = {}  # the table, interpolated
-        self.held = 0  # the width to which narrower verify batches are padded; 0: none are
+        self.confirmed = False  # whether several passes with draft tokens were measured lately
+        self._now: dict[int, float] = {}  # results of verify() by width, until the next measurement
+        # For `_excess`: the `_ratios` that the excesses were computed from, the measured widths, and their excesses.
+        self._excesses: tuple[object, list[int], list[float]] = None, [], []
+        self._started: dict[int, float] = {}  # results of _start() by width
 
     @property
     def measured(self) -> bool:
@@ -82,146 +82,101 @@ class Costs:
 
     @property
     def replies(self) -> int:
-        """How many replies share the passes."""
         return self._table.replies
 
     @property
     def plain_steps(self) -> int:
-        """How many plain steps were measured."""
+        """The number of measured plain steps."""
         return self._ratios[1].measurements if 1 in self._ratios else 0
 
     @property
     def plain_step_seconds(self) -> float | None:
-        """Seconds of a step of plain decoding, without the time to decide; None before any measurement."""
+        """The seconds of a plain step, without the time of deciding whether to draft; None before any measurement."""
         if self._undecided is None:
             return self.verify(1) if self.measured else None
         return min(self._start(1) * self._undecided.value, self._bound())
 
-    @property
-    def plain_is_doubtful(self) -> bool:
-        """Whether a plain step was measured as dearer than a wider pass, which is impossible."""
-        return self.plain_steps < RELIABLE and self._plain_alone() > self._bound()
-
-    @property
-    def settling(self) -> int:
-        """Passes after a change of width that cost more than later equal ones."""
-        return SETTLING if self.direct_extra > LEAST_EXTRA * self.replayed(1) else 0
-
-    @property
-    def settled(self) -> bool:
-        """Whether the latest pass costs as much as later equal ones."""
-        return self._run > self.settling
-
-    @property
-    def direct_extra(self) -> float:
-        """Extra seconds of the first pass after a change of width."""
-        return self._extra(0, self._table.direct_extra_seconds)
-
-    @property
-    def change_seconds(self) -> float:
-        """Extra seconds of a change of width, until the passes have settled."""
-        return self.direct_extra + self._extra(1, self._table.capture_extra_seconds)
-
-    @property
-    def latest_extra(self) -> float:
-        """Extra seconds of the latest pass because of a change of width."""
-        if self._run > SETTLING:
-            return 0.0
-        return self.direct_extra if self._run == 1 else self.change_seconds - self.direct_extra
-
     def verify(self, width: int) -> float:
-        """Seconds of a target pass in a cycle that drafts, or of a plain step after others, without drafting."""
-        if 1 < width <= self.held:
-            return self.replayed(self.held)
-        return self.replayed(width) + (self.direct_extra if width > 1 else 0.0)
-
-    @property
-    def confirmed(self) -> bool:
-        """Whether enough passes wider than one token ran here lately."""
-        measured = (r.measurements for n, r in self._ratios.items() if n > 1 and self._fresh(n))
-        return sum(measured) >= RELIABLE
-
-    def to_propose(self) -> "Costs | Unconfirmed":
-        """The prices that decide on a proposal."""
-        return self if self.confirmed or not self.measured else Unconfirmed(self)
-
-    def padding(self, width: int) -> int:
-        """Padding for a verify batch, so that it has the width of the others."""
-        return max(self.held - width, 0)
-
-    def replayed(self, width: int) -> float:
-        """Seconds of a pass whose predecessors had the same width."""
-        if width not in self._now:
+        """Return the seconds of a target pass over `width` tokens, without those of drafting."""
+        now = self._now
+        if (found := now.get(width)) is None:
             if width == 1:
-                self._now[1] = min(self._plain_alone(), self._bound())
-                return self._now[1]
-            if (width in self._ratios and self._fresh(width)) or self._likely:
-                self._now[width] = self._start(width) * self._ratio(width)
+                found = min(self._start(1) * self._ratio(1), self._bound())
+            elif width in self._ratios or self._likely:
+                found = self._start(width) * self._ratio(width)
             else:
-                self._now[width] = self.replayed(1) * (1 + self._excess(width) * self._guessed_excess(width))
-        return self._now[width]
+                found = self.verify(1) * (1 + self._excess(width) * self._estimated_excess(width))
+            now[width] = found
+        return found
+
+    def verify_for_proposal(self, width: int) -> float:
+        """Return `verify(width)`. Until `confirmed`, return at most the seconds of a plain step for a narrow pass.
+
+        A table that was measured in a disturbed moment can make all drafting look too expensive. Then nothing would
+        be drafted, and no pass could correct the table.
+        """
+        found = self.verify(width)
+        is_cheap = self.measured and not self.confirmed and width <= 1 + CAUTIOUS_DEPTH
+        return min(found, self.verify(1)) if is_cheap else found
 
     def draft(self, source: str, runs: float) -> float:
-        """Seconds of `runs` runs of a drafter's model; `source`: which drafter."""
+        """Return the seconds of `runs` runs of a drafter's model."""
         ratio = self._runs[source].value if source in self._runs else self._ratio(2)
         return self._run_at_start(source) * ratio * runs
 
     def reading(self, source: str) -> float:
-        """Seconds that a drafter takes to read a token among many."""
-        run, found = self.draft(source, 1), self._table.reading_seconds.get(source)
+        """Return the seconds to prefill a token in a drafter: at most those of a model run, and 0 without a model."""
+        run, found = self.draft(source, 1), self._table.prefill_seconds.get(source)
         if source in self._reading:
             found = self._reading[source].value
-        usual = UNTIMED_READING * min(run, UNTIMED_RUN * self.replayed(1))
-        return max(min(found or usual, run), 1e-9)
+        return min(found or UNTIMED * min(run, UNTIMED * self.verify(1)), run)
 
+    @with_lock
     def learn_verify(
         self, width: int, seconds: float, *, drafted: bool = False, deciding_seconds: float = 0.0
     ) -> None:
-        """A pass over `width` tokens, padding included: every pass in turn, as its price depends on the one before.
+        """Learn from a pass over `width` tokens. A pass over one token is a plain step, unless its cycle `drafted`.
 
-        Passes over one token are plain steps unless `drafted`; the settled ones give the cost of a step.
-        `deciding_seconds`: the part of these seconds that plain decoding does not have.
+        `deciding_seconds`: the part of `seconds` for deciding whether to draft, which plain decoding does not need.
         """
         self._cycle += 1
-        self._run = self._run + 1 if width == self._width else 1
-        self._width = width
         if width == 1 and drafted:
             return
-        if not self.settled:
-            if width == 1:
-                self._unsettled[self._run - 1].add(seconds, self._cycle)
-            if width == 1 or self._run > 1:
-                return
-            seconds = max(seconds - self.direct_extra, seconds / 2)
-        if width not in self._ratios:
-            prior = self._ratio(width) if self._likely else None
-            # Claims rest on plain steps, so this estimate is unbiased.
-            self._ratios[width] = Recent(prior, middle if width == 1 else lower_middle)
-            if width == 1:
-                self._undecided = Recent(prior if self.measured else None, middle)
-        self._now.clear()
-        self._ratios[width].add(seconds / self._start(width), self._cycle)
-        if width == 1 and self._undecided:
-            self._undecided.add((seconds - deciding_seconds) / self._start(1), self._cycle)
+        prior = self._ratio(width) if self._likely and width not in self._ratios else None
+        ratio = self._ratios.get(width) or Recent(prior)
+        ratio.add(seconds / self._start(width), self._cycle)
+        if width == 1:
+            undecided = self._undecided or Recent(prior if self.measured else None)
+            undecided.add((seconds - deciding_seconds) / self._start(1), self._cycle)
+            self._undecided = undecided
+        oldest = self._cycle - STALE_CYCLES
+        known = {n: each for n, each in self._ratios.items() if n == 1 or each.last_cycle > oldest}
+        self._ratios, self._now = {**known, width: ratio}, {}
+        self.confirmed = sum(each.measurements for n, each in self._ratios.items() if n > 1) >= SEVERAL
 
+    @with_lock
     def learn_draft(self, source: str, runs: float, seconds: float) -> None:
         if at_start := self._run_at_start(source):
-            self._runs.setdefault(source, Recent()).add(seconds / (at_start * runs), self._cycle)
+            run = self._runs.get(source) or Recent()
+            run.add(seconds / (at_start * runs), self._cycle)
+            self._runs = {**self._runs, source: run}
 
-    def learn_reading(self, source: str, tokens: int, seconds: float) -> None:
-        known = Recent(self._table.reading_seconds.get(source))
-        self._reading.setdefault(source, known).add(seconds / max(tokens, 1), self._cycle)
+    @with_lock
+    def learn_prefill(self, source: str, tokens: int, seconds: float) -> None:
+        reading = self._reading.get(source) or Recent(self._table.prefill_seconds.get(source))
+        reading.add(seconds / max(tokens, 1), self._cycle)
+        self._reading = {**self._reading, source: reading}
 
     def table(self) -> CostTable:
-        """The table as learned so far, for the next run; a guess stays one until it was checked.
+        """Return the costs learned so far as a table for the next load, or the old estimate if too little is measured.
 
-        Prices of reading that this run did not confirm are left out: where reading looks too dear, nothing is read.
+        Leave out prefill costs not measured since this load: a cost that is too high would prevent prefill for ever.
         """
-        reliable = {n for n, ratio in self._ratios.items() if ratio.measurements >= RELIABLE}
+        reliable = {n for n, ratio in self._ratios.items() if ratio.measurements >= SEVERAL}
         if not self.measured and (1 not in reliable or len(reliable) < 2):
             return self._table
         widths = tuple(sorted({1} | (set(self._table.widths) - self._ratios.keys()) | reliable))
-        seconds = tuple(self.replayed(n) for n in widths)
+        seconds = tuple(self.verify(n) for n in widths)
         return replace(
             self._table,
             widths=widths,
@@ -230,131 +185,92 @@ class Costs:
                 source: self.draft(source, 1) for source in {**self._table.run_seconds, **self._runs}
             },
             measured=True,
-            reading_seconds={source: found.value for source, found in self._reading.items()},
-            direct_extra_seconds=self.direct_extra,
-            capture_extra_seconds=self.change_seconds - self.direct_extra,
+            prefill_seconds={source: found.value for source, found in self._reading.items()},
         )
-
-    def _extra(self, run: int, at_start: float) -> float:
-        """Extra seconds of pass number `run` after a change of width."""
-        found = self._unsettled[run]
-        if self.plain_steps and found.measurements >= RELIABLE:
-            return max(found.value - self._plain_alone(), 0.0)
-        return at_start * self.replayed(1) / self._start(1) if at_start else 0.0
 
     def _run_at_start(self, source: str) -> float:
-        return self._table.run_seconds.get(source, UNTIMED_RUN * self._start(1))
-
-    def _plain_alone(self) -> float:
-        return self._start(1) * (self._ratios[1].value if 1 in self._ratios else 1.0)
+        return self._table.run_seconds.get(source, UNTIMED * self._start(1))
 
     def _bound(self) -> float:
-        """Seconds of the cheapest wider pass, with room for noise: a plain step takes no longer."""
-        wider = (
-            self._start(n) * ratio.value * (SLACK if ratio.measurements >= RELIABLE else MORE_SLACK)
-            for n, ratio in self._ratios.items()
-            if n > 1 and self._fresh(n)
-        )
-        return min(wider, default=float("inf"))
+        """Return the upper bound for a plain step's seconds: SLACK times those of the cheapest wider pass."""
+        wider = (self._start(n) * ratio.value for n, ratio in self._ratios.items() if n > 1)
+        return SLACK * min(wider, default=inf)
 
     def _start(self, width: int) -> float:
-        """Seconds by the table; a pass takes no longer than a wider one, with room for noise."""
+        """Return the table's seconds of a pass, at most SLACK times those of any wider pass."""
         if width not in self._started:
             wider = (
                 s for n, s in zip(self._table.widths, self._table.verify_seconds, strict=True) if n > width
             )
-            most = MORE_SLACK * min(wider, default=float("inf"))
-            self._started[width] = min(self._table.verify(width), most)
+            self._started[width] = min(self._table.verify(width), SLACK * min(wider, default=inf))
         return self._started[width]
 
     def _ratio(self, width: int) -> float:
-        if width in self._ratios and (width == 1 or self._fresh(width)):
+        if width in self._ratios:
             return self._ratios[width].value
         if width == 1 or not self._ratios:
             return 1.0
-        known = sorted(n for n in self._ratios if n == 1 or self._fresh(n))
-        return (
-            interpolate(width, known, [self._ratios[n].value for n in known], extend=False) if known else 1.0
-        )
+        known = sorted(self._ratios)
+        return interpolate(width, known, [self._ratios[n].value for n in known], extend=False)
 
     def _excess(self, width: int) -> float:
-        """How much dearer than guessed further tokens are, judged by the widths that were run."""
-        known = sorted(n for n in self._ratios if n > 1 and self._fresh(n))
-        if not known:
-            return 1.0
-        plain = self.replayed(1)
-        found = [(self.replayed(n) / plain - 1) / self._guessed_excess(n) for n in known]
-        return max(interpolate(width, known, found, extend=False), LEAST_EXCESS)
+        """Return the ratio of measured to estimated cost of all tokens but the first, interpolated between widths."""
+        if self._excesses[0] is not self._ratios:
+            known = [n for n in sorted(self._ratios) if n > 1 and self._estimated_excess(n) > LEAST_ESTIMATE]
+            found = [(self.verify(n) / self.verify(1) - 1) / self._estimated_excess(n) for n in known]
+            self._excesses = self._ratios, known, found
+        _, known, found = self._excesses
+        return max(interpolate(width, known, found, extend=False), 0.0) if known else 1.0
 
-    def _guessed_excess(self, width: int) -> float:
+    def _estimated_excess(self, width: int) -> float:
         return self._start(width) / self._start(1) - 1
 
-    def _fresh(self, width: int) -> bool:
-        return self._cycle - self._ratios[width].last_cycle < STALE_CYCLES
 
-
-@dataclass(frozen=True, slots=True)
-class Unconfirmed:
-    """Low prices of narrow passes, until a few passes have confirmed the table.
-
-    A table from a disturbed moment can make all drafting look too dear. Then nothing would be drafted, and nothing
-    could correct it.
-    """
-
-    costs: Costs
-
-    def verify(self, width: int) -> float:
-        found = self.costs.verify(width)
-        if width > NARROW:
-            return found
-        return min(found, self.costs.verify(1) * (1 + HOPED_EXCESS * (width - 1)))
-
-    def padding(self, width: int) -> int:
-        return self.costs.padding(width)
-
-
-SHORT = 2048  # tokens: up to here attention is a small part of a pass; every doubling beyond is a place of its own
+SHORT = 2048  # up to this many context tokens, attention costs little; each doubling beyond is another bucket
 
 
 class CostsByContext:
-    """The costs of a pair by place: length of the context, threads, and replies that share the passes.
+    """The costs of a pair in buckets, by context length, number of threads, and number of replies in a pass.
 
-    A new place starts with the nearest costs as a guess and measures its own.
+    A new bucket starts with the costs of the nearest bucket as an estimate, until its own costs are measured.
     """
 
     def __init__(self, tables: Sequence[CostTable], threads: Callable[[], int] = lambda: 0) -> None:
-        """`tables`: one at least, each for its length of context; `threads`: how many decode now."""
+        """`tables`: one or more, each for one bucket; `threads`: returns the number of threads that decode now."""
+        self.lock = RLock()
         self._threads = threads
         self._usual_threads = threads()
         self._known = {
             (t.replies, self._usual_threads, doublings(t.context_tokens)): Costs(t) for t in tables
         }
-        self.costs = next(iter(self._known.values()))  # at the place of the coming pass, or of the latest one
+        self.costs = next(iter(self._known.values()))  # costs of the latest bucket
 
-    def move(self, context_tokens: int, replies: int = 1) -> None:
-        """Choose the place of a pass of this many replies, with this many tokens in the cache."""
-        place = replies, self._threads(), doublings(context_tokens)
-        if place not in self._known:
+    @with_lock
+    def at(self, context_tokens: int, replies: int = 1) -> Costs:
+        """Return the costs of passes of this many replies, with this many tokens in the cache."""
+        bucket = replies, self._threads(), doublings(context_tokens)
+        if bucket not in self._known:
 
             def distance(other: tuple[int, int, int]) -> tuple[bool, int, bool, int]:
                 guessed = replies > 1 and not self._known[other].measured
-                return guessed, abs(other[0] - place[0]), other[1] != place[1], abs(other[2] - place[2])
+                return guessed, abs(other[0] - bucket[0]), other[1] != bucket[1], abs(other[2] - bucket[2])
 
             near = min(self._known, key=distance)
             table = self._known[near].table()
             guess = replace(table.shared_by(replies), measured=False, context_tokens=context_tokens)
-            self._known[place] = Costs(guess, likely=table.measured and near[1:] == place[1:])
-        self.costs = self._known[place]
+            self._known[bucket] = Costs(guess, likely=table.measured and near[1:] == bucket[1:])
+        self.costs = self._known[bucket]
+        return self.costs
 
+    @with_lock
     def calibrated(self, table: CostTable) -> None:
-        """Replace the costs of the table's place by the table."""
-        place = table.replies, self._threads(), doublings(table.context_tokens)
-        self.costs = self._known[place] = Costs(table)
-        for source, seconds in table.reading_seconds.items():
-            self.costs.learn_reading(source, 1, seconds)
+        """Replace the costs of the table's bucket by the table."""
+        bucket = table.replies, self._threads(), doublings(table.context_tokens)
+        self.costs = self._known[bucket] = Costs(table)
 
+    @with_lock
     def tables(self) -> tuple[CostTable, ...]:
-        """The costs with the usual threads, for the next run: all measured ones, or one guess."""
+        """Return the measured tables for the usual number of threads, or one estimate if there are none."""
         found = [
             costs.table() for (_, threads, _), costs in self._known.items() if threads == self._usual_threads
         ]
@@ -362,5 +278,5 @@ class CostsByContext:
 
 
 def doublings(context_tokens: int) -> int:
-    """How often the shortest class of contexts must double to hold the tokens."""
+    """Return how often SHORT must double to reach this number of tokens."""
     return max(ceil(log2(max(context_tokens, 1) / SHORT)), 0)

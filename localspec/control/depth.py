@@ -1,189 +1,115 @@
-"""Whether a drafter drafts, and how much: as much as pays, on a budget of plain steps."""
+"""The draft depth of one drafter. A budget, counted in plain steps, limits the time that drafting may lose."""
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from itertools import accumulate
 from operator import mul
-from typing import Protocol
 
 from localspec.algorithm.protocols import Backlog, Drafter, Proposal
 from localspec.control.acceptance import AcceptanceModel
-from localspec.control.costs import Costs, CostsByContext
-from localspec.control.fixed_width import FixedWidth
+from localspec.control.costs import CAUTIOUS_DEPTH, SLACK, Costs
+from localspec.control.timing import MEMORY
 from localspec.events import Cycle, Mode
 
-COUNTED = 3  # steps of a run that count, where the first ones do not
-LEAST_TOKENS = 48  # between two anchors
-SHARE = 0.003  # of the time that anchors may take
-MOST_TOKENS = 1024  # at any gain: a wrong plain step can make the gain look large
-FIRST, FIRST_GAP = 2, 24  # with no measured table: plain steps soon, and tokens between them
+SHARE = 0.003  # largest share of the time for steps that only measure a cost
 
 
 class PlainProbes:
-    """Plain steps among drafting cycles: single ones, or runs where a device takes longer after a change of width."""
+    """Single plain steps among drafting cycles, which measure the cost of plain decoding."""
 
     def __init__(self) -> None:
-        self._tokens = 0  # since a plain step that counted
-        self._left = 0  # steps of the run under way
+        self._tokens = 0  # number of tokens since the last plain step
 
     def due(self, costs: Costs, gain: float) -> bool:
-        """Whether the next step is plain; `gain`: drafting's tokens per second / plain ones, minus 1."""
-        if not self._left and self._tokens >= gap(costs, gain):
-            self._left = costs.settling + COUNTED if costs.settling else 1
-        return self._left > 0
+        """Return whether the next step must be plain. `gain`: the expected relative gain in speed by drafting."""
+        if not costs.measured and not costs.plain_steps:
+            return True
+        return self._tokens >= max(MEMORY, gain / SHARE)
 
-    def learn(self, cycle: Cycle, costs: Costs) -> None:
-        """A cycle, after the costs have learned it."""
-        plain = cycle.is_plain
-        self._left = max(self._left - 1, 0) if plain else 0
-        self._tokens = 0 if plain and costs.settled else self._tokens + len(cycle.tokens)
+    def learn(self, tokens: int, *, is_plain: bool) -> None:
+        self._tokens = 0 if is_plain else self._tokens + tokens
 
 
-def gap(costs: Costs, gain: float) -> float:
-    """Tokens between two anchors, for a share of the time that they gain on them."""
-    if not costs.measured and costs.plain_steps < FIRST:
-        return FIRST_GAP * costs.plain_steps
-    if costs.plain_is_doubtful:
-        return FIRST_GAP
-    lost = gain  # plain steps that a run of anchors costs
-    if costs.settling:
-        lost = (costs.settling + COUNTED) * gain + 2 * costs.change_seconds / costs.verify(1)
-    return min(max(LEAST_TOKENS, lost / SHARE), MOST_TOKENS)
+# Initial budget: a new drafter may lose the time of this many plain steps, or half as many if costs are estimates.
+START = 1.75
+MOST = 12.0  # largest budget, in plain steps
+# Plain steps that drafting must save per token. Each token written without drafting adds this number to the budget.
+MARGIN = 0.01
+EVEN_FROM = 8  # draft depths above this are even
+CHUNK_SECONDS = 0.1  # longest prefill of a drafter in one cycle
 
 
-START = 1.75  # plain steps that an unknown drafter may lose, beside the gift; half of it if costs are a guess
-LONG = 2048  # tokens: an unknown drafter can read little of a longer text,
-LONG_START = 1.25  # and may lose no more beside it, the gift included
-MOST = 12.0  # plain steps: gains beyond this buy no patience
-DEBT = 1.0  # plain steps: a dear last cycle delays the next try by no more
-MARGIN = 0.01  # drafting must win this share of the time, or its budget shrinks
-SAVED = 0.01  # plain steps that every token written without drafting adds
-GIFT = 1.0  # plain steps that another reply adds: it may be of another kind
-STAKE_RUNS, LEAST_STAKE = 2, 0.04  # what another try may lose: draft runs, and plain steps at least
-PATIENCE_GROWTH, MOST_PATIENCE = 1.5, 10.0  # stakes that the next try waits for after a failed one
-CONVINCING = 1.0  # plain steps that a try has to win to be no failed one
-WILD = 2.5  # a cycle this much slower than expected is a stall of the machine,
-WILD_GAP, MOST_CALM = 8, 32  # one slow cycle in 8 is forgiven, after at most 32 calm ones
-MEMORY = 64  # drafting cycles that the rate looks back on
-CARRIED = 0.1  # weight of the last reply's rate
-CAUTIOUS_DEPTH, TRUSTED = 3, 2  # the depth of an unknown drafter, until this number of tokens was kept
-READING_SHARE = 0.5  # of the budget: the rest is for drafting
-LEAST_WINDOW = 64  # tokens: a drafter that may read fewer does not begin
-WIDER = 4  # times more text: only then a drafter reads again
-CHUNK_SECONDS, LEAST_CHUNK = 0.1, 16  # reading in one cycle: seconds, or at least these tokens
-
-
-class PassCosts(Protocol):
-    """Seconds of verify batches: of one reply, or of one among several."""
-
-    def verify(self, width: int) -> float:
-        """Seconds of a target pass over `width` tokens."""
-
-    def padding(self, width: int) -> int:
-        """Padding for a verify batch."""
+def odd(depth: int) -> int:
+    """Return 1 for odd depths above EVEN_FROM, else 0. There no draft ends, because each check can end a good draft."""
+    return depth % 2 if depth > EVEN_FROM else 0
 
 
 @dataclass(slots=True)
 class Stopper:
-    """The `Stopping` of one cycle: the chance of a token against what it costs.
+    """The `Stopping` rule of one cycle: it weighs the chance of another draft token against its cost.
 
-    Maximising tokens per second is a renewal-reward problem: with `rate`, the tokens per second of the run as a
-    whole, another token is worth its time when its chance of being kept exceeds `rate` times the seconds it adds.
+    Another draft token is worth its time if its chance of acceptance exceeds `rate` times the seconds that it adds.
+    `rate` is the reply's present tokens per second. This maximises tokens per second (a renewal-reward problem).
     """
 
     chances: AcceptanceModel
-    costs: PassCosts
-    price: Callable[[int], float]  # seconds of drafting by depth
+    verify: Callable[[int], float]  # returns the seconds of a target pass over a number of tokens
+    cost: Callable[[int], float]  # returns the seconds of drafting a number of tokens
     rate: float
-    depths: tuple[int, ...]
-    _survival: float = 1.0
+    most: int  # largest number of draft tokens in the proposal
+    _survival: float = 1.0  # chance that all draft tokens so far are accepted
 
     def keeps(self, confidence: float, drafted: int) -> bool:
         chance = self.chances.of(confidence, drafted)
-        kept = self._must_go_on(drafted) or self._gain(drafted, first=chance, draw_first=False) > 0
+        kept = odd(drafted) > 0 or self._pays(drafted, first=chance, draw_first=False)
         self._survival *= chance
         return kept
 
     def goes_on(self, drafted: int) -> bool:
         first = self.chances.ahead(drafted)
-        return self._must_go_on(drafted) or self._gain(drafted, first=first, draw_first=True) > 0
+        return odd(drafted) > 0 or self._pays(drafted, first=first, draw_first=True)
 
-    def _must_go_on(self, drafted: int) -> bool:
-        """If only some depths are allowed, a proposal ends only at one of them, or before the first."""
-        return drafted > 0 and drafted not in self.depths
-
-    def _gain(self, drafted: int, *, first: float, draw_first: bool) -> float:
-        """Tokens won by drafting to the best later depth, less the tokens that its seconds are worth."""
-        best, won, survival = -math.inf, 0.0, self._survival * first
-        width = drafted + 1
-        here = self.costs.verify(width + self.costs.padding(width))
-        spent = self.price(drafted if draw_first else drafted + 1)
-        for depth in range(drafted + 1, self.depths[-1] + 1):
+    def _pays(self, drafted: int, *, first: float, draw_first: bool) -> bool:
+        """Return whether some depth pays: its expected accepted tokens exceed `rate` x the extra seconds."""
+        won, survival = 0.0, self._survival * first
+        spent = self.verify(drafted + 1) + self.cost(drafted if draw_first else drafted + 1)
+        for depth in range(drafted + 1, self.most + 1):
             won += survival
+            if won - self.rate * (self.verify(depth + 1) + self.cost(depth) - spent) > 0:
+                return True
             survival *= self.chances.ahead(depth)
-            if depth in self.depths:
-                seconds = self.costs.verify(depth + 1) - here + self.price(depth) - spent
-                best = max(best, won - self.rate * seconds)
-        return best
+        return False
 
 
 class DepthControl:
-    """Decides for one drafter, over many replies.
+    """The decisions on drafting and its depth for one drafter, over many replies.
 
-    A bad drafter loses at most its budget: START plain steps, GIFT for each further reply, and the share SAVED of the
-    text written without it.
+    A bad drafter loses at most its budget: START plain steps, one more for each reply, and MARGIN for each token that
+    is written without drafting.
     """
 
-    def __init__(
-        self,
-        places: CostsByContext,
-        drafter: Drafter,
-        chances: AcceptanceModel,
-        depths: Sequence[int],
-        *,
-        pads: bool = False,
-    ) -> None:
-        """`depths`: numbers of tokens that may be verified; what passes cost is shared with other drafters.
-
-        `pads`: whether verify batches may be filled up to one width.
-        """
-        self._places = places
-        self._holding = FixedWidth() if pads else None
-        self._latest_tokens = 0  # of the latest drafting cycle, until the next choice of a width
-        self.chances = chances
-        self.depths = tuple(sorted(depths))
+    def __init__(self, costs: Costs, drafter: Drafter, chances: AcceptanceModel, most: int) -> None:
+        """`costs`: the costs for the coming cycle; `most`: the largest number of draft tokens in a proposal."""
+        self.costs, self.drafter, self.chances, self.most = costs, drafter, chances, most
         self.on = True
-        self.drafter = drafter
         self._budget = START if self.costs.measured else START / 2
-        self._unasked = True  # by its first reply, which may follow a long text
-        self._patience = 1.0
-        self._trying = False  # drafting was switched on again and has not convinced yet
-        self._won = 0.0  # plain steps, since then
-        self._kept = 0
-        self._calm = MOST_CALM  # drafting cycles that were as fast as expected, less those that were not
-        self._tokens = self._seconds = 0.0  # of the latest drafting cycles
+        self._trying = False  # whether drafting was switched on again, and has not saved a plain step yet
+        self._accepted = 0
+        self._tokens = self._seconds = 0.0  # number of tokens, and seconds, of the latest drafting cycles
 
     def begin(self) -> None:
-        """Another reply, perhaps of another kind: the last one counts for less."""
+        """Begin another reply: add a plain step to the budget, and forget the speed of the last reply."""
         self.chances.begin()
-        self._budget = min(self._budget + GIFT, MOST)
-        self._patience = 1.0
-        self._tokens *= CARRIED
-        self._seconds *= CARRIED
-
-    @property
-    def costs(self) -> Costs:
-        """What passes cost at the present length of the context."""
-        return self._places.costs
+        self._budget = min(self._budget + 1, MOST)
+        self._tokens = self._seconds = 0.0
 
     @property
     def is_free(self) -> bool:
-        """Whether the drafter proposes at no cost; then its confidences are the chances of its tokens."""
+        """Whether the drafter has no model. The confidences in its proposals are then chances of acceptance."""
         return self.drafter.model_runs(1) == 0
 
     def seconds(self, depth: int) -> float:
-        """Seconds that the drafter takes for `depth` tokens."""
         return self.costs.draft(self.drafter.source, self.drafter.model_runs(depth))
 
     @property
@@ -194,140 +120,94 @@ class DepthControl:
 
     @property
     def rate(self) -> float:
-        """Tokens per second of drafting lately, at least plain decoding's."""
+        """The tokens per second of the latest drafting cycles, with the speed of plain decoding as the floor."""
         measured = self._tokens / self._seconds if self._seconds else 0.0
         return max(measured, 1 / self.costs.verify(1))
 
     def limit(self, room: int) -> int:
-        """The most tokens of a proposal in `room`."""
-        if self._holding and self.on and self.costs.replies == 1:
-            self.costs.held = self._holding.width(
-                self.costs, self.chances, self.seconds, self.depths, self._latest_tokens
-            )
-            self._latest_tokens = 0
-        elif self._holding:
-            self.costs.held = 0
-        most = self.costs.held - 1 if self.costs.held else self.depths[-1]
-        most = most if self._kept >= TRUSTED else max(min(most, CAUTIOUS_DEPTH), self.depths[0])
-        return max((d for d in self.depths if d <= min(most, room)), default=0) if self.on else 0
+        """Return the largest number of draft tokens in the next proposal, at most `room`; 0 while drafting is off."""
+        most = self.most if self._accepted >= 2 else min(CAUTIOUS_DEPTH, self.most)
+        limit = min(most, room) if self.on else 0
+        return limit - odd(limit)
 
     def survivals(self) -> tuple[float, ...]:
-        """The chances that the first 1, 2, ... tokens are all kept, before any is drawn."""
-        return tuple(accumulate(map(self.chances.ahead, range(self.limit(self.depths[-1]))), mul))
+        """Return the chances that the next 1, 2, ... draft tokens are all accepted, before any is drawn."""
+        return tuple(accumulate(map(self.chances.ahead, range(self.limit(self.most))), mul))
 
     def stopping(self, limit: int) -> Stopper:
-        """The stopping rule for a proposal of at most `limit` tokens."""
-        depths = tuple(depth for depth in self.depths if depth <= limit)
-        return Stopper(self.chances, self.costs.to_propose(), self.seconds, self.rate, depths)
+        # Costs do not change in a cycle.
+        verify, cost = cache(self.costs.verify_for_proposal), cache(self.seconds)
+        return Stopper(self.chances, verify, cost, self.rate, limit)
 
-    def learn(self, cycle: Cycle, proposal: Proposal, shared_seconds: float | None = None) -> None:
-        """Learn from a cycle that drafted, without its reading, and from its proposal.
+    def learn(self, cycle: Cycle, proposal: Proposal) -> None:
+        """Learn from a cycle that drafted, and from its proposal. The cycle's time must not include prefill.
 
-        `shared_seconds`: what it counts for among several replies.
+        If replies share the pass, its time does not show this reply's gain, so only costs and acceptance are learned.
         """
         runs = proposal.runs or self.drafter.model_runs(cycle.drafted)
-        seconds, emitted = shared_seconds, len(cycle.tokens)
-        if seconds is None:
-            seconds = self._sane(cycle.seconds, cycle.width, runs)
-        if self.costs.held:  # `reconsider` has asked for the change of width already
-            seconds = max(seconds - self.costs.latest_extra, seconds / WILD)
+        emitted = len(cycle.tokens)
         if runs:
             self.costs.learn_draft(self.drafter.source, runs, cycle.draft_seconds)
-        self.chances.learn(proposal.confidences[: cycle.drafted], cycle.accepted, emitted)
-        self._kept += cycle.accepted
-        self._latest_tokens = emitted
+        if not self.is_free:
+            self.chances.learn(proposal.confidences[: cycle.drafted], cycle.accepted, emitted)
+        self._accepted += cycle.accepted
+        if cycle.replies > 1:
+            return
+        seconds, plain = cycle.seconds, self.costs.verify(1)
+        if self.rate > 1 / plain:  # a single stall of the machine must not switch drafting off
+            expected = self.costs.verify(cycle.width) + self.costs.draft(self.drafter.source, runs)
+            seconds = min(seconds, SLACK * expected)
+        self._pay(seconds / plain - emitted * (1 - MARGIN))
         self._tokens = self._tokens * (1 - 1 / MEMORY) + emitted
-        self._seconds = self._seconds * (1 - 1 / MEMORY) + seconds
-        if shared_seconds is None:
-            self._pay(seconds / self.costs.verify(1) - emitted * (1 - MARGIN))
+        self._seconds = self._seconds * (1 - 1 / MEMORY) + cycle.seconds
 
-    def learn_reading(self, tokens: int, seconds: float) -> None:
-        """Count the tokens that the drafter has read."""
-        self.costs.learn_reading(self.drafter.source, tokens, seconds)
+    def learn_prefill(self, tokens: int, seconds: float) -> None:
+        self.costs.learn_prefill(self.drafter.source, tokens, seconds)
         self._pay(seconds * self.costs.replies / self.costs.verify(1))
 
-    def save(self, tokens: int, fade: bool = False) -> None:
-        """Tokens were written without it."""
-        if fade:
-            self.chances.fade(tokens)
-        self._budget = min(self._budget + SAVED * tokens, MOST)
+    def save(self, tokens: int) -> None:
+        """Refill the budget for tokens that were written without the drafter."""
+        self._budget = min(self._budget + MARGIN * tokens, MOST)
 
-    def reconsider(self, reading: Backlog) -> None:
-        """Switch drafting on again when the budget pays for another try and its reading."""
-        if self._unasked and reading.unread > LONG:
-            self._budget = min(self._budget, LONG_START)
-        self._unasked = False
-        if self.on:
-            return
-        plain = self.costs.verify(1)
-        stake = max(STAKE_RUNS * self.seconds(1) / plain, LEAST_STAKE)
-        stake += min(reading.unread, LEAST_WINDOW) * self._token_seconds / plain / READING_SHARE
-        if self._budget >= self._patience * stake + self.costs.change_seconds / plain:
-            self.on, self._trying, self._won = True, True, 0.0
-            self._budget = stake
-            self._patience = min(self._patience * PATIENCE_GROWTH, MOST_PATIENCE)
+    def reconsider(self) -> None:
+        """Switch drafting on again when the budget pays for two draft steps."""
+        if not self.on and self._budget >= 2 * self.seconds(1) / self.costs.verify(1):
+            self.on = self._trying = True
             self._tokens = self._seconds = 0.0
             self.chances.begin()
 
     def window(self, reading: Backlog) -> int | None:
-        """How many of the newest tokens the drafter should read; None if it should not draft yet."""
-        affordable = int(READING_SHARE * self._budget * self.costs.verify(1) / self._token_seconds)
+        """Return how many of the newest tokens the drafter's cache should contain; None if it can afford no prefill."""
+        affordable = int(self._budget / 2 * self.costs.verify(1) / self._token_seconds)
         here, whole = reading.window, reading.window + reading.older
-        if reading.older and affordable >= min(WIDER * here, whole):
+        if reading.older and affordable >= min(2 * here, whole):
             return min(affordable, whole)
         if reading.unread <= affordable:
             return here
-        return affordable if affordable >= LEAST_WINDOW else None
+        return affordable or None
 
     @property
     def chunk(self) -> int:
-        """How many tokens the drafter may read in one cycle."""
-        return max(int(CHUNK_SECONDS / self._token_seconds), LEAST_CHUNK)
+        """The largest number of tokens that the drafter may prefill in one cycle."""
+        return max(int(CHUNK_SECONDS / self._token_seconds), 1)
 
     @property
     def why_off(self) -> str | None:
-        """While drafting is off: the sentence for the user, with measured numbers."""
+        """A sentence for the user, with measured numbers, while drafting is off; None while it is on."""
         if self.on:
             return None
-        plain, why = self.costs.verify(1), "lately it cost more than it saved"
-        if self._seconds and self._tokens / self._seconds < 1 / plain:
-            drafting = self._tokens / self._seconds
-            why = f"lately about {drafting:.1f} tokens/s with it against {1 / plain:.1f} without"
-        found, tokens, kept = list[tuple[float, float, float]](), 1.0, 1.0
-        for depth in range(1, self.depths[-1] + 1):
-            kept *= self.chances.ahead(depth - 1)
-            tokens += kept
-            if depth in self.depths:
-                check = self.costs.verify(depth + 1) / plain
-                found.append((tokens, check + self.seconds(depth) / plain, check))
-        tokens, steps, check = max(found, key=lambda each: each[0] / each[1])
-        why = f"Drafting is off: {why}."
-        if tokens > steps:  # as expected, but the measured cycles took longer
-            return why
-        return (
-            f"{why} At best, a cycle writes {tokens:.2f} tokens in the time of {steps:.2f} plain steps; "
-            f"checking the draft alone takes {check:.2f}."
-        )
-
-    def _sane(self, seconds: float, width: int, runs: int) -> float:
-        """The seconds that a cycle counts for, without a stall of the machine."""
-        most = WILD * (self.costs.verify(width) + self.costs.draft(self.drafter.source, runs))
-        if seconds <= most or self._calm < WILD_GAP:
-            self._calm = min(self._calm + 1, MOST_CALM)
-            return seconds
-        self._calm -= WILD_GAP
-        return most
+        plain = 1 / self.costs.verify(1)
+        if self._seconds and (rate := self._tokens / self._seconds) < plain:
+            return f"Drafting is off: lately it gave {rate:.1f} tokens/s, and plain decoding {plain:.1f}."
+        return "Drafting is off: lately it cost more time than it saved."
 
     @property
     def _token_seconds(self) -> float:
-        """Seconds to read one token among many."""
-        return self.costs.reading(self.drafter.source)
+        return self.costs.reading(self.drafter.source) or self.costs.verify(1)
 
     def _pay(self, steps: float) -> None:
-        """Subtract plain steps from the budget, or add gained ones; below 0 drafting is off."""
+        """Subtract a loss in plain steps from the budget, or add a gain. A budget below 0 switches drafting off."""
         self._budget = min(self._budget - steps, MOST)
-        self._won -= steps
-        if self._trying and self._won >= CONVINCING:
-            self._trying, self._patience = False, 1.0
-        if self._budget < 0:
-            self.on, self._trying, self._budget = False, False, max(self._budget, -DEBT)
+        self._trying = self._trying and self._budget < 1
+        if self._budget < 0:  # keep at least -1, because one expensive cycle must not delay the next try long
+            self.on, self._trying, self._budget = False, False, max(self._budget, -1.0)

@@ -1,4 +1,4 @@
-"""What plain decoding would have taken, judged while durations come."""
+"""The time that plain decoding would have taken, estimated cycle by cycle."""
 
 import math
 from collections import deque
@@ -7,105 +7,60 @@ from dataclasses import dataclass, field
 
 from localspec.algorithm.protocols import PlainStep
 
-LATEST = 32  # plain steps that say what one costs now
-UNKNOWN_SPREAD = 0.10  # relative spread of a plain step, until several were seen
+MEMORY = 32  # number of latest measurements in a mean, which reduces noise of 6 % to 1 %
+UNKNOWN_SPREAD = 0.11  # assumed relative deviation of a plain step's time, until several are measured
 SEVERAL = 4
-PATIENCE = 128  # tokens that wait for several plain steps: the context has hardly grown by then
-STALL = 2.5  # times as long as usual: something else held the machine up
-MIDDLE = 1.1  # the mean of the middle half is this much less certain than the mean
-
-
-@dataclass(slots=True)
-class Stalls:
-    """How much longer the target's passes took than usual for their width: plain ones would stall as well."""
-
-    _latest: dict[int, deque[float]] = field(default_factory=dict)  # seconds by width
-    _seconds: float = 0.0
-    _usual: float = 0.0
-
-    def add(self, width: int, seconds: float) -> None:
-        """Count a pass."""
-        latest = self._latest.setdefault(width, deque(maxlen=LATEST))
-        if len(latest) >= SEVERAL:
-            usual = middle(latest)
-            self._seconds += seconds
-            self._usual += usual if seconds > STALL * usual else seconds
-        latest.append(seconds)
-
-    @property
-    def factor(self) -> float:
-        """At least 1."""
-        return self._seconds / self._usual if self._usual else 1.0
+# 1.48 turns a median absolute deviation into a standard deviation. It is multiplied by 1.1, because the mean of the
+# middle half has 1.1 times the standard error of the mean of all values.
+DEVIATION = 1.63
 
 
 @dataclass(slots=True)
 class PlainSteps:
-    """The plain steps of a run at one number of replies, and the tokens that their price judges."""
+    """The plain steps measured with one number of replies, and the tokens whose time is estimated from them."""
 
-    known: float | None = None  # seconds of a step, if the run keeps that price
-    latest: deque[float] = field(default_factory=lambda: deque(maxlen=LATEST))  # seconds
-    waiting: int = 0  # tokens, before several steps
-    doubt: float = 0.0  # judged tokens, each / square root of the steps it was judged by
+    # Seconds of a plain step, if the drafting strategy measures them. This value then replaces the mean of `latest`.
+    known: float | None = None
+    latest: deque[float] = field(default_factory=lambda: deque(maxlen=MEMORY))  # seconds of plain steps
+    waiting: int = 0  # number of tokens without an estimate, because too few plain steps are measured
+    doubt: float = 0.0  # sum over all tokens of 1 / sqrt(number of plain steps measured before the token)
 
     @property
     def seconds(self) -> float | None:
-        """Of a step; None while unknown."""
         return self.known if self.known is not None or not self.latest else middle(self.latest)
 
     @property
     def error(self) -> float:
-        """Standard error of the seconds of all judged tokens."""
+        """The standard error of the estimated seconds of plain decoding."""
         step = self.seconds
         if step is None:
             return 0.0
-        spread = UNKNOWN_SPREAD * step
-        if len(self.latest) >= SEVERAL:  # the median absolute deviation, scaled to a standard deviation
-            spread = 1.48 * sorted(abs(s - step) for s in self.latest)[len(self.latest) // 2]
-        return self.doubt * spread * MIDDLE
+        if len(self.latest) < SEVERAL:
+            return self.doubt * UNKNOWN_SPREAD * step
+        return self.doubt * DEVIATION * sorted(abs(s - step) for s in self.latest)[len(self.latest) // 2]
 
 
 @dataclass(slots=True)
 class PlainClock:
-    """What plain decoding would have taken for the same tokens, among as many replies.
+    """The time that plain decoding would have taken for the same tokens and the same number of replies.
 
-    Plain steps are exact. All other cycles, and the plain steps between them that only measure, are judged by the cost
-    of a plain step at that time, which grows with the context: `known`, if the run keeps that price. The first tokens
-    are judged by the price after several plain steps: the first step runs cold.
+    Plain steps count with their measured time. Each token of a drafting cycle or a baseline step counts with the
+    present cost of a plain step, because this cost grows with the context. `known` returns the cost if the strategy
+    measures it. The first tokens count only after several plain steps, because the first step is slower.
     """
 
     known: Callable[[], PlainStep] = PlainStep
-    stalls: Stalls = field(default_factory=Stalls)
-    _exact: float = 0.0  # seconds
-    _judged: float = 0.0  # seconds
+    _exact: float = 0.0  # seconds of plain steps, as measured
+    _judged: float = 0.0  # estimated seconds of plain decoding for all tokens that `_exact` does not cover
     _steps: dict[int, PlainSteps] = field(default_factory=dict)  # by the number of replies
 
     def add_plain(self, seconds: float) -> None:
         """Count a step that plain decoding would have taken as well."""
         self._exact += seconds
-        self._judge(0, seconds)
+        self.add(0, seconds)
 
-    def add_anchor(self, seconds: float) -> None:
-        """Count a plain step between cycles that draft."""
-        self._judge(1, seconds)
-
-    def add_drafted(self, tokens: int, width: int, verify_seconds: float) -> None:
-        """Count a cycle that drafted, by the tokens it brought and its target pass."""
-        self.stalls.add(width, verify_seconds)
-        self._judge(tokens)
-
-    @property
-    def seconds(self) -> float:
-        """0 while the cost of a plain step is unknown."""
-        usual = max((steps.seconds or 0.0 for steps in self._steps.values()), default=0.0)
-        waiting = sum(steps.waiting * (steps.seconds or usual) for steps in self._steps.values())
-        return self._exact + (self._judged + waiting) * self.stalls.factor
-
-    @property
-    def error(self) -> float:
-        """Standard error of `seconds`: plain steps are exact, the others are estimated."""
-        return sum(steps.error for steps in self._steps.values())
-
-    def _judge(self, tokens: int, plain: float | None = None) -> None:
+    def add(self, tokens: int, plain: float | None = None) -> None:
+        """Count tokens, and estimate their plain decoding. `plain`: their cycle's seconds, if it was a plain step."""
         now = self.known()
         steps = self._steps.setdefault(now.replies, PlainSteps())
         steps.known = now.seconds
@@ -113,14 +68,28 @@ class PlainClock:
             steps.latest.append(plain)
         steps.doubt += tokens / math.sqrt(max(len(steps.latest), 1))
         steps.waiting += tokens
-        if (step := steps.seconds) is not None and (len(steps.latest) >= SEVERAL or steps.waiting > PATIENCE):
+        # Few tokens may wait to be counted: all get the present cost of a plain step, which grows with the context.
+        is_known = len(steps.latest) >= SEVERAL or steps.waiting > SEVERAL * MEMORY
+        if (step := steps.seconds) is not None and is_known:
             self._judged += steps.waiting * step
             steps.waiting = 0
 
+    @property
+    def seconds(self) -> float:
+        """The seconds of plain decoding for all tokens; 0 while the cost of a plain step is unknown."""
+        usual = max((steps.seconds or 0.0 for steps in self._steps.values()), default=0.0)
+        waiting = sum(steps.waiting * (steps.seconds or usual) for steps in self._steps.values())
+        return self._exact + self._judged + waiting
+
+    @property
+    def error(self) -> float:
+        """The standard error of `seconds`; only the estimated part of `seconds` has an error."""
+        return sum(steps.error for steps in self._steps.values())
+
 
 def middle(durations: Iterable[float]) -> float:
-    """The mean of their middle half, without hiccups; of two the lower one: noise in time is one-sided."""
+    """Return the mean of the middle half of the values; for two values the lower one, because noise only adds time."""
     ordered = sorted(durations)
-    edge = max(len(ordered) // 4, 1) if len(ordered) > 2 else 0
+    edge = max(len(ordered) // SEVERAL, 1) if len(ordered) > 2 else 0
     inner = ordered[edge : len(ordered) - edge] if edge else ordered[:1]
     return sum(inner) / len(inner)

@@ -1,1 +1,1 @@
-"""The drafters: they propose tokens."""
+"""The drafters: models, heads, lookup and predictions, and the choice among them."""

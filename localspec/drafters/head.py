@@ -1,20 +1,20 @@
-"""Prediction heads: they read the target's hidden rows and guess the next tokens.
+"""Prediction heads: they read the target's hidden rows and draft the next tokens.
 
-Heads that guess a token in a run (`Steps`, `Chain`): EAGLE-3 (Li et al. 2025) and multi-token prediction. Row p of the
-head's cache is made of the target's feature at position p and of the text's token p + 1. A pass of the target gives the
-features of all kept tokens; the newest token completes the last row. So one call of the head reads the missing rows and
-guesses the first token. Each further guess is read with the feature
-that the head itself computed, and forgotten after the cycle.
+Heads with one run for each token (`Steps`, `ChainDrafter`): EAGLE-3 (Li et al. 2025) and multi-token prediction. Row p
+of the head's cache combines the target's feature at position p and the text's token p + 1. A pass of the target gives
+the features of all accepted tokens; the newest token completes the last row. So one call of the head prefills the
+missing rows and drafts the first token. Each further draft token is decoded with the feature that the head itself
+computed. Its row is removed after the cycle.
 
-Heads that guess a whole block in one run (`Block`): DFlash, DSpark. Their cache holds the target's hidden rows as they
-are, one for each position. A draft is one run over the newest token and places for those to come.
+Heads with one run for a whole block (`BlockDrafter`): DFlash, DSpark. Their cache contains the target's hidden rows
+unchanged, one for each position. A draft is one run over the newest token and placeholders for the next ones.
 """
 
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from threading import RLock
-from typing import Generic, Protocol, TypeVar
+from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -23,63 +23,53 @@ from localspec.algorithm.protocols import Drafter, Proposal, Rule, Stopping
 from localspec.drafters.model import FAILURES, Rows, draw
 from localspec.errors import LocalspecError
 from localspec.events import Source
-from localspec.sampler.passes import HiddenRows, Pass, Row, standing
+from localspec.sampler.passes import ForwardPass, HiddenRows, Row, common_prefix_length
 
-REMEMBERED = 8  # hidden rows that were read already: a text that is cut there can continue from them
-UNKNOWN = -1  # in place of tokens that were not shown
+REMEMBERED = 8  # number of newest hidden rows that are kept for a rollback after the head has read them
 
 
 class HeadText:
-    """Row p of a head is made of the target's hidden row at position p and of the text's token p + 1.
-
-    A head that guesses blocks has no tokens in its rows; reading the newest row twice costs little.
-    """
+    """The head state: the tokens of the text, and the hidden rows that a head has read or can still read."""
 
     def __init__(self) -> None:
-        self.text: list[int] = []  # and the newest token, once it was drafted from
-        self.first = 0  # position of the first row
-        self.held = 0  # position after the last row that the head has read and that stands
-        self._base = 0  # position of the first hidden row that is remembered
-        self._hidden: list[np.ndarray] = []  # float32 [columns] each
-        # Hidden rows at the ends of prompt chunks, by position: texts are cut there.
-        self._ends: dict[int, np.ndarray] = {}
-        self._nothing = np.empty(0, dtype=np.float32)  # one of zeros
-        self.state = np.empty(0, dtype=np.uint8)  # of the head's cache, in a saved text
+        self.text: list[int] = []  # tokens of the text; the newest one is added when a draft begins
+        self.first = 0  # position of the first row in the head's cache
+        self.held = 0  # position after the last valid row in the head's cache
+        self._base = 0  # text position of the row `_hidden[0]`
+        self._hidden: list[np.ndarray] = []  # hidden rows, float32 [columns] each
+        self._ends: dict[int, np.ndarray] = {}  # last hidden row of each prompt chunk, by position
+        # Zeros to replace a forgotten hidden row; empty until the length of a row is known.
+        self._nothing = np.empty(0, dtype=np.float32)
+        self.state = np.empty(0, dtype=np.uint8)  # the content of the head's cache, for a prompt cache
 
     @property
     def end(self) -> int:
-        """Position after the last hidden row."""
+        """The position after the last hidden row."""
         return self._base + len(self._hidden)
 
-    @property
-    def unread(self) -> int:
-        """Rows that can be read, once the token after the last is known."""
-        return self.end - self.held
-
     def hidden(self, end: int) -> np.ndarray:
-        """Hidden rows of the unread positions before `end`, float32 [rows, columns]."""
+        """Return the hidden rows of the unread positions before `end`, float32 [rows, columns]."""
         return np.stack(self._hidden[self.held - self._base : end - self._base])
 
-    def observe(self, batch: Pass, kept: int) -> None:
-        """As `Drafter.observe`."""
+    def observe(self, batch: ForwardPass, kept: int) -> None:
         start, tokens = batch.start, batch.tokens[:kept]
-        self.text += [UNKNOWN] * (start - len(self.text))
-        stands = standing(self.text, start, tokens)
+        self.text += [-1] * (start - len(self.text))  # -1 replaces a token that was in no observed pass
+        stands = common_prefix_length(self.text, start, tokens)
         self.text[stands:] = tokens[stands - start :]
         if batch.hidden is None or not kept:
             self._cut(stands, stands)
         else:
             self._cut(start, stands)
-            if start > self.end:  # nobody showed what stands between
+            if start > self.end:  # hidden rows before `start` are missing
                 self._base, self._hidden = start, []
                 self.restart()
             self._hidden += list(batch.hidden[:kept])
             self._nothing = np.zeros_like(self._hidden[-1])
             if not batch.rows:
-                self._ends[start + kept - 1] = self._hidden[-1].copy()  # a view would keep the chunk
+                self._ends[start + kept - 1] = self._hidden[-1].copy()  # a view would keep all rows in memory
 
     def ends_with(self, tokens: Sequence[int]) -> bool:
-        """Whether all but the newest of these tokens were seen; remembers the answer."""
+        """Return whether all of these tokens but the newest were observed; if they were, add the newest one."""
         end = len(tokens) - 1
         if self.end != end or not self._hidden or len(self.text) < end:
             return False
@@ -88,11 +78,10 @@ class HeadText:
 
     @property
     def bytes(self) -> int:
-        """Bytes of the hidden rows and of the saved state, about."""
         return sum(row.nbytes for row in (*self._hidden, *self._ends.values(), self.state))
 
     def packed(self) -> np.ndarray:
-        """All of it as bytes, for `unpacked` in another process."""
+        """Return the head state as bytes, for `unpacked` in another process."""
         rows, ends = [row.tobytes() for row in self._hidden], [row.tobytes() for row in self._ends.values()]
         numbers = (self.text, self.first, self.held, self._base, list(self._ends))
         return np.frombuffer(msgspec.msgpack.encode((*numbers, rows, ends, self.state.tobytes())), np.uint8)
@@ -111,32 +100,32 @@ class HeadText:
         return known
 
     def hold(self, held: int) -> None:
-        """The head has read the rows before this position."""
+        """Record that the head has read the rows before this position."""
         self.held = held
         forgotten = max(held - REMEMBERED - self._base, 0)
         del self._hidden[:forgotten]
         self._base += forgotten
 
     def restart(self) -> None:
-        """The head has forgotten all its rows: it starts with the oldest remembered hidden row."""
+        """Record that the head's cache is empty: the next row that the head reads is the first one in `_hidden`."""
         self.first = self.held = self._base
 
-    def _cut(self, end: int, stands: int) -> None:
-        """Hidden rows before `end` are of this text, and so are tokens before `stands`."""
+    def _cut(self, end: int, unchanged: int) -> None:
+        """Drop the hidden rows from `end` on, and the head's rows that need more than the first `unchanged` tokens."""
         del self._hidden[max(end - self._base, 0) :]
         self._ends = {position: row for position, row in self._ends.items() if position < end}
         self._base = min(self._base, end)
-        self.held = min(self.held, stands - 1, self.end)
+        self.held = min(self.held, unchanged - 1, self.end)
         if self.held < self.first or self.first == self.held < self._base:
             self.restart()
-        elif self.held < self._base:  # its hidden row was forgotten: zeros say nothing
+        elif self.held < self._base:  # rows in `_ends`, or zeros, replace forgotten rows
             forgotten = range(self.held, self._base)
             self._hidden[:0] = [self._ends.get(position, self._nothing) for position in forgotten]
             self._base = self.held
 
 
 class Head(Protocol):
-    """A head with its cache, as llama/head.py has it."""
+    """A head with its cache (llama/head.py)."""
 
     busy_seconds: float
     capacity: int
@@ -148,7 +137,7 @@ class Head(Protocol):
 
 
 class StepHead(Head, Protocol):
-    """A head whose rows are a token and a feature each."""
+    """A head whose rows combine a token and a feature."""
 
     columns: int
 
@@ -163,31 +152,29 @@ class StepHead(Head, Protocol):
 class BlockHead(Head, Protocol):
     """A head whose rows are hidden rows of its target."""
 
-    most_guesses: int
+    most_draft_tokens: int
 
     def read(self, hidden: np.ndarray, position: int) -> None: ...
     def guess(self, token: int, count: int, position: int) -> Callable[[int, int | None], Row]: ...
 
 
-_Head = TypeVar("_Head", bound=Head)
-
-
-class HeadDrafter(Drafter, Generic[_Head]):
-    """Drafts with a head that reads together with its target; a kind of head says how it reads and guesses."""
+class HeadDrafter(Drafter):
+    """A drafter that runs a head on the target's hidden rows; each kind defines `_run`, `_append` and `_rows`."""
 
     source = Source.HEAD
-    keeps = True  # False: the head looks into its target's cache and has no rows of its own
+    keeps = True  # whether the head keeps a KV cache of its own; if not, it reads the target's cache
+    head: Head
 
-    def __init__(self, head: _Head, needed: HiddenRows, is_end: Callable[[int], bool]) -> None:
+    def __init__(self, head: Head, needed: HiddenRows, is_end: Callable[[int], bool]) -> None:
         """`needed`: the hidden rows that the head reads."""
         self.head = head
-        self.busy = RLock()  # while it reads or guesses: another lane may copy what it knows
+        self.busy = RLock()  # held while the head reads or drafts, because another slot may copy its state
         self.hidden_rows_needed = needed
         self._is_end = is_end
         self._known = HeadText()
 
     def _run(self, batches: Sequence[Sequence[int]], position: int) -> None:
-        """Run the head on batches of tokens, with rows from this position on."""
+        """Run the head on batches of tokens from this position on, to time the head."""
         raise NotImplementedError
 
     def _append(self, end: int) -> None:
@@ -195,15 +182,13 @@ class HeadDrafter(Drafter, Generic[_Head]):
         raise NotImplementedError
 
     def _rows(self, limit: int) -> Rows:
-        """Read the rows that are missing, and guess up to `limit` tokens."""
+        """Read the missing rows, then yield a row of logits for each draft token, at most `limit` rows."""
         raise NotImplementedError
 
     def _cut(self, position: int) -> None:
-        """Forget the rows from this position on."""
         self.head.cut(position)
 
     def _read(self, end: int) -> None:
-        """Read the rows before this position, and hold them."""
         if end > self._known.held:
             self._append(end)
             self._known.hold(end)
@@ -219,23 +204,20 @@ class HeadDrafter(Drafter, Generic[_Head]):
         try:
             self._run(batches, self._known.held)
         finally:
-            self._forget_guesses()
+            self._forget_draft_tokens()
 
-    def observe(self, batch: Pass, kept: int) -> None:
+    def observe(self, batch: ForwardPass, kept: int) -> None:
         with self.busy:
-            self._observe(batch, kept)
-
-    def _observe(self, batch: Pass, kept: int) -> None:
-        known = self._known
-        known.observe(batch, kept)
-        self._forget_guesses()
-        # What has no next token yet is read with the next guess, and so are the few tokens of a cycle.
-        if known.unread > self.head.most_rows:
-            self._make_room(0)
-            try:
-                self._read(min(known.end, len(known.text) - 1))
-            except FAILURES as error:
-                self._fail(error)
+            known = self._known
+            known.observe(batch, kept)
+            self._forget_draft_tokens()
+            # A few unread rows wait for the next draft. The newest row always waits, because it needs the next token.
+            if known.end - known.held > self.head.most_rows:
+                self._free_space(0)
+                try:
+                    self._read(min(known.end, len(known.text) - 1))
+                except FAILURES as error:
+                    self._fail(error)
 
     def propose(
         self, tokens: Sequence[int], limit: int, rule: Rule, stopping: Stopping | None = None
@@ -244,16 +226,16 @@ class HeadDrafter(Drafter, Generic[_Head]):
             return Proposal()
         with self.busy:
             if not self._known.ends_with(tokens):
-                return Proposal()  # it did not see the newest passes, and will see the next one
-            self._make_room(limit)
+                return Proposal()  # the head missed the newest passes, so this cycle has no draft
+            self._free_space(limit)
             proposal, failure = draw(self, self._rows(limit), tokens, limit, rule, stopping, self._is_end)
-            self._forget_guesses()
+            self._forget_draft_tokens()
             if failure:
                 self._fail(failure)
         return proposal
 
     def saved(self) -> HeadText | None:
-        """A copy of its memory of the text, for the text's return."""
+        """Return a copy of the head state, to continue the text later; None if the head's cache cannot be copied."""
         known = deepcopy(self._known)
         if self.keeps:
             if (state := self.head.state()) is None:
@@ -262,19 +244,19 @@ class HeadDrafter(Drafter, Generic[_Head]):
         return known
 
     def restore(self, saved: HeadText | np.ndarray) -> None:
-        """Continue a text that comes back, from the disk as bytes."""
+        """Continue from a saved head state, which may be bytes from the disk."""
         saved = HeadText.unpacked(saved) if isinstance(saved, np.ndarray) else saved
         self._cut(0)
         self._known = saved if not self.keeps or self.head.restore(saved.state) else HeadText()
 
-    def _make_room(self, rows: int) -> None:
-        """Start again with the newest part of the text if the cache cannot hold the new rows."""
+    def _free_space(self, rows: int) -> None:
+        """Restart with the newest part of the text if the head's cache has no room for `rows` more."""
         known = self._known
         if known.end - known.first + rows + 1 >= self.head.capacity:
             known.restart()
-            self._forget_guesses()
+            self._forget_draft_tokens()
 
-    def _forget_guesses(self) -> None:
+    def _forget_draft_tokens(self) -> None:
         known = self._known
         self._cut(known.held if known.held > known.first else 0)
 
@@ -285,20 +267,20 @@ class HeadDrafter(Drafter, Generic[_Head]):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The places of a head's rows in its cache."""
+    """The positions of the rows in a head's cache."""
 
-    shift: int  # row p lies at position p + shift
-    opens: bool  # whether a row of zeros stands before the first, for the text's first token
-    keeps: bool = True  # False: it has no rows of its own, and all lie at one position
-
-
-EAGLE3 = Layout(shift=0, opens=False)
-MTP = Layout(shift=1, opens=True)
-ASSISTANT = Layout(shift=1, opens=False, keeps=False)
+    # Whether row p is at position p + 1; position 0 then has a row of zeros for the text's first token.
+    is_shifted: bool
+    keeps: bool = True  # whether the head has rows of its own; if not, it drafts all tokens at one position
 
 
-class Steps(HeadDrafter[StepHead]):
-    """A head with one run for each token."""
+EAGLE3 = Layout(is_shifted=False)
+MTP = Layout(is_shifted=True)
+ASSISTANT = Layout(is_shifted=True, keeps=False)
+
+
+class Steps(HeadDrafter):
+    head: StepHead
 
     def __init__(
         self, head: StepHead, needed: HiddenRows, is_end: Callable[[int], bool], layout: Layout
@@ -308,7 +290,7 @@ class Steps(HeadDrafter[StepHead]):
         self._layout = layout
 
     def _run(self, batches: Sequence[Sequence[int]], position: int) -> None:
-        position += self._layout.shift
+        position += self._layout.is_shifted
         for batch in batches:
             self.head.predict(batch, np.zeros((len(batch), self.head.columns), np.float32), position)
             position += len(batch) if self.keeps else 0
@@ -320,10 +302,10 @@ class Steps(HeadDrafter[StepHead]):
     def _rows(self, limit: int) -> Rows:
         known = self._known
         most = self.head.most_rows - 1 if self.keeps else 1
-        self._read(known.end - min(known.unread, most))
+        self._read(known.end - min(known.end - known.held, most))
         row, feature = self.head.predict(*self._missing(known.end))
         known.hold(known.end)
-        position = known.end - 1 + self._layout.shift
+        position = known.end - 1 + self._layout.is_shifted
         while True:
             token = yield row
             position += self.keeps
@@ -331,21 +313,21 @@ class Steps(HeadDrafter[StepHead]):
 
     def _cut(self, position: int) -> None:
         if self.keeps:
-            self.head.cut(position + self._layout.shift if position else 0)
+            self.head.cut(position + self._layout.is_shifted if position else 0)
 
     def _missing(self, end: int) -> tuple[list[int], np.ndarray, int]:
-        """Tokens, features and the first position of the rows that are missing before `end`."""
+        """Return the tokens, features and first position of the missing rows before `end`."""
         known = self._known
         tokens, features = known.text[known.held + 1 : end + 1], self.head.features(known.hidden(end))
-        position = known.held + self._layout.shift
-        if self._layout.opens and known.held == known.first:
+        position = known.held + self._layout.is_shifted
+        if self._layout.is_shifted and self.keeps and known.held == known.first:
             zeros = np.zeros((1, features.shape[1]), np.float32)
             return [known.text[known.held], *tokens], np.concatenate([zeros, features]), position - 1
         return tokens, features, position
 
 
-class Chain(Steps):
-    """Several prediction layers, one for each token; each has read the whole text, guesses included."""
+class ChainDrafter(Steps):
+    """A head of several prediction layers, one for each draft token; each layer reads the text and the draft."""
 
     def __init__(
         self, head: StepHead, needed: HiddenRows, is_end: Callable[[int], bool], layers: int
@@ -361,7 +343,7 @@ class Chain(Steps):
 
     def _rows(self, limit: int) -> Rows:
         self._read(self._known.end - 1)
-        # The newest row is not held: layers that guess nothing now have not read it.
+        # The newest row is read again with the next draft, because a short draft does not run all layers on it.
         tokens, features, position = self._missing(self._known.end)
         for layer in range(self._layers):
             self.head.choose(layer, position)
@@ -370,8 +352,8 @@ class Chain(Steps):
             tokens, features = [*tokens, token], np.concatenate([features, feature[None]])
 
 
-class Block(HeadDrafter[BlockHead]):
-    """A head with one run for any depth."""
+class BlockDrafter(HeadDrafter):
+    head: BlockHead
 
     def model_runs(self, depth: int) -> int:
         return min(depth, 1)
@@ -379,7 +361,7 @@ class Block(HeadDrafter[BlockHead]):
     def _run(self, batches: Sequence[Sequence[int]], position: int) -> None:
         for batch in batches:
             self._cut(position)
-            self.head.guess(batch[-1], self.head.most_guesses, position)
+            self.head.guess(batch[-1], self.head.most_draft_tokens, position)
 
     def _append(self, end: int) -> None:
         self.head.read(self._known.hidden(end), self._known.held)
@@ -387,7 +369,7 @@ class Block(HeadDrafter[BlockHead]):
     def _rows(self, limit: int) -> Rows:
         known = self._known
         self._read(known.end)
-        count = min(limit, self.head.most_guesses)
+        count = min(limit, self.head.most_draft_tokens)
         row_of, token = self.head.guess(known.text[known.end], count, known.end), None
         for place in range(count):
             token = yield row_of(place, token)

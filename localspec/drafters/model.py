@@ -1,19 +1,18 @@
-"""A smaller model that proposes: it decodes only what its cache lacks, one token ahead at a time."""
+"""Drafts by a smaller model, which decodes only the tokens that its cache lacks."""
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 
 from localspec.algorithm.protocols import Backlog, Decoder, Drafter, Draw, Proposal, Rule, Stopping
 from localspec.errors import BackendFailure, ContextFull, LocalspecError, NotEnoughMemory
 from localspec.events import Source
-from localspec.sampler.passes import Continued, Pass, Row, standing
+from localspec.sampler.passes import Continued, ForwardPass, Row, common_prefix_length
 
-# Errors of a draft model; its target continues without it.
+# Errors of a draft model after which the target continues without drafts.
 FAILURES = (BackendFailure, ContextFull, NotEnoughMemory)
 
 Rows = Generator[Row, int, None]
-"""The row after the text, then after each token that is sent, until there is none."""
+"""A generator of a draft's rows of logits: after the text, then after each token that is sent to it."""
 
 
 def draw(
@@ -25,7 +24,7 @@ def draw(
     stopping: Stopping | None,
     is_end: Callable[[int], bool],
 ) -> tuple[Proposal, LocalspecError | None]:
-    """At least one row and at most `limit` tokens to follow `tokens`; and why the model failed, if it did."""
+    """Return a proposal of at most `limit` tokens to follow `tokens`, and the model's failure or None."""
     drafted, draws, asked = list[int](), list[Draw](), 1
     text = Continued(tokens, drafted)
     failure: LocalspecError | None = None
@@ -37,7 +36,7 @@ def draw(
                 break
             draws.append(found)
             drafted.append(found.token)
-            # Nothing can follow an end-of-generation token; it stays in the proposal, so stopping biases nothing.
+            # Stop after an end-of-generation token. The proposal keeps this token, so stopping does not bias the text.
             if len(draws) == limit or is_end(found.token):
                 break
             takes_a_run = drafter.model_runs(asked + 1) > drafter.model_runs(asked)
@@ -48,34 +47,30 @@ def draw(
     except StopIteration:
         pass
     except FAILURES as error:
-        # Tokens drawn before the failure are proposed: dropping them could favour tokens that do not fail.
+        # Tokens drawn before the failure are proposed. Dropping them would bias the text, if a failure depends on them.
         failure, limit = error, len(draws)
     return Proposal.drawn(draws, drafter.source, depth=limit, runs=drafter.model_runs(asked)), failure
 
 
-AT_ONCE = 8  # unread tokens that are decoded along with the first draft step
-ROOM = 40  # tokens that a proposal may need behind the text, a quarter of the cache at most
+# The first draft step decodes at most this many unread tokens. A cache with room for fewer tokens is emptied.
+AT_ONCE = 8
 
 
 class ModelDrafter(Drafter):
-    """Drafts with a model that shares the target's vocabulary.
+    """A drafter with a model that shares the target's vocabulary.
 
-    After a cycle the cache holds a prefix of the text that lacks one or two tokens. The next proposal begins with one
-    decode of these. A text that outgrows the cache is read again from half a cache before its end.
+    After a cycle the cache contains the text without its last one or two tokens. The next proposal begins by decoding
+    these tokens. If a text outgrows the cache, its newest part, half a cache long, is prefilled again.
     """
 
     source = Source.MODEL
-    # Surrounds each proposal, as drafters of other replies may share the passes of its model.
+    # Returns a context manager for each proposal. Inside it, drafters of several replies may share passes.
     drafting: Callable[[], AbstractContextManager[object]] = nullcontext
-    _restarts_with = 2  # this part of the cache's capacity
 
-    def __init__(self, decoder: Decoder, is_end: Callable[[int], bool], *, one_by_one: bool = False) -> None:
-        """`one_by_one`: whether two missing tokens are decoded one after the other, so that all passes are equal."""
+    def __init__(self, decoder: Decoder, is_end: Callable[[int], bool]) -> None:
         self.decoder = decoder
         self._is_end = is_end
-        self._one_by_one = one_by_one
-        self._room = min(ROOM, decoder.capacity // 4)
-        self._first = 0  # the text's position of the first token in the cache
+        self._first = 0  # position in the text of the first token in the cache
 
     @property
     def busy_seconds(self) -> float:
@@ -87,23 +82,21 @@ class ModelDrafter(Drafter):
     def warm_up(self, batches: Sequence[Sequence[int]]) -> None:
         decode_and_forget(self.decoder, batches)
 
-    def observe(self, batch: Pass, kept: int) -> None:
+    def observe(self, batch: ForwardPass, kept: int) -> None:
         decoder, end = self.decoder, batch.start + kept
-        before = max(self._first - batch.start, 0)
-        start = max(batch.start - self._first, 0)
         if end < self._first:
             self._restart(0)
         else:
             if not (batch.start or self._first):
-                decoder.recall(batch.tokens[:kept], save=False)  # another reply may have read it
-            decoder.rewind(standing(decoder.tokens, start, batch.tokens[before:kept]))
-        if end + self._room > self._first + decoder.capacity:
+                decoder.recall(batch.tokens[:kept], save=False)  # another reply may have prefilled this text
+            decoder.rewind(self._common_prefix(decoder.tokens, batch, kept))
+        if end + AT_ONCE > self._first + decoder.capacity:
             self._restart(end - decoder.capacity // 2)
 
     def backlog(self, tokens: Sequence[int]) -> Backlog:
         held = self._held(tokens)
         unread = 0 if self.failure else max(len(tokens) - 1 - self._first - held, 0)
-        spare = self.decoder.capacity // self._restarts_with - held - unread
+        spare = self.decoder.capacity // 2 - held - unread
         return Backlog(unread if unread > AT_ONCE else 0, held, min(self._first, max(spare, 0)))
 
     def read(self, tokens: Sequence[int], most: int) -> int:
@@ -126,39 +119,43 @@ class ModelDrafter(Drafter):
         if self.failure or limit <= 0:
             return Proposal()
         unread = tokens[self._first + self.decoder.length :]
-        late = self._one_by_one and len(unread) == 2
-        rows = rows_after(self.decoder, *((unread[:1], unread[1:]) if late else (unread,)))
         with self.drafting():
-            proposal, self.failure = draw(self, rows, tokens, limit, rule, stopping, self._is_end)
-        return replace(proposal, runs=proposal.runs + late)
+            proposal, self.failure = draw(
+                self, rows_after(self.decoder, unread), tokens, limit, rule, stopping, self._is_end
+            )
+        return proposal
+
+    def _common_prefix(self, known: Sequence[int], batch: ForwardPass, kept: int) -> int:
+        """Return how many leading tokens of `known` are still in the text. `known` begins at position `_first`."""
+        before = max(self._first - batch.start, 0)
+        return common_prefix_length(known, max(batch.start - self._first, 0), batch.tokens[before:kept])
 
     def _held(self, tokens: Sequence[int]) -> int:
-        """How many tokens of the text, from `_first` on, are in the cache."""
+        """Return the number of the text's tokens that the cache contains, from `_first` on."""
         return self.decoder.length
 
     def _unread(self, tokens: Sequence[int], end: int) -> Sequence[int]:
-        """What the cache lacks of the tokens from `_first` on, `end` of them."""
+        """Return the draft model's tokens to append: the cache then contains `end` tokens of the text from `_first`."""
         return tokens[self._first + self.decoder.length : self._first + end]
 
     def _restart(self, first: int) -> None:
-        """Begin with an empty cache at this position of the text."""
         self.decoder.rollback(0)
         self._first = first
 
 
 def rows_after(decoder: Decoder, *unread: Sequence[int]) -> Rows:
-    """Decode the unread tokens, batch by batch, then each token that is sent."""
+    """Yield the row after the unread batches, then the row after each token that is sent to the generator."""
     for batch in unread:
         (row,) = decoder.decode(batch, rows=1).rows
     token = yield row
-    decoder.checkpoint(lasting=False)  # the cache holds the text, and what follows may not be of it
+    decoder.checkpoint(lasting=False)  # to step back here if the draft is rejected
     while True:
         (row,) = decoder.decode([token], rows=1).rows
         token = yield row
 
 
 def decode_and_forget(decoder: Decoder, batches: Sequence[Sequence[int]]) -> None:
-    """Decode these batches once; the cache ends as it began."""
+    """Decode these batches once and restore the cache."""
     held = decoder.length
     decoder.checkpoint(lasting=False)
     try:

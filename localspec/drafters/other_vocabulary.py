@@ -1,141 +1,118 @@
-"""Drafts with a model of another vocabulary, restricted to the tokens that it shares with the target.
+"""Drafts by a model of another vocabulary, restricted to the tokens that it shares with the target.
 
 Token-level intersection (Timor et al. 2025, arXiv 2502.05202, algorithm 4): q is the draft's distribution without the
-tokens that the target lacks, so it is one over the target's tokens, and every rule of verification holds as it stands.
+tokens that the target lacks. It is a distribution over the target's tokens, so every acceptance rule works unchanged.
 """
 
 from bisect import bisect_left, bisect_right
+from codecs import getincrementaldecoder
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 
 import numpy as np
 
 from localspec.algorithm.protocols import Decoder, Proposal, Rule, Stopping, Vocabulary
-from localspec.drafters.model import ModelDrafter, Rows, decode_and_forget, draw, rows_after
+from localspec.drafters.model import AT_ONCE, ModelDrafter, Rows, decode_and_forget, draw, rows_after
 from localspec.gguf.matching import SharedTokens
-from localspec.sampler.chain import largest
-from localspec.sampler.passes import Candidates, Pass, Row, standing
+from localspec.sampler.chain import SPARE, largest
+from localspec.sampler.passes import Candidates, ForwardPass, Row, common_prefix_length
 
-LOOK_BACK = 48  # tokens in which a word must begin; after them any common beginning will do
+LOOK_BACK = 48  # `_beginning` looks for the beginning of a word among this many newest tokens
 
 
 class Translation:
-    """The draft's words for the target's tokens so far."""
+    """The text so far, in tokens of the target and in tokens of the draft model."""
 
     def __init__(self, draft: Vocabulary, target: Vocabulary, shared: Mapping[int, int]) -> None:
-        """`shared`: for tokens of the target the draft's token of the same bytes or meaning."""
+        """`shared`: maps a target token to the draft model's token with the same bytes or meaning."""
         self._draft, self._target, self._shared = draft, target, shared
         spaced = b"".join(map(draft.piece, draft.tokenize("a", parse_special=False)))
         self._adds_space = spaced == b" a"
-        self.tokens: list[int] = []  # of the target
-        self.words: list[int] = []  # of the draft
-        self.stable = 0  # words that the latest extension left as they were
-        self._reach: list[int] = []  # number of words up to each token; it never falls
-        self._whole: list[bool] = []  # whether a word ends where the token does
+        self.tokens: list[int] = []  # tokens of the target
+        self.draft_tokens: list[int] = []  # tokens of the draft model
+        self.stable = 0  # number of leading `draft_tokens` that the latest `extend` did not change
+        self._draft_counts: list[int] = []  # by target token: the number of `draft_tokens` up to its end
+        self._whole: list[bool] = []  # by target token: whether a draft token ends at the same place
 
     def cut(self, count: int) -> None:
-        """Keep at most the first `count` tokens of the text; until `extend`, `words` are those of the longer text."""
+        """Keep at most the first `count` of `tokens`; `draft_tokens` changes only in the next `extend`."""
         if count < len(self.tokens):
             self._keep(max(count - 1, 0))
 
     def clear(self) -> None:
-        """Begin with an empty text."""
         self._keep(0)
-        self.words.clear()
+        self.draft_tokens.clear()
 
-    def said(self, words: int) -> int:
-        """Number of tokens in the first words."""
-        return bisect_right(self._reach, words)
+    def target_count(self, draft_tokens: int) -> int:
+        """Return how many target tokens end within the first `draft_tokens` tokens of the draft model."""
+        return bisect_right(self._draft_counts, draft_tokens)
 
-    def reach(self, count: int) -> int:
-        """Number of words for the first `count` tokens."""
-        return self._reach[count - 1] if count else 0
+    def draft_count(self, count: int) -> int:
+        """Return the number of leading draft tokens for the first `count` target tokens."""
+        return self._draft_counts[count - 1] if count else 0
 
     def extend(self, tokens: Sequence[int]) -> bool:
-        """Add these tokens; False if the text ends inside a character."""
+        """Add these target tokens; return False if the text now ends inside a character."""
         text = self.tokens[(keep := self._beginning()) :] + list(tokens)
         self._keep(keep)
-        self.stable = self.reach(keep) if keep else 0
-        del self.words[self.stable :]
+        self.stable = self.draft_count(keep) if keep else 0
+        del self.draft_tokens[self.stable :]
         if not keep and self._draft.add_bos and self._draft.bos is not None:
-            self.words.append(self._draft.bos)
+            self.draft_tokens.append(self._draft.bos)
         is_whole = True
         while text:
-            count = next((i for i, token in enumerate(text) if self._target.is_control(token)), len(text))
+            count = next((i for i, token in enumerate(text) if self._target.is_special(token)), len(text))
             is_whole = self._say(text[:count]) if count else True
             for token in text[count : count + 1]:
-                self._say_control(token)
+                word = self._shared.get(token)
+                if word is not None and self.draft_tokens != [word]:  # bos may already be in `draft_tokens`
+                    self.draft_tokens.append(word)
+                self._take([token], [len(self.draft_tokens)], [True])
                 is_whole = True
             text = text[count + 1 :]
         return is_whole
 
     def _keep(self, count: int) -> None:
-        del self.tokens[count:], self._reach[count:], self._whole[count:]
+        del self.tokens[count:], self._draft_counts[count:], self._whole[count:]
 
     def _beginning(self) -> int:
-        """The token up to which the translation is final."""
+        """Return the number of leading target tokens that `extend` need not translate again."""
         count = len(self.tokens)
         for i in range(count - 1, max(count - LOOK_BACK, 0), -1):
-            if self._whole[i - 1] and (self._begins_word(i) or self._target.is_control(self.tokens[i - 1])):
+            before, piece = self._target.piece(self.tokens[i - 1]), self._target.piece(self.tokens[i])
+            begins_word = piece.startswith(b" ") and not before[-1:].isspace() and piece.strip()
+            if self._whole[i - 1] and (begins_word or self._target.is_special(self.tokens[i - 1])):
                 return i
         return next((i for i in range(count - LOOK_BACK // 2, 0, -1) if self._whole[i - 1]), 0)
 
-    def _begins_word(self, i: int) -> bool:
-        before, piece = self._target.piece(self.tokens[i - 1]), self._target.piece(self.tokens[i])
-        return piece.startswith(b" ") and not before[-1:].isspace() and bool(piece.strip())
-
-    def _say_control(self, token: int) -> None:
-        """Use the draft's own token of that meaning, or skip it."""
-        word = self._shared.get(token)
-        if word is not None and self.words != [word]:  # bos is there already
-            self.words.append(word)
-        self._take([token], [len(self.words)], [True])
-
     def _say(self, tokens: Sequence[int]) -> bool:
         pieces = [self._target.piece(token) for token in tokens]
-        text, is_whole = _decoded(b"".join(pieces))
+        decoder = getincrementaldecoder("utf-8")("replace")
+        text = decoder.decode(b"".join(pieces))
+        is_whole = not decoder.getstate()[0]  # no bytes of an incomplete character are left
         if self._adds_space and text.startswith(" "):
             text = text[1:]
-        words = self._draft.tokenize(text, parse_special=False)
+        draft_tokens = self._draft.tokenize(text, parse_special=False)
         ends = list(accumulate(map(len, pieces)))
-        starts = list(accumulate((len(self._draft.piece(word)) for word in words), initial=0))
-        if starts[-1] != ends[-1]:  # bytes that are no text, or a space that the draft puts in front
+        starts = list(accumulate((len(self._draft.piece(word)) for word in draft_tokens), initial=0))
+        if starts[-1] != ends[-1]:  # the bytes differ: invalid UTF-8, or a space that the tokeniser adds
             ends = [-1] * (len(ends) - 1) + [starts[-1]]
         known = set(starts if is_whole else starts[:-1])
-        before = len(self.words)
-        self.words += words
+        before = len(self.draft_tokens)
+        self.draft_tokens += draft_tokens
         self._take(
             tokens, [before + bisect_left(starts, end) for end in ends], [end in known for end in ends]
         )
         return is_whole
 
-    def _take(self, tokens: Sequence[int], reach: Sequence[int], whole: Sequence[bool]) -> None:
+    def _take(self, tokens: Sequence[int], draft_count: Sequence[int], whole: Sequence[bool]) -> None:
         self.tokens += tokens
-        self._reach += reach
+        self._draft_counts += draft_count
         self._whole += whole
 
 
-def _decoded(raw: bytes) -> tuple[str, bool]:
-    """Bytes as text, and whether they do not end inside a character."""
-    text = raw.decode("utf-8", "replace")
-    if not text.endswith("\ufffd"):
-        return text, True
-    for cut in range(1, 4):
-        try:
-            raw[-cut:].decode("utf-8")
-        except UnicodeDecodeError as error:
-            if error.reason == "unexpected end of data" and error.start == 0:
-                return raw[:-cut].decode("utf-8", "replace"), False
-    return text, True
-
-
-KEPT = 128  # of the largest logits of a row
-
-
 class OtherVocabularyDrafter(ModelDrafter):
-    """Keeps the text in the draft's tokens; after a cycle only its end is translated again."""
-
-    _restarts_with = 4
+    """A drafter that translates the text for its draft model; each cycle translates only the end of the text."""
 
     def __init__(
         self,
@@ -145,75 +122,76 @@ class OtherVocabularyDrafter(ModelDrafter):
         shared: SharedTokens,
         is_end: Callable[[int], bool],
     ) -> None:
-        """`is_end`: of a token of the target."""
+        """`is_end`: returns whether a target token ends a reply."""
         super().__init__(decoder, is_end)
-        self._words = {
+        self._draft_tokens = {
             int(token): int(word) for word, token in zip(shared.draft_ids, shared.target_ids, strict=True)
         }
-        self._translation = Translation(draft, target, self._words)
+        self._translation = Translation(draft, target, self._draft_tokens)
         order = shared.target_ids.argsort()
         self._draft_ids, self._target_ids = shared.draft_ids[order], shared.target_ids[order]
-        self._tokens = {word: token for token, word in self._words.items()}
-        self._is_whole = True  # whether the text does not end inside a character
+        self._tokens = {word: token for token, word in self._draft_tokens.items()}
+        self._is_whole = True  # whether the text ends at the end of a character
 
     def warm_up(self, batches: Sequence[Sequence[int]]) -> None:
-        words = len(self._tokens)
+        draft_tokens = len(self._tokens)
         decode_and_forget(
-            self.decoder, [[int(self._draft_ids[i % words]) for i in batch] for batch in batches]
+            self.decoder, [[int(self._draft_ids[i % draft_tokens]) for i in batch] for batch in batches]
         )
 
-    def observe(self, batch: Pass, kept: int) -> None:
-        end = batch.start + kept
-        if end < self._first:
+    def observe(self, batch: ForwardPass, kept: int) -> None:
+        if batch.start + kept < self._first:
             self._restart(0)
-            return
-        before, start = max(self._first - batch.start, 0), max(batch.start - self._first, 0)
-        self._translation.cut(standing(self._translation.tokens, start, batch.tokens[before:kept]))
+        else:
+            self._translation.cut(self._common_prefix(self._translation.tokens, batch, kept))
 
     def propose(
         self, tokens: Sequence[int], limit: int, rule: Rule, stopping: Stopping | None = None
     ) -> Proposal:
         if self.failure or not self._translate(tokens):
             return Proposal()
-        words = self._translation.words
-        if (limit := min(limit, self.decoder.capacity - len(words) + 1)) <= 0:
+        draft_tokens = self._translation.draft_tokens
+        if (limit := min(limit, self.decoder.capacity - len(draft_tokens) + 1)) <= 0:
             return Proposal()
         with self.drafting():
-            rows = self._rows(words[self.decoder.length :])
+            rows = self._rows(draft_tokens[self.decoder.length :])
             proposal, self.failure = draw(self, rows, tokens, limit, rule, stopping, self._is_end)
         return proposal
 
     def _rows(self, unread: Sequence[int]) -> Rows:
-        """The draft's tokens as tokens of the target, up to the first that the target lacks."""
+        """Yield the draft model's rows with the target's token ids; stop before a row without shared tokens."""
         rows = rows_after(self.decoder, unread)
         row = next(rows)
         while len((output_tokens := self._output_tokens(row)).ids):
-            row = rows.send(self._words[(yield output_tokens)])
+            row = rows.send(self._draft_tokens[(yield output_tokens)])
 
     def _held(self, tokens: Sequence[int]) -> int:
         self._translate(tokens)
-        return self._translation.said(self.decoder.length)
+        return self._translation.target_count(self.decoder.length)
 
     def _unread(self, tokens: Sequence[int], end: int) -> Sequence[int]:
-        return self._translation.words[self.decoder.length : self._translation.reach(end)]
+        return self._translation.draft_tokens[self.decoder.length : self._translation.draft_count(end)]
 
     def _translate(self, tokens: Sequence[int]) -> bool:
-        """Translate the text and keep the matching prefix of the cache; whether anything is left to draft from."""
+        """Translate the text, and shorten the cache to its common prefix; return whether drafting is possible."""
         known, decoder = self._translation, self.decoder
         new = tokens[self._first + len(known.tokens) :]
         if not new:
-            return self._is_whole and bool(known.words)
+            return self._is_whole and bool(known.draft_tokens)
         self._is_whole = known.extend(new)
-        if len(known.words) + self._room > decoder.capacity:
-            window = len(known.tokens) * decoder.capacity // (2 * len(known.words))
+        if len(known.draft_tokens) + AT_ONCE > decoder.capacity:
+            window = len(known.tokens) * decoder.capacity // (2 * len(known.draft_tokens))
             self._restart(len(tokens) - max(window, 1))
             self._is_whole = known.extend(tokens[self._first :])
-        stands = standing(decoder.tokens, (start := min(known.stable, decoder.length)), known.words[start:])
-        decoder.rewind(max(min(stands, len(known.words) - 1), 0))  # a row needs a word that is decoded
-        return self._is_whole and bool(known.words)
+        stands = common_prefix_length(
+            decoder.tokens, (start := min(known.stable, decoder.length)), known.draft_tokens[start:]
+        )
+        # Leave at least one token to decode, because a draft needs the row after the last token.
+        decoder.rewind(max(min(stands, len(known.draft_tokens) - 1), 0))
+        return self._is_whole and bool(known.draft_tokens)
 
     def _output_tokens(self, row: Row) -> Candidates:
-        """The largest logits of a row, as tokens of the target."""
+        """Return the largest logits of shared tokens in a draft model's row, with their ids in the target."""
         if isinstance(row, Candidates):
             known = [
                 (i, self._tokens[word]) for i, word in enumerate(row.ids.tolist()) if word in self._tokens
@@ -221,7 +199,7 @@ class OtherVocabularyDrafter(ModelDrafter):
             return Candidates(
                 np.array([token for _, token in known], np.int32), row.logits[[i for i, _ in known]]
             )
-        at, logits = largest(row[self._draft_ids], KEPT)
+        at, logits = largest(row[self._draft_ids], SPARE)
         return Candidates(self._target_ids[at], logits)
 
     def _restart(self, first: int) -> None:

@@ -1,1 +1,1 @@
-"""The engine process, so that a crash or a hang in native code never reaches the terminal."""
+"""The engine process, which keeps a crash or a hang of native code away from the terminal."""

@@ -1,90 +1,67 @@
-"""Starts an engine process and talks to it: without ever blocking, requests go into a queue and reports come out of
-one; a session waits for its reply.
-"""
+"""Start the engine process, send it requests and collect its reports; only `EngineSession` waits for them."""
 
 import queue
 import subprocess
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
+from subprocess import Popen
 from time import monotonic
-from typing import Any, BinaryIO, Final
+from typing import Any, Final, TypeAlias
 
 from localspec import errors
-from localspec.engine.messages import (
-    PROTOCOL,
-    Answer,
-    Cancel,
-    Died,
-    Failure,
-    Hello,
-    LoadPair,
-    LoadStage,
-    Quit,
-    Ready,
-    Report,
-    Request,
-    Saving,
-    encode,
-    read_messages,
-)
+from localspec.chat.messages import Message
+from localspec.engine import messages
+from localspec.engine.messages import Failure, Generate, LoadPair, Report
 from localspec.engine.spawn import COMMAND, spawn
-from localspec.errors import ANOTHER_COPY, EngineDied, LocalspecError
+from localspec.errors import ANOTHER_COPY, REPORT, EngineDied, LocalspecError
 from localspec.events import Cycle, Event, Finished, Notice, Piece, Started
-from localspec.health.installed import BACKENDS, has_backend
-from localspec.health.stopping import Closing
-from localspec.health.trial import describe_exit, died_by_signal
+from localspec.machine.children import describe_exit, died_by_signal
+from localspec.machine.llama_build import BACKENDS, has_backend
+from localspec.stopping import Closing
 
 CLOSE_SECONDS: Final = 0.8
-KILL_SECONDS: Final = 5.0  # a process stuck in a driver may outlive its kill
-SAVE_SECONDS: Final = 30.0  # that a new process waits for the memory of one that stores caches
-_KILL: Final = 9  # SIGKILL, a name that Windows lacks
-_NO_CRASHES: Final = (1, 2, _KILL, 15)  # nor are SIGHUP, SIGINT and SIGTERM
-_LOOK_SECONDS: Final = 0.1  # Windows hears no Ctrl-C while it waits for an event
-LAST_WORDS: Final = 3  # lines of stderr that explain a death
+SAVE_SECONDS: Final = 30.0  # longest wait until a process that stores prompt caches has freed its memory
+_KILL: Final = 9  # the number of SIGKILL, because Windows has no signal.SIGKILL
+_LOOK_SECONDS: Final = 0.1  # longest wait for an event, because Windows delivers no Ctrl-C during that wait
+_Earlier: TypeAlias = "_Connection | None"
 
 
 class EngineProcess:
-    """An engine in a child process; one object survives any number of restarts."""
+    """The client's side of the engine process, which `start` can replace any number of times."""
 
-    def __init__(
-        self, command: Sequence[str] = COMMAND, started: subprocess.Popen[bytes] | None = None
-    ) -> None:
-        """`started`: the first process. `on_report`, if set, is called in another thread when `drain` has reports."""
+    def __init__(self, command: Sequence[str] = COMMAND, started: Popen[bytes] | None = None) -> None:
         self._command: Any = command if started is None else started.args
-        self._started = started
+        self._started = started  # a running process that the first `start` takes over
         self._connection: _Connection | None = None
-        self._changing = threading.Lock()  # the connection, which a process that dies may replace
-        self.on_report: Callable[[], object] = lambda: None
+        self._changing = threading.Lock()  # guards `_connection`, which other threads replace
+        self.on_report: Callable[[], object] = lambda: None  # called in another thread for each new report
 
     def start(self) -> None:
-        """Start a process, and end the one before: requests wait for that, so that its memory is free by then.
+        """Start a process and end the former one. Requests wait until the former process has freed its memory.
 
-        Raises EngineDied when none can be started; the one before then stays.
+        If no process can be started, the former one stays. Raises EngineDied in this case.
         """
         with self._changing:
             self._connection = self._connect(self._connection)
 
-    def send(self, request: Request) -> None:
-        """Queue a request."""
+    def send(self, request: messages.Request) -> None:
         with self._changing:
             assert self._connection is not None, "start() comes first"
             self._connection.send(request)
 
     def drain(self) -> list[Report]:
-        """The reports since the last call."""
         return [report for _, report in self.drain_numbered()]
 
     def drain_numbered(self) -> list[tuple[int, Report]]:
-        """The reports since the last call, each after the serial of its request."""
+        """Return the reports since the last call, each with the serial of its request."""
         inbox = self._connection.inbox if self._connection else deque()
         return [inbox.popleft() for _ in range(len(inbox))]
 
     def unload(self) -> None:
-        """Let the process free its memory and end; `start` begins another one."""
         with self._changing:
             if self._connection is not None:
                 self._connection.quit()
@@ -98,26 +75,25 @@ class EngineProcess:
         return self._connection.process.pid if self._connection else None
 
     def close(self) -> None:
-        """Ask the process to quit, and kill it when it does not within a second."""
+        """End the process within a second."""
         with self._changing:
             connection, self._connection = self._connection, None
         if connection is not None:
             connection.quit()
             connection.wait_for_end(CLOSE_SECONDS)
 
-    def _connect(self, before: "_Connection | None", resumes: "_Connection | None" = None) -> "_Connection":
-        process, self._started = self._started, None
+    def _connect(self, before: _Earlier, resumes: _Earlier = None) -> "_Connection":
+        started, self._started = self._started, None
         try:
-            process = process or spawn(self._command)
+            return _Connection(self, started or spawn(self._command), before, resumes)
         except OSError as error:
             what = f"the engine process could not be started: {error}"
-            raise EngineDied(what, hint="check the installation") from error
-        return _Connection(process, before, lambda: self.on_report(), self._try_again, resumes)
+            raise EngineDied(what, hint="reinstall localspec, or free some memory") from error
 
-    def _try_again(self, dead: "_Connection", cause: str) -> bool:
-        """Ask a new process the same, without repacked weights; False if that was tried or cannot help.
+    def try_again(self, dead: "_Connection", cause: str) -> bool:
+        """Repeat the unanswered requests in a new process that repacks no weights; return whether it started.
 
-        Some builds crash when they repack weights of some types for this processor.
+        Some builds of llama.cpp crash when they repack weights of some types for this processor.
         """
         with self._changing:
             if dead is not self._connection or not dead.unanswered or dead.unanswered[0].died_of:
@@ -129,67 +105,55 @@ class EngineProcess:
 
 
 class _Connection:
-    """One process with its pipes; three threads keep every pipe moving."""
+    """One process and its three pipes, each read or written by a thread of its own."""
 
     def __init__(
-        self,
-        process: subprocess.Popen[bytes],
-        before: "_Connection | None",
-        on_report: Callable[[], object],
-        on_crash: Callable[["_Connection", str], bool],
-        resumes: "_Connection | None" = None,
+        self, owner: EngineProcess, process: Popen[bytes], before: _Earlier, resumes: _Earlier
     ) -> None:
-        """`before` gets a request to quit; the new process gets nothing until that one is gone.
-
-        `resumes`: a connection whose process crashed; the new process gets its open requests.
-        `on_crash` receives how llama.cpp ended the process; True: another process continues its work.
-        """
-        self.inbox: deque[tuple[int, Report]] = deque()
-        self.unanswered: list[Any] = []  # a LoadPair and later requests, until the first token of any
-        self.heard: set[object] = set()  # reports since then, not repeated by a process that starts over
-        self._on_report, self._on_crash = on_report, on_crash
+        """`before`: a process that must end first; `resumes`: a crashed process whose requests are repeated."""
+        self.inbox: deque[tuple[int, Report]] = resumes.inbox if resumes else deque()
+        # Requests to repeat after a crash, from the last LoadPair on, and their reports. A first token empties both.
+        self.unanswered: list[Any] = resumes.unanswered if resumes else []
+        self.reported: set[object] = resumes.reported if resumes else set()
+        self._owner = owner
         self.outbox: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-        if resumes is not None:
-            self.inbox, self.heard, self.unanswered = resumes.inbox, resumes.heard, resumes.unanswered
-            for request in self.unanswered:
-                self.outbox.put(encode(request))
+        for request in self.unanswered:
+            self.outbox.put(messages.encode(request))
         self._last_words: deque[str] = deque(maxlen=40)
-        self._stage = ""  # of loading; its last one is that the pair runs, and where
+        self._stage = ""  # the last stage of loading
         self._closing = self._saving = False
-        self._silent = threading.Event()  # the process closed its pipe
+        self._silent = threading.Event()  # set when the process has closed its pipe and freed its memory
         self.process = process
         self._before = before
         if before is not None:
             before.quit()
-        # The reader last: it waits for the end of stderr when the process dies, which may be at once.
-        threads = {"stderr": self._listen_to_stderr, "writer": self._write, "reader": self._read}
-        self._threads = [
-            threading.Thread(target=target, name=f"engine-{name}", daemon=True)
-            for name, target in threads.items()
-        ]
-        for thread in self._threads:
+        # `_read` starts last, because after the end of the process it waits for the thread that reads stderr.
+        works = (self._listen_to_stderr, self._write, self._read)
+        threads = [threading.Thread(target=work, daemon=True) for work in works]
+        self._stderr_ends = threads[0].join
+        for thread in threads:
             thread.start()
 
-    def send(self, request: Request) -> None:
-        """Queue a request; an invalid one fails here, and not in the shared thread."""
-        self.outbox.put(encode(request))
+    def send(self, request: messages.Request) -> None:
+        """Queue a request. An invalid request fails in this call, not in the writing thread."""
+        self.outbox.put(messages.encode(request))
         if isinstance(request, LoadPair):
             self.unanswered = [request]
         elif self.unanswered:
             self.unanswered.append(request)
 
     def quit(self) -> None:
-        """Ask the process to end; its end is not reported."""
+        """Request the end of the process, which is then not reported as Died."""
         self._closing, self.unanswered = True, []
-        self.send(Quit())
+        self.send(messages.Quit())
         self.outbox.put(b"")
 
-    def wait_for_end(self, patience_seconds: float, saving_seconds: float = 0.0) -> None:
-        """Return when the process and the one before it are gone; they are killed when they take longer.
+    def wait_for_end(self, timeout_seconds: float, saving_seconds: float = 0.0) -> None:
+        """Wait for the end of this process and of the one before it; kill a process that takes longer.
 
-        One that stores caches is left alone when its memory is free, or `saving_seconds` later.
+        A process that stores prompt caches is not killed; wait `saving_seconds` for it to free its memory.
         """
-        deadline = monotonic() + patience_seconds
+        deadline = monotonic() + timeout_seconds
         gone = self._waited(0)
         while not (gone or (self._saving and self._silent.is_set())) and monotonic() < deadline:
             gone = self._waited(_LOOK_SECONDS)
@@ -197,162 +161,140 @@ class _Connection:
             self._silent.wait(saving_seconds)
         elif not gone:
             self.process.kill()
-            self._waited(KILL_SECONDS)
+            self._waited(5.0)  # not for ever, because a process may be stuck in a driver
         before, self._before = self._before, None
         if before is not None:
             before.wait_for_end(0)
 
     def _waited(self, seconds: float) -> bool:
-        """Whether the process is gone, after that long at most."""
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(seconds)
-            return True
-        return False
+        return self.process.returncode is not None
 
     def _read(self) -> None:
-        """Turn the end of the stream into a report, so that the UI gets it in order."""
         failure = None
+        assert self.process.stdout is not None
         try:
-            for serial, report in read_messages(_pipe(self.process.stdout)):
-                if isinstance(report, Hello) and report.protocol != PROTOCOL:
-                    raise EngineDied(
-                        f"the engine process speaks protocol {report.protocol}, this program {PROTOCOL}",
-                        hint="localspec was updated while it ran: start it again",
-                    )
-                if isinstance(report, Saving):
+            for serial, report in messages.read_messages(self.process.stdout):
+                if isinstance(report, messages.Saving):
                     self._saving = True
                 else:
                     self._receive(report, serial)
             self._silent.set()
         except EngineDied as error:
             failure = error
-        except Exception as error:  # noqa: BLE001 - a silent end of this thread would leave the client waiting
+        except Exception as error:  # noqa: BLE001 - the client would wait for ever if this thread just ended
             what = f"the connection to the engine process broke: {type(error).__name__}: {error}"
-            failure = EngineDied(what, hint="please report it; the conversation is safe")
+            failure = EngineDied(what, hint=f"restart localspec; if this happens again, {REPORT}")
         if failure:
             self.process.kill()
-        self._report_end(failure)
-
-    def _report_end(self, failure: EngineDied | None) -> None:
         exit_code = self.process.wait()
         if self._closing:
             return
-        self._threads[0].join(timeout=1)
+        self._stderr_ends(timeout=1)
         aborted = any(line.startswith("error: llama.cpp aborted") for line in self._last_words)
-        crashed = (died_by_signal(exit_code) and -exit_code not in _NO_CRASHES) or aborted
-        if not (crashed and self._on_crash(self, describe_exit(exit_code))):
+        # SIGHUP, SIGINT, SIGKILL and SIGTERM come from users and systems.
+        crashed = (died_by_signal(exit_code) and -exit_code not in (1, 2, _KILL, 15)) or aborted
+        if not (crashed and self._owner.try_again(self, describe_exit(exit_code))):
             self._receive(self._obituary(exit_code, failure))
 
     def _receive(self, report: Report, serial: int = 0) -> None:
-        if isinstance(report, LoadStage):
+        if isinstance(report, messages.LoadStage):
             self._stage = report.text
         if self.unanswered and self._is_repeated(report, serial):
             return
         self.inbox.append((serial, report))
-        self._on_report()
+        self._owner.on_report()
 
     def _is_repeated(self, report: Report, serial: int) -> bool:
-        """Whether an earlier process sent this report for the same requests; remembers it if not."""
+        """Return whether a crashed process had sent this report already, and remember the report."""
         if isinstance(report, Cycle | Piece | Finished | Failure):
-            self.unanswered, self.heard = [], set()
-            return False
-        if not isinstance(report, Hello | Ready | Started | Notice):
-            return False
+            self.unanswered, self.reported = [], set()
         once = serial, report if isinstance(report, Notice) else type(report)
-        repeated = once in self.heard
-        self.heard.add(once)
-        return repeated
+        repeated = once in self.reported
+        self.reported.add(once)
+        return repeated and isinstance(report, messages.Hello | messages.Ready | Started | Notice)
 
-    def _obituary(self, exit_code: int, reason: EngineDied | None) -> Died:
+    def _obituary(self, exit_code: int, reason: EngineDied | None) -> messages.Died:
         if reason is not None:
-            return Died(str(reason), reason.hint)
-        words = [line for line in self._last_words if line.strip()][-LAST_WORDS:]
+            return messages.Died(str(reason), reason.hint)
+        words = [line for line in self._last_words if line.strip()][-3:]
         for error, hint in pairwise([*words, ""]):
-            if error.startswith("error: "):  # it could say what ends it
-                return Died(error.removeprefix("error: "), hint.removeprefix("hint: "))
+            if error.startswith("error: "):
+                return messages.Died(error.removeprefix("error: "), hint.removeprefix("hint: "))
         if died_by_signal(exit_code) and -exit_code != _KILL and any(map(has_backend, BACKENDS)):
             words.append("a driver may be at fault: try --flash-attn off, or use the CPU: --device CPU")
         if not words and self._stage.startswith(("checking", "loading", "warming")):
             words.append(f"the file may be damaged: {ANOTHER_COPY}")
         doing = f" while {self._stage}" if self._stage not in ("", "running") else ""
         what = f"the engine process ended unexpectedly ({describe_exit(exit_code)}){doing}"
-        return Died(what, " · ".join(words))
+        return messages.Died(what, " · ".join(words))
 
     def _write(self) -> None:
-        sink = _pipe(self.process.stdin)
+        sink = self.process.stdin
+        assert sink is not None
         if (before := self._before) is not None:
             before.wait_for_end(CLOSE_SECONDS, SAVE_SECONDS)
             self._before = None
-        # A broken pipe is reported by the reader, which sees the end of the process.
+        # A broken pipe is ignored here, because `_read` reports the end of the process.
         with suppress(OSError):
             while line := self.outbox.get():
                 sink.write(line)
                 sink.flush()
 
     def _listen_to_stderr(self) -> None:
-        for line in _pipe(self.process.stderr):
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
             self._last_words.append(line.decode(errors="replace").rstrip())
 
 
-def _pipe(stream: Any) -> BinaryIO:  # noqa: ANN401 - Popen types its pipes as optional
-    assert stream is not None
-    return stream  # type: ignore[no-any-return]
-
-
 class EngineSession(Closing):
-    """One pair in one engine process."""
-
     def __init__(self, engine: EngineProcess | None = None) -> None:
-        """`engine`: a process to use instead of a new one, not started yet. Raises EngineDied."""
+        """Start `engine`, by default a new EngineProcess. Raises EngineDied."""
         self._engine = engine or EngineProcess()
         self._arrived = threading.Event()
         self._engine.on_report = self._arrived.set
         self._engine.start()
         self._serial = 0
-        self._history: tuple[dict[str, Any], ...] = ()
+        self._history: tuple[Message, ...] = ()
         self._notices: list[Notice] = []
         self.name = self.target_name = self.draft_name = ""
+        self.files: tuple[str, ...] = ()  # paths of the loaded pair's files
+        self.conversation = ""  # name of the stored conversation; if set, its prompt caches go to the disk
 
-    def load(self, on_stage: Callable[[str], object], **options: Any) -> None:  # noqa: ANN401
-        """Load a pair by the options of `localspec.load`. Raises the same errors, and EngineDied."""
-        self._engine.send(LoadPair.of(**options))
+    def load(self, request: LoadPair, on_stage: Callable[[str], object]) -> None:
+        """Load a pair. Raises the errors of `localspec.load`, and EngineDied."""
+        self._engine.send(request)
+        self.files = request.pair.paths
         for report in self._reports():
             match report:
-                case LoadStage(text=text):
+                case messages.LoadStage(text=text):
                     on_stage(text)
                 case Notice():
                     self._notices.append(report)
-                case Ready():
+                case messages.Ready():
                     self.name, self.target_name, self.draft_name = report.pair, report.target, report.draft
                     return
 
-    def resume(self, messages: Sequence[dict[str, Any]]) -> None:
-        """Continue a conversation from elsewhere."""
+    def resume(self, messages: Iterable[Message]) -> None:
         self._history = tuple(messages)
 
-    def stream(self, prompt: str, **options: Any) -> Iterator[Event]:  # noqa: ANN401
-        """Answer in the conversation, event by event but for cycles; the last one is Finished."""
-        messages = (*self._history, {"role": "user", "content": prompt})
-        return self._answer(Answer(self._next_serial(), messages=messages, options=options))
+    def stream(self, prompt: str, **options: Any) -> Iterator[Event]:
+        """Answer the prompt after the messages of `resume`. Yield all events except Cycle."""
+        return self._reply(Generate(0, (*self._history, Message("user", prompt)), options))
 
-    def stream_complete(self, text: str, **options: Any) -> Iterator[Event]:  # noqa: ANN401
-        """Continue a raw text, event by event."""
-        return self._answer(Answer(self._next_serial(), text=text, options=options))
+    def stream_complete(self, text: str, **options: Any) -> Iterator[Event]:
+        return self._reply(Generate(0, options=options, continued=text))
 
     def cancel(self) -> None:
-        """Stop the reply and keep its text."""
-        self._engine.send(Cancel(self._serial))
+        self._engine.send(messages.Cancel(self._serial))
 
     def close(self) -> None:
-        """End the process within a second."""
         self._engine.close()
 
-    def _next_serial(self) -> int:
+    def _reply(self, request: Generate) -> Iterator[Event]:
         self._serial += 1
-        return self._serial
-
-    def _answer(self, request: Answer) -> Iterator[Event]:
-        self._engine.send(request)
+        self._engine.send(replace(request, serial=self._serial, conversation=self.conversation))
         yield from self._notices
         self._notices.clear()
         for report in self._reports():
@@ -362,20 +304,14 @@ class EngineSession(Closing):
                 return
 
     def _reports(self) -> Iterator[Report]:
-        """Reports as they come. Raises the error in a report."""
         while True:
             self._arrived.wait(_LOOK_SECONDS)
             self._arrived.clear()
             for report in self._engine.drain():
-                if isinstance(report, Died):
+                if isinstance(report, messages.Died):
                     raise EngineDied(report.what, hint=report.hint)
                 if isinstance(report, Failure):
-                    raise error_of(report)
+                    kind = getattr(errors, report.error, LocalspecError)
+                    known = isinstance(kind, type) and issubclass(kind, LocalspecError)
+                    raise (kind if known else LocalspecError)(report.what, hint=report.hint)
                 yield report
-
-
-def error_of(failure: Failure) -> LocalspecError:
-    """The error that ended a request in the engine process."""
-    kind = getattr(errors, failure.error, LocalspecError)
-    known = isinstance(kind, type) and issubclass(kind, LocalspecError)
-    return (kind if known else LocalspecError)(failure.what, hint=failure.hint)

@@ -1,213 +1,166 @@
-"""The wire between the engine process and its client: requests one way, reports the other, a line of JSON each.
+"""The messages between the engine process and its client: requests and reports, each in a line of JSON.
 
-Each line of a report has the serial of its request; 0 where that has none.
+Each report has the serial of its request, or 0.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, BinaryIO, Final, get_args
+from typing import Any, get_args
 
 import msgspec
 
+from localspec.chat.messages import Infill, Message
 from localspec.errors import EngineDied
 from localspec.events import Event, Reply
-from localspec.options import LOAD
+from localspec.models.registry import Pair
 
-Messages = tuple[Mapping[str, Any], ...]  # in OpenAI's form
-Options = Mapping[str, Any]  # by name
-
-PROTOCOL: Final = 7  # raised when a message changes its meaning; both ends compare it in the hello
+Messages = tuple[Message, ...]
+Options = Mapping[str, Any]  # the value of each option, by its name
 
 
 @dataclass(frozen=True, slots=True)
 class LoadPair:
-    """Bring a pair into memory."""
-
-    pair: str | None = None  # None: the pair used or fetched last, else the demo
-    target: str | None = None
-    draft: str | None = None
-    options: Options = field(default_factory=dict)  # localspec.options.LoadOptions
-    speculate: bool = True  # False: no draft model is loaded
-    spare_cores: int = 1  # left to a terminal that draws, where there are many
-    rpc_required: bool = True  # False: servers that do not answer are left out
-    owner: str = ""  # of caches on disk: others have their own
-    died_of: str = ""  # what ended the process before; this one repacks no weights
-
-    @classmethod
-    def of(cls, **keywords: Any) -> "LoadPair":  # noqa: ANN401
-        """The request that has the keywords of `localspec.load`."""
-        options = {name: value for name in LOAD if (value := keywords.pop(name, None)) is not None}
-        return cls(**keywords, options=options)
+    pair: Pair
+    options: Options = field(default_factory=dict)  # values of localspec.options.LoadOptions
+    speculate: bool = True  # whether to load the draft model
+    spare_cores: int = 1  # number of CPU cores to leave to the client, on a machine with enough cores
+    draws: bool = False  # whether the client draws during replies, and so needs a core
+    rpc_required: bool = True  # whether a lost RPC server is an error
+    owner: str = ""  # only loads with the same owner share prompt caches on disk
+    died_of: str = ""  # the crash of the former process during this request; if set, no weights are repacked
 
 
 @dataclass(frozen=True, slots=True)
-class Infill:
-    """A text with a hole, and other files that belong to it."""
-
-    before: str
-    after: str
-    begun: str = ""  # of the middle
-    files: tuple[tuple[str, str], ...] = ()  # names and texts, the most important last
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """Generate a reply to a conversation, or continue a text, tokens or an infill."""
-
-    serial: int  # counts up; a cancel names the request that it means
+class Generate:
+    serial: int  # the number of the request, repeated in its reports and in a Cancel
     messages: Messages = ()
-    options: Options = field(default_factory=dict)  # localspec.options.ReplyOptions
-    cycles: bool = False  # whether each cycle is reported
-    text: str | None = None
-    parts: tuple[int | str, ...] | None = None  # tokens, and texts between them
-    infill: Infill | None = None  # whose middle is to be written
-    line_end_after_seconds: float | None = None  # of writing: from then on the next line end is the reply's
+    options: Options = field(default_factory=dict)  # values of localspec.options.ReplyOptions
+    cycles: bool = False  # whether Cycle events are reported
+    continued: str | tuple[int | str, ...] | Infill = ""  # the text to continue, in place of messages
+    line_end_after_seconds: float | None = None  # the next line end after this time ends the reply
+    owner: str = ""  # the client; reasoning of other clients' replies is never added to messages
+    conversation: str = ""  # name of the stored conversation; if set, its prompt caches go to the disk
+    ignore_eos: bool = False  # whether end-of-generation tokens are banned
 
 
 @dataclass(frozen=True, slots=True)
 class Render:
-    """Report the prompt of these messages; nothing is generated."""
+    """A request for the rendered prompt of messages, without a reply."""
 
     serial: int
     messages: Messages
     options: Options = field(default_factory=dict)
+    owner: str = ""  # as in Generate
 
 
 @dataclass(frozen=True, slots=True)
 class Tokenize:
-    """Report the tokens of a text."""
-
     serial: int
     text: str
-    parse_special: bool = True  # whether control texts in it are control tokens
-    add_special: bool = False  # whether bos and eos are added as the model file asks
+    parse_special: bool = True  # whether a text like "<think>" becomes one special token
+    add_special: bool = False  # whether to add bos and eos where the model file requires them
 
 
 @dataclass(frozen=True, slots=True)
 class Detokenize:
-    """Report the text of tokens."""
+    """A request for the text of tokens; strings between the tokens stay as they are."""
 
     serial: int
-    tokens: tuple[int, ...]
+    tokens: tuple[int | str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class CompareReplies:
-    """Generate the same reply with and without drafting."""
-
     serial: int
     messages: Messages
     options: Options = field(default_factory=dict)
+    conversation: str = ""  # as in Generate
 
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """Stop the request of that serial, and keep its text."""
-
     serial: int
 
 
 @dataclass(frozen=True, slots=True)
 class Quit:
-    """Free everything and exit."""
+    """A request to free all memory and exit."""
 
 
-Request = LoadPair | Answer | Render | Tokenize | Detokenize | CompareReplies | Cancel | Quit
+Question = Render | Tokenize | Detokenize
+Request = LoadPair | Generate | Question | CompareReplies | Cancel | Quit
 
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """The first report of a process."""
-
-    protocol: int
-    pid: int
+    """The first report of an engine process."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadStage:
-    """What loading is doing now."""
-
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """A pair is in memory."""
-
     pair: str
     target: str
-    draft: str  # "" when there is none
+    draft: str  # name of the draft model; "" without one
     context_length: int  # tokens
-    seconds: float  # since the request
-    parallel: int = 1  # replies at once
-    machine: str = ""  # its devices, its system and the program
-    # The target, as its file gives it
-    template: str = ""  # Jinja
+    seconds: float  # time of the load
+    parallel: int = 1  # largest number of replies at once
+    machine: str = ""  # devices, operating system, and version of localspec
+    # The fields from here to `reasons` describe the model file of the target.
+    path: str = ""
+    template: str = ""  # the chat template in Jinja
     bos: str = ""
     eos: str = ""
     vocabulary_size: int = 0
+    end_tokens: tuple[int, ...] = ()
     metadata: Mapping[str, str] = field(default_factory=dict)
-    reasons: bool = False
+    reasons: bool = False  # whether the chat template lets the model think
+    settings: Options = field(default_factory=dict)  # default options of replies
 
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """A prompt."""
-
     text: str
-    tokens: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Tokens:
-    """A text's tokens, and the text of each."""
-
-    tokens: tuple[int, ...]
-    pieces: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Text:
-    """The text of tokens."""
-
-    text: str
+    tokens: tuple[int, ...] = ()
+    pieces: tuple[str | tuple[int, ...], ...] = ()  # each token's text, or its bytes if they are not UTF-8
 
 
 @dataclass(frozen=True, slots=True)
 class ProposalText:
-    """The drafted tokens of the cycle just reported, as text."""
+    """The draft tokens of the last cycle, as text."""
 
     texts: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """The outcome of a comparison."""
-
     drafted: Reply
     plain: Reply
-    verdict: str  # lines: the speed and the text, then what there is to know about either
+    verdict: str  # lines that compare the speeds and the texts of both replies, then notices
 
 
 @dataclass(frozen=True, slots=True)
-class Stopped:
-    """A comparison was cancelled before both sides had replied in full."""
+class ComparisonStopped:
+    """A report that a comparison was cancelled before both of its replies ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A request ended in an error that `localspec run` would print as a sentence."""
-
-    error: str  # class name in localspec.errors
+    error: str  # name of a class in localspec.errors
     what: str
     hint: str
-    serial: int = 0  # of the request; 0 where it has none
+    serial: int = 0  # serial of the request that failed; 0 without a request
+    numbers: Mapping[str, int] = field(default_factory=dict)  # the numbers of a ContextFull, by name
 
 
 @dataclass(frozen=True, slots=True)
 class Died:
-    """The process ended without a request to; made by the client, never sent."""
+    """The client's own report that the engine process ended without a Quit."""
 
     what: str
     hint: str
@@ -215,52 +168,38 @@ class Died:
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """The process stores caches before it ends; its memory is free when it closes its pipe."""
+    """A report that the ending process stores prompt caches. Once its memory is free, it closes its pipe."""
 
 
-Report = (
-    Hello
-    | LoadStage
-    | Ready
-    | Event
-    | Rendered
-    | Tokens
-    | Text
-    | ProposalText
-    | Compared
-    | Stopped
-    | Failure
-    | Saving
-    | Died
-)
+End = Compared | ComparisonStopped | Failure | Saving | Died
+Report = Hello | LoadStage | Ready | Event | Rendered | ProposalText | End
 
 _KINDS: dict[str, Any] = {kind.__name__: kind for kind in get_args(Request) + get_args(Report)}
 _NAMES = {name: {field.name for field in fields(kind)} for name, kind in _KINDS.items()}
 
 
 def encode(message: object, serial: int = 0) -> bytes:
-    """A message as one line, with the serial of its request."""
-    # Text is escaped to ASCII, so newlines and encodings cannot break the line.
-    # Python's JSON: msgspec's own has no infinity, no file name that is not UTF-8, and no number above 2**64.
+    # Python's json writes one line of ASCII for any text. msgspec's encoder is not used: it refuses infinity,
+    # file names that are not UTF-8, and numbers above 2**64.
     return json.dumps([type(message).__name__, serial, msgspec.to_builtins(message)]).encode() + b"\n"
 
 
 def decode(line: bytes) -> tuple[int, Any]:
-    """The serial and the message in a line. Raises EngineDied for another line: the stream cannot be trusted."""
+    """Return the serial and the message in a line. Raises EngineDied for an invalid line."""
     try:
         kind, serial, values = json.loads(line)
         if values.keys() - _NAMES[kind]:
-            raise ValueError("a field that it does not have")
+            raise ValueError("unknown field")
         return msgspec.convert(serial, int), msgspec.convert(values, _KINDS[kind])
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        what = f"invalid message between localspec and its engine process: {line[:80]!r}"
         raise EngineDied(
-            f"invalid message between localspec and its engine process: {line[:80]!r}",
-            hint="restart it; if it happens again, reinstall localspec",
+            what, hint="restart localspec; if this happens again, reinstall localspec"
         ) from error
 
 
-def read_messages(source: BinaryIO) -> Iterator[tuple[int, Any]]:
-    """Serials and messages until the other end closes; an unfinished last line is dropped."""
+def read_messages(source: Iterable[bytes]) -> Iterator[tuple[int, Any]]:
+    """Yield the serial and the message of each line until the pipe closes; drop an unfinished last line."""
     for line in source:
         if line.endswith(b"\n"):
             yield decode(line)

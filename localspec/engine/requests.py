@@ -1,216 +1,142 @@
-"""Does in the engine process what requests ask for, with a session of `localspec.api`."""
+"""Perform requests in the engine process, with a session of `localspec.api`."""
 
 import logging
+import math
 import platform
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, assert_never
+from functools import partial
+from typing import TYPE_CHECKING, Any, assert_never
 
 import localspec
 from localspec import api
 from localspec.algorithm.protocols import Vocabulary
-from localspec.engine.messages import (
-    Answer,
-    Compared,
-    CompareReplies,
-    Detokenize,
-    Infill,
-    LoadPair,
-    LoadStage,
-    ProposalText,
-    Ready,
-    Render,
-    Rendered,
-    Report,
-    Request,
-    Stopped,
-    Text,
-    Tokenize,
-    Tokens,
-)
-from localspec.errors import BadSetting, LocalspecError
+from localspec.engine import messages
+from localspec.engine.messages import Generate, LoadPair, Question, Ready, Rendered, Report
+from localspec.errors import BadSetting
 from localspec.events import Cycle, Event, Finished, FinishReason, Notice, Piece
-from localspec.health.check import remember_trial, try_without_extra_buffers
-from localspec.health.servers import addresses_of, answering_servers
+from localspec.llama.check import remember_smoke_test, try_without_extra_buffers
+from localspec.machine.servers import addresses_of, answering_servers
 
 if TYPE_CHECKING:
     from localspec.measure.compare import Comparison
 
 Send = Callable[[Report], None]
 Cancelled = Callable[[], bool]
-_MARKS: Final = (  # before a beginning, an end and a middle, in the vocabularies of several families
-    ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),
-    ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),
-    ("<fim-prefix>", "<fim-suffix>", "<fim-middle>"),
-    ("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"),
-    ("▁<PRE>", "▁<SUF>", "▁<MID>"),
-)
-_FILES: Final = ("<|file_sep|>", "<file_sep>")  # before the name of a file
+Warned = Callable[[], Sequence[Notice]]
 
 
-class NoInfill(LocalspecError):
-    """The model was not trained to write text in the middle."""
-
-
-def prompt_of(infill: Infill, vocabulary: Vocabulary, target: str, room: int) -> list[int]:
-    """The tokens, `room` of them at most. Raises NoInfill."""
-    known = vocabulary.control_texts()
-    names = next((names for names in _MARKS if all(name in known for name in names)), None)
-    if names is None:
-        raise NoInfill(f"{target} cannot fill in text: it has no infill tokens", hint="use a code model")
-    files = file_tokens(infill.files, vocabulary, known)
-    before = vocabulary.tokenize(infill.before, parse_special=False)
-    after = vocabulary.tokenize(infill.after, parse_special=False)
-    begun = vocabulary.tokenize(infill.begun, parse_special=False)
-    bos = [vocabulary.bos] if vocabulary.add_bos and vocabulary.bos is not None else []
-    room -= len(bos) + len(names) + len(begun)
-    of_files, of_before, of_after = shares(len(files), len(before), len(after), room)
-    prefix, suffix, middle = (known[name] for name in names)
-    return [
-        *bos,
-        *files[len(files) - of_files :],
-        prefix,
-        *before[len(before) - of_before :],
-        suffix,
-        *after[:of_after],
-        middle,
-        *begun,
-    ]
-
-
-def file_tokens(
-    files: tuple[tuple[str, str], ...], vocabulary: Vocabulary, known: Mapping[str, int]
-) -> list[int]:
-    """Other files, each after its name, and after the model's own mark where it has one."""
-    mark = [known[name] for name in _FILES if name in known][:1]
-    found: list[int] = []
-    for name, text in files:
-        found += mark + vocabulary.tokenize(f"{name}\n{text}\n", parse_special=False)
-    return found
-
-
-def shares(files: int, before: int, after: int, room: int) -> tuple[int, int, int]:
-    """Tokens to keep of files, beginning and end: first around the hole, three parts before it to one after it."""
-    room = max(room, 0)
-    few_after = min(after, max(room // 4, room - before))
-    few_before = min(before, room - few_after)
-    return min(files, room - few_before - few_after), few_before, few_after
-
-
-Asked = Render | Tokenize | Detokenize
-
-
-def answer(session: api.Session, request: Answer, send: Send, cancelled: Cancelled) -> None:
-    """Generate the reply; a client that draws cycles also gets the text of proposals."""
-    options, limit = dict(request.options), LineLimit(request.line_end_after_seconds)
-
-    def over() -> bool:
-        return limit.reached or cancelled()
-
-    if request.messages:
-        events = session.stream(list(request.messages), cancelled=over, **options)
-    else:
-        events = session.stream_complete(continued(session, request), cancelled=over, **options)
+def reply(
+    session: api.Session, request: Generate, send: Send, cancelled: Cancelled, warnings: Warned = tuple
+) -> None:
+    """Generate a reply and send its events. `warnings`: returns the notices to send before Finished."""
+    options, limit = request.options, LineLimit(request.line_end_after_seconds)
+    if request.ignore_eos:
+        banned = dict.fromkeys(end_tokens(session.pair.vocabulary), -math.inf)
+        options = {**options, "logit_bias": {**(options.get("logit_bias") or {}), **banned}}
+    begin = partial(session.stream, request.messages) if request.messages else None
+    begin = begin or partial(session.stream_complete, request.continued)
     finished = None
-    for event in map(limit.seen, events):
+    for event in map(limit.seen, begin(cancelled=lambda: limit.reached or cancelled(), **options)):
         if isinstance(event, Finished):
-            finished = event  # told once its lane is free: the next reply may continue its text
+            finished = event  # sent when the slot is free, because the next reply may continue its text
         elif request.cycles or not isinstance(event, Cycle):
             send(event)
         if request.cycles and isinstance(event, Cycle) and event.proposal:
-            send(ProposalText(tuple(map(session.text_of, event.proposal))))
+            send(messages.ProposalText(tuple(map(session.text_of, event.proposal))))
     if finished is not None:
+        for notice in warnings():
+            send(notice)
         send(finished)
 
 
+def end_tokens(vocabulary: Vocabulary) -> tuple[int, ...]:
+    return tuple(sorted({t for t in vocabulary.special_tokens().values() if vocabulary.is_end(t)}))
+
+
 class LineLimit:
-    """Ends a reply at a line end after a time limit; this counts as a limit, not a cancel."""
+    """A limit that ends a reply at the first line end after some seconds, with the finish reason LENGTH."""
 
     def __init__(self, seconds: float | None, clock: Callable[[], float] = time.monotonic) -> None:
         self.reached = False
-        self._seconds = seconds
-        self._clock = clock
-        self._began: float | None = None  # with the first text
+        self._seconds, self._clock = seconds, clock
+        self._began: float | None = None  # time of the first text
 
     def seen(self, event: Event) -> Event:
-        """The event in the form for the reader."""
+        """Return the event; in Finished, set the finish reason LENGTH if this limit ended the reply."""
         if isinstance(event, Piece) and self._seconds is not None:
             self._began = self._clock() if self._began is None else self._began
             late = self._clock() - self._began > self._seconds
             self.reached = self.reached or (late and "\n" in event.text)
-        if self.reached and isinstance(event, Finished):
-            reason = event.reply.finish_reason
-            cut = FinishReason.LENGTH if reason is FinishReason.CANCELLED else reason
-            return Finished(replace(event.reply, finish_reason=cut))
-        return event
+        if not self.reached or not isinstance(event, Finished):
+            return event
+        cancelled = event.reply.finish_reason is FinishReason.CANCELLED
+        return Finished(replace(event.reply, finish_reason=FinishReason.LENGTH)) if cancelled else event
 
 
-def continued(session: api.Session, request: Answer) -> str | list[int]:
-    """The text that the reply continues, if it is not a conversation. Raises NoInfill."""
+def answer(session: api.Session, question: Question) -> Rendered:
     vocabulary = session.pair.vocabulary
-    if request.infill is not None:
-        reply = min(request.options.get("max_tokens") or session.context_length, session.context_length // 4)
-        room = session.context_length - reply - 1
-        return prompt_of(request.infill, vocabulary, session.target_name, room)
-    if request.parts is None:
-        return request.text or ""
-    tokens: list[int] = []
-    for number, part in enumerate(request.parts):
-        if isinstance(part, str):
-            tokens += vocabulary.tokenize(part, parse_special=True, add_special=not number)
-        else:
-            tokens.append(part)
-    return tokens
-
-
-def told(session: api.Session, request: Asked) -> Rendered | Tokens | Text:
-    """Answers that need no generation."""
-    vocabulary = session.pair.vocabulary
-    match request:
-        case Render():
-            prompt = session.prompt_of(request.messages, **request.options)
+    match question:
+        case messages.Render():
+            with session.another(question.owner) as own:
+                prompt = own.prompt_of(question.messages, **question.options)
             return Rendered(prompt.text, tuple(prompt.tokens))
-        case Tokenize():
-            tokens = vocabulary.tokenize(
-                request.text, parse_special=request.parse_special, add_special=request.add_special
-            )
-            return Tokens(tuple(tokens), tuple(map(session.text_of, tokens)))
-        case Detokenize():
-            if not all(0 <= token < vocabulary.size for token in request.tokens):
+        case messages.Tokenize(_, text, special, adds):
+            tokens = vocabulary.tokenize(text, parse_special=special, add_special=adds)
+            pieces = list[str | tuple[int, ...]]()
+            for piece in (bytes_of(token, vocabulary) for token in tokens):
+                try:
+                    pieces.append(piece.decode())
+                except UnicodeDecodeError:  # the token is a part of a character
+                    pieces.append(tuple(piece))
+            return Rendered(text, tuple(tokens), tuple(pieces))
+        case messages.Detokenize():
+            if not all(isinstance(part, str) or part in range(vocabulary.size) for part in question.tokens):
                 raise BadSetting("token id out of range", hint=f"use ids from 0 to {vocabulary.size - 1}")
-            pieces = (vocabulary.piece(token) or vocabulary.text(token).encode() for token in request.tokens)
-            return Text(b"".join(pieces).decode(errors="replace"))
-    assert_never(request)
+            joined = b"".join(bytes_of(part, vocabulary) for part in question.tokens)
+            return Rendered(joined.decode(errors="replace"))
+    assert_never(question)
+
+
+def bytes_of(part: int | str, vocabulary: Vocabulary) -> bytes:
+    """Return the bytes of a text or a token. A token without bytes has the bytes of its name."""
+    if isinstance(part, str):
+        return part.encode(errors="replace")
+    return vocabulary.piece(part) or vocabulary.text(part).encode()
 
 
 def ready(session: api.Session, seconds: float) -> Ready:
-    """The report about a loaded pair."""
     pair = session.pair
     vocabulary, model = pair.vocabulary, getattr(pair.target, "model", None)
+    devices = ", ".join(device.description for device in api.devices())
+    system = f"{platform.system()} {platform.machine()}"
     return Ready(
-        pair=session.name,
-        target=session.target_name,
-        draft=session.draft_name,
-        context_length=session.context_length,
-        seconds=seconds,
-        parallel=len(pair.lanes.all),
-        machine=machine(),
+        session.name,
+        session.target_name,
+        session.draft_name,
+        session.context_length,
+        seconds,
+        parallel=len(pair.slots.all),
+        machine=f"{devices}; {system}; localspec {localspec.__version__}",
+        path=str(model.path) if model else "",
         template=pair.template.source,
         bos="" if vocabulary.bos is None else vocabulary.text(vocabulary.bos),
         eos="" if vocabulary.eos is None else vocabulary.text(vocabulary.eos),
         vocabulary_size=vocabulary.size,
+        end_tokens=end_tokens(vocabulary),
         metadata={k: v for k, v in (model.metadata if model else {}).items() if len(v) <= 500},
         reasons=pair.template.thinking_style("") is not None,
+        settings=session.settings,
     )
 
 
-MANY_CORES = 4  # from here on one core is left to the terminal; with fewer, the models need them all
+MANY_CORES = 4  # with at least this many cores, one is left to the client even if it never draws
 
 
 class Warnings(logging.Handler):
-    """Warnings of the program and its libraries, for notices: nobody sees this process's stderr."""
+    """A collector of logged warnings, which become notices, because nobody sees this process's stderr."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -219,57 +145,50 @@ class Warnings(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         self._texts[record.getMessage()] = None
 
-    def told_before_the_end(self, send: Send) -> Send:
-        def sent(report: Report) -> None:
-            if isinstance(report, Finished):
-                for text in list(self._texts):
-                    send(Notice(text))
-                self._texts.clear()
-            send(report)
-
-        return sent
+    def take(self) -> list[Notice]:
+        texts, self._texts = self._texts, {}
+        return [*map(Notice, texts)]
 
 
 class PairRequests:
-    """Holds one loaded pair. One thread calls everything but `perform` of requests that run beside others."""
+    """The loaded pair with the requests to it. Several threads may perform requests at once."""
 
     def __init__(self) -> None:
         self._session: api.Session | None = None
         self._warnings = Warnings()
         logging.getLogger().addHandler(self._warnings)
-        self._asking = threading.Lock()  # held while a question is answered beside what runs
+        self._asking = threading.Lock()  # locked while a Question is answered, so that only one runs
 
-    def perform(self, request: Request, send: Send, cancelled: Cancelled) -> None:
-        """Carry out a request, sending reports; return soon after `cancelled` turns true."""
+    def perform(self, request: messages.Request, send: Send, cancelled: Cancelled) -> None:
+        """Carry out a request and send its reports; return soon after `cancelled()` turns true."""
         match request:
             case LoadPair():
                 self._load(request, send)
-            case Answer():
-                with self._loaded().another() as session:
-                    answer(session, request, self._warnings.told_before_the_end(send), cancelled)
-                remember_trial()
-            case Render() | Tokenize() | Detokenize():
+            case Generate():
+                with self._loaded().another(request.owner, request.conversation) as session:
+                    reply(session, request, send, cancelled, self._warnings.take)
+                remember_smoke_test()
+            case messages.Render() | messages.Tokenize() | messages.Detokenize():
                 with self._asking:
-                    found = told(self._loaded(), request)
-                send(found)
-            case CompareReplies():
+                    answered = answer(self._loaded(), request)
+                send(answered)
+            case messages.CompareReplies():
                 self._compare(request, send, cancelled)
 
-    def runs_beside(self, request: Request) -> bool:
-        """Questions to the loaded pair, whose vocabulary is only read, and replies where it has lanes for several."""
+    def runs_beside(self, request: messages.Request) -> bool:
+        """Return whether a request may run during others. A Question may; a Generate needs several slots."""
         if self._session is None:
             return False
-        several = isinstance(request, Answer) and len(self._session.pair.lanes.all) > 1
-        return several or isinstance(request, Render | Tokenize | Detokenize)
+        several = isinstance(request, Generate) and len(self._session.pair.slots.all) > 1
+        return several or isinstance(request, Question)
 
     def rest(self, awaited: Callable[[], bool]) -> None:
-        """Measure what batches cost, once for a pair, while its first reply is being read."""
+        """Measure the cost of batches once for each pair; stop as soon as `awaited()` is true."""
         if self._session is not None:
             self._session.calibrate(stop=awaited)
 
     def unsaved(self) -> bool:
-        """Whether closing the pair stores caches."""
-        return self._session is not None and self._session.pair.lanes.unsaved()
+        return self._session is not None and self._session.pair.slots.unsaved()
 
     def close(self) -> None:
         with self._asking:
@@ -283,31 +202,32 @@ class PairRequests:
         options = dict(request.options)
         if not request.rpc_required:
             options = without_lost_servers(options, send)
+        cores = api.default_threads()
+        # A decoding thread that shares its core with the client makes all other threads wait in every pass.
+        leaves = cores >= MANY_CORES or (request.draws and api.usable_cores() <= cores)
         self._session = session = api.load(
             request.pair,
-            target=request.target,
-            draft=request.draft,
             speculate=request.speculate,
-            spare_cores=request.spare_cores if api.default_threads() >= MANY_CORES else 0,
+            spare_cores=request.spare_cores if leaves else 0,
             owner=request.owner,
-            on_stage=lambda stage: send(LoadStage(stage)),
+            on_stage=lambda stage: send(messages.LoadStage(stage)),
             **options,
         )
         send(ready(session, time.monotonic() - began))
 
-    def _compare(self, request: CompareReplies, send: Send, cancelled: Cancelled) -> None:
-        # Here, because every start of the process would wait for it.
+    def _compare(self, request: messages.CompareReplies, send: Send, cancelled: Cancelled) -> None:
+        # Imported in this function, so that the process starts fast.
         from localspec.measure.compare import SideEvent, compare_events
 
-        session = self._loaded()
         options = {name: value for name, value in request.options.items() if name != "speculate"}
-        for event in compare_events(session, request.messages, cancelled=cancelled, **options):
-            if isinstance(event, SideEvent):
-                send(event.event)
-            elif not event.cancelled:
-                report_comparison(session, event, send)
+        with self._loaded().another(stored_as=request.conversation) as session:
+            for event in compare_events(session, request.messages, cancelled=cancelled, **options):
+                if isinstance(event, SideEvent):
+                    send(event.event)
+                elif not event.cancelled:
+                    report_comparison(session, event, send)
         if cancelled():
-            send(Stopped())
+            send(messages.ComparisonStopped())
 
     def _loaded(self) -> api.Session:
         if self._session is None:
@@ -315,14 +235,8 @@ class PairRequests:
         return self._session
 
 
-def machine() -> str:
-    """The devices, the system and the program."""
-    devices = ", ".join(device.description for device in api.devices())
-    return f"{devices}; {platform.system()} {platform.machine()}; localspec {localspec.__version__}"
-
-
 def without_lost_servers(options: dict[str, Any], send: Send) -> dict[str, Any]:
-    """The options with the servers that answer; devices are numbered by them, so their names no longer count."""
+    """Remove lost RPC servers from the options. Remove devices too, because device numbers may change."""
     rpc = options.get("rpc") or ""
     there = answering_servers(rpc) if rpc else []
     lost = [address for address in addresses_of(rpc) if address not in there] if rpc else []
@@ -333,13 +247,12 @@ def without_lost_servers(options: dict[str, Any], send: Send) -> dict[str, Any]:
 
 
 def report_comparison(session: api.Session, found: "Comparison", send: Send) -> None:
-    """Say how a comparison ended, and keep its speed-up for the picker."""
     from localspec.measure.compare import verdicts
     from localspec.measure.race import is_fair
-    from localspec.models.picker import remember_speedup
+    from localspec.models.pair_info import remember_speedup
 
     fair = found.speedup and is_fair(found.measured_ratio, found.speculative.stats)
-    if fair and not (found.toy or found.crowded):
+    if fair and not (found.is_demo or found.contended):  # `localspec pairs` shows this speedup
         remember_speedup(session.name, found.speedup)
     verdict = "\n".join(verdicts(found, session.text_of))
-    send(Compared(found.speculative.reply, found.plain.reply, verdict))
+    send(messages.Compared(found.speculative, found.plain, verdict))

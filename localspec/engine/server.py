@@ -1,85 +1,80 @@
-"""The engine process's own loop: one thread listens and can always end the process, one does the work.
+"""The engine process, which exchanges only messages over stdin and stdout.
 
-Where several replies run at once, each has a thread of its own.
+One thread reads requests and can always end the process. Another thread performs them. A concurrent request gets a
+thread of its own.
 """
 
+import gc
 import logging
 import os
 import queue
+import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from importlib.util import find_spec, module_from_spec
 from typing import TYPE_CHECKING, BinaryIO, Final
 
-from localspec.caches.writer import finish, writing
-from localspec.engine.messages import (
-    PROTOCOL,
-    Answer,
-    Cancel,
-    CompareReplies,
-    Failure,
-    Hello,
-    Quit,
-    Report,
-    Request,
-    Saving,
-    encode,
-    read_messages,
-)
-from localspec.errors import LocalspecError, NotEnoughMemory
+from localspec.caches.store import finish, writing
+from localspec.engine import messages
+from localspec.engine.messages import Failure, Report, Request
+from localspec.errors import REPORT, LocalspecError, NotEnoughMemory
+from localspec.machine.children import limit_this_process
 
 if TYPE_CHECKING:
     from localspec.engine.requests import PairRequests
 
-IDLE_SECONDS: Final = 0.5  # programs ask again sooner, and would wait for work that began meanwhile
-SAVE_SECONDS: Final = 30.0  # after that, for caches on their way to the disk
-QUIT_GRACE_SECONDS: Final = 0.4  # to free the models in order; a native call that takes longer is cut off
+IDLE_SECONDS: Final = 0.5  # idle time before calibration, which must not delay a series of requests
+SAVE_SECONDS: Final = 30.0  # longest time to write prompt caches to the disk
 
 log = logging.getLogger(__name__)
 
 
-class Server:
-    """Serves one client until it quits or disappears."""
+class RequestLoop:
+    """The loop that serves one client until the client quits or disappears."""
 
     def __init__(self, source: BinaryIO, sink: BinaryIO) -> None:
-        self._source = source
-        self._sink = sink
-        self._sink_lock = threading.Lock()  # several threads send
-        self._inbox: queue.SimpleQueue[Request | None] = queue.SimpleQueue()  # None: a reply beside has ended
-        self._replies: dict[int, threading.Event] = {}  # by serial, until their end; set: cancelled
+        self._source, self._sink = source, sink
+        self._sink_lock = threading.Lock()  # several threads write to the sink
+        self._inbox = queue.SimpleQueue[Request | None]()  # None: a concurrent reply has ended
+        self._replies: dict[int, threading.Event] = {}  # by serial, the event that cancels a running reply
         self._handler: PairRequests | None = None
         self._quits = self._saves = False
 
     def serve(self, open_handler: "Callable[[], PairRequests]") -> None:
-        """Answer requests. Listening starts before the heavy imports, so a lost client ends those too."""
+        # The listener starts before the heavy imports, because it ends the process if the client disappears.
         threading.Thread(target=self._listen, name="engine-listener", daemon=True).start()
-        self._send(Hello(PROTOCOL, os.getpid()))
+        self._send(messages.Hello())
         try:
             self._handler = handler = open_handler()
         except Exception as error:  # noqa: BLE001 - a broken installation is reported, then the process ends
             self._send(failure_of(error))
             return
-        while not isinstance(request := self._next(handler), Quit):
+        while not isinstance(request := self._next(handler), messages.Quit):
             if request is not None and not self._begun_beside(request):
                 self._perform(handler, request)
-        while self._replies:  # they are cancelled by now
+        while self._replies:  # wait for the end of the replies that Quit cancelled
             self._inbox.get()
         if writing() or handler.unsaved():
             self._saves = True
-            self._send(Saving())
+            self._send(messages.Saving())
         handler.close()
         with suppress(OSError):
             self._sink.close()
         finish(SAVE_SECONDS)
 
     def _next(self, handler: "PairRequests") -> Request | None:
-        """The next request; without one, and without a running reply, the handler may use the time."""
+        """Wait for a request. The handler may calibrate during the wait if no reply runs."""
         with suppress(queue.Empty):
             return self._inbox.get(timeout=IDLE_SECONDS)
-        if not self._replies:
-            self._rest(handler)
+        try:
+            if not self._replies:
+                handler.rest(lambda: bool(self._replies) or not self._inbox.empty())
+        except Exception as error:  # noqa: BLE001 - no request waits for a report of this error
+            log.warning("between two requests: %s: %s", type(error).__name__, error)
         return self._inbox.get()
 
     def _perform(self, handler: "PairRequests", request: Request) -> None:
@@ -92,34 +87,28 @@ class Server:
         finally:
             self._replies.pop(serial, None)
 
-    def _rest(self, handler: "PairRequests") -> None:
-        try:
-            handler.rest(lambda: bool(self._replies) or not self._inbox.empty())
-        except Exception as error:  # noqa: BLE001 - nobody asked for anything, so nobody can be answered
-            log.warning("between two requests: %s: %s", type(error).__name__, error)
-
     def _listen(self) -> None:
-        """Runs beside native calls, which release the GIL, so it can end the process at any moment."""
+        """Read requests in another thread, so that Quit can end the process even during a native call."""
         try:
             with suppress(OSError):
-                for _, request in read_messages(self._source):
+                for _, request in messages.read_messages(self._source):
                     self._receive(request)
         except Exception as error:  # noqa: BLE001 - nobody waits for this thread
             self._send(failure_of(error))
-        self._receive(Quit())  # nobody is left to answer, or to listen
+        self._receive(messages.Quit())
 
     def _receive(self, request: Request) -> None:
-        if isinstance(request, Cancel):
+        if isinstance(request, messages.Cancel):
             if found := self._replies.get(request.serial):
                 found.set()
             return
-        if isinstance(request, Answer | CompareReplies):
+        if isinstance(request, messages.Generate | messages.CompareReplies):
             self._replies[request.serial] = threading.Event()
-        if isinstance(request, Quit):
+        if isinstance(request, messages.Quit):
             if self._quits:
                 return
             self._quits = True
-            deadline = threading.Timer(QUIT_GRACE_SECONDS, self._end)
+            deadline = threading.Timer(0.4, self._end)  # exits even if models are not freed by then
             deadline.daemon = True
             deadline.start()
             for reply in list(self._replies.values()):
@@ -133,36 +122,70 @@ class Server:
         os._exit(0)
 
     def _begun_beside(self, request: Request) -> bool:
-        """Whether a separate thread now performs it."""
-        if self._handler is None or not self._handler.runs_beside(request):
+        """Start a thread for a request that may run during others; return whether a thread started."""
+        handler = self._handler
+        if handler is None or not handler.runs_beside(request):
             return False
-        threading.Thread(target=self._perform_beside, args=(self._handler, request), daemon=True).start()
+
+        def perform() -> None:
+            self._perform(handler, request)
+            self._inbox.put(None)
+
+        threading.Thread(target=perform, daemon=True).start()
         return True
 
-    def _perform_beside(self, handler: "PairRequests", request: Request) -> None:
-        self._perform(handler, request)
-        self._inbox.put(None)
-
     def _send(self, report: Report, serial: int = 0) -> None:
-        line = encode(report, serial)
+        line = messages.encode(report, serial)
         try:
             with self._sink_lock:
                 self._sink.write(line)
                 self._sink.flush()
-        except (OSError, ValueError):  # the client is gone, or this process ends: its pipe is closed
-            self._receive(Quit())
+        except (OSError, ValueError):  # the pipe is closed: the client is gone, or this process is ending
+            self._receive(messages.Quit())
 
 
 def failure_of(error: Exception, serial: int = 0) -> Failure:
-    """An error as a sentence and a hint."""
     name = type(error).__name__
     if isinstance(error, LocalspecError):
-        return Failure(name, str(error), error.hint, serial)
+        return Failure(name, str(error), error.hint, serial, dict(getattr(error, "numbers", {})))
     if isinstance(error, MemoryError):
         hint = "choose a smaller pair or a shorter context"
-        return Failure(NotEnoughMemory.__name__, "memory ran out", hint, serial)
+        return Failure(NotEnoughMemory.__name__, "the engine process ran out of memory", hint, serial)
     if isinstance(error, OSError) and error.filename:
         hint = "check the path, its permissions, and the disk"
         return Failure(name, f"{error.filename}: {error.strerror}", hint, serial)
     what = f"localspec made a mistake in its engine: {name}: {error}"
-    return Failure(name, what, "please report it; the conversation is safe", serial)
+    return Failure(name, what, REPORT, serial)
+
+
+def take_pipes() -> tuple[BinaryIO, BinaryIO]:
+    """Return the pipes to the client; redirect stdout to stderr, so that native prints break no message."""
+    sys.stdout.flush()
+    source = os.fdopen(os.dup(0), "rb")
+    sink = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    return source, sink
+
+
+def open_handler() -> "PairRequests":
+    gc.disable()  # imports make no garbage, so garbage collection would only cost time
+    if spec := find_spec("llama_cpp"):  # without llama_cpp/__init__.py, whose imports are slow and unused
+        sys.modules["llama_cpp"] = module_from_spec(spec)
+    from localspec.engine.requests import PairRequests
+
+    gc.freeze()
+    gc.enable()
+    return PairRequests()
+
+
+def main() -> None:
+    limit_this_process(largest_file=None)  # files of prompt caches may be large
+    # Ctrl-C is ignored, because the client sends Cancel or Quit then.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    RequestLoop(*take_pipes()).serve(open_handler)
+    # A regular exit would fail while the listener still reads from its pipe.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

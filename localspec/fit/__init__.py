@@ -1,1 +1,1 @@
-"""Drafts made on this machine: the target's answers, trimmed vocabularies, training, judgement."""
+"""Make drafts on this machine: collect the target's answers, trim vocabularies, train drafts, judge them."""

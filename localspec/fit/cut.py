@@ -1,54 +1,68 @@
-"""A small model of some of a target's own layers, in floats."""
+"""Write drafts that are parts of models: with fewer output tokens, or with fewer layers."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from localspec.errors import BadModelFile
-from localspec.gguf.header import Header
-from localspec.gguf.trimmed import EMBEDDINGS, SCALES, TensorBytes, output_tensor, stored
-from localspec.models.places import ModelFile
+from localspec.errors import BadModelFile, BadSetting
+from localspec.gguf.facts import TOKENIZER, is_trimmed, table_path
+from localspec.gguf.header import TOKENS, Entry, Header, parts_of
+from localspec.gguf.trimmed import (
+    EMBEDDINGS,
+    PROVENANCE,
+    SCALES,
+    TABLE_HASH,
+    TOKEN_IDS,
+    UINT32,
+    TensorBytes,
+    TensorFile,
+    output_tensor,
+    text_entry,
+    write_gguf,
+)
+from localspec.models.local_models import ModelFile
 
-# Those whose graph `student.py` computes, and whether positions turn neighbouring elements, or those half a head apart.
+# Architectures that `training.py` can train. True: RoPE pairs neighbours; False: elements half a head apart.
 NEIGHBOURS = {"llama": True, "qwen2": False, "qwen3": False, "gemma3": False}
-Weights = dict[str, np.ndarray]  # by the names of the file
 
+BLOCK = 32  # elements in a block of Q8_0
+I32 = 26
+LEAST = 256  # smallest number of output tokens, because with fewer a draft could hardly write anything
 NORM, OUTPUT, FACTORS = "output_norm.weight", "output.weight", "rope_freqs.weight"
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
-    """The sizes of a model, except its number of layers."""
-
+class ModelShape:
     head_width: int
     rope_base: float
     eps: float
-    neighbours: bool  # see NEIGHBOURS
-    scale: float  # of the embeddings
-    gelu: bool  # what opens the gates: GELU, or SiLU
-    window: int  # tokens that a local layer sees; 0 where all layers see all
-    local_base: float  # of positions in local layers
-    period: int  # one layer in this number sees all
+    neighbours: bool  # whether RoPE pairs neighbouring elements
+    scale: float  # factor by which embeddings are multiplied
+    gelu: bool  # whether the gate's activation is GELU, not SiLU
+    window: int  # number of tokens in the window of local layers; 0 without local layers
+    local_base: float  # rope_base of local layers
+    period: int  # every `period`-th layer is global
 
     @classmethod
-    def of(cls, header: Header) -> "Shape":
-        """Raises BadModelFile for a model that cannot be computed here."""
+    def of(cls, header: Header) -> "ModelShape":
+        """Return the shape of a model. Raises BadModelFile if `training.py` cannot train the model."""
         name = header.architecture
         heads, width = header.of_model("attention.head_count"), header.of_model("embedding_length")
         beyond = {
+            "no attention": not (heads and width),
             "experts": header.of_model("expert_count"),
             "scaled positions": header.text(f"{name}.rope.scaling.type") not in ("", "none"),
             "capped logits": header.get(f"{name}.final_logit_softcapping"),
         }
         found = " and ".join(what for what, there in beyond.items() if there)
-        if name not in NEIGHBOURS or not (heads and width) or found:
-            raise BadModelFile(
-                f"no draft can be made of layers of {header.text('general.name') or 'this target'}: "
-                f"its architecture is {name}{found and f' with {found}'}",
-                hint=f"targets of {', '.join(NEIGHBOURS)} can give some, or name a draft of another vocabulary",
-            )
+        if name not in NEIGHBOURS or found:
+            model, kinds = header.text("general.name") or "this target", " or ".join(NEIGHBOURS)
+            what = f"architecture {name}{found and f' with {found}'} is not supported"
+            hint = f"use a target of architecture {kinds}, or draft with another small model: --draft FILE"
+            raise BadModelFile(f"no draft can be made from the layers of {model}: {what}", hint=hint)
 
         def real(key: str, otherwise: float) -> float:
             value = header.get(f"{name}.{key}")
@@ -67,33 +81,10 @@ class Shape:
             period=header.of_model("attention.sliding_window_pattern") or 6,
         )
 
-    def is_local(self, layer: int) -> bool:
-        """As llama.cpp counts the layers of the file."""
-        return self.window > 0 and (layer + 1) % self.period > 0
 
-
-class TensorFile:
-    """A GGUF whose tensors are read as floats."""
-
-    def __init__(self, path: Path) -> None:
-        self.path, self.header = path, ModelFile.at(path).header
-        self.tensors = {tensor.name: tensor for tensor in self.header.tensors}
-
-    def tensor(self, name: str, rows: np.ndarray | slice = slice(None)) -> np.ndarray:
-        """Some rows of a matrix, or a whole tensor. Needs the package gguf."""
-        from gguf import GGMLQuantizationType
-        from gguf.quants import dequantize
-
-        found = self.tensors[name]
-        values = dequantize(self.stored(name).data[rows], GGMLQuantizationType(found.type))
-        return np.array(values, np.float32).reshape(-1, *found.shape[-2::-1])
-
-    def stored(self, name: str) -> TensorBytes:
-        """A tensor as the file has it."""
-        return stored(self.path, self.tensors[name], self.header.data_offset)
-
-    def cut(self, layers: Sequence[int], token_ids: np.ndarray) -> Weights:
-        """Weights of a model of these layers with the output rows of these tokens."""
+class SourceFile(TensorFile):
+    def cut(self, layers: Sequence[int], token_ids: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the weights of `layers`, of the last norm, and of the output rows of `token_ids`."""
         weights = {
             f"blk.{place}.{name.split('.', 2)[2]}": self.tensor(name)
             for place, layer in enumerate(layers)
@@ -103,18 +94,98 @@ class TensorFile:
         output = self.tensor(output_tensor(self.header).name, token_ids)
         return {**weights, NORM: self.tensor(NORM), OUTPUT: output}
 
-    def rotations(self, shape: Shape, length: int) -> np.ndarray:
-        """The complex rotation of each pair at each position, in global and in local layers.
-
-        complex64 [2, length, 1, pairs]
-        """
+    def rotations(self, shape: ModelShape, length: int) -> np.ndarray:
+        """Return RoPE's rotations: complex64 [global and local layers, position, 1, pair of elements]."""
         bases = np.array([[shape.rope_base], [shape.local_base]])
         speed = bases ** -(np.arange(0, shape.head_width, 2) / shape.head_width)
         if FACTORS in self.tensors:
             speed = speed / self.tensor(FACTORS)
         angles = np.arange(length)[:, None, None] * speed[:, None, None]
-        turned: np.ndarray = np.exp(1j * angles).astype(np.complex64)
-        return turned
+        return np.asarray(np.exp(1j * angles), np.complex64)
 
-    def embeddings(self) -> np.ndarray:
-        return self.tensor(EMBEDDINGS)
+
+def trim(source: Path, path: Path, token_ids: Sequence[int] | np.ndarray) -> Path:
+    """Write a copy of `source` with output rows for only `token_ids`, and a second file with its token table."""
+    ids = np.unique(np.asarray(token_ids, np.int32))
+    header, file = trimmable(source, len(ids)), TensorFile(source)
+    embeddings, output = file.stored(EMBEDDINGS), file.stored(output_tensor(header).name)
+    assert 0 <= ids[0] <= ids[-1] < len(embeddings.data), "a token that the draft lacks"
+    others = [file.stored(name) for name in file.tensors if name not in (EMBEDDINGS, OUTPUT)]
+    output_tokens = TensorBytes(EMBEDDINGS, (output.shape[0], len(ids)), output.type, output.data[ids])
+    return write_trimmed(path, header, embeddings, ids, output_tokens, others)
+
+
+def write_trimmed(
+    path: Path,
+    header: Header,
+    embeddings: TensorBytes,
+    ids: np.ndarray,
+    output_tokens: TensorBytes,
+    others: Sequence[TensorBytes],
+) -> Path:
+    """Write two files: a token table of `embeddings` and `ids`, and a trimmed draft of the other tensors."""
+    digest = hashlib.sha256(embeddings.data.data)
+    digest.update(ids.tobytes())
+    tie = {TABLE_HASH: text_entry(digest.hexdigest())}
+    table = [embeddings, TensorBytes(TOKEN_IDS, (len(ids),), I32, ids)]
+    write_gguf(table_path(path), {"general.architecture": text_entry("token-table"), **tie}, table)
+    entries = {key: entry for key, entry in header.entries.items() if key != TOKENS} | tie
+    entries |= {
+        TOKENIZER: entries["tokenizer.ggml.model"],
+        "tokenizer.ggml.model": text_entry("none"),
+        f"{header.architecture}.vocab_size": Entry(UINT32, len(ids)),
+    }
+    return write_gguf(path, entries, [output_tokens, *others], header.vocabulary)
+
+
+def trimmable(source: Path, count: int) -> Header:
+    header = ModelFile.at(source).header
+    faults = {
+        "is trimmed already": is_trimmed(header),
+        f"is of the architecture {header.architecture}, which localspec cannot trim": (
+            header.architecture not in SCALES
+        ),
+        "is split into several files": len(parts_of(source)) > 1,
+        "has no vocabulary": header.vocabulary is None,
+    }
+    if why := next((fault for fault, there in faults.items() if there), ""):
+        hint = f"use a draft in one file, of architecture {', '.join(SCALES)}"
+        raise BadModelFile(f"{source.name} {why}", hint=hint)
+    whole = header.vocabulary.count if header.vocabulary else 0
+    if not LEAST <= count < whole:
+        hint = f"give a number of tokens with --trim N: at least {LEAST}, and fewer than {whole:,}"
+        raise BadSetting(f"{source.name} has {whole:,} tokens and cannot be trimmed to {count:,}", hint=hint)
+    return header
+
+
+def export(
+    path: Path,
+    source: SourceFile,
+    weights: Mapping[str, np.ndarray],
+    token_ids: np.ndarray,
+    origin: Mapping[str, str],
+) -> Path:
+    """Write a draft with output rows for `token_ids`, and `origin` as metadata. Raises OSError."""
+    header = source.header
+    layers = 1 + max(int(name.split(".")[1]) for name in weights if name.startswith("blk."))
+    name = f"{layers} layers of {header.text('general.name') or source.path.stem}, fitted"
+    other = ("general.file_type", "general.quantization_version")
+    entries = {key: entry for key, entry in header.entries.items() if key not in other}
+    entries |= {"general.name": text_entry(name), f"{header.architecture}.block_count": Entry(UINT32, layers)}
+    entries |= {f"{PROVENANCE}.{key}": text_entry(value) for key, value in origin.items()}
+    tensors = [written(name, value) for name, value in weights.items() if name != OUTPUT]
+    tensors += [source.stored(name) for name in source.tensors if name == FACTORS]
+    output_tokens = written(OUTPUT, weights[OUTPUT])._replace(name=EMBEDDINGS)
+    embeddings, of_draft = source.stored(EMBEDDINGS), replace(header, entries=entries)
+    return write_trimmed(path, of_draft, embeddings, token_ids, output_tokens, tensors)
+
+
+def written(name: str, value: np.ndarray) -> TensorBytes:
+    from gguf import GGMLQuantizationType
+    from gguf.quants import quantize
+
+    values = np.ascontiguousarray(value, np.float32)
+    kind = GGMLQuantizationType.F32
+    if values.ndim == 2:
+        kind = GGMLQuantizationType.F16 if values.shape[1] % BLOCK else GGMLQuantizationType.Q8_0
+    return TensorBytes(name, values.shape[::-1], int(kind), quantize(values, kind))

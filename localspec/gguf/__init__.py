@@ -1,1 +1,1 @@
-"""Headers of GGUF files: read, judged and written."""
+"""Read, check and write the headers of GGUF files."""

@@ -1,62 +1,18 @@
-"""Facts about a model from its GGUF header, and headers on which llama.cpp aborts."""
+"""Read facts about a model from its GGUF header, and find headers on which llama.cpp aborts."""
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from localspec.gguf.header import (
-    Header,
-    HeaderVocabulary,
-    TensorInfo,
-)
+from localspec.gguf.header import Header, TensorInfo
 from localspec.gguf.tensor_types import BLOCKS, INTEGERS
 
-# llama-vocab.cpp: the kind for each tokenizer.ggml.model, and the defaults of keys that are missing
-_KINDS = {
-    "llama": "SPM",
-    "bert": "WPM",
-    "gpt2": "BPE",
-    "hybriddna": "BPE",
-    "whitespace": "BPE",
-    "gemma4": "BPE",
-    "t5": "UGM",
-    "rwkv": "RWKV",
-    "plamo2": "PLAMO2",
-}
-_BOS = {"llama": 1, "bert": 101, "gpt2": 11, "hybriddna": 11, "whitespace": 11, "plamo2": 1}
-_EOS = {"llama": 2, "gpt2": 11, "hybriddna": 11, "whitespace": 11, "t5": 1, "plamo2": 2}
-_ADDS_BOS = {"SPM", "WPM"}
-_ADDS_EOS = {"UGM"}
-_PRE_WITHOUT_BOS = {"chatglm-bpe", "glm4", "glm5"}
-_PRE_ADDS_BOS = {"llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"}
-_PRE_ADDS_BOS |= {"jina-v5-nano", "tekken", "chameleon"}
-
-
-TOKENIZER = "localspec.trimmed.tokenizer"  # of a trimmed draft: the value of tokenizer.ggml.model before
-
-
-@dataclass(frozen=True, slots=True)
-class VocabularyFacts:
-    """The facts for llama.cpp's compatibility rule."""
-
-    kind: str  # SPM, BPE, ...; "" when llama.cpp would not know the tokenizer
-    bos: int  # -1: none
-    eos: int
-    adds_bos: bool
-    adds_eos: bool
-    texts: HeaderVocabulary
-    end: int = -1  # the token that ends a turn; -1: not in the header
-    marks_spaces: bool = False  # a BPE whose texts are no stand-ins for bytes
-
-    @property
-    def count(self) -> int:
-        return self.texts.count
+TOKENIZER = "localspec.trimmed.tokenizer"  # header key with a trimmed draft's original tokenizer.ggml.model
 
 
 def trained_context(header: Header) -> int | None:
-    """Trained context in tokens, or the reach of its RoPE scaling, which llama.cpp applies itself."""
+    """Return the trained context length in tokens, with RoPE scaling; None if it is unknown."""
     trained = header.of_model("context_length")
     before = header.of_model("rope.scaling.original_context_length")
     factor = header.get(f"{header.architecture}.rope.scaling.factor")
@@ -64,109 +20,59 @@ def trained_context(header: Header) -> int | None:
     return max(trained, reach) or None
 
 
-def vocabulary_of(header: Header) -> VocabularyFacts | None:
-    """The facts about its vocabulary; None without one."""
-    if header.vocabulary is None:
-        return None
-    model = header.text(TOKENIZER) or header.text("tokenizer.ggml.model")
-    pre = header.text("tokenizer.ggml.pre")
-    kind = _KINDS.get(model, "")
-    if model == "gemma4":
-        pre = "gemma4"
-    is_bpe = kind == "BPE"
-    bos = -1 if is_bpe and pre in _PRE_WITHOUT_BOS else _BOS.get(model, -1)
-    adds_bos = kind in _ADDS_BOS or (is_bpe and pre in _PRE_ADDS_BOS)
-    adds_bos = _flag(header, "tokenizer.ggml.add_bos_token", adds_bos) or (is_bpe and pre == "gemma4")
-    return VocabularyFacts(
-        kind=kind,
-        bos=_special(header, "tokenizer.ggml.bos_token_id", bos),
-        eos=_special(header, "tokenizer.ggml.eos_token_id", _EOS.get(model, -1)),
-        adds_bos=adds_bos,
-        adds_eos=_flag(header, "tokenizer.ggml.add_eos_token", kind in _ADDS_EOS),
-        texts=header.vocabulary,
-        end=_special(
-            header, "tokenizer.ggml.eot_token_id", _special(header, "tokenizer.ggml.eos_token_id", -1)
-        ),
-        marks_spaces=model == "gemma4",
-    )
+_MAP = "d2t"  # not a weight: the token ids of an EAGLE-3 head's reduced vocabulary
 
 
-def _special(header: Header, key: str, default: int) -> int:
-    assert header.vocabulary is not None
-    count = header.vocabulary.count
-    value = header.number(key)
-    if value is not None and 0 <= value < count:
-        return value
-    return default if default < count else -1
-
-
-def _flag(header: Header, key: str, default: bool) -> bool:
-    value = header.get(key)
-    return value if isinstance(value, bool) else default
-
-
-_MOST_LAYERS = 512  # llama-hparams.h: LLAMA_MAX_LAYERS
-_LEAST_CONTEXT = 16  # tokens: the first passes read as many
-_MAP = "d2t"  # from the reduced vocabulary of an EAGLE-3 head, and no weight
-
-
-def first_hazard(header: Header) -> str | None:
-    """The first fault, as the end of a sentence about the file; None without one."""
+def first_known_crash(header: Header) -> str | None:
+    """Return the first fault on which llama.cpp aborts, as a phrase to follow the file name, or None."""
     if not header.architecture:
         return "does not name its architecture"
     layers, ahead = header.of_model("block_count"), prediction_layers(header)
-    if not 1 <= layers <= _MOST_LAYERS:
+    if not 1 <= layers <= 512:  # LLAMA_MAX_LAYERS of llama-hparams.h
         return f"says that it has {layers} layers"
     if not 0 <= ahead <= layers:
         return f"says that {ahead} of its {layers} layers are prediction layers"
-    if (context := trained_context(header)) is not None and context < _LEAST_CONTEXT:
+    if (context := trained_context(header)) is not None and context < 16:  # for the first passes
         return f"was trained for a context of {context} tokens"
     for key, entry in header.entries.items():
-        if isinstance(entry.value, float) and not math.isfinite(entry.value):
-            return f"has {entry.value} as {key}"
-        if key.endswith("_epsilon") and isinstance(entry.value, float) and entry.value < 0:
-            return f"has {entry.value} as {key}"
+        if isinstance(value := entry.value, float) and (
+            not math.isfinite(value) or (key.endswith("_epsilon") and value < 0)
+        ):
+            return f"has {value} as {key}"
     for tensor in header.tensors:
         if tensor.type in INTEGERS and tensor.name != _MAP:
             return f"stores the weight {tensor.name} as {BLOCKS[tensor.type][0]}"
         if 0 in tensor.shape:
             return f"has the empty tensor {tensor.name}"
-    return _vocabulary_hazard(header)
-
-
-def _vocabulary_hazard(header: Header) -> str | None:
-    if header.vocabulary is None:
-        return None
-    if header.vocabulary.count == 0:
-        return "has an empty vocabulary"
-    if len(set(header.vocabulary.texts())) != header.vocabulary.count:
-        return "has the same token twice"
+    if (vocabulary := header.vocabulary) is not None:
+        if not vocabulary.count:
+            return "has an empty vocabulary"
+        if len(set(vocabulary.texts())) != vocabulary.count:
+            return "has the same token twice"
     return None
 
 
-# Architectures whose graphs show the inputs of their layers; with others llama.cpp ends the process.
+# Target architectures whose graphs expose layer inputs to a head. A head on another target makes llama.cpp abort.
 SHOW_LAYERS = {
     *("bailingmoe3", "deepseek4", "gemma4", "gpt-oss", "hunyuan_vl", "lfm2", "lfm2moe", "llama", "mimo2"),
     *("minimax-01", "minimax-m2", "muse-glimmer", "nanbeige", "nemotron_h", "nemotron_h_moe", "qwen3"),
     *("qwen35", "qwen35moe", "qwen3moe", "qwen3next", "qwen4exp"),
 }
-# Those that also show the output of their last layer; for the others llama.cpp returns unwritten memory.
+# Target architectures whose graphs also expose the last layer's output. Other graphs return uninitialised memory.
 SHOW_OUTPUT = {
     *("bailingmoe3", "deepseek4", "gemma4", "gpt-oss", "mimo2", "nemotron_h", "nemotron_h_moe", "qwen35"),
     *("qwen35moe", "qwen3next"),
 }
-# Architectures with a graph for their prediction layers, less qwen3next,
-# whose state cannot step back over drafts.
+# Architectures with a graph for prediction layers. qwen3next has one too, but it cannot roll back.
 PREDICT = {
     *("bailingmoe3", "cohere2moe", "deepseek2", "deepseek32", "deepseek4", "glm-dsa", "glm4moe", "glm5-next"),
     *("hy_v3", "mimo2", "nemotron_h_moe", "qwen35", "qwen35moe", "step35"),
 }
-CHAINS = {"hy_v3", "mimo2", "step35"}  # those that may have several, one for each token of a draft
-TAPPED_LAYERS = 3  # of its target, that an EAGLE-3 head reads
-_EAGLE3_BLOCK = ("attn_norm", "attn_norm_2", "attn_q", "attn_k", "attn_v", "attn_output", "ffn_norm")
+CHAINS = {"hy_v3", "mimo2", "step35"}  # architectures that use another prediction layer for each draft token
+TAPPED_LAYERS = 3  # number of target layers that an EAGLE-3 head reads
 _EAGLE3 = (
-    *("fc", "output_norm", "blk.0.ffn_gate", "blk.0.ffn_up", "blk.0.ffn_down"),
-    *(f"blk.0.{name}" for name in _EAGLE3_BLOCK),
+    *("fc", "output_norm", "blk.0.ffn_gate", "blk.0.ffn_up", "blk.0.ffn_down", "blk.0.ffn_norm"),
+    *(f"blk.0.attn_{name}" for name in ("norm", "norm_2", "q", "k", "v", "output")),
 )
 _DFLASH = ("fc", "enc.output_norm", "output_norm", "blk.0.attn_norm", "blk.0.attn_q", "blk.0.ffn_down")
 _MTP = ("nextn.eh_proj", "nextn.enorm", "nextn.hnorm", "attn_norm")
@@ -174,14 +80,14 @@ _ASSISTANT = ("token_embd", "output_norm", "nextn.pre_projection", "nextn.post_p
 
 
 class DraftKind(StrEnum):
-    """How draft tokens come about."""
+    """The source of draft tokens."""
 
-    MODEL = "draft-simple"  # by a whole model, which decodes by itself
-    EAGLE3 = "draft-eagle3"  # by a head that reads three layers of the target
-    MTP = "draft-mtp"  # by prediction layers of the target's architecture, inside the target or in a file of their own
-    ASSISTANT = "draft-assistant"  # by a head of Gemma 4, which looks into the target's cache
-    DFLASH = "draft-dflash"  # by a head that guesses a whole block, DSpark among them
-    LOOKUP = "draft-lookup"  # from the text alone
+    MODEL = "draft-simple"  # a whole model
+    EAGLE3 = "draft-eagle3"  # a head that reads three layers of the target
+    MTP = "draft-mtp"  # prediction layers, inside the target or in their own file
+    ASSISTANT = "draft-assistant"  # Gemma 4's head: a small model that reads the target's KV cache
+    DFLASH = "draft-dflash"  # a head that drafts a block of tokens in one pass; DSpark is a kind of it
+    LOOKUP = "draft-lookup"  # no model: draft tokens are copied from the text
 
     @property
     def is_head(self) -> bool:
@@ -189,7 +95,6 @@ class DraftKind(StrEnum):
 
 
 def draft_kind(header: Header) -> DraftKind:
-    """The kind of a draft file."""
     kinds = {"eagle3": DraftKind.EAGLE3, "dflash": DraftKind.DFLASH, "gemma4-assistant": DraftKind.ASSISTANT}
     if header.architecture in kinds:
         return kinds[header.architecture]
@@ -198,12 +103,11 @@ def draft_kind(header: Header) -> DraftKind:
 
 
 def is_trimmed(header: Header) -> bool:
-    """Whether it speaks only some of its tokens: see gguf/trimmed.py."""
+    """Return whether a draft was trimmed: it has output rows for only some of its tokens."""
     return TOKENIZER in header.entries
 
 
 def table_path(model: Path) -> Path:
-    """The second file of a trimmed model."""
     return model.with_name(f"{model.stem}.tokens.gguf")
 
 
@@ -212,28 +116,26 @@ def prediction_layers(header: Header) -> int:
 
 
 def has_head(header: Header) -> bool:
-    """Whether a target has a head inside that can be run."""
     return draft_kind(header) is DraftKind.MODEL and not next(_mtp_faults(header), "")
 
 
 def target_layers(header: Header) -> tuple[int, ...]:
-    """The layers whose inputs a head reads; the last one of all + 1 is the output of the last."""
+    """Return the target layers whose inputs a head reads. The layer count means the last layer's output."""
     found = header.get(f"{header.text('general.architecture')}.target_layers")
     return tuple(map(int, found)) if isinstance(found, tuple) else ()
 
 
 def has_markov_chain(header: Header) -> bool:
-    """Whether a DFlash head is a DSpark: each guess of a block knows the likeliest one before it."""
+    """Return whether a DFlash head is a DSpark: each of its draft tokens depends on the one before."""
     return _tensor(header, "markov_w1.weight") is not None
 
 
 def trunk_layers(header: Header) -> int:
-    """The layers of a model without its prediction layers."""
     return header.of_model("block_count") - prediction_layers(header)
 
 
 def misfit(target: Header, draft: Header) -> str | None:
-    """Why a head cannot draft for a target, as a sentence without its end; None for one that can, or a model."""
+    """Return why a head cannot draft for a target; None if it can, or if the draft is not a head."""
     faults = _FAULTS.get(draft_kind(draft))
     return next(faults(target, draft), None) if faults else None
 
@@ -241,7 +143,7 @@ def misfit(target: Header, draft: Header) -> str | None:
 def _eagle3_faults(target: Header, head: Header) -> Iterator[str]:
     architecture, width = target.architecture, target.of_model("embedding_length")
     if architecture not in SHOW_LAYERS:
-        yield f"llama.cpp shows no layers of {architecture} models to an EAGLE-3 head"
+        yield f"llama.cpp exposes no layers of {architecture} models to an EAGLE-3 head"
     yield from _missing(head, _EAGLE3)
     if (count := head.of_model("block_count")) != 1:
         yield f"it has {count} layers, and an EAGLE-3 head has one"
@@ -249,33 +151,31 @@ def _eagle3_faults(target: Header, head: Header) -> Iterator[str]:
     if len(layers) != TAPPED_LAYERS:
         yield f"it reads {len(layers)} layers of its target, and an EAGLE-3 head reads {TAPPED_LAYERS}"
     if list(layers) != sorted(set(layers)):
-        yield f"it reads its target's layers in the order {', '.join(map(str, layers))}"
+        yield f"it reads its target's layers in the order {', '.join(map(str, layers))}, not ascending"
     if not all(0 <= layer <= last for layer in layers):
-        yield f"it reads layer {max(layers)} of its target, which has {last}"
+        yield f"it reads layer {max(layers)} of its target, which has {last} layers"
     if last in layers and architecture not in SHOW_OUTPUT:
-        yield f"it reads the output of its target's last layer, which llama.cpp does not show of {architecture} models"
+        yield f"it reads the output of its target's last layer, which llama.cpp hides for {architecture} models"
     if (asked := head.of_model("target_hidden_size")) != width:
         yield f"it was made for a target of width {asked}, and this one has {width}"
     fused, own = _tensor(head, "fc.weight"), head.of_model("embedding_length")
     if fused and fused.shape != (TAPPED_LAYERS * width, own):
-        yield f"its fc.weight is {fused.shape[0]} wide, and three layers of the target {TAPPED_LAYERS * width}"
+        yield f"its fc.weight is {fused.shape[0]} wide, and three target layers are {TAPPED_LAYERS * width}"
     if not (_tensor(head, "token_embd.weight") and _tensor(head, "output.weight")) and own != width:
-        yield f"it shares its target's embeddings, which are {width} wide, and it is {own}"
-    if mapped := _tensor(head, "d2t"):
+        yield f"it shares its target's embeddings, which are {width} wide, and its own width is {own}"
+    if mapped := _tensor(head, _MAP):
         output = _tensor(head, "output.weight")
         if BLOCKS[mapped.type][0] != "I64" or not output or mapped.shape != output.shape[1:]:
-            yield "its map of the vocabulary (d2t) does not go with its output"
+            yield "its map of the vocabulary (d2t) does not match its output"
 
 
 def _mtp_file_faults(target: Header, head: Header) -> Iterator[str]:
     ours, theirs = (header.architecture for header in (target, head))
     if ours != theirs:
-        yield f"it predicts for {theirs} models, and the target is a {ours}"
+        yield f"it predicts for {theirs} models, and the target is a {ours} model"
     yield from _mtp_faults(head)
-    for what, name in (("wide", "embedding_length"), ("layers deep", "block_count")):
-        here, there = target.of_model(name), head.of_model(name)
-        if name == "block_count":
-            here, there = trunk_layers(target), trunk_layers(head)
+    widths = (header.of_model("embedding_length") for header in (target, head))
+    for what, (here, there) in {"wide": widths, "layers deep": map(trunk_layers, (target, head))}.items():
         if here != there:
             yield f"it was made for a target {there} {what}, and this one is {here}"
 
@@ -285,7 +185,7 @@ def _mtp_faults(header: Header) -> Iterator[str]:
     if architecture not in PREDICT or not count:
         yield f"llama.cpp knows no prediction layers of {architecture} models"
     if count > 1 and architecture not in CHAINS:
-        yield f"it has {count} prediction layers, and llama.cpp runs one of {architecture} models"
+        yield f"it has {count} prediction layers, and llama.cpp runs only one in {architecture} models"
     for layer in range(trunk_layers(header), trunk_layers(header) + count):
         yield from _missing(header, tuple(f"blk.{layer}.{name}" for name in _MTP))
 
@@ -293,7 +193,7 @@ def _mtp_faults(header: Header) -> Iterator[str]:
 def _assistant_faults(target: Header, head: Header) -> Iterator[str]:
     architecture, width = target.architecture, target.of_model("embedding_length")
     if architecture != "gemma4":
-        yield f"it assists Gemma 4, and the target is a {architecture}"
+        yield f"it assists Gemma 4, and the target is a {architecture} model"
     yield from _missing(head, _ASSISTANT)
     if (asked := head.of_model("embedding_length_out")) != width:
         yield f"it was made for a target of width {asked}, and this one has {width}"
@@ -302,17 +202,17 @@ def _assistant_faults(target: Header, head: Header) -> Iterator[str]:
 def _dflash_faults(target: Header, head: Header) -> Iterator[str]:
     architecture, width = target.architecture, target.of_model("embedding_length")
     if architecture not in SHOW_LAYERS:
-        yield f"llama.cpp shows no layers of {architecture} models to a DFlash head"
+        yield f"llama.cpp exposes no layers of {architecture} models to a DFlash head"
     if head.of_model("hyper_connection.count"):
         yield "it is a DSpark head of DeepSeek 4's architecture, which this localspec cannot run yet"
     yield from _missing(head, _DFLASH)
     layers, last = target_layers(head), trunk_layers(target)
     if not layers or not all(0 <= layer < last for layer in layers):
-        yield f"it reads the layers {', '.join(map(str, layers)) or 'of none'} of its target, which has {last}"
+        yield f"it reads the layers {', '.join(map(str, layers)) or '(none)'} of its target, which has {last}"
     if (own := head.of_model("embedding_length")) != width:
         yield f"it was made for a target of width {own}, and this one has {width}"
     if has_markov_chain(head) and not head.of_model("block_size"):
-        yield "it does not say how long its blocks are"
+        yield "its header lacks the block size"
 
 
 _FAULTS = {

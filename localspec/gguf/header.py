@@ -1,8 +1,6 @@
-"""The one GGUF header reader: strict, streaming, and bounded in time and memory for any content.
+"""Read GGUF headers by the rules of ggml/src/gguf.cpp, as a stream, in bounded time and memory.
 
-Follows ggml/src/gguf.cpp, little-endian versions 2 and 3. Every count and length is checked against the
-rest of the file before anything is allocated. Like llama.cpp it refuses nested arrays, duplicates and gaps.
-Models in several files are called NAME-00001-of-0000N.gguf, as llama.cpp's gguf-split calls them.
+Every count and length is checked against the rest of the file before anything is allocated.
 """
 
 import math
@@ -18,32 +16,32 @@ from localspec.display import printable
 from localspec.errors import ANOTHER_COPY, BadModelFile
 from localspec.gguf.tensor_types import BLOCKS
 
-ReadRange = Callable[[int, int], bytes]  # offset, length -> those bytes, fewer only at the end of the file
+ReadRange = Callable[[int, int], bytes]  # (offset, length) -> bytes, fewer than `length` if the file ends
 Value = int | float | bool | str | tuple[int | float | bool | str, ...]
 
-_MAX_HEADER = 64 << 20  # bytes
+_MAX_HEADER = 64 << 20  # maximum bytes of a header
 _MAX_KEYS = 4096
 _MAX_TENSORS = 32_768
-_MAX_STRING = 4 << 20  # bytes: a chat template is the longest
-_MAX_KEPT = 8 << 20  # bytes of all values together
-_MAX_ELEMENTS = 3_000_000  # strings in arrays, all keys together
-_MAX_VOCABULARY = 24 << 20  # bytes of token texts
-_OBJECT = 32  # bytes that Python takes for the smallest value, about
-_KEPT_ARRAY = 4096  # elements: per-layer facts are kept, longer arrays are walked or jumped over
+_MAX_STRING = 4 << 20  # maximum bytes of a string; chat templates are the longest strings
+_MAX_KEPT = 8 << 20  # maximum bytes of memory for all values that are kept
+_MAX_ELEMENTS = 3_000_000  # maximum number of strings in all arrays together
+_MAX_VOCABULARY = 24 << 20  # maximum bytes of all token texts together
+_OBJECT = 32  # approximate bytes of the smallest Python object
+_KEPT_ARRAY = 4096  # maximum elements of an array that is kept: enough for one value per layer
 TOKENS = "tokenizer.ggml.tokens"
 
 STRING, ARRAY = 8, 9
 SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
-_SMALLEST_ENTRY, _SMALLEST_TENSOR = 8 + 1 + 4 + 1, 8 + 4 + 4 + 8  # bytes
+_SMALLEST_ENTRY, _SMALLEST_TENSOR = 8 + 1 + 4 + 1, 8 + 4 + 4 + 8  # minimum bytes in a file
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One metadata value with its type in the file; a long array has no value, only its length."""
+    """A metadata value with its GGUF type. `value` is None for a long array, whose values are not kept."""
 
     type: int
     value: Value | None
-    element_type: int | None = None  # of an array
+    element_type: int | None = None  # GGUF type of an array's elements
     count: int = 1
 
 
@@ -51,14 +49,14 @@ class Entry:
 class TensorInfo:
     name: str
     shape: tuple[int, ...]  # innermost dimension first, as in the file
-    type: int  # see header.BLOCKS
-    offset: int  # bytes from the start of the data
+    type: int  # a key of tensor_types.BLOCKS
+    offset: int  # in bytes, from Header.data_offset on
     bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class HeaderVocabulary:
-    """The token texts as they lie in the file: a 64-bit length before each."""
+    """The token texts as bytes of the file, in which each text follows its length in 64 bits."""
 
     count: int
     raw: bytes
@@ -73,13 +71,11 @@ class HeaderVocabulary:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Everything in front of the weights."""
-
     entries: Mapping[str, Entry]
     vocabulary: HeaderVocabulary | None
     tensors: tuple[TensorInfo, ...]
     alignment: int
-    data_offset: int  # bytes: where the weights begin
+    data_offset: int  # bytes of the file before the weights
     file_bytes: int
 
     def get(self, key: str) -> Value | None:
@@ -87,27 +83,37 @@ class Header:
         return None if entry is None else entry.value
 
     def text(self, key: str) -> str:
-        """A text value; "" when it is missing or of another type."""
+        """Return the text under `key`; "" if there is no key or no text."""
         value = self.get(key)
         return value if isinstance(value, str) else ""
 
     def number(self, key: str) -> int | None:
-        """A whole-number value; None when it is missing or of another type."""
+        """Return the integer under `key`; None if there is no key or no integer."""
         value = self.get(key)
         return value if isinstance(value, int) and not isinstance(value, bool) else None
 
+    def flag(self, key: str, default: bool) -> bool:
+        value = self.get(key)
+        return value if isinstance(value, bool) else default
+
+    def token(self, key: str, default: int) -> int:
+        """Return the token under `key`, or `default`; -1 if the vocabulary does not have the token."""
+        value, count = self.number(key), self.vocabulary.count if self.vocabulary else 0
+        if value is not None and 0 <= value < count:
+            return value
+        return default if default < count else -1
+
     @property
     def architecture(self) -> str:
-        """The architecture's name; "" when it is missing."""
         return self.text("general.architecture")
 
     def of_model(self, key: str) -> int:
-        """A number among those of its architecture; 0 when it is missing."""
+        """Return the integer under ARCHITECTURE.KEY, for example `llama.block_count`; 0 if there is none."""
         return self.number(f"{self.architecture}.{key}") or 0
 
 
 def header_at(path: Path) -> Header:
-    """The header of a model on this machine, of all its parts together. Raises BadModelFile."""
+    """Return the header of a model on this machine, joined from all its parts. Raises BadModelFile."""
     header, parts = header_of_part(path), parts_of(path)
     if (count := header.number("split.count") or 1) == 1:
         return header
@@ -121,11 +127,11 @@ def header_at(path: Path) -> Header:
 
 
 def header_of_part(path: Path) -> Header:
-    """The header of one file, parsed once per process while the file does not change. Raises BadModelFile."""
+    """Return the header of one file, parsed again only if the file has changed. Raises BadModelFile."""
     try:
         now = path.stat()
         return _parsed(path, now.st_size, now.st_mtime_ns)
-    except (OSError, ValueError) as error:  # ValueError: a name with NUL
+    except (OSError, ValueError) as error:  # ValueError: the path contains NUL
         why = (isinstance(error, OSError) and error.strerror) or error
         raise BadModelFile(
             f"{path} cannot be read: {why}", hint="check the path and its permissions"
@@ -144,14 +150,26 @@ def _parsed(path: Path, _size: int, _mtime_ns: int) -> Header:
 
 
 def read_header(read: ReadRange, file_bytes: int, *, label: str, chunk: int = 1 << 19) -> Header:
-    """Parse a header through a function that reads ranges, at least `chunk` bytes at a time.
-
-    Raises BadModelFile naming `label` and the first thing that is wrong.
-    """
+    """Parse a header, reading `chunk` bytes or more at once. Raises BadModelFile about the file `label`."""
     cursor = _Cursor(read, file_bytes, label, chunk)
-    tensor_count, entry_count = _preamble(cursor)
+    if cursor.size < 24 or cursor.take(4) != b"GGUF":
+        raise cursor.bad("is not a GGUF file")
+    version = cursor.whole("I")
+    if version & 0xFFFF == 0 and version:
+        raise cursor.bad("is a big-endian GGUF, which llama.cpp cannot load on this machine")
+    if version not in (2, 3):
+        raise cursor.bad(f"is GGUF version {version}, and only versions 2 and 3 are in use")
+    tensor_count, entry_count = cursor.whole("Q"), cursor.whole("Q")
+    if entry_count > min(_MAX_KEYS, cursor.left // _SMALLEST_ENTRY):
+        raise cursor.bad(f"is damaged: it says that it has {entry_count:,} metadata keys")
+    if tensor_count > min(_MAX_TENSORS, cursor.left // _SMALLEST_TENSOR):
+        raise cursor.bad(f"is damaged: it says that it has {tensor_count:,} tensors")
     entries, vocabulary = _entries(cursor, entry_count)
-    alignment = _alignment(cursor, entries)
+    alignment = 32
+    if stated := entries.get("general.alignment"):
+        if stated.type != 4 or not isinstance(stated.value, int) or stated.value.bit_count() != 1:
+            raise cursor.bad(f"has the alignment {stated.value!r}, which is not a power of two")
+        alignment = stated.value
     tensors = _tensors(cursor, tensor_count, alignment)
     data_offset = padded(cursor.position, alignment)
     if tensors:
@@ -162,8 +180,6 @@ def read_header(read: ReadRange, file_bytes: int, *, label: str, chunk: int = 1 
 
 
 class _Cursor:
-    """A position in the header; what was read of it stays in memory."""
-
     def __init__(self, read: ReadRange, size: int, label: str, chunk: int) -> None:
         self._read, self.size, self.label, self._chunk = read, size, label, chunk
         self.buffer, self.at, self._skipped = bytearray(), 0, 0
@@ -180,7 +196,7 @@ class _Cursor:
         return BadModelFile(f"{self.label} {printable(what, 200)}", hint=ANOTHER_COPY)
 
     def need(self, count: int, expected: int = 0) -> None:
-        """Have `count` bytes in the buffer from `at` on; `expected` more will be read soon."""
+        """Read until the buffer has `count` bytes after `at`. `expected`: bytes that the next calls need."""
         if (lacking := self.at + count - len(self.buffer)) <= 0:
             return
         if self.position + count > _MAX_HEADER:
@@ -198,7 +214,7 @@ class _Cursor:
         return self.buffer[self.at - count : self.at]
 
     def skip(self, count: int) -> None:
-        """Go beyond `count` bytes; those that are not in the buffer are never read."""
+        """Skip `count` bytes of the file. Bytes that are not in the buffer yet are never read."""
         end = self.at + count
         self.at = min(end, len(self.buffer))
         self._skipped += end - self.at
@@ -216,23 +232,6 @@ class _Cursor:
         if length > min(limit, self.left):
             raise self.bad(f"is damaged: it says that {what} is {length:,} bytes long")
         return self.take(length).decode("utf-8", "replace")
-
-
-def _preamble(cursor: _Cursor) -> tuple[int, int]:
-    """The numbers of tensors and of entries."""
-    if cursor.size < 24 or cursor.take(4) != b"GGUF":
-        raise cursor.bad("is not a GGUF file")
-    version = cursor.whole("I")
-    if version & 0xFFFF == 0 and version:
-        raise cursor.bad("is a big-endian GGUF, which llama.cpp cannot load on this machine")
-    if version not in (2, 3):
-        raise cursor.bad(f"is GGUF version {version}, and only versions 2 and 3 are in use")
-    tensors, entries = cursor.whole("Q"), cursor.whole("Q")
-    if entries > min(_MAX_KEYS, cursor.left // _SMALLEST_ENTRY):
-        raise cursor.bad(f"is damaged: it says that it has {entries:,} metadata keys")
-    if tensors > min(_MAX_TENSORS, cursor.left // _SMALLEST_TENSOR):
-        raise cursor.bad(f"is damaged: it says that it has {tensors:,} tensors")
-    return tensors, entries
 
 
 def _entries(cursor: _Cursor, count: int) -> tuple[dict[str, Entry], HeaderVocabulary | None]:
@@ -261,7 +260,9 @@ def _entries(cursor: _Cursor, count: int) -> tuple[dict[str, Entry], HeaderVocab
                 entries[key] = Entry(ARRAY, None, element, length)
             else:
                 entries[key] = Entry(ARRAY, _array(cursor, key, element, length), element, length)
-        kept += _kept_bytes(entries[key].value)
+        found = entries[key].value
+        parts = found if isinstance(found, tuple) else (found,)
+        kept += sum(_OBJECT + (len(part) if isinstance(part, str) else 0) for part in parts)
         if kept > _MAX_KEPT:
             raise cursor.bad("has more metadata than any model needs")
     return entries, vocabulary
@@ -286,7 +287,6 @@ def _array(cursor: _Cursor, key: str, element: int, length: int) -> Value | None
 
 
 def _strings(cursor: _Cursor, key: str, length: int) -> bytes:
-    """The bytes of a string array, lengths included."""
     start, left = cursor.at, length
     if left * 8 > cursor.left:
         raise cursor.bad(f"is damaged: it says that {key} has {length:,} elements")
@@ -298,7 +298,7 @@ def _strings(cursor: _Cursor, key: str, length: int) -> bytes:
             if following > end:
                 break
             position, left = following, left - 1
-        if position == cursor.at:  # the string ends beyond the buffer
+        if position == cursor.at:  # the buffer lacks a part of the next string
             size = int.from_bytes(buffer[position : position + 8], "little")
             if size > min(_MAX_STRING, cursor.left):
                 raise cursor.bad(f"is damaged: it says that an element of {key} is {size:,} bytes long")
@@ -307,33 +307,16 @@ def _strings(cursor: _Cursor, key: str, length: int) -> bytes:
     return bytes(cursor.buffer[start : cursor.at])
 
 
-def _kept_bytes(value: Value | None) -> int:
-    """The approximate memory of a value."""
-    elements = value if isinstance(value, tuple) else (value,)
-    return sum(_OBJECT + (len(element) if isinstance(element, str) else 0) for element in elements)
-
-
-def _alignment(cursor: _Cursor, entries: Mapping[str, Entry]) -> int:
-    entry = entries.get("general.alignment")
-    if entry is None:
-        return 32
-    if entry.type != 4 or not isinstance(entry.value, int) or entry.value.bit_count() != 1:
-        raise cursor.bad(f"has the alignment {entry.value!r}, which is not a power of two")
-    return entry.value
-
-
 def _tensors(cursor: _Cursor, count: int, alignment: int) -> tuple[TensorInfo, ...]:
-    tensors: list[TensorInfo] = []
-    names: set[str] = set()
+    tensors: dict[str, TensorInfo] = {}
     offset = 0
     for _ in range(count):
         tensor = _tensor(cursor, offset)
-        if tensor.name in names:
+        if tensor.name in tensors:
             raise cursor.bad(f"has the tensor {tensor.name} twice")
-        names.add(tensor.name)
-        tensors.append(tensor)
+        tensors[tensor.name] = tensor
         offset = padded(offset + tensor.bytes, alignment)
-    return tuple(tensors)
+    return tuple(tensors.values())
 
 
 def _tensor(cursor: _Cursor, expected_offset: int) -> TensorInfo:
@@ -350,9 +333,9 @@ def _tensor(cursor: _Cursor, expected_offset: int) -> TensorInfo:
     if any(extent >= 1 << 63 for extent in shape) or total >= 1 << 63:
         raise cursor.bad(f"gives the tensor {name} the impossible shape {shape}")
     if (shape[0] if shape else 1) % elements:
-        raise cursor.bad(f"gives the tensor {name} rows that its type cannot be cut into")
+        raise cursor.bad(f"gives the tensor {name} rows that are not whole blocks of {elements} values")
     if offset != expected_offset:
-        raise cursor.bad(f"puts the tensor {name} at {offset:,}, where {expected_offset:,} is due")
+        raise cursor.bad(f"puts the tensor {name} at byte {offset:,} instead of {expected_offset:,}")
     return TensorInfo(name, shape, kind, offset, total // elements * block_bytes)
 
 
@@ -362,11 +345,11 @@ def padded(count: int, alignment: int) -> int:
 
 _PART = re.compile(r"(.+)-\d{5}-of-(\d{5})\.gguf")
 _AnyPath = TypeVar("_AnyPath", bound=PurePath)
-_HINT = "put all parts into one folder, under the names that they were given"
+_HINT = "put all parts into one folder, under their original names"
 
 
 def parts_of(path: _AnyPath) -> tuple[_AnyPath, ...]:
-    """All files of a model, by the name of one of them."""
+    """Return the paths of all parts if `path` is a part of a split model; if not, only `path`."""
     found = _PART.fullmatch(path.name)
     if found is None:
         return (path,)
@@ -374,7 +357,7 @@ def parts_of(path: _AnyPath) -> tuple[_AnyPath, ...]:
 
 
 def joined(path: Path, headers: Sequence[Header]) -> Header:
-    """One header for the parts of a model, in their order. Raises BadModelFile if they do not go together."""
+    """Join the headers of all parts of a model, in their order. Raises BadModelFile for a wrong part."""
     first = headers[0]
     tensors: list[TensorInfo] = []
     offset = 0

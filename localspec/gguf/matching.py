@@ -1,11 +1,9 @@
-"""Checks from headers whether a draft can draft for a target.
+"""Check from the headers whether a draft fits a target: by llama.cpp's rule, or by shared tokens.
 
-A draft of the target's vocabulary follows llama.cpp's rule; a draft of another vocabulary uses the shared tokens.
-common/speculative.cpp, common_speculative_are_compatible: same kind of vocabulary, same begin and end tokens
-where they are added, sizes that differ by at most 128, and the same text for every token from id 5 on.
+llama.cpp's rule (common_speculative_are_compatible): the same kind of vocabulary, the same begin and end
+tokens if the models add them, sizes at most 128 apart, and the same text for every token from id 5 on.
 """
 
-import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,75 +14,108 @@ from typing import TYPE_CHECKING
 from localspec.display import printable
 from localspec.errors import ANOTHER_COPY, BadModelFile, BadSetting, IncompatiblePair
 from localspec.files import expanded
-from localspec.gguf.facts import VocabularyFacts, draft_kind, first_hazard, is_trimmed, misfit, vocabulary_of
-from localspec.gguf.header import Header, TensorInfo
+from localspec.gguf.facts import TOKENIZER, DraftKind, draft_kind, first_known_crash, is_trimmed, misfit
+from localspec.gguf.header import Header, HeaderVocabulary
 
-if TYPE_CHECKING:  # pairs are listed without it
+if TYPE_CHECKING:  # numpy is imported late, because its import is slow
     import numpy as np
 
-Adapter = tuple[Path, float]  # the file, and how much of it is added
+Adapter = tuple[Path, float]  # the file of a LoRA adapter, and the factor of its weights
 
 _HINT = "use an adapter that was made for this model, converted to GGUF"
-_EMBEDDING = "token_embd.weight"
 
 
 def adapters_of(text: str) -> tuple[Adapter, ...]:
-    """The adapters in a text like FILE,FILE:0.5. Raises BadSetting."""
-    return tuple(_adapter(part.strip()) for part in text.split(",") if part.strip())
-
-
-def _adapter(text: str) -> Adapter:
-    path, colon, scale = text.rpartition(":")
-    try:
-        found = (expanded(path), float(scale)) if colon and path else (expanded(text), 1.0)
-    except ValueError:  # the colon of a path
-        found = (expanded(text), 1.0)
-    if not found[0].is_file():
-        raise BadSetting(f"there is no adapter file {found[0]}", hint="name a GGUF file: --lora FILE[:SCALE]")
-    if not math.isfinite(found[1]):
-        raise BadSetting(f"{scale} is not a scale of an adapter", hint="give a number, as in FILE:0.5")
-    return found
+    found = []
+    for part in filter(None, map(str.strip, text.split(","))):
+        path, _, scale = part.rpartition(":")
+        try:
+            file, factor = (expanded(path), float(scale)) if path else (expanded(part), 1.0)
+        except ValueError:  # the colon belongs to the path
+            file, factor = expanded(part), 1.0
+        if not file.is_file():
+            raise BadSetting(f"there is no adapter file {file}", hint="name a GGUF file: --lora FILE[:SCALE]")
+        if not abs(factor) <= 1e9:  # also refuses nan
+            raise BadSetting(f"{scale} is not a valid adapter scale", hint="give a number, as in FILE:0.5")
+        found.append((file, factor))
+    return tuple(found)
 
 
 def check_adapter(name: str, adapter: Header, target: Header) -> None:
-    """Raises BadModelFile unless llama.cpp can add this adapter to the target; llama-adapter.cpp has the rules."""
+    """Raise BadModelFile unless a file is a LoRA adapter for the target's architecture."""
     if adapter.text("general.type") != "adapter" or adapter.text("adapter.type") != "lora":
         raise BadModelFile(f"{name} is not a LoRA adapter", hint=_HINT)
     if "adapter.alora.invocation_tokens" in adapter.entries:
-        raise BadModelFile(
-            f"{name} is an activated LoRA, which begins within a text", hint="use one that is always on"
-        )
+        what = f"{name} is an activated LoRA adapter (aLoRA), and localspec cannot use adapters of this kind"
+        raise BadModelFile(what, hint="use an ordinary LoRA adapter")
     ours, theirs = (printable(header.architecture) for header in (adapter, target))
     if ours != theirs:
-        raise _of_another_model(name, f"its architecture is {ours}, the target's is {theirs}")
-    matrices = {tensor.name: tensor for tensor in target.tensors}
-    parts = {tensor.name: tensor for tensor in adapter.tensors}
-    for matrix in dict.fromkeys(tensor.rpartition(".lora_")[0] for tensor in parts if ".lora_" in tensor):
-        a, b = parts.get(f"{matrix}.lora_a"), parts.get(f"{matrix}.lora_b")
-        if a is None or b is None:
-            raise BadModelFile(f"{name} has only half of {printable(matrix)}", hint=_HINT)
-        if matrix not in matrices:
-            raise _of_another_model(name, f"the target has no {printable(matrix)}")
-        if not _fits(matrix, a, b, matrices[matrix]):
-            raise _of_another_model(name, f"{printable(matrix)} has another shape in the target")
+        why = f"its architecture is {ours}, the target's is {theirs}"
+        raise BadModelFile(f"{name} is an adapter for another model: {why}", hint=_HINT)
 
 
-def _fits(name: str, a: TensorInfo, b: TensorInfo, matrix: TensorInfo) -> bool:
-    """Whether b times a can be added to a matrix; for the embedding they are the other way round."""
-    if min(len(a.shape), len(b.shape), len(matrix.shape)) < 2:
-        return False
-    if name == _EMBEDDING:
-        return (b.shape[1], a.shape[1]) == matrix.shape[:2]
-    return (a.shape[0], b.shape[1]) == matrix.shape[:2] and a.shape[1] == b.shape[0]
+# From llama-vocab.cpp: the kind of vocabulary for each tokenizer.ggml.model, and defaults of missing keys.
+_KINDS = {
+    "llama": "SPM",
+    "bert": "WPM",
+    "gpt2": "BPE",
+    "hybriddna": "BPE",
+    "whitespace": "BPE",
+    "gemma4": "BPE",
+    "t5": "UGM",
+    "rwkv": "RWKV",
+    "plamo2": "PLAMO2",
+}
+_BOS = {"llama": 1, "bert": 101, "gpt2": 11, "hybriddna": 11, "whitespace": 11, "plamo2": 1}
+_EOS = {"llama": 2, "gpt2": 11, "hybriddna": 11, "whitespace": 11, "t5": 1, "plamo2": 2}
+_PRE_ADDS_BOS = {"llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"}
+_PRE_ADDS_BOS |= {"jina-v5-nano", "tekken", "chameleon"}
 
 
-def _of_another_model(name: str, how: str) -> BadModelFile:
-    return BadModelFile(f"{name} is an adapter for another model: {how}", hint=_HINT)
+@dataclass(frozen=True, slots=True)
+class VocabularyFacts:
+    """The facts about a vocabulary that llama.cpp's compatibility rule compares."""
+
+    kind: str  # SPM, BPE, ...; "" if llama.cpp does not know the tokenizer
+    bos: int  # the token that begins a text; -1 if there is none
+    eos: int
+    adds_bos: bool
+    adds_eos: bool
+    texts: HeaderVocabulary
+    end: int = -1  # the token that ends a turn; -1 if the header has none
+    escapes_spaces: bool = False  # whether a BPE vocabulary has plain texts, without GPT-2's coded bytes
+
+    @property
+    def count(self) -> int:
+        return self.texts.count
+
+
+def vocabulary_of(header: Header) -> VocabularyFacts | None:
+    if header.vocabulary is None:
+        return None
+    model = header.text(TOKENIZER) or header.text("tokenizer.ggml.model")
+    pre = header.text("tokenizer.ggml.pre")
+    kind = _KINDS.get(model, "")
+    if model == "gemma4":
+        pre = "gemma4"
+    is_bpe = kind == "BPE"
+    bos = -1 if is_bpe and pre in ("chatglm-bpe", "glm4", "glm5") else _BOS.get(model, -1)
+    adds_bos = kind in ("SPM", "WPM") or (is_bpe and pre in _PRE_ADDS_BOS)
+    adds_bos = header.flag("tokenizer.ggml.add_bos_token", adds_bos) or (is_bpe and pre == "gemma4")
+    return VocabularyFacts(
+        kind=kind,
+        bos=header.token("tokenizer.ggml.bos_token_id", bos),
+        eos=header.token("tokenizer.ggml.eos_token_id", _EOS.get(model, -1)),
+        adds_bos=adds_bos,
+        adds_eos=header.flag("tokenizer.ggml.add_eos_token", kind == "UGM"),
+        texts=header.vocabulary,
+        end=header.token("tokenizer.ggml.eot_token_id", header.token("tokenizer.ggml.eos_token_id", -1)),
+        escapes_spaces=model == "gemma4",
+    )
 
 
 _BYTE = re.compile(rb"<0x([0-9A-F]{2})>")
-_LONGEST = 24  # bytes of a token that the sample is cut into
-_KNOWN_BYTES = {"BPE", "SPM"}  # vocabularies the bytes of whose tokens are known
+_LONGEST = 24  # maximum bytes of a token that is looked for in SAMPLE
 
 SAMPLE = """\
 The ferry left at ten past six, two hours late, with nineteen passengers and a dog. "You will want the other \
@@ -106,11 +137,11 @@ for name, litres in {"cellar": 1200, "yard": 450}.items():
 
 @dataclass(frozen=True, slots=True)
 class SharedTokens:
-    """Tokens that two vocabularies have in common: draft_ids[i] and target_ids[i] are the same bytes."""
+    """The tokens that draft and target share: draft_ids[i] and target_ids[i] have the same bytes."""
 
-    draft_ids: "np.ndarray"  # int32 [n]
-    target_ids: "np.ndarray"  # int32 [n], no token twice
-    coverage: float  # of the tokens that the draft writes a text of several kinds with
+    draft_ids: "np.ndarray"  # int32 [shared tokens]
+    target_ids: "np.ndarray"  # int32 [shared tokens], without repeats
+    coverage: float  # shared tokens / all tokens when the draft tokenizes SAMPLE
 
     @property
     def count(self) -> int:
@@ -118,13 +149,12 @@ class SharedTokens:
 
 
 def in_words(shared: SharedTokens) -> str:
-    """The tokens that a draft of another vocabulary can write."""
-    return f"only in the {shared.count:,} tokens that both have; these are {shared.coverage:.0%} of what it writes"
+    return f"only the {shared.count:,} tokens that both have, which are {shared.coverage:.0%} of a usual text"
 
 
-@lru_cache(maxsize=4)  # a second for the largest vocabularies, and a pair is checked before it is opened
+@lru_cache(maxsize=4)  # cached, because it takes up to a second and a load checks its pair twice
 def shared_tokens(target: VocabularyFacts, draft: VocabularyFacts) -> SharedTokens:
-    """The shared tokens of target and draft, with their end tokens under any name."""
+    """Return the tokens with the same bytes in target and draft. Their end tokens count as equal too."""
     import numpy as np
 
     theirs: dict[bytes, int] = {}
@@ -144,7 +174,7 @@ def shared_tokens(target: VocabularyFacts, draft: VocabularyFacts) -> SharedToke
 
 
 def _cut(text: bytes, pieces: dict[bytes, int]) -> Iterator[int]:
-    """A text cut into the longest tokens from its beginning, nearly as a tokenizer does."""
+    """Yield the tokens of a text nearly as a tokenizer would: at each place, the longest token that fits."""
     at = 0
     while at < len(text):
         for end in range(min(at + _LONGEST, len(text)), at, -1):
@@ -157,43 +187,30 @@ def _cut(text: bytes, pieces: dict[bytes, int]) -> Iterator[int]:
 
 
 def _normal_first(vocabulary: VocabularyFacts) -> list[tuple[int, bytes]]:
-    """Every token with its bytes; byte-fallback tokens come last."""
-    of = _bytes_of_bpe if vocabulary.kind == "BPE" and not vocabulary.marks_spaces else _bytes_of_spm
-    texts = list(vocabulary.texts.texts())
-    return sorted(
-        ((token, of(text)) for token, text in enumerate(texts)),
-        key=lambda known: bool(_BYTE.fullmatch(texts[known[0]])),
-    )
+    """Return the id and bytes of every token; byte-fallback tokens like <0x0A> come last."""
+    has_stand_ins = vocabulary.kind == "BPE" and not vocabulary.escapes_spaces
+    normal, fallback = list[tuple[int, bytes]](), list[tuple[int, bytes]]()
+    for token, text in enumerate(vocabulary.texts.texts()):
+        byte = _BYTE.fullmatch(text)
+        if has_stand_ins:
+            try:
+                raw = text.decode("utf-8").translate(_STAND_INS).encode("latin-1")
+            except UnicodeError:  # an added token, written in plain text
+                raw = text
+        else:
+            raw = bytes([int(byte[1], 16)]) if byte else text.replace("\u2581".encode(), b" ")
+        (fallback if byte else normal).append((token, raw))
+    return normal + fallback
 
 
-def _bytes_of_spm(text: bytes) -> bytes:
-    if byte := _BYTE.fullmatch(text):
-        return bytes([int(byte[1], 16)])
-    return text.replace("\u2581".encode(), b" ")
+# GPT-2 writes the i-th of these bytes as character 256 + i. The byte's own character becomes 0xFFFF, which
+# cannot be encoded as latin-1.
+_OTHERS = [*range(33), *range(127, 161), 173]
+_STAND_INS = {256 + i: byte for i, byte in enumerate(_OTHERS)} | dict.fromkeys(_OTHERS, 0xFFFF)
 
 
-def _bytes_of_bpe(text: bytes) -> bytes:
-    """The bytes of GPT-2's printable stand-ins; a text with other characters is an added token and stays."""
-    try:
-        return text.decode("utf-8").translate(_STAND_INS).encode("latin-1")
-    except UnicodeError:
-        return text
-
-
-def _stand_ins() -> dict[int, int]:
-    """Character to byte, as GPT-2's tokenizer has it; characters that it does not use go beyond latin-1."""
-    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {256 + i: byte for i, byte in enumerate(others)} | dict.fromkeys(others, 0xFFFF)
-
-
-_STAND_INS = _stand_ins()
-
-
-MAX_SIZE_DIFFERENCE = 128  # tokens
-LEAST_COVERAGE = 0.5  # of the text of a draft of another vocabulary: with less it would mostly be wrong
-FIRST_COMPARED = 5  # token id
-_SHOWN = 40  # characters of a token's text
+MAX_SIZE_DIFFERENCE = 128  # the sizes of two vocabularies may differ by at most this number of tokens
+LEAST_COVERAGE = 0.5  # a draft needs at least this SharedTokens.coverage
 
 
 def check(
@@ -201,116 +218,86 @@ def check(
     names: Sequence[str] = ("the target", "the draft"),
     adapters: Iterable[tuple[str, Header]] = (),
 ) -> SharedTokens | None:
-    """The tokens that a draft of another vocabulary shares with its target; None for one vocabulary, or no draft.
-
-    `headers`: of the target, and of the draft if there is one. Raises BadModelFile for a file that cannot be loaded,
-    IncompatiblePair naming the difference.
-    """
+    """Check a pair; return the shared tokens, or None if target and draft have the same vocabulary."""
     for header, name in zip(headers, names, strict=False):
         _refuse_file(header, name)
-    target, name = headers[0], names[0]
-    if draft_kind(target).is_head:
+    target, kinds = headers[0], [draft_kind(header) for header in headers]
+    if kinds[0].is_head:
         raise BadModelFile(
-            f"{name} is a prediction head: it drafts for another model and runs with it alone",
+            f"{names[0]} is a prediction head: it drafts for a target and cannot run without it",
             hint="give it as the draft of its target: --target FILE --draft HEAD",
         )
     for adapter in adapters:
         check_adapter(*adapter, target)
-    return _common_tokens(target, headers[1], name, names[1]) if len(headers) > 1 else None
-
-
-def _refuse_file(header: Header, name: str) -> None:
-    """Raises BadModelFile for a file that is not a whole model, or on which llama.cpp is known to abort."""
-    if (parts := header.number("split.count") or 0) > 1:
-        raise BadModelFile(
-            f"{name} is one of {parts} parts of a model",
-            hint="fetch all of them into one folder, and name the first by its path",
-        )
-    if not header.architecture or not header.tensors:
-        raise BadModelFile(f"{name} holds no model", hint="choose another file")
-    if hazard := first_hazard(header):
-        raise BadModelFile(f"{name} {printable(hazard)}", hint=ANOTHER_COPY)
-    if header.vocabulary is None:
-        raise BadModelFile(
-            f"{name} has no vocabulary of its own, so it cannot run alone",
-            hint="files called mtp-, eagle3- or dflash- are heads: give one as the draft of its target",
-        )
-
-
-def _common_tokens(target: Header, draft: Header, target_name: str, draft_name: str) -> SharedTokens | None:
-    ours, theirs = vocabulary_of(target), vocabulary_of(draft)
-    why = misfit(target, draft) or next(iter(differences(ours, theirs)), None)
-    if why is None:
+    if len(headers) == 1:
         return None
-    is_model = not draft_kind(draft).is_head and not is_trimmed(draft)
-    if is_model and ours and theirs and {ours.kind, theirs.kind} <= _KNOWN_BYTES:
+    draft = headers[1]
+    ours, theirs = vocabulary_of(target), vocabulary_of(draft)
+    if not (why := misfit(target, draft) or difference(ours, theirs)):
+        return None
+    is_model = kinds[1] is DraftKind.MODEL and not is_trimmed(draft)
+    # Texts of these kinds of vocabularies give the bytes of each token.
+    if is_model and ours and theirs and {ours.kind, theirs.kind} <= {"BPE", "SPM"}:
         shared = shared_tokens(ours, theirs)
         if shared.coverage >= LEAST_COVERAGE:
             return shared
         why = (
-            f"their vocabularies differ, and only {shared.coverage:.0%} of the tokens that it writes are the "
-            f"target's too ({LEAST_COVERAGE:.0%} are needed)"
+            f"their vocabularies differ, and only {shared.coverage:.0%} of the tokens that the draft writes "
+            f"are also in the target's ({LEAST_COVERAGE:.0%} are needed)"
         )
     raise IncompatiblePair(
-        f"{draft_name} cannot draft for {target_name}: {why}",
+        f"{names[1]} cannot draft for {names[0]}: {why}",
         hint="choose a draft of the target's own family; `localspec pairs` lists pairs that fit",
     )
 
 
-def differences(ours: VocabularyFacts | None, theirs: VocabularyFacts | None) -> list[str]:
-    """The differences between the vocabularies of a target and a draft."""
+def _refuse_file(header: Header, name: str) -> None:
+    """Raise BadModelFile if a file is not a whole model, or if llama.cpp is known to abort on it."""
+    if (parts := header.number("split.count") or 0) > 1:
+        raise BadModelFile(
+            f"{name} is one of {parts} parts of a model",
+            hint="download all of them into one folder, and name the first by its path",
+        )
+    if not header.architecture or not header.tensors:
+        raise BadModelFile(f"{name} is not a model", hint="choose another file")
+    if hazard := first_known_crash(header):
+        raise BadModelFile(f"{name} {printable(hazard)}", hint=ANOTHER_COPY)
+    if header.vocabulary is None:
+        raise BadModelFile(
+            f"{name} has no vocabulary of its own, so it cannot run alone",
+            hint="if it is a head (mtp-, eagle3-, dflash-), give it as the draft of its target",
+        )
+
+
+def difference(ours: VocabularyFacts | None, theirs: VocabularyFacts | None) -> str:
+    """Return the first difference between the vocabularies of target and draft, or ""."""
     for name, vocabulary in (("target", ours), ("draft", theirs)):
         if vocabulary is None:
-            return [f"the {name} has no vocabulary"]
+            return f"the {name} has no vocabulary"
         if not vocabulary.kind:
-            return [f"the {name} has a tokenizer that llama.cpp does not know"]
+            return f"the {name} has a tokenizer that llama.cpp does not know"
     assert ours is not None
     assert theirs is not None
     if ours.kind != theirs.kind:
-        return [f"the target's vocabulary is {ours.kind}, the draft's is {theirs.kind}"]
-    found = _ends("begin", ours.adds_bos, theirs.adds_bos, ours.bos, theirs.bos)
-    found += _ends("end", ours.adds_eos, theirs.adds_eos, ours.eos, theirs.eos)
+        return f"the target's vocabulary is {ours.kind}, the draft's is {theirs.kind}"
+    for which, added, tokens in (
+        ("begin", (ours.adds_bos, theirs.adds_bos), (ours.bos, theirs.bos)),
+        ("end", (ours.adds_eos, theirs.adds_eos), (ours.eos, theirs.eos)),
+    ):
+        if added[0] != added[1]:
+            return f"only the {'target' if added[0] else 'draft'} adds its {which} token"
+        if added[0] and tokens[0] != tokens[1]:
+            return f"the {which} token is {tokens[0]} in the target and {tokens[1]} in the draft"
     if abs(ours.count - theirs.count) > MAX_SIZE_DIFFERENCE:
-        found.append(
-            f"the target knows {ours.count:,} tokens, the draft {theirs.count:,}, "
-            f"and more than {MAX_SIZE_DIFFERENCE} apart is too far"
+        return (
+            f"the target has {ours.count:,} tokens, the draft {theirs.count:,}, "
+            f"but the sizes may differ by at most {MAX_SIZE_DIFFERENCE}"
         )
-    if difference := first_difference(ours, theirs):
-        token, text, other = difference
-        found.append(f"token {token} is {_quoted(text)} in the target and {_quoted(other)} in the draft")
-    return found
-
-
-def first_difference(ours: VocabularyFacts, theirs: VocabularyFacts) -> tuple[int, bytes, bytes] | None:
-    """The first token from id 5 on whose texts differ, with both texts; None for equal texts."""
-    if ours.texts == theirs.texts:
-        return None
-    pairs = zip(ours.texts.texts(), theirs.texts.texts(), strict=False)
-    for token, (text, other) in enumerate(pairs):
-        if (
-            text != other
-            and token >= FIRST_COMPARED
-            and _as_compared(text, token) != _as_compared(other, token)
-        ):
-            return token, text, other
-    return None
-
-
-def _as_compared(text: bytes, token: int) -> bytes:
-    """A token's text as llama.cpp compares it: up to a zero byte, and an empty one has a name."""
-    return text.split(b"\0", 1)[0] if text else b"[EMPTY_%d]" % token
-
-
-def _ends(which: str, ours_added: bool, theirs_added: bool, ours: int, theirs: int) -> list[str]:
-    if ours_added != theirs_added:
-        article = "an" if which == "end" else "a"
-        one, other = ("target", "draft") if ours_added else ("draft", "target")
-        return [f"the {one} puts {article} {which} token, the {other} does not"]
-    if ours_added and ours != theirs:
-        return [f"the {which} token is {ours} in the target and {theirs} in the draft"]
-    return []
-
-
-def _quoted(text: bytes) -> str:
-    shown = text.decode("utf-8", "replace")
-    return repr(shown if len(shown) <= _SHOWN else shown[:_SHOWN] + "...")
+    for token, texts in enumerate(zip(ours.texts.texts(), theirs.texts.texts(), strict=False)):
+        if texts[0] != texts[1] and token >= 5:  # as in llama.cpp
+            # As in llama.cpp, a text ends at a zero byte, and an empty text is [EMPTY_] with the token's id.
+            one, other = (text.split(b"\0", 1)[0] if text else b"[EMPTY_%d]" % token for text in texts)
+            if one != other:
+                target, draft = (repr(text.decode("utf-8", "replace")[:40]) for text in texts)
+                return f"token {token} is {target} in the target and {draft} in the draft"
+    return ""

@@ -1,6 +1,6 @@
 """The types of tensors in GGUF files."""
 
-# ggml-common.h: name of a tensor type, elements in a block, bytes of a block
+# From ggml-common.h, for each number of a tensor type: its name, and the values and bytes of a block.
 BLOCKS: dict[int, tuple[str, int, int]] = {
     0: ("F32", 1, 4),
     1: ("F16", 1, 2),
@@ -38,4 +38,4 @@ BLOCKS: dict[int, tuple[str, int, int]] = {
     41: ("Q1_0", 128, 18),
     42: ("Q2_0", 64, 18),
 }
-INTEGERS = frozenset({24, 25, 26, 27})  # llama.cpp aborts when a weight has one of these
+INTEGERS = frozenset({24, 25, 26, 27})  # llama.cpp aborts if a weight has one of these types

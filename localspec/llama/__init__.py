@@ -1,1 +1,1 @@
-"""The C boundary: the only room that imports llama_cpp."""
+"""The C boundary: the only package that imports llama_cpp."""

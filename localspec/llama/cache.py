@@ -1,165 +1,184 @@
-"""A context of llama.cpp, and the parameters of new ones."""
+"""A context of llama.cpp with its KV cache, and the parameters of new contexts."""
 
 import ctypes
 import sys
-import weakref
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
-from time import perf_counter, process_time
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from threading import RLock
+from time import perf_counter
 from typing import Any
 
 from localspec.errors import BadSetting
-from localspec.health.stopping import Closing, Held, heeded
-from localspec.llama.failures import context_failure, decode_failure
-from localspec.llama.library import forget_log_errors, last_log_errors, lib
+from localspec.llama.freeing import computes_here, free_with
+from localspec.llama.library import context_failure, decode_failure, forget_log_errors, lib
 from localspec.llama.model import Model
 from localspec.llama.rows import TopK
-from localspec.llama.threads import Threads, thread_count
-from localspec.llama.watch import LOADING_SECONDS, Pace, waiting_for
+from localspec.llama.threads import Threads, processor_time, thread_count
+from localspec.llama.watch import LOADING_SECONDS, CallTimes, waiting_for
+from localspec.stopping import Closing, DelayedInterrupt, current_stop, interruptible, leave_at_end, own_stop
 
-WIDEST = 16  # tokens of a lane in a pass with others, if it does not want rows of more
-_CELLS = 256  # llama.cpp warns of a stream that is no multiple
-_LONGEST = 2**25  # tokens: above every model; llama.cpp would fill the memory with its cell table first
-_KV_TYPES = {
-    "f32": lib.GGML_TYPE_F32,
-    "f16": lib.GGML_TYPE_F16,
-    "bf16": 30,  # GGML_TYPE_BF16, which llama_cpp leaves out
-    "q8_0": lib.GGML_TYPE_Q8_0,
-    "q5_1": lib.GGML_TYPE_Q5_1,
-    "q5_0": lib.GGML_TYPE_Q5_0,
-    "q4_1": lib.GGML_TYPE_Q4_1,
-    "q4_0": lib.GGML_TYPE_Q4_0,
-    "iq4_nl": lib.GGML_TYPE_IQ4_NL,
-}
-_FLASH_ATTENTION = {
-    "auto": lib.LLAMA_FLASH_ATTN_TYPE_AUTO,
-    "on": lib.LLAMA_FLASH_ATTN_TYPE_ENABLED,
-    "off": lib.LLAMA_FLASH_ATTN_TYPE_DISABLED,
-}
+WIDEST = 16  # maximum tokens of one slot in a shared pass, unless more of the slot's tokens need logits
+_CELLS = 256  # llama.cpp warns if the number of KV cache cells of a slot is not a multiple of 256
+_LONGEST = 2**25  # maximum tokens in a slot; llama.cpp's table of more KV cache cells could fill the memory
+_KV_TYPES = {  # numbers in llama.cpp's enum ggml_type
+    "f32": 0, "f16": 1, "bf16": 30, "q8_0": 8, "q5_1": 7, "q5_0": 6, "q4_1": 3, "q4_0": 2, "iq4_nl": 20,
+}  # fmt: skip
+_FLASH_ATTENTION = {"auto": -1, "on": 1, "off": 0}  # numbers in llama.cpp's enum llama_flash_attn_type
 
-# llama.cpp asks after every node of a graph: a function of C, as Python would take a microsecond and the GIL.
-_asked = ctypes.cast(
-    ctypes.CDLL("msvcrt" if sys.platform == "win32" else None).strlen, lib.ggml_abort_callback
-)
+# llama.cpp calls `_asked` after every node of a graph. It is C's strlen, because a Python function would take
+# the GIL each time. A Stop is an empty C string until a stop is requested, so strlen returns 0.
+_libc = ctypes.CDLL("msvcrt" if sys.platform == "win32" else None)
+_asked = ctypes.cast(_libc.strlen, lib.ggml_abort_callback)
 
 
 class Cache(Closing):
-    """A context of llama.cpp, whose calls are timed: not for two threads at once."""
+    snapshots = 0  # maximum tokens to roll back in a recurrent state; llama.cpp keeps a snapshot for each
+    window = 0  # number of tokens in the sliding window; 0: the KV cache drops no tokens
+    spare = 0  # id of the sequence that holds a checkpoint on the device; 0: there is none
+    slot_count = 1
 
-    def __init__(self, model: Model, params: Any, *held: object) -> None:  # noqa: ANN401  a C struct
-        """`held` and the model live as long as the context, so that garbage collection cannot free them first."""
+    def __init__(self, model: Model, params: Any, *held: object) -> None:
+        """Make a context. It keeps `model` and `held` alive, because they must be freed after the context."""
         forget_log_errors()
-        with Held(), waiting_for(model.remote, LOADING_SECONDS):
+        with DelayedInterrupt(), waiting_for(model.remote, LOADING_SECONDS):
             pointer = lib.llama_init_from_model(model.pointer, params)
         if not pointer:
-            raise context_failure(model.name, params.n_ctx, last_log_errors())
+            raise context_failure(model.name, params.n_ctx)
         self.model = model
-        self.busy_seconds = 0.0  # inside llama.cpp, until its results were there
+        self.busy_seconds = 0.0  # total seconds of all calls of `run`
+        # The start and the number of tokens of a pass whose end nobody waited for; None: there is none.
+        self._queued: tuple[float, int] | None = None
         self.capacity: int = lib.llama_n_ctx(pointer)
         self.chunk: int = lib.llama_n_batch(pointer)
         self.threads = Threads(params.n_threads)
         self._threads_now = params.n_threads
-        self._context, self._memory = pointer, lib.llama_get_memory(pointer)
-        self._pace = Pace() if model.remote else None
-        self._finalizer = weakref.finalize(self, _free, pointer, model, held)
+        self.calling = RLock()  # locked during each call into llama.cpp, because threads must take turns
+        self._context, self.memory = pointer, lib.llama_get_memory(pointer)
+        self.pace = CallTimes() if model.remote else None
+        self._finalizer = free_with(self, _free, pointer, model, held)
         model.contexts.add(self)
 
     @property
-    def handle(self) -> Any:  # noqa: ANN401  a C pointer, for this package only
+    def handle(self) -> Any:
         assert self._finalizer.alive, "the context is closed"
         return self._context
 
     def close(self) -> None:
-        """Free the cache and the buffers of its rows; idempotent."""
+        self._queued = None  # `_free` waits for the pass
         self._finalizer()
+
+    def copy_sequence(self, source: int, to: int) -> None:
+        lib.llama_memory_seq_rm(self.memory, to, -1, -1)
+        lib.llama_memory_seq_cp(self.memory, source, to, -1, -1)
 
     def run(
         self,
         call: Callable[[Any, Any], int],
-        batch: Any,  # noqa: ANN401  a C struct
+        batch: Any,
         count: int,
         *,
         threads: Threads | None = None,
+        late: bool = False,
     ) -> None:
-        """One call over `count` rows, timed until its results are there. Raises as Context.decode does.
+        """Run `call` on a batch of `count` tokens, and time it. Raises the error that `decode_failure` returns.
 
-        `threads`: in place of the context's own.
+        `late`: whether a device may still be computing at the return; `settle` then waits for it.
         """
-        pointer, threads = self.handle, threads or self.threads
-        if (wanted := threads.wanted(count)) != self._threads_now:
-            lib.llama_set_n_threads(pointer, wanted, wanted)
-            self._threads_now = wanted
-        forget_log_errors()
-        began, given = perf_counter(), process_time()
-        stop, seconds = heeded(), self._pace.limit(count) if self._pace else 0.0
-        if stop:  # on a CPU the pass ends when this thread should stop
+        with self.calling:
+            self.settle()
+            pointer, threads = self.handle, threads or self.threads
+            if (wanted := threads.wanted(count)) != self._threads_now:
+                lib.llama_set_n_threads(pointer, wanted, wanted)
+                self._threads_now = wanted
+            forget_log_errors()
+            leave_at_end()
+            began, here = perf_counter(), computes_here()
+            stop = current_stop() if here else own_stop()
+            # With this callback llama.cpp ends a pass on a CPU soon after `stop` is set.
             lib.llama_set_abort_callback(pointer, _asked, stop.address)
-        try:
-            # A CPU logs nothing while it decodes.
-            with Held() if self.model.gpus else nullcontext(), waiting_for(self.model.remote, seconds):
-                code = call(pointer, batch)
-                lib.llama_synchronize(pointer)
-        finally:
-            if stop:
+            work = partial(call, pointer, batch)
+            # On a GPU llama.cpp may log during a pass. Python would lose a Ctrl-C inside the log callback.
+            delayed = DelayedInterrupt() if self.model.gpus else nullcontext()
+            try:
+                with delayed, self._watched(count), processor_time.of_pass(wanted) as given:
+                    code = work() if here else interruptible(work, stop, cancelled=lambda: False)
+                    if not late:
+                        lib.llama_synchronize(pointer)
+            finally:
                 lib.llama_set_abort_callback(pointer, lib.ggml_abort_callback(), None)
-        seconds, given = perf_counter() - began, process_time() - given
+            if late and not code:
+                self._queued = began, count
+                return
+            seconds = self._timed(began, count)
+            if code:
+                leave_at_end()
+                raise decode_failure(code)
+            if threads.contention:
+                threads.contention.learn(wanted, count, seconds, given.seconds)
+
+    def settle(self) -> float:
+        """Wait for the pass that the device computes, and return its seconds, which `busy_seconds` then includes."""
+        with self.calling:
+            if not self._queued:
+                return 0.0
+            (began, count), self._queued = self._queued, None
+            with DelayedInterrupt(), self._watched(count):
+                lib.llama_synchronize(self.handle)
+            return self._timed(began, count)
+
+    def _watched(self, count: int) -> AbstractContextManager[None]:
+        return waiting_for(self.model.remote, self.pace.limit(count) if self.pace else 0.0)
+
+    def _timed(self, began: float, count: int) -> float:
+        seconds = perf_counter() - began
         self.busy_seconds += seconds
-        if self._pace:
-            self._pace.saw(count, seconds)
-        if code:
-            raise decode_failure(code, last_log_errors())
-        threads.learn(count, seconds, given)
+        if self.pace:
+            self.pace.saw(count, seconds)
+        return seconds
 
 
-def _free(pointer: Any, model: Model, held: Sequence[object]) -> None:  # noqa: ANN401  a C pointer
-    with Held(), waiting_for(model.remote):
+def _free(pointer: Any, model: Model, held: Sequence[object]) -> None:
+    with DelayedInterrupt(), waiting_for(model.remote):
+        lib.llama_synchronize(pointer)  # a device may still be computing a pass whose rows nobody read
         lib.llama_free(pointer)
     for sampler in (one for one in held if isinstance(one, TopK)):
         sampler.free()
 
 
-def pipelines(model: Model) -> bool:
-    """Whether a GPU can read one part of a prompt while the next GPU reads the part before it."""
-    return len(model.gpus) > 1 and model.all_on_gpu and not model.remote
-
-
-def make_room(params: Any, chunk: int, rows: int, chunks: int = 1, lanes: int = 1) -> None:  # noqa: ANN401
-    """Set room for `chunk` tokens in a chunk, for `chunks` of these in one call, and for the rows of one.
-
-    `lanes`: sequences, each with a stream of the cache that is as long as one alone would have.
-    """
-    params.n_seq_max = lanes
-    params.n_ctx = max(params.n_ctx, rows)  # a chunk is never longer than the context
-    if lanes > 1:
-        params.n_ctx = -(-params.n_ctx // _CELLS) * _CELLS * lanes
-    params.n_ubatch = min(max(chunk, max(rows, WIDEST) * lanes if lanes > 1 else rows), params.n_ctx)
-    params.n_batch = min(params.n_ubatch * chunks, params.n_ctx)
-    params.n_outputs_max, params.n_outputs_max_per_seq = rows * lanes, rows
+def size_context(params: Any, chunk: int, rows: int, slots: int = 1) -> None:
+    """Set the batch sizes in `params`: `chunk` tokens in a pass, and `rows` rows of logits for each slot."""
+    params.n_seq_max = slots
+    params.n_ctx = max(params.n_ctx, rows)  # a pass of `rows` tokens must fit into n_ctx
+    if slots > 1:
+        params.n_ctx = -(-params.n_ctx // _CELLS) * _CELLS * slots
+    params.n_ubatch = min(max(chunk, max(rows, WIDEST) * slots if slots > 1 else rows), params.n_ctx)
+    params.n_batch = params.n_ubatch
+    params.n_outputs_max, params.n_outputs_max_per_seq = rows * slots, rows
 
 
 def params_of(
     model: Model,
     length: int,
-    threads: int | None = None,  # on the CPU; None: the physical cores
+    threads: int | None = None,
     kv_type_k: str = "f16",
     kv_type_v: str = "f16",
-    flash_attn: str = "auto",  # on, off or auto, which is on where every layer's device can do it
-) -> Any:  # noqa: ANN401  a C struct
-    """Context parameters from checked settings."""
+    flash_attn: str = "auto",  # "auto": on if the devices of all layers support it
+) -> Any:
     if not 1 <= length <= _LONGEST:
-        raise BadSetting(f"no context can have {length:,} tokens", hint=f"use 1 to {_LONGEST:,}")
+        raise BadSetting(f"no context can have {length:,} tokens", hint=f"choose 1 to {_LONGEST:,} tokens")
     for name in (kv_type_k, kv_type_v):
         if name not in _KV_TYPES:
-            raise BadSetting(f"no KV cache type called {name!r}", hint=f"there are: {', '.join(_KV_TYPES)}")
+            raise BadSetting(f"no KV cache type is named {name!r}", hint=f"use one of {', '.join(_KV_TYPES)}")
     if flash_attn not in _FLASH_ATTENTION:
-        raise BadSetting(
-            f"flash attention cannot be {flash_attn!r}", hint=f"it is one of {', '.join(_FLASH_ATTENTION)}"
-        )
+        what = f"{flash_attn!r} is not a valid value of flash attention"
+        raise BadSetting(what, hint=f"use one of {', '.join(_FLASH_ATTENTION)}")
     params = lib.llama_context_default_params()
     params.n_ctx = length
     params.flash_attn_type = _FLASH_ATTENTION[flash_attn]
     params.type_k, params.type_v = _KV_TYPES[kv_type_k], _KV_TYPES[kv_type_v]
-    # Where a cache of the window's size would spare little.
+    # If the context is at most two sliding windows long, the cache also keeps the tokens before the window:
+    # dropping them would save little memory.
     params.swa_full = 2 * lib.llama_model_n_swa(model.pointer) >= length
     params.n_threads = params.n_threads_batch = thread_count(threads)
     params.no_perf = True

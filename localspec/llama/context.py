@@ -1,33 +1,217 @@
-"""A context of llama.cpp as its owner has it: the first of its lanes, with all of them."""
+"""Decoding on one slot of a context: feed tokens, get rows of logits, roll back."""
 
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import cache, partial
+from math import ceil, inf
+from time import perf_counter
 from typing import Any
 
-from localspec.llama.lane import Lane
+import numpy as np
+
+from localspec.algorithm.batcher import Part
+from localspec.errors import ContextFull, RollbackUnsupported
 from localspec.llama.model import Model
-from localspec.llama.shared import SharedContext
-from localspec.llama.stored_texts import SavedTexts
+from localspec.llama.prompt_cache import WORTH_A_COPY, PromptCache
+from localspec.llama.shared import CUT, CachedText, ContextOptions, SharedContext, joined
+from localspec.llama.threads import JUDGED_PASSES, NARROW, SMALL_BYTES
+from localspec.sampler.chain import largest
+from localspec.sampler.passes import ForwardPass, HiddenRows, common_prefix_length
+from localspec.stopping import Stop, WorkStopped, current_stop, interruptible
+
+_USUAL = 40  # default top_k of a sampler chain
+_JUDGED_BYTES = 3e9  # bytes of weights that narrow passes together must read to show CPU contention
+_TOKENS_EACH = 100  # a prompt begins with at most one narrow pass for every 100 of its tokens
+# If the tokens of a pass times the bytes of the weights reach this, the pass has its own thread, because Ctrl-C
+# must be able to stop the pass. Such a pass takes 0.1 s on two cores, so the thread costs little.
+_LONG_PASS = 1e10
 
 
-class Context(Lane):
-    """The first lane of a context of llama.cpp, which lives and ends with it."""
+class SlotDecoder(CachedText):
+    """The `Decoder` (see algorithm/protocols.py) on one slot of a context."""
 
     def __init__(
-        self,
-        model: Model,
-        *,
-        lanes: int = 1,
-        checkpoint_bytes: int = 0,
-        saved_bytes: int = 0,
-        **options: Any,  # noqa: ANN401
+        self, shared: SharedContext, sequence: int, checkpoint_bytes: int, saved: PromptCache
     ) -> None:
-        """Room for `length` tokens in each lane; raises BadModelFile, BadSetting, NotEnoughMemory or BackendFailure.
+        super().__init__(shared, sequence, checkpoint_bytes, saved)
+        self.shared, self.capacity, self.chunk = shared, shared.capacity, shared.chunk
+        self.rows_max = shared.rows_max
+        self._top_k_rows = False  # whether this reply accepts top-k logits in place of whole rows
+        self.alone = False  # whether this slot shares no passes, because a seed must repeat a reply
 
-        lanes: texts at once; options: those of SharedContext.
-        checkpoint_bytes, saved_bytes: of the computer's memory, where the cache cannot step back, and for `recall`.
+    def decode(self, tokens: Sequence[int], rows: int) -> ForwardPass:
+        """Append tokens to the cache; return a pass with rows or top-k logits for the last `rows` tokens.
+
+        Rows are views of llama.cpp's buffer. They are valid until the next decode; with several slots only
+        until the next rollback. After an error the cache has the tokens from before the call, or fewer.
         """
-        shared = SharedContext(model, lanes=lanes, **options)
-        saved = SavedTexts(0 if model.remote else saved_bytes)  # too far away to copy states
-        super().__init__(shared, 0, checkpoint_bytes // lanes, saved)
-        others = (Lane(shared, number, checkpoint_bytes // lanes, saved) for number in range(1, lanes))
-        self.lanes: tuple[Lane, ...] = (self, *others)
-        shared.lanes = self.lanes
+        assert 0 <= rows <= min(len(tokens), self.rows_max), f"{rows} rows of {len(tokens)} tokens"
+        before, rest = self.length, tokens
+        self._check_space(len(tokens))
+        if not tokens:
+            return ForwardPass(before, tokens)
+        found: list[ForwardPass] = []
+        try:
+            while len(rest) > max(most := self._most_tokens(), rows):
+                head = min(most, len(rest) - rows)
+                found.append(self._pass(rest[:head], 0))
+                rest = rest[head:]
+            last = self._pass(rest, rows)
+            return joined([*found, last]) if found else last
+        except BaseException:  # Ctrl-C may come when llama.cpp has tokens that `self.tokens` lacks
+            if self.shared.batcher is None or self.length != before:
+                self.recover(before)
+            raise
+
+    def top_k_rows(self, logits: int | None) -> None:  # `logits`: number that a row needs; None: all
+        self._top_k_rows = logits is not None and logits <= self.shared.cut_to
+
+    def prefer_rows(self, tokens: Sequence[int]) -> None:
+        """Time passes over `tokens` with top-k logits and with whole rows, and keep the faster kind."""
+        seconds = {1: inf, None: inf}
+        for logits in [*seconds] * 3 if self.shared.cut_to else []:
+            self.top_k_rows(logits)
+            began = perf_counter()
+            for row in self.decode(tokens, len(tokens)).rows:
+                largest(row, _USUAL)
+            seconds[logits] = min(seconds[logits], perf_counter() - began)
+            self.rollback(0)
+        if seconds[None] < seconds[1]:
+            self.shared.cut_to = 0
+
+    def _most_tokens(self) -> int:
+        pace, batcher = self.shared.pace, self.shared.batcher
+        most = pace.tokens(self.chunk) if pace else self.chunk
+        return most if self.alone or batcher is None else batcher.prompt_chunk(self.sequence, most)
+
+    def _pass(self, tokens: Sequence[int], rows: int) -> ForwardPass:
+        batcher = self.shared.batcher
+        if batcher is None:
+            if rows and self.shared.cut_to:
+                self.become(CUT if self._top_k_rows else 0)
+            whole = self._again(tokens, rows) if rows and self._top_k_rows else None
+            return self.shared.read([(self, tokens, rows)], whole)[0]
+        self.stop = current_stop()
+        return batcher.decode(Part(self.sequence, tokens, rows, self.alone))
+
+    def _again(self, tokens: Sequence[int], rows: int) -> Callable[[int], np.ndarray]:
+        """Return a function that returns a whole row by its index. The function's first call repeats the pass."""
+
+        @cache
+        def read() -> Sequence[Any]:
+            self.rollback(self.length - len(tokens))
+            self._top_k_rows = False  # the sampler would probably need whole rows again in this reply
+            return self.decode(tokens, rows).rows
+
+        return lambda row: read()[row]
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Mark this slot as running. Passes of other slots then wait a little for this slot's passes."""
+        if (batcher := self.shared.batcher) is None:
+            yield
+            return
+        batcher.join(self.sequence)
+        try:
+            yield
+        finally:
+            batcher.leave(self.sequence)
+
+    def release(self) -> None:
+        if self.shared.batcher:
+            self.shared.batcher.release(self.sequence)
+
+    def extract(self, wants: HiddenRows) -> None:
+        self.shared.extract(wants)
+
+    def prefill(
+        self, tokens: Sequence[int], cancelled: Callable[[], bool] = lambda: False
+    ) -> Iterator[ForwardPass]:
+        """Append tokens in chunks, without rows, and yield the pass of each chunk. Raises as `decode` does.
+
+        End early if `cancelled()` is true. The cache then has exactly the chunks that were yielded.
+        """
+        self._check_space(len(tokens))
+        # Under CPU contention a wide pass can take a minute, so narrow passes over the first `lead` tokens
+        # measure the contention. `lead` must not depend on time, because the width of a pass changes its logits.
+        model, done, counts = self.model, 0, self.threads.contention
+        leads = 0 if model.gpu or model.size_bytes < SMALL_BYTES else ceil(_JUDGED_BYTES / model.size_bytes)
+        lead = min(leads, JUDGED_PASSES, len(tokens) // _TOKENS_EACH) * NARROW
+        with suppress(WorkStopped):
+            if not lead and len(tokens) > NARROW and model.can_roll_back and counts and counts.due:
+                self.decode(tokens[:NARROW], 0)  # only to measure CPU contention
+                self.rollback(self.length - NARROW)
+            while chunk := tokens[done : done + (NARROW if done < lead else self._most_tokens())]:
+                read = partial(self.decode, chunk, 0)
+                is_long = len(chunk) * self.model.size_bytes >= _LONG_PASS
+                busy = self.busy_seconds
+                found = interruptible(read, Stop(), cancelled=cancelled) if is_long else read()
+                if disk := self.prompt_cache.disk:
+                    disk.measured(len(chunk), self.busy_seconds - busy)
+                yield found
+                done += len(chunk)
+
+    def rollback(self, keep: int) -> None:
+        assert 0 <= keep <= self.length, f"cannot keep {keep} of {self.length} tokens"
+        self._checkpoints.forget_after(keep)
+        try:
+            if self.shared.batcher and self.model.can_roll_back and not self.shared.window:
+                # The next decode removes the cells of these tokens, because another slot may be decoding now.
+                self._padding += self.length - keep
+                del self.tokens[keep:]
+                return
+            with self.shared.calling:
+                if self.step_back(keep):
+                    return
+        finally:
+            self.release()
+        what = f"{self.model.name} cannot remove rejected draft tokens ({self.length} to {keep} tokens)"
+        raise RollbackUnsupported(what, hint="run the model without a draft (--no-draft)")
+
+    def rewind(self, keep: int) -> int:
+        """Roll back to `keep` tokens, else to the newest checkpoint, else to 0 tokens; return the length."""
+        try:
+            self.rollback(keep)
+        except RollbackUnsupported:
+            with self.shared.calling:
+                self.return_to_checkpoint()
+        return self.length
+
+    def recall(self, tokens: Sequence[int], *, save: bool = True) -> float:
+        began, shared = perf_counter(), common_prefix_length(self.tokens, 0, tokens)
+        with self.shared.calling:
+            lent = {slot: slot.lends(tokens) for slot in self.shared.slots}
+        other = max(lent, key=lent.__getitem__)
+        most = max(shared, lent[other])
+        stored = self.prompt_cache.from_disk(tokens, most)  # without the lock: other slots may decode
+        with self.shared.calling:
+            found = stored or self.prompt_cache.take(tokens, most + WORTH_A_COPY)
+        found = found or other.copied(tokens, shared + WORTH_A_COPY)
+        with self.shared.calling:
+            self.forget_padding()
+            if save and self.length - shared >= WORTH_A_COPY and (copy := self.copy()):
+                self.prompt_cache.save(copy)
+            restored = found is not None and self.replace(found)
+        return perf_counter() - began if stored and restored else 0.0
+
+    def _check_space(self, count: int) -> None:
+        if self.length + count > self.capacity:
+            what = f"{self.length + count} tokens do not fit into a context of {self.capacity}"
+            raise ContextFull(what, hint="shorten the prompt or use a longer context (--context)")
+
+
+class Context(SlotDecoder):
+    """A context of llama.cpp, and the decoder of its first slot; `slots` has the decoders of all slots."""
+
+    def __init__(
+        self, model: Model, *, checkpoint_bytes: int = 0, saved_bytes: int = 0, **options: Any
+    ) -> None:
+        """`checkpoint_bytes`: budget of all checkpoints. `saved_bytes`: budget of the PromptCache."""
+        shared = SharedContext(model, wanted := ContextOptions(**options))
+        # A remote model has no prompt cache, because copies of its states would cross a network.
+        saved = PromptCache(0 if model.remote else saved_bytes)
+        more = checkpoint_bytes // wanted.slots, saved
+        super().__init__(shared, 0, *more)
+        others = (SlotDecoder(shared, number, *more) for number in range(1, wanted.slots))
+        self.slots: tuple[SlotDecoder, ...] = (self, *others)
+        shared.slots = self.slots

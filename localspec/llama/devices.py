@@ -7,24 +7,21 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from localspec.errors import BackendFailure, BadSetting
-from localspec.health.devices import Device, DeviceKind
-from localspec.health.installed import rebuild_command
+from localspec.llama.freeing import computes_here
 from localspec.llama.library import lib, symbol, text_of
 from localspec.llama.watch import waiting_for
+from localspec.machine.devices import Device, DeviceKind
+from localspec.machine.llama_build import rebuild_command
 
-_registry_of = symbol("ggml_backend_reg_by_name", ctypes.c_void_p, [ctypes.c_char_p])
-_function_of = symbol(
-    "ggml_backend_reg_get_proc_address", ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_char_p]
-)
-_register = symbol("ggml_backend_register", None, [ctypes.c_void_p])
+_POINTER, _TEXT, _SIZE = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t
+_registry_of = symbol("ggml_backend_reg_by_name", _POINTER, [_TEXT])
+_function_of = symbol("ggml_backend_reg_get_proc_address", _POINTER, [_POINTER, _TEXT])
+_register = symbol("ggml_backend_register", None, [_POINTER])
 _AddServer = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_char_p)
 
 
 def add_servers(addresses: Iterable[str]) -> None:
-    """Add the devices of servers that have just answered: llama.cpp aborts or hangs on others.
-
-    Raises BadSetting if the build has no RPC, BackendFailure for a server without devices.
-    """
+    """Add the devices of RPC servers. Raises BadSetting if llama.cpp lacks RPC, else BackendFailure."""
     for address in addresses:
         _add(address)
 
@@ -33,67 +30,51 @@ def add_servers(addresses: Iterable[str]) -> None:
 def _add(address: str) -> None:
     rpc = _registry_of(b"RPC")
     if not rpc:
-        raise BadSetting("this build of llama.cpp has no RPC", hint=rebuild_command("GGML_RPC=on"))
+        hint = f"rebuild llama.cpp with RPC: {rebuild_command('GGML_RPC=on')}"
+        raise BadSetting("the installed llama.cpp has no RPC", hint=hint)
     with waiting_for(f"the RPC server {address}"):
         server = _AddServer(_function_of(rpc, b"ggml_backend_rpc_add_server"))(address.encode())
     if not server:
-        raise BackendFailure(
-            f"the RPC server {address} has no devices", hint="read its output on that machine"
-        )
+        what = f"the RPC server {address} has no devices"
+        raise BackendFailure(what, hint="read its output on that machine")
     _register(server)
 
 
-_KINDS: tuple[DeviceKind, ...] = ("cpu", "gpu", "igpu", "accel")  # enum ggml_backend_dev_type
-_count = symbol("ggml_backend_dev_count", ctypes.c_size_t, [])
-_get = symbol("ggml_backend_dev_get", ctypes.c_void_p, [ctypes.c_size_t])
-_name = symbol("ggml_backend_dev_name", ctypes.c_char_p, [ctypes.c_void_p])
-_description = symbol("ggml_backend_dev_description", ctypes.c_char_p, [ctypes.c_void_p])
-_type = symbol("ggml_backend_dev_type", ctypes.c_int, [ctypes.c_void_p])
-_registry = symbol("ggml_backend_dev_backend_reg", ctypes.c_void_p, [ctypes.c_void_p])
-_registry_name = symbol("ggml_backend_reg_name", ctypes.c_char_p, [ctypes.c_void_p])
-_properties = symbol("ggml_backend_dev_get_props", None, [ctypes.c_void_p, ctypes.c_void_p])
-_memory = symbol(
-    "ggml_backend_dev_memory",
-    None,
-    [ctypes.c_void_p, ctypes.POINTER(ctypes.c_size_t), ctypes.POINTER(ctypes.c_size_t)],
-)
+_KINDS: tuple[DeviceKind, ...] = ("cpu", "gpu", "igpu", "accel")  # in the order of ggml_backend_dev_type
+_count = symbol("ggml_backend_dev_count", _SIZE, [])
+_get = symbol("ggml_backend_dev_get", _POINTER, [_SIZE])
+_name = symbol("ggml_backend_dev_name", _TEXT, [_POINTER])
+_description = symbol("ggml_backend_dev_description", _TEXT, [_POINTER])
+_type = symbol("ggml_backend_dev_type", ctypes.c_int, [_POINTER])
+_registry = symbol("ggml_backend_dev_backend_reg", _POINTER, [_POINTER])
+_registry_name = symbol("ggml_backend_reg_name", _TEXT, [_POINTER])
+_properties = symbol("ggml_backend_dev_get_props", None, [_POINTER, _POINTER])
+_memory = symbol("ggml_backend_dev_memory", None, [_POINTER, ctypes.POINTER(_SIZE), ctypes.POINTER(_SIZE)])
 
 
-class _Properties(ctypes.Structure):
-    """ggml_backend_dev_props."""
-
+class _Properties(ctypes.Structure):  # C's struct ggml_backend_dev_props
     _fields_ = (
-        ("name", ctypes.c_char_p),
-        ("description", ctypes.c_char_p),
-        ("free", ctypes.c_size_t),
-        ("total", ctypes.c_size_t),
-        ("type", ctypes.c_int),
-        ("id", ctypes.c_char_p),
-        ("capabilities", ctypes.c_bool * 32),  # five of them; the rest is room for those of later releases
-    )
+        ("name", _TEXT), ("description", _TEXT), ("free", _SIZE), ("total", _SIZE), ("type", ctypes.c_int),
+        ("id", _TEXT), ("capabilities", ctypes.c_bool * 32),  # llama.cpp writes five bools; the rest is spare
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class BackendSummary:
-    """Version and features of the installed llama.cpp."""
-
-    binding_version: str  # of llama-cpp-python
+    binding_version: str  # version of llama-cpp-python
     llama_version: str
-    system_info: str  # instruction sets and backends, in llama.cpp's own words
-    supports_gpu: bool  # has one of this machine to compute on
+    system_info: str  # instruction sets and backends, as llama.cpp prints them
+    supports_gpu: bool  # whether llama.cpp can use a GPU of this machine
 
 
 def devices() -> list[Device]:
-    """Every device, with its memory as it is now; a GPU that two backends know is listed once."""
-    handles = {_device_id(handle) or str(handle): handle for handle in reversed(_handles())}
-    return [_device(handle) for handle in reversed(handles.values())]
+    """Return every device with its free memory. A GPU that two backends can use is listed once."""
+    known = {_device_id(handle) or name: handle for name, handle in reversed(handles().items())}
+    return [_device(handle) for handle in reversed(known.values())]
 
 
 def buffer_names() -> dict[str, str]:
-    """Names that llama.cpp gives to buffers on devices of other machines -> names of the devices.
-
-    The former count the devices of each server, the latter those of all.
-    """
+    """Map RPC buffer names to device names. Buffer names number the devices of each server from 0."""
     found: dict[str, str] = {}
     for device in devices():
         if device.backend == "RPC":
@@ -103,35 +84,31 @@ def buffer_names() -> dict[str, str]:
 
 
 def default_gpu() -> Device | None:
-    """The default GPU: the first discrete one, else the first integrated one."""
+    """Return the first discrete GPU, or else the first integrated one."""
     known = devices()
     return next((device for kind in ("gpu", "igpu") for device in known if device.kind == kind), None)
 
 
-def handle_of(device: Device) -> int:
-    """llama.cpp's pointer to a device, for this package only."""
-    return next(handle for handle in _handles() if text_of(_name(handle)) == device.name)
-
-
 def backend_summary() -> BackendSummary:
-    from importlib.metadata import version  # takes 15 ms, and a reply needs none of this
+    from importlib.metadata import version  # imported late, because it takes 15 ms
 
-    return BackendSummary(
-        binding_version=version("llama-cpp-python"),
-        llama_version=text_of(lib.llama_version()),
-        system_info=text_of(lib.llama_print_system_info()).strip(),
-        # llama_supports_gpu_offload is true of every build with RPC.
-        supports_gpu=any(device.is_gpu and not device.remote for device in devices()),
-    )
+    # llama_supports_gpu_offload is not used, because it is true for every build with RPC.
+    gpu = any(device.is_gpu and not device.remote for device in devices())
+    texts = text_of(lib.llama_version()), text_of(lib.llama_print_system_info()).strip()
+    return BackendSummary(version("llama-cpp-python"), *texts, gpu)
 
 
-def _handles() -> list[int]:
-    handles = (_get(index) for index in range(_count()))
-    return [handle for handle in handles if _type(handle) < len(_KINDS)]
+def handles() -> dict[str, int]:
+    found = [handle for handle in map(_get, range(_count())) if _type(handle) < len(_KINDS)]
+    if not computes_here() and any(_KINDS[_type(handle)] != "cpu" for handle in found):
+        what = "GPUs and RPC servers do not work in a process that was forked after llama.cpp was loaded"
+        hint = "start it with multiprocessing.set_start_method('spawn'), or load nothing before the fork"
+        raise BackendFailure(what, hint=hint)
+    return {text_of(_name(handle)): handle for handle in found}
 
 
 def _device_id(handle: int) -> str:
-    """Its place on the bus; "" if unknown, as for other machines."""
+    """Return the bus address of a device; "" if it is unknown or the device is remote."""
     if text_of(_registry_name(_registry(handle))) == "RPC":
         return ""
     found = _Properties()
@@ -141,9 +118,9 @@ def _device_id(handle: int) -> str:
 
 def _device(handle: int) -> Device:
     kind, backend = _KINDS[_type(handle)], text_of(_registry_name(_registry(handle)))
-    # Metal calls Apple's own GPUs discrete.
+    # Metal reports Apple's own GPUs as discrete, although they share the CPU's memory.
     shares_memory = kind == "igpu" or (backend == "MTL" and platform.machine() == "arm64")
-    name, description = text_of(_name(handle)), text_of(_description(handle))  # of an RPC device: HOST:PORT
+    name, description = text_of(_name(handle)), text_of(_description(handle))  # RPC: HOST:PORT
     found = Device(name, kind, 0, 0, shares_memory, description, backend)
     free, total = ctypes.c_size_t(), ctypes.c_size_t()
     with waiting_for(found.remote):

@@ -1,4 +1,4 @@
-"""Loads llama.cpp once, if it works here: its log goes to `logging`, and an abort inside it ends in one clear line."""
+"""The only import of llama.cpp. Its log lines go to `logging`; its failures become errors with hints."""
 
 import atexit
 import contextlib
@@ -6,27 +6,35 @@ import ctypes
 import itertools
 import logging
 import os
+import platform
 import re
 import sys
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from localspec.display import for_terminal
-from localspec.errors import BackendFailure
-from localspec.health.check import health
-from localspec.health.stopping import Held
+from localspec.errors import (
+    ANOTHER_COPY,
+    BackendFailure,
+    BadModelFile,
+    ContextFull,
+    LocalspecError,
+    NotEnoughMemory,
+)
 from localspec.llama import watch
+from localspec.llama.check import health
+from localspec.stopping import DelayedInterrupt, WorkStopped
 
 logger = logging.getLogger("localspec.llama")
-# Without a handler, logging's last resort would print warnings on stderr, where the terminal UI draws.
+# Without this handler `logging` would print warnings on stderr, where the terminal UI draws.
 logger.addHandler(logging.NullHandler())
 
-_CONTINUES = 5  # GGML_LOG_LEVEL_CONT: more of the line before
+_CONTINUES = 5  # GGML_LOG_LEVEL_CONT: the text continues the previous line
 _LEVELS = {1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR}  # GGML_LOG_LEVEL
-# Of every trimmed model, which has no tokenizer; of a context longer than trained, where the memory plan has a note;
-# and of a pass that was asked to stop.
+# These lines are not logged as warnings, because they are expected: a model without a tokenizer, a context
+# longer than the model was trained for, a pass that was stopped.
 _EXPECTED = re.compile(
     r"adding \d+ dummy tokens|n_ctx_seq \(\d+\) . n_ctx_train|failed with error 1$|compute status: 1$"
     r"|removing memory module entries|ret = 2$"
@@ -34,15 +42,14 @@ _EXPECTED = re.compile(
 
 
 class LogRouter:
-    """Joins fragments to lines, passes them on, and keeps the last error lines for messages to quote."""
+    """A router that joins fragments of llama.cpp's log into lines, logs the lines, and keeps error lines."""
 
     def __init__(self) -> None:
-        self.errors: deque[str] = deque(maxlen=16)  # the last error lines, oldest first
+        self.errors: deque[str] = deque(maxlen=16)  # the last error lines, the oldest first
         self._line = ""
         self._level = logging.INFO
 
     def write(self, level: int, text: str) -> None:
-        """Take one fragment; `level` is a GGML_LOG_LEVEL."""
         if level != _CONTINUES:
             self._emit()
             self._level = _LEVELS.get(level, logging.INFO)
@@ -60,63 +67,86 @@ class LogRouter:
         logger.log(logging.DEBUG if _EXPECTED.search(line) else self._level, "%s", line)
 
 
-os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # ggml's crash handler would attach gdb and print pages
-health()  # a build that dies while it is loaded would take this process with it
+os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # without this, a crash makes ggml start gdb and print pages
+health()  # tests llama.cpp in a child process first, because a crash at the import would end this process
+
+_HINT = (
+    "unset LLAMA_CPP_LIB_PATH, or build that library from the llama.cpp that your llama-cpp-python was made for"
+    if os.environ.get("LLAMA_CPP_LIB_PATH")
+    else "reinstall llama.cpp: pip install --force-reinstall --no-cache-dir llama-cpp-python; "
+    "a build for a GPU also needs the libraries of the GPU's driver"
+)
 
 try:
-    with Held():
+    with DelayedInterrupt():
         from llama_cpp import llama_cpp as lib
 except (ImportError, OSError, RuntimeError, AttributeError) as error:
-    raise BackendFailure(
-        f"llama.cpp could not be loaded: {error}",
-        hint="reinstall it: pip install --force-reinstall --no-cache-dir llama-cpp-python; "
-        "a GPU build also needs its driver's libraries",
-    ) from error
+    raise BackendFailure(f"llama.cpp could not be loaded: {error}", hint=_HINT) from error
 
-__all__ = ["forget_log_errors", "last_log_errors", "lib", "symbol", "text_of"]
+__all__ = ["forget_log_errors", "lib", "log_errors", "symbol", "text_of"]
 
 _router = LogRouter()
+log_errors = _router.errors  # llama.cpp's error lines since `forget_log_errors`, the oldest first
+forget_log_errors = log_errors.clear  # call it before an operation; an error must not quote older lines
 
 
-def last_log_errors() -> tuple[str, ...]:
-    """What llama.cpp logged as errors since `forget_log_errors`, oldest first."""
-    return tuple(_router.errors)
+def symbol(name: str | Sequence[str], result: Any, arguments: Sequence[Any]) -> Any:
+    """Return the C function of llama.cpp or ggml with the first of these names that a library exports.
 
-
-forget_log_errors = _router.errors.clear  # called before a call whose failure may have to be explained
-
-
-def symbol(name: str | Sequence[str], result: Any, arguments: Sequence[Any]) -> Any:  # noqa: ANN401  ctypes has no better type
-    """A C function of libllama, libggml or libggml-base that llama_cpp does not bind as it is needed here.
-
-    Looked up through the library that is already loaded: the wheels carry every library several times under
-    different names, and opening another copy by its path would give one with its own devices and callbacks.
-    Of several names the first that is exported.
+    Look only into loaded libraries, because another copy would have its own devices and callbacks.
     """
     names = (name,) if isinstance(name, str) else name
-    for module, exported in itertools.product(_modules(), names):
+    modules = [lib._lib]  # on Linux and macOS, libllama also finds functions of ggml's libraries
+    if sys.platform == "win32":
+        paths = (
+            Path(lib._base_path) / f"{stem}ggml{end}.dll" for end in ("-base", "") for stem in ("", "lib")
+        )
+        modules += [ctypes.CDLL(str(path)) for path in paths if path.exists()]  # already loaded by llama_cpp
+    for module, exported in itertools.product(modules, names):
         with contextlib.suppress(AttributeError):
             function = module[exported]
             function.restype, function.argtypes = result, list(arguments)
             return function
-    raise BackendFailure(
-        f"this llama.cpp has no function called {names[-1]}",
-        hint="localspec is tested with llama-cpp-python 0.3.36: pip install llama-cpp-python==0.3.36",
-    )
+    hint = "install the version that localspec is tested with: pip install llama-cpp-python==0.3.36"
+    raise BackendFailure(f"this llama.cpp has no function called {names[-1]}", hint=hint)
+
+
+# Parameters with the same default in every version of llama.cpp. If reading them gives other values, the
+# layout of the structure differs from ours.
+_DEFAULTS = {
+    "model": {"split_mode": 1, "main_gpu": 0, "tensor_split": 0, "kv_overrides": 0, "use_extra_bufts": 1},
+    "context": {"cb_eval": 0, "abort_callback": 0, "offload_kqv": 1, "op_offload": 1},
+}
+_UNWRITTEN = b"\xa5"
+_SPARE_BYTES = 256  # bytes behind a structure, because a newer library may write more fields
+
+
+def _returned(function: str, kind: type[ctypes.Structure]) -> bytes:
+    size = ctypes.sizeof(kind)
+    if platform.machine() in ("x86_64", "AMD64"):  # the caller passes the address of a large result first
+        place = ctypes.create_string_buffer(_UNWRITTEN * (size + _SPARE_BYTES))
+        symbol(function, None, [ctypes.c_void_p])(place)
+        return place.raw[:-1]
+    larger = {"_fields_": [("known", kind), ("spare", ctypes.c_char * _SPARE_BYTES)]}
+    return bytes(symbol(function, type("Larger", (ctypes.Structure,), larger), [])())[:size]
+
+
+def _check_layout() -> None:
+    """Raise BackendFailure if the library's parameter structures differ from those of llama_cpp."""
+    for name, defaults in _DEFAULTS.items():
+        kind = getattr(lib, f"llama_{name}_params")
+        raw = _returned(f"llama_{name}_default_params", kind)
+        places = [(getattr(kind, field), value) for field, value in defaults.items() if hasattr(kind, field)]
+        last = getattr(kind, kind._fields_[-1][0])
+        found = [int.from_bytes(raw[at.offset : at.offset + at.size], sys.byteorder) for at, _ in places]
+        fits = last.offset < len(raw.rstrip(_UNWRITTEN)) <= ctypes.sizeof(kind)
+        if not fits or found != [value for _, value in places]:
+            what = f"the llama.cpp in {lib._base_path} is not the version that llama-cpp-python expects"
+            raise BackendFailure(f"{what}: its {name} parameters have another layout", hint=_HINT)
 
 
 def text_of(raw: bytes | None) -> str:
-    """A string from C."""
     return (raw or b"").decode("utf-8", "replace")
-
-
-def _modules() -> Iterator[ctypes.CDLL]:
-    yield lib._lib  # on Linux and macOS this finds the functions of the libraries it depends on as well
-    if sys.platform == "win32":
-        for stem in ("ggml-base", "libggml-base", "ggml", "libggml"):
-            path = Path(lib._base_path) / f"{stem}.dll"
-            if path.exists():
-                yield ctypes.CDLL(str(path))  # Windows hands out the loaded one
 
 
 @lib.llama_log_callback  # type: ignore[untyped-decorator]
@@ -126,24 +156,70 @@ def _on_log(level: int, text: bytes, _data: object) -> None:
 
 @ctypes.CFUNCTYPE(None, ctypes.c_char_p)  # type: ignore[untyped-decorator]
 def _on_abort(message: bytes) -> NoReturn:
-    """llama.cpp calls abort() after this returns, and no exception can cross it, so the process ends here."""
-    reason = for_terminal(text_of(message).strip())
-    if "Remote RPC server" in reason:
-        watch.end_lost(f"{watch.awaited_places() or 'an RPC server'} is gone: the connection broke")
-    hint = (
-        "this is a bug or a driver problem; try fewer GPU layers, another KV cache type or a shorter context"
-    )
-    watch.end(f"llama.cpp aborted: {reason}", hint)
+    """End the process with an error on stderr, because llama.cpp calls abort() if this function returns."""
+    what = for_terminal(text_of(message).strip())
+    if "Remote RPC server" in what:
+        place = watch.waiting_functions() or "an RPC server"
+        watch.end(f"{place} is gone: the connection broke", watch.LOST_HINT)
+    hint = "update the driver, or try fewer GPU layers, another KV cache type or a shorter context"
+    watch.end(f"llama.cpp aborted: {what}", hint)
 
 
-def _silence() -> None:
-    """Point the log at a harmless C function: libraries log while they unload, after Python ended."""
-    harmless = ctypes.cast(lib._lib.llama_max_devices, lib.llama_log_callback)
-    lib.llama_log_set(harmless, None)
+_MEMORY = re.compile(
+    r"failed to allocate|unable to allocate|allocation failed|out of memory|bad_alloc|cudaMalloc"
+    r"|not enough memory|failed to reserve|cannot allocate memory",
+    re.IGNORECASE,
+)
+_ARCHITECTURE = re.compile(r"unknown model architecture: '([^']*)'")
+_WHERE = re.compile(r"^(?:[\w:~]+: |error loading model: |failed to load model: )+")
+_MEMORY_HINT = "use a smaller model or quantisation, a shorter context (--context), or fewer --gpu-layers"
 
 
-with Held():  # a GPU's driver may take seconds
-    lib.llama_log_set(_on_log, None)  # also ggml's; replaces llama_cpp's own callback, which prints
+def load_failure(path: Path) -> LocalspecError:
+    text = "\n".join(log_errors)
+    if found := _ARCHITECTURE.search(text):
+        what = f"{path.name} is a model of architecture {found[1]!r}, which this llama.cpp does not know"
+        return BadModelFile(what, hint="try a newer llama.cpp: pip install --upgrade llama-cpp-python")
+    if _MEMORY.search(text):
+        return NotEnoughMemory(f"not enough memory to load {path.name}: {reason()}", hint=_MEMORY_HINT)
+    return BadModelFile(f"llama.cpp cannot load {path.name}: {reason()}", hint=ANOTHER_COPY)
+
+
+def context_failure(name: str, length: int) -> LocalspecError:
+    log = "\n".join(log_errors)
+    if not log or _MEMORY.search(log):  # a failure without an error line is usually a lack of memory
+        what = f"not enough memory for a context of {length} tokens on {name}: {reason()}"
+        return NotEnoughMemory(what, hint=_MEMORY_HINT)
+    hint = "try another cache type (--kv-type f16) and a shorter context (--context)"
+    return BackendFailure(f"llama.cpp cannot make a context for {name}: {reason()}", hint=hint)
+
+
+def decode_failure(code: int) -> LocalspecError:
+    """Return the error for a return code of llama_decode that is not 0."""
+    if code == 1:
+        what = "the context has no room for more tokens"
+        return ContextFull(what, hint="use a longer context (--context)")
+    if code == 2:
+        return WorkStopped()
+    if code == -1:
+        what = f"llama.cpp cannot process the given tokens: {reason()}"
+        return BackendFailure(what, hint="send only tokens of this model's vocabulary")
+    if code == -2 or _MEMORY.search("\n".join(log_errors)):
+        return NotEnoughMemory(f"llama.cpp ran out of memory while decoding: {reason()}", hint=_MEMORY_HINT)
+    what = f"llama.cpp failed to decode (code {code}): {reason()}"
+    return BackendFailure(what, hint="update the driver, or close programs that use the memory of the device")
+
+
+def reason() -> str:
+    """Return the first error line, without C function names. Later lines repeat it for each caller."""
+    return _WHERE.sub("", log_errors[0]) if log_errors else "llama.cpp gave no reason"
+
+
+_check_layout()
+with DelayedInterrupt():  # Ctrl-C must not interrupt the start of a GPU's driver
+    lib.llama_log_set(_on_log, None)  # replaces llama_cpp's callback, which prints
     symbol("ggml_set_abort_callback", ctypes.c_void_p, [ctypes.c_void_p])(_on_abort)
     lib.llama_backend_init()
-atexit.register(_silence)
+# Libraries log when they unload, after Python has ended. So the callback must then be a C function. This
+# C function ignores its arguments.
+atexit.register(lib.llama_log_set, ctypes.cast(lib._lib.llama_max_devices, lib.llama_log_callback), None)

@@ -1,62 +1,52 @@
-"""A loaded model file: its weights, its facts and its vocabulary."""
+"""A loaded model file: its weights, metadata and vocabulary."""
 
 import ctypes
 import os
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from math import inf
 from pathlib import Path
 from typing import Any
 
 from localspec.errors import BackendFailure, BadModelFile, BadSetting
-from localspec.health.check import health
-from localspec.health.devices import Device
-from localspec.health.installed import missing_device
-from localspec.health.stopping import Closing, Held, Stop, heeded, heeding
 from localspec.llama import devices
-from localspec.llama.failures import load_failure, reason
-from localspec.llama.library import forget_log_errors, last_log_errors, lib, symbol, text_of
-from localspec.llama.vocab import Vocab
+from localspec.llama.check import health
+from localspec.llama.freeing import free_with
+from localspec.llama.library import forget_log_errors, lib, load_failure, reason, symbol, text_of
 from localspec.llama.watch import LOADING_SECONDS, made_progress, waiting_for
+from localspec.machine.devices import Device
+from localspec.machine.llama_build import missing_device
+from localspec.stopping import Closing, DelayedInterrupt, current_stop, ending, own_stop, stopping_at
 
-LONGEST_NAME = 30  # characters that a heading has room for
-_EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"  # of a layer; llama.cpp's own pattern for --n-cpu-moe
+COPIED_FROM = 32  # for a pass of at least this many tokens, llama.cpp copies weights to a GPU
+LONGEST_NAME = 30  # maximum characters; a model with a longer name is called by its file name
+_EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"  # as in llama.cpp's --n-cpu-moe
 _cpu_buffers = symbol("ggml_backend_cpu_buffer_type", ctypes.c_void_p, [])
 
 
-class _Override(ctypes.Structure):
-    """llama_model_tensor_buft_override: where the tensors go whose names hold a pattern."""
-
+class _Override(ctypes.Structure):  # C's struct llama_model_tensor_buft_override
     _fields_ = (("pattern", ctypes.c_char_p), ("buffers", ctypes.c_void_p))
 
 
 def chosen_gpus(names: Sequence[str] | None, gpu_layers: int | None) -> tuple[Device, ...]:
-    """The GPUs to use, none for the CPU alone. Raises BadSetting for GPUs that this machine lacks."""
+    """Return the GPUs to use; () means only the CPU. Raises BadSetting for an unknown device."""
     if names is None:
-        default = devices.default_gpu()
-        gpus: tuple[Device, ...] = (default,) if default else ()
+        gpus: tuple[Device, ...] = tuple(filter(None, [devices.default_gpu()]))
     else:
         known = {found.name.lower(): found for found in devices.devices()}
         for name in names:
             if name.lower() not in known:
                 raise missing_device(name, (found.name for found in known.values()))
-        chosen = (known[name.lower()] for name in names)
-        gpus = tuple(device for device in chosen if device.is_gpu)
+        gpus = tuple(known[name.lower()] for name in names if known[name.lower()].is_gpu)
     if gpu_layers and gpu_layers > 0 and not gpus:
-        raise BadSetting(
-            f"{gpu_layers} layers cannot go to a GPU: llama.cpp has none to use here",
-            hint="leave out --gpu-layers; `localspec doctor` prints how to install a build for a GPU",
-        )
+        hint = "leave out --gpu-layers, or install llama.cpp for your GPU: `localspec doctor` shows how"
+        raise BadSetting(f"{gpu_layers} layers cannot go to a GPU: llama.cpp has no GPU to use", hint=hint)
     return () if gpu_layers == 0 else gpus
 
 
 def model_params(
-    gpus: Sequence[Device],
-    gpu_layers: int | None,
-    split: Sequence[float],
-    cpu_moe: int,
-    mmap: bool | None,
+    gpus: Sequence[Device], gpu_layers: int | None, split: Sequence[float], cpu_moe: int, mmap: bool | None
 ) -> tuple[Any, tuple[Any, ...]]:
-    """The parameters, and the buffers that they point into."""
     params = lib.llama_model_default_params()
     params.use_extra_bufts = health().extra_buffers
     if mmap is not None:
@@ -64,10 +54,11 @@ def model_params(
     params.split_mode = lib.LLAMA_SPLIT_MODE_LAYER if len(gpus) > 1 else lib.LLAMA_SPLIT_MODE_NONE
     if not gpus:
         params.n_gpu_layers = 0
-        params.main_gpu = -1  # not even for prompts, so that no memory of the GPU is taken
+        params.main_gpu = -1  # keep prefill off the GPU too, because it would use the GPU's memory
         return params, ()
     params.n_gpu_layers = -1 if gpu_layers is None else gpu_layers
-    handles = (ctypes.c_void_p * (len(gpus) + 1))(*map(devices.handle_of, gpus))
+    known = devices.handles()
+    handles = (ctypes.c_void_p * (len(gpus) + 1))(*(known[gpu.name] for gpu in gpus))
     shares = (ctypes.c_float * lib.llama_max_devices())(*split)
     layers = "|".join(map(str, range(cpu_moe)))
     overrides = (_Override * 2)(_Override(rf"blk\.({layers}){_EXPERTS}".encode(), _cpu_buffers()))
@@ -78,21 +69,89 @@ def model_params(
     return params, (handles, shares, overrides)
 
 
-def load_adapter(model: Any, path: Path) -> Any:  # noqa: ANN401  C pointers
-    """Raises BadModelFile for one that llama.cpp cannot add to this model; it is freed with its model."""
+def load_adapter(model: Any, path: Path) -> Any:
+    """Load a LoRA adapter. llama.cpp frees it together with its model. Raises BadModelFile."""
     forget_log_errors()
-    with Held():
+    with DelayedInterrupt():
         pointer = lib.llama_adapter_lora_init(model, os.fsencode(path))
-    if not pointer:
-        raise BadModelFile(
-            f"{path.name} cannot be added to the target: {reason(last_log_errors())}",
-            hint="use an adapter that was made for this model",
-        )
-    return pointer
+    if pointer:
+        return pointer
+    what = f"the adapter {path.name} cannot be added to the target: {reason()}"
+    raise BadModelFile(what, hint="use an adapter that was made for this model")
+
+
+_TYPES = {0: "none", 1: "spm", 2: "bpe", 3: "wpm", 4: "ugm", 5: "rwkv", 6: "plamo2"}
+_UNKNOWN, _CONTROL, _USER_DEFINED = 1, 8, 16  # bits of llama.cpp's enum llama_token_attr
+_SPECIAL = _UNKNOWN | _CONTROL | _USER_DEFINED  # attributes of tokens that parse_special finds in text
+
+
+class Vocab:
+    """The `Vocabulary` (see algorithm/protocols.py) of a model, valid until the model is closed."""
+
+    def __init__(self, pointer: Any) -> None:
+        self._vocab = pointer
+        self.size: int = lib.llama_vocab_n_tokens(pointer)
+        self.type: str = _TYPES.get(lib.llama_vocab_type(pointer), "unknown")
+        self.bos = self._optional(lib.llama_vocab_bos(pointer))
+        self.eos = self._optional(lib.llama_vocab_eos(pointer))
+        self.add_bos = bool(lib.llama_vocab_get_add_bos(pointer))
+        marks = (getattr(lib, f"llama_vocab_fim_{mark}") for mark in ("pre", "suf", "mid", "sep"))
+        before, after, middle, file = (self._optional(mark(pointer)) for mark in marks)
+        self.infill_tokens = before, after, middle, file
+        self._pieces: dict[int, bytes] = {}
+        self._special_tokens: dict[str, int] | None = None
+
+    def tokenize(self, text: str, *, parse_special: bool, add_special: bool = False) -> list[int]:
+        """Return the tokens of a text. `parse_special`: whether to find special tokens; False for untrusted text."""
+        raw = text.encode("utf-8", "replace")
+        room = len(raw) + 4
+        while True:
+            tokens = (ctypes.c_int32 * room)()
+            count = lib.llama_tokenize(self._vocab, raw, len(raw), tokens, room, add_special, parse_special)
+            if count >= 0:
+                return tokens[:count]
+            if count == -(2**31):
+                raise BackendFailure("the text is too long to tokenise", hint="send it in parts")
+            room = -count
+
+    def piece(self, token: int) -> bytes:
+        if (known := self._pieces.get(token)) is not None:
+            return known
+        self._check(token)
+        size = 64
+        while True:
+            buffer = ctypes.create_string_buffer(size)
+            count = lib.llama_token_to_piece(self._vocab, token, buffer, size, 0, False)
+            if count >= 0:
+                return self._pieces.setdefault(token, buffer.raw[:count])
+            size = -count
+
+    def text(self, token: int) -> str:
+        self._check(token)
+        return text_of(lib.llama_vocab_get_text(self._vocab, token))
+
+    def is_end(self, token: int) -> bool:
+        return bool(lib.llama_vocab_is_eog(self._vocab, token))
+
+    def is_special(self, token: int) -> bool:
+        return bool(lib.llama_vocab_is_control(self._vocab, token))
+
+    def special_tokens(self) -> dict[str, int]:
+        if self._special_tokens is None:
+            attributes = lib.llama_vocab_get_attr
+            special = (i for i in range(self.size) if attributes(self._vocab, i) & _SPECIAL)
+            self._special_tokens = {self.text(token): token for token in special}
+        return self._special_tokens
+
+    def _check(self, token: int) -> None:
+        assert 0 <= token < self.size, f"token {token} of a vocabulary of {self.size}"
+
+    def _optional(self, token: int) -> int | None:
+        return token if 0 <= token < self.size else None
 
 
 class Model(Closing):
-    """Weights in memory, on one device or over several; contexts made from it are closed with it."""
+    """A loaded model, on one or several devices. `close` also closes the contexts made from it."""
 
     def __init__(
         self,
@@ -107,38 +166,32 @@ class Model(Closing):
         prediction: bool = False,
         no_alloc: bool = False,
     ) -> None:
-        """Load a GGUF; raises BadModelFile, NotEnoughMemory or BadSetting.
+        """Load a GGUF file. Raises BadModelFile, NotEnoughMemory or BadSetting.
 
-        devices: names from `devices()`; None is `default_gpu()`, none of them a GPU the CPU.
-        gpu_layers: how many layers go to them, from the last; None is all, 0 leaves them alone.
-        split: the shares of several devices in these layers; none given, by their free memory.
-        cpu_moe: layers, from the first, whose experts stay on the CPU.
-        mmap: map the file into memory instead of reading it; None leaves it to llama.cpp.
-        lora: adapter files, and how much of each is added.
-        prediction: load its prediction layers as well, for a head (MTP).
-        no_alloc: read no weights and reserve no memory: contexts only log what they would need.
+        `devices`: names of devices; None: `default_gpu()`. `gpu_layers`: how many of the last layers the GPUs
+        get; None: all. `split`: each GPU's share of the layers; (): by free memory. `cpu_moe`: how many
+        first layers keep their experts on the CPU. `mmap`: whether to map the file; None: llama.cpp decides.
+        `lora`: adapters with their scales. `prediction`: whether to load the layers of an MTP head.
+        `no_alloc`: whether to read no weights; contexts then only log how much memory they need.
         """
         self.path = path
         gpus = chosen_gpus(devices, gpu_layers)
-        # The parameters point into the buffers beside them, which must live until the model is loaded.
+        # `params` points into the buffers in `_kept`, which must live until the model is loaded.
         params, _kept = model_params(gpus, gpu_layers, split, cpu_moe, mmap)
         params.load_mtp = prediction
         if no_alloc:
             params.no_alloc, params.load_mode = True, lib.LLAMA_LOAD_MODE_NONE
-        # What devices of other machines are called in sentences.
+        # The names of the remote devices, for messages; "" if no device is remote.
         self.remote = " or ".join(gpu.remote for gpu in gpus if gpu.remote)
         params.progress_callback = _on_progress
         self._pointer: Any = (pointer := _loaded(path, params, self.remote))
-        self.contexts: weakref.WeakSet[Closing] = weakref.WeakSet()  # that are closed before it
-        self._finalizer = weakref.finalize(self, _free, pointer, self.remote)
-        # Before any context: it is made with room for them.
+        self.contexts: weakref.WeakSet[Closing] = weakref.WeakSet()  # contexts to close before the model
+        self._finalizer = free_with(self, _free, pointer, self.remote)
+        # Adapters are loaded before any context, because a context reserves memory for them.
         self._adapters = [(load_adapter(pointer, path), scale) for path, scale in lora]
-        # Every key-value of the file that is not an array, as llama.cpp prints it.
-        key_at, value_at = lib.llama_model_meta_key_by_index, lib.llama_model_meta_val_str_by_index
-        self.metadata: Mapping[str, str] = {
-            _whole(key_at, pointer, i): _whole(value_at, pointer, i)
-            for i in range(lib.llama_model_meta_count(pointer))
-        }
+        key, value = lib.llama_model_meta_key_by_index, lib.llama_model_meta_val_str_by_index
+        count = lib.llama_model_meta_count(pointer)
+        self.metadata = {_whole(key, pointer, i): _whole(value, pointer, i) for i in range(count)}
         self.vocab = Vocab(lib.llama_model_get_vocab(pointer))
         self.architecture = self.metadata.get("general.architecture", "")
         name = self.metadata.get("general.name", "")
@@ -146,75 +199,76 @@ class Model(Closing):
         self.size_bytes: int = lib.llama_model_size(pointer)
         self.layer_count: int = lib.llama_model_n_layer(pointer)
         self.chat_template = text_of(lib.llama_model_chat_template(pointer, None)) or None
-        self.gpus: tuple[Device, ...] = gpus  # none: the CPU computes all of it
-        # llama.cpp counts the output matrix as one layer more than the file has.
+        self.gpus: tuple[Device, ...] = gpus  # (): the CPU computes all layers
+        # llama.cpp counts the output matrix as one layer more than `layer_count`.
         self.output_on_gpu = bool(gpus) and not 0 <= params.n_gpu_layers <= self.layer_count
         self.all_on_gpu = self.output_on_gpu and not cpu_moe
         self.expert_count = int(self.metadata.get(f"{self.architecture}.expert_count", 0))
         recurrent = lib.llama_model_is_recurrent(pointer) or lib.llama_model_is_hybrid(pointer)
-        # Whether the cache can drop any number of its last tokens; see also Context.rollback_limit.
+        # Whether the KV cache can drop any number of its last tokens.
         self.can_roll_back = not recurrent
 
     @property
+    def rows_in_place(self) -> float:
+        """The maximum tokens of a pass for which llama.cpp copies no weights from the CPU to a GPU."""
+        if not self.gpus or self.all_on_gpu:
+            return inf
+        given = os.environ.get("GGML_OP_OFFLOAD_MIN_BATCH", "")
+        return max((int(given) if given.isdecimal() else COPIED_FROM) - 1, 1)
+
+    @property
     def gpu(self) -> Device | None:
-        """The first of its GPUs."""
         return self.gpus[0] if self.gpus else None
 
     @property
-    def generates_text(self) -> bool:
-        """False for embedding, encoder-decoder and diffusion models, which decode differently."""
+    def generates_text(self) -> bool:  # False for embedding, encoder-decoder and diffusion models
         causal = self.metadata.get(f"{self.architecture}.attention.causal", "true") == "true"
         pointer = self.pointer
         encoder, diffusion = lib.llama_model_has_encoder(pointer), lib.llama_model_is_diffusion(pointer)
         return causal and bool(lib.llama_model_has_decoder(pointer)) and not encoder and not diffusion
 
     @property
-    def pointer(self) -> Any:  # noqa: ANN401  a C pointer, for this package only
+    def pointer(self) -> Any:
         assert self._finalizer.alive, f"{self.name} is closed"
         return self._pointer
 
-    def use_adapters(self, context: Any) -> None:  # noqa: ANN401  a C pointer
-        """From now on a context decodes with the model's adapters."""
+    def use_adapters(self, context: Any) -> None:
         if self._adapters:
             pointers, scales = zip(*self._adapters, strict=True)
             count = len(pointers)
             known = (lib.llama_adapter_lora_p_ctypes * count)(*pointers)
             if lib.llama_set_adapters_lora(context, known, count, (ctypes.c_float * count)(*scales)):
-                raise BackendFailure("llama.cpp refused the adapters", hint="run without --lora")
+                raise BackendFailure("llama.cpp cannot use these LoRA adapters", hint="run without --lora")
 
     def close(self) -> None:
-        """Free the contexts, then the weights; idempotent."""
         for context in list(self.contexts):
             context.close()
         self._finalizer()
 
 
-def _loaded(path: Path, params: Any, remote: str) -> Any:  # noqa: ANN401  C structs
+def _loaded(path: Path, params: Any, remote: str) -> Any:
     forget_log_errors()
-    stop = heeded() or Stop()
-    with heeding(stop), Held(stop), waiting_for(remote, LOADING_SECONDS):
+    stop = own_stop()
+    with stopping_at(stop), DelayedInterrupt(stop), waiting_for(remote, LOADING_SECONDS):
         pointer = lib.llama_model_load_from_file(os.fsencode(path), params)
     if not pointer:
         stop.check()
-        raise load_failure(path, last_log_errors())
+        raise load_failure(path)
     return pointer
 
 
 @lib.llama_progress_callback  # type: ignore[untyped-decorator]
 def _on_progress(_share: float, _data: object) -> bool:
-    """llama.cpp ends the load if this is False."""
     made_progress()
-    stop = heeded()
-    return stop is None or not stop.asked
+    return not (current_stop().asked or ending.asked)  # the result False ends the load
 
 
-def _free(pointer: Any, remote: str) -> None:  # noqa: ANN401  a C pointer
-    with Held(), waiting_for(remote):
+def _free(pointer: Any, remote: str) -> None:
+    with DelayedInterrupt(), waiting_for(remote):
         lib.llama_model_free(pointer)
 
 
-def _whole(read: Callable[..., int], pointer: Any, index: int) -> str:  # noqa: ANN401  a C pointer
-    """A string from C: asked twice, because C tells its length only while it writes."""
+def _whole(read: Callable[..., int], pointer: Any, index: int) -> str:
     size = 256
     while True:
         buffer = ctypes.create_string_buffer(size)

@@ -1,270 +1,438 @@
-"""A context of llama.cpp that several lanes share: one pass over the weights for the tokens of all of them.
+"""A context of llama.cpp with several slots: one forward pass decodes the tokens of all slots.
 
-Each lane has a stream of the cache to itself, so its rows are those that it would get alone. llama.cpp reads streams
-in one pass only where they bring equally many tokens: shorter ones are padded, and forget the padding before they
-decode again. Prompts have passes of their own.
+Each slot has its own stream of the KV cache, so its rows are as in a pass of that slot alone. llama.cpp decodes
+streams together only if they have equally many tokens in the batch. So shorter streams get padding tokens, which
+are removed before the next decode. Each prompt has passes of its own.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from threading import RLock
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
 from time import perf_counter
-from typing import Any, Protocol
 
 import numpy as np
 
 from localspec.algorithm.batcher import Batcher, Part
 from localspec.errors import BackendFailure, BadModelFile, LocalspecError
 from localspec.gguf.trimmed import TokenTable
-from localspec.health.stopping import Stop, heeding
 from localspec.llama.batch import Batch, EmbeddingBatch, Stretch, TrimmedRows
-from localspec.llama.cache import WIDEST, Cache, make_room, params_of, pipelines
+from localspec.llama.cache import WIDEST, Cache, params_of, size_context
 from localspec.llama.library import lib
 from localspec.llama.model import Model
+from localspec.llama.prompt_cache import (
+    Checkpoints,
+    HeadState,
+    PromptCache,
+    PromptState,
+    restore_state,
+    state_bytes,
+    state_of,
+)
 from localspec.llama.rows import FullRows, HiddenReader, TopK, TopRows, check_finite
-from localspec.llama.states import SavedText
 from localspec.llama.threads import Threads
-from localspec.sampler.passes import Candidates, HiddenRows, Pass, Row
+from localspec.sampler.passes import Candidates, ForwardPass, HiddenRows, LateRows, Row, common_prefix_length
+from localspec.stopping import Closing, Stop, stopping_at
 
-CUT = 1  # the sequence whose rows hold no more than these
-TOP_K = 128  # logits of a row: top-k 40 with penalties over 64 tokens needs 104
-# Tokens. On a CPU a chunk can take seconds and cannot be cancelled; smaller ones are 3 to 5 % slower.
+CUT = 1  # id of the sequence whose rows have only top-k logits
+TOP_K = 128  # number of top-k logits in a row; enough for top_k=40 with penalties over 64 tokens
+# Maximum tokens in a chunk of a prompt. A CPU gets smaller chunks, because it can take seconds for one.
 _GPU_CHUNK, _CPU_CHUNK = 512, 128
-# Chunks in one call where several GPUs share the layers: as many as llama.cpp has copies of buffers.
-_IN_PIPELINE = 4
+# A copy of a slot must save the prefill of at least 1/8 of the slot's tokens, because copying a token can take
+# 1/10 of the time that its prefill takes.
+_WORTH = 8
 
 
-class Reader(Protocol):
-    """A lane as its context sees it."""
+class CachedText(Closing):
+    def __init__(self, cache: Cache, sequence: int, checkpoint_bytes: int, saved: PromptCache) -> None:
+        self.cache, self.model, self.sequence = cache, cache.model, sequence
+        self.tokens: list[int] = []  # the slot's tokens in the KV cache, in order
+        self.conversation = ""  # name of the stored conversation with these tokens; "": none
+        self.threads = Threads(cache.threads.usual)
+        self.busy_seconds = 0.0  # total seconds of passes with tokens of this slot
+        self.late = False  # whether `decode` may return before a device has computed the rows
+        self.stop: Stop | None = None  # the decoding thread's Stop; only passes without other slots check it
+        self.prompt_cache = saved  # all slots share this object
+        self.head_state: HeadState | None = None  # the slot's head; its state is copied with the slot's state
+        self._checkpoints = Checkpoints(checkpoint_bytes)
+        self._last_width = 0  # number of tokens in the last batch; a recurrent state can roll back only these
+        self._padding = 0  # number of padding and rolled-back tokens in the cache after `tokens`
+        self._kept = 0  # number of tokens in the sequence `Cache.spare`
 
-    sequence: int
-    threads: Threads
-    stop: Stop | None  # that ends a pass which is the lane's alone
+    def close(self) -> None:
+        self.cache.close()
 
     @property
-    def length(self) -> int: ...
-    def forget_padding(self) -> None: ...
-    def took(self, tokens: Sequence[int], padding: int, seconds: float, threads: int) -> None: ...
-    def recover(self, length: int) -> Sequence[int]: ...
-    def lends(self, tokens: Sequence[int]) -> int: ...
-    def copied(self, tokens: Sequence[int], at_least: int) -> SavedText | None: ...
+    def length(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def rollback_limit(self) -> int | None:
+        """The maximum number of tokens to roll back after a batch; None: all tokens of the batch."""
+        return None if self.model.can_roll_back else self.cache.snapshots
+
+    @property
+    def needs_checkpoints(self) -> bool:
+        return bool(self.cache.window) or not self.model.can_roll_back
+
+    def took(self, tokens: Sequence[int], padding: int, seconds: float) -> None:
+        self.tokens.extend(tokens)
+        self._last_width, self._padding = len(tokens) + padding, padding
+        self.busy_seconds += seconds
+
+    def forget_padding(self) -> None:
+        """Remove padding and rolled-back tokens from llama.cpp's cache."""
+        if self._padding:
+            assert self._forget(self.length), "padding can be removed"
+            self._padding = 0  # set after the removal, because Ctrl-C may interrupt it
+
+    def become(self, sequence: int) -> None:
+        """Move the slot's tokens to another sequence, without copying their cells."""
+        if sequence != (former := self.sequence):
+            with self.cache.calling:
+                self.cache.copy_sequence(former, sequence)
+                self.sequence = sequence
+                lib.llama_memory_seq_rm(self.cache.memory, former, -1, -1)
+
+    def lends(self, tokens: Sequence[int]) -> int:
+        """Return how many of `tokens` need no prefill in a copy of this slot; 0 if copying costs too much."""
+        shared = common_prefix_length(self.tokens, 0, tokens)
+        if self.needs_checkpoints and shared < self.length:
+            kept = [checkpoint.length for checkpoint in self._checkpoints.lasting]
+            shared = max((length for length in kept if length <= shared), default=0)
+        return shared if self.length <= _WORTH * shared else 0
+
+    def copied(self, tokens: Sequence[int], at_least: int) -> PromptState | None:
+        """Return a copy of the slot's state; None if `lends(tokens)` is now less than `at_least`."""
+        with self.head_state.busy if self.head_state else nullcontext(), self.cache.calling:
+            return self.copy() if self.lends(tokens) >= at_least else None
+
+    def copy(self) -> PromptState | None:
+        """Return a copy of the slot's state; None if it is larger than the budget of the prompt cache."""
+        kept = self._checkpoints
+        most = self.prompt_cache.budget - kept.bytes
+        if (state := state_of(self.cache.handle, self.sequence, most_bytes=most)) is None:
+            return None
+        beside = self.head_state and self.head_state.saved()
+        return PromptState(list(self.tokens), state, kept.lasting, beside, self._padding, self.conversation)
+
+    def replace(self, found: PromptState) -> bool:
+        """Replace the slot's state by a copied one. Return False after a failure; the slot is then empty."""
+        with self._cleared_on_failure():
+            self.clear()
+            if not restore_state(self.cache.handle, found.state, self.sequence):
+                self.clear()
+                return False
+            self.tokens += found.tokens
+            self._padding = found.padding
+            self._checkpoints.become(found.checkpoints)
+            if self.head_state and found.head_state is not None:
+                self.head_state.restore(found.head_state)
+            return True
+
+    @contextmanager
+    def _cleared_on_failure(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:  # Ctrl-C too
+            self.clear()
+            raise
+
+    def wants_storing(self) -> bool:
+        with self.cache.calling:
+            size = state_bytes(self.cache.handle, self.sequence)
+            return self.prompt_cache.wants(self.tokens, size, self.conversation)
+
+    def store(self, *, resting: bool) -> None:
+        with self.cache.calling:
+            self.forget_padding()
+            size = state_bytes(self.cache.handle, self.sequence)
+            self.prompt_cache.store(self.tokens, size, self.conversation, self.copy, resting=resting)
+
+    def checkpoint(self, *, lasting: bool) -> None:
+        """Take a checkpoint if the model needs one. `lasting`: whether it stays after the next checkpoint."""
+        if self.length and (self.needs_checkpoints if lasting else not self.model.can_roll_back):
+            with self.cache.calling:
+                self.forget_padding()
+                self.forget_kept(0)
+                if self.cache.spare and not lasting:  # copy the state to the spare sequence, on the device
+                    self.cache.copy_sequence(self.sequence, self.cache.spare)
+                    self._kept = self.length
+                    return
+                self._checkpoints.take(self.cache.handle, self.length, self.sequence, lasting=lasting)
+
+    def step_back(self, keep: int) -> bool:
+        """Remove all but the first `keep` tokens; return False if the cache cannot do that."""
+        dropped = self.tokens[keep:]
+        self.forget_kept(keep)
+        if not keep or self._can_step_back(keep, len(dropped) + self._padding):
+            # Shorten `tokens` first: after a Ctrl-C here, the next rollback still shortens llama.cpp's cache.
+            del self.tokens[keep:]
+            if self._forget(keep):
+                self._padding = 0
+                return True
+            self.tokens += dropped
+        return False
+
+    def return_to_checkpoint(self) -> None:
+        """Step back to the newest checkpoint; if that fails, clear the cache."""
+        with self._cleared_on_failure():
+            if length := self._kept:
+                self.cache.copy_sequence(self.cache.spare, self.sequence)
+            else:
+                length = self._checkpoints.restore_newest(self.cache.handle, self.sequence)
+                if not (length and self._forget(length)):
+                    self.clear()
+            self._last_width = self._padding = 0  # llama.cpp's snapshots belong to the lost state
+            del self.tokens[length:]
+
+    def recover(self, length: int) -> Sequence[int]:
+        """After a failed decode, step back to `length` tokens. If the cache kept fewer, return the missing tokens."""
+        text = self.tokens[:length]
+        with self.cache.calling:
+            lib.llama_synchronize(self.cache.handle)
+            size = lib.llama_memory_seq_pos_max(self.cache.memory, self.sequence) + 1
+            del self.tokens[length:]
+            # No snapshot has the state before the batch, because llama.cpp makes snapshots only during the batch.
+            self._last_width = self._padding = 0
+            possible = not length or self._can_step_back(length, abs(size - length))
+            if not (possible and self._forget(length)):
+                self.return_to_checkpoint()
+        return text[self.length :]
+
+    def forget_kept(self, length: int) -> None:
+        """Clear the spare sequence if it has more than `length` tokens, because the slot no longer has them all."""
+        if self._kept > length:
+            self._kept = 0
+            lib.llama_memory_seq_rm(self.cache.memory, self.cache.spare, -1, -1)
+
+    def clear(self) -> None:
+        self._kept = self._last_width = self._padding = 0
+        if self.cache.slot_count > 1:
+            lib.llama_memory_seq_rm(self.cache.memory, self.sequence, -1, -1)
+        else:
+            lib.llama_memory_clear(self.cache.memory, True)
+        self._checkpoints.forget_after(0)
+        self.tokens.clear()
+
+    def _forget(self, start: int) -> bool:  # returns False if llama.cpp cannot remove the tokens
+        return bool(lib.llama_memory_seq_rm(self.cache.memory, self.sequence, start, -1))
+
+    def _can_step_back(self, keep: int, dropped: int) -> bool:
+        if not self.model.can_roll_back:
+            # llama.cpp itself does not check that its snapshots belong to the last batch.
+            return dropped <= max(0, min(self.cache.snapshots, self._last_width - 1))
+        # The next token must find all tokens of its sliding window in the cache.
+        window, memory = self.cache.window, self.cache.memory
+        return not window or lib.llama_memory_seq_pos_min(memory, self.sequence) <= max(0, keep + 1 - window)
 
 
-Wanted = tuple[Reader, Sequence[int], int]  # the tokens of a lane, and how many rows of the last ones
+Wanted = tuple[CachedText, Sequence[int], int]  # a slot, its new tokens, the number of last tokens with rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextOptions:
+    length: int  # maximum tokens in each slot
+    slots: int = 1
+    batch_size: int | None = None  # maximum tokens in a call of llama.cpp, and in a chunk of a prompt
+    rows_max: int = 9  # maximum rows of logits for one slot in a pass: largest draft depth + 1
+    snapshots: int = 0  # maximum tokens to roll back in a recurrent state; each costs the memory of a state
+    steps_back: bool = False  # whether a recurrent draft keeps its newest checkpoint on the device
+    # For a draft: the target's vocabulary size. Rows have only logits of tokens that both models have.
+    vocabulary: int | None = None
+    top_k: bool = False  # whether a draft with its output layer on a GPU returns only TOP_K logits per row
+    top_k_rows: bool = False  # whether a target may return TOP_K logits per row if the sampler needs no more
+    table: TokenTable | None = None  # for a trimmed model: its embeddings and output tokens
+    threads: int | None = None  # number of CPU threads; None: one for each physical core
+    kv_type_k: str = "f16"
+    kv_type_v: str = "f16"
+    flash_attn: str = "auto"
 
 
 class SharedContext(Cache):
-    """The context of several lanes: for one of them at a time, which decodes for all."""
+    """A context that several slots share; one thread at a time decodes for all slots."""
 
-    def __init__(
-        self,
-        model: Model,
-        *,
-        lanes: int,
-        length: int,  # tokens
-        batch_size: int | None = None,  # tokens in one call into llama.cpp, so the chunks of a prompt
-        rows_max: int = 9,  # the most rows that one decode may ask for, so depth + 1
-        snapshots: int = 0,  # for recurrent models: tokens that can be taken back; each costs a whole state
-        # For recurrent drafts: the newest checkpoint stays on the device, which costs one state
-        steps_back: bool = False,
-        # For a draft: the target's tokens, some more or fewer than its own. Rows have those of both, and a token
-        # that it lacks is read as its last one.
-        vocabulary: int | None = None,
-        # Rows hold their `TOP_K` largest logits alone where a GPU can choose them: for drafts, any will do
-        top_k: bool = False,
-        cuts: bool = False,  # rows may do so where `cut_rows` says that they suffice: for targets
-        table: TokenTable | None = None,  # of a trimmed model, which speaks in tokens of the whole vocabulary
-        **settings: Any,  # noqa: ANN401  threads, kv_type_k, kv_type_v and flash_attn, as in params_of
-    ) -> None:
+    def __init__(self, model: Model, options: ContextOptions) -> None:
         if not model.generates_text:
-            raise BadModelFile(f"{model.name} does not generate text", hint="use a model with a decoder only")
-        params = params_of(model, length, **settings)
-        usual = _GPU_CHUNK if model.gpus else _CPU_CHUNK
-        make_room(params, batch_size or usual, rows_max, _IN_PIPELINE if pipelines(model) else 1, lanes=lanes)
-        params.n_rs_seq = snapshots  # llama.cpp makes it 0 for architectures that cannot
-        self.spare = 1 if steps_back and lanes == 1 and not model.can_roll_back else 0
-        window: int = 0 if params.swa_full else lib.llama_model_n_swa(model.pointer)
-        cuts = cuts and not window and lanes == 1 and can_cut(model)
-        if self.spare or cuts:  # unified, so that both sequences share what they have in common
+            raise BadModelFile(f"{model.name} does not generate text", hint="choose a model for chat or text")
+        slots, table, size = options.slots, options.table, model.vocab.size
+        types = options.kv_type_k, options.kv_type_v, options.flash_attn
+        params = params_of(model, options.length, options.threads, *types)
+        self.rows_max = int(min(options.rows_max, model.rows_in_place))
+        chunk = options.batch_size or (_GPU_CHUNK if model.gpus else _CPU_CHUNK)
+        size_context(params, chunk, self.rows_max, slots)
+        params.n_rs_seq = options.snapshots  # llama.cpp sets 0 for architectures without snapshots
+        self.spare = 1 if options.steps_back and slots == 1 and not model.can_roll_back else 0
+        self.window: int = 0 if params.swa_full else lib.llama_model_n_swa(model.pointer)
+        # Top-k logits are off with several GPUs, because they are not tested there.
+        can_keep_top_k = model.output_on_gpu and model.can_roll_back and len(model.gpus) < 2
+        top_k_rows = options.top_k_rows and not self.window and slots == 1 and can_keep_top_k
+        if self.spare or top_k_rows:  # in a unified KV cache the two sequences share cells
             params.n_seq_max, params.kv_unified = 2, True
-            params.n_outputs_max = max(rows_max, 2)  # llama.cpp plans a row for each sequence
-        known = table.count if table else model.vocab.size
-        self._vocabulary, self._shared = vocabulary or known, min(vocabulary or known, known)
+            params.n_outputs_max = max(self.rows_max, 2)  # llama.cpp plans a row for each sequence
+        known = table.count if table else size
+        self._vocabulary = options.vocabulary or known
+        self._shared = min(self._vocabulary, known)
         output_tokens = table.output_tokens(self._shared) if table else self._shared
-        sampler, size = None, model.vocab.size
-        # On the CPU llama.cpp takes 1.5 ms for a row of 128,256 logits and numpy 0.3.
-        if (top_k and model.output_on_gpu) or cuts:
-            # As many more as may belong to tokens that no row holds.
+        sampler = None
+        # On a CPU numpy chooses top-k logits, because llama.cpp takes five times as long.
+        if (options.top_k and model.output_on_gpu) or top_k_rows:
+            # Request one more logit for each token that is not shared, because its logit may be among the largest.
             most = min(TOP_K + size - output_tokens, size)
-            sampler = TopK(most, params, [CUT] if cuts else range(lanes))
+            sampler = TopK(most, params, [CUT] if top_k_rows else range(slots))
         super().__init__(model, params, sampler)
-        self.calling = RLock()  # held around calls into llama.cpp
-        self.batcher = Batcher(self) if lanes > 1 else None
-        self.lanes: Sequence[Reader] = ()  # that the context has
-        self.capacity //= lanes
-        self.rows_max = rows_max
+        self.slot_count, self.batcher = slots, Batcher(self) if slots > 1 else None
+        self.slots: Sequence[CachedText] = ()
+        self.capacity //= slots
         self.snapshots: int = 0 if model.can_roll_back else lib.llama_n_rs_seq(self.handle)
-        self.window, size = window, self.chunk
-        self._batch = EmbeddingBatch(size, table, lanes) if table else Batch(size, sequences=2 * lanes)
+        batch = partial(EmbeddingBatch, table=table) if table else Batch
+        self._batch = batch(self.chunk, sequences=2 * slots)
         chooses = sampler is not None and sampler.installed_on(self.handle)
-        self.cut_to = TOP_K if cuts and chooses else 0  # logits of a row on the sequence CUT; 0: it has none
-        # llama.cpp keeps room for tokens, logits and probabilities of each row beside the row.
-        self.cut_bytes = 12 * model.vocab.size * rows_max if self.cut_to else 0
-        shape = model.vocab.size, output_tokens  # the first elements of a row are tokens
-        self._cut_rows = TopRows(*shape)
-        read = self._cut_rows if chooses and not cuts else FullRows(*shape)
+        self.cut_to = TOP_K if top_k_rows and chooses else 0  # logits in a row of CUT; 0: all logits
+        # llama.cpp also allocates tokens, logits and probabilities for each row: 12 bytes for each token.
+        self.top_k_bytes = 12 * size * self.rows_max if self.cut_to else 0
+        # Rows may be longer than the vocabulary: only their first elements are logits of tokens.
+        self._top_k_rows = TopRows(size, output_tokens)
+        read = self._top_k_rows if chooses and not top_k_rows else FullRows(size, output_tokens)
         self._rows = TrimmedRows(read, table.token_ids, TOP_K) if table else read
-        self._hidden: HiddenReader | None = None  # until somebody wants hidden rows
+        self._hidden: HiddenReader | None = None  # None until `extract` is called
         model.use_adapters(self.handle)
 
-    def keep(self, sequence: int) -> None:
-        """Keep the present state of a lane, as the spare sequence: where it parts from the lane, on the device."""
-        lib.llama_memory_seq_rm(self._memory, self.spare, -1, -1)
-        lib.llama_memory_seq_cp(self._memory, sequence, self.spare, -1, -1)
-
-    def bring_back(self, sequence: int) -> None:
-        """The lane becomes what was kept of it."""
-        lib.llama_memory_seq_rm(self._memory, sequence, -1, -1)
-        lib.llama_memory_seq_cp(self._memory, self.spare, sequence, -1, -1)
-
-    @property
-    def memory(self) -> Any:  # noqa: ANN401  a C pointer
-        return self._memory
-
-    def most_tokens(self, lane: int | None) -> int:
-        """How many tokens the next call may have, of a lane if other replies wait for it."""
-        most = self._pace.tokens(self.chunk) if self._pace else self.chunk
-        return most if lane is None or self.batcher is None else self.batcher.prompt_chunk(lane, most)
-
     def extract(self, wants: HiddenRows) -> None:
-        """Give these hidden rows with every pass; called once, before the first decode."""
+        """Let every pass return the hidden rows that `wants` describes. Call it once, before the first decode."""
         assert not self._hidden, "a pass has one set of hidden rows"
         self._hidden = HiddenReader(self.handle, self.model.pointer, wants)
 
-    def forget(self, sequence: int) -> None:
-        """Forget all tokens of a lane."""
-        if self.batcher is None:
-            lib.llama_memory_clear(self._memory, True)
-        else:
-            lib.llama_memory_seq_rm(self._memory, sequence, -1, -1)
-
-    def decode(self, parts: Sequence[Part]) -> Sequence[Pass]:
-        """As `SharedDecoder.decode`."""
-        numbers = sorted(part.lane for part in parts if part.rows)
+    def decode(self, parts: Sequence[Part]) -> Sequence[ForwardPass]:
+        numbers = sorted(part.slot for part in parts if part.rows)
         if not self.model.can_roll_back and numbers and numbers[-1] - numbers[0] >= len(numbers):
-            # llama.cpp would mix up the recurrent states of lanes in a gap; the parts come again one by one.
-            raise BackendFailure("these lanes cannot share a pass", hint="decode them one after the other")
-        held = [self.lanes[part.lane].length for part in parts]
+            # If the slots of a batch are not consecutive, llama.cpp mixes up their recurrent states.
+            raise BackendFailure("these replies cannot share a pass", hint="give one at a time: --parallel 1")
+        slots = [self.slots[part.slot] for part in parts]
+        lengths = [slot.length for slot in slots]
         with self.calling:
             try:
                 return self._decode(parts)
             except BaseException as failure:
-                lanes = [self.lanes[part.lane] for part in parts]
-                lost = [lane.recover(length) for lane, length in zip(lanes, held, strict=True)]
-                if len(parts) > 1 and isinstance(failure, LocalspecError):  # each is tried again alone
-                    for lane, tokens in zip(lanes, lost, strict=True):
+                lost = [slot.recover(length) for slot, length in zip(slots, lengths, strict=True)]
+                if len(parts) > 1 and isinstance(failure, LocalspecError):  # the batcher will retry each part
+                    for slot, tokens in zip(slots, lost, strict=True):
                         for start in range(0, len(tokens), self.chunk):
-                            with heeding(None):
-                                self.read_one(lane, tokens[start : start + self.chunk], 0)
+                            with stopping_at(None):
+                                self.read([(slot, tokens[start : start + self.chunk], 0)])
                 raise
 
-    def _decode(self, parts: Sequence[Part]) -> Sequence[Pass]:
-        """Prompts first, one after the other, because a pass overwrites the rows of the pass before."""
-        found, joint, began = dict[int, Pass](), list[Wanted](), perf_counter()
+    def _decode(self, parts: Sequence[Part]) -> Sequence[ForwardPass]:
+        """Decode each prompt alone, then all tokens with rows in one pass, because a pass overwrites older rows."""
+        found, joint, began = dict[int, ForwardPass](), list[Wanted](), perf_counter()
         for part in parts:
-            lane, most = self.lanes[part.lane], max(part.rows, WIDEST) if part.rows else 0
-            lead = max(len(part.tokens) - most, 0) if len(parts) > 1 else 0
+            slot, lead = self.slots[part.slot], 0 if part.rows else len(part.tokens)
+            if part.rows and len(parts) > 1:
+                lead = max(len(part.tokens) - max(part.rows, WIDEST), 0)
             if lead or not part.rows:
-                lead = lead or len(part.tokens)
-                with heeding(lane.stop):
-                    (found[part.lane],) = self.read([(lane, part.tokens[:lead], 0)])
+                with stopping_at(slot.stop):
+                    (found[part.slot],) = self.read([(slot, part.tokens[:lead], 0)])
             if part.rows:
-                joint.append((lane, part.tokens[lead:], part.rows))
+                joint.append((slot, part.tokens[lead:], part.rows))
         waited = perf_counter() - began if found else 0.0
-        joint.sort(key=lambda wanted: wanted[0].sequence)  # in another order llama.cpp reads in more passes
-        with heeding(joint[0][0].stop if len(joint) == 1 else None):
-            together = self.read(joint) if joint else ()
-        for (lane, _, _), of_lane in zip(joint, together, strict=True):
-            before = found.get(lane.sequence)
-            of_lane = replace(of_lane, waited_seconds=waited)
-            found[lane.sequence] = joined([before, of_lane]) if before else of_lane
-        return [found[part.lane] for part in parts]
+        joint.sort(key=lambda wanted: wanted[0].sequence)  # in another order llama.cpp needs more passes
+        passes, together = list(self._in_place(joint)), list[ForwardPass]()
+        with stopping_at(joint[0][0].stop if len(joint) == 1 else None):
+            for number, wanted in enumerate(passes, 1):
+                read = self.read(wanted)
+                together += read if number == len(passes) else map(copied, read)
+        for (slot, _, _), own in zip(joint, together, strict=True):
+            before = found.get(slot.sequence)
+            own = replace(own, waited_seconds=waited)
+            found[slot.sequence] = joined([before, own]) if before else own
+        return [found[part.slot] for part in parts]
 
-    def read(self, wanted: Sequence[Wanted]) -> list[Pass]:
-        """One pass over the tokens of these lanes. After a failure they may have read some of them."""
-        if len(wanted) == 1:
-            return [self.read_one(*wanted[0])]
-        width, starts = max(len(tokens) for _, tokens, _ in wanted), [lane.length for lane, _, _ in wanted]
-        # A recurrent state takes back no more than its snapshots; llama.cpp then reads in several passes.
+    def _in_place(self, wanted: Sequence[Wanted]) -> Iterator[list[Wanted]]:
+        """Split a pass into narrow groups, because for a wide pass llama.cpp copies CPU weights to a GPU."""
+        group = list[Wanted]()
+        for each in wanted:
+            width = max(len(tokens) for _, tokens, _ in (*group, each))
+            if group and width * (len(group) + 1) > self.model.rows_in_place:
+                yield group
+                group = []
+            group.append(each)
+        if group:
+            yield group
+
+    def read(
+        self, wanted: Sequence[Wanted], whole: Callable[[int], np.ndarray] | None = None
+    ) -> list[ForwardPass]:
+        """Run one pass for these slots; after a failure the cache may have some of the tokens.
+
+        `whole`: for a single slot with top-k logits, a function that returns a whole row by its index.
+        """
+        width, starts = max(len(tokens) for _, tokens, _ in wanted), [slot.length for slot, _, _ in wanted]
+        # If a recurrent state could not roll back the padding, do not pad: llama.cpp then runs several passes.
         pads = self.model.can_roll_back or width - 1 <= self.snapshots
         stretches, paddings = list[Stretch](), list[int]()
-        for (lane, tokens, rows), start in zip(wanted, starts, strict=True):
-            lane.forget_padding()
+        for (slot, tokens, rows), start in zip(wanted, starts, strict=True):
+            slot.forget_padding()
             padding = (min(width, self.capacity - start) if pads else len(tokens)) - len(tokens)
-            padded = [*self._readable(tokens), *[0] * padding]
-            outputs = [0] * (len(tokens) - rows) + [1] * rows + [0] * padding
-            stretches.append(Stretch(lane.sequence, start, padded, outputs))
+            # Over RPC, request at least one row, because llama.cpp does not wait for the end of a pass without rows.
+            outputs = rows or int(bool(self.model.remote))
+            flags = [0] * (len(tokens) - outputs) + [1] * outputs + [0] * padding
+            readable = tokens
+            if self._vocabulary != self._shared:  # the target may have special tokens that the draft lacks
+                readable = [min(token, self._shared - 1) for token in tokens]
+            stretches.append(Stretch(slot.sequence, start, [*readable, *[0] * padding], flags))
             paddings.append(padding)
-        seconds = self._timed(self._batch.fill_all(stretches), wanted[0][0].threads)
-        for (lane, tokens, _), padding in zip(wanted, paddings, strict=True):
-            lane.took(tokens, padding, seconds, wanted[0][0].threads.now)
-        return list(self._shares(wanted, starts, paddings))
-
-    def read_one(
-        self,
-        lane: Reader,
-        tokens: Sequence[int],
-        rows: int,
-        whole: Callable[[int], np.ndarray] | None = None,
-    ) -> Pass:
-        """The same for one lane. `whole`: rows are cut, and this gives one of them as a whole."""
-        # Over RPC llama.cpp waits for rows alone: the time of a pass without any would count in the next one.
-        asked = rows or int(bool(self.model.remote))
-        start, outputs = lane.length, [0] * (len(tokens) - asked) + [1] * asked
-        lane.forget_padding()
-        batch = self._batch.fill_all([Stretch(lane.sequence, start, self._readable(tokens), outputs)])
-        lane.took(tokens, 0, self._timed(batch, lane.threads), lane.threads.now)
-        hidden = self._hidden.read(len(tokens)) if self._hidden else None
-        found: Sequence[Row] = ()
-        if rows:
-            read = self._rows.read
-            found = self._cut_rows.read(self.handle, rows, whole) if whole else read(self.handle, rows)
-        return Pass(start, tokens, found, hidden)
-
-    def _timed(self, batch: Any, threads: Threads) -> float:  # noqa: ANN401  a C struct
-        """Decode it; returns the seconds inside llama.cpp."""
-        busy = self.busy_seconds
-        self.run(lib.llama_decode, batch, batch.n_tokens, threads=threads)
-        return self.busy_seconds - busy
-
-    def _shares(
-        self, wanted: Sequence[Wanted], starts: Sequence[int], paddings: Sequence[int]
-    ) -> Iterator[Pass]:
-        """The lanes' parts of a pass that they shared."""
-        width, row, token = sum(len(tokens) for _, tokens, _ in wanted) + sum(paddings), 0, 0
-        hidden = self._hidden.read(width) if self._hidden else None
-        every = self._rows.read(self.handle, sum(rows for _, _, rows in wanted))
+        before, batch = self.busy_seconds, self._batch.fill_all(stretches)
+        late = wanted[0][2] > 0 and wanted[0][0].late and self.computes_late
+        self.run(lib.llama_decode, batch, total := batch.n_tokens, threads=wanted[0][0].threads, late=late)
+        for (slot, tokens, _), padding in zip(wanted, paddings, strict=True):
+            slot.took(tokens, padding, self.busy_seconds - before)
+        if late:
+            return [ForwardPass(starts[0], wanted[0][1], self._late_rows(wanted[0], whole))]
+        hidden, row, token = self._hidden.read(total) if self._hidden else None, 0, 0
+        every = self._read_rows(sum(rows for _, _, rows in wanted), whole)
+        found = list[ForwardPass]()
         for (_, tokens, rows), start, padding in zip(wanted, starts, paddings, strict=True):
             own = every[row : row + rows]
-            check_finite(last.logits if isinstance(last := own[-1], Candidates) else last)
+            if own and len(wanted) > 1:  # the reader of rows has checked the last row of all
+                check_finite(last.logits if isinstance(last := own[-1], Candidates) else last)
             shown = None if hidden is None else hidden[token : token + len(tokens)]
-            yield Pass(start, tokens, own, shown, pass_width=width)
+            shared = total if len(wanted) > 1 else 0
+            found.append(ForwardPass(start, tokens, own, shown, pass_width=shared))
             row, token = row + rows, token + len(tokens) + padding
+        return found
 
-    def _readable(self, tokens: Sequence[int]) -> Sequence[int]:
-        """The tokens, with others for those that only the target has, control tokens or padding."""
-        if self._vocabulary == self._shared:
-            return tokens
-        return [min(token, self._shared - 1) for token in tokens]
+    @property
+    def computes_late(self) -> bool:
+        """Whether a device computes passes while Python goes on."""
+        return self.model.all_on_gpu and self.slot_count == 1 and self._hidden is None
+
+    def _late_rows(self, wanted: Wanted, whole: Callable[[int], np.ndarray] | None) -> LateRows:
+        slot, _, count = wanted
+
+        def read() -> Sequence[Row]:
+            slot.busy_seconds += self.settle()
+            return self._read_rows(count, whole)
+
+        return LateRows(count, read)
+
+    def _read_rows(self, count: int, whole: Callable[[int], np.ndarray] | None) -> Sequence[Row]:
+        if not count:
+            return ()
+        if whole:
+            return self._top_k_rows.read(self.handle, count, whole)
+        return self._rows.read(self.handle, count)
 
 
-def can_cut(model: Model) -> bool:
-    """Whether a device can choose logits for one of two sequences; models on several GPUs were never tried."""
-    return model.output_on_gpu and model.can_roll_back and len(model.gpus) < 2
+def copied(found: ForwardPass) -> ForwardPass:
+    """Return a pass with copies of its rows, because the next pass overwrites llama.cpp's buffer."""
+
+    def copy(row: Row) -> Row:
+        return Candidates(row.ids.copy(), row.logits.copy()) if isinstance(row, Candidates) else row.copy()
+
+    return replace(found, rows=tuple(map(copy, found.rows)))
 
 
-def joined(passes: Sequence[Pass]) -> Pass:
-    """One pass in place of several in a row, with the rows of the last."""
+def joined(passes: Sequence[ForwardPass]) -> ForwardPass:
     if len(passes) == 1:
         return passes[0]
     tokens = [token for each in passes for token in each.tokens]

@@ -1,45 +1,47 @@
-"""How many threads decode: the fast cores, and fewer while other programs use them."""
+"""The number of decoding threads: one for each fast core, fewer for replies that begin under contention."""
 
 import ctypes
 import math
 import os
 import sys
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Iterable, Iterator, Set
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from time import perf_counter
+from threading import Lock, RLock
+from time import perf_counter, process_time
 
+from localspec.display import counted
 from localspec.errors import BadSetting
+from localspec.files import after_fork
 
-MOST_THREADS = 512  # GGML_MAX_N_THREADS; beyond it ggml writes past its tables
-_FAST = 0.75  # of the largest capacity that Linux gives a core: Arm's big ones have it, its little ones half
+# A model with fewer bytes of weights decodes faster on one core than on two.
+SMALL_BYTES = 32_000_000
+MOST_THREADS = 512  # GGML_MAX_N_THREADS: with more threads ggml writes past the end of its tables
+_FAST = 0.75  # a fast core has at least this share of the largest cpu_capacity; Arm's little cores have half
 
 
 def thread_count(wanted: int | None) -> int:
-    """The requested threads, or the physical cores. Raises BadSetting for more than ggml can run."""
+    """Return `wanted`, or `default_threads()` for None. Raises BadSetting for more than ggml can run."""
     if wanted is not None and not 1 <= wanted <= MOST_THREADS:
-        raise BadSetting(
-            f"llama.cpp cannot run {wanted:,} threads",
-            hint=f"use 1 to {MOST_THREADS}; the physical cores are the default",
-        )
+        hint = f"use 1 to {MOST_THREADS}; the default is one for each physical core"
+        raise BadSetting(f"llama.cpp cannot run {wanted:,} threads", hint=hint)
     return wanted or min(default_threads(), MOST_THREADS)
 
 
 def default_threads() -> int:
-    """Fast physical cores, at least 1: two threads on one core slow ggml down, as sharing it with others does."""
-    count = _CORES.get(sys.platform, os.cpu_count)()
-    return max(1, count or os.cpu_count() or 1)
+    """Return the number of fast physical cores, because ggml is slower with two threads on one core."""
+    known = {"linux": _linux_cores, "darwin": _macos_cores, "win32": _windows_cores}
+    return max(1, known.get(sys.platform, os.cpu_count)() or os.cpu_count() or 1)
 
 
 def usable_cores() -> int:
-    """The processor threads that this process may use, with hyperthreads, within a container's quota."""
     allowed = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     return min(allowed, _cgroup_cores() or allowed)
 
 
 def _linux_cores() -> int:
-    """Fast cores that this process may run on, without their hyperthreads and within a container's quota."""
     devices = Path("/sys/devices")
     usable = fast_cpus(os.sched_getaffinity(0), devices)
     try:
@@ -51,9 +53,8 @@ def _linux_cores() -> int:
 
 
 def fast_cpus(cpus: Set[int], devices: Path) -> Set[int]:
-    """The performance cores if Linux knows several kinds; else all cores."""
     try:
-        fast = cpus & _cpu_list((devices / "cpu_core/cpus").read_text())  # Intel's
+        fast = cpus & _cpu_list((devices / "cpu_core/cpus").read_text())  # Intel's fast cores
     except (OSError, ValueError):
         fast = cpus
     try:
@@ -65,13 +66,11 @@ def fast_cpus(cpus: Set[int], devices: Path) -> Set[int]:
 
 
 def _cpu_list(text: str) -> set[int]:
-    """The numbers in a list like 0-15,20."""
     ranges = (part.partition("-") for part in text.strip().split(","))
     return {cpu for first, _, last in ranges for cpu in range(int(first), int(last or first) + 1)}
 
 
 def _cgroup_cores() -> int | None:
-    """Whole cores that a container's CPU quota amounts to; None without a quota."""
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
         return None if quota == "max" else math.ceil(int(quota) / int(period))
@@ -80,7 +79,6 @@ def _cgroup_cores() -> int | None:
 
 
 def _macos_cores() -> int | None:
-    """The fast cores; empty without slow ones."""
     library = ctypes.CDLL(None)
     for name in (b"hw.perflevel0.physicalcpu", b"hw.physicalcpu"):
         value, size = ctypes.c_int32(0), ctypes.c_size_t(4)
@@ -100,10 +98,7 @@ def _windows_cores() -> int | None:
 
 
 def count_fastest(entries: bytes) -> int:
-    """The cores of the highest EfficiencyClass in the answer to RelationProcessorCore: one entry for each core.
-
-    An entry is SYSTEM_LOGICAL_PROCESSOR_INFORMATION_EX: relationship, its own size, flags, the class.
-    """
+    """Return the number of fastest cores; `entries`: Windows's SYSTEM_LOGICAL_PROCESSOR_INFORMATION_EX."""
     classes: list[int] = []
     offset = 0
     while offset < len(entries):
@@ -112,68 +107,131 @@ def count_fastest(entries: bytes) -> int:
     return classes.count(max(classes))
 
 
-_CORES: dict[str, Callable[[], int | None]] = {
-    "linux": _linux_cores,
-    "darwin": _macos_cores,
-    "win32": _windows_cores,
-}
-
-
-CROWDED = 0.75  # of the time of its threads: a pass with less shared its cores
-JUDGED_PASSES, JUDGED_SECONDS = 3, 0.25  # with all threads, whichever comes first
-# Windows counts processor time in steps of 16 ms.
+CONTENDED = 0.75  # under CPU contention passes get less than this share of their threads' time
+JUDGED_PASSES, JUDGED_SECONDS = 3, 0.25  # contention is judged after this many passes or seconds
+# Contention is judged only after this many seconds of passes: Windows counts processor time in steps of 16 ms.
 LEAST_SECONDS = 0.1 if sys.platform == "win32" else 0.0
-NARROW = 8  # tokens: no wider pass is a try
-# Until the next try; or times the processor time of the last one, which a process that was stopped did not get.
+ENOUGH_SECONDS = max(LEAST_SECONDS, 0.03)  # minimum seconds of passes to judge before threads are fixed
+NARROW = 8  # maximum tokens of a pass whose processor time is judged
+WIDEST_DRAFT = 64  # maximum tokens of a verify batch; a wider pass is prefill
+# The wait before all threads are tried again: at least 1 s, and at least 40 times the last try's duration.
 WAIT_SECONDS, WAIT_FACTOR = 1.0, 40.0
-COMPARED = 3  # passes after which fewer threads have to be the faster ones
-USELESS_SECONDS = 60.0  # without another attempt, where they were not
+COMPARED = 3  # number of passes with fewer threads that are compared with passes of all threads
+USELESS_SECONDS = 60.0  # if fewer threads were slower, the wait before they are tried again
 
 
 @dataclass(slots=True)
 class Contention:
-    """How many threads the next pass should use, judged by the passes of all contexts of a pair."""
+    """The number of threads for all contexts of a pair, chosen from the processor time that passes get.
 
-    cores: int  # that the process may use
+    In a pass over one token, the number can change the last bits of a row. So a reply's first pass over one
+    token fixes the number until no reply runs.
+    """
+
+    cores: int  # number of cores that the process may use
     clock: Callable[[], float] = perf_counter
-    limit: int | None = None  # threads, while the cores are busy
-    _judged: list[tuple[int, float]] = field(default_factory=list)  # width and seconds, with all threads
-    _usable: float = 0.0  # processor seconds in those
-    _given: float = 0.0  # of them
-    _before: dict[int, float] = field(default_factory=dict)  # seconds by width, when the limit was set
-    _ratios: list[float] = field(default_factory=list)  # seconds within the limit / before
-    _deaf_until: float = -math.inf  # no try and no judgement
+    limit: int | None = None  # maximum threads under CPU contention; None: no contention
+    usual: int = 1  # maximum threads of any context without CPU contention
+    kept: int | None = None  # the `limit` in use; running replies keep it when `limit` changes
+    _reported: int | None = None  # number of threads at the last call of `settle`
+    _replies: int = 0  # number of running replies
+    _settled: bool = False  # whether running replies have fixed `kept`
+    _lock: RLock = field(default_factory=RLock)
+    _judged: list[tuple[int, float]] = field(default_factory=list)  # (tokens, seconds) of each pass
+    _usable: float = 0.0  # processor seconds that the passes in `_judged` could have used
+    _given: float = 0.0  # processor seconds that the passes in `_judged` used
+    _before: dict[int, float] = field(default_factory=dict)  # by number of tokens: seconds with all threads
+    _ratios: list[float] = field(default_factory=list)  # seconds of passes with fewer threads / `_before`
+    _deaf_until: float = -math.inf  # clock time until which passes are not judged
 
-    def threads(self, usual: int, width: int) -> int:
-        """Threads for a pass over `width` tokens, in a context that uses `usual` ones on idle cores."""
-        if self.limit is None or (width <= NARROW and self.clock() >= self._deaf_until):
-            return usual
-        return min(usual, self.limit)
+    @property
+    def contended(self) -> bool:
+        return self.limit is not None
+
+    @contextmanager
+    def reply(self) -> Iterator[None]:
+        with self._lock:
+            self._replies += 1
+            if self._replies == 1:
+                self._forget_passes()  # passes before this reply are outdated
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._replies -= 1
+                self._settled = self._settled and self._replies > 0
+
+    @contextmanager
+    def keeping(self) -> Iterator[None]:
+        """Keep the present number of threads for replies that are compared with each other."""
+        with self.reply():
+            with self._lock:
+                self._settle()
+            yield
+
+    def settle(self) -> str:
+        """Fix the number of threads until no reply runs; return a notice if the number changed, else ""."""
+        with self._lock:
+            self._settle()
+            before, now = self._reported or self.usual, min(self.usual, self.kept or self.usual)
+            self._reported = now
+            return "" if now == before else _notice(before, now)
+
+    @property
+    def due(self) -> bool:
+        """Whether a short prompt should begin with a narrow pass that tries all threads."""
+        with self._lock:
+            return self.contended and not self._settled and self.clock() >= self._deaf_until
+
+    def threads(self, usual: int, width: int, reading: int) -> int:
+        """Return the threads for a pass: `usual` to decode, `reading` to prefill, or fewer under contention."""
+        with self._lock:
+            if width == 1:
+                self._settle()
+            if not self._settled:
+                if width > NARROW:
+                    self._conclude()
+                self.kept = self.limit
+                if width <= NARROW and self.clock() >= self._deaf_until:
+                    return reading if self._replies else usual
+            if width > WIDEST_DRAFT:  # the number of threads does not change rows of wide passes
+                return min(reading, self.limit or reading)
+            return min(usual, self.kept or usual)
 
     def learn(self, threads: int, width: int, seconds: float, processor_seconds: float) -> None:
-        """Record a pass, its number of threads and the processor time that they got."""
-        if self.limit is not None and threads <= self.limit:
-            self._compare(width, seconds)
-        elif self.clock() >= self._deaf_until:
-            self._judged.append((width, seconds))
-            self._usable += threads * seconds
-            self._given += processor_seconds
-            spent = sum(seconds for _, seconds in self._judged)
-            if spent >= LEAST_SECONDS and (len(self._judged) >= JUDGED_PASSES or spent >= JUDGED_SECONDS):
-                self._judge(threads)
+        with self._lock:
+            if threads <= max(self.kept or 1, self.limit or 1):
+                self._compare(width, seconds)
+            elif self.clock() >= self._deaf_until:
+                self._judged.append((width, seconds))
+                self._usable += threads * seconds
+                self._given += processor_seconds
+                spent = sum(seconds for _, seconds in self._judged)
+                if spent >= LEAST_SECONDS and (len(self._judged) >= JUDGED_PASSES or spent >= JUDGED_SECONDS):
+                    self._judge()
 
-    def _judge(self, threads: int) -> None:
+    def _settle(self) -> None:
+        if self._replies and not self._settled:
+            self._conclude()
+            self._settled, self.kept = True, self.limit
+
+    def _conclude(self) -> None:
+        if self._judged and sum(seconds for _, seconds in self._judged) >= ENOUGH_SECONDS:
+            self._judge()
+
+    def _judge(self) -> None:
+        threads = round(self._usable / max(sum(seconds for _, seconds in self._judged), 1e-9))
         share = max(self._given / max(self._usable, 1e-9), 0.01)
         before, tried = dict(self._judged), self._given / threads
         self._lift()
-        if share < CROWDED:
-            others = self.cores / share - threads  # where all that run share the cores equally
+        if share < CONTENDED:
+            others = self.cores / share - threads  # other programs' threads, if each gets an equal share
             self.limit = min(max(round(self.cores - others), 1), threads - 1)
             self._before = before
             self._deaf_until = self.clock() + max(WAIT_SECONDS, WAIT_FACTOR * tried)
 
     def _compare(self, width: int, seconds: float) -> None:
-        if width in self._before and len(self._ratios) < COMPARED:
+        if self.limit is not None and width in self._before and len(self._ratios) < COMPARED:
             self._ratios.append(seconds / self._before[width])
             if len(self._ratios) == COMPARED and median(self._ratios) > 1.0:
                 self._lift()
@@ -181,40 +239,87 @@ class Contention:
 
     def _lift(self) -> None:
         self.limit = None
+        self._forget_passes()
+        self._ratios.clear()
+
+    def _forget_passes(self) -> None:
         self._usable = self._given = 0.0
         self._judged.clear()
-        self._ratios.clear()
+
+
+def _notice(before: int, now: int) -> str:
+    return (
+        f"from this reply on, {counted(now, 'thread')} decode{'s' * (now == 1)} instead of {before}, because other "
+        f"programs {'use' if now < before else 'no longer use'} the processor. This can change a word of the reply. "
+        f"To keep {before}, set --threads {before}"
+    )
 
 
 class Threads:
-    """The threads of one context: the usual number, or fewer after `give_way`."""
+    """The number of threads of one context. After `yield_threads` it is smaller under CPU contention."""
 
     def __init__(self, usual: int) -> None:
-        self.usual = usual
-        self.now = usual  # in the latest pass
-        self.fixed = False  # as many in every pass: their number can change the last bits of a row
+        self.usual = self.reading = usual  # `usual`: for decoding; `reading`: for prefill
         self.contention: Contention | None = None
 
     @property
-    def crowded(self) -> bool:
-        """Whether other programs keep the cores busy."""
-        return self.contention is not None and self.contention.limit is not None
+    def now(self) -> int:
+        kept = self.contention and self.contention.kept
+        return min(self.usual, kept or self.usual)
 
-    def wanted(self, width: int) -> int:
-        """How many a pass over `width` tokens uses."""
-        self.now = self.usual
-        if self.contention and not self.fixed:
-            self.now = self.contention.threads(self.usual, width)
-        return self.now
-
-    def learn(self, width: int, seconds: float, processor_seconds: float) -> None:
-        """Record the time of the pass."""
+    def wanted(self, width: int) -> int:  # the number of threads for a pass of `width` tokens
         if self.contention:
-            self.contention.learn(self.now, width, seconds, processor_seconds)
+            return self.contention.threads(self.usual, width, self.reading)
+        return self.reading if width > WIDEST_DRAFT else self.usual
 
 
-def give_way(contexts: Iterable[Threads]) -> None:
-    """Use fewer threads while other programs keep the cores busy; all contexts share the observations."""
-    contention = Contention(usable_cores())
-    for threads in contexts:
-        threads.contention = contention if threads.usual > 1 else None
+def yield_threads(contexts: Iterable[Threads]) -> Contention:
+    """Let these contexts use fewer threads under CPU contention; return their common Contention."""
+    several = [threads for threads in contexts if threads.reading > 1]
+    contention = Contention(usable_cores(), usual=max((threads.usual for threads in several), default=1))
+    for threads in several:
+        threads.contention = contention
+    return contention
+
+
+@dataclass(slots=True, eq=False)
+class Share:
+    threads: int
+    seconds: float = 0.0
+
+
+class ProcessorTime:
+    """The processor time of each pass, estimated from the process's time and the running threads."""
+
+    def __init__(self, cores: int, clock: Callable[[], float] = process_time) -> None:
+        self._cores, self._clock = cores, clock
+        self._restart()
+
+    def _restart(self) -> None:
+        self._changing = Lock()
+        self._passes: list[Share] = []
+        self._counted = 0.0  # processor seconds of the process that are already divided among passes
+
+    @contextmanager
+    def of_pass(self, threads: int) -> Iterator[Share]:
+        """Measure a pass of `threads` threads. At its end, the yielded `Share` has its processor time."""
+        share = Share(threads)
+        with self._changing:
+            self._divide()
+            self._passes.append(share)
+        try:
+            yield share
+        finally:
+            with self._changing:
+                self._divide()
+                self._passes.remove(share)
+
+    def _divide(self) -> None:
+        before, self._counted = self._counted, self._clock()
+        running = min(sum(share.threads for share in self._passes), self._cores)
+        for share in self._passes:
+            share.seconds += share.threads / max(running, share.threads) * (self._counted - before)
+
+
+processor_time = ProcessorTime(usable_cores())
+after_fork(processor_time._restart)

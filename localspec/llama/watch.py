@@ -1,54 +1,44 @@
-"""Ends the process when a device of another machine is lost: llama.cpp would wait for ever.
+"""End the process when an RPC server is lost, because llama.cpp would wait for it for ever.
 
-A server that stops or is cut off hangs the call that needs it, and no thread can leave the call:
-what was written so far is flushed, a sentence goes to stderr, and the exit code is 1.
+A call into llama.cpp hangs if its server stops or is cut off, and no thread can leave such a call.
 """
 
 import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final, NoReturn
 
-PATIENCE_SECONDS: Final = 15.0  # beyond a call's expected time
-LOADING_SECONDS: Final = 60.0  # without progress: a single tensor may cross a slow network
-_LONG_CALL_SECONDS: Final = 1.5  # that prompts are cut for, so that a longer one is noticed soon
-_SLACK: Final = 3.0  # a call may take this many times as long as others did
-_WIDE: Final = 16  # tokens: from here on a call costs by the token
+TIMEOUT_SECONDS: Final = 15.0  # a server counts as lost this long after a call should have ended
+LOADING_SECONDS: Final = 60.0  # during a load, a server counts as lost after this long without progress
+_LONG_CALL_SECONDS: Final = 1.5  # maximum seconds of a prefill call: a lost server must be noticed soon
+_SLACK: Final = 3.0  # factor by which a call may take longer than the calls before it
+_WIDE: Final = 16  # from this number of tokens on, the time of a call is proportional to its tokens
 _LOOK_SECONDS: Final = 0.5
-
-_HINT: Final = "start its server again, or leave it out of --rpc"
 
 
 @dataclass(slots=True)
 class _Call:
-    """A call into llama.cpp that needs a remote device."""
-
     place: str
     seconds: float
-    deadline: float = 0.0
-
-    def extend(self) -> None:
-        self.deadline = time.monotonic() + self.seconds
+    deadline: float
 
 
-_calls: dict[int, _Call] = {}  # by thread
+_calls: dict[int, _Call] = {}  # the watched call of each thread
 _watcher: threading.Thread | None = None
-_tell: Callable[[str, str], None] | None = None
 
 
 @contextmanager
-def waiting_for(place: str, seconds: float = PATIENCE_SECONDS) -> Iterator[None]:
-    """Surrounds a call that needs this device of another machine, "" for one of this machine."""
+def waiting_for(place: str, seconds: float = TIMEOUT_SECONDS) -> Iterator[None]:
+    """Watch a call that uses the remote device `place`; "" is a local device, which needs no watch."""
     global _watcher
     if not place:
         yield
         return
-    _calls[threading.get_ident()] = call = _Call(place, seconds)
-    call.extend()
+    _calls[threading.get_ident()] = _Call(place, seconds, time.monotonic() + seconds)
     if _watcher is None:
         _watcher = threading.Thread(target=_look, name="remote-devices", daemon=True)
         _watcher.start()
@@ -59,64 +49,42 @@ def waiting_for(place: str, seconds: float = PATIENCE_SECONDS) -> Iterator[None]
 
 
 def made_progress() -> None:
-    """The call of this thread makes progress: restart its time."""
     if call := _calls.get(threading.get_ident()):
-        call.extend()
+        call.deadline = time.monotonic() + call.seconds
 
 
-def awaited_places() -> str:
-    """The remote devices that are waited for now."""
+def waiting_functions() -> str:
     return ", ".join(dict.fromkeys(call.place for call in list(_calls.values())))
 
 
-class Pace:
-    """Seconds of calls on a remote device, by number of tokens."""
-
+class CallTimes:
     def __init__(self) -> None:
-        self._narrow = 0.0  # seconds of the longest call of a few tokens
-        self._wide: float | None = None  # seconds a token of the last call of many
+        self._token: float | None = None  # seconds per token of the last wide call
 
-    def tokens(self, most: int) -> int:
-        """How many tokens of a prompt the next call may have."""
-        if self._wide is None:
-            return min(most, _WIDE)
-        return min(most, max(_WIDE, int(_LONG_CALL_SECONDS / self._wide)))
+    def tokens(self, most: int) -> int:  # the number of prompt tokens for the next call, at most `most`
+        return min(most, max(_WIDE, int(_LONG_CALL_SECONDS / self._token)) if self._token else _WIDE)
 
     def limit(self, tokens: int) -> float:
-        """Seconds after which a call of `tokens` tokens counts as lost."""
-        usual = self._narrow if tokens < _WIDE else (self._wide or 0.0) * tokens
-        return PATIENCE_SECONDS + _SLACK * (usual or _LONG_CALL_SECONDS)
+        """Return the seconds after which the server of a call with this number of tokens counts as lost."""
+        usual = self._token * max(tokens, _WIDE) if self._token else _LONG_CALL_SECONDS
+        return TIMEOUT_SECONDS + _SLACK * max(usual, _LONG_CALL_SECONDS)
 
     def saw(self, tokens: int, seconds: float) -> None:
-        """A call came back."""
-        if tokens < _WIDE:
-            self._narrow = max(self._narrow, seconds)
-        else:
-            self._wide = seconds / tokens
+        if tokens >= _WIDE:
+            self._token = seconds / tokens
 
 
-def end_lost(what: str) -> NoReturn:
-    """End the process because a device is gone; from any thread, also while another one hangs in llama.cpp."""
-    if _tell is not None:
-        _tell(what, _HINT)
-        os._exit(1)
-    end(what, _HINT)
+LOST_HINT: Final = "start its server again, or leave it out of --rpc"
 
 
 def end(what: str, hint: str) -> NoReturn:
-    """End the process with a sentence on stderr, after what it has printed so far."""
+    """Write an error and its hint on stderr, and end the process from any thread."""
     with suppress(OSError, ValueError, RuntimeError):
         sys.stdout.flush()
-    # A reply that is being written stands on the line.
+    # A reply on the terminal may end without a newline.
     begin = "\n" if sys.stdout.isatty() and sys.stderr.isatty() else ""
     os.write(2, f"{begin}error: {what}\nhint: {hint}\n".encode())
     os._exit(1)
-
-
-def tell_lost_by(tell: Callable[[str, str], None]) -> None:
-    """Report a lost device to `tell`, as a sentence and a hint, instead of stderr."""
-    global _tell
-    _tell = tell
 
 
 def _look() -> None:
@@ -126,7 +94,8 @@ def _look() -> None:
         now = time.monotonic()
         passed, looked = now - looked, now
         for call in list(_calls.values()):
-            if passed > 2 * _LOOK_SECONDS:  # this process was stopped, as by Ctrl-Z: nobody heard an answer
+            if passed > 2 * _LOOK_SECONDS:  # Ctrl-Z may have suspended this process
                 call.deadline += passed
             if now > call.deadline:
-                end_lost(f"{call.place} does not answer any more: nothing came for {call.seconds:.0f} s")
+                what = f"does not answer any more: it sent nothing for {call.seconds:.0f} s"
+                end(f"{call.place} {what}", LOST_HINT)

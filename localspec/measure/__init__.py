@@ -1,1 +1,1 @@
-"""Whole runs, measured."""
+"""Benchmarks, comparisons and tests of whole replies."""

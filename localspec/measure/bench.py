@@ -1,27 +1,28 @@
-"""Plain against speculative decoding on the same prompts, in turns, until the time is up."""
+"""A benchmark: plain and speculative decoding of the same prompts, in turns, until the time is up."""
 
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from importlib.resources import files
-from itertools import chain, zip_longest
+from itertools import chain, count, product, zip_longest
 from time import perf_counter
+from typing import Unpack
 
-from localspec.chat.session import Session
+from localspec.chat.session import Session, last_reply
 from localspec.errors import ContextFull
-from localspec.events import Cycle, Event, Finished, FinishReason, Piece, Prefill, Reply, Started, Stats
+from localspec.events import FinishReason, Reply, Stats
 from localspec.options import ReplyOptions
 
 
 class Category(StrEnum):
-    """The kind of text that a prompt asks for; the acceptance rate depends on it most."""
+    """The kind of text that a prompt requests; the acceptance rate depends most on it."""
 
     CODE = "code"
     CHAT = "chat"
     PROSE = "prose"
     JSON = "json"
-    EDIT = "edit"  # a text to be returned with few changes
+    EDIT = "edit"  # a request to copy a text with few changes
     LONG = "long"  # a question about a long document
 
 
@@ -33,7 +34,7 @@ class BenchPrompt:
 
 
 def _prompts(kind: str) -> tuple[BenchPrompt, ...]:
-    """The prompts of one table of prompts.toml, each behind the document that it is about."""
+    """Return the prompts of the table `kind` in prompts.toml. A prompt's document precedes its question."""
     table = tomllib.loads(files("localspec.measure").joinpath("prompts.toml").read_text("utf-8"))
     found = []
     for entry in table[kind]:
@@ -43,28 +44,18 @@ def _prompts(kind: str) -> tuple[BenchPrompt, ...]:
     return tuple(found)
 
 
-def built_in_prompts() -> tuple[BenchPrompt, ...]:
-    """Every prompt of bench that comes with localspec."""
-    return _prompts("prompt")
-
-
 def in_turn(prompts: Sequence[BenchPrompt]) -> tuple[BenchPrompt, ...]:
-    """The first prompt of every category, then the second of each: wherever one stops, all had their turn."""
+    """Return the first prompt of every category, then the second of each, and so on."""
     by_category = [[p for p in prompts if p.category is category] for category in Category]
     return tuple(p for p in chain.from_iterable(zip_longest(*by_category)) if p is not None)
 
 
-VERIFY_PROMPTS = _prompts("verify")
-
-
-WARM_UP_TOKENS = 12
+BUILT_IN_PROMPTS, VERIFY_PROMPTS = _prompts("prompt"), _prompts("verify")
 
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """One way to decode."""
-
-    depth: int | None  # None is auto, 0 plain decoding
+    depth: int | None  # draft depth; None: automatic; 0: plain decoding
 
     @property
     def name(self) -> str:
@@ -80,8 +71,8 @@ PLAIN, AUTO = Arm(0), Arm(None)
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
-    """One prompt, once with every arm, one right after the other."""
+class BenchBlock:
+    """One prompt that all arms answer in turn."""
 
     prompt: BenchPrompt
     temperature: float
@@ -91,7 +82,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One reply of one arm."""
+    """The measured values of one reply."""
 
     prompt: str
     category: Category
@@ -99,39 +90,40 @@ class Measurement:
     round: int
     arm: str
     prompt_tokens: int
-    reused_tokens: int  # of the prompt, found in the cache
+    reused_tokens: int  # prompt tokens that were in the KV cache
     prefill_seconds: float
-    decode_seconds: float  # from the end of the prefill to the end of the reply, by the clock on the wall
+    decode_seconds: float
     emitted: int
     cycles: int
     drafted: int
     accepted: int
-    draft_seconds: float  # inside the draft model
+    draft_seconds: float  # seconds of drafting
+    verify_seconds: float  # seconds of the target's passes
     finish_reason: FinishReason
 
     @property
     def tokens_per_second(self) -> float:
-        """Emitted tokens / decode seconds: replies may differ in length, so seconds are not compared."""
+        """Emitted tokens / decode seconds."""
         return self.emitted / self.decode_seconds
+
+
+COUNTS = [field.name for field in fields(Measurement) if hasattr(Stats, field.name)]
 
 
 @dataclass(frozen=True, slots=True)
 class BenchStep:
-    """The progress of a bench: the next reply."""
-
-    block: Block
+    block: BenchBlock
     arm: Arm
-    blocks_done: int
-    seconds: float  # since the bench began
+    seconds: float  # seconds since the bench began
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """When a bench ends: after the rounds, or when the time is up, whichever comes first."""
+    """The limits of a bench. The bench ends as soon as `rounds` or `seconds` is reached."""
 
-    rounds: int | None = None  # over all prompts
+    rounds: int | None = None  # limit of rounds over all prompts
     seconds: float | None = None
-    max_tokens: int = 128  # of every reply, with every arm
+    max_tokens: int = 128  # limit of tokens in one reply
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,33 +131,25 @@ class BenchOutcome:
     """The measurements of every block that all arms finished."""
 
     measurements: tuple[Measurement, ...]
-    too_long: tuple[str, ...]  # prompts that the context has no room for
-    stopped: bool  # by the user, before the limits
+    too_long: tuple[str, ...]  # names of prompts that did not fit in the context
+    stopped: bool  # whether the user ended the bench before a limit
 
 
 def blocks(
     prompts: Sequence[BenchPrompt], temperatures: Sequence[float], arms: Sequence[Arm]
-) -> Iterator[Block]:
-    """Endless rounds, one category after the other; the first arm changes every time.
+) -> Iterator[BenchBlock]:
+    """Yield endless rounds of blocks. A round has each prompt once, and its categories take turns.
 
-    Within a category, a temperature and a prompt the order of the arms turns around from one block to the
-    next, so that first-run costs and a machine that grows warm affect all alike.
+    The arms of a prompt change their order from round to round, because a machine slows down as it warms up.
     """
     ordered = in_turn(prompts)
     places = {p.name: [q for q in ordered if q.category is p.category].index(p) for p in ordered}
-    number = 0
-    while True:
-        for prompt in ordered:
-            for nth, temperature in enumerate(temperatures):
-                yield Block(prompt, temperature, number, turned(arms, places[prompt.name] + nth + number))
-        number += 1
-
-
-def turned(arms: Sequence[Arm], number: int) -> tuple[Arm, ...]:
-    """Even numbers begin with another arm each time, and the odd number after it has the reverse order."""
-    start = number // 2 % len(arms)
-    order = (*arms[start:], *arms[:start])
-    return order[::-1] if number % 2 else order
+    for number in count():
+        for prompt, (nth, temperature) in product(ordered, enumerate(temperatures)):
+            turn = places[prompt.name] + nth + number
+            start = turn // 2 % len(arms)
+            order = (*arms[start:], *arms[:start])
+            yield BenchBlock(prompt, temperature, number, order[::-1] if turn % 2 else order)
 
 
 def bench(
@@ -179,75 +163,41 @@ def bench(
     stopped: Callable[[], bool] = lambda: False,
     clock: Callable[[], float] = perf_counter,
 ) -> BenchOutcome:
-    """Run blocks until a limit or `stopped`; tries at least one block."""
+    """Run blocks until a limit is reached or `stopped` returns True."""
     began, measured, too_long = clock(), list[Measurement](), list[str]()
-    warm_up(session, arms, temperatures, stopped)
-    blocks_done = 0
-    for block in blocks(prompts, temperatures, arms):
-        time_is_up = limits.seconds is not None and clock() - began >= limits.seconds
-        nothing_left = block.round == limits.rounds or len(too_long) == len(prompts)
-        if stopped() or nothing_left or (time_is_up and measured):
-            break
-        if block.prompt.name in too_long:
-            continue
-        try:
-            found = list[Measurement]()
-            for arm in block.arms:
-                on_step(BenchStep(block, arm, blocks_done, clock() - began))
-                found.append(measure(session, block, arm, limits.max_tokens, clock))
-                if stopped():
-                    return BenchOutcome(tuple(measured), tuple(too_long), True)
-        except ContextFull:
-            too_long.append(block.prompt.name)
-            continue
-        measured += found
-        blocks_done += 1
+    with session.pair.threads.keeping():
+        for arm in arms:  # the first reply of each arm is not timed, because it allocates memory
+            if not stopped():
+                answer(session, "Say hello.", arm, temperature=temperatures[0], max_tokens=12)
+        session.calibrate(stop=stopped)
+        for block in blocks(prompts, temperatures, arms):
+            time_is_up = limits.seconds is not None and clock() - began >= limits.seconds
+            nothing_left = block.round == limits.rounds or len(too_long) == len(prompts)
+            if stopped() or nothing_left or (time_is_up and measured):
+                break
+            if block.prompt.name in too_long:
+                continue
+            try:
+                found = list[Measurement]()
+                for arm in block.arms:
+                    on_step(BenchStep(block, arm, clock() - began))
+                    options = ReplyOptions(
+                        temperature=block.temperature, max_tokens=limits.max_tokens, overflow="error"
+                    )
+                    reply = answer(session, block.prompt.text, arm, **options)
+                    about = block.prompt.name, block.prompt.category, block.temperature, block.round, arm.name
+                    counts = {name: getattr(reply.stats, name) for name in COUNTS}
+                    found.append(Measurement(*about, finish_reason=reply.finish_reason, **counts))
+                    if stopped():
+                        return BenchOutcome(tuple(measured), tuple(too_long), True)
+            except ContextFull:
+                too_long.append(block.prompt.name)
+                continue
+            measured += found
     return BenchOutcome(tuple(measured), tuple(too_long), stopped())
 
 
-def warm_up(
-    session: Session, arms: Sequence[Arm], temperatures: Sequence[float], stopped: Callable[[], bool]
-) -> None:
-    """The first reply of each kind allocates memory, so it is not timed."""
-    for arm in arms:
-        if not stopped():
-            session.reset()
-            options = ReplyOptions(temperature=temperatures[0], max_tokens=WARM_UP_TOKENS, seed=None)
-            for _ in session.stream("Say hello.", **arm.options() | options):
-                pass
-
-
-def measure(
-    session: Session, block: Block, arm: Arm, max_tokens: int, clock: Callable[[], float]
-) -> Measurement:
-    """One reply to a conversation that holds nothing else.
-
-    It ignores a configured seed, which would fix the depth.
-    """
+def answer(session: Session, prompt: str, arm: Arm, **options: Unpack[ReplyOptions]) -> Reply:
+    """Answer a prompt in an empty conversation. Use no seed, because a seed would fix the draft depth."""
     session.reset()
-    options = ReplyOptions(temperature=block.temperature, max_tokens=max_tokens, overflow="error", seed=None)
-    reply, decode_seconds = timed(session.stream(block.prompt.text, **arm.options() | options), clock)
-    counted = {f.name: getattr(reply.stats, f.name) for f in fields(Measurement) if hasattr(Stats, f.name)}
-    return Measurement(
-        prompt=block.prompt.name,
-        category=block.prompt.category,
-        temperature=block.temperature,
-        round=block.round,
-        arm=arm.name,
-        finish_reason=reply.finish_reason,
-        **counted | {"decode_seconds": decode_seconds},
-    )
-
-
-def timed(events: Iterator[Event], clock: Callable[[], float]) -> tuple[Reply, float]:
-    """The reply, and the seconds from the end of its prompt to the end of its text, by a reader's clock."""
-    began = ended = clock()
-    for event in events:
-        match event:
-            case Started() | Prefill():
-                began = clock()
-            case Cycle() | Piece():
-                ended = clock()
-            case Finished(reply=reply):
-                return reply, ended - began
-    raise AssertionError("a run ends with Finished")
+    return last_reply(session.stream(prompt, **ReplyOptions(seed=None) | arm.options() | options))

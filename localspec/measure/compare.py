@@ -1,235 +1,166 @@
-"""One prompt with and without drafting, side by side: where the texts part, how fast each is, and the verdict."""
+"""One prompt with and without drafting: the branch point, both speeds, and the verdict."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import Any, Unpack
 
 import numpy as np
 
 from localspec import api
-from localspec.algorithm.protocols import Decoder, Drafter
+from localspec.algorithm.protocols import Decoder
 from localspec.algorithm.verification import SEED_DECIDES, Greedy
-from localspec.chat.loaded_pair import TOY, LoadedPair
+from localspec.chat.loaded_pair import DEMO_MODEL, NO_DRAFT, LoadedPair
 from localspec.chat.messages import Message, as_messages
-from localspec.chat.session import Session, never
-from localspec.display import aligned, counted
-from localspec.errors import BadSetting, LocalspecError
-from localspec.events import Cycle, Event, Finished, FinishReason, Reply, Started, Stats
-from localspec.measure.race import NO_DRAFT, caused, hardly_drafted, headline
+from localspec.chat.session import Session
+from localspec.display import counted
+from localspec.errors import LocalspecError
+from localspec.events import Cycle, Event, Finished, FinishReason, Reply, Started
+from localspec.measure.race import caused, headline
 from localspec.options import ReplyOptions
-from localspec.sampler.passes import NO_TEXT, standing
+from localspec.sampler.passes import NO_TEXT, Candidates, common_prefix_length
 
-COLUMNS = ("", "tokens", "passes", "kept", "a pass", "prompt s", "decode s", "tokens/s")
-TOY_COLUMNS, TOY_DEPTH = 5, 4  # without times; tokens
+DEMO_DEPTH = 4
+FEW = 1.1  # tokens per pass; with fewer, drafting gains hardly any time
+AS_FAR_BACK = 200  # number of a text's last tokens on which `width_gap` compares batch widths
+WIDTHS = frozenset({2, 5, 9})  # batch widths that `width_gap` always includes
 
 Messages = str | Sequence[Mapping[str, Any] | Message]
 
 
-FEW = 1.1  # tokens a pass: less is hardly a gain
-AS_FAR_BACK = 200  # tokens before a divergence on which batch widths are compared
-
-
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """The first token that differs."""
+    """The branch point of a plain and a speculative reply."""
 
-    index: int  # tokens that were equal
-    plain: int | None  # token without drafting; None after the end of that reply
-    speculative: int | None  # token with drafting; None after the end of that reply
-    top_two_gap: float | None  # between the two largest logits of the target's row there; None: not measured
+    index: int  # number of equal tokens before the branch point
+    plain: int | None  # the plain reply's token at `index`; None: the reply has ended
+    speculative: int | None
+    top_two_gap: float | None  # difference of the target's two largest logits at `index`; None: not measured
+    likeliest: float = 0.0  # probability of the likeliest token at `index`
+
+    @property
+    def chances(self) -> str:
+        """A clause with the probabilities of the two likeliest tokens."""
+        second = self.likeliest * float(np.exp(-(self.top_two_gap or 0.0)))
+        return f"the two likeliest words there have {self.likeliest:.1%} and {second:.1%}"
 
 
 def first_difference(plain: Sequence[int], speculative: Sequence[int]) -> int | None:
-    """The first index at which two token sequences differ; None when they are equal."""
-    index = standing(plain, 0, speculative)
+    """Return the first index at which two token sequences differ; None when they are equal."""
+    index = common_prefix_length(plain, 0, speculative)
     return None if index == len(plain) == len(speculative) else index
 
 
-def diverged(plain: Sequence[int], speculative: Sequence[int], gap: float | None) -> Divergence | None:
-    """The divergence of two replies, with a gap measured elsewhere; None when they are equal."""
-    index = first_difference(plain, speculative)
-    if index is None:
-        return None
-    one, other = (reply[index] if index < len(reply) else None for reply in (plain, speculative))
-    return Divergence(index, one, other, gap)
-
-
 def top_two_gap(row: np.ndarray) -> float:
-    """The distance between the two largest logits of a row."""
+    """Return the distance between the two largest logits of a row."""
     second, first = np.partition(row, -2)[-2:]
     return float(first - second)
 
 
-def row_after(decoder: Decoder, tokens: Sequence[int]) -> np.ndarray:
-    """The target's row after a text, read from an empty cache, the last token alone as in plain decoding."""
-    decoder.rollback(0)
-    for _ in decoder.prefill(tokens[:-1]):
+def likeliest(row: np.ndarray) -> float:
+    """Return the probability of the likeliest token of a row, at temperature 1."""
+    return float(1 / np.exp(row - row.max()).sum())
+
+
+def rows_of(decoder: Decoder, tokens: Sequence[int], start: int, width: int) -> Iterator[np.ndarray]:
+    """Yield the row of logits after every token from `start` on; each pass decodes `width` tokens.
+
+    After the last row the caller must roll back to 0, because passes of other slots wait until then.
+    """
+    kept = decoder.rewind(min(start, decoder.length))
+    for _ in decoder.prefill(tokens[kept:start]):
         pass
-    (row,) = decoder.decode(tokens[-1:], rows=1).rows
-    return np.array(row)
+    for first in range(start, len(tokens), width):
+        batch = tokens[first : first + width]
+        for row in decoder.decode(batch, len(batch)).rows:
+            assert not isinstance(row, Candidates), "the target's rows are whole"
+            yield row
+
+
+def row_after(decoder: Decoder, tokens: Sequence[int]) -> np.ndarray:
+    """Return the row of logits after a text. The text's last token is decoded in a pass of its own."""
+    decoder.rollback(0)
+    (row,) = map(np.array, rows_of(decoder, tokens, len(tokens) - 1, 1))
+    decoder.rollback(0)
+    return row
 
 
 def width_difference_on(pair: LoadedPair, tokens: Sequence[int], widths: Collection[int] = ()) -> float:
-    """D: the largest logit difference between batch widths at the last 200 of these tokens, read after the others."""
-    pair.drafting.keep_threads()
-    return width_gap(pair.target, tokens, max(len(tokens) - AS_FAR_BACK, 0), widths)
-
-
-def begin(pair: LoadedPair, prompt: Sequence[int]) -> None:
-    """The target reads the prompt but for its last token, and the drafters follow."""
-    forget(pair.target, pair.drafters)
-    for batch in pair.target.prefill(prompt[:-1]):
-        for drafter in pair.drafters:
-            drafter.observe(batch, len(batch.tokens))
-
-
-def forget(target: Decoder, drafters: Sequence[Drafter]) -> None:
-    """Empty all caches."""
-    target.rollback(0)
-    for drafter in drafters:
-        drafter.observe(NO_TEXT, 0)
-
-
-WIDTHS = frozenset({2, 5, 9})
+    """Return `width_gap` for the last AS_FAR_BACK tokens of a text; the tokens before them are context."""
+    with pair.threads.keeping():
+        return width_gap(pair.target, tokens, max(len(tokens) - AS_FAR_BACK, 0), widths)
 
 
 def width_gap(decoder: Decoder, tokens: Sequence[int], start: int = 0, widths: Collection[int] = ()) -> float:
-    """D: the largest logit difference between one token at a time and 2, 5, 9 and `widths`, on the same prefixes.
+    """Return the largest difference of a logit between passes of one token and wider passes.
 
-    Reads the tokens from `start` on once for each width, behind those before it: kernels differ with the length of
-    the text as well. Leaves the cache empty; needs 9 rows.
+    The wider passes have the widths of WIDTHS and `widths`. Only rows from `start` on are compared.
+    At the end the KV cache is empty. A pass must be able to return 9 rows, the largest of WIDTHS.
     """
     decoder.rollback(0)
-    reference = _rows(decoder, tokens, 1, start)
-    gap = max(
-        float(np.abs(_rows(decoder, tokens, width, start) - reference).max())
-        for width in WIDTHS.union(widths)
+    reference, *others = (
+        np.stack([np.array(row) for row in rows_of(decoder, tokens, start, width)])
+        for width in (1, *WIDTHS.union(widths))
     )
     decoder.rollback(0)
-    return gap
-
-
-def _rows(decoder: Decoder, tokens: Sequence[int], width: int, start: int) -> np.ndarray:
-    """The row after every token from `start` on, float32 [tokens, vocab], decoded `width` tokens at a time."""
-    held = decoder.rewind(min(start, decoder.length))
-    for _ in decoder.prefill(tokens[held:start]):
-        pass
-    rows: list[np.ndarray] = []
-    for first in range(start, len(tokens), width):
-        batch = tokens[first : first + width]
-        rows.extend(np.array(row) for row in decoder.decode(batch, len(batch)).rows)
-    return np.stack(rows)
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class Side:
-    """One way to decode: the replies of all its runs."""
-
-    replies: tuple[Reply, ...]
-
-    def __repr__(self) -> str:
-        return f"Side({self.reply!r}, runs={len(self.replies)})"
-
-    @property
-    def reply(self) -> Reply:
-        """The first reply."""
-        return self.replies[0]
-
-    @property
-    def stats(self) -> Stats:
-        """Of the reply with the fewest passes for its tokens: drafting learns from run to run."""
-        return max((reply.stats for reply in self.replies), key=lambda stats: stats.mean_accepted_length)
-
-    @property
-    def text(self) -> str:
-        """The text of the first reply."""
-        return self.reply.text
-
-    @property
-    def tokens(self) -> tuple[int, ...]:
-        """The tokens of the first reply."""
-        return self.reply.tokens
-
-    @property
-    def tokens_per_second(self) -> float:
-        """Emitted tokens / decode seconds, prefill left out; median of all runs, 0 before the first token."""
-        return median(reply.stats.tokens_per_second for reply in self.replies)
-
-    @property
-    def decode_seconds(self) -> float:
-        """Median of all runs."""
-        return median(reply.stats.decode_seconds for reply in self.replies)
-
-    @property
-    def total_tokens_per_second(self) -> float:
-        """Emitted tokens / seconds of prefill and decode; median of all runs, 0 before the first token."""
-        return median(
-            reply.stats.emitted / max(reply.stats.prefill_seconds + reply.stats.decode_seconds, 1e-9)
-            for reply in self.replies
-        )
+    return max(float(np.abs(rows - reference).max()) for rows in others)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Comparison:
-    """Plain and speculative decoding of one prompt."""
+    """The plain and the speculative reply to one prompt."""
 
-    plain: Side
-    speculative: Side
-    rule: str  # "greedy" at temperature 0
-    divergence: Divergence | None  # None: the same tokens
-    width_difference: float | None  # largest logit difference between batch widths here; None: not measured
-    cancelled: bool  # ended early: the times are of unequal texts
-    crowded: bool = False  # other programs kept the processor busy
-    toy: bool = False  # the pair is the embedded demo
+    plain: Reply
+    speculative: Reply
+    rule: str  # acceptance rule: "greedy" at temperature 0
+    divergence: Divergence | None  # None: both replies have the same tokens
+    width_difference: float | None  # `width_gap` of the tokens before the branch point; None: not measured
+    cancelled: bool  # whether a reply was stopped before its end
+    contended: bool = False  # whether other programs kept the processor busy
+    is_demo: bool = False  # whether the pair is the embedded demo
 
     def __repr__(self) -> str:
-        text = "the same text" if self.identical else "another text"
-        speed = "a toy" if self.toy else f"{self.speedup:.2f}x plain"
+        text = "the same text" if self.identical else "different text"
+        speed = "the demo pair" if self.is_demo else f"{self.speedup:.2f}x plain"
         return f"Comparison({speed}, {text}, plain={self.plain!r}, speculative={self.speculative!r})"
 
     def __str__(self) -> str:
-        return about_speed(self)
+        """Return a sentence about the speed; for the demo models, about the passes that drafting saved."""
+        plain, drafted = self.plain.stats, self.speculative.stats
+        if self.is_demo and drafted.drafted:
+            same = "The same text" if self.identical else "Different text"
+            kept = f"{drafted.accepted} of {counted(drafted.drafted, 'draft token')} accepted"
+            passes = counted(drafted.cycles, "pass", "passes")
+            return f"{same} in {passes} instead of {plain.cycles:,}, {kept}."
+        seconds = plain.decode_seconds, drafted.decode_seconds
+        kinds = {"sampled": self.rule not in SEED_DECIDES, "contended": self.contended}
+        return headline(self.measured_ratio, self.identical, seconds, drafted, **kinds)
 
     @property
     def identical(self) -> bool:
-        """Whether both sides have the same tokens."""
+        """Whether both replies have the same tokens."""
         return self.divergence is None
 
     @property
     def measured_ratio(self) -> float:
-        """Tokens per second, speculative / plain: decoding alone, with its noise. 0 while that is unknown."""
-        plain = self.plain.tokens_per_second
-        return self.speculative.tokens_per_second / plain if plain else 0.0
+        """Tokens per second of the speculative reply / those of the plain reply; 0 if unknown."""
+        plain = self.plain.stats.tokens_per_second
+        return self.speculative.stats.tokens_per_second / plain if plain else 0.0
 
     @property
     def speedup(self) -> float:
-        """The same as far as drafting can have caused it. 0 while that is unknown, and of a toy."""
-        return self._caused(self.measured_ratio)
-
-    @property
-    def total_speedup(self) -> float:
-        """The speed-up with prefill. 0 while that is unknown."""
-        plain = self.plain.total_tokens_per_second
-        return self._caused(self.speculative.total_tokens_per_second / plain) if plain else 0.0
-
-    def _caused(self, ratio: float) -> float:
-        """As far as the guesses can have caused it; 1 if hardly anything was drafted."""
-        stats = self.speculative.stats
-        if self.toy:
+        """`measured_ratio`, clamped to the range that draft tokens can explain; 0 if unknown or for the demo."""
+        ratio, stats = self.measured_ratio, self.speculative.stats
+        if self.is_demo or not ratio:
             return 0.0
-        if ratio and hardly_drafted(stats):
-            return 1.0
-        return caused(ratio, stats) if ratio else 0.0
+        return 1.0 if stats.hardly_drafted else caused(ratio, stats)
 
 
 @dataclass(frozen=True, slots=True)
 class SideEvent:
-    """An event of one of the runs of a comparison."""
+    """An event of the plain or the speculative reply of a comparison."""
 
     speculative: bool
-    run: int  # from 0
     event: Event
 
 
@@ -239,22 +170,19 @@ def compare(
     pair: str | None = None,
     target: str | Path | None = None,
     draft: str | Path | None = None,
-    n: int = 1,
     **options: "Unpack[ReplyOptions]",
 ) -> Comparison:
-    """Answer a prompt with and without drafting, `n` times each in turns; loads the pair for this call alone.
+    """Answer a prompt with and without drafting; load the pair for this call alone.
 
-    Options as for `run`. Raises the errors of `localspec.errors`.
+    The options are those of `run`, but the default temperature is 0. Raises the errors of `localspec.errors`.
     """
     with api.load(pair, target=target, draft=draft, cache_gb=0) as session:
-        return compare_on(session, prompt, n=n, **options)
+        return compare_on(session, prompt, **options)
 
 
-def compare_on(
-    session: Session, messages: Messages, *, n: int = 1, **options: "Unpack[ReplyOptions]"
-) -> Comparison:
-    """The same on a loaded pair; the session's own conversation is forgotten."""
-    for event in compare_events(session, messages, n=n, **options):
+def compare_on(session: Session, messages: Messages, **options: "Unpack[ReplyOptions]") -> Comparison:
+    """Answer a prompt with and without drafting on a loaded pair, and clear the session's conversation."""
+    for event in compare_events(session, messages, **options):
         if isinstance(event, Comparison):
             return event
     raise LocalspecError("the comparison was stopped before both sides had replied", hint="let it run longer")
@@ -264,132 +192,99 @@ def compare_events(
     session: Session,
     messages: Messages,
     *,
-    n: int = 1,
-    cancelled: Callable[[], bool] = never,
+    cancelled: Callable[[], bool] = bool,
     **options: "Unpack[ReplyOptions]",
 ) -> Iterator[SideEvent | Comparison]:
-    """The same, event by event; the last one is the Comparison, missing if it was stopped on the first side.
+    """Yield the events of the plain reply and of the speculative reply, then a Comparison.
 
-    Messages are the whole conversation. The temperature is 0 unless another is given. Who goes first takes turns,
-    and every run reads its whole prompt.
-    `session.cancel()` ends the comparison, and so does `cancelled`; the text so far is kept.
+    `messages`: the whole conversation. A call of `session.cancel()`, or True from `cancelled`, stops the
+    running reply and keeps its text. After a stopped plain reply there is no speculative reply or Comparison.
     """
-    if n < 1:
-        raise BadSetting(f"{n} runs cannot be compared", hint="compare at least one run of each kind")
-    given = list(as_messages(messages))
+    pair, given = session.pair, list(as_messages(messages))
     common = ReplyOptions(temperature=0.0) | options | {"overflow": "error"}
-    if session.pair.is_toy:  # its own times would switch drafting off
-        common = ReplyOptions(depth=TOY_DEPTH) | common
-    replies: dict[bool, list[Reply]] = {False: [], True: []}
-    rule, prompt, read, crowded, ended, widths = "", list[int](), 0, False, False, set[int]()
-    for run in range(n):
-        for speculative in (False, True) if run % 2 == 0 else (True, False):
-            if ended:
-                continue
+    if pair.is_demo:  # the automatic depth would be 0, because the demo's draft saves no time
+        common = ReplyOptions(depth=DEMO_DEPTH) | common
+    replies, rule, prompt, read, contended, widths = list[Reply](), "", list[int](), 0, False, set[int]()
+    with pair.threads.keeping():  # because the number of threads may change a text
+        for speculative in (False, True):
             session.reset()
-            forget(session.pair.target, session.pair.drafters)  # every run reads its prompt
-            for event in session.stream(given, cancelled=cancelled, **asked(common, speculative=speculative)):
+            empty_caches(pair)
+            own = common | {"speculate": speculative}
+            if speculative and common.get("depth") == 0:  # with depth 0 both replies would be plain
+                own["depth"] = "auto"
+            for event in session.stream(given, cancelled=cancelled, **own):
                 match event:
                     case Started(rule=rule, prompt_tokens=read):
                         if rule in SEED_DECIDES:
-                            common["seed"] = event.seed  # any other would only fix the depth and the threads
-                            session.pair.drafting.keep_threads()  # another number of them can part texts as well
+                            common["seed"] = event.seed  # gives both replies the same random numbers
                     case Cycle():
-                        crowded |= session.pair.drafting.crowded
+                        contended |= pair.threads.contended
                         widths.add(max(event.width, event.pass_width))
                     case Finished(reply=reply):
-                        replies[speculative].append(reply)
-                        prompt = list(session.pair.target.tokens[:read])
-                        ended = reply.finish_reason is FinishReason.CANCELLED
-                yield SideEvent(speculative, run, event)
-    session.reset()
-    if replies[False] and replies[True]:
-        plain, drafted = (Side(tuple(replies[kind])) for kind in (False, True))
-        index = first_difference(plain.tokens, drafted.tokens)
-        gap = width_difference = None
-        if index is not None and not ended and rule == Greedy.name:
-            text = [*prompt, *plain.tokens[:index]]
-            width_difference = width_difference_on(session.pair, text, widths)
-            gap = top_two_gap(row_after(session.pair.target, text))
-        where = diverged(plain.tokens, drafted.tokens, gap)
-        yield Comparison(plain, drafted, rule, where, width_difference, ended, crowded, session.pair.is_toy)
+                        replies.append(reply)
+                        prompt = list(pair.target.tokens[:read])
+                yield SideEvent(speculative, event)
+            if ended := replies[-1].finish_reason is FinishReason.CANCELLED:
+                break
+        session.reset()
+        if len(replies) == 2:
+            plain, drafted = replies
+            measured = not ended and rule == Greedy.name
+            found = divergence_of(pair, prompt, plain, drafted, widths if measured else None)
+            yield Comparison(plain, drafted, rule, *found, ended, contended, pair.is_demo)
 
 
-def asked(options: ReplyOptions, *, speculative: bool) -> ReplyOptions:
-    """The options of one side; a depth of 0 would make both sides plain."""
-    if not speculative:
-        return options | {"speculate": False}
-    drafting = options | {"speculate": True}
-    return drafting if options.get("depth") != 0 else drafting | {"depth": "auto"}
+def empty_caches(pair: LoadedPair) -> None:
+    """Empty the caches, so that the next reply prefills its whole prompt."""
+    pair.target.rollback(0)
+    for drafter in pair.drafters:
+        drafter.observe(NO_TEXT, 0)
+
+
+def divergence_of(
+    pair: LoadedPair, prompt: Sequence[int], plain: Reply, drafted: Reply, widths: Collection[int] | None
+) -> tuple[Divergence | None, float | None]:
+    """Return the divergence of two replies, and `width_gap` before it; None for both if the tokens are equal.
+
+    `widths`: the batch widths of the speculative reply; None: measure no logits.
+    """
+    if (index := first_difference(plain.tokens, drafted.tokens)) is None:
+        return None, None
+    one, other = (next(iter(side.tokens[index:]), None) for side in (plain, drafted))
+    if widths is None:
+        return Divergence(index, one, other, None), None
+    text = [*prompt, *plain.tokens[:index]]
+    width_difference, row = width_difference_on(pair, text, widths), row_after(pair.target, text)
+    return Divergence(index, one, other, top_two_gap(row), likeliest(row)), width_difference
 
 
 def verdicts(comparison: Comparison, text_of: Callable[[int], str]) -> list[str]:
-    """Sentences about the speed, texts that differ, and what keeps the speed from meaning much."""
-    said, where, stats = [about_speed(comparison)], comparison.divergence, comparison.speculative.stats
+    """Return sentences about the speed, a difference of the texts, and doubts about the comparison."""
+    sentences, where = [str(comparison)], comparison.divergence
+    stats, rounding = comparison.speculative.stats, comparison.width_difference
     if not stats.draft_seconds and stats.mean_accepted_length < FEW:
-        said.append(f"{NO_DRAFT[0].upper()}{NO_DRAFT[1:]}.")
-    if where or comparison.cancelled:
-        said.append(why_texts_differ(comparison))
-    if where and where.top_two_gap is not None:  # sampled texts differ anyway
-        tokens = (where.speculative, where.plain)
-        drafted, plain = ("the end" if token is None else repr(text_of(token)) for token in tokens)
-        said.append(f"Token {where.index + 1:,}: {drafted} with drafting, {plain} without.")
-    return [*said, *[TOY] * comparison.toy]
-
-
-def why_texts_differ(comparison: Comparison) -> str:
-    """The reason as a sentence; of a race that was stopped, that nothing is compared."""
-    where = comparison.divergence
+        sentences.append(f"{NO_DRAFT[0].upper()}{NO_DRAFT[1:]}.")
     if comparison.cancelled:
-        return "Stopped early, so the texts are not compared."
-    assert where is not None
-    if comparison.rule not in SEED_DECIDES:
-        return "Both texts are two draws from one distribution. At temperature 0 they can be compared."
-    part, moves = f"The texts part at token {where.index + 1}", comparison.width_difference
-    if where.top_two_gap is None or moves is None:
-        return (
-            f"{part}; under the rule {comparison.rule} only rounding explains that: see `localspec verify`."
+        sentences.append("Stopped early, so the texts are not compared.")
+    elif where and where.top_two_gap is not None and rounding is not None:
+        near, at = where.top_two_gap <= 2 * rounding, f"{where.index + 1:,}"
+        kind, why = ("a near-tie", ", so rounding decided") if near else ("and no near-tie explains it", "")
+        drafted, plain = (
+            "the end" if token is None else repr(text_of(token)) for token in (where.speculative, where.plain)
         )
-    apart = f"the scores of the two likeliest words are {where.top_two_gap:.4f} apart there"
-    if where.top_two_gap <= 2 * moves:
-        return f"{part}, a near-tie: {apart}, and rounding moves each by up to {moves:.4f}."
-    return (
-        f"{part}, and no near-tie explains it: {apart}, and rounding moves each by {moves:.4f} at most. "
-        "`localspec verify` looks closer."
-    )
-
-
-def about_speed(comparison: Comparison) -> str:
-    """How much faster speculative decoding was; of a toy, how many passes it saved."""
-    plain, drafted = comparison.plain.stats, comparison.speculative.stats
-    if comparison.toy and drafted.drafted:
-        same = "The same text" if comparison.identical else "Another text"
-        kept = f"{drafted.accepted} of {counted(drafted.drafted, 'guess', 'guesses')} kept"
-        return f"{same} in {counted(drafted.cycles, 'pass', 'passes')} instead of {plain.cycles:,}, {kept}."
-    runs, total = len(comparison.plain.replies), comparison.total_speedup
-    measured = f"medians of {runs} runs each; " * (runs > 1)
-    seconds = comparison.plain.decode_seconds, comparison.speculative.decode_seconds
-    how = f"{measured}{total:.2f} times if the reading of the prompt counts"
-    sampled = comparison.rule not in SEED_DECIDES
-    found, kinds = comparison.measured_ratio, {"sampled": sampled, "crowded": comparison.crowded}
-    return headline(found, comparison.identical, seconds, drafted, how, **kinds)
-
-
-def table(comparison: Comparison) -> str:
-    """Both sides, a line each; of a toy without times."""
-    rows: list[tuple[str, ...]] = [COLUMNS]
-    for name, side in (("plain", comparison.plain), ("drafting", comparison.speculative)):
-        stats = side.stats
-        rows.append(
-            (
-                name,
-                str(len(side.tokens)),
-                str(stats.cycles),
-                f"{stats.acceptance_rate:.0%}" if stats.drafted else "-",
-                f"{stats.mean_accepted_length:.2f}",
-                f"{median(reply.stats.prefill_seconds for reply in side.replies):.3f}",
-                f"{side.decode_seconds:.3f}",
-                f"{side.tokens_per_second:.1f}",
-            )
+        sentences += [
+            f"The texts differ from token {at} on, {kind}: {where.chances}{why}. Their scores are "
+            f"{where.top_two_gap:.4f} apart, and rounding moves each by up to {rounding:.4f}.",
+            *["`localspec verify` tests this."] * (not near),
+            f"Token {at}: {drafted} with drafting, {plain} without.",
+        ]
+    elif where and comparison.rule in SEED_DECIDES:
+        sentences.append(
+            f"The texts differ from token {where.index + 1:,} on; under the rule {comparison.rule} only rounding "
+            "explains that: see `localspec verify`."
         )
-    return aligned([row[:TOY_COLUMNS] for row in rows] if comparison.toy else rows)
+    elif where:
+        sentences.append(
+            "Both texts are random samples, so they may differ. At temperature 0 they can be compared."
+        )
+    return [*sentences, *[DEMO_MODEL] * comparison.is_demo]

@@ -1,22 +1,29 @@
-"""A race between plain decoding and drafting on one prompt, and its picture."""
+"""A race of plain decoding and drafting on one prompt: clocks, headline, picture."""
 
 import io
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from itertools import pairwise
-from typing import TYPE_CHECKING, Unpack
+from itertools import pairwise, takewhile
+from typing import TYPE_CHECKING
 
 from localspec.display import counted, for_terminal
-from localspec.events import Cycle, Event, Finished, Origin, Piece, Stats, stood_still
-from localspec.options import ReplyOptions
+from localspec.events import (
+    DEMO_PASS,
+    NOTICEABLE,
+    Cycle,
+    Event,
+    Finished,
+    Origin,
+    Piece,
+    Started,
+    Stats,
+    stalled,
+)
 
-# Rich and sessions load slowly, and the chat needs neither for a race.
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # rich loads slowly, and the chat does not need it
     from rich.console import RenderableType
-
-    from localspec.chat.session import Session
 
 STYLES = {
     Origin.ACCEPTED: "green",
@@ -26,66 +33,43 @@ STYLES = {
     Origin.FORCED: "reverse",
 }
 LEGEND = (
-    ("guessed and kept", Origin.ACCEPTED),
+    ("accepted draft token", Origin.ACCEPTED),
     ("corrected by the target", Origin.FIX),
     ("bonus of the target", Origin.BONUS),
 )
-NOTICEABLE = 1.03  # less than this either way is no difference
-HARDLY = 0.03  # guesses for each token: fewer cannot change the time noticeably
-UNFAIR = "The times differ by more than these guesses explain, as on a busy processor. Run it again later."
-CROWDED = (
-    "Another program used the processor meanwhile, so these times say little. Close it and measure again."
-)
-STOOD_STILL = "Not measured: the machine stood still in the middle. Run it again."
-NO_DRAFT = "without a draft model, only repeated text is guessed (--draft FILE adds one)"
-TOY_PASS = 0.05  # seconds of a toy's pass in a race: its real ones are shorter than the bookkeeping
-SVG_COLUMNS = 100
-_WEB_FONT = re.compile(r"@font-face \{.*?\}", re.DOTALL)
+BRANCHED = "bold white on red"  # style of the first token that differs
+NOW_BRANCHED = "The texts differ from the marked word on. Probabilities follow at the end."
+UNFAIR = "The draft tokens do not explain this difference in time: is the processor busy? Run it again later."
+CONTENDED = "Another program used the processor, so these times are unreliable. Close it and measure again."
+STALLED = "Not measured: the machine stalled meanwhile. Run it again."
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
-    """Seconds that count for each pass in place of the measured ones."""
-
-    pass_seconds: float  # of the target, whatever its width
-    draft_seconds: float  # more for each drafted token
-
-
-@dataclass(frozen=True, slots=True)
-class Lane:
-    """One side of a race so far."""
-
-    written: tuple[tuple[str, Origin], ...] = ()  # the tokens' texts
-    times: tuple[float, ...] = ()  # when each of them stood there
-    seconds: float = 0.0  # of this side's own passes
+class RaceSide:
+    written: tuple[tuple[str, Origin], ...] = ()  # text and origin of each token
+    times: tuple[float, ...] = ()  # seconds from the start to each token
+    seconds: float = 0.0  # time of all cycles of this side
     tokens: int = 0
     cycles: int = 0
     drafted: int = 0
     is_done: bool = False
-    is_toy: bool = False  # then each pass counts for the same, and no seconds are shown
-
-    @property
-    def tokens_per_second(self) -> float:
-        return self.tokens / self.seconds if self.seconds else 0.0
-
-    @property
-    def kept(self) -> int:
-        """Drafted tokens that the target kept."""
-        return sum(origin is Origin.ACCEPTED for _, origin in self.written)
+    is_demo: bool = False  # whether the pair is the demo, whose passes count as equally long
+    is_sampled: bool = False  # whether tokens are sampled, so that texts may differ
 
     @property
     def held_up(self) -> bool:
-        """Whether the machine stood still in a cycle."""
+        """Whether the machine stalled in a cycle."""
         cycles = (end - start for start, end in pairwise((0.0, *self.times)))
-        return stood_still(max(cycles, default=0.0), self.seconds)
+        return stalled(max(cycles, default=0.0), self.seconds)
 
-    def after(self, event: Event) -> "Lane":
-        """The side after one more report of its reply."""
+    def after(self, event: Event) -> "RaceSide":
         match event:
+            case Started(rule=rule):
+                return replace(self, is_sampled=rule == "block")
             case Cycle():
                 return replace(
                     self,
-                    seconds=self.seconds + (TOY_PASS if self.is_toy else event.seconds),
+                    seconds=self.seconds + (DEMO_PASS if self.is_demo else event.seconds),
                     tokens=self.tokens + len(event.tokens),
                     cycles=self.cycles + 1,
                     drafted=self.drafted + event.drafted,
@@ -97,110 +81,60 @@ class Lane:
                 return replace(self, is_done=True)
         return self
 
-    def until(self, seconds: float) -> "Lane":
-        """The side when its clock stood there."""
+    def until(self, seconds: float) -> "RaceSide":
         if seconds >= self.seconds:
             return self
-        written = self.written[: bisect_right(self.times, seconds)]
-        share = seconds / self.seconds
+        written, share = self.written[: bisect_right(self.times, seconds)], seconds / self.seconds
         cycles, tokens = int(share * self.cycles), int(share * self.tokens)
         return replace(self, written=written, seconds=seconds, cycles=cycles, tokens=tokens, is_done=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Race:
-    """Both sides so far."""
-
-    plain: Lane = Lane()
-    drafting: Lane = Lane()
-
-    @property
-    def seconds(self) -> float:
-        return self.plain.seconds + self.drafting.seconds
+    plain: RaceSide = RaceSide()
+    drafting: RaceSide = RaceSide()
 
     @property
     def speedup(self) -> float:
-        """Seconds of plain decoding / those of drafting for the whole text. 0 while that is unknown."""
+        """Seconds of plain decoding / seconds of drafting; 0 until both sides are done."""
         done = self.plain.is_done and self.drafting.is_done and self.drafting.seconds
         return self.plain.seconds / self.drafting.seconds if done else 0.0
 
     @property
-    def lanes(self) -> dict[str, Lane]:
-        """The sides by their titles."""
+    def race_sides(self) -> dict[str, RaceSide]:
         return {"plain decoding": self.plain, "with drafting": self.drafting}
 
     @property
-    def stats(self) -> Stats:
-        """The counts of the side that drafts."""
-        side = self.drafting
-        return Stats(cycles=side.cycles, emitted=side.tokens, drafted=side.drafted, accepted=side.kept)
-
-    @property
     def is_won(self) -> bool:
-        """Whether drafting was faster, by its guesses."""
-        measured = not (hardly_drafted(self.stats) or self.held_up)
-        return measured and self.speedup >= NOTICEABLE and is_fair(self.speedup, self.stats)
+        """Whether drafting was faster because of its draft tokens."""
+        side = self.drafting
+        accepted = sum(origin is Origin.ACCEPTED for _, origin in side.written)
+        stats = Stats(cycles=side.cycles, emitted=side.tokens, drafted=side.drafted, accepted=accepted)
+        measured = not (stats.hardly_drafted or self.held_up)
+        return measured and self.speedup >= NOTICEABLE and is_fair(self.speedup, stats)
 
     @property
     def held_up(self) -> bool:
-        """Whether either side was."""
         return self.plain.held_up or self.drafting.held_up
 
     @property
-    def identical(self) -> bool:
-        return [text for text, _ in self.plain.written] == [text for text, _ in self.drafting.written]
-
-
-def race(
-    plain: "Session",
-    drafting: "Session",
-    prompt: str,
-    pace: Pace | None = None,
-    **options: Unpack[ReplyOptions],
-) -> Iterator[Race]:
-    """Answer a prompt on both sessions, in turns of one cycle; the side whose clock is behind has the next turn."""
-    asked = ReplyOptions(**options) | {"temperature": 0.0, "overflow": "error"}
-    sessions = (plain, drafting)
-    for session in sessions:
-        session.reset()
-    streams = (
-        plain.stream(prompt, **asked | {"speculate": False}),
-        drafting.stream(prompt, **asked | {"speculate": True}),
-    )
-    lanes = [Lane(), Lane()]
-    while racing := [side for side in (0, 1) if not lanes[side].is_done]:
-        side = min(racing, key=lambda side: lanes[side].seconds)
-        for event in streams[side]:
-            if isinstance(event, Finished):
-                lanes[side] = lanes[side].after(event)
-            elif isinstance(event, Cycle):
-                lanes[side] = _grown(lanes[side], event, sessions[side], pace)
-                break
-        yield Race(*lanes)
-
-
-def _grown(lane: Lane, cycle: Cycle, session: "Session", pace: Pace | None) -> Lane:
-    vocabulary = session.pair.vocabulary
-    texts = tuple(
-        ("" if vocabulary.is_end(token) else session.text_of(token), origin)
-        for token, origin in zip(cycle.tokens, cycle.origins, strict=True)
-    )
-    seconds = pace.pass_seconds + pace.draft_seconds * cycle.drafted if pace else cycle.seconds
-    after = lane.seconds + seconds
-    written, times = lane.written + texts, lane.times + (after,) * len(texts)
-    return replace(lane.after(cycle), written=written, times=times, seconds=after)
-
-
-def hardly_drafted(stats: Stats) -> bool:
-    """Whether a reply has so few guesses that a difference to plain decoding is noise."""
-    return stats.drafted <= HARDLY * stats.emitted
+    def branch_point(self) -> int | None:
+        """The number of equal tokens before the first difference; None for equal texts or sampled texts."""
+        sides = [[text for text, _ in race_side.written] for race_side in (self.plain, self.drafting)]
+        one, other = map("".join, sides)
+        goes_on = (not self.plain.is_done and other.startswith(one)) or (
+            not self.drafting.is_done and one.startswith(other)
+        )
+        if one == other or goes_on or self.plain.is_sampled:
+            return None
+        return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*sides, strict=False)))
 
 
 def caused(speedup: float, drafting: Stats) -> float:
-    """A speed-up as far as the guesses can have caused it.
+    """Return a measured speed-up, clamped to the range that the draft tokens can explain.
 
-    No pass saves more than a plain one for each of its tokens. And none takes longer than a plain one for each token
-    that it checks; the draft's own time comes on top.
+    At best a pass replaces one plain pass for each token that it emits. At worst a pass takes as long as one
+    plain pass for each token that it verifies, plus the time of the draft.
     """
     checking = drafting.verify_seconds / drafting.decode_seconds if drafting.decode_seconds else 1.0
     slowest = checking * drafting.emitted / max(drafting.cycles + drafting.drafted, drafting.emitted, 1)
@@ -208,46 +142,47 @@ def caused(speedup: float, drafting: Stats) -> float:
 
 
 def is_fair(speedup: float, drafting: Stats) -> bool:
-    """Whether the guesses can have caused this gain or loss."""
     return 1 / NOTICEABLE <= speedup / caused(speedup, drafting) <= NOTICEABLE
 
 
 def headline(
-    speedup: float,
+    ratio: float,
     identical: bool,
     seconds: tuple[float, float],
     drafting: Stats,
-    how: str = "",
     *,
     sampled: bool = False,
-    crowded: bool = False,
+    contended: bool = False,
 ) -> str:
-    """How much faster drafting was and whether the text is the same, by the seconds of plain decoding and drafting.
+    """Return a sentence about the text and the speed-up that drafting can have caused.
 
-    No gain or loss is claimed that its guesses cannot have caused, and no loss from a `crowded` processor.
+    `seconds`: the time of plain decoding, and the time of drafting. `contended`: whether other programs used
+    the processor; if so, the sentence reports no slowdown.
     """
-    if not speedup:
-        return "Too little was decoded to compare the speed."
+    if not ratio:
+        return "Too few tokens were decoded to compare the speed."
+    speedup, why = caused(ratio, drafting), CONTENDED if contended else ""
+    gain = "Slower, " * (speedup < 1) + f"{speedup:.{1 if speedup >= 1.1 else 2}f} times as fast"
+    took = f"{seconds[1]:.1f} s instead of {seconds[0]:.1f} s, "
+    if drafting.hardly_drafted:
+        gain, took, why = "Almost nothing was drafted", "", "A difference in time is noise."
+    elif not is_fair(ratio, drafting) or (contended and ratio < NOTICEABLE):
+        gain, took, why = "Not measured", "", why or UNFAIR
+    elif 1 / NOTICEABLE < speedup < NOTICEABLE:
+        gain = "As fast as plain decoding"
     same = "the same text" if identical else "each text sampled" if sampled else "but the texts differ"
-    kept = f"{drafting.accepted:,} of {counted(drafting.drafted, 'guess', 'guesses')} kept"
-    if hardly_drafted(drafting):
-        kept = f"{kept} in {counted(drafting.emitted, 'token')}"
-        took = "hardly took part" if drafting.drafted else "took no part"
-        return f"Drafting {took}, {same}: {kept}. A difference in time is noise."
-    if not is_fair(speedup, drafting) or (crowded and speedup < NOTICEABLE):
-        return f"Not measured, {same}: {kept}. {CROWDED if crowded else UNFAIR}"
-    speedup = caused(speedup, drafting)
-    said = f"{speedup:.{1 if speedup >= 1.1 else 2}f} times as fast"
-    if 1 / NOTICEABLE < speedup < NOTICEABLE:
-        said = "As fast as plain decoding"
-    elif speedup < 1:
-        said = f"Slower, {said}"
-    took = f"{seconds[1]:.1f} s instead of {seconds[0]:.1f} s"
-    return f"{said}, {same}: {took}, {kept}{how and f' ({how})'}.{crowded * f' {CROWDED}'}"
+    kept = f"{drafting.accepted:,} of {counted(drafting.drafted, 'draft token')} accepted"
+    return f"{gain}, {same}: {took}{kept}. {why}".rstrip()
 
 
-def picture(lanes: Mapping[str, Lane], prompt: str, about: str, headline: str = "") -> "RenderableType":
-    """Sides with their titles beside each other and their clocks; the legend, the outcome and the models below."""
+def picture(
+    race_sides: Mapping[str, RaceSide],
+    prompt: str,
+    about: str,
+    headline: str = "",
+    branch_point: int | None = None,
+) -> "RenderableType":
+    """Return a table of both sides with their clocks, and below the table a legend, headline and `about`."""
     from rich.box import ROUNDED
     from rich.console import Group
     from rich.table import Table
@@ -255,32 +190,43 @@ def picture(lanes: Mapping[str, Lane], prompt: str, about: str, headline: str = 
 
     sides = Table(box=ROUNDED, expand=True, show_footer=True, border_style="dim")
     sides.title, sides.title_style, sides.title_justify = Text(for_terminal(f"> {prompt}")), "bold", "left"
-    for title, lane in lanes.items():
-        sides.add_column(Text(title, "bold"), Text(clock(lane), "bold" if lane.is_done else ""), ratio=1)
-    sides.add_row(
-        *(
-            Text.assemble(*((for_terminal(text), STYLES[by]) for text, by in lane.written))
-            for lane in lanes.values()
+    texts = []
+    for title, race_side in race_sides.items():
+        sides.add_column(
+            Text(title, "bold"), Text(clock(race_side), "bold" if race_side.is_done else ""), ratio=1
         )
-    )
+        styles = (
+            BRANCHED if number == branch_point else STYLES[by]
+            for number, (_, by) in enumerate(race_side.written)
+        )
+        words = (for_terminal(text) for text, _ in race_side.written)
+        texts.append(Text.assemble(*zip(words, styles, strict=True)))
+    sides.add_row(*texts)
+    headline = headline or NOW_BRANCHED * (branch_point is not None)
     legend = Text("   ").join(Text(f"■ {name}", STYLES[origin]) for name, origin in LEGEND)
     return Group(sides, legend, *[Text(headline, "bold")] * bool(headline), Text(for_terminal(about), "dim"))
 
 
-def clock(lane: Lane) -> str:
-    """Seconds, with a tick when the side is done, tokens and passes; a toy has no seconds."""
-    counts = f"{counted(lane.tokens, 'token')} · {counted(lane.cycles, 'pass', 'passes')}"
-    if lane.is_toy:
-        return f"{counts}{' ✓' * lane.is_done}"
-    return f"{lane.seconds:.{1 if lane.seconds >= 1 else 2}f} s{' ✓' * lane.is_done} · {counts}"
+def clock(race_side: RaceSide) -> str:
+    """Return the seconds, tokens and passes of a side as a text, without seconds for the demo."""
+    counts = f"{counted(race_side.tokens, 'token')} · {counted(race_side.cycles, 'pass', 'passes')}"
+    seconds, tick = f"{race_side.seconds:.{1 if race_side.seconds >= 1 else 2}f} s", " ✓" * race_side.is_done
+    return f"{counts}{tick}" if race_side.is_demo else f"{seconds}{tick} · {counts}"
 
 
-def svg(lanes: Mapping[str, Lane], prompt: str, about: str, headline: str) -> str:
-    """The picture as an SVG document that loads no font from elsewhere."""
+def svg(
+    race_sides: Mapping[str, RaceSide],
+    prompt: str,
+    about: str,
+    headline: str,
+    branch_point: int | None = None,
+) -> str:
+    """Return the picture as an SVG document that loads no external font."""
     from rich.console import Console
 
     console = Console(
-        record=True, width=SVG_COLUMNS, file=io.StringIO(), color_system="truecolor", legacy_windows=False
+        record=True, width=100, file=io.StringIO(), color_system="truecolor", legacy_windows=False
     )
-    console.print(picture(lanes, prompt, about, headline))
-    return _WEB_FONT.sub("", console.export_svg(title="localspec"))
+    console.print(picture(race_sides, prompt, about, headline, branch_point))
+    web_font = r"(?s)@font-face \{.*?\}"
+    return re.sub(web_font, "", console.export_svg(title="localspec"))

@@ -1,48 +1,35 @@
-"""Tests on this machine whether speculation changes a pair's text: greedy texts, and the likelihood of sampled ones."""
+"""Test on this machine whether drafting changes a pair's text: the target reads drafted texts again, alone."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, replace
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from time import perf_counter
 from typing import Any
 
-from localspec.algorithm.loop import speculate
+import numpy as np
+
 from localspec.algorithm.noise import fresh_seed
-from localspec.algorithm.verification import make_rule
 from localspec.chat.loaded_pair import LoadedPair
 from localspec.chat.messages import Message
-from localspec.chat.options import Request
 from localspec.chat.prompt import encode
-from localspec.chat.scoring import WatchedRule
-from localspec.chat.session import Session, last_reply
+from localspec.chat.session import Session
+from localspec.display import aligned, counted
 from localspec.errors import BadSetting
-from localspec.measure.bench import VERIFY_PROMPTS, BenchPrompt
-from localspec.measure.compare import (
-    Divergence,
-    begin,
-    diverged,
-    top_two_gap,
-    width_difference_on,
-)
-from localspec.measure.likelihood import SampledResult, scored
-from localspec.sampler.passes import Candidates, Row
+from localspec.events import Cycle, Finished, Reply
+from localspec.measure.bench import VERIFY_PROMPTS, BenchPrompt, Category
+from localspec.measure.compare import empty_caches, likeliest, rows_of, width_difference_on
 from localspec.sampler.sampling import Sampling
 
-SECONDS = 180.0
 TEMPERATURE = 0.8
-GREEDY = Sampling(temperature=0.0)
-NEW_TOKENS = 48  # of every text
-DEPTH = 4  # of greedy texts beside the automatic depth, and of sampled texts
-ROUNDS = 8  # over the prompts, of sampled texts
-UNDIVIDED = 24  # last tokens of a text that does not part, on which batch widths are compared
-ENOUGH = 0.5  # nats per token: a test that finds only more says too little
-
-# Shares of the time.
-GREEDY_ENDS = 0.5  # no greedy text begins after this
-UNFINISHED_ENDS = 0.75  # greedy texts that run are cut
-TEXT_SHARE = 0.06  # a plain greedy text that takes longer is cut
+NEW_TOKENS = 48  # limit of tokens in each text
+DEPTH = 4  # draft depth; greedy texts are repeated with the automatic depth
+ROUNDS = 8  # limit of rounds of sampled texts over all prompts
+LEAST_SAMPLED = 200  # smallest number of sampled tokens for a verdict; fewer would show only a large fault
+CHUNK = 8  # tokens of a sampled text that the target reads in one pass
+ALARM = 1e-4  # probability that a correct pair fails the test of sampled texts
 
 
 class Phase(StrEnum):
@@ -52,277 +39,337 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class VerifyStep:
-    """The progress of a verification."""
-
     phase: Phase
-    done: float  # of the phase, 0 to 1
+    done: float  # share of the phase that is done, from 0 to 1
     detail: str
-    seconds: float  # since it began
+    seconds: float  # seconds since `verify` began
 
 
 @dataclass(frozen=True, slots=True)
-class GreedyText:
-    """A text and its rows' facts."""
+class BranchPoint:
+    """A position in a greedy text where the emitted token is not the target's likeliest token."""
 
-    tokens: tuple[int, ...]
-    gaps: tuple[float, ...]  # between the two largest logits of the row that decided each token
-    not_likeliest: int  # tokens that are not the likeliest of the row that decided them
-    drafted: int
-    accepted: int
-    widths: frozenset[int]  # of the passes that decided them
+    index: int
+    drafted: str  # text of the token that was emitted with drafting
+    plain: str  # text of the target's likeliest token
+    gap: float  # logit of `plain` - logit of `drafted`
+    chance: float  # probability of the target's likeliest token
 
 
 @dataclass(frozen=True, slots=True)
 class GreedyCase:
-    """One prompt at one depth against plain decoding."""
+    """The greedy text of a prompt at one draft depth, checked with passes of one token."""
 
-    prompt: BenchPrompt
-    depth: int | None  # None: chosen while running
+    prompt: str
+    category: Category
+    depth: int | None  # None: automatic
     tokens: int
     drafted: int
     accepted: int
-    not_likeliest: int
-    divergence: Divergence | None
+    parts: tuple[BranchPoint, ...] = ()
 
     def explained(self, width_difference: float) -> bool:
-        """Whether the text is right up to the differences that batch widths cause."""
-        gap = self.divergence.top_two_gap if self.divergence else None
-        return not self.not_likeliest and (gap is None or gap <= 2 * width_difference)
+        """Return whether `width_difference`, the rounding of the logits, explains all branch points."""
+        return all(part.gap <= 2 * width_difference for part in self.parts)
 
 
 @dataclass(frozen=True, slots=True)
-class GreedyResult:
-    """All prompts."""
+class SampledResult:
+    """The surprisal of sampled texts under the target's distribution, compared with its expected value."""
 
-    cases: tuple[GreedyCase, ...] = ()
-    width_difference: float = 0.0  # D: the largest logit difference between batch widths on these texts
+    texts: int = 0
+    tokens: int = 0
+    surplus: float = 0.0  # sum of (surprisal - expected surprisal) over all tokens, in nats
+    variance: float = 0.0  # variance of `surplus`
+    largest: float = 0.0  # largest amount that one token can add to `surplus`
+
+    def __add__(self, other: "SampledResult") -> "SampledResult":
+        sums = {name: value + getattr(other, name) for name, value in asdict(self).items()}
+        return SampledResult(**sums | {"largest": max(self.largest, other.largest)})
+
+    @property
+    def excess(self) -> float:
+        """The surprisal minus the expected surprisal, in nats per token."""
+        return self.surplus / max(self.tokens, 1)
+
+    @property
+    def excess_error(self) -> float:
+        """The standard error of `excess`."""
+        return math.sqrt(self.variance) / self.tokens if self.tokens else math.inf
+
+    @property
+    def excess_p(self) -> float:
+        """An upper bound of the probability that the `excess` of a correct pair is at least this far from 0.
+
+        The bound is Bernstein's inequality for a sum of independent terms with a mean of 0.
+        """
+        if self.variance <= 0.0:
+            return 1.0 if abs(self.surplus) <= 1e-9 * self.largest else 0.0
+        spread = self.variance + self.largest * abs(self.surplus) / 3.0
+        return min(1.0, 2.0 * math.exp(-(self.surplus**2) / (2.0 * spread)))
 
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """The findings; a part for which the time was too short is empty."""
+    """The results of `verify`; a part is empty if the time was too short for it."""
 
-    greedy: GreedyResult
+    cases: tuple[GreedyCase, ...]
+    width_difference: float  # the largest `width_gap` of the greedy texts
     sampled: SampledResult
-    sampling: Sampling
-    seed: int  # of everything drawn
+    temperature: float  # temperature of the sampled texts
+    seed: int  # seed of all sampling
     seconds: float
-    stopped: bool  # by the user
-    at_once: int = 1  # sampled texts
-
-
-@dataclass(frozen=True, slots=True)
-class _Watch:
-    """The clock of a verification, and its progress."""
-
-    seconds: float
-    on_step: Callable[[VerifyStep], None]
-    stopped: Callable[[], bool]
-    began: float
-
-    def share(self) -> float:
-        """The share of the time that has passed; 1 once the user stopped it."""
-        return 1.0 if self.stopped() else (perf_counter() - self.began) / self.seconds
-
-    def tell(self, phase: Phase, done: float, prompt: BenchPrompt) -> None:
-        elapsed = perf_counter() - self.began
-        self.on_step(VerifyStep(phase, done, f"{prompt.category}: {prompt.name}", elapsed))
+    stopped: bool  # whether the user ended the test early
+    at_once: int = 1  # number of sampled texts in one pass
 
 
 def verify(
     session: Session,
     *,
-    seconds: float = SECONDS,
+    seconds: float = 180.0,
     temperature: float = TEMPERATURE,
     seed: int | None = None,
     prompts: Sequence[BenchPrompt] = VERIFY_PROMPTS,
     on_step: Callable[[VerifyStep], None] = lambda step: None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> Verification:
-    """Verify a loaded pair within about `seconds`; the session's conversation stays.
+    """Test within about `seconds` whether drafting changes a loaded pair's texts.
 
-    `stopped` ends it early and keeps the findings. Raises BadSetting if nothing can be drafted and at temperature 0.
+    `stopped`: a function that returns True to end the test early. The session keeps its conversation. Raises
+    BadSetting for a pair that cannot draft.
     """
-    pair = session.pair
+    pair, began = session.pair, perf_counter()
     if pair.rollback_limit == 0:
-        what = f"{session.target_name} cannot take back a guess, so nothing can be drafted and verified"
-        raise BadSetting(what, hint="verify a pair whose target can: `localspec pairs` lists them")
-    if temperature <= 0:
-        hint = "give a temperature above 0; greedy texts are tested in any case"
-        raise BadSetting(f"sampling cannot be tested at temperature {temperature:g}", hint=hint)
-    sampling = plain_chain(pair.sampling, temperature)
-    watch = _Watch(seconds, on_step, stopped, perf_counter())
+        what = f"{session.target_name} cannot remove rejected draft tokens, so nothing can be drafted and verified"
+        raise BadSetting(what, hint="verify another pair: `localspec pairs` lists them")
+
+    def share() -> float:  # share of `seconds` that has passed; 1 if the user stopped the test
+        return 1.0 if stopped() else (perf_counter() - began) / seconds
+
+    def tell(phase: Phase, done: float, prompt: BenchPrompt) -> None:
+        on_step(VerifyStep(phase, done, f"{prompt.category}: {prompt.name}", perf_counter() - began))
+
     encoded = [(prompt, encoded_prompt(pair, prompt.text)) for prompt in prompts]
-    greedy = run_greedy(pair, encoded, watch)
-    if not greedy.cases and not stopped():
-        greedy = replace(greedy, width_difference=width_difference_on(pair, encoded[0][1]))
-    with seeds_that_keep_threads(pair, keep=seed is not None):
-        seed = fresh_seed() >> 1 if seed is None else seed
-        sampled = run_sampled(session, encoded, sampling, seed, greedy.width_difference, watch)
-    seconds = perf_counter() - watch.began
-    return Verification(greedy, sampled, sampling, seed, seconds, stopped(), len(pair.lanes.all))
-
-
-@contextmanager
-def seeds_that_keep_threads(pair: LoadedPair, *, keep: bool) -> Iterator[None]:
-    """Whether replies with a seed decode with the usual threads, and in passes of their own."""
-    try:
-        for lane in pair.lanes.all:
-            lane.drafting.seeds_keep_threads = keep
-        yield
-    finally:
-        for lane in pair.lanes.all:
-            lane.drafting.seeds_keep_threads = True
-
-
-def plain_chain(defaults: Sampling, temperature: float) -> Sampling:
-    """The model's truncation without penalties: a token's probability then depends on its row alone."""
-    return Sampling(temperature=temperature, top_k=defaults.top_k, top_p=defaults.top_p, min_p=defaults.min_p)
+    cases, width_difference = list[GreedyCase](), 0.0
+    with pair.threads.keeping():
+        for number, (prompt, tokens) in enumerate(encoded):
+            if share() >= (0.5 if cases else 1.0):  # the other half of the time is for sampled texts
+                break
+            tell(Phase.GREEDY, number / len(encoded), prompt)
+            found, difference = greedy_cases(session, prompt, tokens, share, first=not cases)
+            cases += found
+            width_difference = max(width_difference, difference)
+        drawn, alone = fresh_seed() >> 1 if seed is None else seed, seed is not None
+        sampled = run_sampled(session, encoded, temperature, drawn, share, stopped, tell, alone=alone)
+    took, at_once = perf_counter() - began, len(pair.slots.all)
+    return Verification(tuple(cases), width_difference, sampled, temperature, drawn, took, stopped(), at_once)
 
 
 def encoded_prompt(pair: LoadedPair, text: str) -> list[int]:
     return encode(pair.vocabulary, pair.template, (Message("user", text),)).tokens
 
 
-def run_greedy(
-    pair: LoadedPair, prompts: Sequence[tuple[BenchPrompt, list[int]]], watch: _Watch
-) -> GreedyResult:
-    """As many prompts as the time allows, at least one."""
-    cases, width_difference = list[GreedyCase](), 0.0
-    for number, (prompt, tokens) in enumerate(prompts):
-        if watch.share() >= (GREEDY_ENDS if cases else 1.0):
-            break
-        watch.tell(Phase.GREEDY, number / len(prompts), prompt)
-        slow = watch.share() + TEXT_SHARE
-        found, difference = greedy_cases(pair, prompt, tokens, watch.share, text_ends=slow, first=not cases)
-        cases += found
-        width_difference = max(width_difference, difference)
-    return GreedyResult(tuple(cases), width_difference)
-
-
 def greedy_cases(
-    pair: LoadedPair,
-    prompt: BenchPrompt,
-    tokens: Sequence[int],
-    share: Callable[[], float],
-    *,
-    text_ends: float = 1.0,
-    first: bool = True,
-) -> tuple[tuple[GreedyCase, ...], float]:
-    """One prompt at a fixed depth and at the automatic one, and D; no case if the time cut it.
+    session: Session, prompt: BenchPrompt, tokens: Sequence[int], share: Callable[[], float], *, first: bool
+) -> tuple[list[GreedyCase], float]:
+    """Return a case of one prompt for each of two draft depths, and the largest `width_gap` of the two texts.
 
-    `share` of the time has passed; at `text_ends` the plain text is cut, and the others get its length. D is measured
-    where texts part, and on the text of the `first` prompt in any case: that takes about as long as a text.
+    `share`: a function that returns the share of the test's time that is over. `first`: whether to measure
+    `width_gap` once even without a branch point. Without a measurement the gap is 0.
     """
-
-    def ended() -> bool:
-        return share() >= UNFINISHED_ENDS
-
-    room = min(NEW_TOKENS, pair.target.capacity - len(tokens))
-    plain = greedy_text(pair, tokens, 0, room, lambda: share() >= min(text_ends, UNFINISHED_ENDS))
-    others = [greedy_text(pair, tokens, depth, len(plain.tokens), ended) for depth in (DEPTH, None)]
-    if ended():
-        return (), 0.0
-    cases = tuple(
-        case_of(prompt, plain, text, depth) for text, depth in zip(others, (DEPTH, None), strict=True)
-    )
-    whole = [*tokens, *plain.tokens]
-    ends = {len(tokens) + case.divergence.index for case in cases if case.divergence}
-    compared = [whole[:end] for end in ends] or ([whole[-UNDIVIDED:]] if first else [])
-    widths = plain.widths.union(*(text.widths for text in others))
-    return cases, max((width_difference_on(pair, text, widths) for text in compared), default=0.0)
-
-
-def case_of(prompt: BenchPrompt, plain: GreedyText, text: GreedyText, depth: int | None) -> GreedyCase:
-    where = diverged(plain.tokens, text.tokens, None)
-    if where:
-        # If one text ends before the other, the last row of the longer one did not decide it.
-        gaps = next(t.gaps for t in (plain, text) if where.index < len(t.gaps))
-        where = replace(where, top_two_gap=gaps[where.index])
-    wrong = plain.not_likeliest + text.not_likeliest
-    return GreedyCase(prompt, depth, len(text.tokens), text.drafted, text.accepted, wrong, where)
+    pair, cases, difference = session.pair, list[GreedyCase](), 0.0
+    known: dict[tuple[int, ...], tuple[BranchPoint, ...]] = {}
+    for depth in (DEPTH, None):
+        ends = share() + 0.06  # the largest share of the time for one text
+        empty_caches(pair)  # both depths prefill in the same chunks, because chunks affect rounding
+        reply, widths = written(session, tokens, 0.0, lambda e=ends: share() >= e, depth=depth)  # type: ignore[misc]
+        if not reply.tokens or share() >= 1.0:
+            continue
+        if reply.tokens not in known:
+            known[reply.tokens] = tuple(branch_points(pair, tokens, reply.tokens))
+        parts, stats = known[reply.tokens], reply.stats
+        size = len(reply.tokens), stats.drafted, stats.accepted
+        cases.append(GreedyCase(prompt.name, prompt.category, depth, *size, parts))
+        if first or parts:
+            text = [*tokens, *reply.tokens]
+            compared = text[: len(tokens) + parts[-1].index] if parts else text[-24:]
+            difference, first = max(difference, width_difference_on(pair, compared, widths)), False
+    return cases, difference
 
 
-class Judge(list[tuple[float, bool]]):
-    """Sees every greedy verdict: the gap between the two largest logits, and whether the token is the likeliest."""
+def branch_points(pair: LoadedPair, prompt: Sequence[int], tokens: Sequence[int]) -> Iterator[BranchPoint]:
+    """Yield each place of a reply where the target prefers another token in a pass of one token."""
 
-    def see(self, rows: Sequence[Row], tokens: Sequence[int]) -> None:
-        for row, token in zip(rows, tokens, strict=False):
-            assert not isinstance(row, Candidates), "whole rows were asked for"
-            self.append((top_two_gap(row), token == row.argmax()))
+    def word(token: int) -> str:
+        vocabulary = pair.vocabulary
+        end = vocabulary.is_end(token)
+        return "the end" if end else repr(vocabulary.piece(token).decode(errors="replace"))
+
+    for index, (row, token) in enumerate(zip(read_again(pair, prompt, tokens, 1), tokens, strict=True)):
+        if token != (best := int(row.argmax())):
+            yield BranchPoint(index, word(token), word(best), float(row[best] - row[token]), likeliest(row))
 
 
-def greedy_text(
-    pair: LoadedPair, prompt: Sequence[int], depth: int | None, room: int, ended: Callable[[], bool]
-) -> GreedyText:
-    """At most `room` tokens of the reply to a prompt; depth 0 is plain decoding."""
-    judge = Judge()
-    rule = WatchedRule(make_rule("greedy", GREEDY, 0), judge.see)
-    strategy = pair.drafting.strategy(rule, Request(GREEDY, depth=depth, speculate=depth != 0))
-    pair.drafting.keep_threads()  # another number of them can part texts as well
-    begin(pair, prompt)
-    text, is_end = list(prompt), pair.vocabulary.is_end
-    drafted, accepted, widths = 0, 0, set[int]()
-    for cycle in speculate(pair.target, strategy, text, rule=rule, room=room, is_end=is_end):
-        drafted += cycle.drafted
-        accepted += cycle.accepted
-        widths.add(max(cycle.width, cycle.pass_width))
-        if ended():
-            break
-    strategy.end()
-    tokens = tuple(text[len(prompt) :])
-    judged = judge[: len(tokens)]  # a verdict may reach beyond the end of the text
-    wrong = sum(not likeliest for _, likeliest in judged)
-    return GreedyText(tokens, tuple(gap for gap, _ in judged), wrong, drafted, accepted, frozenset(widths))
+def read_again(
+    pair: LoadedPair, prompt: Sequence[int], tokens: Sequence[int], width: int
+) -> Iterator[np.ndarray]:
+    """Yield the target's row of logits for each token of a reply, from passes of `width` tokens."""
+    pair.target.rollback(0)
+    yield from rows_of(pair.target, [*prompt, *tokens[:-1]], len(prompt) - 1, width)
+    # Release the rows of the last pass, because passes of other slots wait until they are released.
+    pair.target.rollback(0)
 
 
 def run_sampled(
     session: Session,
     prompts: Sequence[tuple[BenchPrompt, list[int]]],
-    sampling: Sampling,
+    temperature: float,
     seed: int,
-    width_difference: float,
-    watch: _Watch,
+    share: Callable[[], float],
+    stopped: Callable[[], bool],
+    tell: Callable[[Phase, float, BenchPrompt], None],
+    *,
+    alone: bool,
 ) -> SampledResult:
-    """Rounds over the prompts while time allows, alternately with and without the model's truncation.
+    """Sample texts in rounds over the prompts, on all slots at once; return the sum of their results.
 
-    Truncation must keep its promise, and without it a wrong token is more of a surprise. A pair with several lanes
-    writes as many texts at once.
+    `alone`: whether each text has passes of its own, which is usual for replies with a seed.
     """
-    found = SampledResult()
-    whole = replace(sampling, top_k=0, top_p=1.0, min_p=0.0)
-    texts = [
-        (prompt, tokens, sampling if number % 2 == 0 else whole)
-        for number in range(ROUNDS)
-        for prompt, tokens in prompts
-    ]
-    with ExitStack() as opened, ThreadPoolExecutor(len(session.pair.lanes.all)) as threads:
-        sessions = [session, *(opened.enter_context(session.another()) for _ in session.pair.lanes.all[1:])]
-        for first in range(0, len(texts), len(sessions)):
-            if watch.share() >= 1.0:
+    found, texts, slots = SampledResult(), [*prompts] * ROUNDS, session.pair.slots.all
+    with ExitStack() as opened, ThreadPoolExecutor(len(slots)) as threads:
+        for slot in slots:
+            slot.drafting.seeds_are_alone = alone
+            opened.callback(setattr, slot.drafting, "seeds_are_alone", True)
+        sessions = [session, *(opened.enter_context(session.another()) for _ in slots[1:])]
+        for first in range(0, len(texts), len(slots)):
+            if share() >= 1.0:
                 break
-            together = texts[first : first + len(sessions)]
-            watch.tell(Phase.SAMPLED, first / len(texts), together[0][0])
+            together = texts[first : first + len(slots)]
+            tell(Phase.SAMPLED, first / len(texts), together[0][0])
             running = [
-                threads.submit(sampled_text, own, tokens, chain, seed + first + number, watch.stopped)
-                for number, (own, (_, tokens, chain)) in enumerate(zip(sessions, together, strict=False))
+                threads.submit(written, own, tokens, temperature, stopped, seed + first + number)
+                for number, (own, (_, tokens)) in enumerate(zip(sessions, together, strict=False))
             ]
-            written = [reply.result() for reply in running]
-            for (_, tokens, chain), reply in zip(together, written, strict=True):
-                if not watch.stopped():
-                    found += scored(session.pair, tokens, reply, chain, width_difference)
+            replies = [each.result()[0] for each in running]
+            for (_, tokens), reply in zip(together, replies, strict=True):
+                if not stopped():
+                    found += scored(session.pair, tokens, reply.tokens, temperature)
     return found
 
 
-def sampled_text(
+def written(
     session: Session,
     prompt: Sequence[int],
-    sampling: Sampling,
-    seed: int,
-    stopped: Callable[[], bool] = lambda: False,
-) -> tuple[int, ...]:
-    """The tokens of a speculative reply, as users get them."""
-    options: dict[str, Any] = asdict(sampling) | {"logit_bias": None, "seed": seed, "max_tokens": NEW_TOKENS}
-    return last_reply(
-        session.stream_complete(prompt, cancelled=stopped, depth=DEPTH, speculate=True, **options)
-    ).tokens
+    temperature: float,
+    cancelled: Callable[[], bool],
+    seed: int | None = None,
+    depth: int | None = DEPTH,
+) -> tuple[Reply, set[int]]:
+    """Return a reply with drafting and without sampler filters, and the widths of its passes."""
+    options: dict[str, Any] = asdict(Sampling(temperature, top_k=0, top_p=1.0, min_p=0.0))
+    options |= {"logit_bias": None, "seed": seed, "max_tokens": NEW_TOKENS}
+    options["depth"] = "auto" if depth is None else depth
+    *events, finished = session.stream_complete(prompt, cancelled=cancelled, speculate=True, **options)
+    assert isinstance(finished, Finished)
+    return finished.reply, {max(e.width, e.pass_width) for e in events if isinstance(e, Cycle)}
+
+
+def scored(
+    pair: LoadedPair, prompt: Sequence[int], tokens: Sequence[int], temperature: float
+) -> SampledResult:
+    found = SampledResult(texts=1)
+    for row, token in zip(read_again(pair, prompt, tokens, CHUNK), tokens, strict=True):
+        scores = (row - row.max()).astype(np.float64) / temperature
+        weights = np.exp(scores)
+        # A larger surprisal counts as 10 nats, because one token must not decide the sum.
+        surprisals = np.minimum(np.log(weights.sum()) - scores, 10.0)
+        p = weights / weights.sum()
+        beyond = surprisals - p @ surprisals
+        found += SampledResult(0, 1, float(beyond[token]), float(p @ beyond**2), float(np.abs(beyond).max()))
+    return found
+
+
+def problems(found: Verification) -> list[str]:
+    """Return a sentence for each difference that rounding does not explain."""
+    sentences, p = [], found.sampled.excess_p
+    if apart := sum(not case.explained(found.width_difference) for case in found.cases):
+        sentences.append(
+            f"At temperature 0, {apart} of {len(found.cases)} texts differ by more than rounding explains."
+        )
+    if p < ALARM:
+        sentences.append(
+            "Sampled replies are less likely than the target's own. "
+            f"A pair without a fault shows this in less than one of {1 / max(p, 1e-12):,.0f} runs."
+        )
+    return sentences
+
+
+def missing(found: Verification) -> list[str]:
+    """Return a sentence for each part of the test that had too little time."""
+    sentences = [] if found.cases else ["No text at temperature 0 was finished."]
+    if found.cases and not any(case.drafted for case in found.cases):
+        sentences.append("Nothing was drafted in the texts at temperature 0.")
+    if (count := found.sampled.tokens) < LEAST_SAMPLED:
+        sentences.append(f"Too few tokens were sampled for a verdict: {count} of {LEAST_SAMPLED}.")
+    return sentences
+
+
+def verdict(found: Verification) -> str:
+    if wrong := problems(found):
+        return "\n".join(["DIFFERENT: drafting changes this pair's text.", *wrong])
+    if lacking := missing(found):
+        first = "NO DIFFERENCE so far, but not everything was tested."
+        return "\n".join([first, *lacking, "Give the test more time: --seconds N"])
+    texts, near = len(found.cases), sum(bool(case.parts) for case in found.cases)
+    rounding = f"; {near} part where two words were about equally likely, and rounding chose" if near else ""
+    replies = counted(found.sampled.texts, "reply", "replies")
+    together = f" They were written {found.at_once} at a time." if found.at_once > 1 else ""
+    return (
+        "NO DIFFERENCE: this pair writes the text that its target would write alone.\n"
+        f"At temperature 0, {texts - near} of {texts} texts are the same, token for token{rounding}.\n"
+        f"The target read {replies} at temperature {found.temperature:g} again, "
+        f"without a draft: their words are as likely as its own.{together}"
+    )
+
+
+def report(found: Verification) -> str:
+    sampled, parts = found.sampled, [verdict(found), *([greedy_report(found)] if found.cases else [])]
+    if sampled.texts:
+        usual = 3 * sampled.excess_error
+        parts.append(
+            f"Temperature {found.temperature:g}: {counted(sampled.texts, 'reply', 'replies')} of "
+            f"{counted(sampled.tokens, 'token')}, read again by the target without a draft.\n"
+            f"Their tokens were {sampled.excess:+.3f} nats less likely than its own; "
+            f"without a fault this is between -{usual:.3f} and {usual:.3f}."
+        )
+    return "\n\n".join(parts)
+
+
+def greedy_report(found: Verification) -> str:
+    """Return the report on greedy texts: a row for each depth, and a line for each text that differs."""
+    difference = found.width_difference
+    rows: list[tuple[str, ...]] = [("depth", "texts", "the same", "rounded", "different", "accepted")]
+    for depth in (DEPTH, None):
+        if cases := [case for case in found.cases if case.depth == depth]:
+            wrong = sum(not case.explained(difference) for case in cases)
+            same = sum(not case.parts for case in cases)
+            counts = map(str, (len(cases), same, len(cases) - same - wrong, wrong))
+            kept = f"{sum(case.accepted for case in cases):,} of {sum(case.drafted for case in cases):,}"
+            rows.append((str(depth or "auto"), *counts, kept))
+    branches = [(case, max(case.parts, key=lambda part: part.gap)) for case in found.cases if case.parts]
+    lines = [
+        f"{case.prompt}, depth {case.depth or 'auto'}: differs at token {part.index + 1}, {part.drafted} with "
+        f"drafting, {part.plain} ({part.chance:.1%}) without. Their scores are {part.gap:.4f} apart; rounding "
+        f"explains up to {2 * difference:.4f}."
+        for case, part in branches
+    ]
+    first = "Temperature 0: each text with drafting, read again by the target alone."
+    rounding = f"Rounding changes the score of a word by up to {difference:.4f} here."
+    return "\n".join([first, aligned(rows), rounding, *lines])
+
+
+def as_json(found: Verification) -> dict[str, object]:
+    wrong, lacking = problems(found), missing(found)
+    answer = {"verdict": "different" if wrong else "incomplete" if lacking else "lossless"}
+    derived = {"excess": found.sampled.excess, "excess_p": found.sampled.excess_p, "alarm_below": ALARM}
+    return answer | {"problems": wrong, "missing": lacking} | asdict(found) | derived

@@ -1,1 +1,1 @@
-"""From a name to a loaded pair: found, fetched, planned, loaded."""
+"""Find, fetch, plan and load a pair by its name."""

@@ -1,89 +1,226 @@
-"""Pulls a pair: pinned, checked by its headers first, resumed after interruptions, every byte hashed."""
+"""Pull a pair: check the headers of its pinned files first, resume partial downloads, and verify hashes."""
 
+import hashlib
+import os
 import shutil
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from pathlib import Path
 
 from localspec.display import size_text
-from localspec.errors import BadModelFile, DownloadFailed, IncompatiblePair
+from localspec.errors import BadModelFile, DownloadFailed, IncompatiblePair, NotOnDisk
+from localspec.files import FileLock, sync_folder
 from localspec.gguf.header import Header, header_of_part, joined, read_header
 from localspec.gguf.matching import check
-from localspec.models import hub, places
+from localspec.models import hub, local_models
 from localspec.models.hub import RemoteFile, of_system
-from localspec.models.partial_file import PartialFile, PullStage, partial_bytes, pull_lock
-from localspec.models.places import ModelFile
+from localspec.models.local_models import ModelFile
 from localspec.models.registry import Pair
 
+PART = ".part"  # suffix of an incomplete file
+_HEAD = 4 << 20  # a request for a part of a header asks for at least this number of bytes
 _POLL_SECONDS = 0.2
-_REPORT_SECONDS = 0.1  # between two reports
+
+
+class PullStage(StrEnum):
+    WAITING = "waiting"  # another process is pulling
+    HASHING = "hashing"  # this process hashes bytes that are already on this machine
+    FETCHING = "downloading"
+
+
+def part_of(final: Path) -> Path:
+    return final.with_name(final.name + PART)
+
+
+def partial_bytes(file: ModelFile) -> int:
+    return min(local_models.size_at(part_of(file.place)) or 0, file.bytes)
+
+
+def pull_lock() -> FileLock:
+    return FileLock(local_models.models_dir() / ".lock")
 
 
 class PullCancelled(DownloadFailed):
-    """The user stopped the pull; the bytes so far stay."""
+    """The error of a pull that the user stopped. The partial files stay."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fetching:
-    """How far a pull is."""
-
     stage: PullStage
     file: str
-    done: int  # bytes, of all files to fetch
+    done: int  # bytes on this machine, of all files together
     total: int
     bytes_per_second: float
-    seconds_left: float | None  # None: not known yet
+    seconds_left: float | None  # None until a speed is measured
 
 
-PullEvent = Fetching | str  # a sentence for the user
-OnProgress = Callable[[PullEvent], None]
+PullEvent = Fetching | str  # a str is a notice
+
+
+class PairNotOnDisk(NotOnDisk):
+    def __init__(self, pair: Pair) -> None:
+        self.pair = pair
+        to_fetch = bytes_to_fetch(pair)
+        size = f"{size_text(to_fetch)} to download" if to_fetch else "another program has an unverified copy"
+        hint = f"download it with: localspec pull {pair.name}"
+        super().__init__(f"{pair.name} is not on this machine ({size})", hint=hint)
+
+
+def check_here(pair: Pair) -> None:
+    """Raise PairNotOnDisk if a Hub file is missing, BadModelFile if a user's file is gone or changed."""
+    for file in pair.files:
+        if not file.path:
+            raise PairNotOnDisk(pair) if file.repo else absent(pair, file)
 
 
 def bytes_to_fetch(pair: Pair) -> int:
-    """The bytes that a pull would fetch; a file that another program has is only hashed."""
-    absent = (file for file in pair.hub_files if not (file.path or places.cached_copies(file)))
+    """Return the bytes that a pull would download. A copy in another program's folder is not downloaded."""
+    absent = (file for file in pair.hub_files if not (file.path or local_models.cached_copies(file)))
     return sum(file.bytes - partial_bytes(file) for file in absent)
 
 
 def fetch(
     pair: Pair,
-    on_progress: OnProgress = lambda _: None,
+    on_progress: Callable[[PullEvent], object] = lambda event: None,
     *,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> tuple[Path, ...]:
-    """Fetch the missing files of a pair and return all of its files, the target first.
+    """Fetch the missing files of a pair; return the paths of all its files, the target first."""
+    if gone := next((file for file in pair.files if not (file.repo or file.path)), None):
+        raise absent(pair, gone)
+    return _Pull(pair, on_progress, cancelled).run()
 
-    Raises DownloadFailed, PullCancelled, IncompatiblePair or BadModelFile.
-    """
-    with hub.known_to_be_there():
-        return _Pull(pair, on_progress, cancelled).run()
+
+class PartialFile:
+    """A file with the first `size` bytes of a remote file, and the hash of these bytes."""
+
+    def __init__(
+        self, file: ModelFile, remote: RemoteFile, on_size: Callable[[PullStage, ModelFile, int], None]
+    ) -> None:
+        """Open the file. `on_size` gets every new size; if it raises an error, the pull ends."""
+        self.file, self.final, self.path, self.remote = file, file.place, part_of(file.place), remote
+        self.fetched = 0  # bytes that this process has downloaded
+        self.size = self.resumed_from = 0
+        self._on_size = on_size
+        self.digest = hashlib.sha256()
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self.path.open("a+b", buffering=0)
+        except OSError as error:
+            raise of_system(error, remote.name) from error
+
+    def take_up(self) -> None:
+        if os.fstat(self._file.fileno()).st_size > self.remote.bytes:
+            self.restart()
+        self._file.seek(0)
+        while chunk := self._file.read(1 << 20):
+            self._add(chunk, PullStage.HASHING)
+        self.resumed_from = self.size
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Return `length` bytes from `offset` on; fetch the missing bytes first."""
+        if offset + length > self.size:
+            self._extend(min(max(offset + length, self.size + _HEAD), self.remote.bytes))
+        self._file.seek(offset)
+        return self._file.read(length)
+
+    def fetch_rest(self) -> str:
+        self._extend(self.remote.bytes)
+        return self.digest.hexdigest()
+
+    def restart(self) -> None:
+        self._file.truncate(0)
+        self.digest = hashlib.sha256()
+        self.size = self.resumed_from = 0
+
+    def publish(self) -> None:
+        """Give the whole, verified file its final name. Raises DownloadFailed."""
+        assert self.size == self.remote.bytes, "only a whole file gets the final name"
+        try:
+            os.fsync(self._file.fileno())
+            self.close()
+            os.replace(self.path, self.final)
+            sync_folder(self.final.parent)
+        except OSError as error:
+            raise of_system(error, self.remote.name) from error
+
+    def close(self) -> None:
+        """Close the file, and remove it if it is empty. A second call does nothing."""
+        if not self._file.closed:
+            self._file.close()
+            if not self.path.stat().st_size:
+                self.path.unlink(missing_ok=True)
+
+    def _extend(self, end: int) -> None:
+        import httpx2
+
+        failures, renewed, reached = 0, False, self.size
+        while self.size < end:
+            self._on_size(PullStage.FETCHING, self.file, self.size)
+            try:
+                self._receive(end)
+            except (httpx2.HTTPError, OSError) as error:
+                if self.size > reached:
+                    failures, renewed, reached = 0, False, self.size
+                failures += 1
+                status = getattr(getattr(error, "response", None), "status_code", None)
+                if status == 416 and self.size:
+                    self.restart()
+                elif status in (401, 403) and not self.remote.with_token and not renewed:
+                    renewed = True  # fetch a new address, because a signed one expires after some time
+                    remote = self.remote
+                    self.remote = hub.look(remote.repo, remote.file, remote.commit)
+                else:
+                    hub.wait(failures, error, self.remote.name)
+
+    def _receive(self, end: int) -> None:
+        import httpx2
+
+        with hub.stream(self.remote, self.size, end) as (at, chunks):
+            if at < self.size:  # the server ignored the Range header
+                self.restart()
+            for chunk in chunks:
+                wanted = memoryview(chunk)[: self.remote.bytes - self.size]
+                try:
+                    written = 0
+                    while written < len(wanted):
+                        written += self._file.write(wanted[written:])
+                except OSError as error:
+                    raise of_system(error, self.remote.name) from error
+                self.fetched += written
+                self._add(wanted, PullStage.FETCHING)
+                if self.size >= end:
+                    return
+        raise httpx2.RemoteProtocolError(f"it ended after {self.size:,} of {self.remote.bytes:,} bytes")
+
+    def _add(self, chunk: bytes | memoryview, stage: PullStage) -> None:
+        self.digest.update(chunk)
+        self.size += len(chunk)
+        self._on_size(stage, self.file, self.size)
 
 
 class _Pull:
-    """One call of `fetch`."""
-
-    def __init__(self, pair: Pair, progress: OnProgress, cancelled: Callable[[], bool]) -> None:
+    def __init__(
+        self, pair: Pair, progress: Callable[[PullEvent], object], cancelled: Callable[[], bool]
+    ) -> None:
         self._pair, self._tell, self._cancelled = pair, progress, cancelled
-        self._done = dict.fromkeys(pair.hub_files, 0)  # bytes that are here
-        self._began = 0.0  # to fetch
-        self._fetched = 0  # bytes since then
+        self._done = dict.fromkeys(pair.hub_files, 0)  # bytes of each file that are on the disk
+        self._began = 0.0  # time.monotonic() when the first download began
+        self._fetched = 0  # bytes downloaded since `_began`
         self._last = -1.0
 
     def _at(self, stage: PullStage, file: ModelFile, done: int) -> None:
-        """`done` bytes of a file are here: reported a few times a second, with all files of the pull.
-
-        Raises PullCancelled.
-        """
         if self._cancelled():
-            raise PullCancelled(f"stopped before {file.name} was complete", hint="the bytes so far are kept")
+            raise PullCancelled(f"stopped before {file.name} was complete", hint="pull again to resume")
         gained, self._done[file] = done - self._done.get(file, 0), done
         now = time.monotonic()
         if stage is PullStage.FETCHING:
             self._fetched += max(gained, 0)
             self._began = self._began or now
-        if done < file.bytes and now - self._last < _REPORT_SECONDS:
+        if done < file.bytes and now - self._last < 0.1:  # at most ten events a second
             return
         self._last = now
         rate = self._fetched / (now - self._began) if 0 < self._began < now else 0.0
@@ -93,80 +230,71 @@ class _Pull:
 
     def run(self) -> tuple[Path, ...]:
         try:
-            while missing := self._missing():  # again after a round: somebody may remove a file
+            # Look for missing files after each round, because another program may remove a file.
+            while missing := self._missing():
                 lock = pull_lock()
                 while not lock.try_acquire():
                     self._at(PullStage.WAITING, missing[0], partial_bytes(missing[0]))
                     time.sleep(_POLL_SECONDS)
-                try:
+                with ExitStack() as held:
+                    held.callback(lock.release)
                     if missing := self._missing():
-                        self._fetch(missing)
-                finally:
-                    lock.release()
+                        self._fetch(missing, held)
         except OSError as error:
             raise of_system(error, self._pair.name) from error
-        return tuple(self._path(file) for file in self._pair.files)
+        return tuple(file.here for file in self._pair.files)
 
     def _missing(self) -> list[ModelFile]:
         return [file for file in self._pair.hub_files if not self._is_verified(file)]
 
-    def _fetch(self, missing: list[ModelFile]) -> None:
+    def _fetch(self, missing: list[ModelFile], opened: ExitStack) -> None:
         self._done = dict.fromkeys(missing, 0)
-        remotes = [self._look(file) for file in missing]
-        check_space(places.models_dir(), sum(file.bytes - partial_bytes(file) for file in missing))
-        with ExitStack() as opened:
-            parts = {}
-            for file, remote in zip(missing, remotes, strict=True):
-                parts[file] = PartialFile(file, remote, self._at)
-                opened.callback(parts[file].close)
-                parts[file].take_up()
-            self._prove(parts)
-            for file, part in parts.items():
-                self._finish(file, part)
+        remotes, parts = [self._look(file) for file in missing], dict[ModelFile, PartialFile]()
+        check_space(local_models.models_dir(), sum(file.bytes - partial_bytes(file) for file in missing))
+        for file, remote in zip(missing, remotes, strict=True):
+            parts[file] = PartialFile(file, remote, self._at)
+            opened.callback(parts[file].close)
+            parts[file].take_up()
+        self._prove(parts)
+        for file, part in parts.items():
+            self._finish(file, part)
 
     def _is_verified(self, file: ModelFile) -> bool:
-        """Whether the file is here with the right hash; a damaged one of ours is removed."""
+        """Return whether the file is here with its pinned hash; remove a damaged file that a pull fetched."""
         fetched = file.place
         if fetched.is_file():
             found = self._hash(fetched, file)
             if found == file.sha256:
                 return True
-            wrong = f"sha256 {found}, pinned is {file.sha256}"
-            if not places.is_ours(fetched):
-                raise BadModelFile(
-                    f"{fetched} is damaged: its {wrong}",
-                    hint="a link leads to its folder, so localspec does not remove it: remove the file, and pull again",
-                )
+            wrong = f"its sha256 is {found} instead of {file.sha256}"
+            if not local_models.is_ours(fetched):
+                hint = "delete this file yourself (localspec deletes nothing through a symbolic link), then pull again"
+                raise BadModelFile(f"{fetched} is damaged: {wrong}", hint=hint)
             fetched.unlink()
-            places.forget_sha256(fetched)
             self._tell(f"{file.name} was damaged and is removed: {wrong}.")
-        return any(self._hash(path, file) == file.sha256 for path in places.cached_copies(file))
+        return any(self._hash(path, file) == file.sha256 for path in local_models.cached_copies(file))
 
     def _hash(self, path: Path, file: ModelFile) -> str:
-        if known := places.known_sha256(path):
+        if known := local_models.known_sha256(path):
             return known
-
-        found = places.hash_file(path, lambda done: self._at(PullStage.HASHING, file, done))
+        found = local_models.hash_file(path, lambda done: self._at(PullStage.HASHING, file, done))
         if found == file.sha256:
             self._tell(f"{file.name}: sha256 verified")
         return found
 
     def _look(self, file: ModelFile) -> RemoteFile:
-        """The Hub's present file under the pin. Raises for another one than the pinned."""
-        remote, change = hub.look(file.repo, file.file, file.revision), ""
+        """Return a file as the Hub has it now. Raises DownloadFailed if it differs from the pinned file."""
+        remote = hub.look(file.repo, file.file, file.revision)
+        if remote.bytes == file.bytes and remote.sha256 in (None, file.sha256):
+            return remote
+        change = f"its sha256 is {remote.sha256} instead of {file.sha256}"
         if remote.bytes != file.bytes:
-            change = f"its size is {remote.bytes:,} bytes, pinned is {file.bytes:,}"
-        elif remote.sha256 not in (None, file.sha256):
-            change = f"its sha256 is {remote.sha256}, pinned is {file.sha256}"
-        if change:
-            raise DownloadFailed(
-                f"{remote.name} was replaced: {change}",
-                hint="nothing was fetched; `localspec pairs add` can pin the new file under another name",
-            )
-        return remote
+            change = f"its size is {remote.bytes:,} bytes instead of {file.bytes:,}"
+        what = f"{file.file} was replaced in {file.repo}, so nothing was downloaded: {change}"
+        raise DownloadFailed(what, hint="add the new file as another pair with `localspec pairs add`")
 
     def _prove(self, parts: dict[ModelFile, PartialFile]) -> None:
-        """Fetch the headers of both models and check the pair; files that cannot run are not kept."""
+        """Fetch and check the headers of target and draft. If the two do not fit, empty the partial files."""
         by_place = {part.final: part for part in parts.values()}
         try:
             headers = [self._header(file, by_place) for file in self._pair.files]
@@ -175,7 +303,7 @@ class _Pull:
             for part in parts.values():
                 part.restart()
             raise
-        if any(part.fetched for part in parts.values()):  # else an earlier pull has reported it
+        if any(part.fetched for part in parts.values()):  # else an earlier pull has sent this notice
             self._tell("target and draft fit each other")
 
     def _header(self, file: ModelFile, parts: dict[Path, PartialFile]) -> Header:
@@ -184,51 +312,48 @@ class _Pull:
         headers = []
         for single in (replace(file, rest=()), *file.rest):
             part = parts.get(single.place)
-            headers.append(
-                read_header(part.read, part.remote.bytes, label=part.remote.name)
-                if part
-                else header_of_part(self._path(single))
-            )
+            if part:
+                headers.append(read_header(part.read, part.remote.bytes, label=part.remote.name))
+            else:
+                headers.append(header_of_part(single.here))
         return joined(Path(file.name), headers) if file.rest else headers[0]
 
     def _finish(self, file: ModelFile, part: PartialFile) -> None:
         found = part.fetch_rest()
         if found != file.sha256 and part.resumed_from:
-            self._tell(f"An interruption damaged {file.name}: fetching it again.")
+            self._tell(f"An interruption damaged {file.name}: downloading it again.")
             part.restart()
             found = part.fetch_rest()
         if found != file.sha256:
             part.restart()
-            raise DownloadFailed(
-                f"{part.remote.name} came damaged and was removed: sha256 {found}, pinned is {file.sha256}",
-                hint="try again; if it happens twice, something changes the file on its way",
-            )
+            what = f"{part.remote.name} arrived damaged and was removed"
+            hint = "pull again; if this happens twice, use another network"
+            raise DownloadFailed(f"{what}: its sha256 is {found} instead of {file.sha256}", hint=hint)
         part.publish()
-        places.remember_sha256(part.final, file.sha256)
-        fetched = f"{size_text(part.fetched)} fetched, " if part.fetched else ""
+        local_models.remember_sha256(part.final, file.sha256)
+        fetched = f"{size_text(part.fetched)} downloaded, " if part.fetched else ""
         self._tell(f"{file.name}: {fetched}sha256 verified")
-
-    def _path(self, file: ModelFile) -> Path:
-        if path := file.path:
-            return path
-        raise absent(self._pair, file)
 
 
 def absent(pair: Pair, file: ModelFile) -> BadModelFile:
-    """The error for a file of the user's own that is gone."""
+    if file.place.exists():
+        return BadModelFile(
+            f"{file.file} is no longer the file that {pair.name} was made with: it has another size",
+            hint="add the pair again with `localspec pairs add`",
+        )
     return BadModelFile(
         f"{pair.name} needs {file.file}, which does not exist",
-        hint="put it there, or write the pair again: `localspec pairs add`",
+        hint="put the file back, or add the pair again with `localspec pairs add`",
     )
 
 
 def check_space(folder: Path, needed: int) -> None:
-    """Raises DownloadFailed unless `needed` bytes and a margin fit into the folder's file system."""
+    """Raise DownloadFailed unless `needed` bytes and a margin are free in the folder's file system."""
     existing = next(path for path in (folder, *folder.parents) if path.exists())
     with_margin = needed + max(32_000_000, needed // 100)
     free = shutil.disk_usage(existing).free
     if needed and free < with_margin:
         raise DownloadFailed(
-            f"{folder} needs {size_text(with_margin)} free and has {size_text(free)}",
+            f"the files need {size_text(with_margin)}, and {folder} has {size_text(free)} free",
             hint="make room, or set LOCALSPEC_HOME to a folder on a larger disk",
         )

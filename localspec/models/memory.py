@@ -1,6 +1,6 @@
-"""What a user asks of the memory plan, how a model would be loaded, and the bytes that this takes on each device."""
+"""Options of the memory plan, parameters of a model's load, and the bytes of a load on each device."""
 
-import math
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
@@ -9,33 +9,33 @@ from typing import Any
 
 from localspec.errors import BadSetting
 from localspec.gguf.facts import DraftKind
-from localspec.options import MOST_DEPTH
+from localspec.options import MOST_DEPTH, MOST_FACTOR
 
-AUTO_PARALLEL = 2  # replies at once, where nobody says how many and there is room
+AUTO_PARALLEL = 2  # number of replies at once for `parallel` "auto", if their KV caches fit into memory
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryWishes:
-    """The user's options for the plan; None: the plan decides."""
+class MemoryOptions:
+    """The user's options for the memory plan; None leaves the choice to the plan."""
 
-    context: int | None = None  # tokens
+    context: int | None = None  # length of the context in tokens
     gpu_layers: int | None = None
-    kv_type: str = "f16"  # of the target
-    devices: tuple[str, ...] = ()  # of the target
-    split: tuple[float, ...] = ()  # shares of the GPUs in the target's layers
+    kv_type: str = "f16"  # type of the target's KV cache
+    devices: tuple[str, ...] = ()  # the target's devices
+    split: tuple[float, ...] = ()  # each GPU's share of the target's layers
     cpu_moe: int | None = None
     flash_attn: str = "auto"
-    no_flash: tuple[str, ...] = ()  # devices whose driver dies of it
+    no_flash: tuple[str, ...] = ()  # devices whose driver crashes with flash attention
     draft_device: str | None = None
-    ignore_memory: bool = False  # load although it does not fit
-    parallel: int = 1  # replies at once
-    more_parallel: int = 1  # as many, where all of the target is on GPUs and nothing else suffers
+    ignore_memory: bool = False  # whether to load a pair that does not fit into memory
+    parallel: int = 1  # number of replies at once
+    more_parallel: int = 1  # replaces `parallel` if the target is on GPUs and all KV caches fit
+    threads: int | None = None  # number of CPU threads that the user set; attention is measured with it
 
 
-def wishes_of(options: Mapping[str, Any]) -> MemoryWishes:
-    """The options of a load that the plan uses."""
+def memory_options_of(options: Mapping[str, Any]) -> MemoryOptions:
     parallel = options.get("parallel") or 1
-    return MemoryWishes(
+    return MemoryOptions(
         context=options.get("context_length"),
         gpu_layers=options.get("gpu_layers"),
         kv_type=options.get("kv_type") or "f16",
@@ -47,80 +47,72 @@ def wishes_of(options: Mapping[str, Any]) -> MemoryWishes:
         ignore_memory=options.get("ignore_memory", False),
         parallel=1 if parallel == "auto" else parallel,
         more_parallel=AUTO_PARALLEL if parallel == "auto" else 1,
+        threads=options.get("threads"),
     )
 
 
 def _shares(text: str) -> tuple[float, ...]:
-    """The numbers of a text like 3,1."""
     if not text.strip():
         return ()
     try:
         found = tuple(map(float, text.split(",")))
     except ValueError:
         found = ()
-    if not any(found) or not all(math.isfinite(share) and share >= 0 for share in found):
-        raise BadSetting(f"{text} is no split over GPUs", hint="give a share for each, as in --split 3,1")
+    if not any(found) or not all(0 <= share <= MOST_FACTOR for share in found):
+        raise BadSetting(
+            f"{text} is not a valid split over GPUs", hint="give a share for each GPU, as in --split 3,1"
+        )
     return found
 
 
 HOST = "CPU"
-WIDEST_BATCH = 1 + MOST_DEPTH  # tokens in a verify batch: the newest one and the draft; buffers grow with it
-SNAPSHOTS = 3  # of a recurrent target, so the most draft tokens: each is a whole state
-CHECKPOINT_SHARE = 0.1  # of the bytes of a model's weights: what its checkpoints may take of the CPU's memory
+WIDEST_BATCH = 1 + MOST_DEPTH  # maximum tokens in a verify batch: the newest token and the draft tokens
+SNAPSHOTS = 3  # maximum draft tokens of a recurrent target: each draft token needs a copy of the state
+CHECKPOINT_SHARE = 0.1  # bytes for checkpoints / bytes of the weights
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How a model would be loaded."""
-
-    length: int  # context, in tokens
+    length: int  # length of the context in tokens
     kv_type: str = "f16"
-    devices: tuple[str, ...] | None = None  # none of them a GPU: the CPU; None: the default GPU
-    gpu_layers: int | None = None  # from the last, the output counts as one; None: all
-    split: tuple[float, ...] = ()  # shares of several devices in these layers
-    cpu_moe: int = 0  # layers, from the first, whose experts stay on the CPU
+    devices: tuple[str, ...] | None = None  # names of GPUs; () for only the CPU, None for the default GPU
+    gpu_layers: int | None = None  # number of last layers on GPUs; the output counts as one; None for all
+    split: tuple[float, ...] = ()  # each GPU's share of the layers on GPUs
+    cpu_moe: int = 0  # number of first layers whose experts stay on the CPU
     flash_attn: str = "auto"
-    rows: int = 1  # of logits that one decode may ask for
-    snapshots: int = 0  # of a recurrent state, so that tokens can be taken back
-    steps_back: bool = (
-        False  # whether a recurrent state is kept twice: a draft's, of the text and of the drafts
-    )
-    prediction: bool = False  # with its prediction layers
-    kind: DraftKind = DraftKind.MODEL
-    lanes: int = 1  # replies at once, each with a cache of this length
-    cuts: bool = False  # whether a GPU may choose the largest logits
+    rows: int = 1  # maximum rows of logits from one pass
+    snapshots: int = 0  # number of copies of a recurrent state; each lets one more token be rolled back
+    steps_back: bool = False  # whether a draft model keeps a second copy of its recurrent state, to roll back
+    prediction: bool = False  # whether to load the model's prediction layers
+    slots: int = 1  # slots of the context, each with a KV cache of `length` tokens
+    top_k_rows: bool = False  # whether a GPU may choose the top-k logits
+
+    @property
+    def spills(self) -> bool:
+        """Whether a model that uses GPUs has some layers or experts on the CPU."""
+        return bool(self.devices) and (self.gpu_layers is not None or self.cpu_moe > 0)
 
     @property
     def place(self) -> dict[str, Any]:
-        """Arguments of a Model."""
+        """Return this load as keyword arguments of `Model`."""
         names = ("devices", "gpu_layers", "split", "cpu_moe", "prediction")
         return {name: getattr(self, name) for name in names}
 
     @property
     def context(self) -> dict[str, Any]:
-        """Arguments of a Context."""
-        return {
-            **self.head_context,
-            "rows_max": self.rows,
-            "snapshots": self.snapshots,
-            "steps_back": self.steps_back,
-            "lanes": self.lanes,
-            "cuts": self.cuts,
-        }
+        """Return this load as keyword arguments of `Context`."""
+        names = ("snapshots", "steps_back", "slots", "top_k_rows")
+        return {**self.head_context, "rows_max": self.rows} | {name: getattr(self, name) for name in names}
 
     @property
     def head_context(self) -> dict[str, Any]:
-        """Arguments of a HeadContext."""
-        return {
-            "length": self.length,
-            "kv_type_k": self.kv_type,
-            "kv_type_v": self.kv_type,
-            "flash_attn": self.flash_attn,
-        }
+        """Return this load as keyword arguments of `HeadContext`."""
+        types = {"kv_type_k": self.kv_type, "kv_type_v": self.kv_type}
+        return {"length": self.length, **types, "flash_attn": self.flash_attn}
 
 
 def layers_on(load: Load, total: int) -> tuple[int, ...]:
-    """How many of a model's layers llama.cpp puts on each device, the output being one of `total`."""
+    """Return how many layers llama.cpp puts on each GPU; the output counts as one of the `total` layers."""
     layers = total if load.gpu_layers is None else min(load.gpu_layers, total)
     shares = load.split or (1,) * len(load.devices or ())
     ends = [ceil(layers * reached / sum(shares)) for reached in accumulate(shares)]
@@ -129,29 +121,36 @@ def layers_on(load: Load, total: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """Bytes on each device."""
-
-    weights: Mapping[str, int]
-    cache: Mapping[str, int]
+    weights: Mapping[str, int]  # device -> bytes
+    cache: Mapping[str, int]  # bytes of KV caches; for the CPU, also bytes of checkpoints
     compute: Mapping[str, int]
-    flash_attention: bool = True  # whether every layer's device can do it
-    checkpoints: int = 0  # bytes of the CPU's memory, whatever the devices
+    flash_attention: bool = True  # whether the devices of all layers support flash attention
 
     @property
-    def by_device(self) -> dict[str, int]:
-        parts = (self.weights, self.cache, self.compute, {HOST: self.checkpoints} if self.checkpoints else {})
-        names = dict.fromkeys(name for part in parts for name in part)
-        return {name: sum(part.get(name, 0) for part in parts) for name in names}
+    def by_device(self) -> Mapping[str, int]:
+        return sum(map(Counter, (self.weights, self.cache, self.compute)), Counter[str]())
+
+
+@dataclass(frozen=True, slots=True)
+class Experts:
+    count: int  # number of experts in a layer
+    used: int  # number of experts of a layer that one row uses
+    share: float  # bytes of all experts / bytes of the model
+
+    def distinct(self, rows: int) -> float:
+        """Estimate how many different experts of a layer a pass of `rows` rows reads."""
+        different = 1 + 0.7 * (rows - 1)  # the row before uses 0.3 of a row's experts too
+        missed: float = (1 - self.used / self.count) ** different  # chance that no row chooses a given expert
+        return self.count * (1 - missed)
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """A model, for the memory plan."""
-
     name: str
-    layers: int  # transformer blocks; the output, which a GPU can hold as well, comes on top
-    needs: Callable[[Load], Needs]  # raises BadModelFile, and BackendFailure for a load that cannot be done
+    layers: int  # number of transformer blocks, without the output
+    needs: Callable[[Load], Needs]  # raises BadModelFile, or BackendFailure for an impossible load
     trained_context: int | None = None  # tokens
-    has_experts: bool = False
-    kind: DraftKind = DraftKind.MODEL  # a head has as long a context as its target
-    inside: bool = False  # a head inside its target's file
+    experts: Experts | None = None  # None for a model without experts
+    kind: DraftKind = DraftKind.MODEL
+    inside: bool = False  # whether this is a head inside its target's file
+    head_bytes: int = 0  # bytes of weights that a pass reads, for a head inside its target's file

@@ -1,4 +1,4 @@
-"""The user's options for the plan, ways to load a pair, their memory, and the free memory of devices."""
+"""List the ways to place a pair on devices, with their memory and speed, and compare with the free memory."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -7,53 +7,52 @@ from math import ceil
 from localspec.display import counted, size_text
 from localspec.errors import BackendFailure, BadSetting, NotEnoughMemory
 from localspec.gguf.facts import DraftKind
-from localspec.health.devices import Device
-from localspec.models.memory import SNAPSHOTS, WIDEST_BATCH, Load, MemoryWishes, Needs, Sizes, layers_on
+from localspec.machine.devices import Device
+from localspec.models.memory import (
+    SNAPSHOTS,
+    WIDEST_BATCH,
+    Experts,
+    Load,
+    MemoryOptions,
+    Needs,
+    Sizes,
+    layers_on,
+)
 
-_MARGIN = 0.03  # of a device's memory: drivers, fragmentation, the program itself
-_LEAST_MARGIN = 200_000_000  # bytes
-_LEAST_GPU_MARGIN = 512_000_000  # kernels, workspaces and pools; llama.cpp aborts where they do not fit
+_MARGIN = 0.03  # share of a device's memory to leave free, for drivers and fragmentation
+_LEAST_MARGIN = 200_000_000  # minimum bytes to leave free on a device
+_LEAST_GPU_MARGIN = 512_000_000  # minimum free bytes for kernels and workspaces: with fewer llama.cpp aborts
 
 
-class Room:
-    """The memory of all devices, less a margin; what shares the CPU's memory is counted with the CPU's."""
+class MemoryBudget:
+    """The free memory of each device, less a margin. Some devices share the CPU's memory."""
 
     def __init__(self, devices: Sequence[Device]) -> None:
         self._devices = {device.name: device for device in devices}
-        self._cpu = next((device.name for device in devices if device.kind == "cpu"), "")
+        self.cpu = next((device.name for device in devices if device.kind == "cpu"), "")
+        # The CPU and the devices that share its memory.
+        self.of_cpu = tuple(each.name for each in devices if each.shares_memory or each.name == self.cpu)
 
     def spare(self, name: str, needs: Sequence[Needs]) -> int:
-        """Bytes that are left on a device; negative where it is too small."""
+        """Return the bytes that `needs` leave free on a device; negative if they do not fit."""
         device = self._devices.get(name)
         if device is None:
             return -_on((name,), needs)
         left = _usable(device) - _on((name,), needs)
-        if not device.shares_memory and name != self._cpu:
+        if not device.shares_memory and name != self.cpu:
             return left
-        return min(left, _usable(self._devices[self._cpu]) - _on(self.of_cpu, needs))
+        return min(left, _usable(self._devices[self.cpu]) - _on(self.of_cpu, needs))
 
     def holds(self, needs: Sequence[Needs]) -> bool:
         return all(self.spare(name, needs) >= 0 for need in needs for name in need.by_device)
 
-    @property
-    def of_cpu(self) -> tuple[str, ...]:
-        """The devices that compute in the CPU's memory."""
-        return tuple(d.name for d in self._devices.values() if d.shares_memory or d.name == self._cpu)
-
-    def spare_on_cpu(self, needs: Sequence[Needs]) -> int:
-        """Bytes that are left of the CPU's memory."""
-        return self.spare(self._cpu, needs)
-
     def too_small_for(self, needs: Sequence[Needs]) -> NotEnoughMemory:
-        """The error that names the device that lacks most."""
         names = dict.fromkeys(name for need in needs for name in need.by_device)
         worst = min(names, key=lambda name: self.spare(name, needs))
         free = self._devices[worst].free_bytes if worst in self._devices else 0
         return NotEnoughMemory(
-            f"the target alone needs {size_text(_on((worst,), needs))} on {worst}, "
-            f"and {size_text(free)} are free",
-            hint="choose a smaller pair or quantisation, or a shorter context (--context), "
-            "or load it anyway (--ignore-memory)",
+            f"the target alone needs {size_text(_on((worst,), needs))} on {worst}, but only {size_text(free)} are free",
+            hint="choose a smaller pair or quantisation, a shorter context (--context), or --ignore-memory",
         )
 
 
@@ -66,244 +65,260 @@ def _on(names: Sequence[str], needs: Sequence[Needs]) -> int:
     return sum(need.by_device.get(name, 0) for need in needs for name in names)
 
 
-# Tokens. Of a text longer than the default a draft reads the newest part, see ModelDrafter.
-DEFAULT_CONTEXT = 8192  # where nobody asks for a length
-SHORTEST_CONTEXT = 4096  # shortest default context beside a draft, as in llama.cpp's own fit
-_SHORTEST_ALONE = 2048
-_LONGER = (32_768, 16_384)  # where they fit
-_LONGER_SHARE = 0.25  # of the CPU's free memory: how much a longer cache may take of it unasked
-# A card reads weights about ten times as fast as a CPU; a verify pass over five tokens against a plain step.
-_CPU_TIMES, _VERIFY_GPU, _VERIFY_CPU = 10, 1.1, 1.6
-_DEPTH, _ACCEPTANCE = 4, 0.6
-_EXPERT_SHARE = 0.9  # of the weights of a mixture
-_SMALL_KV = "q8_0"  # of the draft on a GPU: it spares half; on a CPU it reads text twice as slowly
+# Default context in tokens. It is also the longest context of a draft, which skips the oldest part of a longer text.
+DEFAULT_CONTEXT = 8192
+SHORTEST_CONTEXT = 4096  # shortest context of a plan with a draft, as in llama.cpp's --fit
+_LONGER = (32_768, 16_384)  # contexts that replace the default one if they fit into memory
+_CPU_TIMES = 8  # memory bandwidth of a GPU / of a CPU: 400 / 50 GB/s
+# Share of a baseline step's time that each row of a batch takes. A pass spends the remaining share on weights.
+_ROW_ON_GPU, _ROW_ON_CPU = 0.025, 0.2
+# Assumed chances that the 1st, 2nd, 3rd and 4th draft token are accepted, for a draft model and for a head.
+_KEPT, _KEPT_OF_HEAD = (0.6, 0.36, 0.22, 0.13), (0.8, 0.51, 0.26, 0.11)
+DEPTH_OF_EXPERTS = 2  # draft depth with experts on the CPU, because each token in a pass needs other experts
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
-    """One way to load the pair, and its memory."""
-
+class Placement:
     target: Load
     draft: Load | None
-    needs: tuple[Needs, ...]  # the target's first
-
-    @property
-    def spills(self) -> bool:
-        """Whether the target has GPUs, and not all of it is on them."""
-        return bool(self.target.devices) and (self.target.gpu_layers is not None or self.target.cpu_moe > 0)
+    needs: tuple[Needs, ...]  # needs of the target, then of the draft
 
 
-class Ways:
-    """The ways to load one pair on these devices."""
-
+class Placements:
     def __init__(
         self,
         target: Sizes,
         draft: Sizes | None,
         devices: Sequence[Device],
-        wishes: MemoryWishes,
-        room: Room,
+        memory_options: MemoryOptions,
+        room: MemoryBudget,
     ) -> None:
-        """Raises BadSetting for a split that does not go with the GPUs."""
-        self._target, self._draft, self._wishes, self._room = target, draft, wishes, room
-        self.context = wishes.context or min(target.trained_context or DEFAULT_CONTEXT, DEFAULT_CONTEXT)
-        self._all_gpus = _gpus(devices)
-        self.gpus = _target_gpus(devices, wishes)  # that the target may be on
-        if wishes.split and len(wishes.split) != len(self.gpus):
-            raise _bad_split(len(wishes.split), self.gpus)
+        """Raise BadSetting unless the option `split` is empty or has a share for each GPU."""
+        self._target, self._draft, self._options, self._budget = target, draft, memory_options, room
+        self.context = memory_options.context or min(
+            target.trained_context or DEFAULT_CONTEXT, DEFAULT_CONTEXT
+        )
+        own = tuple(device.name for device in devices if device.kind == "gpu")
+        # All GPUs with their own memory. If there is none, the first integrated GPU.
+        self._all_gpus = own or tuple(device.name for device in devices if device.kind == "igpu")[:1]
+        self.gpus = () if memory_options.gpu_layers == 0 else self._all_gpus  # candidates for target layers
+        if memory_options.devices and memory_options.gpu_layers != 0:
+            known = {device.name for device in devices if device.is_gpu}
+            self.gpus = tuple(name for name in dict.fromkeys(memory_options.devices) if name in known)
+        if memory_options.split and len(memory_options.split) != len(self.gpus):
+            each = f"give a share for each of {', '.join(self.gpus)}; 0 leaves one out"
+            raise BadSetting(
+                f"the split has {len(memory_options.split)} shares, "
+                f"and the target can go to {counted(len(self.gpus), 'GPU')}",
+                hint=each if len(self.gpus) > 1 else "leave --split out",
+            )
 
-    def __iter__(self) -> Iterator[Way]:
+    def __iter__(self) -> Iterator[Placement]:
         if self._draft:
             yield from self._with(self._draft)
         yield from self.alone()
 
-    def alone(self) -> Iterator[Way]:
-        """The ways without a draft."""
+    def alone(self) -> Iterator[Placement]:
         return self._with(None)
 
-    def longer(self, way: Way) -> Iterator[Way]:
-        """The same way with default contexts that may fit, the longest first.
-
-        A cache in the CPU's memory takes only a small share of it.
-        """
-        if self._wishes.context is not None or way.target.length < DEFAULT_CONTEXT or way.spills:
+    def longer(self, placement: Placement) -> Iterator[Placement]:
+        """Yield the placement with longer contexts, longest first, if they take little main memory."""
+        if (
+            self._options.context is not None
+            or placement.target.length < DEFAULT_CONTEXT
+            or placement.target.spills
+        ):
             return
         for length in _LONGER:
             if length <= (self._target.trained_context or DEFAULT_CONTEXT):
-                draft = way.draft
-                if draft and draft.kind.is_head:
+                draft = placement.draft
+                if draft and self._draft and self._draft.kind.is_head:
                     draft = replace(draft, length=length)
-                found = self._way(replace(way.target, length=length), draft)
-                more = cache_bytes(found, self._room.of_cpu) - cache_bytes(way, self._room.of_cpu)
-                if more <= _LONGER_SHARE * self._room.spare_on_cpu(way.needs):
+                found = self._placement(replace(placement.target, length=length), draft)
+                before, after = (
+                    sum(need.cache.get(name, 0) for need in each.needs for name in self._budget.of_cpu)
+                    for each in (placement, found)
+                )
+                # A longer context may take a quarter of the free main memory.
+                if after - before <= self._budget.spare(self._budget.cpu, placement.needs) / 4:
                     yield found
 
-    def more_at_once(self, way: Way) -> Iterator[Way]:
-        """The same way for more replies, if they were wished for where there is room and a GPU has all the target."""
-        lanes = self._wishes.more_parallel
-        if lanes > way.target.lanes and way.target.devices and not way.spills:
-            draft = way.draft and replace(way.draft, lanes=lanes)
-            yield self._way(replace(way.target, lanes=lanes), draft)
+    def more_at_once(self, placement: Placement) -> Iterator[Placement]:
+        """Yield the placement with `more_parallel` slots if the whole target is on GPUs."""
+        slots = self._options.more_parallel
+        if slots > placement.target.slots and placement.target.devices and not placement.target.spills:
+            draft = placement.draft and replace(placement.draft, slots=slots)
+            yield self._placement(replace(placement.target, slots=slots), draft)
 
-    def seconds_per_token(self, way: Way) -> float:
-        """About how long a token takes, in units of a byte read by a GPU.
+    def seconds_per_token(self, placement: Placement, depth: int | None = None) -> float:
+        """Estimate the time per token; its unit is the time in which a GPU reads one byte."""
+        if placement.draft is None or self._draft is None:
+            return self._pass_seconds(placement, 1)
+        kept = _KEPT_OF_HEAD if self._draft.kind.is_head else _KEPT
+        depth = depth or (DEPTH_OF_EXPERTS if self._target.experts and placement.target.spills else len(kept))
+        runs = 1 if self._draft.kind is DraftKind.DFLASH else depth
+        on_gpu = set(placement.draft.devices or ()) & set(self._all_gpus)
+        size = self._draft.head_bytes or sum(placement.needs[1].weights.values())
+        run = size * (1 if on_gpu else _CPU_TIMES)
+        return (self._pass_seconds(placement, 1 + depth) + runs * run) / (1 + sum(kept[:depth]))
 
-        Decoding reads all weights once for each pass. With a draft: cycles of depth 4 with the acceptance of a
-        middling pair; without one, plain steps.
-        """
-        layers = self._target.layers
-        on_gpus = sum(layers_on(way.target, layers + 1)) / (layers + 1)
-        on_cpu = 1 - on_gpus + on_gpus * _EXPERT_SHARE * way.target.cpu_moe / layers
-        size = sum(way.needs[0].weights.values())
-        if way.draft is None:
-            return size * (1 - on_cpu + _CPU_TIMES * on_cpu)
-        draft_size = sum(way.needs[1].weights.values())
-        runs = 1 if way.draft.kind is DraftKind.DFLASH else _DEPTH
-        on_gpu = set(way.draft.devices or ()) & set(self._all_gpus)
-        cycle = size * (_VERIFY_GPU * (1 - on_cpu) + _VERIFY_CPU * _CPU_TIMES * on_cpu)
-        cycle += runs * draft_size * (1 if on_gpu else _CPU_TIMES)
-        return cycle / sum(_ACCEPTANCE**kept for kept in range(_DEPTH + 1))
+    def _pass_seconds(self, placement: Placement, rows: int) -> float:
+        """Estimate the time of a target pass over `rows` rows, in the unit of `seconds_per_token`."""
+        experts, layers = self._target.experts or Experts(1, 1, 0.0), self._target.layers
+        on_cpu = 1 - sum(layers_on(placement.target, layers + 1)) / (layers + 1)
+        experts_on_cpu = 1 - (1 - on_cpu) * (1 - placement.target.cpu_moe / layers)
+        size = sum(placement.needs[0].weights.values())
+        chosen = size * experts.share * experts.used / experts.count  # bytes of experts that one row reads
+        seconds = 0.0
+        for weights, reads, share in (
+            (size * (1 - experts.share), 1.0, on_cpu),
+            (chosen, experts.distinct(rows) / experts.used, experts_on_cpu),
+        ):
+            gpu, cpu = ((1 - row) * reads + row * rows for row in (_ROW_ON_GPU, _ROW_ON_CPU))
+            seconds += weights * ((1 - share) * gpu + _CPU_TIMES * share * cpu)
+        return seconds
 
-    def _with(self, draft: Sizes | None) -> Iterator[Way]:
+    def _with(self, draft: Sizes | None) -> Iterator[Placement]:
         for lengths in self._lengths(draft):
             yield from self._whole(draft, *lengths)
-        if self.gpus and self._wishes.gpu_layers is None:
+        if self.gpus and self._options.gpu_layers is None:
             for lengths in self._lengths(draft):
                 yield from self._in_part(draft, *lengths)
 
     def _lengths(self, draft: Sizes | None) -> Iterator[tuple[int, int]]:
-        """Contexts of target and draft: as given, or halved together."""
+        """Yield context lengths of target and draft. If the user set no length, halve them down to the shortest."""
         context = self.context
         longest = min(DEFAULT_CONTEXT, (draft and draft.trained_context) or DEFAULT_CONTEXT)
         longest = context if draft and draft.kind.is_head else longest
         yield context, min(context, longest)
-        shortest = SHORTEST_CONTEXT if draft else _SHORTEST_ALONE
-        while self._wishes.context is None and context // 2 >= shortest:
+        shortest = SHORTEST_CONTEXT if draft else 2048
+        while self._options.context is None and context // 2 >= shortest:
             context //= 2
             yield context, min(context, longest)
 
-    def _whole(self, draft: Sizes | None, context: int, window: int) -> Iterator[Way]:
-        """All of the target on the GPUs, or as many layers as were asked for."""
-        for gpus, beside in self._places(draft):
-            way = self._way(self._target_load(context, gpus), self._draft_load(draft, window, beside))
-            yield way
-            if len(gpus) > 1 and not self._wishes.split:  # by what each has left, now that it is known
-                counts = layers_on(way.target, self._target.layers + 1)
-                split = shares(sum(counts), self._capacities(way))
-                yield self._way(replace(way.target, split=split), way.draft)
+    def _whole(self, draft: Sizes | None, context: int, window: int) -> Iterator[Placement]:
+        """Yield placements with the whole target on GPUs, or with the number of layers that the user set."""
+        for gpus, beside in self._device_sets(draft):
+            placement = self._placement(
+                self._target_load(context, gpus), self._draft_load(draft, window, beside)
+            )
+            yield placement
+            if len(gpus) > 1 and not self._options.split:  # the same GPUs, split by their free memory
+                counts = layers_on(placement.target, self._target.layers + 1)
+                split = shares(sum(counts), self._capacities(placement))
+                yield self._placement(replace(placement.target, split=split), placement.draft)
 
-    def _places(self, draft: Sizes | None) -> Iterator[tuple[tuple[str, ...], str]]:
-        """GPUs of the target and the device of the draft."""
-        asked, others = self._wishes.draft_device, self._draft_devices(draft)
+    def _device_sets(self, draft: Sizes | None) -> Iterator[tuple[tuple[str, ...], str]]:
+        """Yield each choice of GPUs for the target together with a device for the draft."""
+        asked, others = self._options.draft_device, self._draft_devices(draft)
         if not self.gpus:
             yield (), asked or "CPU"
             return
-        for gpu in () if self._wishes.split else self.gpus:
-            yield (gpu,), asked or gpu
-        inside = draft is not None and draft.inside
-        for gpu in () if self._wishes.split or asked or inside else self.gpus:
-            yield from (((gpu,), other) for other in others if draft and other != gpu)
+        single = () if self._options.split else self.gpus
+        yield from (((gpu,), asked or gpu) for gpu in single)
+        if draft and not (asked or draft.inside):
+            yield from (((gpu,), other) for gpu in single for other in others if other != gpu)
         if len(self.gpus) > 1:
             yield from ((self.gpus, other) for other in others)
 
     def _draft_devices(self, draft: Sizes | None) -> tuple[str, ...]:
-        """Devices of the draft beside a target on GPUs; the CPU only on request."""
-        asked = self._wishes.draft_device
         if draft and draft.inside:
             return self.gpus[:1]
+        asked = self._options.draft_device
         return (asked,) if asked else self._all_gpus if draft else self._all_gpus[:1]
 
-    def _in_part(self, draft: Sizes | None, context: int, window: int) -> Iterator[Way]:
-        """More and more of the target on the CPU, from about the part that does not fit on the GPUs."""
+    def _in_part(self, draft: Sizes | None, context: int, window: int) -> Iterator[Placement]:
+        """Yield placements with more and more of the target on the CPU, because the GPUs lack memory."""
+        layers = self._target.layers
         for beside in self._draft_devices(draft):
-            way = self._way(self._target_load(context, self.gpus), self._draft_load(draft, window, beside))
-            if self._target.has_experts and self._wishes.cpu_moe is None and len(self.gpus) == 1:
-                without = self._way(replace(way.target, cpu_moe=self._target.layers), way.draft)
-                yield from self._experts_on_cpu(way, without)
-                way = without
-            yield from self._layers_on_cpu(way)
+            placement = self._placement(
+                self._target_load(context, self.gpus), self._draft_load(draft, window, beside)
+            )
+            if self._target.experts and self._options.cpu_moe is None and len(self.gpus) == 1:
+                # First only experts move to the CPU, layer by layer.
+                without = self._placement(replace(placement.target, cpu_moe=layers), placement.draft)
+                lacking = -self._budget.spare(self.gpus[0], placement.needs)
+                each = (lacking + self._budget.spare(self.gpus[0], without.needs)) / layers
+                for count in range(ceil(lacking / max(each, 1)), layers):
+                    yield self._placement(replace(placement.target, cpu_moe=count), placement.draft)
+                yield (placement := without)
+            yield from self._layers_on_cpu(placement)
 
-    def _experts_on_cpu(self, whole: Way, without: Way) -> Iterator[Way]:
-        """The experts of more and more layers on the CPU, in the end of all."""
-        (gpu,), layers = self.gpus, self._target.layers
-        lacking = -self._room.spare(gpu, whole.needs)
-        each = (lacking + self._room.spare(gpu, without.needs)) / layers
-        for count in range(ceil(lacking / max(each, 1)), layers):
-            yield self._way(replace(whole.target, cpu_moe=count), whole.draft)
-        yield without
-
-    def _layers_on_cpu(self, whole: Way) -> Iterator[Way]:
-        """More and more layers on the CPU, until it is full."""
+    def _layers_on_cpu(self, whole: Placement) -> Iterator[Placement]:
         capacities = self._capacities(whole)
-        split = self._wishes.split or capacities
+        split = self._options.split or capacities
         limits = [sum(split) * most / share for most, share in zip(capacities, split, strict=True) if share]
         for count in range(min(int(min(limits, default=0)), self._target.layers), -1, -1):
             load = replace(whole.target, gpu_layers=count)
-            if len(self.gpus) > 1 and not self._wishes.split:
+            if len(self.gpus) > 1 and not self._options.split:
                 load = replace(load, split=shares(count, capacities))
-            way = self._way(load, whole.draft)
-            yield way
-            if self._room.spare_on_cpu(way.needs) < 0:
+            placement = self._placement(load, whole.draft)
+            yield placement
+            if self._budget.spare(self._budget.cpu, placement.needs) < 0:
                 return
 
-    def _capacities(self, way: Way) -> tuple[int, ...]:
-        """About how many of the target's layers each GPU could hold beside the rest."""
-        assert way.target.devices is not None
+    def _capacities(self, placement: Placement) -> tuple[int, ...]:
+        """Estimate the number of the target's layers that fit on each GPU beside draft and buffers."""
+        assert placement.target.devices is not None
         found = []
-        counts = layers_on(way.target, self._target.layers + 1)
-        for gpu, count in zip(way.target.devices, counts, strict=True):
-            held = way.needs[0].weights.get(gpu, 0) + way.needs[0].cache.get(gpu, 0)
-            each = max(held / max(count, 1), 1)
-            found.append(max(count + int(self._room.spare(gpu, way.needs) // each), 0))
+        counts = layers_on(placement.target, self._target.layers + 1)
+        for gpu, count in zip(placement.target.devices, counts, strict=True):
+            size = placement.needs[0].weights.get(gpu, 0) + placement.needs[0].cache.get(gpu, 0)
+            each = max(size / max(count, 1), 1)
+            found.append(max(count + int(self._budget.spare(gpu, placement.needs) // each), 0))
         return tuple(found)
 
     def _target_load(self, context: int, gpus: tuple[str, ...]) -> Load:
-        wishes = self._wishes
-        layers = self._target.layers + 1 if wishes.gpu_layers is None else wishes.gpu_layers
-        split = wishes.split or shares(layers, [self._room.spare(gpu, ()) for gpu in gpus])
+        wanted = self._options
+        layers = self._target.layers + 1 if wanted.gpu_layers is None else wanted.gpu_layers
+        split = wanted.split or shares(layers, [self._budget.spare(gpu, ()) for gpu in gpus])
         return Load(
             length=context,
-            kv_type=wishes.kv_type,
+            kv_type=wanted.kv_type,
             devices=gpus,
-            gpu_layers=wishes.gpu_layers,
+            gpu_layers=wanted.gpu_layers,
             split=split if len(gpus) > 1 else (),
-            cpu_moe=min(wishes.cpu_moe or 0, self._target.layers),
+            cpu_moe=min(wanted.cpu_moe or 0, self._target.layers),
             flash_attn=self._flash_attn(gpus),
             rows=WIDEST_BATCH,
             snapshots=SNAPSHOTS,
-            lanes=wishes.parallel,
-            cuts=True,
+            slots=wanted.parallel,
+            top_k_rows=True,
         )
 
     def _draft_load(self, draft: Sizes | None, window: int, device: str) -> Load | None:
         if draft is None:
             return None
-        load = Load(window, devices=(device,), flash_attn=self._flash_attn((device,)))
-        load = replace(load, lanes=self._wishes.parallel)
-        if draft.kind.is_head:
-            predicts = draft.kind in (DraftKind.MTP, DraftKind.ASSISTANT)
-            return replace(load, kind=draft.kind, prediction=predicts)
-        load = replace(load, steps_back=True)
-        small = replace(load, kv_type=_SMALL_KV)
-        return small if device in self._all_gpus and _can_be_small(draft, load, small) else load
+        is_head, parallel = draft.kind.is_head, self._options.parallel
+        load = Load(
+            window,
+            devices=(device,),
+            flash_attn=self._flash_attn((device,)),
+            slots=parallel,
+            prediction=draft.kind in (DraftKind.MTP, DraftKind.ASSISTANT),
+            steps_back=not is_head,
+        )
+        if is_head or device not in self._all_gpus:
+            return load
+        small = replace(load, kv_type="q8_0")  # on a CPU it would halve the prefill speed
+        try:  # a quantised KV cache needs flash attention, and heads whose width is a multiple of a block
+            can_be_small = all(draft.needs(each).flash_attention for each in (load, small))
+        except BackendFailure:
+            can_be_small = False
+        return small if can_be_small else load
 
     def _flash_attn(self, gpus: Sequence[str]) -> str:
-        return "off" if set(gpus) & set(self._wishes.no_flash) else self._wishes.flash_attn
+        return "off" if set(gpus) & set(self._options.no_flash) else self._options.flash_attn
 
-    def _way(self, target: Load, draft: Load | None) -> Way:
+    def _placement(self, target: Load, draft: Load | None) -> Placement:
         if draft is None or self._draft is None:
-            return Way(target, None, (self._target.needs(target),))
-        target = replace(target, prediction=self._draft.inside, cuts=not draft.kind.is_head)
-        return Way(target, draft, (self._target.needs(target), self._draft.needs(draft)))
-
-
-def cache_bytes(way: Way, names: Sequence[str]) -> int:
-    """Bytes of the caches on these devices."""
-    return sum(need.cache.get(name, 0) for need in way.needs for name in names)
+            return Placement(target, None, (self._target.needs(target),))
+        target = replace(target, prediction=self._draft.inside, top_k_rows=not self._draft.kind.is_head)
+        return Placement(target, draft, (self._target.needs(target), self._draft.needs(draft)))
 
 
 def shares(count: int, of: Sequence[float]) -> tuple[int, ...]:
-    """`count` layers in these proportions; the rounding rest goes to the largest remainders."""
+    """Split `count` layers in proportion to `of`; layers left by rounding go to the largest remainders."""
     parts = [max(part, 0) for part in of]
     parts = parts if any(parts) else [1] * len(parts)
     exact = [count * part / sum(parts) for part in parts]
@@ -312,37 +327,3 @@ def shares(count: int, of: Sequence[float]) -> tuple[int, ...]:
     for i in by_remainder[: count - sum(whole)]:
         whole[i] += 1
     return tuple(whole)
-
-
-def _can_be_small(draft: Sizes, load: Load, small: Load) -> bool:
-    """Whether its GPU can quantise the draft's cache: that takes flash attention, and heads of whole blocks."""
-    try:
-        return draft.needs(load).flash_attention and draft.needs(small).flash_attention
-    except BackendFailure:
-        return False
-
-
-def _gpus(devices: Sequence[Device]) -> tuple[str, ...]:
-    """GPUs with their own memory, or else one without."""
-    own = tuple(device.name for device in devices if device.kind == "gpu")
-    return own or tuple(device.name for device in devices if device.kind == "igpu")[:1]
-
-
-def _target_gpus(devices: Sequence[Device], wishes: MemoryWishes) -> tuple[str, ...]:
-    if wishes.gpu_layers == 0:
-        return ()
-    if not wishes.devices:
-        return _gpus(devices)
-    gpus = {device.name for device in devices if device.is_gpu}
-    return tuple(name for name in dict.fromkeys(wishes.devices) if name in gpus)
-
-
-def _bad_split(count: int, gpus: Sequence[str]) -> BadSetting:
-    hint = (
-        f"give a share for each of {', '.join(gpus)}; 0 leaves one out"
-        if len(gpus) > 1
-        else "leave --split out"
-    )
-    return BadSetting(
-        f"the split has {count} shares, and the target can go to {counted(len(gpus), 'GPU')}", hint=hint
-    )

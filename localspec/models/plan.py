@@ -1,22 +1,39 @@
-"""The memory plan: how to load a pair so that target and draft fit, decided before loading."""
+"""Plan a pair's memory from llama.cpp's measurement of each file, which loads no weights and is stored."""
 
+import json
+import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from localspec import options
 from localspec.display import size_text
 from localspec.errors import BadSetting
-from localspec.gguf.facts import DraftKind
+from localspec.files import file_of, recalled, remember
+from localspec.gguf.facts import DraftKind, trained_context, trunk_layers
+from localspec.gguf.header import Header
 from localspec.gguf.matching import SharedTokens
-from localspec.health.devices import Device
-from localspec.health.installed import missing_device
-from localspec.models.memory import HOST, Load, MemoryWishes, Sizes
-from localspec.models.placement import SHORTEST_CONTEXT, Room, Way, Ways
+from localspec.machine.devices import Device, remember_devices, with_host
+from localspec.machine.llama_build import installed_build, missing_device
+from localspec.models.attention import Attention, attention_of
+from localspec.models.local_models import ModelFile, identity
+from localspec.models.memory import CHECKPOINT_SHARE, HOST, Experts, Load, MemoryOptions, Needs, Sizes
+from localspec.models.placement import SHORTEST_CONTEXT, MemoryBudget, Placement, Placements
+from localspec.models.registry import Pair
+from localspec.stopping import Closing
+
+if TYPE_CHECKING:  # not imported here, because this import loads llama.cpp
+    from localspec.llama.measure_memory import Measurer
+
+_TURNS = "Replies take turns: the prediction head reads the target's cache for one reply at a time."
+
+_FLASH_FITS = "Without flash attention conversations would be faster, but it needs more memory than is free."
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceNeed:
-    """Bytes of the pair on one device."""
-
     device: str
     weights: int
     cache: int
@@ -30,77 +47,49 @@ class DeviceNeed:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How to load the pair."""
-
     target: Load
-    draft: Load | None  # None: it is not loaded
+    draft: Load | None  # None: no draft is loaded
     needs: tuple[DeviceNeed, ...]
-    lines: tuple[str, ...]  # sentences about surprising choices and their reasons
-    shared: SharedTokens | None = None  # by a draft of another vocabulary
+    lines: tuple[str, ...]  # notices about surprising choices, with their reasons
+    shared: SharedTokens | None = None  # None if target and draft have the same vocabulary
+    attention: Attention | None = None  # the target's attention; None if it was not measured
 
 
-def plan(target: Sizes, draft: Sizes | None, devices: Sequence[Device], wishes: MemoryWishes) -> Plan:
-    """The first of the `Ways` that fits, or the first of all where the user wants it tried.
-
-    Raises NotEnoughMemory when none does, BadSetting for wishes that cannot be, BadModelFile.
-    """
-    wishes = _with_known_names(wishes, devices)
-    said: tuple[str, ...]
-    if wishes.cpu_moe and not target.has_experts:
+def plan(
+    target: Sizes, draft: Sizes | None, devices: Sequence[Device], memory_options: MemoryOptions
+) -> Plan:
+    """Return a plan from the first placement that fits. With `ignore_memory`, the first placement need not fit."""
+    memory_options = _with_known_names(memory_options, devices)
+    if memory_options.cpu_moe and not target.experts:
         raise BadSetting(f"{target.name} has no experts to keep on the CPU", hint="leave --cpu-moe out")
-    asked = wishes.parallel
+    asked = memory_options.parallel
     if draft is not None and draft.kind is DraftKind.ASSISTANT:
-        wishes = replace(wishes, parallel=1, more_parallel=1)
-    room = Room(devices)
-    ways = Ways(target, draft, devices, wishes, room)
-    for way in ways:
-        if room.holds(way.needs):
+        memory_options = replace(memory_options, parallel=1, more_parallel=1)
+    budget = MemoryBudget(devices)
+    placements = Placements(target, draft, devices, memory_options, budget)
+    for placement in placements:
+        if budget.holds(placement.needs):
             break
-        if wishes.ignore_memory:
-            said = (f"The memory plan is ignored: {room.too_small_for(way.needs)}.",)
-            return Plan(way.target, way.draft, tuple(_device_needs(way, devices)), said)
+        if memory_options.ignore_memory:
+            ignored = f"The memory plan is ignored: {budget.too_small_for(placement.needs)}."
+            return Plan(placement.target, placement.draft, _device_needs(placement, devices), (ignored,))
     else:
-        raise room.too_small_for(way.needs)
-    why = f"to fit into {_free(ways.gpus or ('CPU',), devices)}"
-    other: Way | None = None
-    decide = way.draft is not None and way.spills and not wishes.draft_device
-    if decide:
-        way, other = faster(way, ways, room)
-    way = next((longer for longer in ways.longer(way) if room.holds(longer.needs)), way)
-    way = next((more for more in ways.more_at_once(way) if room.holds(more.needs)), way)
-    said = (
-        *_lines_of_target(way, target, wishes, ways.context, why),
-        *_lines_of_draft(way, draft, wishes, why),
-        *_lines_of_lanes(way, asked),
-        *([_comparison(ways, way, other)] if other else []),
-    )
-    return Plan(way.target, way.draft, tuple(_device_needs(way, devices)), said)
+        raise budget.too_small_for(placement.needs)
+    gpus = placements.gpus or (HOST,)
+    free = sum(device.free_bytes for device in devices if device.name in gpus)
+    why = f"to fit into the {size_text(free)} that are free on {' and '.join(gpus)}"
+    if placement.draft is not None and placement.target.spills and not memory_options.draft_device:
+        alone = next((each for each in placements.alone() if budget.holds(each.needs)), None)
+        if alone and alone.target.length >= min(placement.target.length, SHORTEST_CONTEXT):
+            placement = min(placement, alone, key=placements.seconds_per_token)
+    for better in (placements.longer, placements.more_at_once):
+        placement = next((each for each in better(placement) if budget.holds(each.needs)), placement)
+    lines = [*_lines(placement, target, draft, memory_options, placements.context, why)]
+    lines += [_TURNS] if placement.target.slots == 1 < asked else []
+    return Plan(placement.target, placement.draft, _device_needs(placement, devices), tuple(lines))
 
 
-def faster(pair: Way, ways: Ways, room: Room) -> tuple[Way, Way | None]:
-    """The faster one by an estimate: the pair with some of its target on the CPU, or the target alone.
-
-    If the target alone is all on GPUs, also the slower one.
-    """
-    alone = next((way for way in ways.alone() if room.holds(way.needs)), None)
-    if alone is None or alone.spills or alone.target.length < min(pair.target.length, SHORTEST_CONTEXT):
-        return pair, None
-    if ways.seconds_per_token(alone) < ways.seconds_per_token(pair):
-        return alone, pair
-    return pair, alone
-
-
-def _comparison(ways: Ways, way: Way, other: Way) -> str:
-    times = ways.seconds_per_token(other) / ways.seconds_per_token(way)
-    cost = f"a token would take about {f'{times:.1f} times ' if times > 1.05 else ''}as long"
-    if way.draft is None:
-        return f"With the draft some of the target would be on the CPU: {cost}."
-    gpus = " and ".join(way.target.devices or ())
-    return f"Without the draft all of the target would be on {gpus}: {cost}."
-
-
-def _with_known_names(wishes: MemoryWishes, devices: Sequence[Device]) -> MemoryWishes:
-    """The wishes, with each device name spelled as llama.cpp spells it. Raises BadSetting for a missing one."""
+def _with_known_names(memory_options: MemoryOptions, devices: Sequence[Device]) -> MemoryOptions:
     names = {device.name.lower(): device.name for device in devices}
 
     def known(name: str) -> str:
@@ -108,63 +97,233 @@ def _with_known_names(wishes: MemoryWishes, devices: Sequence[Device]) -> Memory
             raise missing_device(name, names.values())
         return names[name.lower()]
 
-    beside = wishes.draft_device and known(wishes.draft_device)
-    return replace(wishes, devices=tuple(map(known, wishes.devices)), draft_device=beside)
+    beside = memory_options.draft_device and known(memory_options.draft_device)
+    return replace(memory_options, devices=tuple(map(known, memory_options.devices)), draft_device=beside)
 
 
-def _lines_of_target(way: Way, sizes: Sizes, wishes: MemoryWishes, context: int, why: str) -> Iterator[str]:
-    load, trained = way.target, sizes.trained_context
+def _lines(
+    placement: Placement, sizes: Sizes, wished: Sizes | None, asked: MemoryOptions, context: int, why: str
+) -> Iterator[str]:
+    load, trained = placement.target, sizes.trained_context
     gpus, total = " and ".join(load.devices or ()), sizes.layers + 1
     if load.length < context:
         yield f"The context is {load.length:,} tokens instead of {context:,}, {why}."
     if trained and load.length > trained:
         yield (
             f"The context of {load.length:,} tokens is longer than the {trained:,} that {sizes.name} was trained "
-            "for: beyond them it may lose the thread."
+            "for: beyond them its answers may get worse."
         )
-    if load.cpu_moe and wishes.cpu_moe is None:
+    if load.cpu_moe and asked.cpu_moe is None:
         yield f"The experts of {load.cpu_moe} of the target's {sizes.layers} layers are on the CPU, {why}."
-    if load.gpu_layers is not None and wishes.gpu_layers is None:
-        where = (
-            f"{load.gpu_layers} of the target's {total} layers are on {gpus}, the others"
-            if load.gpu_layers
-            else "The target is"
-        )
-        yield f"{where} on the CPU, {why}."
-    elif load.split and not wishes.split:
-        yield f"The target is spread over {gpus}: {' and '.join(map(str, load.split))} layers."
+    if load.gpu_layers is not None and asked.gpu_layers is None:
+        some = f"{load.gpu_layers} of the target's {total} layers are on {gpus}, the others"
+        yield f"{some if load.gpu_layers else 'The target is'} on the CPU, {why}."
+    if wished and placement.draft is None:
+        name = "prediction head is not used" if wished.kind.is_head else "draft model is not loaded"
+        yield f"The {name}, {why}; drafts come from the text alone."
+    if placement.draft and not asked.draft_device and placement.target.devices:
+        (device,) = placement.draft.devices or ("",)
+        if device not in placement.target.devices:
+            yield f"The draft is on {device}, because {gpus} has no room for it."
+    if load.slots > 1:
+        yield f"{load.slots} replies run at once, each with a context of {load.length:,} tokens of its own."
 
 
-def _lines_of_draft(way: Way, wished: Sizes | None, wishes: MemoryWishes, why: str) -> Iterator[str]:
-    if wished and way.draft is None:
-        what = "prediction head is not used" if wished.kind.is_head else "draft model is not loaded"
-        yield f"The {what}, {why}; drafts come from the text alone."
-    if way.draft and not wishes.draft_device and way.target.devices:
-        (device,) = way.draft.devices or ("",)
-        if device not in way.target.devices:
-            yield f"The draft is on {device}, because {' and '.join(way.target.devices)} has no room for it."
-
-
-def _lines_of_lanes(way: Way, asked: int) -> Iterator[str]:
-    lanes = way.target.lanes
-    if lanes > 1:
-        yield f"{lanes} replies run at once, each with a context of {way.target.length:,} tokens of its own."
-    elif asked > 1:
-        yield "Replies take turns: the prediction head looks into its target's cache, for one text at a time."
-
-
-def _free(names: Sequence[str], devices: Sequence[Device]) -> str:
-    free = sum(device.free_bytes for device in devices if device.name in names)
-    return f"the {size_text(free)} that are free on {' and '.join(names)}"
-
-
-def _device_needs(way: Way, devices: Sequence[Device]) -> Iterator[DeviceNeed]:
+def _device_needs(placement: Placement, devices: Sequence[Device]) -> tuple[DeviceNeed, ...]:
+    found = []
     for device in devices:
         weights, cache, compute = (
-            sum(getattr(need, part).get(device.name, 0) for need in way.needs)
+            sum(getattr(need, part).get(device.name, 0) for need in placement.needs)
             for part in ("weights", "cache", "compute")
         )
-        if device.name == HOST:
-            cache += sum(need.checkpoints for need in way.needs)
         if weights or cache or compute:
-            yield DeviceNeed(device.name, weights, cache, compute, device.free_bytes)
+            found.append(DeviceNeed(device.name, weights, cache, compute, device.free_bytes))
+    return tuple(found)
+
+
+_EXPERTS = re.compile(r"ffn_(up|down|gate|gate_up)_(ch)?exps")
+
+
+@dataclass(frozen=True, slots=True)
+class _Buffers:
+    """llama.cpp's measurement of a load: bytes by name of buffer, and the device of each layer."""
+
+    cache: dict[str, float]
+    compute: dict[str, float]
+    layers: tuple[str, ...]
+    flash: bool  # whether every layer's device can do flash attention
+    checkpoints: bool  # whether the cache needs checkpoints to roll back
+
+
+class MemoryProbe(Closing):
+    """A measurer of the memory that model files need; it loads llama.cpp only if no measurement is stored."""
+
+    def __init__(self, devices: Sequence[Device] | None = None) -> None:
+        """`devices`: the devices that llama.cpp lists now; if None, get them from llama.cpp."""
+        if devices is None:
+            from localspec.llama.devices import devices as listed
+
+            devices = listed()
+        self._devices = tuple(devices)
+        remember_devices(self._devices)
+        self._measurer: Measurer | None = None
+        self._remembered: dict[Path, _Buffers] = {}
+
+    def needs(
+        self,
+        file: ModelFile,
+        load: Load,
+        adapters: Sequence[Header] = (),
+        kind: DraftKind = DraftKind.MODEL,
+        target: ModelFile | None = None,
+    ) -> Needs:
+        """Return the memory of a model; for a head, the memory that it adds to its `target`.
+
+        Raises BadModelFile if llama.cpp refuses the model, BackendFailure or BadSetting for a wrong load.
+        If llama.cpp aborts on a header, this process ends.
+        """
+        asked: dict[str, Any] = {"place": load.place, "context": load.context}
+        paths = [file.here]
+        if target is not None:
+            paths, asked["context"] = [file.here, target.here], load.head_context
+            asked |= {"kind": kind, "target": target.here}
+        places = [device.name for device in self._devices]
+        key = json.dumps([[*map(identity, paths)], installed_build(), places, asked], default=str)
+        answer = file_of(options.cache_dir() / "memory", key)
+        known = self._remembered.get(answer) or recalled(answer, _Buffers)
+        if known is None:
+            if self._measurer is None:
+                from localspec.llama.measure_memory import Measurer
+
+                self._measurer = Measurer()
+            known = _Buffers(**self._measurer.measure(file.here, **asked))
+            remember(answer, known)
+        self._remembered[answer] = known
+        contexts = load.slots if target is not None else 1
+        cache, compute = (
+            {device: contexts * size for device, size in _by_device(sizes, known.layers).items()}
+            for sizes in (known.cache, known.compute)
+        )
+        weights: Counter[str] = Counter()
+        for header in () if target is file else (file.header, *adapters):
+            weights.update(weights_of(header, known.layers, load.cpu_moe, load.prediction))
+        if known.checkpoints:
+            cache[HOST] = cache.get(HOST, 0) + int(CHECKPOINT_SHARE * sum(weights.values()))
+        return Needs(dict(weights), cache, compute, known.flash)
+
+    def sizes(
+        self,
+        file: ModelFile,
+        adapters: Sequence[Header] = (),
+        kind: DraftKind = DraftKind.MODEL,
+        target: ModelFile | None = None,
+    ) -> Sizes:
+        header, inside = file.header, target is file
+        return Sizes(
+            file.name,
+            header.of_model("block_count"),
+            lambda load: self.needs(file, load, adapters, kind, target),
+            trained_context(header),
+            experts_of(header),
+            kind,
+            inside,
+            head_bytes(header) if inside else 0,
+        )
+
+    def devices(self) -> tuple[Device, ...]:
+        return with_host(self._devices)
+
+    def close(self) -> None:
+        if self._measurer is not None:
+            self._measurer.close()
+            self._measurer = None
+
+
+def _by_device(sizes: dict[str, float], layers: Sequence[str]) -> dict[str, int]:
+    """Sum the bytes of buffers by device. The names of most buffers begin with the device."""
+    gpus = [name for name in dict.fromkeys(layers) if name != HOST]
+    found: dict[str, int] = {}
+    for name, size in sizes.items():
+        on_host = not gpus or name.startswith(HOST) or name.endswith("_Host")
+        named = max((gpu for gpu in gpus if name.startswith(gpu)), key=len, default=None)
+        device = HOST if on_host else named or gpus[0]
+        found[device] = found.get(device, 0) + round(size)
+    return found
+
+
+def weights_of(
+    header: Header, layers: Sequence[str], cpu_moe: int = 0, prediction: bool = True
+) -> dict[str, int]:
+    """Return the bytes of weights on each device; `layers`: the devices of all layers and of the output.
+
+    As in llama-model.cpp, the token embedding stays on the CPU. If it is also the output matrix, an output
+    on another device needs a copy. Prediction layers count only with `prediction`.
+    """
+    trunk = trunk_layers(header) or len(layers)  # an adapter's header does not give its layers
+    unused = () if prediction else tuple(f"blk.{i}." for i in range(trunk, len(layers)))
+    weights = Counter[str]()
+    output = layers[-1] if layers else HOST
+    tied = not any(tensor.name == "output.weight" for tensor in header.tensors)
+    for tensor in header.tensors:
+        if tensor.name.startswith(unused):
+            continue
+        device = output if tensor.name.startswith("output") else HOST
+        if found := re.match(r"blk\.(\d+)\.(.*)", tensor.name):
+            layer, on_cpu = int(found[1]), int(found[1]) < cpu_moe and _EXPERTS.match(found[2])
+            device = layers[layer] if layer < len(layers) and not on_cpu else HOST
+        weights[device] += tensor.bytes
+        if tied and tensor.name == "token_embd.weight" and output != device:
+            weights[output] += tensor.bytes
+    return dict(weights)
+
+
+def experts_of(header: Header) -> Experts | None:
+    count, used = header.of_model("expert_count"), header.of_model("expert_used_count")
+    if not 0 < used <= count:
+        return None
+    of_experts = sum(t.bytes for t in header.tensors if _EXPERTS.match(t.name.split(".", 2)[-1]))
+    return Experts(count, used, of_experts / max(sum(t.bytes for t in header.tensors), 1))
+
+
+def head_bytes(header: Header) -> int:
+    """Return the bytes that a pass of the prediction layers reads: their weights and the output matrix."""
+    experts, trunk = experts_of(header), trunk_layers(header)
+    own = tuple(f"blk.{layer}." for layer in range(trunk, header.of_model("block_count")))
+    tied = not any(tensor.name == "output.weight" for tensor in header.tensors)
+    read = 0.0
+    for tensor in header.tensors:
+        if tensor.name.startswith(own) or tensor.name == ("token_embd.weight" if tied else "output.weight"):
+            chosen = experts and _EXPERTS.match(tensor.name.split(".", 2)[-1])
+            read += tensor.bytes * (experts.used / experts.count if experts and chosen else 1)
+    return int(read)
+
+
+def plan_for(pair: Pair, memory_options: MemoryOptions, devices: Sequence[Device] | None = None) -> Plan:
+    """Plan a pair whose files are on this machine, with the faster attention if its memory is free.
+
+    `devices`: None for all devices that llama.cpp lists.
+    """
+    target, beside = pair.target, None
+    with MemoryProbe(devices) as probe:
+        if (kind := pair.drafter) is not DraftKind.LOOKUP:
+            beside = probe.sizes(pair.draft or target, (), kind, target if kind.is_head else None)
+        sizes, there = probe.sizes(target, pair.adapters), probe.devices()
+        found = plan(sizes, beside, there, memory_options)
+        measured = measures_attention(found, kind)
+        if not (measured and (known := attention_of(target.header, memory_options.threads))):
+            return found
+        load, draft = replace(found.target, flash_attn=known.flash_attn), found.draft
+        if draft and draft.devices == (HOST,) and not kind.is_head:
+            draft = replace(draft, flash_attn=known.flash_attn)  # a draft model gets its target's attention
+        needs = tuple(size.needs(of) for size, of in ((sizes, load), (beside, draft)) if size and of)
+        if not (memory_options.ignore_memory or MemoryBudget(there).holds(needs)):
+            return replace(found, lines=(*found.lines, _FLASH_FITS), attention=known)
+        needed = _device_needs(Placement(load, draft, needs), there)
+        return replace(found, target=load, draft=draft, needs=needed, attention=known)
+
+
+def measures_attention(found: Plan, kind: DraftKind) -> bool:
+    """Return whether a measurement chooses a plan's attention: on the CPU, unless the user has chosen."""
+    # A quantised KV cache needs flash attention. An assistant reads the target's cache, so the two need the same.
+    load, reads_cache = found.target, kind is DraftKind.ASSISTANT
+    return not load.devices and (load.kv_type, load.flash_attn) == ("f16", "auto") and not reads_cache

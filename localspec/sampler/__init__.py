@@ -1,1 +1,1 @@
-"""From logits to the distribution that a token is drawn from."""
+"""The sampler: from logits to the distribution of a token."""

@@ -1,15 +1,16 @@
 """The sampler chain: from a row of logits to the distribution that a token is drawn from.
 
 A grammar's mask, bias, penalties, top-k, top-p, min-p, temperature: the order is llama.cpp's. Temperature
-comes last, so top-p and min-p look at the distribution at temperature 1. Target and draft share the chain; where it
-keeps every token, drafts do without the unlikely ones.
+comes last, so top-p and min-p see the distribution at temperature 1. Target and draft share the chain. If the
+chain keeps every token, the distributions of drafts leave out unlikely ones.
 """
 
 import math
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 
@@ -18,48 +19,34 @@ from localspec.sampler.passes import Candidates, Row
 from localspec.sampler.penalties import Written, biased
 from localspec.sampler.sampling import Sampling
 
-_ALL = slice(None)
-
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """A probability distribution after the whole sampler chain: each token's weight / `total`.
+    """A probability distribution after the whole sampler chain: a token's probability is its weight / `total`."""
 
-    That of a whole row holds logits, and weighs those that are asked for. It is valid as long as the row.
-    """
-
-    ids: np.ndarray  # int [n], ascending
-    values: np.ndarray  # float [n]: weights, or what `weigh` makes weights of
-    total: float = 1.0  # of the weights
-    weigh: Callable[[np.ndarray], np.ndarray] | None = None
-    sums: np.ndarray | None = None  # of the weights of each block, float64
-
-    def weights(self, at: slice | np.ndarray = _ALL) -> np.ndarray:
-        """The weights at these indices."""
-        values = self.values[at]
-        return self.weigh(values) if self.weigh else values
+    ids: np.ndarray  # token ids, int [n], ascending
+    weights: np.ndarray  # float64 [n]; float32 for a whole row
+    total: float = 1.0  # sum of the weights
+    sums: np.ndarray | None = None  # for a whole row: the sum of the weights of each block of tokens, float64
 
     @property
     def probabilities(self) -> np.ndarray:
-        """float64 [n], sums to 1."""
-        if self.weigh is None and self.total == 1.0:
-            return self.values
-        return self.weights().astype(np.float64) / self.total
+        return self.weights if self.total == 1.0 else self.weights.astype(np.float64) / self.total
 
     def of(self, token: int) -> float:
-        """The probability of a token; 0.0 when the chain removed it."""
+        """Return the probability of a token; 0.0 if the chain removed it."""
         i = int(self.ids.searchsorted(token))
         if i == len(self.ids) or self.ids[i] != token:
             return 0.0
-        return float(self.weights(slice(i, i + 1))[0]) / self.total
+        return float(self.weights[i]) / self.total
 
     def shares(self, tokens: np.ndarray) -> np.ndarray:
-        """The probability of each of these tokens, float64 [m]."""
-        at, known = self.places(tokens)
-        return np.where(known, self.weights(at).astype(np.float64), 0.0) / self.total
+        """Return the probability of each of these tokens, float64 [m]."""
+        at, known = self.positions(tokens)
+        return np.where(known, self.weights[at].astype(np.float64), 0.0) / self.total
 
-    def places(self, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The index of each of these tokens, and whether it is there at all."""
+    def positions(self, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the index of each of these tokens in `ids`, and whether `ids` contains the token."""
         last = len(self.ids) - 1
         at = np.minimum(tokens if self.ids[last] == last else self.ids.searchsorted(tokens), last)
         return at, self.ids[at] == tokens
@@ -70,41 +57,40 @@ _BELOW_ONE = 1.0 - 2.0**-53
 
 
 def pick(distribution: Distribution, u: float) -> int:
-    """The token at height u of the cumulative distribution, u in [0, 1); never one of probability 0."""
-    if len(distribution.ids) > 8 * _BLOCK:
-        return int(distribution.ids[_pick_in_blocks(distribution, u)])
-    return int(distribution.ids[_index_at(distribution.weights(), u)])
+    """Return the token at height u, in [0, 1), of the cumulative distribution. Its probability is above 0."""
+    weights, sums = distribution.weights, distribution.sums
+    if len(weights) == 1:
+        return int(distribution.ids[0])
+    at = _index_at(weights, u) if sums is None else _index_in_blocks(weights, sums, u)
+    return int(distribution.ids[at])
 
 
 def _index_at(weights: np.ndarray, u: float) -> int:
-    """The first index whose cumulative weight exceeds u x the total."""
+    """Return the first index whose cumulative weight exceeds u x the total."""
     heights = weights.cumsum(dtype=np.float64)
     total = heights[-1]
-    # u x total can round up to the total itself; the last index that adds weight is then meant.
-    last = int(heights.searchsorted(total))
-    return min(int(heights.searchsorted(u * total, side="right")), last)
+    # If u x total rounds up to the total, return the last index whose weight is above 0.
+    side: Literal["left", "right"] = "right" if u * total < total else "left"
+    return int(heights.searchsorted(u * total, side))
 
 
-def _pick_in_blocks(distribution: Distribution, u: float) -> int:
-    """`_index_at` in two steps, first a block and then a place in it: a full cumulative sum is slower."""
-    sums = _block_sums(distribution.weights()) if distribution.sums is None else distribution.sums
+def _index_in_blocks(weights: np.ndarray, sums: np.ndarray, u: float) -> int:
+    """Return the same index as `_index_at`, but faster: find its block first, then its place in the block."""
     block = _index_at(sums, u)
     inside = float((u * sums.sum() - sums[:block].sum()) / sums[block])
     begin = block * _BLOCK
-    within = distribution.weights(slice(begin, begin + _BLOCK)).astype(np.float64)
-    return begin + _index_at(within, min(max(inside, 0.0), _BELOW_ONE))
+    return begin + _index_at(weights[begin : begin + _BLOCK], min(max(inside, 0.0), _BELOW_ONE))
 
 
 def _block_sums(weights: np.ndarray) -> np.ndarray:
-    """The sum of each block, float64."""
     whole = len(weights) // _BLOCK * _BLOCK
-    # Three times as fast as `sum`, and as exact: many lanes add a few weights each.
+    # einsum is three times as fast as `sum`. It is as exact, because a block has only a few weights.
     sums = np.einsum("ij->i", weights[:whole].reshape(-1, _BLOCK))
     return np.append(sums, weights[whole:].sum(dtype=np.float64)).astype(np.float64)
 
 
 def excess_mass(p: Distribution, q: Distribution | None, drafted: int, share: float) -> float:
-    """The sum of max(share x p - q, 0) over all tokens; q None is all mass on the drafted token."""
+    """Return the sum of max(share x p - q, 0) over all tokens; without a q, `drafted` had probability 1."""
     if q is None:
         return share * (1.0 - p.of(drafted))
     here = p.shares(q.ids)
@@ -113,31 +99,32 @@ def excess_mass(p: Distribution, q: Distribution | None, drafted: int, share: fl
 
 
 def excess(p: Distribution, q: Distribution | None, drafted: int, share: float = 1.0) -> Distribution:
-    """max(share x p - q, 0) as a distribution; p where nothing is left, which rounding alone can bring about."""
-    weights = p.weights().astype(np.float64)
-    weights *= share / p.total
-    if q is None:
-        weights[p.ids == drafted] = 0.0
-    else:
-        at, known = p.places(q.ids)
-        at = at[known]
-        weights[at] = np.maximum(weights[at] - q.probabilities[known], 0.0)
-    total = float(weights.sum())
-    return Distribution(p.ids, weights, total) if total > 0.0 else p
+    """Return max(share x p - q, 0) as a distribution, or p if rounding leaves no weight above 0."""
+    weights = np.multiply(p.weights, share / p.total, dtype=np.float64)
+    at, known = p.positions(np.array([drafted]) if q is None else q.ids)
+    at = at[known]
+    weights[at] = 0.0 if q is None else np.maximum(weights[at] - q.probabilities[known], 0.0)
+    sums = None if p.sums is None else _block_sums(weights)
+    total = float(np.add.reduce(weights if sums is None else sums))
+    return Distribution(p.ids, weights, total, sums) if total > 0.0 else p
 
 
-_STRIPES = 64  # at most
-_SPARE = 4  # columns for each logit wanted, so that few of them are looked at more closely
+_STRIPES = 64  # `largest` folds a row of logits into at most this many stripes, the rows of a matrix
+_SPARE = 4  # least number of columns for each requested logit; with so many, only a small part is examined
 
 
-def largest(row: Row, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """The `count` largest logits as (ids ascending, float64 logits); of equal ones the lowest ids.
+def largest(row: Row, count: int, nats: float = math.inf) -> tuple[np.ndarray, np.ndarray]:
+    """Return the `count` largest logits as ascending ids and float64 logits; of equal ones the lowest ids.
 
-    A whole row is folded into stripes. The k-th largest column maximum is at most the k-th largest logit,
-    so only columns whose maximum reaches it can hold one of the k largest. Raises BackendFailure for a broken row.
+    If all others are more than `nats` below the largest logit, it may be returned alone, which is faster.
+
+    A whole row is folded into stripes, the rows of a matrix. If a column's maximum is below the k-th largest maximum,
+    each of k other columns has a larger logit. So this column contains none of the k largest logits. Raises
+    BackendFailure for a broken row.
     """
     if isinstance(row, Candidates):
-        order = row.ids.argsort()
+        at = _alone(row.logits, nats)
+        order = row.ids.argsort() if at is None else slice(at, at + 1)
         return _cut(row.ids[order], row.logits[order], count)
     stripes = min(_STRIPES, len(row) // (_SPARE * count))
     if stripes < 2:
@@ -145,10 +132,14 @@ def largest(row: Row, count: int) -> tuple[np.ndarray, np.ndarray]:
     columns = len(row) // stripes
     folded, rest = row[: stripes * columns].reshape(stripes, columns), row[stripes * columns :]
     maxima = np.maximum.reduce(folded)
+    if (column := _alone(maxima, nats)) is not None and (top := _alone(folded[:, column], nats)) is not None:
+        at = top * columns + column
+        if not len(rest) or rest.max() < float(row[at]) - nats:
+            return _cut(np.array([at]), row[at : at + 1], 1)
     ordered = maxima.copy()
     ordered.partition(columns - count)
     least = ordered[-count]
-    # Not `>=`, which would pass over NaN.
+    # `~(a < b)` replaces `a >= b`, because it also keeps NaN.
     chosen = (~(maxima < least)).nonzero()[0]
     stripe, column = np.divmod((~(folded[:, chosen] < least)).ravel().nonzero()[0], len(chosen))
     ids = stripe * columns + chosen[column]
@@ -157,9 +148,16 @@ def largest(row: Row, count: int) -> tuple[np.ndarray, np.ndarray]:
     return _cut(ids, row[ids], count)
 
 
+def _alone(logits: np.ndarray, nats: float) -> int | None:
+    """Return the index of the largest logit if all others are more than `nats` below it, else None."""
+    if nats == math.inf:
+        return None
+    at = int(logits.argmax())
+    return at if np.count_nonzero(logits >= float(logits[at]) - nats) == 1 else None
+
+
 def _cut(ids: np.ndarray, logits: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """The `count` largest of some logits whose ids ascend."""
-    _checked(np.maximum.reduce(logits))
+    finite(np.maximum.reduce(logits))
     if len(ids) > count:
         kept = (-logits).argsort(kind="stable")[:count]
         kept.sort()
@@ -167,25 +165,28 @@ def _cut(ids: np.ndarray, logits: np.ndarray, count: int) -> tuple[np.ndarray, n
     return ids, logits.astype(np.float64)
 
 
-GREEDY_HEAD = 10  # tokens that the confidence of a greedy choice is measured against
-SPARE = 128  # logits beyond those wanted: of a text, seldom more of the likeliest tokens were written
+_MOST_BUFFERS = 64  # a cycle has at most this many rows
+COLDEST = 1e-12  # lower temperatures above 0 are raised to it, because 1 / 1e-39 is infinite in float32
+GREEDY_HEAD = 10  # a greedy token's confidence is its probability among this many likeliest tokens
+SPARE = 128  # number of extra logits for penalties: a text seldom contains more of the likeliest tokens
 
 
 class Constraint(Protocol):
-    """The tokens that a grammar allows after a text, the same for target and draft, before the rest of the chain."""
+    """A grammar's mask of the next token: the first step of the chain, the same for target and draft."""
 
     def permitted(self, row: Row, history: Sequence[int]) -> Row:
-        """A row without the tokens forbidden after `history`.
+        """Return the row without the tokens forbidden after `history`.
 
-        Their logits are -inf, or the allowed ones come as Candidates with ascending ids.
+        A forbidden token gets the logit -inf, or the result is Candidates of the allowed tokens, with ascending ids.
+        A row without an allowed token is returned itself.
         """
 
 
 class Chain:
     """The sampler chain of one request; every method is a pure function of a row and the text before it.
 
-    A row of candidates counts as a whole one. A draft's may lack tokens, because any q is lossless; where a target's
-    lacks some that may count, it gives the whole row.
+    A row of Candidates lacks tokens. This is harmless for a draft, because any q is lossless. If a target's row lacks
+    tokens that may matter, the whole row replaces it.
     """
 
     def __init__(self, sampling: Sampling, constraint: Constraint | None = None) -> None:
@@ -194,25 +195,27 @@ class Chain:
         self._constraint = constraint
         self._needs_all = bool(constraint) or sampling.logits_needed is None
         self._written = Written(sampling) if sampling.penalises else None
-        self._scratch = np.zeros(0, np.float32)  # as long as a row
+        self._buffers: list[np.ndarray] = []  # for weights of whole rows; see `_buffer`
 
     @property
     def _lowered(self) -> int:
-        """How many logits bias and penalties change at most; where the penalties see the whole text, a guess."""
+        """The largest number of logits that bias and penalties can lower; estimated if penalties see the whole text."""
         s = self.sampling
         looked_at = SPARE if s.repeat_last_n < 0 else s.repeat_last_n
         return len(s.logit_bias) + (looked_at if self._written else 0)
 
     def distribution(self, row: Row, history: Sequence[int], *, drafts: bool = False) -> Distribution:
-        """The distribution of the token after `history`, at a temperature above 0; no probability is 0.
+        """Return the distribution of the token after `history`, at a temperature above 0. No probability is 0.
 
-        `drafts`: it is for a draft, so that unlikely tokens may be missing.
+        `drafts`: whether the row is a draft's. Unlikely tokens may then be left out.
         """
         s = self._drafting if drafts else self.sampling
-        row = self._permitted(row, history)
+        row = self._permitted(row, history, s.top_k)
         if isinstance(row, Candidates) or s.top_k:
             size = len(row.ids if isinstance(row, Candidates) else row)
-            ids, logits = self._head(row, history, s.top_k or size)
+            # Min-p removes all logits more than `nats` below the largest one. Without top-k it seldom leaves only one.
+            nats = -math.log(s.min_p) if s.top_k and s.min_p > 0.0 else math.inf
+            ids, logits = self._head(row, history, s.top_k or size, nats)
             return _shaped(ids, logits, s, total=None)
         logits = self._adjusted(row, history)
         if s.top_p == 1.0 and s.min_p == 0.0:
@@ -221,27 +224,25 @@ class Chain:
         return _shaped(ids, logits if ids is _all_ids(len(logits)) else logits[ids], s, total)
 
     def _everything(self, logits: np.ndarray, temperature: float) -> Distribution:
-        """The distribution of a whole row: one pass over it that allocates nothing, and no sort."""
-        top = _checked(logits.max())
-        weights = _heights(logits, top, temperature, self._as_long_as(logits))
+        """Return the distribution of a whole row without filters, in one pass without a sort."""
+        top = finite(logits.max())
+        weights = _heights(logits, top, temperature, self._buffer(logits))
         if np.minimum.reduce(weights) == 0.0:
             ids = (weights != 0.0).nonzero()[0]
             weights = weights[ids].astype(np.float64)
             return Distribution(ids, weights, float(np.add.reduce(weights)))
         sums = _block_sums(weights)
-        ids, total = _all_ids(len(logits)), float(np.add.reduce(sums))
-        return Distribution(ids, logits, total, lambda some: _heights(some, top, temperature), sums)
+        return Distribution(_all_ids(len(logits)), weights, float(np.add.reduce(sums)), sums)
 
     def _worth_keeping(self, logits: np.ndarray, s: Sampling) -> tuple[np.ndarray, float | None]:
-        """The tokens of a whole row that top-p and min-p can keep, and the row's sum of exp(logit - largest).
+        """Return the tokens of a whole row that top-p and min-p can keep, and the row's sum of exp(logit - largest).
 
-        Both filters keep the largest logits down to an edge; tokens below either edge are out. The sum is None if
-        top-p is off.
+        Each filter removes the tokens below some logit. The sum is None if top-p is off.
         """
-        top = _checked(logits.max())
+        top = finite(logits.max())
         if s.top_p == 1.0:
             return (logits >= top + math.log(s.min_p)).nonzero()[0], None
-        heights = _heights(logits, top, 1.0, self._as_long_as(logits))
+        heights = _heights(logits, top, 1.0, self._buffer(logits))
         total = float(np.add.reduce(_block_sums(heights)))
         if s.min_p > 0.0:
             return (logits >= top + math.log(s.min_p)).nonzero()[0], total
@@ -251,55 +252,71 @@ class Chain:
                 return ids, total
         return _all_ids(len(logits)), total
 
-    def _as_long_as(self, row: np.ndarray) -> np.ndarray:
-        """float32 [n] to write to; valid until the next call."""
-        if len(self._scratch) != len(row):
-            self._scratch = np.empty(len(row), np.float32)
-        return self._scratch
+    def _buffer(self, row: np.ndarray) -> np.ndarray:
+        """Return a float32 buffer as long as the row that nothing refers to: new memory takes longer than exp."""
+        unused = 3  # references: the list, the loop, and the argument of getrefcount
+        for each in self._buffers:
+            if sys.getrefcount(each) == unused and len(each) == len(row):
+                return each
+        self._buffers = [*self._buffers[1 - _MOST_BUFFERS :], np.empty(len(row), np.float32)]
+        return self._buffers[-1]
 
     def likeliest(self, row: Row, history: Sequence[int]) -> tuple[int, float]:
-        """The likeliest token after `history`, and its probability among the ten likeliest."""
-        ids, logits = self._head(self._permitted(row, history), history, GREEDY_HEAD)
+        """Return the likeliest token after `history`, and its probability among the GREEDY_HEAD likeliest."""
+        ids, logits = self._head(self._permitted(row, history, GREEDY_HEAD), history, GREEDY_HEAD)
         at = int(logits.argmax())
         return int(ids[at]), float(1.0 / np.exp(logits - logits[at]).sum())
 
     def best(self, row: Row, history: Sequence[int]) -> int:
-        """The likeliest token after `history`; of equal ones the lowest id."""
-        row = self._permitted(row, history)
+        """Return the likeliest token after `history`; of equally likely tokens, the one with the lowest id."""
+        row = self._permitted(row, history, 1)
         if isinstance(row, Candidates) or self._adjusts:
             return int(self._head(row, history, 1)[0][0])
         at = int(row.argmax())
-        _checked(row[at])
+        finite(row[at])
         return at
 
     @property
     def _adjusts(self) -> bool:
-        """Whether bias or penalties change a row."""
         return bool(self.sampling.logit_bias or self._written)
 
-    def _permitted(self, row: Row, history: Sequence[int]) -> Row:
-        """The row without forbidden tokens, and whole where all of it counts."""
+    def _permitted(self, row: Row, history: Sequence[int], count: int) -> Row:
+        """Return the row without forbidden tokens; if every logit matters, replace Candidates by the whole row.
+
+        `count`: number of likeliest tokens that the caller needs; 0: all. The result may contain only the likeliest.
+        """
         if self._needs_all and isinstance(row, Candidates) and row.whole:
             row = row.whole()
-        return self._constraint.permitted(row, history) if self._constraint else row
+        if self._constraint is None:
+            return row
+        if count and not (self._adjusts or isinstance(row, Candidates)):
+            # A grammar seldom forbids likely tokens, so usually only the likeliest ones are masked.
+            ids = np.array([row.argmax()]) if count == 1 else largest(row, count + SPARE)[0]
+            likely = Candidates(ids, row[ids])
+            found = self._constraint.permitted(likely, history)
+            if isinstance(found, Candidates) and found is not likely and len(found.ids) >= count:
+                return found
+        return self._constraint.permitted(row, history)
 
     def _adjusted(
         self, logits: np.ndarray, history: Sequence[int], ids: np.ndarray | None = None
     ) -> np.ndarray:
-        """Logits of these tokens after bias and penalties, or a whole row; itself where there are none."""
+        """Return logits after bias and penalties. `ids`: the tokens of the logits; None for a whole row."""
         logits = biased(logits, ids, self.sampling.logit_bias)
         return self._written.penalised(logits, ids, history) if self._written else logits
 
-    def _head(self, row: Row, history: Sequence[int], count: int) -> tuple[np.ndarray, np.ndarray]:
-        """The `count` largest logits after bias and penalties, ids ascending."""
+    def _head(
+        self, row: Row, history: Sequence[int], count: int, nats: float = math.inf
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return ascending ids and the logits of the `count` likeliest tokens; `nats`: see `largest`."""
         if isinstance(row, Candidates):
-            found = self._among(row, history, count)
-            # Left-out logits are no larger than the least of these, and have not grown.
+            found = self._among(row, history, count, nats)
+            # A missing logit is at most the row's least one, and bias and penalties never raise a missing logit.
             if row.whole is None or found[1].min() > row.logits.min():
                 return found
             row = row.whole()
         if not self._adjusts:
-            return largest(row, count)
+            return largest(row, count, nats)
         if self.sampling.only_lowers:
             ids, logits = largest(row, count + self._lowered)
             found = self._among(Candidates(ids, row[ids]), history, count)
@@ -307,22 +324,26 @@ class Chain:
                 return found
         return largest(self._adjusted(row, history), count)
 
-    def _among(self, row: Candidates, history: Sequence[int], count: int) -> tuple[np.ndarray, np.ndarray]:
-        """The same of these tokens alone."""
+    def _among(
+        self, row: Candidates, history: Sequence[int], count: int, nats: float = math.inf
+    ) -> tuple[np.ndarray, np.ndarray]:
         if not self._adjusts:
-            return largest(row, count)
+            return largest(row, count, nats)
         order = row.ids.argsort()
         ids, logits = row.ids[order], row.logits[order]
-        _checked(logits.max())
+        finite(logits.max())
         return largest(Candidates(ids, self._adjusted(logits, history, ids)), count)
 
 
-_EDGES = tuple(math.exp(-nats) for nats in (4.0, 8.0, 12.0, 16.0))  # of heights: so that few are sorted
-_DRAFTED_NATS = 10.0  # of SmolLM2's acceptance at temperature 1 this costs 0.2 %, of its time 60 %
+# Thresholds for exp(logit - largest logit), tried in this order until the tokens above one suffice for top-p.
+_EDGES = tuple(math.exp(-nats) for nats in (4.0, 8.0, 12.0, 16.0))
+# A draft's distribution leaves out tokens whose logit is more than this below the largest one. That costs 0.2 % of
+# the acceptance, and saves 60 % of the time of the distribution.
+_DRAFTED_NATS = 10.0
 
 
 def _of_drafts(s: Sampling) -> Sampling:
-    """The settings for drafts: of those that keep every token, likely ones suffice, because any q is lossless."""
+    """Return the options for drafts. If the chain keeps all tokens, drafts keep only likely ones, which is faster."""
     if s.greedy or s.top_k or s.top_p < 1.0 or s.min_p > 0.0:
         return s
     return replace(s, min_p=math.exp(-_DRAFTED_NATS * s.temperature))
@@ -330,14 +351,15 @@ def _of_drafts(s: Sampling) -> Sampling:
 
 @cache
 def _all_ids(size: int) -> np.ndarray:
-    """0 to size, one array for each size."""
     ids = np.arange(size)
     ids.flags.writeable = False
     return ids
 
 
 def _shaped(ids: np.ndarray, logits: np.ndarray, s: Sampling, total: float | None) -> Distribution:
-    """Top-p, min-p and temperature on logits [n]; `total` as above where n is not the whole row."""
+    """Return the distribution after top-p, min-p and temperature. `total`: the sum that `_worth_keeping` returns."""
+    if len(ids) == 1:
+        return Distribution(ids, np.ones(1))
     top = np.maximum.reduce(logits)
     probable = logits >= top + math.log(s.min_p) if s.min_p > 0.0 else None
     if s.top_p < 1.0:
@@ -350,7 +372,7 @@ def _shaped(ids: np.ndarray, logits: np.ndarray, s: Sampling, total: float | Non
     elif probable is not None:
         ids, logits = ids[probable], logits[probable]
     weights = logits - top
-    weights /= s.temperature
+    weights /= max(s.temperature, COLDEST)
     weights = np.exp(weights, out=weights).astype(np.float64, copy=False)
     if not weights.all():
         ids, weights = ids[weights > 0.0], weights[weights > 0.0]
@@ -359,19 +381,16 @@ def _shaped(ids: np.ndarray, logits: np.ndarray, s: Sampling, total: float | Non
 
 
 def _heights(logits: np.ndarray, top: float, temperature: float, out: np.ndarray | None = None) -> np.ndarray:
-    """exp of (logit - top) / temperature; `out` takes them."""
     heights: np.ndarray = np.subtract(logits, top, out=out)
     if temperature != 1.0:
-        heights *= 1.0 / temperature  # half of the time of a division
+        heights *= 1.0 / max(temperature, COLDEST)  # a product takes half the time of a division
     np.exp(heights, out=heights)
     return heights
 
 
-def _checked(top: float) -> float:
-    """The largest logit of a row, if it is a number."""
+def finite(top: float) -> float:
+    """Return the largest logit of a row, `top`. Raises BackendFailure if it is infinite or NaN."""
     if not math.isfinite(top):
-        raise BackendFailure(
-            f"the model returned a row whose largest logit is {top}",
-            hint="the model file may be damaged, or the device's kernels faulty: try the CPU (--device CPU)",
-        )
+        hint = "try the CPU (--device CPU); if that fails as well, download the file again or use another quantisation"
+        raise BackendFailure("the model's output is not usable: it contains NaN or infinity", hint=hint)
     return top

@@ -1,7 +1,7 @@
-"""The result of one decode: rows of logits, and hidden rows."""
+"""The result of a forward pass: rows of logits, and hidden rows."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -9,44 +9,66 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """The largest logits of a row, in no particular order: what a backend top-k sampler returns."""
+    """The top-k logits of a row, in no particular order, as a backend sampler returns them."""
 
     ids: np.ndarray  # int32 [k]
     logits: np.ndarray  # float32 [k]
-    whole: Callable[[], np.ndarray] | None = (
-        None  # gives the row; the target's may need it, a draft's does not
-    )
+    whole: Callable[[], np.ndarray] | None = None  # returns the whole row; only the target's rows have it
 
 
-Row = np.ndarray | Candidates  # float32 [vocab] logits, or only the largest of them
+Row = np.ndarray | Candidates  # float32 [vocab] logits, or the top-k logits
+
+
+class LateRows(Sequence[Row]):
+    """The rows of a pass that a device may still be computing; the first access waits for the pass."""
+
+    def __init__(self, count: int, read: Callable[[], Sequence[Row]]) -> None:
+        self._count, self._read = count, read
+        self._rows: Sequence[Row] | None = None  # None until the first access
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: Any) -> Any:  # noqa: ANN401  a row, or a sequence of them
+        if self._rows is None:
+            self._rows = self._read()
+        return self._rows[index]
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self[:])
 
 
 @dataclass(frozen=True, slots=True)
 class HiddenRows:
-    """The hidden rows of the target that a drafter reads, as columns of one row in this order."""
+    """The parts of a hidden row that a drafter reads. The columns of a row are in the order of these fields."""
 
-    layers: tuple[int, ...] = ()  # the inputs of these layers
-    output: bool = False  # what the target's own prediction heads read
+    layers: tuple[int, ...] = ()  # layers whose inputs the drafter reads
+    output: bool = False  # whether the drafter reads the input of the target's own prediction heads
 
 
 @dataclass(frozen=True, slots=True)
-class Pass:
-    """One decode: a chunk of a prompt, or the newest token and the proposal that follows it.
+class ForwardPass:
+    """One forward pass: over a chunk of a prompt, or over the newest token and its proposal.
 
     Rows are views that the next decode of the same model overwrites.
     """
 
     start: int  # position of the first token
     tokens: Sequence[int]
-    rows: Sequence[Row] = ()  # of the last len(rows) tokens
-    hidden: np.ndarray | None = None  # float32 [tokens, columns]; None if nobody wants them
-    replies: int = 1  # that shared the pass
-    pass_width: int = 0  # tokens of the whole pass; 0: these are all
-    waited_seconds: float = 0.0  # for prompts of other replies
+    rows: Sequence[Row] = ()  # rows of logits, of the last len(rows) tokens
+    hidden: np.ndarray | None = None  # hidden rows, float32 [tokens, columns]; None if no drafter reads them
+    replies: int = 1  # number of replies that shared the pass
+    pass_width: int = 0  # number of tokens of all replies in the pass; 0 if the pass has only `tokens`
+    waited_seconds: float = 0.0  # time that the reply waited for prompts of other replies
+
+    @property
+    def queued(self) -> bool:
+        """Whether the device may still be computing the rows. Work without rows then costs no time."""
+        return isinstance(self.rows, LateRows)
 
 
 class Continued(Sequence[int]):
-    """A text and what may follow it, as one text without a copy of it."""
+    """A text and a possible continuation as one text, without a copy."""
 
     def __init__(self, text: Sequence[int], more: Sequence[int]) -> None:
         self.text, self.more = text, more
@@ -62,16 +84,10 @@ class Continued(Sequence[int]):
         return [*self.text[at.start : at.stop], *more]
 
 
-NO_TEXT = Pass(0, ())  # followed, it says that the text was forgotten
+NO_TEXT = ForwardPass(0, ())  # drafters that observe this pass forget the text
 
 
-def first_tokens(batch: Pass, count: int) -> Pass:
-    """A pass with a row for every token, as if it had been over the first `count` alone."""
-    hidden = None if batch.hidden is None else batch.hidden[:count]
-    return replace(batch, tokens=batch.tokens[:count], rows=batch.rows[:count], hidden=hidden)
-
-
-def standing(held: Sequence[int], start: int, tokens: Sequence[int]) -> int:
-    """Length of the cached prefix that matches `tokens` at position `start`, where the text ends."""
+def common_prefix_length(held: Sequence[int], start: int, tokens: Sequence[int]) -> int:
+    """Return the common prefix length of `held` and the text `held[:start]` followed by `tokens`."""
     end = min(len(held), start + len(tokens))
     return next((i for i in range(start, end) if held[i] != tokens[i - start]), end)

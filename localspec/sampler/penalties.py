@@ -1,4 +1,4 @@
-"""Bias and penalties: what comes onto a token's logit because of a request, and because it was written."""
+"""Bias and penalties. A bias changes a token's logit by request, a penalty because the text has the token."""
 
 from collections.abc import Sequence
 
@@ -9,25 +9,25 @@ from localspec.sampler.sampling import Sampling
 
 
 class Written:
-    """The tokens in the penalties' window: a text is counted once and followed as it grows."""
+    """Counts of the tokens in the penalties' window; as a text grows, only its new tokens are counted."""
 
     def __init__(self, sampling: Sampling) -> None:
         self._sampling = sampling
-        self._times = np.zeros(0)  # by token
-        self._text: Sequence[int] = ()  # this object is counted up to `_end`, and only grows
-        self._end = 0
-        self._more: Sequence[int] = ()  # the tokens behind it that are counted as well
-        self._all = self._penalties(self._times)  # of all tokens but those that changed since
-        self._changed: set[int] | None = None  # None: all of them
+        self._times = np.zeros(0)  # number of occurrences in the window, by token
+        self._text: Sequence[int] = ()  # text of the last call; the caller only appends to this object
+        self._end = 0  # position in the text up to which the counts are complete
+        self._more: Sequence[int] = ()  # tokens of a proposal after the text, which are counted too
+        self._all = self._penalties(self._times)  # penalties by token; those of `_changed` are outdated
+        self._changed: set[int] | None = None  # tokens whose counts have changed; None: all tokens
 
     def penalised(self, logits: np.ndarray, ids: np.ndarray | None, text: Sequence[int]) -> np.ndarray:
-        """Logits [n] of tokens `ids` [n] ascending after a text (None: a whole row), after penalties."""
+        """Return the logits after penalties for `text`. `ids`: the logits' tokens, ascending; None for a whole row."""
         self._follow(text, len(logits) if ids is None else int(ids[-1]) + 1)
         if ids is None:
             scale, minus = (of[: len(logits)] for of in self._of_all())
         else:
             scale, minus = self._penalties(self._times[ids])
-        # Dividing would make a negative logit likelier. Dense arithmetic takes as long whatever was written.
+        # Positive logits are divided, negative ones multiplied. Both are computed for all logits, to avoid a branch.
         pick = np.minimum if self._sampling.repeat_penalty >= 1.0 else np.maximum
         scaled: np.ndarray = pick(logits * scale, logits / scale)
         if self._sampling.presence_penalty or self._sampling.frequency_penalty:
@@ -35,7 +35,7 @@ class Written:
         return scaled
 
     def _penalties(self, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """What divides and what lowers the logits of tokens that were written this often."""
+        """Return a divisor and a subtrahend for each token's logit; `times`: how often each token occurs."""
         s, seen = self._sampling, times != 0.0
         scale = np.where(seen, np.float32(s.repeat_penalty), np.float32(1.0))
         return scale, times * s.frequency_penalty + seen * s.presence_penalty
@@ -50,7 +50,7 @@ class Written:
         return self._all
 
     def _follow(self, text: Sequence[int], size: int) -> None:
-        """Count this text from here on, for at least `size` tokens."""
+        """Update the counts to this text. The vocabulary has at least `size` tokens."""
         text, more = (text.text, tuple(text.more)) if isinstance(text, Continued) else (text, ())
         self._move(self._more, -1.0)
         if text is not self._text or len(text) < self._end:
@@ -62,10 +62,10 @@ class Written:
         self._end = len(text)
         self._move(more, 1.0)
         self._more = more
-        self._reach(size)
+        self._grow(size)
 
     def _move(self, tokens: Sequence[int], times: float) -> None:
-        """Count these tokens behind the text, and no longer those that they move out of sight; -1 takes it back."""
+        """Count tokens after the text, and remove tokens that leave the window; `times` -1 reverses both."""
         looks_back = self._sampling.repeat_last_n
         for position, token in enumerate(tokens, start=self._end):
             self._add(token, times)
@@ -74,18 +74,18 @@ class Written:
                 self._add(self._text[gone] if gone < self._end else tokens[gone - self._end], -times)
 
     def _add(self, token: int, times: float) -> None:
-        self._reach(token + 1)
+        self._grow(token + 1)
         self._times[token] += times
         if self._changed is not None:
             self._changed.add(token)
 
-    def _reach(self, size: int) -> None:
+    def _grow(self, size: int) -> None:
         if len(self._times) < size:
             self._times = np.append(self._times, np.zeros(size))
 
 
 def biased(logits: np.ndarray, ids: np.ndarray | None, bias: Sequence[tuple[int, float]]) -> np.ndarray:
-    """Logits [n] of tokens `ids` [n] ascending (None: a whole row) after the bias."""
+    """Return the logits plus the bias. `ids`: the logits' tokens, ascending; None for a whole row."""
     if not bias:
         return logits
     tokens, biases = (np.array(part) for part in zip(*bias, strict=True))

@@ -1,4 +1,4 @@
-"""The sampler options of a request, checked."""
+"""The checked sampler options of a request."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -6,31 +6,32 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from localspec.errors import BadSetting
-from localspec.options import check
+from localspec.options import MOST_LOGIT, check
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """The sampler chain of a request; the defaults, names and meanings are llama.cpp's."""
+    """The sampler options of a request, with the names, meanings and defaults of llama.cpp."""
 
     temperature: float = 0.8  # 0 is greedy
     top_k: int = 40  # 0 is off
     top_p: float = 0.95  # 1 is off
     min_p: float = 0.05  # 0 is off
     repeat_penalty: float = 1.0  # 1 is off
-    repeat_last_n: int = 64  # tokens that the penalties look back; -1 is the whole text
+    repeat_last_n: int = 64  # number of newest tokens that penalties count; -1 is the whole text
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
-    logit_bias: tuple[tuple[int, float], ...] = ()  # (token, added to its logit); -inf bans the token
+    logit_bias: tuple[tuple[int, float], ...] = ()  # pairs of a token and its bias; -inf bans the token
 
     def __post_init__(self) -> None:
         for option in fields(self):
             check(option.name, getattr(self, option.name))
         for token, bias in self.logit_bias:
-            if not isinstance(token, int) or token < 0 or math.isnan(bias) or bias == math.inf:
+            if not isinstance(token, int) or token < 0 or not (bias == -math.inf or abs(bias) <= MOST_LOGIT):
                 raise BadSetting(
-                    f"logit_bias gives token {token} a bias of {bias}",
-                    hint="a token is its number, 0 or more; a bias is a number, or -inf to ban the token",
+                    f"logit_bias has an invalid entry: token {token!r}, bias {bias!r}",
+                    hint="use token numbers of 0 or more, "
+                    f"and biases from -{MOST_LOGIT:g} to {MOST_LOGIT:g}; -inf bans a token",
                 )
 
     @property
@@ -45,7 +46,7 @@ class Sampling:
 
     @property
     def only_lowers(self) -> bool:
-        """Whether no penalty and no bias can raise a logit, so that the largest raw logits suffice."""
+        """Whether no penalty and no bias can raise a logit. The largest raw logits then suffice."""
         penalties = (
             self.repeat_penalty >= 1.0 and self.presence_penalty >= 0.0 and self.frequency_penalty >= 0.0
         )
@@ -53,7 +54,7 @@ class Sampling:
 
     @property
     def logits_needed(self) -> int | None:
-        """How many of a row's largest logits decide; None: all of them may."""
+        """The number of a row's largest logits that can change the result; None: all logits can."""
         head, looks_back = 1 if self.greedy else self.top_k, self.repeat_last_n if self.penalises else 0
         if not head or looks_back < 0 or not self.only_lowers:
             return None
@@ -61,7 +62,7 @@ class Sampling:
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, str]) -> tuple["Sampling", tuple[str, ...]]:
-        """The defaults in a GGUF's `general.sampling.*`, and a sentence for each unusable one."""
+        """Return the options in a GGUF's `general.sampling.*`, and a notice for each value that cannot be used."""
         sampling, troubles = cls(), []
         for name, field, parse in _METADATA:
             text = metadata.get(_PREFIX + name)
@@ -73,7 +74,7 @@ class Sampling:
             except (ValueError, OverflowError, BadSetting):
                 kept = getattr(sampling, field)
                 troubles.append(
-                    f"The model file sets {_PREFIX}{name} to {text!r}, which cannot be used; it stays {kept}."
+                    f"The model file's {_PREFIX}{name}, {text!r}, is not valid; {field} stays {kept}."
                 )
         return sampling, tuple(troubles)
 
@@ -82,8 +83,8 @@ _PREFIX = "general.sampling."
 
 
 _METADATA: tuple[tuple[str, str, Callable[[str], float]], ...] = (
-    ("temp", "temperature", lambda text: max(float(text), 0.0)),  # llama.cpp reads a negative one as greedy
-    ("top_k", "top_k", lambda text: max(int(text), 0)),  # and a negative count as off
+    ("temp", "temperature", lambda text: max(float(text), 0.0)),  # below 0 is greedy, as in llama.cpp
+    ("top_k", "top_k", lambda text: max(int(text), 0)),  # below 0 is off, as in llama.cpp
     ("top_p", "top_p", float),
     ("min_p", "min_p", float),
     ("penalty_repeat", "repeat_penalty", float),

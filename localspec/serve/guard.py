@@ -1,66 +1,62 @@
-"""Admits programs of this machine, or with the key; never an unknown web page."""
+"""The check of each request: it admits local programs and programs with the key, never an unknown web page."""
 
 import hmac
 import ipaddress
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Final
 
 from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from localspec.serve.bodies import GONE, Problem
 from localspec.serve.http import answer
+from localspec.serve.options import GONE, Problem
 
 PUBLIC: Final = ("/health", "/v1/health")
-LOOPBACK_NAMES: Final = ("localhost", "127.0.0.1", "::1")
-_ALLOWED: Final = {  # to a page that may ask
+_ALLOWED: Final = {  # CORS headers of an answer to a web page whose origin is allowed
     "access-control-allow-methods": "GET, POST, OPTIONS",
     "access-control-allow-headers": "authorization, content-type, x-api-key",
     "vary": "Origin",
 }
 
 
+# A function to call when an answer ends or its client leaves, with scope, HTTP status and duration in seconds.
+OnAnswer = Callable[[Scope, int, float], object]
+
+
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Callers admitted beside programs of this machine."""
+    """The API key of the server, and the host names and web pages that may reach the server."""
 
-    api_key: str = ""  # without one, only names that no foreign web page can have are answered
-    hosts: frozenset[str] = frozenset()  # other names of this machine, in small letters
-    origins: frozenset[str] = frozenset()  # of web pages: SCHEME://HOST[:PORT], SCHEME://* or *
-
-    def has_host(self, host: str) -> bool:
-        """Whether a request to this Host is answered."""
-        return bool(self.api_key) or is_local_name(host) or name_in(host) in self.hosts
+    api_key: str = ""  # the key that requests must have; "" means no key
+    hosts: frozenset[str] = frozenset()  # names of this machine that a Host header may contain, in lower case
+    origins: frozenset[str] = frozenset()  # allowed web pages, as SCHEME://HOST[:PORT], SCHEME://* or *
 
     def has_origin(self, origin: str) -> bool:
-        """Whether a page of this origin may ask."""
         written = origin.lower()
         wanted = {"*", written, f"{written.partition('://')[0]}://*"}
         return is_local_origin(origin) or not wanted.isdisjoint(self.origins)
 
 
 class Guard:
-    """Checks Host, Origin and key before anything else looks at a request."""
+    """Middleware that checks the Host, Origin and key of a request before the app gets the request."""
 
     def __init__(
-        self, app: ASGIApp, access: Access, on_answer: Callable[[Scope, int, float], object]
+        self, app: ASGIApp, access: Access, on_answer: OnAnswer, too_many: Callable[[], bool] = bool
     ) -> None:
-        """`on_answer` gets the request, the status and the seconds, at the answer's end or when the client leaves."""
-        self._app = app
-        self._access = access
-        self._api_key = access.api_key.encode()
-        self._on_answer = on_answer
+        self._app, self._access, self._on_answer = app, access, on_answer
+        self._too_many = too_many  # returns whether too many connections are open
+        self._bodies: dict[int, int] = {}  # bytes received for each open request, by the id() of its scope
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        origin = headers.get("origin")
-        status, began = GONE, time.monotonic()
+        origin, status, began = headers.get("origin"), GONE, time.monotonic()
 
         async def sending(message: Message) -> None:
             nonlocal status
@@ -79,34 +75,39 @@ class Guard:
                 scope["reason"] = problem.message
                 await answer(problem.body(), status=problem.status)(scope, receive, sending)
             elif scope["method"] == "OPTIONS":
-                await Response(status_code=204)(scope, receive, sending)
+                await Response()(scope, receive, sending)
             else:
+                key = key_in(headers)
+                scope["bodies"] = self._bodies
+                scope["owner"] = sha256(key.encode()).hexdigest() if key else ""
                 await self._app(scope, receive, sending)
         finally:
+            self._bodies.pop(id(scope), None)
             self._on_answer(scope, status, time.monotonic() - began)
 
     def _problem(self, scope: Scope, headers: Headers) -> Problem | None:
-        """Why a request is refused."""
-        origin, host = headers.get("origin"), headers.get("host", "")
+        if scope["path"] not in PUBLIC and self._too_many():
+            return Problem(503, "too_many_connections", "too many connections are open")
+        origin, host, key = headers.get("origin"), headers.get("host", ""), self._access.api_key
         if origin is not None and not self._access.has_origin(origin):
-            remedy = "start the server with --allow-origin and this origin"
-            return Problem(403, "origin", f"web pages of {origin[:80]!r} may not ask here ({remedy})")
-        if not self._access.has_host(host):
+            hint = "start the server with --allow-origin and this origin"
+            return Problem(403, "origin", f"web pages of {origin[:80]!r} may not send requests ({hint})")
+        if not (key or is_local_name(host) or name_in(host) in self._access.hosts):
             what = f"this server does not answer to the Host {name_in(host)[:80]!r}"
             return Problem(403, "host", f"{what} (start it with --allow-host and this name, or with a key)")
         free = scope["method"] == "OPTIONS" or scope["path"] in PUBLIC
-        if self._api_key and not free and not self._has_key(headers):
+        if key and not free and not hmac.compare_digest(key_in(headers).encode(), key.encode()):
             return Problem(401, "invalid_api_key", "the API key is missing or wrong")
         return None
 
-    def _has_key(self, headers: Headers) -> bool:
-        bearer = headers.get("authorization", "")
-        given = bearer[7:] if bearer[:7].lower() == "bearer " else headers.get("x-api-key", "")
-        return hmac.compare_digest(given.encode(), self._api_key)
+
+def key_in(headers: Headers) -> str:
+    bearer = headers.get("authorization", "")
+    return bearer[7:] if bearer[:7].lower() == "bearer " else headers.get("x-api-key", "")
 
 
 def is_local_name(host: str) -> bool:
-    """Whether DNS cannot give this Host to a foreign page: it is localhost, or an address in digits."""
+    """Return whether a Host is localhost or an IP address. DNS rebinding can use neither."""
     name = name_in(host)
     try:
         return name == "localhost" or bool(ipaddress.ip_address(name))
@@ -115,15 +116,13 @@ def is_local_name(host: str) -> bool:
 
 
 def name_in(host: str) -> str:
-    """The name in a Host, without its port."""
     name = host[1 : host.find("]")] if host.startswith("[") else host.partition(":")[0]
     return name.lower()
 
 
 def is_local_origin(origin: str) -> bool:
-    """Whether a page comes from this machine."""
     scheme, separator, rest = origin.partition("://")
     if not separator or scheme not in ("http", "https"):
         return scheme in ("app", "tauri", "vscode-webview", "vscode-file") and bool(separator)
     name = name_in(rest)
-    return name in LOOPBACK_NAMES or name.endswith(".localhost")
+    return name in ("localhost", "127.0.0.1", "::1") or name.endswith(".localhost")

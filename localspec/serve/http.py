@@ -1,4 +1,4 @@
-"""The part that all interfaces share: bodies in, JSON or a stream of replies out, questions to the engine."""
+"""The part that all interfaces share: bodies, answers as JSON or as a stream, questions to the engine."""
 
 import asyncio
 import json
@@ -7,140 +7,123 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from copy import copy
-from functools import partial
+from dataclasses import replace
 from typing import Any, Final, Self, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from localspec.engine.messages import Answer, Render, Rendered, Report
+from localspec.engine.messages import Detokenize, Generate, Question, Ready, Render, Rendered, Report
 from localspec.errors import BadSetting, LocalspecError
-from localspec.events import Finished, Kind, Piece, Reply, Scored, Scores, Started, ToolCall
-from localspec.serve.bodies import GONE, Fields, Problem
-from localspec.serve.jobs import Jobs, Loaded, MakeQuestion
-from localspec.serve.pairs import Chosen, Pairs
-from localspec.serve.replies import Asked, Done, Replies
+from localspec.events import Cycle, Finished, Kind, Piece, Scored, Scores, Started
+from localspec.serve.jobs import Jobs
+from localspec.serve.numbers import Running
+from localspec.serve.options import GONE, Fields, Problem
+from localspec.serve.replies import Block, Chosen, FinishedReply, Pairs, Replies, ReplyRequest, begins, fold
 
-LARGEST_BODY: Final = 32 * 2**20  # bytes
-FIRST_SECONDS: Final = 1.0  # a mistake that shows so soon gets a status of its own
-PING_SECONDS: Final = 5.0  # of silence, after which a comment keeps the connection alive
-NO_CALL: Final = ToolCall("", {}, "")
+LARGEST_BODY: Final = 32 * 2**20  # limit of bytes in the body of a request
+MOST_BODIES: Final = 64 * 2**20  # limit of bytes in the bodies of all open requests together
+FIRST_SECONDS: Final = 1.0  # longest wait for an early error before a stream sends the HTTP status
+PING_SECONDS: Final = 5.0  # after this time without text, a stream sends a comment as a sign of life
 log = logging.getLogger(__name__)
-R = TypeVar("R", bound=Report)
 T = TypeVar("T")
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 ErrorBody = Callable[[Problem], object]
 
 
 class Writer(ABC):
-    """One interface's form of a reply, whole or as a stream of blocks: reasoning, text, calls."""
+    """The base class of writers, which form a reply as one HTTP answer or as a stream."""
 
     media_type = "text/event-stream"
 
     def __init__(self, model: str) -> None:
         self._model = model
-        self.unsent: list[Scored] = []  # scores that no chunk has had yet
-        self.index = 0  # of the reply
-        self.kind: Kind | None = None  # of the open block
-        self.call = NO_CALL  # that the block is, if it is one
+        self.begin_reply(0)
 
-    def of_reply(self, number: int) -> Self:
-        """The same for another of several replies."""
-        found = copy(self)
-        found.index, found.unsent = number, []
-        return found
+    def begin_reply(self, index: int) -> Self:
+        self.index = index
+        self.running = Running()
+        self.unsent: list[Scored] = []  # token scores for the next chunk
+        self.live: dict[str, Any] = {}  # timings and progress for the next chunk
+        self.blocks: list[Block] = []  # blocks of the reply so far; the last one still grows
+        return self
+
+    @property
+    def kind(self) -> Kind | None:
+        return self.blocks[-1].kind if self.blocks else None
 
     def take_scores(self) -> list[Scored]:
         taken, self.unsent = self.unsent, []
         return taken
 
     @abstractmethod
-    def whole(self, done: list[Done]) -> dict[str, Any]: ...
+    def whole(self, done: list[FinishedReply]) -> Any: ...
 
     @abstractmethod
-    def grow(self, text: str) -> Iterable[bytes]:
-        """More text of the open block."""
+    def grow(self, text: str) -> Iterable[bytes]: ...  # writes `text`, the next part of the newest block
 
     @abstractmethod
-    def finished(self, done: Done) -> Iterable[bytes]: ...
+    def finished(self, done: FinishedReply) -> Iterable[bytes]: ...
 
     def piece(self, piece: Piece) -> Iterator[bytes]:
-        if piece.call or piece.kind is not self.kind:
+        if new := begins(self.blocks, piece):
             yield from self.close()
-            self.kind, self.call = piece.kind, piece.call or NO_CALL
+        fold(self.blocks, piece)
+        if new:
             yield from self.open()
         if piece.text:
             yield from self.grow(piece.text)
 
-    def open(self) -> Iterable[bytes]:
-        """The beginning of a block."""
+    def nothing(self, *_: Any, **__: Any) -> Iterable[bytes]:  # the default writes no text for an event
         return ()
 
-    def close(self, *, cut: bool = False) -> Iterable[bytes]:
-        """The end of the open block, if there is one; `cut`: it is a call that was."""
-        return ()
-
-    def begin(self) -> Iterable[bytes]:
-        return ()
-
-    def started(self, started: Started) -> Iterable[bytes]:
-        return ()
-
-    def end(self, done: list[Done]) -> Iterable[bytes]:
-        return ()
-
-    def last(self, done: Done) -> Iterator[bytes]:
-        """The end of a reply, and of its open block."""
-        called = {call.id for call in done.reply.tool_calls}
-        yield from self.close(cut=self.kind is Kind.TOOL_CALL and self.call.id not in called)
-        yield from self.finished(done)
+    begin = end = nothing  # write the texts before and after the stream
+    started = cycle = nothing  # write a Started and a Cycle event
+    open = close = nothing  # write the beginning and the end of a block; `cut`: whether the block was cut
+    empty = nothing  # writes a chunk without text, with the values in `live`
 
     def failed(self, problem: Problem) -> bytes:
         return data_line(problem.body())
 
     def silence(self) -> bytes:
-        """A sign of life while there is no text."""
         return b": working\n\n"
 
 
 async def fields_of(request: Request) -> Fields:
-    """The object in the body. Raises Problem, BadSetting."""
+    """Return the fields of the JSON object in the request's body. Raises Problem, BadSetting."""
     body = bytearray()
     try:
         async for chunk in request.stream():
             body += chunk
             if len(body) > LARGEST_BODY:
                 raise Problem(413, "body_too_large", f"the body is larger than {LARGEST_BODY // 2**20} MiB")
+            bodies = request.scope.setdefault("bodies", {})  # Guard gives all requests the same dictionary
+            bodies[id(request.scope)] = len(body)
+            if sum(bodies.values()) > MOST_BODIES:
+                what = f"all requests in progress together exceed the limit of {MOST_BODIES // 2**20} MiB"
+                raise Problem(503, "bodies_too_large", f"{what} (retry when some of them are answered)")
     except ClientDisconnect:
         raise gone() from None
-    if not body:
-        raise BadSetting("the body is empty", hint="send one JSON object")
     try:
         found = json.loads(body)
     except ValueError as error:
-        raise BadSetting(f"the body is not JSON: {error}", hint="send one JSON object") from None
+        what = f"the body is not JSON: {error}" if body else "the body is empty"
+        raise BadSetting(what, hint="send one JSON object") from None
     if not isinstance(found, dict):
-        raise BadSetting("the body is not an object", hint="send one JSON object")
+        raise BadSetting("the body is JSON, but not an object", hint="send one JSON object")
     return Fields(found)
-
-
-def parts_of(reply: Reply) -> Iterator[tuple[Kind, str, ToolCall]]:
-    """The blocks of a whole reply; the text of a call is that of its arguments."""
-    if reply.reasoning.strip():
-        yield Kind.REASONING, reply.reasoning, NO_CALL
-    if reply.text.strip() or not reply.tool_calls:
-        yield Kind.ANSWER, reply.text, NO_CALL
-    for call in reply.tool_calls:
-        yield Kind.TOOL_CALL, json.dumps(call.arguments, ensure_ascii=False), call
 
 
 def gone() -> Problem:
     return Problem(GONE, "gone", "the client left")
 
 
+def failure_of(error: Exception) -> Problem:
+    return Problem(500, "server_error", f"localspec failed: {type(error).__name__}")
+
+
 def dumped(value: object) -> bytes:
-    """A value as JSON, with any characters."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
 
 
@@ -149,18 +132,14 @@ def answer(value: object, *, status: int = 200, headers: Mapping[str, str] | Non
 
 
 def data_line(value: object) -> bytes:
-    """A server-sent event."""
     return b"data: " + dumped(value) + b"\n\n"
 
 
-def named_event(kind: str, **values: Any) -> bytes:  # noqa: ANN401  JSON
-    """A server-sent event with a type, as Anthropic's and the Responses interface send."""
+def named_event(kind: str, **values: Any) -> bytes:
     return f"event: {kind}\n".encode() + data_line({"type": kind, **values})
 
 
-def guarded(handler: Handler, error_body: ErrorBody) -> Handler:
-    """The handler, with errors as answers in the interface's own form."""
-
+def with_errors(handler: Handler, error_body: ErrorBody) -> Handler:
     async def handle(request: Request) -> Response:
         try:
             return await handler(request)
@@ -171,7 +150,7 @@ def guarded(handler: Handler, error_body: ErrorBody) -> Handler:
         except RecursionError:
             problem = Problem(400, "invalid_value", "the body is nested too deeply")
         request.scope["reason"] = problem.message
-        # The SDKs of OpenAI and Anthropic ask again after any 5xx, unless this header says that it is no use.
+        # The SDKs of OpenAI and Anthropic retry after any 5xx status unless this header forbids a retry.
         headers = {"x-should-retry": "false"} if problem.status == 501 else None
         return answer(error_body(problem), status=problem.status, headers=headers)
 
@@ -179,7 +158,7 @@ def guarded(handler: Handler, error_body: ErrorBody) -> Handler:
 
 
 async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """The work's result; it is cancelled when the client leaves. Raises Problem."""
+    """Return the result of `work`; cancel `work` if the client leaves first. Raises Problem."""
 
     async def left() -> None:
         while (await receive())["type"] != "http.disconnect":
@@ -197,41 +176,34 @@ async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
         await asyncio.gather(working, leaving, return_exceptions=True)
 
 
-class ReplyStream(Response):
-    """Sends replies as they come; a client that leaves, at any moment, stops them."""
+class ReplyStream(StreamingResponse):
+    """An answer that sends replies while they are written, and cancels them if the client leaves."""
 
     def __init__(self, replies: Replies, first: tuple[int, Report] | None, writer: Writer) -> None:
-        """`first`: the report that was read already."""
+        """`first`: the number of a reply and its first report, if the report came before the stream."""
         always = {"cache-control": "no-cache", "x-accel-buffering": "no"}
-        super().__init__(None, 200, always, writer.media_type)
-        del self.headers["content-length"]
-        self._replies, self._first, self._writer = replies, first, writer
-        self._reason = ""  # of an early end
-        self._writers = [writer, *map(writer.of_reply, range(1, replies.asked.count))]
+        super().__init__(self.chunks(), 200, always, writer.media_type)
+        self._replies, self._first = replies, first
+        self._reason = ""  # the reason for an early end of the stream
+        self._writers = [writer, *(copy(writer).begin_reply(n) for n in range(1, replies.asked.count))]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            await unless_gone(receive, self._send(send))
+            await unless_gone(receive, self.stream_response(send))
         except Problem as problem:  # the client left
             self._reason = problem.message
         finally:
             self._replies.give_up()
             scope["reason"] = self._reason
 
-    async def _send(self, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        async for chunk in self.chunks():
-            await send({"type": "http.response.body", "body": chunk, "more_body": True})
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
-
     async def chunks(self) -> AsyncIterator[bytes]:
-        replies, writer = self._replies, self._writer
+        replies, writer = self._replies, self._writers[0]
         found, spoke = self._first, time.monotonic()
         for chunk in writer.begin():
             yield chunk
         try:
             while True:
-                for chunk in self._told(found):
+                for chunk in self._written(*found) if found else ():
                     spoke = time.monotonic()
                     yield chunk
                 if replies.complete:
@@ -243,49 +215,58 @@ class ReplyStream(Response):
             for chunk in writer.end(replies.done):
                 yield chunk
         except Exception as error:
-            problem = error if isinstance(error, Problem) else Problem.failure(error)
-            if problem is not error:
+            if not isinstance(error, Problem):
                 log.exception("a stream ended early")
+            problem = error if isinstance(error, Problem) else failure_of(error)
             self._reason = problem.message
             yield writer.failed(problem)
 
-    def _told(self, found: tuple[int, Report] | None) -> Iterable[bytes]:
-        if found is None:
-            return ()
-        number, report = found
-        writer = self._writers[number]
+    def _written(self, number: int, report: Report) -> Iterator[bytes]:
+        asked, writer = self._replies.asked, self._writers[number]
+        has_news = writer.running.see(report) and asked.progress
+        writer.live = {"timings": writer.running.timings} if asked.timed else {}
         match report:
             case Started():
-                return writer.started(report)
+                yield from writer.started(report)
             case Scores(tokens=tokens):
                 writer.unsent += tokens
+            case Cycle():
+                yield from writer.cycle(report)
             case Piece():
-                return writer.piece(report)
+                yield from writer.piece(report)
             case Finished():
-                return writer.last(self._replies.finished[number])
-        return ()
+                done = self._replies.finished[number]
+                yield from writer.close(cut=done.cut)
+                yield from writer.finished(done)
+        if has_news:
+            writer.live["prompt_progress"] = writer.running.progress
+            yield from writer.empty()
 
 
 class Interface:
-    """The base of all handlers: the queue, the pairs, and questions to the engine."""
-
     def __init__(self, jobs: Jobs, pairs: Pairs) -> None:
-        self._jobs = jobs
-        self._pairs = pairs
+        self._jobs, self._pairs = jobs, pairs
 
     def _chosen(self, fields: Fields) -> Chosen:
-        """The model of a request. Raises BadSetting, Problem."""
         return self._pairs.choose(fields.take("model", str, ""))
 
-    def _asked(self, fields: Fields, prompts: tuple[Answer, ...], options: dict[str, Any]) -> Asked:
-        """The whole request; `n` among the options is the number of replies. Raises BadSetting, Problem."""
+    def _asked(self, fields: Fields, prompts: tuple[Generate, ...], options: dict[str, Any]) -> ReplyRequest:
+        """Make a ReplyRequest from fields and reply options. Raises BadSetting, Problem."""
         chosen, stream = self._chosen(fields), fields.take("stream", bool, False)
-        replies, notices = options.pop("n", 1), tuple(fields.notices)
-        return Asked(chosen, prompts, options, stream, replies, fields.unknown(), notices)
+        if any(prompt.messages and prompt.messages[0].role != "system" for prompt in prompts):
+            options["system"] = ""  # keeps the engine from adding a default system prompt
+        names = ("ignore_eos", "return_progress", "timings_per_token", "verbose")
+        ignore_eos, progress, timed, verbose = (fields.take(name, bool, False) for name in names)
+        with_usage = Fields(fields.take("stream_options", dict, {})).take("include_usage", bool, False)
+        cycles = progress or timed
+        prompts = tuple(replace(p, ignore_eos=ignore_eos, cycles=p.cycles or cycles) for p in prompts)
+        notices = (*fields.unknown(), *fields.notices)
+        wanted = (options.pop("n", 1), notices, progress, timed, verbose, with_usage)
+        return ReplyRequest(chosen, prompts, options, stream, *wanted)
 
-    async def respond(self, request: Request, asked: Asked, writer: Writer) -> Response:
-        """The replies, as a stream if the request asks for one. Raises Problem before the stream begins."""
-        replies = request.scope["replies"] = Replies(self._jobs, asked)
+    async def respond(self, request: Request, asked: ReplyRequest, writer: Writer) -> Response:
+        """Return the replies as one answer, or as a stream if requested. Raises Problem only before a stream."""
+        replies = request.scope["replies"] = Replies(self._jobs, asked, request.scope.get("owner", ""))
         try:
             if asked.stream:
                 first = await unless_gone(request.receive, replies.next(FIRST_SECONDS))
@@ -296,19 +277,24 @@ class Interface:
             raise
         return answer(writer.whole(done))
 
-    async def _told(self, request: Request, chosen: Chosen, make: MakeQuestion, kind: type[R]) -> R:
-        """The engine's answer to a question, unless the client leaves. Raises Problem."""
-        report = await unless_gone(request.receive, self._jobs.ask(chosen.load, make).last())
-        assert isinstance(report, kind)
+    async def _reported(self, request: Request, chosen: Chosen, question: Question) -> Rendered:
+        report = await unless_gone(request.receive, self._jobs.ask(chosen.load, question).last())
+        assert isinstance(report, Rendered)
         return report
 
-    async def _rendered(self, request: Request, asked: Asked) -> Rendered:
-        """The prompt that a reply would read."""
-        make = partial(Render, messages=asked.prompts[0].messages, options=asked.options)
-        return await self._told(request, asked.chosen, make, Rendered)
+    async def _rendered(self, request: Request, asked: ReplyRequest) -> Rendered:
+        question = Render(0, asked.prompts[0].messages, asked.options, request.scope.get("owner", ""))
+        return await self._reported(request, asked.chosen, question)
 
-    def _loaded(self) -> Loaded:
-        """The loaded pair. Raises Problem while there is none."""
+    async def _text_of(self, request: Request, asked: ReplyRequest, prompt: Generate) -> str:
+        """Return the text that the model reads for a prompt; "" for an infill."""
+        if prompt.messages:
+            return (await self._rendered(request, asked)).text
+        if isinstance(prompt.continued, tuple):
+            return (await self._reported(request, asked.chosen, Detokenize(0, prompt.continued))).text
+        return prompt.continued if isinstance(prompt.continued, str) else ""
+
+    def _loaded(self) -> Ready:
         if self._jobs.loaded is None:
             raise Problem(503, "loading", self._jobs.stage or "loading the pair")
         return self._jobs.loaded

@@ -1,7 +1,4 @@
-"""The queue of requests to the one engine, which a crash or a request for another pair restarts.
-
-As many are answered at once as the loaded pair has lanes.
-"""
+"""The queue of requests to the engine, which is restarted after a crash or for another pair."""
 
 import asyncio
 import itertools
@@ -9,130 +6,93 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from localspec.engine import messages
 from localspec.engine.client import EngineProcess
-from localspec.engine.messages import Failure, LoadPair, Report
+from localspec.engine.messages import Failure, LoadPair, Question, Report
 from localspec.errors import EngineDied
-from localspec.events import Finished, Piece
-from localspec.serve.bodies import Problem
+from localspec.events import Finished
 from localspec.serve.numbers import Totals
+from localspec.serve.options import Problem
 
-MOST_WAITING: Final = 256  # requests
-PATIENCE_SECONDS: Final = 30.0  # that a background request lets others pass
-SWAP_SECONDS: Final = 10.0  # that a request for another pair lets those for the loaded one pass
-STUCK_SECONDS: Final = 60.0  # after which an engine that ignores a cancel is ended
-_STOPPED: Final = Failure("EngineDied", "the server is being ended", "ask again once it runs")
-_ANSWERS: Final = (messages.Rendered, messages.Tokens, messages.Text)  # to questions
-
-Question = messages.Render | messages.Tokenize | messages.Detokenize
-MakeQuestion = Callable[[int], Question]  # with a serial
-Make = Callable[[int], messages.Answer | Question]
+MOST_WAITING: Final = 256  # limit of requests in the queue
+SWAP_SECONDS: Final = 10.0  # in this time, requests for the loaded pair may overtake one for another pair
+STUCK_SECONDS: Final = 60.0  # an engine that ignores a cancel for this time is ended
+_STOPPED: Final = Failure("EngineDied", "the server is shutting down", "send it again when the server runs")
+Asked = messages.Generate | Question | None  # None: the job only loads the pair
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """The pair in the engine."""
-
-    load: LoadPair
-    ready: messages.Ready
-
-
+@dataclass(eq=False, slots=True)
 class Job:
-    """One request to the engine; its reports are awaited one by one."""
-
-    def __init__(
-        self, jobs: "Jobs", load: LoadPair, make: Make | None, background: bool, awake: asyncio.Event | None
-    ) -> None:
-        """Without `make` the job only loads the pair. `awake` is set with each report."""
-        self.load = load
-        self.make = make
-        self.background = background
-        self.came = time.monotonic()
-        self.queued_seconds = 0.0  # until the engine got it
-        self.serial = 0  # once the engine has it
-        self.wanted = True
-        self._reports: deque[Report] = deque()
-        self._awake = awake or asyncio.Event()
-        self._jobs = jobs
+    jobs: "Jobs"
+    load: LoadPair
+    request: Asked
+    awake: asyncio.Event = field(default_factory=asyncio.Event)  # set when a report arrives
+    came: float = field(default_factory=time.monotonic)
+    queued_seconds: float = 0.0
+    serial: int = 0  # 0 until the request is sent to the engine
+    is_side_task: bool = False  # whether the engine answers the request while it writes replies
+    wanted: bool = True
+    reports: deque[Report] = field(default_factory=deque)  # reports that `take` has not returned yet
 
     async def next(self, timeout_seconds: float | None = None) -> Report | None:
-        """The next report, or None after the timeout. Raises Problem."""
-        if not self.reported and not await came(self._awake, timeout_seconds):
+        if not self.reports and not await came(self.awake, timeout_seconds):
             return None
         return self.take()
 
-    @property
-    def reported(self) -> bool:
-        """Whether a report waits."""
-        return bool(self._reports)
-
     def take(self) -> Report:
-        """The next report, which waits already; pieces that wait are joined. Raises Problem."""
-        report = self._reports.popleft()
+        report = self.reports.popleft()
         if isinstance(report, Failure):
-            raise Problem.named(report.error, report.what, report.hint)
-        while isinstance(report, Piece) and self._reports:
-            more = self._reports[0]
-            if not isinstance(more, Piece) or replace(more, text=report.text) != report:
-                break
-            self._reports.popleft()
-            report = replace(report, text=report.text + more.text)
+            raise Problem.named(report.error, report.what, report.hint, report.numbers)
         return report
 
     def tell(self, report: Report) -> None:
-        """Add a report."""
-        self._reports.append(report)
-        self._awake.set()
+        self.reports.append(report)
+        self.awake.set()
 
     async def last(self) -> Report:
-        """The report that ends it; a cancelled wait gives it up. Raises Problem."""
+        """Wait for the job's last report and return it; give the job up if the wait is cancelled. Raises Problem."""
         try:
             while True:
                 report = await self.next()
-                if isinstance(report, (Finished, *_ANSWERS)):
+                if isinstance(report, (Finished, messages.Rendered)):
                     return report
         finally:
             self.give_up()
 
     def give_up(self) -> None:
-        """Its client has left; after its end this does nothing."""
-        self._jobs.give_up(self)
+        self.jobs.give_up(self)
 
 
 class Jobs:
-    """Everything here runs in the event loop; the engine's threads only wake it."""
+    """The queue of jobs for the engine process. All its methods must run in the event loop."""
 
     def __init__(
         self, process: EngineProcess, first: LoadPair, keep_alive_seconds: float | None = None
     ) -> None:
-        """`process` runs and loads `first` already. Call inside the event loop.
-
-        `keep_alive_seconds` without a request unload the pair; None: nothing does.
-        """
+        """`first`: the pair in `process`; `keep_alive_seconds`: idle time before a pair is unloaded."""
         self.process = process
-        self._keep_alive = self.keep_alive_seconds = keep_alive_seconds  # a request may change the second
-        self._unloading: asyncio.TimerHandle | None = None
+        self._default_keep_alive = self.keep_alive_seconds = keep_alive_seconds
+        self._unloading: asyncio.TimerHandle | None = None  # the timer that unloads the idle pair
         self._waiting: list[Job] = []
-        self._head: Job | None = None  # the pair is being loaded for it
-        self._running: dict[int, Job] = {}  # by serial
-        self._aside: dict[int, Job] = {}  # by serial: questions that the engine answers beside a reply
+        self._head: Job | None = None  # the job that waits for the load of its pair
+        self._sent: dict[int, Job] = {}  # jobs in the engine, by serial
         self._serials = itertools.count(1)
-        self._load: LoadPair | None = first  # in the engine, or on its way there
+        self.load: LoadPair | None = first  # the pair that is loaded or loading
         self.first = first
-        self.loaded: Loaded | None = None
+        self.loaded: messages.Ready | None = None
         self.stage = ""
-        self.trouble: Failure | None = None  # why the last load failed
+        self.trouble: Failure | None = None  # the reason for the last failed load
         self.restarts = 0
         self.totals = Totals()
         self.on_change: Callable[[], object] = lambda: None
-        self.on_event: Callable[[str], object] = lambda text: None  # a sentence about the pair
+        self.on_event: Callable[[str], object] = lambda text: None  # called with a sentence for the user
         self._loop = asyncio.get_running_loop()
 
         def wake() -> None:
-            with suppress(RuntimeError):  # the loop is closed: nobody listens any more
+            with suppress(RuntimeError):  # the event loop may be closed already
                 self._loop.call_soon_threadsafe(self._pump)
 
         process.on_report = wake
@@ -140,8 +100,7 @@ class Jobs:
 
     @property
     def running(self) -> int:
-        """Requests that the engine answers, or loads a pair for."""
-        return len(self._running) + (self._head is not None)
+        return sum(not job.is_side_task for job in self._sent.values()) + (self._head is not None)
 
     @property
     def waiting(self) -> int:
@@ -149,141 +108,117 @@ class Jobs:
 
     @property
     def asleep(self) -> bool:
-        """Whether the pair in `loaded` was unloaded; the next request loads it again."""
-        return self.loaded is not None and self._load is None
+        return self.loaded is not None and self.load is None
 
     @property
     def seconds_left(self) -> float | None:
-        """Until the idle pair is unloaded; None: a reply runs, or nothing unloads it."""
         return self._unloading.when() - self._loop.time() if self._unloading else None
 
     @property
     def parallel(self) -> int:
-        """The number of requests that the engine can answer at once; 1 until it is known."""
-        return self.loaded.ready.parallel if self.loaded else 1
+        return self.loaded.parallel if self.loaded else 1
 
-    def submit(
-        self,
-        load: LoadPair,
-        make: Make | None,
-        *,
-        background: bool = False,
-        awake: asyncio.Event | None = None,
-    ) -> Job:
-        """Queue a request for the pair of `load`; `awake` is set with each report. Raises Problem if too many wait."""
-        require_room(len(self._waiting))
-        job = Job(self, load, make, background, awake)
+    def submit(self, load: LoadPair, request: Asked, awake: asyncio.Event | None = None) -> Job:
+        """Queue a request; set `awake` at each of its reports. Raises Problem if too many requests wait."""
+        check_space(len(self._waiting))
+        job = Job(self, load, request, awake or asyncio.Event())
         self._waiting.append(job)
         self._advance()
         return job
 
-    def ask(self, load: LoadPair, make: MakeQuestion) -> Job:
-        """The loaded pair answers beside a reply; a question to another pair is queued. Raises Problem."""
-        if self.loaded is None or self._load != load:
-            return self.submit(load, make)
-        require_room(len(self._aside))
-        job = Job(self, load, make, background=False, awake=None)
-        self._send(job, make)
-        self._aside[job.serial] = job
+    def ask(self, load: LoadPair, question: Question) -> Job:
+        """Send a question for the loaded pair at once; queue a question for another pair. Raises Problem."""
+        if self.loaded is None or self.load != load:
+            return self.submit(load, question)
+        check_space(len(self._sent))
+        job = Job(self, load, question, is_side_task=True)
+        self._begin(job)
         self._changed()
         return job
 
     def give_up(self, job: Job) -> None:
-        """Take it from the queue, or cancel it."""
+        """Withdraw a job whose client has left; do nothing if the job has ended."""
         job.wanted = False
         if job in self._waiting:
             self._waiting.remove(job)
-        elif self._aside.pop(job.serial, None) is None and job.serial in self._running:
+        elif job.is_side_task:
+            self._sent.pop(job.serial, None)
+        elif job.serial in self._sent:
             self.process.send(messages.Cancel(job.serial))
             self._loop.call_later(STUCK_SECONDS, self._end_if_stuck, job)
         self._changed()
 
     def stop(self) -> None:
-        """End every waiting reply with an error: the server is being ended."""
-        head = [self._head] if self._head else []
-        for job in (*head, *self._running.values(), *self._waiting, *self._aside.values()):
+        for job in filter(None, (self._head, *self._sent.values(), *self._waiting)):
             job.tell(_STOPPED)
 
     def close(self) -> None:
-        """End the engine; waiting requests get no answer."""
-        self._running, self._waiting, self._aside = {}, [], {}  # whoever leaves later has nothing to cancel
+        self._sent, self._waiting = {}, []  # keeps `give_up` from sending a cancel to a closed process
         self.process.on_report = lambda: None
         self.process.close()
 
     def _in_order(self) -> list[Job]:
-        """First come, first served; background work and requests for another pair let others pass for a while."""
-        now = time.monotonic()
-
-        def key(job: Job) -> tuple[bool, bool, float]:
-            waited = now - job.came
-            swaps = job.load != self._load and waited < SWAP_SECONDS
-            return swaps, job.background and waited < PATIENCE_SECONDS, job.came
-
-        return sorted(self._waiting, key=key)
+        """Return the waiting jobs, oldest first. For SWAP_SECONDS, a job for another pair comes last."""
+        late = time.monotonic() - SWAP_SECONDS
+        return sorted(self._waiting, key=lambda job: (job.load != self.load and job.came > late, job.came))
 
     def _advance(self) -> None:
-        """Give the engine the next requests; one for another pair waits until no reply runs."""
+        """Send the next jobs to the engine; a job for another pair waits until no reply runs."""
         while self._waiting and self._head is None:
             job = self._in_order()[0]
-            if len(self._running) >= (self.parallel if self._load == job.load else 1):
+            if self.running >= (self.parallel if self.load == job.load else 1):
                 break
             self._waiting.remove(job)
-            if self.loaded is not None and self._load == job.load:
+            if self.loaded is not None and self.load == job.load:
                 self._begin(job)
-                continue
-            self._head = job
-            if self._load != job.load:
-                self._restart(job.load)
+            else:
+                self._head = job
+                if self.load != job.load:
+                    self._restart(job.load)
         self._changed()
 
     def _changed(self) -> None:
-        """Begin to count idle seconds, or stop. Tell the watcher later and apart: its failure stalls no queue."""
+        """Set or stop the unload timer, and schedule a call of `on_change`."""
         if self._unloading is not None:
             self._unloading.cancel()
-            self._unloading = None
-        busy = self._running or self._head or self._waiting or self._aside
-        if self.keep_alive_seconds is not None and self._load is not None and self.loaded and not busy:
-            self._unloading = self._loop.call_later(self.keep_alive_seconds, self._unload)
-        self._loop.call_soon(lambda: self.on_change())
+        busy, seconds = self._sent or self._head or self._waiting, self.keep_alive_seconds
+        self._unloading = None
+        if seconds is not None and self.load is not None and self.loaded is not None and not busy:
+            self._unloading = self._loop.call_later(seconds, self._unload)
+        self._loop.call_soon(lambda: self.on_change())  # a failure of `on_change` must not stall the queue
 
     def keep_alive(self, seconds: float | None) -> None:
-        """Change how long the pair is kept without a request; None: until it is replaced."""
         self.keep_alive_seconds = seconds
         self._changed()
 
     def _unload(self) -> None:
-        self.keep_alive_seconds, self._load = self._keep_alive, None
+        self.keep_alive_seconds, self.load = self._default_keep_alive, None
         self.process.unload()
-        self._note("the idle pair was unloaded")
+        self._notify("the idle pair was unloaded")
         self._changed()
 
-    def _note(self, event: str) -> None:
-        """As `_changed`, later and apart."""
+    def _notify(self, event: str) -> None:
         self._loop.call_soon(lambda: self.on_event(event))
 
     def _begin(self, job: Job) -> None:
-        if job.make is None or not job.wanted:
-            assert self.loaded is not None
-            job.tell(self.loaded.ready)
-        else:
-            self._send(job, job.make)
-            self._running[job.serial] = job
-
-    def _send(self, job: Job, make: Make) -> None:
+        assert self.loaded is not None
+        if job.request is None or not job.wanted:
+            job.tell(self.loaded)
+            return
         job.serial, job.queued_seconds = next(self._serials), time.monotonic() - job.came
-        self.process.send(make(job.serial))
+        self._sent[job.serial] = job
+        self.process.send(replace(job.request, serial=job.serial))
 
     def _restart(self, load: LoadPair) -> None:
-        """A fresh process: the memory of the old pair is free before the new one is loaded."""
-        self._load, self.loaded, self.stage = load, None, ""
-        self._waiting += self._aside.values()  # their process is gone: the new one is asked again
-        self._aside = {}
+        """Load a pair in a new process, because the end of the old process frees the memory of the old pair."""
+        self.load, self.loaded, self.stage = load, None, ""
+        self._waiting += self._sent.values()  # questions only, because no reply runs now
+        self._sent = {}
         try:
             self.process.start()
+            self.process.send(load)
         except EngineDied as error:
             self._load_failed(Failure("EngineDied", str(error), error.hint))
-            return
-        self.process.send(load)
 
     def _pump(self) -> None:
         for serial, report in self.process.drain_numbered():
@@ -295,73 +230,57 @@ class Jobs:
                 self.stage = text
                 self._changed()
             case messages.Ready():
-                assert self._load is not None
-                self.loaded = Loaded(self._load, report)
-                self._note(f"{report.pair} is ready")
-                job, self._head = self._head, None
-                if job is not None:
-                    self._begin(job)
+                self.loaded = report
+                self._notify(f"{report.pair} is ready")
+                head, self._head = self._head, None
+                if head is not None:
+                    self._begin(head)
                 self._advance()
             case messages.Died(what=what, hint=hint):
                 self._died(Failure("EngineDied", what, hint))
             case Failure() if not serial and self.loaded is None:
                 self._load_failed(report)
                 self._advance()
-            case _:
-                self._deliver(serial, report)
-
-    def _deliver(self, serial: int, report: Report) -> None:
-        """Hand a report to the request that it belongs to, unless its client has left."""
-        if serial in self._aside:
-            self._aside.pop(serial).tell(report)
-            self._changed()
-            return
-        if serial not in self._running:
-            return
-        self._running[serial].tell(report)
-        if isinstance(report, (Finished, Failure, *_ANSWERS)):
-            del self._running[serial]
-            self._advance()
-        if isinstance(report, Finished):
-            self.totals.add(report.reply.stats)
+            case _ if serial in self._sent:  # a report without a job is dropped, because its client has left
+                self._sent[serial].tell(report)
+                if isinstance(report, (Finished, Failure, messages.Rendered)):
+                    del self._sent[serial]
+                    self._advance()
+                if isinstance(report, Finished):
+                    self.totals.add(report.reply.stats)
 
     def _died(self, why: Failure) -> None:
-        """Fail the current requests and load the same pair again, unless its load was the cause."""
-        for job in (*self._running.values(), *self._aside.values()):  # one of them may be the cause
+        """Fail the jobs in the engine, and load the pair again unless the process died during a load."""
+        for job in self._sent.values():  # not sent again, because one of them may have caused the crash
             job.tell(why)
-        self._running, self._aside = {}, {}
+        self._sent = {}
         if self.loaded is None:
             self._load_failed(why)
         else:
-            self._note(f"{why.what}; {self.loaded.ready.pair} is loaded again")
+            self._notify(f"{why.what}; {self.loaded.pair} is loaded again")
             self.restarts += 1
-            self._restart(self.loaded.load)
+            self._restart(self.load or self.first)
         self._advance()
 
     def _load_failed(self, why: Failure) -> None:
-        """The next request tries again."""
-        self._note(f"the pair cannot be loaded: {why.what}")
-        self.trouble, self._load = why, None
-        job, self._head = self._head, None
-        if job is not None:
-            job.tell(why)
+        self._notify(f"the pair cannot be loaded: {why.what}")
+        self.trouble, self.load = why, None
+        head, self._head = self._head, None
+        if head is not None:
+            head.tell(why)
 
     def _end_if_stuck(self, job: Job) -> None:
-        if self._running.get(job.serial) is job:
-            self._died(Failure("EngineDied", "the engine hung", "localspec started it again: ask again"))
+        if job.serial in self._sent:
+            self._died(Failure("EngineDied", "the engine stopped responding", "send the request again"))
 
 
 async def came(awake: asyncio.Event, timeout_seconds: float | None) -> bool:
-    """Wait for the next report; False after the timeout."""
     awake.clear()
-    try:
-        await asyncio.wait_for(awake.wait(), timeout_seconds)
-    except TimeoutError:
-        return False
-    return True
+    with suppress(TimeoutError):
+        return await asyncio.wait_for(awake.wait(), timeout_seconds)
+    return False
 
 
-def require_room(waiting: int) -> None:
-    """Raises Problem if too many wait."""
+def check_space(waiting: int) -> None:
     if waiting >= MOST_WAITING:
-        raise Problem(503, "queue_full", f"{MOST_WAITING} requests wait already")
+        raise Problem(503, "queue_full", f"{MOST_WAITING} requests wait already (send this request later)")

@@ -1,43 +1,54 @@
 """llama-server's own interface: health, props, completion, infill, tokens, templates, metrics."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 import localspec
-from localspec.engine.messages import Answer, Detokenize, Infill, Text, Tokenize, Tokens
+from localspec.chat.messages import Infill
+from localspec.engine.messages import Detokenize, Generate, Ready, Tokenize
 from localspec.errors import BadSetting
-from localspec.events import FinishReason, Kind, Likelihood, Scored
-from localspec.serve.bodies import Fields, Problem, cut
+from localspec.events import Cycle, FinishReason, Kind, Likelihood, Scored
 from localspec.serve.http import Interface, Writer, answer, data_line, fields_of
+from localspec.serve.jobs import Jobs
 from localspec.serve.numbers import exposition
-from localspec.serve.openai import entry, prompt_of, prompts_of
-from localspec.serve.options import openai_options
-from localspec.serve.replies import Done
+from localspec.serve.openai import chat_prompt, entry, prompts_of
+from localspec.serve.options import Fields, Problem, cut, openai_options
+from localspec.serve.replies import FinishedReply, ReplyRequest
 
-_WITHOUT_EFFECT: Final = ("n_keep", "t_max_prompt_ms", "return_tokens", "min_keep")
-_REFUSED: Final = {"image_data": "models read text", "post_sampling_probs": "n_probs are the target's own"}
+_STARTED: Final = int(time.time())
+_SETTINGS: Final = (  # options that have the same names in localspec and llama-server
+    "temperature", "top_k", "top_p", "min_p", "repeat_penalty", "repeat_last_n", "presence_penalty",
+    "frequency_penalty", "stop",
+)  # fmt: skip
+_OFF: Final = {  # llama-server's options that localspec lacks, with values that turn them off
+    "typical_p": 1.0, "top_n_sigma": -1.0, "dynatemp_range": 0.0, "xtc_probability": 0.0, "dry_multiplier": 0.0,
+    "mirostat": 0, "adaptive_target": -1.0, "adaptive_decay": 0.9, "n_keep": 0, "n_discard": 0,
+}  # fmt: skip
 
 
 class LlamaServer(Interface):
-    """The handlers."""
+    async def greeting(self, request: Request) -> Response:
+        return Response("localspec is running\n", media_type="text/plain")
 
     async def health(self, request: Request) -> Response:
         self._loaded()
         return answer({"status": "ok"})
 
     async def props(self, request: Request) -> Response:
-        ready = self._loaded().ready
+        ready = self._loaded()
+        seed = ready.settings.get("seed")
+        params = settings_of(ready, Generate(0), {}, 2**32 - 1 if seed is None else seed)
         found = {
-            "default_generation_settings": {"n_ctx": ready.context_length, "params": {}},
+            "default_generation_settings": {"n_ctx": ready.context_length, "params": params},
             "total_slots": ready.parallel,
             "model_alias": ready.pair,
-            "model_path": ready.target,
+            "model_path": ready.path,
             "chat_template": ready.template,
             "chat_template_caps": {"supports_tools": True, "supports_tool_calls": True},
             "modalities": {"vision": False, "audio": False},
@@ -45,19 +56,13 @@ class LlamaServer(Interface):
             "eos_token": ready.eos,
             "build_info": f"localspec {localspec.__version__}",
             "is_sleeping": self._jobs.asleep,
-            "localspec": {
-                "target": ready.target,
-                "draft": ready.draft,
-                "engine_pid": self._jobs.process.pid,
-                "engine_restarts": self._jobs.restarts,
-                "waiting": self._jobs.waiting,
-            },
         }
-        return answer(found)
+        engine = {"engine_pid": self._jobs.process.pid, "engine_restarts": self._jobs.restarts}
+        ours = {"target": ready.target, "draft": ready.draft, **engine, "waiting": self._jobs.waiting}
+        return answer({**found, "localspec": ours})
 
     async def slots(self, request: Request) -> Response:
-        """One entry for each reply that can be written at once."""
-        ready, running = self._loaded().ready, self._jobs.running
+        ready, running = self._loaded(), self._jobs.running
         if running >= ready.parallel and request.query_params.get("fail_on_no_slot"):
             raise Problem(503, "no_slot", "every slot is writing a reply")
         shared = {"n_ctx": ready.context_length, "speculative": bool(ready.draft)}
@@ -65,48 +70,37 @@ class LlamaServer(Interface):
 
     async def completion(self, request: Request) -> Response:
         fields = await fields_of(request)
-        prompts = prompts_of(fields.rest.pop("prompt", None))
-        if len(prompts) > 1:
-            raise BadSetting("there is more than one prompt", hint="send one, or all to /v1/completions")
-        return await self._completed(request, fields, prompts[0])
+        return await self._completed(request, fields, prompts_of(fields.rest.pop("prompt", None)))
 
     async def infill(self, request: Request) -> Response:
-        """The text between a beginning and an end, in the form of the model's own tokens for that."""
         fields = await fields_of(request)
         given = fields.take("input_extra", list, [])
         extras = [Fields(extra if isinstance(extra, dict) else {}) for extra in given]
-        infill = Infill(
-            before=fields.take("input_prefix", str, ""),
-            after=fields.take("input_suffix", str, ""),
-            begun=fields.take("prompt", str, ""),
-            files=tuple((extra.take("filename", str, ""), extra.need("text", str)) for extra in extras),
-        )
-        return await self._completed(request, fields, Answer(0, infill=infill))
+        names = ("input_prefix", "input_suffix", "prompt")
+        before, after, begun = (fields.take(name, str, "") for name in names)
+        files = tuple((extra.take("filename", str, ""), extra.need("text", str)) for extra in extras)
+        infill = Infill(before, after, begun, files)
+        return await self._completed(request, fields, (Generate(0, continued=infill),))
 
-    async def _completed(self, request: Request, fields: Fields, prompt: Answer) -> Response:
-        fields.refuse(_REFUSED)
-        fields.drop(*_WITHOUT_EFFECT)
-        fields.rest |= biases(fields.rest.get("logit_bias"))
+    async def _completed(self, request: Request, fields: Fields, prompts: Sequence[Generate]) -> Response:
         count, wanted = fields.take("n_probs", int, 0), fields.texts("response_fields")
         milliseconds = fields.take("t_max_predict_ms", int, 0)
+        with_tokens = fields.take("return_tokens", bool, False)
         options = openai_options(fields, {"logprobs": count} if count else {})
-        asked = self._asked(fields, (prompt,), options)
-        if asked.count > 1:
-            raise BadSetting("n is more than 1", hint="ask /v1/completions for several replies")
-        if milliseconds > 0:
-            asked = replace(asked, line_end_after_seconds=milliseconds / 1000)
-        return await self.respond(request, asked, CompletionWriter(asked.chosen.name, wanted))
+        stream = fields.rest.get("stream") is True
+        end = milliseconds / 1000 if milliseconds > 0 else None
+        prompts = tuple(replace(prompt, cycles=stream, line_end_after_seconds=end) for prompt in prompts)
+        asked = self._asked(fields, prompts, options)
+        texts = [await self._text_of(request, asked, prompt) for prompt in prompts]
+        writer = CompletionWriter(self._jobs, asked, wanted, texts, with_tokens or stream)
+        return await self.respond(request, asked, writer)
 
     async def tokenize(self, request: Request) -> Response:
         fields = await fields_of(request)
-        make = partial(
-            Tokenize,
-            text=fields.take("content", str, ""),
-            parse_special=fields.take("parse_special", bool, True),
-            add_special=fields.take("add_special", bool, False),
-        )
+        special, adds = fields.take("parse_special", bool, True), fields.take("add_special", bool, False)
+        question = Tokenize(0, fields.take("content", str, ""), special, adds)
         with_pieces = fields.take("with_pieces", bool, False)
-        found = await self._told(request, self._chosen(fields), make, Tokens)
+        found = await self._reported(request, self._chosen(fields), question)
         pairs = zip(found.tokens, found.pieces, strict=True)
         return answer({"tokens": [{"id": t, "piece": p} for t, p in pairs] if with_pieces else found.tokens})
 
@@ -114,66 +108,66 @@ class LlamaServer(Interface):
         fields = await fields_of(request)
         tokens = fields.take("tokens", list, [])
         if not all(type(token) is int and 0 <= token < 2**31 for token in tokens):
-            raise BadSetting(f"tokens is {cut(tokens)}", hint="give a list of whole numbers")
-        make = partial(Detokenize, tokens=tuple(tokens))
-        found = await self._told(request, self._chosen(fields), make, Text)
+            raise BadSetting(f"tokens cannot be {cut(tokens)}", hint="give a list of whole numbers")
+        found = await self._reported(request, self._chosen(fields), Detokenize(0, tuple(tokens)))
         return answer({"content": found.text})
 
     async def apply_template(self, request: Request) -> Response:
         fields = await fields_of(request)
-        prompt = prompt_of(fields.need("messages", list))
+        prompt = chat_prompt(fields)
         found = await self._rendered(request, self._asked(fields, (prompt,), openai_options(fields)))
         return answer({"prompt": found.text})
 
     async def metrics(self, request: Request) -> Response:
         jobs = self._jobs
+        started = {"Process-Start-Time-Unix": str(_STARTED)}
         text = exposition(jobs.totals, running=jobs.running, waiting=jobs.waiting, restarts=jobs.restarts)
-        return Response(text, media_type="text/plain; version=0.0.4")
+        return Response(text, headers=started, media_type="text/plain; version=0.0.4")
 
 
-def biases(given: object) -> dict[str, Any]:
-    """llama-server's list of biases as OpenAI's object; false bans a token. Raises BadSetting."""
-    if not isinstance(given, list):
-        return {}
-    if not all(isinstance(pair, list) and len(pair) == 2 and type(pair[0]) is int for pair in given):
-        raise BadSetting(f"logit_bias is {cut(given)}", hint="give pairs of a token and a number")
-    return {"logit_bias": {str(token): -math.inf if bias is False else bias for token, bias in given}}
-
-
-def entries_of(scores: Iterable[Scored]) -> dict[str, Any]:
-    """The field of probabilities: one entry a token, with its alternatives."""
-
-    def numbered(found: Likelihood) -> dict[str, Any]:
-        return {"id": found.token, **entry(found)}
-
-    entries = [{**numbered(s.chosen), "top_logprobs": [*map(numbered, s.alternatives)]} for s in scores]
-    return {"completion_probabilities": entries} if entries else {}
+def settings_of(ready: Ready, prompt: Generate, options: Mapping[str, Any], seed: int) -> dict[str, Any]:
+    """Return a reply's sampling options under llama-server's names."""
+    found: Mapping[str, Any] = {**ready.settings, **options}
+    given = {int(t): b for t, b in found.get("logit_bias", {}).items() if str(t).lstrip("-").isdecimal()}
+    biases = given | dict.fromkeys(ready.end_tokens if prompt.ignore_eos else (), -math.inf)
+    limit = found.get("max_tokens")
+    return {
+        **_OFF,
+        **{name: found[name] for name in _SETTINGS},
+        "seed": seed,
+        "n_predict": -1 if limit is None else limit,
+        "ignore_eos": prompt.ignore_eos,
+        "logit_bias": [{"token": t, "bias": None if b == -math.inf else b} for t, b in biases.items()],
+    }
 
 
 class CompletionWriter(Writer):
-    """llama-server's completion, whole or as a stream."""
+    def __init__(
+        self, jobs: Jobs, asked: ReplyRequest, wanted: Sequence[str], prompts: list[str], with_tokens: bool
+    ) -> None:
+        """`wanted`: paths of the values to put into an answer; () puts all values into it."""
+        super().__init__(asked.chosen.name)
+        self._jobs, self._asked, self._wanted, self._prompts = jobs, asked, wanted, prompts
+        self._with_tokens = with_tokens
+        self._tokens: tuple[int, ...] = ()  # emitted tokens for the next chunk
 
-    def __init__(self, model: str, wanted: Sequence[str]) -> None:
-        """`wanted`: paths of the values in the whole answer, or the last of a stream; without any, all."""
-        super().__init__(model)
-        self._wanted = wanted
-
-    def _last(self, done: Done, content: str) -> dict[str, Any]:
-        """The whole answer, or the end of a stream."""
+    def _last(self, done: FinishedReply, content: str, index: int, tokens: Sequence[int]) -> dict[str, Any]:
         reply, stats = done.reply, done.reply.stats
-        kind = "word" if reply.stopped_by else "eos"
+        kind, ready, asked = "word" if reply.stopped_by else "eos", self._jobs.loaded, self._asked
+        settings = settings_of(ready, asked.prompts[0], asked.options, reply.seed) if ready else {}
         found = {
-            "index": 0,
+            "index": index,
             "content": content,
-            "tokens": reply.tokens if content else (),
-            **(entries_of(done.scores) if content else {}),
+            "tokens": tokens,
+            "prompt": self._prompts[index // asked.replies],
+            **(self._entries(done.scores) if content else {}),
             "id_slot": 0,
             "stop": True,
             "model": self._model,
             "tokens_predicted": stats.emitted,
             "tokens_evaluated": stats.prompt_tokens,
             "tokens_cached": stats.prompt_tokens + stats.emitted - 1,
-            "generation_settings": {"seed": reply.seed},
+            "generation_settings": settings,
             "has_new_line": "\n" in reply.text,
             "truncated": False,
             "stop_type": "limit" if reply.finish_reason is FinishReason.LENGTH else kind,
@@ -182,20 +176,43 @@ class CompletionWriter(Writer):
         }
         return picked(found, self._wanted)
 
-    def whole(self, done: list[Done]) -> dict[str, Any]:
-        return self._last(done[0], done[0].reply.text)
+    def whole(self, done: list[FinishedReply]) -> Any:
+        tokens = [each.reply.tokens if self._with_tokens else () for each in done]
+        found = [self._last(each, each.text(Kind.ANSWER), n, tokens[n]) for n, each in enumerate(done)]
+        return found if len(found) > 1 else found[0]
+
+    def cycle(self, cycle: Cycle) -> Iterable[bytes]:
+        self._tokens += cycle.tokens
+        return ()
 
     def grow(self, text: str) -> Iterator[bytes]:
-        text = text if self.kind is Kind.ANSWER else ""
-        chunk = {"index": 0, "content": text, "tokens": [], "stop": False, "id_slot": 0}
-        yield data_line({**chunk, **entries_of(self.take_scores())})
+        yield self._part(text if self.kind is Kind.ANSWER else "")
 
-    def finished(self, done: Done) -> Iterator[bytes]:
-        yield data_line(self._last(done, ""))
+    def empty(self) -> Iterator[bytes]:
+        yield self._part("")
+
+    def _part(self, text: str) -> bytes:
+        tokens, self._tokens = self._tokens, ()
+        chunk = {"index": self.index, "content": text, "tokens": tokens, "stop": False, "id_slot": 0}
+        return data_line({**chunk, **self._entries(self.take_scores()), **self.live})
+
+    def _entries(self, scores: Sequence[Scored]) -> dict[str, Any]:
+        post_sampling = self._asked.options.get("post_sampling_probs", False)
+
+        def numbered(found: Likelihood) -> dict[str, Any]:
+            fields = {"id": found.token, **entry(found)}
+            return fields | {"prob": math.exp(fields.pop("logprob"))} if post_sampling else fields
+
+        name = "top_probs" if post_sampling else "top_logprobs"
+        entries = [{**numbered(s.chosen), name: [*map(numbered, s.alternatives)]} for s in scores]
+        return {"completion_probabilities": entries} if entries else {}
+
+    def finished(self, done: FinishedReply) -> Iterator[bytes]:
+        yield data_line(self._last(done, "", self.index, self._tokens))
 
 
 def picked(answer: dict[str, Any], wanted: Sequence[str]) -> dict[str, Any]:
-    """The wanted values of an answer, each under its path ("timings/prompt_ms"); without any, all."""
+    """Return the wanted values of an answer by path, such as "timings/prompt_ms"; () returns all values."""
     if not wanted:
         return answer
     found: dict[str, Any] = {}

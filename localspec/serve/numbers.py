@@ -1,15 +1,17 @@
-"""The numbers of a reply where clients look for them, and of all replies for Prometheus, under llama-server's names."""
+"""Numbers of a reply for its client, and of all replies for Prometheus, mostly under llama-server's names."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from itertools import zip_longest
-from typing import Any
+from typing import Any, Final
 
-from localspec.events import Reply, Stats
+from localspec.events import Cycle, Prefill, Reply, Started, Stats
+
+_SPECULATION: Final = "llamacpp:spec_decode_num"
 
 
 def usage(replies: Sequence[Reply], to_each_prompt: int = 1) -> dict[str, Any]:
-    """OpenAI's usage; the prompt of several replies counts once."""
+    """Return OpenAI's usage. `to_each_prompt`: number of replies that share one prompt, whose tokens count once."""
     stats = [reply.stats for reply in replies]
     firsts = stats[::to_each_prompt]
     read, written = sum(s.prompt_tokens for s in firsts), sum(len(reply.tokens) for reply in replies)
@@ -27,13 +29,14 @@ def usage(replies: Sequence[Reply], to_each_prompt: int = 1) -> dict[str, Any]:
 
 
 def timings(reply: Reply, notices: Sequence[str]) -> dict[str, Any]:
-    """llama-server's timings, and speculation's gain under `localspec` (docs/metrics.md); null while unknown."""
+    """Return llama-server's timings, and the gain of drafting under the key `localspec`."""
     stats = reply.stats
     speedup, saved = stats.speedup, stats.saved_seconds
+    fresh = stats.prompt_tokens - stats.reused_tokens
     return {
         "cache_n": stats.reused_tokens,
-        **rates("prompt", stats.prompt_tokens - stats.reused_tokens, stats.prefill_seconds),
-        **rates("predicted", stats.emitted, stats.decode_seconds),
+        **rates("prompt", fresh, fresh, stats.prefill_seconds),
+        **rates("predicted", stats.emitted, max(stats.emitted - 1, 0), stats.decode_seconds),
         **({"draft_n": stats.drafted, "draft_n_accepted": stats.accepted} if stats.drafted else {}),
         "localspec": {
             "speedup": round(speedup.value, 3) if speedup else None,
@@ -59,27 +62,67 @@ def timings(reply: Reply, notices: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def rates(name: str, count: int, seconds: float) -> dict[str, float]:
+def rates(name: str, count: int, steps: int, seconds: float) -> dict[str, float]:
     return {
         f"{name}_n": count,
-        f"{name}_ms": round(seconds * 1000, 3),
-        f"{name}_per_token_ms": round(seconds * 1000 / count, 3) if count else 0.0,
-        f"{name}_per_second": round(count / seconds, 3) if seconds else 0.0,
+        f"{name}_ms": seconds * 1000,
+        f"{name}_per_token_ms": seconds * 1000 / steps if steps else 0.0,
+        f"{name}_per_second": rate(steps, seconds),  # not rounded, because clients compute with it
     }
 
 
 @dataclass(slots=True)
+class Running:
+    cached: int = 0  # number of prompt tokens from a cache
+    total: int = 0  # number of prompt tokens
+    read: int = 0  # number of prompt tokens that the prefill has read so far
+    written: int = 0  # number of emitted tokens
+    read_seconds: float = 0.0
+    written_seconds: float = 0.0
+
+    def see(self, report: object) -> bool:
+        """Count a report; return whether it changed the progress of the prefill."""
+        match report:
+            case Started():
+                self.total, self.cached = report.prompt_tokens, report.reused_tokens
+            case Prefill():
+                self.read, self.read_seconds = report.done, report.seconds
+            case Cycle():
+                first = not self.written
+                self.written += len(report.tokens)
+                self.written_seconds += report.seconds
+                self.read = self.total - self.cached  # the first pass has read the prompt's last token
+                return first
+        return isinstance(report, Started | Prefill)
+
+    @property
+    def progress(self) -> dict[str, float]:
+        processed, milliseconds = self.cached + self.read, self.read_seconds * 1000
+        return {"total": self.total, "cache": self.cached, "processed": processed, "time_ms": milliseconds}
+
+    @property
+    def timings(self) -> dict[str, float]:
+        return {
+            "cache_n": self.cached,
+            **rates("prompt", self.read, self.read, self.read_seconds),
+            **rates("predicted", self.written, max(self.written - 1, 0), self.written_seconds),
+        }
+
+
+@dataclass(slots=True)
 class Totals:
-    """All replies since the start."""
+    """Sums over the replies to one request, or over all replies since the server started."""
 
     replies: int = 0
-    longest: int = 0  # tokens of a prompt and its reply
-    sums: Stats = Stats()  # noqa: RUF009  frozen
-    judged: Stats = Stats()  # noqa: RUF009  of the replies whose plain time is known
+    longest: int = 0  # tokens of the longest prompt with its reply
+    steps: int = 0  # number of emitted tokens, except the first token of each reply
+    sums: Stats = Stats()  # noqa: RUF009  Stats is frozen
+    judged: Stats = Stats()  # noqa: RUF009  only replies with a known time of plain decoding
 
     def add(self, stats: Stats) -> None:
         self.replies += 1
         self.longest = max(self.longest, stats.prompt_tokens + stats.emitted)
+        self.steps += max(stats.emitted - 1, 0)
         self.sums = added(self.sums, stats)
         if stats.plain_seconds:
             self.judged = added(self.judged, stats)
@@ -87,15 +130,13 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """An answered request, as the log tells it."""
-
     method: str
     path: str
     status: int
     seconds: float
-    reason: str = ""  # why it failed, or ended early
+    reason: str = ""  # the reason for a failure or an early end
     replies: tuple[Reply, ...] = ()
-    waited_seconds: float = 0.0  # of these seconds
+    waited_seconds: float = 0.0  # the longest time that a reply waited; `seconds` contains it
 
     @property
     def totals(self) -> Totals:
@@ -106,45 +147,45 @@ class Served:
 
 
 def added(one: Stats, other: Stats) -> Stats:
-    """The sums of two, in all fields that are numbers."""
-    names = [f.name for f in fields(Stats) if isinstance(f.default, int | float)]
-    sums = {name: getattr(one, name) + getattr(other, name) for name in names}
-    positions = zip_longest(one.accepted_by_position, other.accepted_by_position, fillvalue=0)
-    return replace(one, **sums, accepted_by_position=tuple(map(sum, positions)))
+    def total(first: Any, second: Any) -> Any:
+        by_position = isinstance(first, tuple)
+        return tuple(map(sum, zip_longest(first, second, fillvalue=0))) if by_position else first + second
+
+    return Stats(*(total(getattr(one, f.name), getattr(other, f.name)) for f in fields(Stats)))
 
 
 def exposition(totals: Totals, *, running: int, waiting: int, restarts: int) -> str:
-    """The sums in Prometheus' text format."""
     sums, speedup = totals.sums, totals.judged.speedup
     fresh = sums.prompt_tokens - sums.reused_tokens
-    counters = {
-        "llamacpp:prompt_tokens_total": fresh,
-        "llamacpp:prompt_tokens_cached_total": sums.reused_tokens,
-        "llamacpp:n_tokens_max": totals.longest,
-        "llamacpp:prompt_seconds_total": sums.prefill_seconds,
-        "llamacpp:tokens_predicted_total": sums.emitted,
-        "llamacpp:tokens_predicted_seconds_total": sums.decode_seconds,
-        "llamacpp:n_decode_total": sums.cycles,
-        "llamacpp:spec_decode_num_drafts_total": sums.cycles,
-        "llamacpp:spec_decode_num_draft_tokens_total": sums.drafted,
-        "llamacpp:spec_decode_num_accepted_tokens_total": sums.accepted,
-        "localspec:replies_total": totals.replies,
-        "localspec:saved_seconds_total": totals.judged.saved_seconds or 0.0,
-        "localspec:engine_restarts_total": restarts,
-    }
-    gauges = {
-        "llamacpp:prompt_tokens_seconds": fresh / sums.prefill_seconds if sums.prefill_seconds else 0.0,
-        "llamacpp:predicted_tokens_seconds": sums.tokens_per_second,
-        "llamacpp:n_busy_slots_per_decode": sums.replies_at_once,
-        "llamacpp:requests_processing": running,
-        "llamacpp:requests_deferred": waiting,
-        **({"localspec:speedup": speedup.value} if speedup else {}),
-    }
-    position = "llamacpp:spec_decode_num_accepted_tokens_per_pos_total"
+    spent, read_rate = sums.decode_seconds, rate(fresh, sums.prefill_seconds)
+    written_rate = rate(totals.steps, spent)
+    metrics: list[tuple[str, str, str, float]] = [
+        ("counter", "llamacpp:prompt_tokens_total", "Prefilled prompt tokens", fresh),
+        ("counter", "llamacpp:prompt_tokens_cached_total", "Prompt tokens from a cache", sums.reused_tokens),
+        ("counter", "llamacpp:n_tokens_max", "Tokens of the longest prompt and reply", totals.longest),
+        ("counter", "llamacpp:prompt_seconds_total", "Seconds of prefill", sums.prefill_seconds),
+        ("counter", "llamacpp:tokens_predicted_total", "Tokens written", sums.emitted),
+        ("counter", "llamacpp:tokens_predicted_seconds_total", "Seconds writing tokens", spent),
+        ("counter", "llamacpp:n_decode_total", "Forward passes of the target after prefill", sums.cycles),
+        ("counter", f"{_SPECULATION}_drafts_total", "Passes with a draft", sum(sums.drafted_by_position[:1])),
+        ("counter", f"{_SPECULATION}_draft_tokens_total", "Draft tokens", sums.drafted),
+        ("counter", f"{_SPECULATION}_accepted_tokens_total", "Accepted draft tokens", sums.accepted),
+        ("counter", "localspec:replies_total", "Replies", totals.replies),
+        ("counter", "localspec:saved_seconds_total", "Seconds saved", totals.judged.saved_seconds or 0.0),
+        ("counter", "localspec:engine_restarts_total", "Restarts of the engine", restarts),
+        ("gauge", "llamacpp:prompt_tokens_seconds", "Prompt tokens per second", read_rate),
+        ("gauge", "llamacpp:predicted_tokens_seconds", "Tokens written per second", written_rate),
+        ("gauge", "llamacpp:n_busy_slots_per_decode", "Replies in a pass", sums.replies_at_once),
+        ("gauge", "llamacpp:requests_processing", "Running replies", running),
+        ("gauge", "llamacpp:requests_deferred", "Waiting requests", waiting),
+        *([("gauge", "localspec:speedup", "Speed-up over plain decoding", speedup.value)] if speedup else []),
+    ]
     lines = [
-        *(f"# TYPE {name} counter\n{name} {value}" for name, value in counters.items()),
-        *(f"# TYPE {name} gauge\n{name} {value:g}" for name, value in gauges.items()),
-        f"# TYPE {position} counter",
-        *(f'{position}{{position="{n}"}} {count}' for n, count in enumerate(sums.accepted_by_position)),
+        f"# HELP {name} {what}\n# TYPE {name} {kind}\n{name} {value if kind == 'counter' else f'{value:g}'}"
+        for kind, name, what, value in metrics
     ]
     return "\n".join(lines) + "\n"
+
+
+def rate(count: int, seconds: float) -> float:
+    return count / seconds if seconds else 0.0

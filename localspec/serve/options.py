@@ -1,127 +1,205 @@
-"""The options of a reply, as each interface names them, translated into localspec's own."""
+"""The fields of a request: read as options of a reply, or refused with a Problem."""
 
+import json
+import math
 from collections.abc import Mapping
 from typing import Any, Final
 
-from localspec.chat.options import request_from
 from localspec.errors import BadSetting
-from localspec.options import REPLY
-from localspec.sampler.sampling import Sampling
-from localspec.serve.bodies import Fields, cut, whole
+from localspec.options import MOST_LOGIT, REPLY, check
 
-_READ_APART: Final = {  # their fields have other names or forms here
+GONE: Final = 499  # the status of a request whose client left before the answer
+_BY_ERROR: Final = {  # HTTP status and code of an error; all other errors have the status 500
+    "BadSetting": (400, "invalid_value"),
+    "BadTemplate": (400, "invalid_value"),
+    "NoInfill": (501, "not_supported"),
+    "ContextFull": (400, "context_length_exceeded"),
+    "UnknownPair": (404, "model_not_found"),
+    "NotOnDisk": (404, "model_not_found"),
+    "PairNotOnDisk": (404, "model_not_found"),
+    "EngineDied": (503, "engine_restarts"),
+    "NotEnoughMemory": (503, "not_enough_memory"),
+}
+_KINDS: Final = {
+    401: "authentication_error", 403: "permission_error", 404: "not_found_error", 500: "server_error",
+    501: "not_supported_error", 503: "unavailable_error",
+}  # fmt: skip
+_NAMES: Final = {
+    str: "a text", bool: "true or false", int: "a whole number", dict: "an object", list: "a list",
+}  # fmt: skip
+_READ_APART: Final = {  # options with another name or form in requests
     "seed", "max_tokens", "stop", "system", "template_arguments", "json_schema", "tools", "tool_choice",
-    "prediction", "logprobs", "background",
+    "prediction", "logprobs",
 }  # fmt: skip
 _OPTIONS: Final = {
     **{name: name for name in REPLY if name not in _READ_APART},
     "repetition_penalty": "repeat_penalty",
     "chat_template_kwargs": "template_arguments",
 }
-_WITHOUT_EFFECT: Final = (  # they say who asks, or how a service in the cloud works
-    "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
-    "prompt_cache_retention", "prompt_cache_options", "verbosity", "cache_prompt", "id_slot",
-    "timings_per_token", "return_progress", "reasoning_format", "parse_tool_calls", "sse_ping_interval",
-    "response_fields", "samplers",
-    # They only tune samplers that are refused.
-    "mirostat_tau", "mirostat_eta", "xtc_threshold", "dry_base", "dry_allowed_length", "dry_penalty_last_n",
-    "dry_sequence_breakers", "dynatemp_exponent",
-)  # fmt: skip
-_ANOTHER_SAMPLER: Final = "localspec has penalties, top-k, top-p, min-p and temperature"
 _OTHER_SAMPLERS: Final = (
     "mirostat", "xtc_probability", "dry_multiplier", "dynatemp_range", "typical_p", "tfs_z", "top_n_sigma",
 )  # fmt: skip
 _NEUTRAL: Final = {"typical_p": 1, "tfs_z": 1, "top_n_sigma": -1}
 _REFUSED: Final = {
-    **dict.fromkeys(_OTHER_SAMPLERS, _ANOTHER_SAMPLER),
-    "ignore_eos": "a reply ends where the model ends it",
-    "audio": "models read and write text",
-    "web_search_options": "nothing is looked up",
-    "functions": "it was replaced by tools",
-    "function_call": "it was replaced by tool_choice",
-    "lora": "adapters are not loaded",
+    **dict.fromkeys(_OTHER_SAMPLERS, "localspec has penalties, top-k, top-p, min-p and temperature"),
+    **dict.fromkeys(("audio", "image_data", "images"), "models read and write only text"),
+    "web_search_options": "localspec never searches the web",
+    "lora": "adapters are loaded at the start, with --lora",
 }
-_MOST_REPLIES: Final = 16  # to each prompt
-_CHOICES: Final = ("auto", "required", "none")
-_CHOICE_HINT: Final = "give auto, required, none, or a function"
+_MOST_REPLIES: Final = 16  # limit of replies to each prompt
+
+
+class Problem(Exception):
+    """An error that the client of a failed request receives."""
+
+    def __init__(
+        self, status: int, code: str, message: str, numbers: Mapping[str, int] | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status, self.code, self.message, self.numbers = status, code, message, numbers or {}
+
+    @classmethod
+    def named(cls, name: str, what: str, hint: str, *numbers: Mapping[str, int]) -> "Problem":
+        sentence = f"{what} ({hint})" if hint else what
+        return cls(*_BY_ERROR.get(name, (500, "server_error")), sentence, *numbers)
+
+    @property
+    def kind(self) -> str:
+        if self.code == "context_length_exceeded":
+            return "exceed_context_size_error"
+        return _KINDS.get(self.status, "invalid_request_error")
+
+    def body(self) -> dict[str, object]:
+        error = {"message": self.message, "type": self.kind, "code": self.code, "param": None}
+        return {"error": {**error, **self.numbers}}
+
+
+class Fields:
+    """The fields of a JSON object that `take` has not removed yet; a null field counts as absent."""
+
+    def __init__(self, values: Mapping[str, Any], where: str = "the request") -> None:
+        self.rest = {name: value for name, value in values.items() if value is not None}
+        self._where = where
+        self.notices: list[str] = []  # notices about ignored fields
+
+    def take(self, name: str, kind: type, default: Any = None) -> Any:
+        if name not in self.rest:
+            return default
+        value = self.rest.pop(name)
+        value = whole(value) if kind is int else value
+        if type(value) is not kind:
+            raise BadSetting(f"{name} cannot be {cut(value)}", hint=f"give {_NAMES[kind]}")
+        return value
+
+    def need(self, name: str, kind: type) -> Any:
+        if name not in self.rest:
+            raise BadSetting(f"{name} is missing from {self._where}", hint=f"give {_NAMES[kind]}")
+        return self.take(name, kind)
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        value = self.rest.pop(name, ())
+        texts = (value,) if isinstance(value, str) else value
+        if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
+            raise BadSetting(f"{name} cannot be {cut(value)}", hint="give a text or a list of texts")
+        return tuple(texts)
+
+    def refuse(self, reasons: Mapping[str, str]) -> None:
+        """Remove the fields in `reasons`. Raises BadSetting if one is not false, 0 or empty."""
+        for name, reason in reasons.items():
+            if self.rest.pop(name, None) not in (None, False, 0, "", [], {}):
+                raise BadSetting(f"{name} is not supported: {reason}", hint=f"leave {name} out")
+
+    def unknown(self) -> list[str]:
+        return [f"the field {name[:60]} has no effect" for name in list(self.rest)[:20]]
+
+
+def whole(value: Any) -> Any:
+    """Convert 5.0 to 5, because some clients write every number as a float."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def cut(value: object) -> str:
+    text = json.dumps(value, ensure_ascii=False, default=repr)
+    text = text if text.isprintable() else json.dumps(value, default=repr)
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def openai_options(fields: Fields, more: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The options in a request of OpenAI's kind, and `more` that were read already. Raises BadSetting."""
-    options = shape(fields) | own(fields, "stop") | length_and_seed(fields)
-    if (effort := fields.take("reasoning_effort", str)) is not None:
-        options |= effort_options(effort)
-    if fields.rest.get("service_tier") == "flex":
-        options["background"] = True
-    if fields.take("modalities", list, ["text"]) != ["text"]:
-        raise BadSetting("modalities has more than text", hint="models read and write text")
-    options |= tool_options(fields)
-    refuse_others(fields)
-    replies = fields.take("n", int, 1)
-    if not 1 <= replies <= _MOST_REPLIES:
-        raise BadSetting(f"n is {cut(replies)}", hint=f"give a whole number from 1 to {_MOST_REPLIES}")
-    return {**checked({**options, **(more or {})}), "n": replies}
-
-
-def own(fields: Fields, stop: str) -> dict[str, Any]:
-    """Options that every interface takes; `stop` names the field of stop texts. Raises BadSetting."""
+    """Return the reply options in a request, overridden by `more`. Raises BadSetting."""
+    form = shape(fields)
     options = {ours: fields.rest.pop(name) for name, ours in _OPTIONS.items() if name in fields.rest}
     options |= {name: whole(value) for name, value in options.items() if REPLY[name].kind is int}
-    for name in ("grammar", "regex"):  # clients write "" for none
-        if options.get(name) == "":
-            del options[name]
-    if stops := fields.texts(stop):
-        options["stop"] = stops
-    return options | prediction(fields)
+    options |= {name: None for name in ("grammar", "regex") if options.get(name) == ""}
+    options["logit_bias"] = biases_of(options.pop("logit_bias", None)) or None
+    options["stop"] = tuple(filter(None, fields.texts("stop"))) or None
+    options |= form | length_and_seed(fields) | tool_options(fields) | prediction(fields) | dict(more or {})
+    arguments = options.get("template_arguments", {})
+    if not isinstance(arguments, dict):
+        raise BadSetting(f"chat_template_kwargs cannot be {cut(arguments)}", hint="give an object")
+    if (effort := fields.take("reasoning_effort", str)) is not None:
+        options["think"] = effort not in ("none", "minimal")
+        arguments = arguments | ({"reasoning_effort": effort} if options["think"] else {})
+    if options.get("think") is None:  # as in llama-server, thinking is on by default
+        arguments = {"enable_thinking": True} | arguments
+    opens = fields.take("add_generation_prompt", bool)
+    if fields.take("continue_final_message", bool) and opens:
+        hint = "leave one of them out: a reply begins a message or continues the last one"
+        raise BadSetting("add_generation_prompt and continue_final_message are both true", hint=hint)
+    options["template_arguments"] = arguments | ({"add_generation_prompt": False} if opens is False else {})
+    neutral = {name for name in _NEUTRAL if fields.rest.get(name) == _NEUTRAL[name]}
+    fields.refuse({name: why for name, why in _REFUSED.items() if name not in neutral})
+    replies = fields.take("n", int, 1)
+    if not 1 <= replies <= _MOST_REPLIES:
+        raise BadSetting(f"n cannot be {cut(replies)}", hint=f"give a whole number from 1 to {_MOST_REPLIES}")
+    kept = {"overflow": "error"} | {name: value for name, value in options.items() if value is not None}
+    for name, value in kept.items():
+        check(name, value)
+    # Values nested too deeply raise an error here. At the engine's pipe they would stall the queue.
+    json.dumps(kept)
+    return kept | {"n": replies}
+
+
+def biases_of(given: object) -> dict[str, float]:
+    """Return logit biases by token or text; the value false bans a token. Raises BadSetting."""
+    pairs = [*map(list, given.items())] if isinstance(given, dict) else given or []
+    found: dict[str, float] = {}
+    for pair in pairs if isinstance(pairs, list) else [pairs]:
+        match pair:
+            case [str() | int() as key, float() | int() as bias] if type(key) is not bool:
+                if bias is True or abs(bias) > MOST_LOGIT:
+                    hint = f"give a number from -{MOST_LOGIT:g} to {MOST_LOGIT:g}, or false to ban the token"
+                    raise BadSetting(f"logit_bias of {cut(key)} cannot be {cut(bias)}", hint=hint)
+            case _:
+                raise BadSetting(f"logit_bias cannot contain {cut(pair)}", hint='give {"TOKEN": NUMBER}')
+        found[str(key)] = -math.inf if bias is False else float(bias)
+    return found
 
 
 def prediction(fields: Fields) -> dict[str, Any]:
-    """The predicted reply: a text, or OpenAI's object with a text or parts of one."""
     given = fields.rest.pop("prediction", None)
     if isinstance(given, dict):
-        content: Any = given.get("content")
-        parts: list[Any] = content if isinstance(content, list) else [{"text": content}]
+        parts: Any = given.get("content")
+        parts = parts if isinstance(parts, list) else [{"text": parts}]
         if not all(isinstance(part, dict) and isinstance(part.get("text"), str) for part in parts):
-            raise BadSetting(f"prediction is {cut(given)}", hint='give {"type": "content", "content": "..."}')
+            raise BadSetting(
+                f"prediction is not valid: {cut(given)}", hint='give {"type": "content", "content": "..."}'
+            )
         given = "".join(part["text"] for part in parts)
     return {} if given is None else {"prediction": given}
 
 
-def refuse_others(fields: Fields) -> None:
-    """Drop the fields without effect, refuse those that localspec cannot obey. Raises BadSetting."""
-    fields.drop(
-        *_WITHOUT_EFFECT, *(name for name, value in _NEUTRAL.items() if fields.rest.get(name) == value)
-    )
-    fields.refuse(_REFUSED)
-
-
-def checked(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options, if a reply can have them all. Raises BadSetting."""
-    kept = {"overflow": "error"} | {name: value for name, value in options.items() if value is not None}
-    request_from(kept, Sampling())
-    return kept
-
-
 def length_and_seed(fields: Fields) -> dict[str, Any]:
-    """-1 means no limit and a fresh seed; other negative seeds count down from 2**64. Raises BadSetting."""
+    """Return max_tokens and seed; leave out a value of -1. Raises BadSetting."""
     limits = [fields.take(name, int) for name in ("max_completion_tokens", "max_tokens", "n_predict")]
-    limit = next((value for value in limits if value is not None), -1)
-    seed = fields.take("seed", int, -1)
+    limit, seed = next((value for value in limits if value is not None), -1), fields.take("seed", int, -1)
     options = {} if limit == -1 else {"max_tokens": limit}
     return options if seed == -1 else {**options, "seed": seed % 2**64}
 
 
-def effort_options(effort: str) -> dict[str, Any]:
-    """Without effort a thinking model answers at once."""
-    if effort in ("none", "minimal"):
-        return {"think": False}
-    return {"think": True, "template_arguments": {"reasoning_effort": effort}}
-
-
 def shape(fields: Fields) -> dict[str, Any]:
-    """The form of the answer, from response_format or llama-server's json_schema."""
+    """Return the option that restricts the answer to a schema, if the request has one."""
     schema = fields.take("json_schema", dict)
-    # Beside a grammar an empty schema is llama-server's "none".
+    # Like llama-server, ignore an empty schema if the request has a grammar.
     if schema or (schema == {} and "grammar" not in fields.rest):
         return {"json_schema": schema}
     wanted = Fields(fields.take("response_format", dict, {}), "response_format")
@@ -136,34 +214,31 @@ def shape(fields: Fields) -> dict[str, Any]:
         return {"json_schema": holder.need("schema", dict)}
     if kind in ("regex", "grammar"):
         return {kind: wanted.need(kind, str)}
-    hint = "types are text, json_object, json_schema, regex and grammar"
-    raise BadSetting(f"response_format is of type {cut(kind)}", hint=hint)
+    hint = "give the type text, json_object, json_schema, regex or grammar"
+    raise BadSetting(f"response_format cannot be of type {cut(kind)}", hint=hint)
 
 
 def tool_options(fields: Fields) -> dict[str, Any]:
-    """tools and tool_choice; every tool stays in the prompt, so that its beginning is the same. Raises BadSetting."""
+    """Return tools and tool_choice. Raises BadSetting."""
     given = fields.take("tools", list, [])
     tools = [tool for tool in given if is_function(tool)]
     kinds = dict.fromkeys(cut(tool["type"]) for tool in given if not is_function(tool))
-    fields.notices += [f"tools of the type {kind} are no functions and were left out" for kind in kinds]
+    fields.notices += [f"tools of the type {kind} are not functions and were left out" for kind in kinds]
     choice = fields.rest.pop("tool_choice", "auto")
     if isinstance(choice, dict):
-        named, choice = choice, name_of(choice) if is_function(choice) else None
-        if choice is None:
-            raise BadSetting(f"tool_choice is {cut(named)}", hint=_CHOICE_HINT)
+        choice = name_of(choice) if is_function(choice) else choice
         if choice not in map(name_of, tools):
-            raise BadSetting(
-                f"tool_choice names {cut(choice)}, which is no tool", hint="name one of the tools"
-            )
-    elif choice not in _CHOICES:
-        raise BadSetting(f"tool_choice is {cut(choice)}", hint=_CHOICE_HINT)
+            what = f"tool_choice names {cut(choice)}, which is not one of the tools"
+            raise BadSetting(what, hint="name one of the tools")
+    elif choice not in ("auto", "required", "none"):
+        raise BadSetting(f"tool_choice cannot be {cut(choice)}", hint="use auto, required, none or a tool")
     if choice == "required" and not tools:
-        raise BadSetting("tool_choice is required, and there are no tools", hint="give tools")
+        raise BadSetting("tool_choice is required, but there are no tools", hint="give tools")
     return {"tools": tools, "tool_choice": choice} if tools else {}
 
 
 def is_function(tool: object) -> bool:
-    """Whether a tool is a function; other kinds run at a vendor, or take text of any form."""
+    """Return whether a tool is a function; other tools run on a vendor's servers, or take free text."""
     return not isinstance(tool, dict) or tool.get("type", "function") == "function"
 
 

@@ -1,86 +1,167 @@
-"""The replies to one request: their queueing, notices and scores."""
+"""The pair for the model name in a request, and the replies to the request."""
 
 import asyncio
-from dataclasses import dataclass, replace
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Final
+from typing import Any
 
-from localspec.engine.messages import Answer, Report
-from localspec.events import Finished, Notice, Piece, Reply, Scored, Scores
+from localspec.engine.messages import Generate, LoadPair, Report
+from localspec.events import Finished, Kind, Notice, Piece, Reply, Scored, Scores, ToolCall
+from localspec.models.registry import all_pairs, known, named
 from localspec.serve import numbers
 from localspec.serve.jobs import Job, Jobs, came
-from localspec.serve.pairs import Chosen
+from localspec.serve.options import Problem
 
-BACKGROUND_TOKENS: Final = 64  # a reply so short, without tools, is a title or a tag
+TARGET, LATEST = ":target", ":latest"
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A request for text from any interface."""
+class Chosen:
+    name: str  # the model name in answers
+    load: LoadPair
+    speculate: bool = True  # whether to draft
 
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """Names that the user gave to the first pair, which the server loads at its start."""
+
+    called: str = ""  # the pair's name on the command line
+    aliases: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+
+
+class Pairs:
+    """The pairs that a request can name: the first pair and the pairs on disk."""
+
+    def __init__(self, jobs: Jobs, given: Names | None = None, *, any_model: bool = False) -> None:
+        """`given`: names of the first pair; `any_model`: whether unknown names mean the first pair."""
+        self._jobs, self._any_model, self._given = jobs, any_model, given or Names()
+        self._others = {name.casefold() for name in (self._given.called, *self._given.aliases)}
+        self.first = jobs.first.pair.name
+        self._shown = min(self._given.aliases, default=self.first)  # the first pair's name in answers
+
+    def names(self) -> list[str]:
+        others = [pair.name for pair in all_pairs() if pair.on_disk and pair.name != self.first]
+        pairs = dict.fromkeys(name for name in [self._shown, *others] if name)
+        return [name + part for name in pairs for part in ("", TARGET)]
+
+    def pair_of(self, model: str) -> str | None:
+        """Return the name of the pair that a model name means; None if the pair is not on this machine."""
+        asked, _ = split_text(model)
+        if asked in ("", self.first.casefold()) or asked in self._others:
+            return self.first
+        pair = known(asked)
+        return pair.name if pair and (pair.name == self.first or pair.on_disk) else None
+
+    def about(self, model: str) -> dict[str, list[str]]:
+        pair = self.pair_of(model) or ""
+        found, given = known(pair), self._given if pair == self.first else Names()
+        aliases = given.aliases or (found.aliases if found else ())
+        return {"aliases": sorted(aliases), "tags": sorted(given.tags)}
+
+    def choose(self, model: str) -> Chosen:
+        """Return the pair that a model name means; "" is the first pair. Raises Problem, LocalspecError."""
+        pair, (_, alone) = self.pair_of(model), split_text(model)
+        if pair is None and not self._any_model:
+            close = difflib.get_close_matches(model, self.names(), n=1) or self.names()[:1]
+            hint = f"; use {close[0]!r}" if close else ""
+            raise Problem(404, "model_not_found", f"there is no model {model[:80]!r} here{hint}")
+        first = self._jobs.first
+        load = first if pair in (None, self.first) else replace(first, pair=named(pair))
+        return Chosen(model or self._shown, load, speculate=pair is None or not alone)
+
+
+def split_text(model: str) -> tuple[str, bool]:
+    """Return the pair in a model name, in lower case, and whether the name means its target alone."""
+    name = model.casefold().removesuffix(LATEST)
+    return name.removesuffix(TARGET), name.endswith(TARGET)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyRequest:
     chosen: Chosen
-    prompts: tuple[Answer, ...]  # without serials and options
-    options: dict[str, Any]  # of ReplyOptions
+    prompts: tuple[Generate, ...]  # their `serial` and `options` are not set yet
+    options: dict[str, Any]  # reply options, by their names in ReplyOptions
     stream: bool
-    replies: int = 1  # to each prompt
-    unknown: tuple[str, ...] = ()  # fields without effect, which answers name
-    notices: tuple[str, ...] = ()  # of other things that were left out
-    line_end_after_seconds: float | None = None  # of writing: from then on the next line end ends the reply
+    replies: int = 1  # number of replies to each prompt
+    notices: tuple[str, ...] = ()  # notices about ignored fields and tools
+    progress: bool = False  # whether a stream reports the progress of prefill
+    timed: bool = False  # whether chunks contain timings
+    verbose: bool = False  # whether answers contain the prompt
+    with_usage: bool = False  # whether a stream ends with a chunk of OpenAI's usage
 
     @property
     def count(self) -> int:
         return len(self.prompts) * self.replies
 
-    @property
-    def background(self) -> bool:
-        """Whether nobody waits for the reply: the request says so, or it is for a title or a tag.
 
-        An editor waits for a continued text.
-        """
-        short = self.options.get("max_tokens", BACKGROUND_TOKENS + 1) <= BACKGROUND_TOKENS
-        small = short and "tools" not in self.options and any(prompt.messages for prompt in self.prompts)
-        return small or self.options.get("background", False)
+@dataclass(slots=True)
+class Block:
+    """A part of a reply: reasoning, answer, or a tool call with its arguments as JSON."""
+
+    kind: Kind
+    call: ToolCall
+    pieces: list[str] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        return "".join(self.pieces)
+
+
+def begins(blocks: Sequence[Block], piece: Piece) -> bool:
+    return piece.call is not None or not blocks or blocks[-1].kind is not piece.kind
+
+
+def fold(blocks: list[Block], piece: Piece) -> None:
+    """Add a piece to the last block of its reply, or as a new block."""
+    if begins(blocks, piece):
+        blocks.append(Block(piece.kind, piece.call or ToolCall("", {}, "")))
+    blocks[-1].pieces.append(piece.text)
 
 
 @dataclass(frozen=True)
-class Done:
-    """A finished reply, with the notices and the scores of its tokens."""
-
+class FinishedReply:
     reply: Reply
+    blocks: Sequence[Block]
     notices: tuple[str, ...]
-    scores: tuple[Scored, ...] = ()  # if the request asked for them
-    waited_seconds: float = 0.0  # in the queue, and for other replies
+    scores: tuple[Scored, ...] = ()  # empty if not requested
+    waited_seconds: float = 0.0  # seconds that the reply waited in the queue or for other replies
 
     @cached_property
     def timings(self) -> dict[str, Any]:
         return numbers.timings(self.reply, self.notices)
 
+    @property
+    def cut(self) -> bool:
+        return bool(self.blocks) and self.blocks[-1].call.id in {call.id for call in self.reply.cut_calls}
+
+    def text(self, kind: Kind) -> str:
+        return "".join(block.text for block in self.blocks if block.kind is kind)
+
 
 @dataclass(frozen=True, slots=True)
-class Open:
-    """A reply that waits or is being written, with its notices and scores so far."""
-
+class PendingReply:
     job: Job
     notices: list[str]
-    scores: list[Scored]
+    scores: list[Scored] = field(default_factory=list)
+    blocks: list[Block] = field(default_factory=list)
 
 
 class Replies:
-    """The replies to one request, a job for each: as many at once as the pair has lanes."""
+    """The replies to one request, of which at most one runs in each slot of the pair."""
 
-    def __init__(self, jobs: Jobs, asked: Asked) -> None:
-        """Queues the first ones. Raises Problem."""
-        self._jobs = jobs
-        self.asked = asked
-        self.finished: dict[int, Done] = {}  # by number
-        self._open: dict[int, Open] = {}
-        self._read: set[int] = set()  # numbers of replies whose prompts were read
+    def __init__(self, jobs: Jobs, asked: ReplyRequest, owner: str = "") -> None:
+        self._jobs, self.asked, self._owner = jobs, asked, owner
+        self.finished: dict[int, FinishedReply] = {}  # by the reply's number
+        self._open: dict[int, PendingReply] = {}
         self._awake = asyncio.Event()
         self._submit()
 
     @property
-    def done(self) -> list[Done]:
-        """The finished replies, in order."""
+    def done(self) -> list[FinishedReply]:
         return [self.finished[number] for number in sorted(self.finished)]
 
     @property
@@ -88,8 +169,8 @@ class Replies:
         return len(self.finished) == self.asked.count
 
     async def next(self, timeout_seconds: float | None = None) -> tuple[int, Report] | None:
-        """A report with the number of its reply; None after the timeout. Raises Problem."""
-        while not (reported := [n for n, found in self._open.items() if found.job.reported]):
+        """Return a report with the number of its reply; None after the timeout. Raises Problem."""
+        while not (reported := [n for n, found in self._open.items() if found.job.reports]):
             if not await came(self._awake, timeout_seconds):
                 return None
         number, found = reported[0], self._open[reported[0]]
@@ -100,50 +181,35 @@ class Replies:
             case Scores(tokens=tokens):
                 found.scores.extend(tokens)
             case Piece():
-                self._read.add(number)
+                fold(found.blocks, report)
             case Finished(reply=reply):
-                self._read.add(number)
                 waited = found.job.queued_seconds + reply.stats.waited_seconds
-                self.finished[number] = Done(reply, tuple(found.notices), tuple(found.scores), waited)
+                notices, scores = tuple(found.notices), tuple(found.scores)
+                self.finished[number] = FinishedReply(reply, found.blocks, notices, scores, waited)
                 del self._open[number]
         self._submit()
         return number, report
 
-    async def all(self) -> list[Done]:
-        """Every reply, once it has finished. Raises Problem."""
+    async def all(self) -> list[FinishedReply]:
         while not self.complete:
             await self.next()
         return self.done
 
     def give_up(self) -> None:
-        """The client has left."""
         for found in self._open.values():
             found.job.give_up()
 
     def _submit(self) -> None:
-        """Queue replies, as many at once as there are lanes; the first to each prompt reads it for the others."""
+        """Queue at most one reply for each slot; a prompt's first reply begins before the others are queued."""
         while len(self._open) < min(self._jobs.parallel, self.asked.count - len(self.finished)):
-            number = len(self._open) + len(self.finished)
-            if number % self.asked.replies and number - number % self.asked.replies not in self._read:
+            number, asked = len(self._open) + len(self.finished), self.asked
+            prompt, nth = divmod(number, asked.replies)
+            first = self._open.get(number - nth)
+            if nth and first and not first.blocks:
                 break
-            unknown = (f"the field {name} is not known and has no effect" for name in self.asked.unknown)
-            self._open[number] = Open(self._job(number), [*unknown, *self.asked.notices], [])
-
-    def _job(self, number: int) -> Job:
-        asked = self.asked
-        prompt, options = asked.prompts[number // asked.replies], dict(asked.options)
-        if not asked.chosen.speculate:
-            options["speculate"] = False
-        if asked.background:
-            options["background"] = True
-        if "seed" in options:
-            options["seed"] = (options["seed"] + number % asked.replies) % 2**64
-        if prompt.messages and prompt.messages[0]["role"] != "system":
-            options["system"] = ""  # the model sees a program's conversation and nothing else
-        wanted = replace(prompt, options=options, line_end_after_seconds=asked.line_end_after_seconds)
-        return self._jobs.submit(
-            asked.chosen.load,
-            lambda serial: replace(wanted, serial=serial),
-            background=asked.background,
-            awake=self._awake,
-        )
+            options = asked.options if asked.chosen.speculate else {**asked.options, "speculate": False}
+            if "seed" in options:
+                options = {**options, "seed": (options["seed"] + nth) % 2**64}
+            wanted = replace(asked.prompts[prompt], options=options, owner=self._owner)
+            job = self._jobs.submit(asked.chosen.load, wanted, self._awake)
+            self._open[number] = PendingReply(job, [*asked.notices])

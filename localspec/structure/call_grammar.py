@@ -1,27 +1,25 @@
-"""The grammar of calls: what a model may write where it may or must call functions."""
+"""Writes the grammar of replies that may or must call functions."""
 
 import json
 import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from localspec.structure.call_form import COUNTER, ID, NAME, TYPE, CallForm, parts_of
-from localspec.structure.grammar import SPACED, Grammar, as_lark, escaped, literal
+from localspec.structure.grammar import ANYTHING, SPACED, Grammar, as_lark, escaped, literal
 from localspec.structure.read_calls import Functions
 from localspec.structure.schema import kinds_of, narrowed, resolved
+from localspec.structure.tool_call_format import COUNTER, ID, NAME, TYPE, ToolCallFormat, parts_of
 
-MOST_CALLS = 16  # in one reply: a small model may not stop
-_ANYTHING = r"(.|\n)*"
 _HOLES = {ID: "/[A-Za-z0-9]{9}/", COUNTER: "/[0-9]{1,3}/"}
 _TAG_AND_MORE = re.compile(r"(?:<[^<>]*>|\[[^\[\]]*\]).(?=.)", re.DOTALL)
 _KEY = "/[A-Za-z0-9_.-]{1,64}/"
 _KINDS = ("string", "number", "boolean", "null", "array", "object")
-DEEPEST = 6  # levels of values that are followed where a form has no rule for all JSON
-LONGEST_TEXT = 10_000  # characters: a longer limit is none
+DEEPEST = 6  # deepest nesting of values in formats without JSON
+LONGEST_TEXT = 10_000  # characters; a larger maxLength of a schema is ignored
 
 
 def calls_grammar(
-    form: CallForm,
+    form: ToolCallFormat,
     functions: Functions,
     *,
     choice: str,
@@ -29,31 +27,33 @@ def calls_grammar(
     frames: Collection[str] = (),
     answer: Grammar | None = None,
 ) -> Grammar:
-    """Text or calls (`choice` auto), only calls (required) or only text (none).
+    """Write the grammar of a reply; `choice`: auto (text or calls), required (only calls) or none (only text).
 
-    Arguments match their schemas as far as a grammar can follow these: programs check the arguments themselves.
-    `names`: the texts of control tokens, which are no text to a grammar. `frames`: texts that may stand between an
-    answer and calls. `answer`: what the answer must be.
+    Arguments match their schemas as far as a grammar can express them. `names`: ids of special tokens by their texts.
+    `frames`: texts that may separate an answer from calls. `answer`: the grammar of an answer.
     """
-    return Grammar("the tools' parameters", _Calls(form, functions, names).rules(choice, frames, answer))
+    rules = _Calls(form, functions, names).rules(choice, frames, answer)
+    return Grammar("the tools' parameters", {"lark_grammar": "\n".join(rules)})
+
+
+def _before_special(text: str, names: Mapping[str, int]) -> str:
+    return min((text.partition(name)[0] for name in names), key=len, default=text)
 
 
 class _Calls:
-    def __init__(self, form: CallForm, functions: Functions, names: Mapping[str, int]) -> None:
-        self._form = form
-        self._functions = list(functions.items())
-        self._names = names
+    def __init__(self, form: ToolCallFormat, functions: Functions, names: Mapping[str, int]) -> None:
+        self._form, self._functions, self._names = form, functions, names
         self._lines: list[str] = []
 
-    def rules(self, choice: str, frames: Collection[str], answer: Grammar | None) -> dict[str, Any]:
+    def rules(self, choice: str, frames: Collection[str], answer: Grammar | None) -> list[str]:
         form = self._form
-        for n, (_, schema) in enumerate(self._functions):
+        for n, schema in enumerate(self._functions.values()):
             values = _Values(form, schema, self._names, f"f{n}")
             self._lines += [f"args_{n}: {values.arguments()} {self._text(form.close)}", *values.lines]
         more = ""
         if form.between is not None:
             self._lines.append(f"more: {self._call(form.between + form.open)}")
-            more = f"more{{0,{MOST_CALLS - 1}}}"
+            more = "more{0,15}"  # at most 16 calls, because small models may write calls without end
         tail = f"{more} {self._text(form.end)}"
         other = f" | {self._call(*form.other)}" if form.other else ""
         first = f"({self._call(form.begin + form.open)}{other}) {tail}"
@@ -61,32 +61,22 @@ class _Calls:
         if answer is not None:
             self._lines.append(f"answer: %json {json.dumps(answer.definition['json_schema'])}")
             text = "answer"
-        elif self._controlled:
+        elif _before_special(head := form.begin + form.open + form.name_end, self._names) != head:
             between = f"({' | '.join(self._text(mark.rstrip()) for mark in frames)})*" if frames else ""
-            # A text does not begin as calls and frames do that begin with a text.
+            # If plain text precedes the first special token of a call or wrapper, no answer may begin with that text.
             marks = (form.begin + form.open, *(form.other or ())[:1], *frames)
-            plain = [escaped(mark) for mark in map(self._before_control, marks) if mark]
+            plain = [escaped(mark) for m in marks if (mark := _before_special(m, self._names))]
             other = f" & ~/({'|'.join(plain)})(?s:.*)/" if plain else ""
-            self._lines.append(f"TEXT: /{_ANYTHING}/{other}")
+            self._lines.append(f"TEXT: /{ANYTHING}/{other}")
             before_calls = f"({between} {first})?" + (f" | {first}" if form.other else "")
         else:
             before_calls = f"| {self._headed(tail)}"
         start = {"required": first, "none": text}.get(choice) or f"{text} {before_calls}"
-        return {"lark_grammar": "\n".join([f"start: {start}", *self._lines])}
-
-    def _before_control(self, mark: str) -> str:
-        return min((mark.partition(name)[0] for name in self._names), key=len, default=mark)
-
-    @property
-    def _controlled(self) -> bool:
-        """Whether a control token tells calls from text."""
-        head = self._form.begin + self._form.open + self._form.name_end
-        return any(name in head for name in self._names)
+        return [f"start: {start}", *self._lines]
 
     def _text(self, text: str, name: str = "") -> str:
-        """A text of the form; parts of plain text are one literal."""
         text = text.replace(NAME, name)
-        # The beginning of JSON in its own pieces: an answer may begin with the same.
+        # The brace and the key are separate literals, because an answer in JSON may begin with a brace too.
         if brace := re.match(r'(\{)("[^"]*")', text):
             return " ".join(map(as_lark, (*brace.groups(), text[brace.end() :])))
         return " ".join(_HOLES.get(part) or literal(part, self._names) for part in parts_of(text)) or '""'
@@ -94,41 +84,36 @@ class _Calls:
     def _call(self, before: str, name_end: str | None = None) -> str:
         end = self._form.name_end if name_end is None else name_end
         return " | ".join(
-            f"{self._text(before + name + end, name)} args_{n}" for n, (name, _) in enumerate(self._functions)
+            f"{self._text(before + name + end, name)} args_{n}" for n, name in enumerate(self._functions)
         )
 
     def _headed(self, tail: str) -> str:
-        """Text without calls, or some text and then calls; a text that ends as a call begins is followed by one."""
+        """Return the expression of a text that ends with calls, and add its rules. TEXT is the rule of other texts."""
         form = self._form
         mark = head = form.begin + form.open
-        # A tag alone may be spoken of; what follows it in the form makes it a call.
+        # An answer may mention a call's first tag. So a call begins only with this tag and the next character.
         if found := _TAG_AND_MORE.match(head):
             mark = found[0]
         inside, mark = head[len(mark) :], escaped(mark)
         if inside or not form.name_end:
             heads = f"head ({self._call(inside)})"
-            self._lines.append(f"head[lazy]: /{_ANYTHING}{mark}/")
+            self._lines.append(f"head[lazy]: /{ANYTHING}{mark}/")
         else:
-            ends = [escaped(name + form.name_end.replace(NAME, name)) for name, _ in self._functions]
-            self._lines += [f"head_{n}[lazy]: /{_ANYTHING}{mark}{end}/" for n, end in enumerate(ends)]
+            ends = [escaped(name + form.name_end.replace(NAME, name)) for name in self._functions]
+            self._lines += [f"head_{n}[lazy]: /{ANYTHING}{mark}{end}/" for n, end in enumerate(ends)]
             heads = " | ".join(f"head_{n} args_{n}" for n in range(len(ends)))
             mark = f"{mark}({'|'.join(ends)})"
-        self._lines.append(f"TEXT: /{_ANYTHING}/ & ~/(?s:.*){mark}(?s:.*)/")
+        self._lines.append(f"TEXT: /{ANYTHING}/ & ~/(?s:.*){mark}(?s:.*)/")
         return f"({heads}) {tail}"
 
 
 class _Values:
-    """Rules for the arguments of one function."""
-
     def __init__(
-        self, form: CallForm, root: Mapping[str, Any], names: Mapping[str, int], prefix: str
+        self, form: ToolCallFormat, root: Mapping[str, Any], names: Mapping[str, int], prefix: str
     ) -> None:
-        self._form = form
-        self._root = root
-        self._names = names
-        self._prefix = prefix
+        self._form, self._root, self._names, self._prefix = form, root, names, prefix
         self.lines: list[str] = []
-        self._known: dict[str, str] = {}  # rules by what stands in them
+        self._known: dict[str, str] = {}  # the name of each rule, by the right side of the rule
 
     def arguments(self) -> str:
         if self._form.values == "json":
@@ -138,7 +123,6 @@ class _Values:
         return self._object(self._root, self._form.arg_between)
 
     def _rule(self, right: str, options: str = "") -> str:
-        """The name of a rule; equal ones are one."""
         known = self._known.get(options + right)
         if known is None:
             known = self._known[options + right] = f"{self._prefix}_{len(self._known)}"
@@ -151,7 +135,6 @@ class _Values:
         return self._rule(f"%json {json.dumps(given)}")
 
     def _object(self, schema: Mapping[str, Any], between: str, depth: int = 0) -> str:
-        """The parts of an object in the schema's order, those that are not required left out or not."""
         properties = schema.get("properties")
         required = schema.get("required")
         if not isinstance(properties, Mapping) or not properties:
@@ -159,7 +142,7 @@ class _Values:
                 return '""'
             free, more = (self._element(before, None, {}, depth) for before in ("", between))
             return f"({free} {more}*)?"
-        # What follows depends on whether a part was written before.
+        # Add members from the last to the first. `first` and `after` match later members, `after` behind a separator.
         after = first = '""'
         members = sorted(properties.items()) if self._form.values == "gemma" else list(properties.items())
         for key, value in reversed(members):
@@ -175,7 +158,7 @@ class _Values:
         return first
 
     def _element(self, before: str, key: str | None, schema: Mapping[str, Any], depth: int) -> str:
-        """A rule of one argument: a text before it, its key, None for any, and its value."""
+        """Return a rule for an argument with the text `before` it; the key None allows any key."""
         form = self._form
 
         def opened(mid: str) -> str:
@@ -189,28 +172,21 @@ class _Values:
         close = form.arg_close
         if TYPE not in form.arg_mid:
             return self._rule(f"{opened(form.arg_mid)} {self._closed(schema, close, depth)}")
-        kinds = kinds_of(schema, self._root) or {kind for kind, _ in form.types}
-        choices = []
+        own, end = kinds_of(schema, self._root), literal(close, self._names)
+        kinds, choices = own or {kind for kind, _ in form.types}, []
         for word in dict.fromkeys(word for kind, word in form.types if kind in kinds):
-            text = word == dict(form.types)["string"]
             of_word = kinds & {kind for kind, one in form.types if one == word}
-            value = self._text(schema, close) if text else self._only(schema, of_word, close)
+            given = schema if own and own <= of_word else {"type": sorted(of_word)}
+            is_text = word == dict(form.types)["string"]
+            value = self._text(schema, close) if is_text else f"{self._json(given)} {end}"
             choices.append(f"{opened(form.arg_mid.replace(TYPE, word))} {value}")
         return self._rule(" | ".join(choices))
 
-    def _only(self, schema: Mapping[str, Any], kinds: Collection[str], close: str) -> str:
-        """JSON of these kinds."""
-        own = kinds_of(schema, self._root)
-        given = schema if own and own <= set(kinds) else {"type": sorted(kinds)}
-        return f"{self._json(given)} {literal(close, self._names)}"
-
     def _closed(self, schema: Mapping[str, Any], close: str, depth: int = 0) -> str:
-        """A value and what closes it."""
-        form = self._form
+        if self._form.values in ("python", "gemma"):
+            return self._value(schema, depth)
         schema = resolved(schema, self._root)
         kinds = kinds_of(schema, self._root)
-        if form.values in ("python", "gemma"):
-            return self._value(schema, depth)
         if not kinds or "string" in kinds:
             return self._text(schema, close)
         if kinds <= {"boolean", "null"} and not schema.keys() & {"enum", "const"}:
@@ -219,7 +195,6 @@ class _Values:
         return f"{self._json(schema)} {literal(close, self._names)}"
 
     def _text(self, schema: Mapping[str, Any], close: str) -> str:
-        """A text as it is, up to what closes it."""
         schema = resolved(schema, self._root)
         if given := _among(schema):
             texts = " | ".join(literal(self._form.value(value), self._names) for value in given)
@@ -229,13 +204,12 @@ class _Values:
         if self._form.values == "cdata":
             wrapped = self._rule(f"/(?s:.{size})\\]\\]>/", "[lazy]")
             return f'(/[^<&\\n]{size}/ | "<![CDATA[" {wrapped}) {literal(close, self._names)}'
-        # No control token is part of a text, and what stands in front of one closes it.
-        before = min((close.partition(name)[0] for name in self._names), key=len, default=close)
+        # No text matches a special token, so the value ends where `close` has its first special token.
+        before = _before_special(close, self._names)
         inside = f"/(?s:.{size})/" if not before else self._rule(f"/(?s:.{size}){escaped(before)}/", "[lazy]")
         return f"{inside} {literal(close[len(before) :], self._names)}"
 
     def _value(self, schema: Mapping[str, Any], depth: int = 0) -> str:
-        """A value as Python or Gemma 4 writes it."""
         form, python = self._form, self._form.values == "python"
         schema = resolved(schema, self._root)
         if given := _among(schema):
@@ -265,6 +239,5 @@ class _Values:
 
 
 def _among(schema: Mapping[str, Any]) -> list[Any]:
-    """The only values that a schema lets through, if it names some."""
     given = schema.get("enum", [schema["const"]] if "const" in schema else None)
     return given if isinstance(given, list) else []

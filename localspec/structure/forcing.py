@@ -1,4 +1,4 @@
-"""A strategy in front of another one: what a grammar forces goes first, and costs no draft."""
+"""A drafting strategy that proposes the tokens that a grammar forces, before another strategy's draft tokens."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -7,22 +7,17 @@ from time import perf_counter
 from localspec.algorithm.protocols import PlainStep, Proposal, Strategy
 from localspec.errors import LocalspecError
 from localspec.events import Cycle, Mode, Origin, Source
-from localspec.sampler.passes import Pass
+from localspec.sampler.passes import Continued, ForwardPass
 from localspec.structure.constraint import Constrained
 
 
 class Forcing(Strategy):
-    """Puts forced tokens in front of what another strategy proposes to follow them.
-
-    `widest`: tokens that a verify batch may have; 0 forces nothing and only follows the text.
-    """
-
     def __init__(self, inner: Strategy, forcer: Constrained, widest: int) -> None:
+        """`widest`: the largest number of tokens in a verify batch. With 0, no tokens are forced."""
         self._inner = inner
         self._forcer = forcer
         self._widest = widest
-        self._asked = False  # whether the inner strategy had a say in this cycle
-        self._costs = WidthCosts()
+        self._proposed = False  # whether the inner strategy proposed in this cycle
 
     @property
     def busy_seconds(self) -> float:
@@ -40,8 +35,8 @@ class Forcing(Strategy):
     def plain_step(self) -> PlainStep:
         return self._inner.plain_step
 
-    def catch_up(self, tokens: Sequence[int]) -> Iterator[None]:
-        return self._inner.catch_up(tokens)
+    def sync(self, tokens: Sequence[int]) -> Iterator[None]:
+        return self._inner.sync(tokens)
 
     def propose(self, tokens: Sequence[int], room: int) -> Proposal:
         self._forcer.settle(tokens)
@@ -50,9 +45,11 @@ class Forcing(Strategy):
         forced = tuple(self._forcer.forced(tokens)[:room]) if self._widest else ()
         looking = perf_counter() - began if self._widest and not forced else 0.0
         text = [*tokens, *forced] if forced else tokens
-        self._asked = len(forced) < room or not forced
-        drafted = self._inner.propose(text, room - len(forced)) if self._asked else Proposal()
-        drafted = self._accepted_by_grammar(text, drafted)
+        self._proposed = len(forced) < room or not forced
+        drafted = self._inner.propose(text, room - len(forced)) if self._proposed else Proposal()
+        # Lookup ignores the grammar, so drop its proposal from the first invalid token on. A draft model
+        # draws from masked distributions, so its tokens are all valid.
+        drafted = drafted.first(self._forcer.valid(text, drafted.tokens)) if drafted.tokens else drafted
         return replace(
             drafted,
             tokens=forced + drafted.tokens,
@@ -60,72 +57,28 @@ class Forcing(Strategy):
             confidences=(1.0,) * len(forced) + drafted.confidences,
             source=drafted.source if drafted.tokens else Source.FORCED,
             certain=len(forced),
-            padding=max(drafted.padding - len(forced), 0),
             deciding_seconds=drafted.deciding_seconds + looking,
-            mode=Mode.DRAFTING if forced and drafted.mode is Mode.ANCHOR else drafted.mode,
+            mode=Mode.DRAFTING if forced and drafted.mode is Mode.BASELINE else drafted.mode,
         )
 
-    def observe(self, batch: Pass, kept: int) -> None:
+    def prepare(self, proposal: Proposal, tokens: Sequence[int]) -> None:
+        for drafted in range(proposal.certain, len(proposal.tokens) + 1):
+            self._forcer.mask(Continued(tokens, proposal.tokens[:drafted]))
+
+    def observe(self, batch: ForwardPass, kept: int) -> None:
         self._inner.observe(batch, kept)
 
-    def end(self) -> None:
-        self._inner.end()
-
     def learn(self, cycle: Cycle) -> None:
-        """The inner strategy learns of the cycle as it would have been without the forced tokens.
-
-        Their share of the batch's time would look like a loss by drafting, and their number like a gain. A
-        batch of forced tokens alone teaches it nothing: a plain step is only what was measured as one.
-        """
-        self._costs.learn(cycle.width, cycle.verify_seconds)
-        forced = cycle.origins.count(Origin.FORCED)
-        drafted = cycle.width > forced + 1 or cycle.draft_seconds > 0
-        if self._asked and (not forced or (self._costs.known and drafted)):
-            self._inner.learn(
-                replace(
-                    cycle,
-                    tokens=cycle.tokens[forced:],
-                    origins=cycle.origins[forced:],
-                    width=cycle.width - forced,
-                    verify_seconds=self._costs.narrower(cycle.width, cycle.verify_seconds, forced),
-                )
-            )
-
-    def _accepted_by_grammar(self, text: Sequence[int], drafted: Proposal) -> Proposal:
-        """A proposal cut before the first token that the grammar forbids: lookup knows no grammar.
-
-        Drawn tokens come from masked distributions, so this cuts chosen ones only and biases nothing.
-        """
-        kept = self._forcer.valid(text, drafted.tokens) if drafted.tokens else 0
-        return drafted if kept == len(drafted.tokens) else drafted.first(kept)
-
-
-class WidthCosts:
-    """What another token in a verify batch costs: the slope of seconds over width, by least squares."""
-
-    def __init__(self) -> None:
-        self._count = 0
-        self._widths = self._seconds = self._squares = self._products = 0.0
-
-    def learn(self, width: int, seconds: float) -> None:
-        self._count += 1
-        self._widths += width
-        self._seconds += seconds
-        self._squares += width * width
-        self._products += width * seconds
-
-    @property
-    def known(self) -> bool:
-        """Whether batches of different widths were seen."""
-        return self._spread > 0.0
-
-    def narrower(self, width: int, seconds: float, fewer: int) -> float:
-        """About how long a batch would have taken with fewer tokens: at least its share, at most as long."""
-        if not fewer or not self.known:
-            return seconds
-        slope = (self._count * self._products - self._widths * self._seconds) / self._spread
-        return min(max(seconds - fewer * slope, seconds * (width - fewer) / width), seconds)
-
-    @property
-    def _spread(self) -> float:
-        return self._count * self._squares - self._widths * self._widths
+        """Let the inner strategy learn from the cycle without the forced tokens, which would distort its costs."""
+        if not self._proposed:
+            return
+        if forced := cycle.origins.count(Origin.FORCED):
+            plain, width = self.plain_step.seconds, cycle.width - forced
+            if plain is None or (width == 1 and not cycle.draft_seconds):
+                return
+            # Estimate the time without forced tokens: each further token adds the same time to a plain step.
+            added = (cycle.verify_seconds - plain) * (width - 1) / (cycle.width - 1)
+            seconds = min(plain + added, cycle.verify_seconds)
+            tokens, origins = cycle.tokens[forced:], cycle.origins[forced:]
+            cycle = replace(cycle, tokens=tokens, origins=origins, width=width, verify_seconds=seconds)
+        self._inner.learn(cycle)

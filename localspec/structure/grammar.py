@@ -1,4 +1,4 @@
-"""What a reply must match, taken in the forms that users write, as one form that llguidance reads."""
+"""Converts schemas, regular expressions and grammars to grammars of llguidance."""
 
 import json
 import re
@@ -9,37 +9,31 @@ from typing import Any
 from localspec.errors import BadSetting
 from localspec.structure.schema import narrowed, read_schema
 
-LARGEST = 1_000_000  # characters of a schema or a regular expression
-LARGEST_GRAMMAR = 100_000  # characters
-MOST_RULES = 1_000  # llguidance follows them by recursion, and the conversion takes time with their square
+LARGEST = 1_000_000  # largest number of characters in a schema or a regular expression
+MOST_RULES = 1_000  # low, because llguidance follows rules by recursion, and converts them slowly
 
-FLEXIBLE = {"whitespace_pattern": r"[ \n\r\t]{1,40}"}  # bounded: a model may love white space too much
+FLEXIBLE = {"whitespace_pattern": r"[ \n\r\t]{1,40}"}  # small models may write white space without end
 COMPACT = {"whitespace_flexible": False}
-SPACED = {**COMPACT, "item_separator": ", ", "key_separator": ": "}  # as Python's json writes it
+SPACED = {**COMPACT, "item_separator": ", ", "key_separator": ": "}  # the white space of Python's json module
 
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """A language for a reply; whether it makes sense shows when it is compiled (`tokens.GrammarTokens`)."""
+    """A grammar of llguidance; `constraint.GrammarTokens` compiles it, and finds its errors."""
 
-    name: str  # what messages call it: "the JSON schema"
-    # One of llguidance's grammars: {"json_schema": ...} or {"lark_grammar": ...}
-    definition: Mapping[str, Any]
+    name: str  # the name in messages: "the JSON schema"
+    definition: Mapping[str, Any]  # {"json_schema": ...} or {"lark_grammar": ...}
 
 
 def json_grammar(schema: object, *, compact: bool = True) -> Grammar:
-    """JSON that a schema describes: a dictionary, its text, or a Pydantic model class. Raises BadSetting.
-
-    compact: no white space between the tokens of JSON, so that keys and punctuation are forced.
-    """
-    found = narrowed(read_schema(schema, largest=LARGEST))
-    return Grammar(
-        "the JSON schema", {"json_schema": {**found, "x-guidance": COMPACT if compact else FLEXIBLE}}
-    )
+    """Return the grammar of a JSON schema; `compact`: whether to forbid white space; keys are then forced."""
+    options = COMPACT if compact else FLEXIBLE
+    narrow = narrowed(read_schema(schema, largest=LARGEST))
+    return Grammar("the JSON schema", {"json_schema": {**narrow, "x-guidance": options}})
 
 
 def lenient(grammar: Grammar) -> Grammar:
-    """The grammar without what it cannot follow of a schema."""
+    """Return the grammar with the option to ignore keywords of the schema that llguidance does not support."""
     schema = grammar.definition.get("json_schema")
     if schema is None:
         return grammar
@@ -48,7 +42,6 @@ def lenient(grammar: Grammar) -> Grammar:
 
 
 def regex_grammar(pattern: object) -> Grammar:
-    """A text that the pattern matches from its beginning to its end. Raises BadSetting."""
     from llguidance import regex_to_lark
 
     text = _text(pattern, "the regular expression", LARGEST).removeprefix("^")
@@ -58,57 +51,56 @@ def regex_grammar(pattern: object) -> Grammar:
 
 
 def written_grammar(text: object) -> Grammar:
-    """A grammar in Lark's syntax or in llama.cpp's GBNF, which has a rule called root. Raises BadSetting."""
+    """Read a grammar in Lark's syntax or llama.cpp's GBNF. Raises BadSetting."""
     from llguidance.gbnf_to_lark import any_to_lark
 
-    source = _text(text, "the grammar", LARGEST_GRAMMAR)
+    source = _text(text, "the grammar", 100_000)
     rules = source.count(":")
     if rules > MOST_RULES:
-        raise BadSetting(
-            f"the grammar has about {rules:,} rules, {MOST_RULES:,} at most are allowed",
-            hint="simplify the grammar",
-        )
+        what = f"the grammar has about {rules:,} rules, more than {MOST_RULES:,}"
+        raise BadSetting(what, hint="simplify the grammar")
     try:
         return Grammar("the grammar", {"lark_grammar": any_to_lark(source)})
     except RecursionError:
         raise BadSetting("the grammar is nested too deeply", hint="use fewer parentheses") from None
-    except Exception as error:  # the converter raises bare Exception where a rule is missing
+    except Exception as error:  # for a missing rule, the converter raises Exception itself
         what = f"the grammar cannot be read: {error}"
-        raise BadSetting(what, hint="Lark begins at the rule `start:`, GBNF at `root ::=`") from error
+        raise BadSetting(what, hint="begin Lark at the rule `start:`, or GBNF at `root ::=`") from error
 
 
 def _text(given: object, name: str, largest: int) -> str:
     if not isinstance(given, str) or not given.strip():
-        raise BadSetting(f"{name} is empty or not text", hint="give it as text")
+        raise BadSetting(f"{name} is empty or not text", hint=f"give {name} as text")
     if len(given) > largest:
         raise BadSetting(
-            f"{name} has {len(given):,} characters, {largest:,} at most are allowed", hint=f"simplify {name}"
+            f"{name} has {len(given):,} characters, more than {largest:,}", hint=f"simplify {name}"
         )
+    if any("\ud800" <= character <= "\udfff" for character in given):
+        raise BadSetting(f"{name} is not UTF-8 text", hint=f"write {name} in UTF-8")
     return given
 
 
 def escaped(text: str) -> str:
-    """A text as a part of a regular expression between slashes."""
+    """Escape a text for a regular expression between slashes."""
     return re.escape(text).replace("/", r"\/").replace("\\\n", r"\n")
 
 
 def as_lark(text: str) -> str:
-    """A text as a literal of Lark's."""
     return json.dumps(text, ensure_ascii=False)
 
 
 def literal(text: str, names: Mapping[str, int]) -> str:
-    """A text as a sequence of control tokens and literals of Lark's."""
+    """Write a text in Lark: special tokens as ids (`names`: their ids by text), the rest as literals."""
     pattern = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
     parts = re.split(f"({pattern})", text) if pattern else [text]
     found = [f"<[{names[part]}]>" if part in names else as_lark(part) for part in parts if part]
     return " ".join(found) or '""'
 
 
-_ANYTHING = r"(.|\n)*"
+ANYTHING = r"(.|\n)*"
 
 
-def lead_of(
+def rules_around(
     opening: Collection[str],
     closing: Collection[str],
     *,
@@ -116,28 +108,26 @@ def lead_of(
     framing: bool,
     names: Mapping[str, int],
 ) -> str:
-    """Rules that define `lead` and `tail`, what may stand before and after an answer: the grammar waits until then.
+    """Write two Lark rules: `lead` matches reasoning before an answer, and `tail` matches closing markers after it.
 
-    Reasoning comes between its `opening` and `closing` marks, any number of times; after it, closing marks may follow
-    one another, and up to two line ends. `opened`: the prompt ends inside the reasoning; `framing`: closing marks may
-    also stand around the answer. `names`: the texts of control tokens, which are no text to a grammar.
+    `opening`, `closing`: markers around reasoning. Further closing markers and two line ends may follow reasoning.
+    `opened`: whether the prompt ends inside reasoning. `framing`: whether closing markers may surround the answer.
+    `names`: ids of special tokens by their texts.
     """
-    thoughts = " | ".join(f"thought_{n}" for n in range(len(closing)))
+    thoughts = [
+        f"thought_{n}: /{ANYTHING}/ {literal(mark.rstrip(), names)}"
+        if any(map(mark.startswith, names))
+        else f"thought_{n}[lazy]: /{ANYTHING}{escaped(mark)}/"
+        for n, mark in enumerate(closing)
+    ]
+    any_thought = " | ".join(f"thought_{n}" for n in range(len(thoughts)))
     frame = "frame*" if framing else ""
     rules = [
         f"lead: {'thought ' if opened else frame} (opening thought)*",
         f"opening: {' | '.join(literal(mark.rstrip(), names) for mark in opening)}",
-        f'thought: ({thoughts}) {frame} ("\\n" | "\\n\\n")?',
-        *(thought_rule(n, mark, names) for n, mark in enumerate(closing)),
+        f'thought: ({any_thought}) {frame} ("\\n" | "\\n\\n")?',
+        *thoughts,
         f"frame: {' | '.join(literal(mark.rstrip(), names) for mark in closing)}",
         f"tail: {frame}",
     ]
     return "\n".join(rules) + "\n"
-
-
-def thought_rule(number: int, mark: str, names: Mapping[str, int]) -> str:
-    """Reasoning up to a mark: no control token is part of a text; other marks count as soon as they come."""
-    first = next((name for name in names if mark.startswith(name)), None)
-    if first is not None:
-        return f"thought_{number}: /{_ANYTHING}/ {literal(mark.rstrip(), names)}"
-    return f"thought_{number}[lazy]: /{_ANYTHING}{escaped(mark)}/"

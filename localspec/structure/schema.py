@@ -1,19 +1,19 @@
-"""JSON schemas as users give them: read, measured before anything works on them, and narrowed."""
+"""Reads JSON schemas, checks their size, and narrows them."""
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
+from copy import deepcopy
+from decimal import Decimal
 from math import lcm
 from typing import Any
 
 from localspec.errors import BadSetting
 
-DEEPEST = 100  # levels; llguidance reads 128
-LONGEST_PATH = 20_000  # levels that references can add up to: llguidance follows them by recursion
-WIDEST_NUMBER = 10**15  # beyond, a double has no exact whole numbers
-FINEST, NARROW = 1e-9, 1e-3  # the last decimal of a number, unless its bounds are closer than this
-LARGEST_MULTIPLE = 20_000  # llguidance's automaton has about as many states
+DEEPEST = 100  # largest number of levels in a schema; llguidance reads at most 128
+LONGEST_PATH = 20_000  # largest product of references and levels: llguidance follows references by recursion
+WIDEST_NUMBER = 10**15  # a double holds every whole number up to this one
+FINEST, NARROW = 1e-9, 1e-3  # numbers are multiples of FINEST, unless their bounds are closer than NARROW
+LARGEST_MULTIPLE = 20_000  # largest multipleOf, read without its point; llguidance needs as many states
 _HINT = 'give a JSON schema: {"type": "object", "properties": {...}}'
 _COMBINING = frozenset({"allOf", "anyOf", "oneOf", "$ref", "patternProperties", "minProperties"})
 _MAPS_OF_SCHEMAS = frozenset({"properties", "patternProperties", "$defs", "definitions"})
@@ -21,95 +21,86 @@ _SCHEMAS = frozenset({"items", "prefixItems", "additionalProperties", "anyOf", "
 
 
 def read_schema(given: object, *, largest: int) -> dict[str, Any]:
-    """A schema from a dictionary, JSON text, or a Pydantic model class; BadSetting for anything else.
-
-    `largest`: characters that its text may have.
-    """
+    """Read a schema from a dictionary, JSON text, or a Pydantic model. Raises BadSetting."""
     model_schema = getattr(given, "model_json_schema", None)
     if callable(model_schema):
         given = model_schema()
-    text = given if isinstance(given, str) else _dumped(given)
-    if len(text) > largest:
-        raise BadSetting(
-            f"the JSON schema has {len(text):,} characters, {largest:,} at most are allowed",
-            hint="simplify the schema",
-        )
+    text, schema = "", None
     try:
-        schema = json.loads(text)
+        text = given if isinstance(given, str) else json.dumps(given)
+        schema = json.loads(text) if len(text) <= largest else None
         deep = depth(schema) > DEEPEST
-    except ValueError as error:
-        raise BadSetting(f"the JSON schema is not JSON: {error}", hint=_HINT) from error
     except RecursionError:
         deep = True
+    except (TypeError, ValueError) as error:
+        raise BadSetting(f"the JSON schema is not valid JSON: {error}", hint=_HINT) from error
+    if len(text) > largest:
+        what = f"the JSON schema has {len(text):,} characters, more than {largest:,}"
+        raise BadSetting(what, hint="simplify the schema")
     if deep:
-        raise BadSetting(
-            f"the JSON schema is nested deeper than {DEEPEST} levels",
-            hint="simplify the schema",
-        )
+        what = f"the JSON schema is nested deeper than {DEEPEST} levels"
+        raise BadSetting(what, hint="simplify the schema")
     if not isinstance(schema, dict):
         raise BadSetting("the JSON schema is not an object", hint=_HINT)
     _check_multiples(schema)
     references = sum("$ref" in part for part in _objects(schema))
-    if references * depth(schema) > LONGEST_PATH:
-        refused = f"the JSON schema has {references:,} references, too many for its depth"
-        raise BadSetting(refused, hint="simplify the schema")
+    if references * (levels := depth(schema)) > LONGEST_PATH:
+        what = f"the JSON schema is too complex: {references:,} references in {levels:,} levels"
+        raise BadSetting(what, hint="use fewer $ref, or nest the schema less deeply")
     return schema
 
 
 def depth(value: object) -> int:
-    """How deep lists and objects are nested."""
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return 1 + max(map(depth, parts), default=0)
 
 
 def narrowed(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema without what no caller wants and small models do not stop writing.
+    """Narrow the schema where small models would write without end.
 
-    Objects that name properties get no others, and numbers at most 15 digits before and 9 after the point,
-    unless the schema says otherwise. What matches still matches the schema as it was given. Where schemas are
-    combined with allOf, closing one part would contradict another: this schema stays as it is.
+    Objects that name properties get no other properties. Numbers get at most 15 digits before the point and 9 after
+    it. Limits in the schema stay. A schema with allOf is unchanged, because narrow parts could contradict each other.
     """
     parts = list(_objects(schema))
     if any("allOf" in part for part in parts):
         return schema
+    # Combined schemas use the common multiple of every multipleOf, so FINEST is not added to them.
     exact = any("multipleOf" in part for part in parts) and any(_COMBINING & part.keys() for part in parts)
-    return _Narrowing(limits_decimals=not exact).schema(schema)
+    schema = deepcopy(schema)
+    for part in list(_schemas_in(schema)):
+        closing = {"additionalProperties": False} if _only_names(part) else {}
+        part |= closing | _limits(part, decimals=not exact)
+    return schema
 
 
-@dataclass(frozen=True, slots=True)
-class _Narrowing:
-    limits_decimals: bool  # False where one multipleOf might meet another
+def _schemas_in(value: object) -> Iterator[dict[str, Any]]:
+    if isinstance(value, dict):
+        yield value
+        for name, inner in value.items():
+            if name in _MAPS_OF_SCHEMAS and isinstance(inner, dict):
+                yield from _schemas_in([*inner.values()])
+            elif name in _SCHEMAS:
+                yield from _schemas_in(inner)
+    elif isinstance(value, list):
+        for part in value:
+            yield from _schemas_in(part)
 
-    def schema(self, given: dict[str, Any]) -> dict[str, Any]:
-        inside = {name: self._keyword(name, value) for name, value in given.items()}
-        closing = {"additionalProperties": False} if _only_names(given) else {}
-        return {**inside, **closing, **self._limits(given)}
 
-    def _keyword(self, name: str, value: Any) -> Any:  # noqa: ANN401  JSON
-        if name in _MAPS_OF_SCHEMAS and isinstance(value, dict):
-            return {key: self._part(part) for key, part in value.items()}
-        return self._part(value) if name in _SCHEMAS else value
-
-    def _part(self, value: Any) -> Any:  # noqa: ANN401  JSON
-        if isinstance(value, list):
-            return [self._part(part) for part in value]
-        return self.schema(value) if isinstance(value, dict) else value
-
-    def _limits(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        kinds = given.get("type")
-        kinds = {kind for kind in (kinds if isinstance(kinds, list) else [kinds]) if isinstance(kind, str)}
-        if not kinds & {"number", "integer"} or {"enum", "const"} & given.keys():
-            return {}
-        low = [given[name] for name in ("minimum", "exclusiveMinimum") if name in given]
-        high = [given[name] for name in ("maximum", "exclusiveMaximum") if name in given]
-        if not all(isinstance(bound, int | float) and abs(bound) < WIDEST_NUMBER for bound in (*low, *high)):
-            return {}
-        limits: dict[str, Any] = {"minimum": -WIDEST_NUMBER} if not low else {}
-        limits |= {"maximum": WIDEST_NUMBER} if not high else {}
-        narrow = bool(low and high) and min(high) - max(low) < NARROW
-        if "number" in kinds and "multipleOf" not in given and self.limits_decimals and not narrow:
-            limits["multipleOf"] = FINEST
-        return limits
+def _limits(given: Mapping[str, Any], *, decimals: bool) -> dict[str, Any]:
+    kinds = given.get("type")
+    kinds = {kind for kind in (kinds if isinstance(kinds, list) else [kinds]) if isinstance(kind, str)}
+    if not kinds & {"number", "integer"} or {"enum", "const"} & given.keys():
+        return {}
+    low = [given[name] for name in ("minimum", "exclusiveMinimum") if name in given]
+    high = [given[name] for name in ("maximum", "exclusiveMaximum") if name in given]
+    if not all(isinstance(bound, int | float) and abs(bound) < WIDEST_NUMBER for bound in (*low, *high)):
+        return {}
+    limits: dict[str, Any] = {"minimum": -WIDEST_NUMBER} if not low else {}
+    limits |= {"maximum": WIDEST_NUMBER} if not high else {}
+    narrow = low and high and min(high) - max(low) < NARROW
+    if "number" in kinds and "multipleOf" not in given and decimals and not narrow:
+        limits["multipleOf"] = FINEST
+    return limits
 
 
 def _only_names(schema: Mapping[str, Any]) -> bool:
@@ -125,30 +116,20 @@ def _only_names(schema: Mapping[str, Any]) -> bool:
 
 
 def _check_multiples(schema: dict[str, Any]) -> None:
-    """Refuse a multipleOf that would take minutes; of parts that may meet, the common multiple counts."""
+    """Refuse a multipleOf that takes minutes to compile. In combined schemas, check the common multiple of all."""
     together = 1
     combined = any(_COMBINING & part.keys() for part in _objects(schema))
     for part in _objects(schema):
         if isinstance(part.get("multipleOf"), int | float):
-            value = _digits(part["multipleOf"])
+            digits = Decimal(str(part["multipleOf"])).as_tuple().digits  # the digits of 0.25 are those of 25
+            value = int("".join(map(str, digits)) or 0) or 1
             together = lcm(together, value) if combined else value
             if together > LARGEST_MULTIPLE:
-                raise BadSetting(
-                    f"multipleOf {part['multipleOf']} in the JSON schema asks for too large an automaton",
-                    hint=f"use values with few digits, below {LARGEST_MULTIPLE:,}",
-                )
-
-
-def _digits(value: float) -> int:
-    """The digits of a number as a whole number: 0.25 gives 25."""
-    try:
-        return abs(int("".join(map(str, Decimal(str(value)).as_tuple().digits)))) or 1
-    except (InvalidOperation, ValueError):
-        return 1
+                what = f"multipleOf {part['multipleOf']} in the JSON schema takes too long to compile"
+                raise BadSetting(what, hint="use a multipleOf with fewer digits")
 
 
 def _objects(value: object) -> Iterator[dict[str, Any]]:
-    """Every object in a JSON value."""
     if isinstance(value, dict):
         yield value
         for part in value.values():
@@ -158,23 +139,14 @@ def _objects(value: object) -> Iterator[dict[str, Any]]:
             yield from _objects(part)
 
 
-def _dumped(given: object) -> str:
-    try:
-        return json.dumps(given)
-    except RecursionError:
-        raise BadSetting("the JSON schema is nested too deeply", hint="simplify the schema") from None
-    except (TypeError, ValueError) as error:
-        raise BadSetting(f"the JSON schema cannot be written as JSON: {error}", hint=_HINT) from error
-
-
 def kind_of(value: object) -> str:
-    """What JSON schemas call a value's type, whole numbers among the numbers."""
+    """Return the JSON type of a value; integers are numbers."""
     kinds: dict[type, str] = {str: "string", bool: "boolean", int: "number", float: "number", list: "array"}
     return "null" if value is None else kinds.get(type(value), "object")
 
 
 def resolved(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A schema, or what it refers to in the root."""
+    """Return the schema to which `$ref` leads in `root`, or {} if it leads to none."""
     for _ in range(10):
         reference = schema.get("$ref")
         if not isinstance(reference, str) or not reference.startswith("#"):
@@ -189,7 +161,7 @@ def resolved(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str,
 
 
 def kinds_of(schema: Mapping[str, Any], root: Mapping[str, Any]) -> set[str]:
-    """The types of JSON that a schema lets through, whole numbers among the numbers; none where it does not say."""
+    """Return the JSON types that a schema names, with integers as numbers; an empty set allows all types."""
     schema = resolved(schema, root)
     if "enum" in schema or "const" in schema:
         given = schema.get("enum", [schema.get("const")])

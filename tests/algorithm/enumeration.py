@@ -4,6 +4,8 @@
 uniform behind that key still lies, so a key that is met twice is as dependent as in a real run.
 """
 
+import inspect
+import types
 from collections import defaultdict
 
 import numpy as np
@@ -93,3 +95,14 @@ def law(run, forks=Forks):
 def distance(one, other):
     """The largest difference between the probabilities of two laws."""
     return max(abs(one.get(key, 0.0) - other.get(key, 0.0)) for key in one.keys() | other.keys())
+
+
+def mutant(module, *changes):
+    """A copy of a module with lines of its source replaced."""
+    source = inspect.getsource(module)
+    for line, trap in changes:
+        assert source.count(line) == 1, line
+        source = source.replace(line, trap)
+    copy = types.ModuleType(f"{module.__name__}.trapped")
+    exec(compile(source, copy.__name__, "exec"), copy.__dict__)
+    return copy

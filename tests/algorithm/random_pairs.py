@@ -6,7 +6,7 @@ import numpy as np
 
 from localspec.algorithm import judgement
 from localspec.algorithm.protocols import Draw, Proposal
-from localspec.algorithm.verification import Block, Coupled
+from localspec.algorithm.verification import BlockRule, Coupled
 from localspec.sampler.chain import Chain
 from localspec.sampler.sampling import Sampling
 
@@ -16,10 +16,10 @@ PROMPT = (1, 0)
 
 def rejection(chain, noise):
     """Token-level rejection for drawn tokens too: the product uses it for chosen ones."""
-    return Block(chain, noise, judgement.reject)
+    return BlockRule(chain, noise, judgement.reject)
 
 
-RULES = {"block": Block, "rejection": rejection, "coupled": Coupled}
+RULES = {"block": BlockRule, "rejection": rejection, "coupled": Coupled}
 
 
 @dataclass(frozen=True)
@@ -61,16 +61,12 @@ def plain_law(world, sampling, length, prompt=PROMPT):
     chain = Chain(sampling)
     found = {(): 1.0}
     for _ in range(length):
-        found = {
-            (*text, token): probability * share
-            for text, probability in found.items()
-            for token, share in _pairs(chain.distribution(world.target((*prompt, *text)), (*prompt, *text)))
-        }
+        before, found = found, {}
+        for text, probability in before.items():
+            law = chain.distribution(world.target((*prompt, *text)), (*prompt, *text))
+            for token, share in zip(law.ids.tolist(), law.probabilities.tolist(), strict=True):
+                found[*text, token] = probability * share
     return found
-
-
-def _pairs(distribution):
-    return zip(distribution.ids.tolist(), distribution.probabilities.tolist(), strict=True)
 
 
 def always(depth):

@@ -10,14 +10,14 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from localspec.algorithm.batcher import FIRST_CHUNK, FORGOTTEN, Batcher, Part, Prices
+from localspec.algorithm.batcher import FIRST_CHUNK, FORGOTTEN, Batcher, Part, PassSeconds
 from localspec.algorithm.loop import speculate
 from localspec.algorithm.verification import make_rule
-from localspec.drafters.arbiter import Fixed, Plain
 from localspec.drafters.lookup import LookupDrafter
 from localspec.drafters.model import ModelDrafter
+from localspec.drafters.selection import Fixed, Plain
 from localspec.errors import BackendFailure
-from localspec.sampler.passes import Pass
+from localspec.sampler.passes import ForwardPass
 from localspec.sampler.sampling import Sampling
 from tests.algorithm.test_loop import Scripted, is_end
 from tests.algorithm.toys import VOCABULARY, Blend, Toy
@@ -38,7 +38,7 @@ class SharedToys:
     def decode(self, parts):
         assert self.busy.acquire(blocking=False), "two passes at once"
         try:
-            assert len({part.lane for part in parts}) == len(parts), "a lane twice in a pass"
+            assert len({part.slot for part in parts}) == len(parts), "a lane twice in a pass"
             assert len(parts) == 1 or not any(part.alone for part in parts)
             self.passes.append(tuple(parts))
             self.buffer[:] = np.nan
@@ -54,50 +54,52 @@ class SharedToys:
         return [sum(rows[:i]) for i in range(len(rows))]
 
     def one(self, part, first):
-        toy = self.toys[part.lane]
-        toy.rollback(self.kept[part.lane])
+        toy = self.toys[part.slot]
+        toy.rollback(self.kept[part.slot])
         found = toy.decode(part.tokens, part.rows)
-        self.kept[part.lane] = toy.length
+        self.kept[part.slot] = toy.length
         rows = self.buffer[first : first + part.rows]
         for row, exact in zip(rows, found.rows, strict=True):
             row[:] = exact
-        return Pass(found.start, part.tokens, tuple(rows), found.hidden)
+        return ForwardPass(found.start, part.tokens, tuple(rows), found.hidden)
 
 
 class ToyLane(Toy):
     """A `Decoder` that is one lane of shared toys; a draft's rows are copies, so that nobody waits for them."""
 
-    def __init__(self, batcher, shared, lane, *, copies=False, alone=False):
+    def __init__(self, batcher, shared, slot, *, copies=False, alone=False):
         super().__init__(0)
-        self.batcher, self.shared, self.lane = batcher, shared, lane
+        self.batcher, self.shared, self.slot = batcher, shared, slot
         self.copies, self.alone = copies, alone
 
     @property
     def length(self):
-        return self.shared.kept[self.lane]
+        return self.shared.kept[self.slot]
 
     @property
     def tokens(self):
-        return self.shared.toys[self.lane].cache[: self.length]
+        return self.shared.toys[self.slot].cache[: self.length]
 
     def decode(self, tokens, rows):
-        found = self.batcher.decode(Part(self.lane, tokens, rows, self.alone))
+        found = self.batcher.decode(Part(self.slot, tokens, rows, self.alone))
         if self.copies:
-            found = Pass(found.start, found.tokens, [np.array(row) for row in found.rows], found.hidden)
-            self.batcher.release(self.lane)
+            found = ForwardPass(
+                found.start, found.tokens, [np.array(row) for row in found.rows], found.hidden
+            )
+            self.batcher.release(self.slot)
         return found
 
     def prefill(self, tokens, cancelled=lambda: False):
         start = 0
         while start < len(tokens):
-            chunk = self.batcher.prompt_chunk(self.lane, self.chunk)
+            chunk = self.batcher.prompt_chunk(self.slot, self.chunk)
             yield self.decode(tokens[start : start + chunk], rows=0)
             start += chunk
 
     def rollback(self, keep):
         assert keep <= self.length
-        self.shared.kept[self.lane] = keep
-        self.batcher.release(self.lane)
+        self.shared.kept[self.slot] = keep
+        self.batcher.release(self.slot)
 
 
 @dataclass
@@ -200,34 +202,34 @@ def random_jobs(random, count):
 def together(seed, *, fails=False):
     """The texts of a random schedule with 1 to 4 lanes, and those of its replies alone."""
     dice = random.Random(seed)
-    lanes = dice.randint(1, 4)
-    targets = SharedToys([Toy(7) for _ in range(lanes)])
-    drafts = SharedToys([Blend(7, 0.7) for _ in range(lanes)])
+    slots = dice.randint(1, 4)
+    targets = SharedToys([Toy(7) for _ in range(slots)])
+    drafts = SharedToys([Blend(7, 0.7) for _ in range(slots)])
     if fails:
         targets.fails = lambda: len(targets.passes[-1]) > 1 and dice.random() < 0.3
     batcher, draft_batcher = Batcher(targets), Batcher(drafts)
-    schedules = [random_jobs(random.Random(seed * 10 + lane), dice.randint(1, 3)) for lane in range(lanes)]
+    schedules = [random_jobs(random.Random(seed * 10 + slot), dice.randint(1, 3)) for slot in range(slots)]
 
-    def reply(lane):
-        mine = random.Random(seed * 100 + lane)
+    def reply(slot):
+        mine = random.Random(seed * 100 + slot)
         side = Side(
-            ToyLane(batcher, targets, lane),
-            ToyLane(draft_batcher, drafts, lane, copies=True),
+            ToyLane(batcher, targets, slot),
+            ToyLane(draft_batcher, drafts, slot, copies=True),
             lambda: batcher.replies,
         )
         written = []
-        for job in schedules[lane]:
+        for job in schedules[slot]:
             side.target.alone = job.alone
             time.sleep(mine.choice([0, 0, 1e-4]))
-            batcher.join(lane), draft_batcher.join(lane)
+            batcher.join(slot), draft_batcher.join(slot)
             try:
                 written += texts([job], side, pause=lambda: time.sleep(mine.choice([0] * 9 + [1e-4])))
             finally:
-                batcher.leave(lane), draft_batcher.leave(lane)
+                batcher.leave(slot), draft_batcher.leave(slot)
         return written
 
-    with ThreadPoolExecutor(lanes) as threads:
-        written = list(threads.map(reply, range(lanes)))
+    with ThreadPoolExecutor(slots) as threads:
+        written = list(threads.map(reply, range(slots)))
     alone = [list(texts(jobs, Side(Toy(7), Blend(7, 0.7)))) for jobs in schedules]
     return written, alone, targets
 
@@ -254,20 +256,20 @@ def test_a_failed_pass_is_tried_again_reply_by_reply():
 
 def test_a_part_that_fails_alone_fails_for_its_own_lane():
     toys = SharedToys([Toy(7), Toy(7)])
-    toys.fails = lambda: any(part.lane == 1 for part in toys.passes[-1])
+    toys.fails = lambda: any(part.slot == 1 for part in toys.passes[-1])
     batcher, said = Batcher(toys), [None, None]
 
-    def reply(lane):
-        target = ToyLane(batcher, toys, lane)
+    def reply(slot):
+        target = ToyLane(batcher, toys, slot)
         try:
             tokens = [1, 2]
             target.decode([1], rows=0)
             steps = speculate(target, Plain(), tokens, rule=rule_of(GREEDY), room=9, is_end=is_end)
-            said[lane] = list(steps) and tokens
+            said[slot] = list(steps) and tokens
         except BackendFailure as error:
-            said[lane] = error
+            said[slot] = error
         finally:
-            batcher.leave(lane)
+            batcher.leave(slot)
 
     batcher.join(0), batcher.join(1)
     with ThreadPoolExecutor(2) as threads:
@@ -278,24 +280,6 @@ def test_a_part_that_fails_alone_fails_for_its_own_lane():
 
 
 GREEDY = Job(seed=0, prompt=[1, 2], room=9, rule="greedy", drafter="none", depths=[0], cycles=100)
-
-
-def test_replies_of_equal_pace_share_their_passes():
-    toys = SharedToys([Toy(7) for _ in range(4)], seconds=lambda parts: 2e-3)
-    batcher = Batcher(toys)
-    for lane in range(4):
-        batcher.join(lane)
-
-    def reply(lane):
-        target = ToyLane(batcher, toys, lane)
-        for _ in range(30):
-            target.decode([1 + lane], rows=1)
-            target.rollback(target.length)
-        batcher.leave(lane)
-
-    with ThreadPoolExecutor(4) as threads:
-        list(threads.map(reply, range(4)))
-    assert len(toys.passes) < 60, "120 parts in 30 passes at best"
 
 
 def test_a_reply_that_nobody_reads_holds_up_no_other():
@@ -358,7 +342,7 @@ def test_a_prompt_takes_small_chunks_while_another_reply_writes():
         writer.rollback(writer.length)
     batcher.join(1)
     assert batcher.prompt_chunk(1, 512) == FIRST_CHUNK
-    batcher.prices.learn([Part(1, [1] * 16, 0), Part(0, [1], 1)], 17, 1.0 + 1.6)
+    batcher.pass_seconds.learn([Part(1, [1] * 16, 0), Part(0, [1], 1)], 17, 1.0 + 1.6)
     assert batcher.prompt_chunk(1, 512) == 25
     batcher.leave(0)
     assert batcher.prompt_chunk(1, 512) == 512
@@ -367,12 +351,12 @@ def test_a_prompt_takes_small_chunks_while_another_reply_writes():
 
 def test_a_wait_is_worth_what_a_pass_of_these_widths_saves():
     """The dear pass of two long proposals says nothing about one of two short ones."""
-    prices, part = Prices(), Part(0, [1], 1)
+    pass_seconds, part = PassSeconds(), Part(0, [1], 1)
     for width, seconds in ((1, 14.0), (2, 28.0), (3, 26.0), (6, 30.0), (12, 60.0)):
-        prices.learn([part], width, seconds)
-    assert prices.saved([3], 3) == pytest.approx(22.0)
-    assert prices.saved([1], 1) == 0.0
-    assert prices.saved([6], 6) == 0.0
+        pass_seconds.learn([part], width, seconds)
+    assert pass_seconds.saved([3], 3) == pytest.approx(22.0)
+    assert pass_seconds.saved([1], 1) == 0.0
+    assert pass_seconds.saved([6], 6) == 0.0
 
 
 class PromptsFirst:
@@ -391,7 +375,8 @@ class PromptsFirst:
         waited = self.now - began if rows else 0.0
         self.now += float(rows)
         return [
-            Pass(0, part.tokens, [0] * part.rows, waited_seconds=waited * bool(part.rows)) for part in parts
+            ForwardPass(0, part.tokens, [0] * part.rows, waited_seconds=waited * bool(part.rows))
+            for part in parts
         ]
 
 
@@ -425,13 +410,13 @@ def test_a_reply_is_told_how_long_it_waited_for_the_prompts_of_others():
 
 def test_a_shared_pass_that_was_slow_once_is_tried_again():
     """The first one of a kind may build its kernels; no later one would tell if nobody waited for it."""
-    prices, part = Prices(), Part(0, [1], 1)
-    prices.learn([part], 1, 1.0)
-    prices.learn([part], 2, 10.0)
-    assert prices.saved([1], 1) == 0.0
+    pass_seconds, part = PassSeconds(), Part(0, [1], 1)
+    pass_seconds.learn([part], 1, 1.0)
+    pass_seconds.learn([part], 2, 10.0)
+    assert pass_seconds.saved([1], 1) == 0.0
     for _ in range(FORGOTTEN):
-        prices.learn([part], 1, 1.0)
-    assert prices.saved([1], 1) == 1.0
+        pass_seconds.learn([part], 1, 1.0)
+    assert pass_seconds.saved([1], 1) == 1.0
 
 
 class Priced:
@@ -443,7 +428,7 @@ class Priced:
     def decode(self, parts):
         self.now += self.price(sum(len(part.tokens) for part in parts))
         self.passes.append(parts)
-        return [Pass(0, part.tokens, ()) for part in parts]
+        return [ForwardPass(0, part.tokens, ()) for part in parts]
 
 
 PRICES = {
@@ -469,16 +454,16 @@ def test_a_stream_waits_four_plain_passes_at_most_while_prompts_of_8000_tokens_a
             batcher.release(0)
         batcher.leave(0)
 
-    def read(lane):
+    def read(slot):
         while len(told) < 5:
             time.sleep(0.001)
-        batcher.join(lane)
+        batcher.join(slot)
         rest = 8000
         while rest:
-            chunk = min(batcher.prompt_chunk(lane, 512), rest)
-            batcher.decode(Part(lane, [1] * chunk, 0))
+            chunk = min(batcher.prompt_chunk(slot, 512), rest)
+            batcher.decode(Part(slot, [1] * chunk, 0))
             rest -= chunk
-        batcher.leave(lane)
+        batcher.leave(slot)
         left.pop()
 
     with ThreadPoolExecutor(1 + prompts) as pool:

@@ -12,14 +12,15 @@ from hypothesis import strategies as st
 from localspec.algorithm.loop import emit, speculate
 from localspec.algorithm.protocols import Proposal, Verdict
 from localspec.algorithm.verification import make_rule
-from localspec.drafters.arbiter import Fixed, Plain
 from localspec.drafters.lookup import LookupDrafter
 from localspec.drafters.model import ModelDrafter
+from localspec.drafters.selection import Fixed, Plain
 from localspec.events import Origin, Source
 from localspec.sampler.sampling import Sampling
-from tests.algorithm.toys import END, VOCABULARY, Blend, Toy
+from tests.algorithm.toys import END, VOCABULARY, Blend, Toy, never
 
 GREEDY = Sampling(temperature=0)
+OPEN = Sampling(temperature=0.9, top_k=0, top_p=1.0, min_p=0.0)
 
 
 def is_end(token):
@@ -45,10 +46,6 @@ def strategy_of(kind, seed, rule, depth):
     if kind == "scripted":
         return Fixed(Scripted(seed), depth, rule)
     return Fixed(ModelDrafter(Blend(seed, agreement=kind), is_end), depth, rule)
-
-
-def never(token):
-    return False
 
 
 def run(target, strategy, prompt, *, room, rule, ends=is_end):
@@ -89,7 +86,7 @@ def test_a_run_cancelled_at_random_moments_and_continued_equals_one_that_was_not
     """Twenty-five cancels for each combination, some inside the prefill, some between cycles: 600 in all."""
     chance = random.Random(moment)
     prompt = [chance.randrange(1, VOCABULARY) for _ in range(30)]
-    rule = make_rule(rule_name, Sampling(temperature=0.9, top_k=0, top_p=1.0, min_p=0.0), seed=moment)
+    rule = make_rule(rule_name, OPEN, seed=moment)
 
     def drafting():
         return Fixed(ModelDrafter(Blend(7, 0.8), never), 3, rule)
@@ -112,28 +109,14 @@ def test_a_run_cancelled_at_random_moments_and_continued_equals_one_that_was_not
     assert tokens == whole
 
 
-def test_the_draft_never_decodes_again_what_is_in_its_cache():
-    rule = make_rule("greedy", GREEDY, 1)
-    draft = Toy(7)
-    prompt = [1, 2, 3, 4]
-    tokens = list(prompt)
-    target = Toy(7)
-    list(target.prefill(tokens[:-1]))
-    strategy = Fixed(ModelDrafter(draft, never), 4, rule)
-    list(speculate(target, strategy, tokens, rule=rule, room=50, is_end=never))
-    # A draft that is always right decodes each token of the text at most once.
-    assert draft.decoded <= len(tokens) - 1
-
-
-def test_the_draft_drops_its_rejected_tail_and_keeps_the_rest():
-    rule = make_rule("greedy", GREEDY, 1)
-    draft = Blend(3, agreement=0.5)
-    tokens = [5, 6, 7]
-    target = Toy(3)
+@pytest.mark.parametrize("agreement", [0.5, 1.0])
+def test_the_draft_drops_its_rejected_tail_and_decodes_nothing_twice(agreement):
+    rule, target, draft, tokens = make_rule("greedy", GREEDY, 1), Toy(3), Blend(3, agreement), [5, 6, 7]
     list(target.prefill(tokens[:-1]))
     strategy = Fixed(ModelDrafter(draft, never), 5, rule)
     for _ in speculate(target, strategy, tokens, rule=rule, room=80, is_end=never):
         assert draft.cache == tokens[: draft.length]
+    assert agreement < 1 or draft.decoded <= len(tokens) - 1
 
 
 @given(
@@ -170,32 +153,6 @@ def test_the_room_is_never_exceeded_even_when_everything_is_accepted():
         assert sum(len(c.tokens) for c in cycles) == len(tokens) - 2
 
 
-class Padding(Scripted):
-    """Wants every verify batch to have the same width."""
-
-    def __init__(self, seed, width):
-        super().__init__(seed)
-        self.width = width
-
-    def propose(self, tokens, limit, rule=None, stopping=None):
-        proposal = super().propose(tokens, limit)
-        return replace(proposal, padding=max(self.width - len(proposal.tokens) - 1, 0))
-
-
-@given(seed=st.integers(0, 10**6), width=st.integers(1, 12), capacity=st.integers(40, 80))
-@settings(deadline=None, max_examples=60)
-def test_rows_that_fill_a_batch_are_seen_by_nobody_and_need_no_room(seed, width, capacity):
-    prompt, room = [3, 1, 4], capacity - 3
-    target, rule = Toy(seed, capacity=capacity), make_rule("greedy", GREEDY, 0)
-    tokens, cycles = run(
-        target, Fixed(Padding(seed, width), 4, rule), prompt, room=room, rule=rule, ends=never
-    )
-    plain, _ = run(Toy(seed), Plain(), prompt, room=room, rule=rule, ends=never)
-    assert tokens == plain
-    assert all(cycle.width == cycle.drafted + 1 for cycle in cycles)
-    assert target.cache == tokens[:-1]
-
-
 def test_a_wait_for_the_prompts_of_others_is_counted_apart():
     class Waited(Toy):
         def decode(self, tokens, rows):
@@ -204,3 +161,23 @@ def test_a_wait_for_the_prompts_of_others_is_counted_apart():
     told, rule = iter([0.0, 5.0]), make_rule("auto", GREEDY, 0)
     (cycle,) = speculate(Waited(7), Plain(), [1], rule=rule, room=1, is_end=never, clock=lambda: next(told))
     assert (cycle.seconds, cycle.waited_seconds) == (2.0, 3.0)
+
+
+PENALISED = Sampling(temperature=1.1, top_k=12, repeat_penalty=1.3, frequency_penalty=0.2, repeat_last_n=6)
+
+
+@pytest.mark.parametrize("sampling", [OPEN, PENALISED], ids=["open", "penalised"])
+def test_coupled_100_of_100_seeds_give_one_text_whatever_drafts(sampling):
+    prompt, drafted = [3, 1, 4, 1, 5], [(0.9, 0), (0.9, 1), (0.9, 4), (0.9, 8), (0.3, 4), ("scripted", 4)]
+    kept, texts = dict.fromkeys(drafted, 0), set()
+    for seed in range(100):
+        rule = make_rule("coupled", sampling, seed)
+        alone, _ = run(Toy(seed % 50), Plain(), prompt, room=20, rule=rule)
+        texts.add((seed % 50, *alone))
+        for kind, depth in drafted:
+            strategy = strategy_of(kind, seed % 50, rule, depth)
+            text, cycles = run(Toy(seed % 50), strategy, prompt, room=20, rule=rule)
+            assert text == alone, (seed, kind, depth)
+            kept[kind, depth] += sum(cycle.accepted for cycle in cycles)
+    assert all(count > 0 for (_, depth), count in kept.items() if depth), kept
+    assert len(texts) == 100, "another seed gives another text"

@@ -5,17 +5,17 @@ The traps are the same code with one line changed, and each must be caught by th
 """
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 import pytest
 
 from localspec.algorithm import judgement, sharpness, verification
 from localspec.algorithm.protocols import Draw
-from localspec.algorithm.verification import Block
+from localspec.algorithm.verification import BlockRule
 from localspec.sampler.chain import Chain
 from localspec.sampler.passes import Candidates
 from localspec.sampler.sampling import Sampling
-from tests.algorithm.enumeration import Forks, OneStream, PositionOnly, distance, law
-from tests.algorithm.mutants import mutant
+from tests.algorithm.enumeration import Forks, OneStream, PositionOnly, distance, law, mutant
 from tests.algorithm.random_pairs import (
     OPEN,
     PROMPT,
@@ -177,7 +177,7 @@ def test_a_depth_that_learns_from_rejected_tokens(rule):
     assert distance(emitted, plain_law(world, OPEN, 4)) < EXACT
 
 
-@pytest.mark.parametrize("make_rule", [Block, rejection])
+@pytest.mark.parametrize("make_rule", [BlockRule, rejection])
 def test_a_draft_temperature_that_learns_from_rejected_tokens(make_rule, monkeypatch):
     monkeypatch.setattr(sharpness, "ENOUGH", 1)
     factors = set()
@@ -223,7 +223,7 @@ def expected_kept(world, make_rule, depth):
 @pytest.mark.parametrize("depth", [1, 2, 3])
 def test_block_verification_keeps_at_least_as_much_as_rejection_and_often_more(depth):
     gains = [
-        expected_kept(world, Block, depth) - expected_kept(world, rejection, depth)
+        expected_kept(world, BlockRule, depth) - expected_kept(world, rejection, depth)
         for world in map(World, range(10))
     ]
     assert min(gains) > -EXACT
@@ -248,16 +248,6 @@ BLOCK_TRAPS = {
 }
 
 
-@pytest.mark.parametrize("trap", BLOCK_TRAPS)
-def test_traps_of_block_verification_are_caught(trap):
-    trapped = mutant(judgement, BLOCK_TRAPS[trap])
-
-    def make_rule(chain, noise):
-        return Block(chain, noise, trapped.block)
-
-    assert worst_error(make_rule) > CAUGHT
-
-
 REJECTION_TRAPS = {
     "the target's own law instead of the residual": (
         "return i, excess(here, q[i], token)",
@@ -270,17 +260,14 @@ REJECTION_TRAPS = {
 }
 
 
-@pytest.mark.parametrize("trap", REJECTION_TRAPS)
-def test_traps_of_rejection_are_caught(trap):
-    trapped = mutant(judgement, REJECTION_TRAPS[trap])
-
-    def make_rule(chain, noise):
-        return Block(chain, noise, trapped.reject)
-
-    assert worst_error(make_rule) > CAUGHT
+@pytest.mark.parametrize("trap", [*BLOCK_TRAPS, *REJECTION_TRAPS])
+def test_traps_of_judgement_are_caught(trap):
+    trapped = mutant(judgement, (BLOCK_TRAPS | REJECTION_TRAPS)[trap])
+    judge = trapped.block if trap in BLOCK_TRAPS else trapped.reject
+    assert worst_error(lambda chain, noise: BlockRule(chain, noise, judge)) > CAUGHT
 
 
-@pytest.mark.parametrize("make_rule", [Block, rejection])
+@pytest.mark.parametrize("make_rule", [BlockRule, rejection])
 def test_dropping_a_token_because_q_doubts_it_is_caught(make_rule):
     def drafter(world):
         return dropping_drafter(world, lambda draw: draw.q.of(draw.token) < 0.4)
@@ -288,16 +275,16 @@ def test_dropping_a_token_because_q_doubts_it_is_caught(make_rule):
     assert worst_error(make_rule, drafter) > CAUGHT
 
 
-@pytest.mark.parametrize("make_rule", [Block, rejection])
+@pytest.mark.parametrize("make_rule", [BlockRule, rejection])
 def test_a_shared_random_stream_is_caught(make_rule):
     assert worst_error(make_rule, forks=OneStream) > CAUGHT
 
 
 def test_meeting_the_randomness_of_an_earlier_cycle_again_is_caught():
-    assert worst_error(Block, forks=PositionOnly) > CAUGHT
+    assert worst_error(BlockRule, forks=PositionOnly) > CAUGHT
 
 
-class OneSided(Block):
+class OneSided(BlockRule):
     """Reports a q that is not the one drawn from: the draft is truncated, its report is not."""
 
     def draw(self, row, history, start):
@@ -306,26 +293,24 @@ class OneSided(Block):
         return Draw(drawn.token, raw, drawn.confidence)
 
 
-class UntruncatedTarget(Block):
+class UntruncatedTarget(BlockRule):
     """Truncates the draft only."""
 
     def verify(self, rows, proposal, history):
         loose = Chain(replace(self.chain.sampling, top_k=0))
-        return Block(loose, self.noise, self.judge).verify(rows, proposal, history)
+        return BlockRule(loose, self.noise, self.judge).verify(rows, proposal, history)
 
 
 @pytest.mark.parametrize("trapped", [OneSided, UntruncatedTarget])
 @pytest.mark.parametrize("judge", [judgement.block, judgement.reject])
 def test_truncation_on_one_side_only_is_caught(trapped, judge):
-    def make_rule(chain, noise):
-        return trapped(chain, noise, judge)
-
-    assert worst_error(make_rule, sampling=CHAINS["top-k"]) > CAUGHT
+    rule = partial(trapped, judge=judge)
+    assert worst_error(rule, sampling=CHAINS["top-k"]) > CAUGHT
 
 
 HISTORY_TRAPS = {
-    "block": "text = Continued(history, proposal.tokens[: certain + i])",
-    "coupled": "lambda i: choose(certain + i, Continued(history, proposal.tokens[: certain + i]))",
+    "BlockRule": "text = Continued(history, proposal.tokens[: certain + i])",
+    "Coupled": "lambda i: choose(certain + i, Continued(history, proposal.tokens[: certain + i]))",
 }
 
 
@@ -335,4 +320,4 @@ def test_a_history_that_does_not_move_is_caught(rule):
     trapped = mutant(
         verification, (line, line.replace("Continued(history, proposal.tokens[: certain + i])", "history"))
     )
-    assert worst_error(getattr(trapped, rule.title()), sampling=CHAINS["penalties"]) > CAUGHT
+    assert worst_error(getattr(trapped, rule), sampling=CHAINS["penalties"]) > CAUGHT

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from localspec.sampler.passes import Pass
+from localspec.sampler.passes import ForwardPass
 
 VOCABULARY = 23
 END = 0
@@ -57,7 +57,7 @@ class Toy:
     def row(self) -> np.ndarray:
         return logits_of(self.state(self.seed), self.vocabulary)
 
-    def decode(self, tokens: Sequence[int], rows: int) -> Pass:
+    def decode(self, tokens: Sequence[int], rows: int) -> ForwardPass:
         assert 0 <= rows <= len(tokens)
         assert self.length + len(tokens) <= self.capacity, "decoded past the context"
         start, found, states = self.length, [], []
@@ -67,13 +67,15 @@ class Toy:
             states.append(self.state(self.seed))
             if i >= len(tokens) - rows:
                 found.append(self.row())
-        return Pass(start, tokens, found, np.array(states, dtype=np.uint64).reshape(-1, 1))
+        return ForwardPass(start, tokens, found, np.array(states, dtype=np.uint64).reshape(-1, 1))
 
-    def prefill(self, tokens: Sequence[int], cancelled: Callable[[], bool] = lambda: False) -> Iterator[Pass]:
+    def prefill(
+        self, tokens: Sequence[int], cancelled: Callable[[], bool] = lambda: False
+    ) -> Iterator[ForwardPass]:
         for start in range(0, len(tokens), self.chunk):
             yield self.decode(tokens[start : start + self.chunk], rows=0)
 
-    def cut_rows(self, logits: int | None) -> None:
+    def top_k_rows(self, logits: int | None) -> None:
         pass
 
     def rollback(self, keep: int) -> None:
@@ -105,3 +107,7 @@ class Blend(Toy):
         own = super().row()
         agrees = (int(own[1] * 128) * 7919 % 1000) / 1000 < self.agreement
         return logits_of(self.state(self.target_seed), self.vocabulary) if agrees else own
+
+
+def never(token):
+    return False

@@ -8,14 +8,14 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, takewhile
+from operator import eq
 
 import numpy as np
 import pytest
 
-from localspec.caches import state_file, store
-from localspec.caches.state_file import Facts, packed
-from localspec.caches.store import Store, empty, usage
+from localspec.caches import store
+from localspec.caches.store import Facts, Store, Stored, empty, packed, size_of, unpacked, usage
 
 KEY = "this model"
 FACTS = Facts(KEY, sys.executable, steps_back=True, marks=(), parts=(), token_seconds=0.01)
@@ -45,8 +45,7 @@ def save(kept, tokens, *parts, **changes):
 
 
 def found(kept, tokens, key=KEY):
-    """The nearest text, and how many tokens it shares."""
-    return next(kept.nearest(key, packed(tokens)), (None, 0))
+    return next(iter(kept.nearest(key, packed(tokens))), (None, 0))
 
 
 def files(folder):
@@ -59,18 +58,18 @@ def test_a_text_comes_back_as_it_was(folder):
     kept = Store(folder, 10**9)
     stored, shared = found(kept, [*text(0)[:300], 1])
     assert (shared, stored.length, stored.facts.marks) == (300, 600, (7,))
-    assert state_file.unpacked(stored.tokens) == text(0)
+    assert unpacked(stored.tokens) == text(0)
     assert all(np.array_equal(*both) for both in zip(kept.read(stored), parts, strict=True))
 
 
 def test_the_room_of_a_text_is_taken_before_it_is_written(folder, monkeypatch):
-    rooms, write = [], state_file.write
+    rooms, write = [], store.write_text
 
     def noted(file, *given):
         rooms.append(os.fstat(file.fileno()).st_size)
         write(file, *given)
 
-    monkeypatch.setattr(state_file, "write", noted)
+    monkeypatch.setattr(store, "write_text", noted)
     assert save(Store(folder, 10**9), text(0), content(0))
     assert rooms == [path.stat().st_size for path in files(folder)]
 
@@ -90,23 +89,16 @@ def test_texts_come_by_the_length_of_their_common_beginning_as_by_comparing_all(
         texts.append([*begins, *rng.integers(0, 3, 40).tolist()])
         save(kept, texts[-1], content(0, 10))
     save(kept, texts[0], content(0, 10), key="another model")
-    held = [state_file.unpacked(one.tokens) for one in kept._texts if one.facts.key == KEY]
+    held = [unpacked(one.tokens) for one in kept._texts if one.facts.key == KEY]
     for asked in [*texts, *([*one[:20], 9] for one in texts), [9]]:
-        alike = (sum(1 for _ in _alike(asked, other)) for other in held)
+        alike = (sum(takewhile(bool, map(eq, asked, other))) for other in held)
         shared = [found for _, found in kept.nearest(KEY, packed(asked))]
         assert shared == sorted(filter(None, alike), reverse=True)
 
 
-def _alike(one, other):
-    for mine, theirs in zip(one, other, strict=False):
-        if mine != theirs:
-            return
-        yield mine
-
-
 def test_a_cache_that_cannot_step_back_is_used_to_its_checkpoints():
     head = replace(FACTS, steps_back=False, marks=(100, 300))
-    stored = state_file.Stored(None, head, packed(text(0)), 0)
+    stored = Stored(None, head, packed(text(0)), 0)
     assert [stored.usable(shared) for shared in (99, 100, 299, 599, 600)] == [0, 100, 100, 300, 600]
     assert replace(stored, facts=FACTS).usable(599) == 599
 
@@ -122,7 +114,6 @@ def test_a_text_that_went_on_takes_the_place_of_what_it_was(folder):
 
 
 def damaged(kind, whole, other, rng):
-    """The bytes of a stored text with this damage."""
     changed, at = bytearray(whole), int(rng.integers(len(whole)))
     match kind:
         case "cut":
@@ -159,11 +150,10 @@ def test_no_damaged_file_is_used_and_every_whole_one_is(folder):
         kept.write(packed(text(seed % 200)), facts, [content(seed + 500, 5_000)])
     fresh = Store(folder, 10**9)
     for seed, part in contents.items():
-        reads = [
-            fresh.read(stored) for stored, shared in fresh.nearest(KEY, packed(text(seed))) if shared == 600
-        ]
-        assert all(np.array_equal(each[0], part) for each in reads if each)
-        assert any(each for each in reads)
+        near = fresh.nearest(KEY, packed(text(seed)))
+        reads = list(filter(None, (fresh.read(stored) for stored, shared in near if shared == 600)))
+        assert reads
+        assert all(np.array_equal(each[0], part) for each in reads)
     assert usage(folder)[0] == 450  # whole ones, those of other models as well
 
 
@@ -182,33 +172,64 @@ def test_links_are_neither_followed_nor_removed(folder, tmp_path):
     assert files(folder) == [link, foreign]
     assert empty(folder) == []
     assert precious.read_text() == "mine"
-    stored = state_file.Stored(link, FACTS, packed(text(0)), 4)
+    stored = Stored(link, FACTS, packed(text(0)), 4)
     assert other.read(stored) is None
-
-
-def test_a_folder_may_be_a_link(folder, tmp_path):
-    (tmp_path / "large disk").mkdir()
-    folder.symlink_to(tmp_path / "large disk", target_is_directory=True)
-    kept = Store(folder, 10**6)
+    linked = tmp_path / "a link to the folder"
+    linked.symlink_to(folder, target_is_directory=True)
+    kept = Store(linked, 10**6)
     save(kept, text(0), content(0))
     assert np.array_equal(kept.read(found(kept, text(0))[0])[0], content(0))
 
 
-def test_what_belongs_to_a_model_that_is_gone_is_removed(folder, tmp_path):
-    model = tmp_path / "model.gguf"
-    model.touch()
-    kept = Store(folder, 10**6)
-    save(kept, text(0), content(0), model=str(model), key="another build")
-    save(kept, text(1), content(1))
+def test_texts_of_a_model_that_is_gone_are_removed_unless_its_disk_is_not_mounted(folder, tmp_path):
+    kept, disk = Store(folder, 10**6), store.disk_of(tmp_path)
+    gone = str(tmp_path / "mounted" / "model.gguf")
+    save(kept, text(0), content(0), model=gone, disk=disk + 1)
+    save(kept, text(1), content(1), model=gone, disk=disk)
+    save(kept, text(2), content(2))  # its model is here
     Store(folder, 10**6).clean()
-    assert usage(folder)[0] == 2
-    model.unlink()
+    assert [found(Store(folder, 10**6), text(seed))[1] for seed in range(3)] == [600, 0, 600]
+
+
+def test_what_was_not_used_for_thirty_days_goes(folder):
+    kept, day = Store(folder, 10**6), 86_400
+    for seed in range(2):
+        save(kept, text(seed), content(seed))
+        os.utime(found(kept, text(seed))[0].path, (time.time() - (29 + 2 * seed) * day,) * 2)
     Store(folder, 10**6).clean()
+    assert [found(Store(folder, 10**6), text(seed))[1] for seed in range(2)] == [600, 0]
+
+
+@pytest.mark.parametrize("checks", [0, 1, 2])
+def test_a_conversation_that_is_deleted_while_its_text_is_written_leaves_none(folder, checks):
+    """It is there for that many looks; whoever deletes it looks for its texts, before the last look here or after."""
+    looks = iter([True] * checks)
+    kept = Store(folder, 10**6, lambda name: next(looks, False))
+    save(kept, text(0), content(0), conversation="a")
+    if checks == 2:
+        store.forget_conversation(folder, "a")
+    assert usage(folder)[0] == 0
+    save(Store(folder, 10**6), text(1), content(1), conversation="b")
+    store.forget_conversation(folder, "a")
     assert usage(folder)[0] == 1
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="no owners and modes")
+def test_what_others_could_have_written_is_not_used(folder):
+    save(Store(folder, 10**6), text(0), content(0))
+    assert store.why_not_trusted(folder) == ""
+    folder.chmod(0o770)
+    assert "other users may write" in store.why_not_trusted(folder)
+    folder.chmod(0o700)
+    if os.geteuid() == 0:
+        os.chown(found(Store(folder, 10**6), text(0))[0].path, 1, 1)
+        assert found(Store(folder, 10**6), text(0)) == (None, 0)
+        os.chown(folder, 1, 1)
+        assert "another user's" in store.why_not_trusted(folder)
+
+
 def test_the_text_that_was_used_last_stays(folder):
-    size = state_file.size_of(packed(text(0)), replace(FACTS, parts=(3_000,)))
+    size = size_of(packed(text(0)), replace(FACTS, parts=(3_000,)))
     kept = Store(folder, 3 * size + 10)
     for seed in range(3):
         save(kept, text(seed), content(seed))
@@ -219,7 +240,7 @@ def test_the_text_that_was_used_last_stays(folder):
 
 
 def test_texts_of_a_clock_that_ran_ahead_make_room_for_new_ones(folder):
-    size = state_file.size_of(packed(text(0)), replace(FACTS, parts=(3_000,)))
+    size = size_of(packed(text(0)), replace(FACTS, parts=(3_000,)))
     kept, ahead = Store(folder, 2 * size + 10), time.time() + 10 * 365 * 86_400
     for seed in range(2):
         save(kept, text(seed), content(seed))
@@ -228,13 +249,6 @@ def test_texts_of_a_clock_that_ran_ahead_make_room_for_new_ones(folder):
     for seed in (2, 3):
         save(kept, text(seed), content(seed))
     assert [found(kept, text(seed))[1] for seed in range(4)] == [0, 0, 600, 600]
-
-
-def test_what_is_larger_than_the_budget_removes_nothing(folder):
-    kept = Store(folder, 10_000)
-    save(kept, text(0), content(0))
-    assert not save(kept, text(1), content(1, 20_000))
-    assert usage(folder)[0] == 1
 
 
 def test_the_budget_holds_over_many_turns_and_at_every_start(folder, monkeypatch):
@@ -255,9 +269,13 @@ def test_the_budget_holds_over_many_turns_and_at_every_start(folder, monkeypatch
     assert usage(folder)[1] > budget / 2
 
 
-def test_a_nearly_full_disk_gets_its_room_back(folder, monkeypatch):
-    kept = Store(folder, 10**6)
+def test_what_is_larger_than_the_budget_removes_nothing_and_a_nearly_full_disk_gets_its_room_back(
+    folder, monkeypatch
+):
+    kept = Store(folder, 10_000)
     save(kept, text(0), content(0))
+    assert not save(kept, text(1), content(1, 20_000))
+    assert usage(folder)[0] == 1
     monkeypatch.setattr(store, "LEFT_FREE", 10**18)
     assert not save(kept, text(1), content(1))
     kept.clean()
@@ -318,7 +336,6 @@ def check_whole(folder, seeds):
 
 
 def kill_writers(folder, times):
-    """Kill a writing process so many times; nothing half is ever used."""
     rng = np.random.default_rng(0)
     for turn in range(times):
         with start_writer(folder, 20_000_000, 1000 * turn, 1000) as writer:

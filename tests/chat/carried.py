@@ -3,15 +3,6 @@
 import tarfile
 from pathlib import Path
 
-_ARCHIVE = Path(__file__).with_name("templates.tar.xz")
-
-
-def _read() -> dict[str, str]:
-    with tarfile.open(_ARCHIVE) as archive:
-        return {
-            member.name.removesuffix(".jinja"): archive.extractfile(member).read().decode()
-            for member in archive
-        }
-
-
-TEMPLATES = _read()
+with tarfile.open(Path(__file__).with_name("templates.tar.xz")) as _archive:
+    _files = {member.name: _archive.extractfile(member).read().decode() for member in _archive}
+TEMPLATES = {name.removesuffix(".jinja"): text for name, text in _files.items()}

@@ -111,10 +111,6 @@ def _tojson(value, ensure_ascii=False, indent=None, separators=None, sort_keys=F
     return json.dumps(value, ensure_ascii=ensure_ascii, **how)
 
 
-def _refuse(message):
-    raise ValueError(message)
-
-
 def named(message):
     """The message with its reasoning under every name that templates read it by."""
     thoughts = message.get("reasoning_content")
@@ -138,9 +134,12 @@ def with_thinking_part(message):
 
 @cache
 def compiled(source, now, base):
+    def refuse(message):
+        raise ValueError(message)
+
     env = base(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, "jinja2.ext.loopcontrols"])
     env.filters["tojson"] = _tojson
-    env.globals |= {"raise_exception": _refuse, "strftime_now": now.strftime}
+    env.globals |= {"raise_exception": refuse, "strftime_now": now.strftime}
     return env.from_string(source)
 
 

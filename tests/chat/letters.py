@@ -14,7 +14,7 @@ GREEDY = {"temperature": 0}
 class Letters:
     """A vocabulary of single characters; what it does not know becomes an a."""
 
-    size = len(SYMBOLS)
+    symbols, unknown, size = SYMBOLS, 1, len(SYMBOLS)
     bos = eos = None
     add_bos = False
 
@@ -22,21 +22,21 @@ class Letters:
         self.ends = ends
 
     def tokenize(self, text, *, parse_special, add_special=False):
-        return [SYMBOLS.index(c) if c in SYMBOLS else 1 for c in text]
+        return [self.symbols.index(c) if c in self.symbols else self.unknown for c in text]
 
     def piece(self, token):
-        return b"" if self.is_end(token) else SYMBOLS[token].encode()
+        return b"" if self.is_end(token) else self.symbols[token].encode()
 
     def text(self, token):
-        return SYMBOLS[token]
+        return self.symbols[token]
 
     def is_end(self, token):
         return self.ends and token == 0
 
-    def is_control(self, token):
+    def is_special(self, token):
         return self.is_end(token)
 
-    def control_texts(self):
+    def special_tokens(self):
         return {}
 
 

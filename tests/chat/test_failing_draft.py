@@ -2,6 +2,7 @@
 
 import pytest
 
+from localspec.chat.reply import WORTH_A_NOTICE
 from localspec.errors import BackendFailure
 from localspec.events import Notice
 from tests.chat.letters import GREEDY, session_of
@@ -55,3 +56,22 @@ def test_a_draft_that_fails_is_left_out_of_the_reply_with_a_notice(monkeypatch, 
     asked = draft.calls
     assert replied("abc" * 9)[1] == []
     assert depth == "auto" or draft.calls > asked, "the next reply tries it again"
+
+
+LONG, PAUSE = ["slow"] * WORTH_A_NOTICE, ["slow"] * (WORTH_A_NOTICE - 1)
+
+
+@pytest.mark.parametrize(("states", "told"), [(LONG * 3, 1), ([*LONG, None] * 3, 1), ([*PAUSE, None] * 4, 0)])
+def test_drafting_that_stays_off_is_explained_once_and_a_pause_is_not_worth_a_word(monkeypatch, states, told):
+    session, *_ = session_of(end=False)
+    drafting, script = session.pair.drafting, iter(states)
+    begun = drafting.strategy
+
+    def strategy(*arguments):
+        found = begun(*arguments)
+        monkeypatch.setattr(type(found), "why_off", property(lambda _: next(script)), raising=False)
+        return found
+
+    monkeypatch.setattr(drafting, "strategy", strategy)
+    events = session.stream_complete("abc", **GREEDY, max_tokens=len(states), speculate=False)
+    assert [e.text for e in events if isinstance(e, Notice) and e.text == "slow"] == ["slow"] * told

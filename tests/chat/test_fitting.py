@@ -2,12 +2,12 @@
 
 import pytest
 
-from localspec.chat.fitting import cuts_of, kept
+from localspec.chat.fitting import kept, starts_of
 from localspec.chat.messages import Message
 from localspec.chat.session import Session
 from localspec.chat.template import ChatTemplate
 from localspec.errors import BadSetting, BadTemplate
-from localspec.events import Notice, Started, ToolCall
+from localspec.events import Started, ToolCall
 from tests.chat.carried import TEMPLATES
 from tests.chat.letters import GREEDY, SYMBOLS, TEMPLATE, Letters, session_of
 from tests.toy_engine import engine_of, toys
@@ -16,21 +16,16 @@ THINKS = TEMPLATE + "{# <think> </think> #}"
 
 
 def turns(count, text="bbbbb"):
-    asked = [
-        (Message("user", text + "abcdefghij"[n % 10]), Message("assistant", "ccc")) for n in range(count)
-    ]
-    return [message for turn in asked for message in turn]
+    numbered = (text + "abcdefghij"[n % 10] for n in range(count))
+    return [message for each in numbered for message in (Message("user", each), Message("assistant", "ccc"))]
 
 
 def rounds(count):
-    told = [
-        (
-            Message("assistant", "", tool_calls=(ToolCall("look", {"at": "abc"}, f"call{n:05}"),)),
-            Message("tool", "bcd", tool_call_id=f"call{n:05}"),
-        )
-        for n in range(count)
-    ]
-    return [message for both in told for message in both]
+    found = []
+    for n in range(count):
+        call = ToolCall("look", {"at": "abc"}, f"call{n:05}")
+        found += [Message("assistant", "", tool_calls=(call,)), Message("tool", "bcd", tool_call_id=call.id)]
+    return found
 
 
 def started(session, messages, **options):
@@ -39,7 +34,7 @@ def started(session, messages, **options):
 
 def test_a_system_message_alone_is_a_conversation():
     alone = (Message("system", "abc"),)
-    assert cuts_of(alone) == [0]
+    assert starts_of(alone) == [0]
     assert kept(alone, 0) == alone
 
 
@@ -127,12 +122,12 @@ def test_a_refused_request_renders_nothing_and_changes_nothing(rendered):
     told = [*turns(90), Message("user", "d")]
     events = session.stream("one", **GREEDY, max_tokens=3)
     next(events)
-    cuts, messages = session._cuts, session.messages
+    cuts, messages = session._omissions, session.messages
     rendered.clear()
     with pytest.raises(BadSetting, match="busy"):
         next(session.stream(told, **GREEDY))
     assert rendered == []
-    assert (session._cuts, session.messages) == (cuts, messages)
+    assert (session._omissions, session.messages) == (cuts, messages)
     list(events)
     assert session.messages[0] == Message("user", "one")
 
@@ -151,7 +146,7 @@ def test_an_agents_loop_keeps_its_question_and_its_newest_rounds():
 def test_an_older_turn_loses_its_rounds_before_its_question():
     told = [Message("system", "s"), Message("user", "q"), *rounds(2), Message("assistant", "a")]
     told = (*told, Message("user", "r"), *rounds(2))
-    assert cuts_of(told) == [1, 4, 7, 10]
+    assert starts_of(told) == [1, 4, 7, 10]
     assert kept(told, 4) == (*told[:2], *told[4:])
     assert kept(told, 7) == (told[0], *told[7:])
     assert kept(told, 10) == (told[0], told[7], *told[10:])
@@ -165,7 +160,7 @@ def test_a_template_that_takes_a_conversation_takes_what_is_left_of_it(name):
         template.render(told)
     except BadTemplate:
         return  # tools are told in another form then
-    for cut in cuts_of(told):
+    for cut in starts_of(told):
         template.render(kept(told, cut))
 
 
@@ -188,10 +183,3 @@ def test_a_model_that_reasons_has_a_quarter_of_the_context_for_its_reply():
 def test_where_nothing_may_be_left_out_the_smaller_reserve_refuses_less():
     told = [*turns(110), Message("user", "d")]
     assert next(thinking_session().stream(told, **GREEDY, overflow="error")).trimmed_messages == 0
-
-
-def test_a_reply_that_the_context_cuts_names_the_option_that_gives_more():
-    said = [
-        e.text for e in session_of(end=False, capacity=100)[0].stream("a", **GREEDY) if isinstance(e, Notice)
-    ]
-    assert any("--context" in text for text in said)

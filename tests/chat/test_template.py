@@ -1,4 +1,4 @@
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -26,10 +26,6 @@ def template(source):
     return ChatTemplate(source, bos_text="<s>", eos_text="</s>")
 
 
-def test_there_are_seventy():
-    assert len(TEMPLATES) == 70
-
-
 @pytest.mark.parametrize("think", [None, True, False])
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_every_template_writes_every_message_once_and_in_order(name, think):
@@ -47,13 +43,6 @@ def test_the_prompt_of_a_turn_begins_the_prompt_of_the_next(name):
     first, second = READY[name].render(ONE_TURN), READY[name].render(TWO_TURNS)
     kept = first[: first.find(ASK.content) + len(ASK.content)]
     assert second.startswith(kept) or name == SYSTEM_LAST
-
-
-@pytest.mark.parametrize("name", TEMPLATES)
-def test_the_generation_prompt_comes_last_and_only_when_asked_for(name):
-    with_prompt = READY[name].render(ONE_TURN)
-    without = READY[name].render(ONE_TURN, add_generation_prompt=False)
-    assert len(with_prompt) >= len(without) or name == "microsoft-Phi-3.5-mini-instruct"
 
 
 @pytest.mark.parametrize(
@@ -83,23 +72,19 @@ def test_a_template_that_knows_only_effort_gets_little_of_it():
     assert "thinking budget is 0" in READY["ByteDance-Seed-OSS"].render(ONE_TURN, think=False)
 
 
-def test_a_system_message_that_a_template_refuses_goes_before_the_first_user_message():
+def test_a_system_message_that_a_template_refuses_or_ignores_goes_before_the_first_user_message():
     gemma = READY["google-gemma-2-2b-it"]
     assert not gemma.takes_system
     assert f"user\n{SYSTEM.content}\n\n{ASK.content}<end_of_turn>" in gemma.render(ONE_TURN)
     assert fold_system((SYSTEM,)) == (Message("user", SYSTEM.content),)
-
-
-def test_a_system_message_that_a_template_ignores_is_folded_as_well():
     users = template("{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}")
     assert users.render(ONE_TURN) == "Be terse.\n\nWhy is the sky blue?"
 
 
 @pytest.mark.parametrize("name", sorted(TEMPLATES))
 def test_two_questions_in_a_row_reach_every_template(name):
-    template = ChatTemplate(TEMPLATES[name], bos_text="<s>", eos_text="</s>")
     asked = [Message("user", "qa1"), Message("user", "qb2"), Message("assistant", "ac3")]
-    prompt = template.render([*asked, Message("user", "qd4")])
+    prompt = READY[name].render([*asked, Message("user", "qd4")])
     places = [prompt.find(text) for text in ("qa1", "qb2", "ac3", "qd4")]
     assert places == sorted(places)
     assert -1 not in places
@@ -126,7 +111,7 @@ def test_without_a_template_chatml_is_used_where_its_tokens_exist():
     plain, notices = template_of("", ToyVocabulary(["<s>", "</s>"]))
     assert plain.render((ASK,)) == "user: Why is the sky blue?\n\nassistant:"
     assert (plain.stops, chatml.stops) == (("\nuser:",), ("<|im_end|>",))
-    assert "not be made for chat" in notices[0]
+    assert "may not be a chat model" in notices[0]
 
 
 @pytest.mark.parametrize(
@@ -146,21 +131,14 @@ def test_a_turn_whose_end_is_no_end_token_is_stopped_by_its_text(between, stop):
     assert template_of(source.replace(between, "</s>" + between), vocabulary)[0].stops == ()
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        "{{ messages[0].content }}",
-        "{{ raise_exception('no') }}",
-        "{% for m in messages %}{{ m.content }}|{% endfor %}",
-    ],
-)
+NO_END = ("{{ messages[0].content }}", "{% for m in messages %}{{ m.content }}|{% endfor %}")
+# The end of a part does not end a reply.
+BRANCHED = ("openai-gpt-oss-120b", "upstage-Solar-Open-100B", "Kimi-K3")
+
+
+@pytest.mark.parametrize("source", [*NO_END, *map(TEMPLATES.get, BRANCHED)], ids=[*"12", *BRANCHED])
 def test_a_template_that_shows_no_end_of_a_turn_stops_nothing(source):
     assert template_of(source, ToyVocabulary(["<s>", "</s>"]))[0].stops == ()
-
-
-def test_what_ends_a_part_of_a_reply_does_not_stop_it():
-    for name in ("openai-gpt-oss-120b", "upstage-Solar-Open-100B", "Kimi-K3"):
-        assert template_of(TEMPLATES[name], ToyVocabulary(["<s>", "</s>"]))[0].stops == ()
 
 
 @pytest.mark.parametrize("name", sorted(TEMPLATES))
@@ -170,27 +148,18 @@ def test_carried_templates_stop_at_text_that_no_answer_has(name):
         assert stop == stop.rstrip()
 
 
-def test_a_model_files_own_template_needs_no_notice():
-    own, notices = template_of("{{ bos_token }}{{ messages[0].content }}", ToyVocabulary())
-    assert own.render((ASK,)) == "<s>Why is the sky blue?"
-    assert notices == ()
-
-
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     ("source", "complaint"),
     [
-        ("{% for %}", "mistake in line 1"),
+        ("{% for %}", "syntax error in line 1"),
         ("{{ nothing.here }}", "failed"),
         ("{{ raise_exception('no cats') }}", "refuses these messages: no cats"),
-        ("{{ 1 / 0 }}", "failed"),
         ("{% include '/etc/passwd' %}", "failed"),
         ("{{ ''.__class__.__mro__ }}", "stopped"),
-        ("{{ messages.append(1) }}", "stopped"),
         ("{{ cycler.__init__.__globals__ }}", "stopped"),
         ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "never ends"),
         ("{% for a in range(999999999) %}{% endfor %}", "range"),
-        ("{% for a in range(99999) %}" + "x" * 9999 + "{% endfor %}", "writes more"),
         ("{{ 'a' * 65_000_000 }}", "writes more"),
         ("{{ 'a' | truncate(-1) }}", "failed: expected length"),
         ("{{ " + "(" * 100_000 + " }}", "never ends"),
@@ -288,11 +257,23 @@ def test_a_loop_ends_early_only_where_it_has_nothing_left_to_do(body, text):
 
 
 def test_a_template_serves_several_threads():
-    shared, texts = READY["Qwen-Qwen3-0.6B"], []
-    threads = [threading.Thread(target=lambda: texts.append(shared.render(TWO_TURNS))) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(texts) == 8
-    assert len(set(texts)) == 1
+    with ThreadPoolExecutor(8) as threads:
+        texts = {*threads.map(READY["Qwen-Qwen3-0.6B"].render, [TWO_TURNS] * 8)}
+    assert len(texts) == 1
+
+
+@pytest.mark.parametrize(
+    ("condition", "closed"),
+    [
+        ("not enable_thinking", False),  # DeepSeek R1, QwQ, Command R7B
+        ("not (enable_thinking | default(false))", True),
+        ("enable_thinking is defined and not enable_thinking", False),
+        ("enable_thinking is not defined or not enable_thinking", True),
+    ],
+)
+def test_a_template_that_expects_the_variable_thinks_and_one_that_tests_it_keeps_its_default(
+    condition, closed
+):
+    source = f"{{{{ messages[0].content }}}}<think>{{% if {condition} %}}</think>{{% endif %}}"
+    texts = [template(source).render((ASK,), think=think) for think in (None, False, True)]
+    assert [text.endswith("</think>") for text in texts] == [closed, True, False]

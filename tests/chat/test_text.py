@@ -1,9 +1,9 @@
 import itertools
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from localspec.chat.text import TextPart, TextStream
+from localspec.chat.text import Detokenizer, StopScanner, TextPart, TextStream
 from localspec.chat.thinking import THINK, style_of
 from localspec.events import Kind
 from tests.chat.toys import ToyVocabulary, byte_tokens
@@ -25,16 +25,14 @@ def read(vocabulary, style, reply, stops=(), **options):
 def test_plain_text_comes_token_by_token():
     stream = TextStream(VOCABULARY, None, [])
     assert stream.push(ord("a")) == [TextPart("a", A)]
-    assert stream.push(VOCABULARY.control_texts()["<|im_start|>"]) == []
+    assert stream.push(VOCABULARY.special_tokens()["<|im_start|>"]) == []
     assert stream.flush() == []
 
 
 def test_tags_that_are_control_tokens_are_seen_although_they_have_no_text():
     gemma = style_of("<|channel>thought")
-    assert read(GEMMA, gemma, "<|channel>thought\n2+2<channel|>Four<turn|>") == (
-        [(R, "2+2"), (A, "Four")],
-        False,
-    )
+    reply = "<|channel>thought\n2+2<channel|>Four<turn|>"
+    assert read(GEMMA, gemma, reply) == ([(R, "2+2"), (A, "Four")], False)
 
 
 def test_characters_reasoning_and_stop_strings_work_together():
@@ -52,11 +50,8 @@ def test_a_stop_string_does_not_reach_from_answer_to_reasoning():
     assert read(vocabulary, harmony, reply, ["STOP"]) == ([(A, "ST"), (R, "OP"), (A, "\n\nOK")], False)
 
 
-def test_a_stop_string_may_be_a_control_text():
-    assert read(VOCABULARY, None, "so<|im_end|>much", ["<|im_end|>"]) == ([(A, "so")], True)
-
-
 def test_what_is_held_back_comes_at_the_end():
+    assert read(VOCABULARY, None, "so<|im_end|>much", ["<|im_end|>"]) == ([(A, "so")], True)
     assert read(VOCABULARY, THINK, "<think>a</thi") == ([(R, "a</thi")], False)
     assert read(VOCABULARY, THINK, "aST", ["STOP"]) == ([(A, "aST")], False)
     assert read(VOCABULARY, None, byte_tokens(b"a\xf0\x9f")) == ([(A, "a\ufffd")], False)
@@ -72,15 +67,74 @@ def test_nothing_comes_after_a_stop_string():
 
 def test_raw_text_that_goes_on_keeps_its_first_space():
     spm = ToyVocabulary(space_prefix=True)
-    words = [ord(c) for c in " upon"]
-    assert read(spm, None, words)[0] == [(A, "upon")]
-    assert read(spm, None, words, continues_text=True)[0] == [(A, " upon")]
+    words = [ord(c) for c in "  upon"]
+    assert read(spm, None, words)[0] == [(A, " upon")]
+    assert (
+        read(VOCABULARY, None, words)[0] == read(spm, None, words, continues_text=True)[0] == [(A, "  upon")]
+    )
 
 
 @given(st.text(max_size=30))
 def test_an_answer_comes_out_as_the_model_wrote_it(reply):
     expected = [(A, reply)] if reply else []
-    assert read(VOCABULARY, None, byte_tokens(reply.encode()), ["no stop in here \0\0\0"]) == (
-        expected,
-        False,
-    )
+    found = read(VOCABULARY, None, byte_tokens(reply.encode()), ["no stop in here \0\0\0"])
+    assert found == (expected, False)
+
+
+def decoded(tokens):
+    detokenizer = Detokenizer(VOCABULARY, {})
+    return [detokenizer.push(token) for token in tokens], detokenizer.flush()
+
+
+def test_bytes_become_a_replacement_only_when_nothing_can_save_them():
+    assert decoded(byte_tokens("a😀b".encode())) == (["a", "", "", "", "😀", "b"], "")
+    assert decoded(byte_tokens(b"\xf0\x9fA")) == (["", "", "\ufffdA"], "")
+    assert decoded(byte_tokens(b"\xff")) == (["\ufffd"], "")
+    assert decoded(byte_tokens(b"\xe2\x82")) == (["", ""], "\ufffd")
+
+
+@given(st.binary(max_size=40))
+def test_any_bytes_read_one_by_one_give_what_decoding_them_together_gives(raw):
+    pieces, rest = decoded(byte_tokens(raw))
+    assert "".join(pieces) + rest == raw.decode(errors="replace")
+
+
+TEXTS = st.text(alphabet="ab\n", max_size=30)
+STOPS = st.lists(st.text(alphabet="ab\n", min_size=1, max_size=5), max_size=4)
+CUTS = st.lists(st.integers(0, 30), max_size=10)
+
+
+def naive(text, stops):
+    """Read character by character; the first moment at which the text ends with a stop string decides."""
+    for end in range(1, len(text) + 1):
+        found = [stop for stop in stops if text[:end].endswith(stop)]
+        if found:
+            return text[: end - len(max(found, key=len))], True
+    return text, False
+
+
+def pieces(text, cuts):
+    edges = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
+    return [text[a:b] for a, b in itertools.pairwise(edges)]
+
+
+@given(TEXTS, STOPS, CUTS)
+@example("abab", ["abab", "b"], [1, 2, 3])
+@example("abab", ["abab", "b"], [])
+@example("aab", ["ab"], [1, 2])
+def test_any_split_gives_what_reading_the_whole_text_gives(text, stops, cuts):
+    scanner = StopScanner(stops)
+    released = "".join(map(scanner.push, pieces(text, cuts)))
+    assert (released + scanner.flush(), bool(scanner.found)) == naive(text, stops)
+
+
+@given(TEXTS, STOPS, CUTS)
+def test_only_what_could_begin_a_stop_string_is_held_back(text, stops, cuts):
+    scanner, shown, read = StopScanner(stops), "", ""
+    for piece in pieces(text, cuts):
+        shown, read = shown + scanner.push(piece), read + piece
+        if scanner.found:
+            break
+        ends = [read[i:] for i in range(len(read) + 1)]
+        held = max((len(e) for e in ends if any(s != e and s.startswith(e) for s in stops)), default=0)
+        assert len(shown) == len(read) - held

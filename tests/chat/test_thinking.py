@@ -5,11 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec.chat.messages import Message
-from localspec.chat.template import ChatTemplate
+from localspec.chat.template import CHATML, ChatTemplate, template_of
 from localspec.chat.text import Thinking
 from localspec.chat.thinking import STYLES, THINK, after_prompt, style_of
 from localspec.events import Kind
 from tests.chat.carried import TEMPLATES
+from tests.chat.toys import ToyVocabulary
 
 R, A = Kind.REASONING, Kind.ANSWER
 HARMONY = style_of("<|channel|>analysis")
@@ -49,73 +50,53 @@ def test_gpt_oss_speaks_in_channels():
 
 
 @pytest.mark.parametrize(
-    "header",
+    ("header", "kind"),
     [
-        "<|channel|>final <|constrain|>json<|message|>",
-        "<|channel|>final<|constrain|>json<|message|>",
-        "<|channel|> final json<|message|>",
+        ("<|channel|>final <|constrain|>json<|message|>", A),
+        ("<|channel|>final<|constrain|>json<|message|>", A),
+        ("<|channel|> final json<|message|>", A),
+        ("<|channel|>commentary to=functions.weather <|constrain|>json<|message|>", Kind.TOOL_CALL),
+        (" to=functions.weather<|channel|>commentary json<|message|>", Kind.TOOL_CALL),
     ],
 )
-def test_what_else_a_channels_header_says_does_not_show(header):
-    reply = f"<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant{header}" + '{"a": 1}'
-    for pieces in ([reply], list(reply), [*reply.partition(">final")]):
-        assert split(HARMONY, *pieces) == [(R, "Hm."), (A, '{"a": 1}')]
-
-
-@pytest.mark.parametrize(
-    "header",
-    [
-        "<|channel|>commentary to=functions.weather <|constrain|>json<|message|>",
-        " to=functions.weather<|channel|>commentary json<|message|>",
-    ],
-)
-def test_what_is_addressed_to_a_function_is_no_answer(header):
+def test_a_channels_header_does_not_show_and_says_whether_a_function_is_called(header, kind):
     reply = f"<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant{header}" + '{"city": "Bern"}'
-    for pieces in ([reply], list(reply)):
-        assert split(HARMONY, *pieces) == [(R, "Hm."), (Kind.TOOL_CALL, '{"city": "Bern"}')]
+    for pieces in ([reply], list(reply), [*reply.partition(">final")]):
+        assert split(HARMONY, *pieces) == [(R, "Hm."), (kind, '{"city": "Bern"}')]
 
 
 def test_a_header_that_never_ends_is_text():
     assert split(HARMONY, *("<|channel|>" + "x" * 300))[0][1].endswith("x" * 200)
 
 
-def test_a_reply_without_reasoning_is_all_answer():
-    assert split(THINK, "Four") == [(A, "Four")]
-    assert split(THINK, " \n Four") == [(A, " \n Four")]
-    assert split(HARMONY, "<|channel|>final<|message|>Four") == [(A, "Four")]
+OPENED = opened(THINK)
 
 
-def test_reasoning_that_is_never_closed_stays_reasoning():
-    assert split(THINK, "<think>", "so", " </thin") == [(R, "so </thin")]
-    assert split(opened(THINK), "so") == [(R, "so")]
-
-
-def test_an_answer_may_quote_the_tags():
-    assert split(THINK, "<think>x</think>", "Use <think> and </think>.") == [
-        (R, "x"),
-        (A, "Use <think> and </think>."),
-    ]
-    assert split(THINK, "Use <think> tags") == [(A, "Use <think> tags")]
-
-
-def test_reasoning_may_quote_the_opening_tag():
-    assert split(THINK, "<think>a <think> b</think>c") == [(R, "a <think> b"), (A, "c")]
-
-
-def test_tags_that_the_model_repeats_do_not_show():
-    assert split(opened(THINK), "<think>\n", "a</think>", "</think>\n", "b") == [(R, "a"), (A, "b")]
-
-
-def test_empty_reasoning_leaves_only_the_answer():
-    assert split(THINK, "<think>\n\n</think>\n\nFour") == [(A, "Four")]
-    assert split(THINK, "<think>\n", " ") == []
+@pytest.mark.parametrize(
+    ("style", "pieces", "parts"),
+    [
+        (THINK, ["Four"], [(A, "Four")]),
+        (THINK, [" \n Four"], [(A, " \n Four")]),
+        (HARMONY, ["<|channel|>final<|message|>Four"], [(A, "Four")]),
+        (THINK, ["<think>", "so", " </thin"], [(R, "so </thin")]),  # never closed
+        (OPENED, ["so"], [(R, "so")]),
+        (THINK, ["<think>x</think>", "Use <think>, </think>."], [(R, "x"), (A, "Use <think>, </think>.")]),
+        (THINK, ["Use <think> tags"], [(A, "Use <think> tags")]),
+        (THINK, ["<think>a <think> b</think>c"], [(R, "a <think> b"), (A, "c")]),  # quoted in reasoning
+        (OPENED, ["<think>\n", "a</think>", "</think>\n", "b"], [(R, "a"), (A, "b")]),  # repeated tags
+        (THINK, ["<think>\n\n</think>\n\nFour"], [(A, "Four")]),
+        (THINK, ["<think>\n", " "], []),
+    ],
+)
+def test_markers_split_a_reply_and_quoted_ones_do_not(style, pieces, parts):
+    assert split(style, *pieces) == parts
 
 
 @given(
     st.text(alphabet="<think>/ \nab", max_size=40), st.lists(st.integers(0, 40), max_size=8), st.booleans()
 )
 def test_how_a_reply_is_cut_into_pieces_does_not_matter(reply, cuts, inside):
-    style = opened(THINK) if inside else THINK
+    style = OPENED if inside else THINK
     edges = [0, *sorted(min(cut, len(reply)) for cut in cuts), len(reply)]
     assert split(style, *(reply[a:b] for a, b in itertools.pairwise(edges))) == split(style, reply)
 
@@ -159,3 +140,9 @@ def test_the_prompt_says_whether_the_reply_begins_inside_the_reasoning(name, thi
 )
 def test_models_that_do_not_reason_have_no_style(name):
     assert style_of(TEMPLATES[name]) is None
+
+
+def test_a_special_token_shows_a_style_that_the_template_does_not():
+    vocabulary = ToyVocabulary(("<s>", "</s>", "<think>", "</think>"))
+    assert template_of(CHATML, vocabulary)[0].thinking_style("") == THINK
+    assert template_of(CHATML, ToyVocabulary())[0].thinking_style("") is None

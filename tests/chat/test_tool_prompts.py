@@ -28,15 +28,13 @@ from tests.structure.toys import scripted_session
 MARKS = re.compile(r"<[|｜][^<>{}'\" ]{1,40}[|｜]>|</?[a-z_:]+>|\[/?[A-Z_]+\]|<\|?[^<>{}'\" ]{1,20}\|?>")
 
 READY = {name: ChatTemplate(source, bos_text="<s>", eos_text="</s>") for name, source in TEMPLATES.items()}
-TELLING = [name for name, template in READY.items() if template.shows(read_tools(TOOLS))]
-NOW = READY["Qwen3.5-4B"]._sandbox.now
+TELLING = [name for name, template in READY.items() if template.tool_variables(read_tools(TOOLS))]
 ONE_CALL = {"two calls"}  # these templates refuse a message with two calls; here each has its own
 
 
 def functions_of(tools):
-    return json.dumps(
-        [tool["function"] for tool in tools or ()], ensure_ascii=False, indent=4 if tools else None
-    )
+    functions = [tool["function"] for tool in tools or ()]
+    return json.dumps(functions, ensure_ascii=False, indent=4 if tools else None)
 
 
 def without_no_tools(tools):
@@ -51,9 +49,7 @@ EXPLAINED = {
     "mistralai-Ministral-3-14B-Reasoning-2512": lambda tools: {"change": with_thinking_part},
     "NousResearch-Hermes-2-Pro-Llama-3-8B-tool_use": without_no_tools,  # goes through tools that are none
     "NousResearch-Hermes-3-Llama-3.1-8B-tool_use": without_no_tools,
-    "fireworks-ai-llama-3-firefunction-v2": lambda tools: {
-        "functions": functions_of(tools), "datetime": f"{NOW:%B %d %Y}"
-    },  # knows no `tools`
+    "fireworks-ai-llama-3-firefunction-v2": lambda tools: {"functions": functions_of(tools)},  # knows no `tools`
 }  # fmt: skip
 
 
@@ -66,7 +62,9 @@ def different(name, more=lambda tools: {}):
     """The conversations whose prompts are not those of the reference."""
     found = set()
     for title, (messages, tools) in CONVERSATIONS.items():
-        given = {"tools": tools, "now": READY[name]._sandbox.now, **more(tools)}
+        now = READY[name]._sandbox.now
+        dates = {"date_string": f"{now:%d %b %Y}", "datetime": f"{now:%b %d %Y}"}  # as in llama.cpp's server
+        given = {"tools": tools, "now": now, **dates, **READY[name]._always, **more(tools)}
         try:
             wanted = reference(TEMPLATES[name], messages, **given)
         except Exception:  # noqa: BLE001  whatever a template raises
@@ -106,7 +104,7 @@ def test_a_tool_that_a_template_cannot_tell_as_it_is_is_spelled_out():
     given = {"name": "f", "parameters": {"type": "object", "properties": {"a": {"type": ["string", "null"]}}}}
     (tool,) = read_tools([given])
     for name in ("ByteDance-Seed-OSS", "GigaChat3-10B-A1.8B", "NousResearch-Hermes-3-Llama-3.1-8B-tool_use"):
-        assert READY[name].shows([tool])
+        assert READY[name].tool_variables([tool])
 
 
 def test_a_template_changes_its_own_lists_only():
@@ -114,10 +112,9 @@ def test_a_template_changes_its_own_lists_only():
     assert ChatTemplate(own, bos_text="", eos_text="").render([Message("user", "a")]) == "[1]"
     for theirs in ("messages", "tools", "tools[0].function.parameters.required"):
         change = ChatTemplate("{{ " + theirs + ".append(1) }}", bos_text="", eos_text="")
+        arguments = READY["Qwen3.5-4B"].tool_variables(read_tools(TOOLS))
         with pytest.raises(BadTemplate, match="unsafe"):
-            change.render(
-                [Message("user", "a")], arguments=READY["Qwen3.5-4B"].tool_variables(read_tools(TOOLS))
-            )
+            change.render([Message("user", "a")], arguments=arguments)
 
 
 @pytest.mark.parametrize("name", TELLING)
@@ -133,9 +130,27 @@ def test_a_prompt_with_guarded_contents_is_the_same(name):
 def test_tools_that_a_template_cannot_tell_get_a_notice_once():
     session = scripted_session("Sure.", TEMPLATES["google-gemma-2-2b-it"])
     notices = [[e.text for e in session.stream("a|", tools=TOOLS) if isinstance(e, Notice)] for _ in range(2)]
-    assert notices == [[GENERIC_CALLS], []]
+    assert [texts.count(GENERIC_CALLS) for texts in notices] == [1, 0]
     session = scripted_session("Sure.", TEMPLATES["Qwen-Qwen2.5-7B-Instruct"])
-    told = [
-        event.text for event in session.stream("a|", tools=TOOLS, max_tokens=1) if isinstance(event, Notice)
-    ]
-    assert GENERIC_CALLS not in told
+    events = session.stream("a|", tools=TOOLS, max_tokens=1)
+    assert GENERIC_CALLS not in [event.text for event in events if isinstance(event, Notice)]
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, template in READY.items() if template.tool_call_format.native]
+)
+def test_a_template_that_writes_calls_keeps_its_form_whether_it_tells_of_tools_or_not(name):
+    template = READY[name]
+    tool = {"name": "look_up", "parameters": {"type": "object", "properties": {"q": {"type": "string"}}}}
+    session = scripted_session("x", TEMPLATES[name])
+    call = {"id": "abcdefghi", "function": {"name": "look_up", "arguments": {"q": "a"}}}
+    asked = [{"role": "user", "content": "Go."}]
+    told = session.prompt_of(asked, tools=[tool]).text
+    assert "look_up" in told
+    if template.repeats_calls and not template.tool_variables(read_tools([tool])):
+        assert template.tool_call_format.written([("NAME", {"PARAMETER": "VALUE"})]) in told
+        answered = [*asked, {"role": "assistant", "tool_calls": [call]}]
+        answered.append({"role": "tool", "tool_call_id": "abcdefghi", "content": "noon"})
+        later = session.prompt_of(answered, tools=[tool]).text
+        assert template.tool_call_format.open + "look_up" + template.tool_call_format.name_end in later
+        assert "<tool_response>" not in later

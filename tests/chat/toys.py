@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from localspec.chat.prompt import ControlTexts
+from localspec.chat.prompt import SpecialTokens
 
 FIRST_CONTROL = 0x110000  # beyond every character
 FIRST_BYTE = 0x200000
@@ -29,9 +29,9 @@ class ToyVocabulary:
         self.size = FIRST_BYTE + 256
 
     def tokenize(self, text, *, parse_special, add_special=False):
-        found = [t for t in self._texts if parse_special or not self.is_control(self._texts[t])]
+        found = [t for t in self._texts if parse_special or not self.is_special(self._texts[t])]
         tokens, done = [self.bos] if add_special and self.add_bos else [], 0
-        for start, end in ControlTexts({t: self._texts[t] for t in found}).spans(text):
+        for start, end in SpecialTokens({t: self._texts[t] for t in found}).spans(text):
             tokens += [*self._plain(text[done:start]), self._texts[text[start:end]]]
             done = end
         return [*tokens, *self._plain(text[done:])]
@@ -43,7 +43,7 @@ class ToyVocabulary:
         if token >= FIRST_BYTE:
             return bytes([token - FIRST_BYTE])
         if token >= FIRST_CONTROL:
-            return b"" if self.is_control(token) else self.text(token).encode()
+            return b"" if self.is_special(token) else self.text(token).encode()
         return chr(token).encode()
 
     def text(self, token):
@@ -52,10 +52,10 @@ class ToyVocabulary:
     def is_end(self, token):
         return token == self.eos
 
-    def is_control(self, token):
+    def is_special(self, token):
         return 0 <= token - FIRST_CONTROL < self._controls
 
-    def control_texts(self):
+    def special_tokens(self):
         return self._texts
 
 

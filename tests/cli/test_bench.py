@@ -1,4 +1,4 @@
-"""`localspec bench` and `localspec tune` as a person uses them, on the demo pair."""
+"""`localspec bench` as a person uses it, on the demo pair; `bench PROMPT` with its verdict, race and JSON."""
 
 import json
 import re
@@ -11,10 +11,11 @@ import time
 import pytest
 
 from localspec import demo
-from localspec.chat.loaded_pair import TOY
+from localspec.chat.loaded_pair import DEMO_MODEL
 from localspec.cli import main
-from localspec.measure.race import CROWDED
-from localspec.models.drafting import Drafting
+from localspec.llama.threads import Contention
+from localspec.measure.race import CONTENDED
+from localspec.measure.summary import VERDICTS
 from localspec.options import data_dir
 
 pytestmark = pytest.mark.usefixtures("home_of_processes")
@@ -34,16 +35,10 @@ def test_the_report_has_table_and_verdict_and_the_progress_goes_to_stderr(capsys
     draft = shutil.copy(demo.draft_path(), tmp_path / "draft.gguf")
     code, out, err = run(capsys, "bench", "--target", target, "--draft", draft, *QUICK, "--depths", "2")
     assert code == 0
-    for word in (
-        "speed-up",
-        "a pass",
-        "json",
-        "at temperature 0:",
-        "at temperature 0.8:",
-    ):
+    for word in ("speed-up", "tokens/pass", "json", "at T=0:", "at T=0.8:"):
         assert word in out
-    assert out.startswith("Drafting ") or out.startswith("Undecided")
-    assert max(map(len, out[out.index("depth") :].partition("\n\n")[0].splitlines())) < 80
+    assert out.startswith(tuple(VERDICTS.values()))
+    assert max(map(len, out.splitlines()[3:])) <= 100
     assert "json: order record" in err
     assert "json: order record" not in out
 
@@ -51,14 +46,15 @@ def test_the_report_has_table_and_verdict_and_the_progress_goes_to_stderr(capsys
 def test_the_toy_has_counts_of_guesses_and_no_speed(capsys):
     code, out, err = run(capsys, "bench", "demo", *QUICK)
     assert code == 0
-    assert out.startswith(TOY)
-    assert "a pass" in out
-    assert not re.search(r"slower|pays?\b|speed-up|\dx\b", out.removeprefix(TOY))
+    assert out.startswith(DEMO_MODEL)
+    assert "tokens/pass" in out
+    assert not re.search(r"slower|pays?\b|speed-up|\dx\b", out.removeprefix(DEMO_MODEL))
     assert "tokens/s" not in err
 
 
-def test_json_is_one_object_with_every_reply(capsys):
-    code, out, _ = run(capsys, "bench", "demo", *QUICK, "--temperature", "0", "--json")
+def test_json_is_one_object_with_every_reply_and_a_busy_processor_is_told_beside_it(capsys, monkeypatch):
+    monkeypatch.setattr(Contention, "contended", True)  # a busy machine cannot be had at will
+    code, out, err = run(capsys, "bench", "demo", *QUICK, "--temperature", "0", "--json")
     assert code == 0
     found = json.loads(out)
     assert found["pair"] == "demo"
@@ -66,40 +62,7 @@ def test_json_is_one_object_with_every_reply(capsys):
     assert {m["arm"] for m in found["measurements"]} == {"plain", "auto", "depth 4"}
     assert len(found["measurements"]) == 4 * 3
     assert all(m["drafted"] == 0 for m in found["measurements"] if m["arm"] == "plain")
-
-
-def test_a_processor_that_is_busy_is_told_beside_the_json(capsys, monkeypatch):
-    """The decision is faked, as a busy machine cannot be had at will."""
-    monkeypatch.setattr(Drafting, "crowded", True)
-    _, out, err = run(capsys, "bench", "demo", *QUICK, "--temperature", "0", "--json")
-    assert json.loads(out)
-    assert CROWDED in err
-
-
-def test_what_the_bench_learned_is_where_the_next_run_starts(capsys):
-    run(capsys, "bench", "demo", *QUICK, "--temperature", "0")
-    assert list((data_dir() / "lessons").glob("*.json"))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "hint"),
-    [
-        (("demo", "--only", "jokes"), "code, chat, prose, json, edit, long"),
-        (("demo", "Hi", "--svg", "/there/is/no/folder/x.svg"), "make it"),
-    ],
-)
-def test_mistakes_are_found_before_anything_is_measured(capsys, arguments, hint):
-    code, out, err = run(capsys, "bench", *arguments)
-    assert code == 2
-    assert not out
-    assert "error: " in err
-    assert hint in err
-
-
-def test_lookup_alone_can_be_measured_too(capsys):
-    code, out, _ = run(capsys, "bench", "demo", "--draft", "lookup", *QUICK, "--json")
-    assert code == 0
-    assert json.loads(out)["draft"] == "lookup"
+    assert CONTENDED in err
 
 
 def test_a_context_without_room_for_any_prompt_is_said(capsys):
@@ -109,19 +72,11 @@ def test_a_context_without_room_for_any_prompt_is_said(capsys):
     assert "context" in err
 
 
-def test_tune_shows_the_curve_and_later_runs_start_from_it(capsys):
-    code, out, _ = run(capsys, "tune", "demo", "--threads", "1", "--seconds", "20")
-    assert code == 0
-    assert "tokens in a pass" in out
-    (lessons,) = (data_dir() / "lessons").glob("*.json")
-    assert json.loads(lessons.read_text())["costs"][0]["widths"][:8] == [1, 2, 3, 4, 5, 6, 7, 8]
-
-
-def test_too_little_time_to_tune_is_one_sentence_and_a_hint(capsys):
-    code, out, err = run(capsys, "tune", "demo", "--threads", "1", "--seconds", "0.00001")
-    assert (code, out) == (2, "")
-    assert "too few" in err
-    assert "--seconds" in err
+def test_later_runs_start_from_the_cost_of_passes(capsys):
+    run(capsys, "bench", "demo", *QUICK, "--temperature", "0")
+    (learned,) = (data_dir() / "lessons").glob("*.json")
+    tables = json.loads(learned.read_text())["costs"]
+    assert any(table["measured"] and len(table["widths"]) > 4 for table in tables)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a console's Ctrl-C cannot be sent to one process there")
@@ -133,19 +88,57 @@ def test_ctrl_c_keeps_what_was_measured_and_exits_130():
         text=True,
     )
     for line in process.stderr:
-        if re.search(r" [1-9]\d% ", line):  # the second tenth: a category was measured
+        if " chat: " in line:  # a prompt of the first category was measured
             break
     time.sleep(0.02)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "Stopped early" in out
+    assert "Stopped early" in out, err
     assert "code" in out
     assert "Traceback" not in err
     assert not (data_dir() / "bench").exists()
 
 
 def test_a_target_alone_drafts_from_the_text_as_in_run(capsys):
-    code, out, _ = run(capsys, "bench", "--target", str(demo.target_path()), *QUICK, "--temperature", "0")
+    code, out, _ = run(
+        capsys, "bench", "--target", demo.target_path(), *QUICK, "--temperature", "0", "--json"
+    )
     assert code == 0
-    assert "with lookup" in out
+    assert json.loads(out)["draft"] == "lookup"
+
+
+def raced(capsys, *arguments):
+    return run(capsys, "bench", *arguments, "--pair", "demo", "--threads", "1", "--max-tokens", "16")
+
+
+def test_the_verdict_of_the_demo_has_passes_and_no_times(capsys):
+    code, out, err = raced(capsys, "Tell me a story", "--temperature", 0)
+    first, *others = out.splitlines()
+    assert code == 0
+    assert re.fullmatch(
+        r"The same text in \d+ passes instead of 16, \d+ of \d+ draft tokens accepted\.", first
+    )
+    assert others == [DEMO_MODEL]
+    assert "small demo pair" in err
+
+
+def test_a_terminal_shows_both_sides_as_they_are_written(capsys, monkeypatch):
+    monkeypatch.setattr("localspec.cli.commands.bench.obeys_sequences", lambda stream: True)
+    code, out, _ = raced(capsys, "Tell me a story")
+    assert code == 0
+    assert "plain decoding" in out
+    assert "16 tokens · 16 passes ✓" in out
+
+
+def test_json_is_one_object_with_both_sides(capsys):
+    code, out, _ = raced(capsys, "Tell me a story", "--seed", 3, "--temperature", 0.8, "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert found["plain"]["stats"]["drafted"] == 0
+    assert found["plain"]["seed"] == found["speculative"]["seed"] == 3
+    assert found["rule"] == "block"
+    assert found["machine"]["threads"] == 1
+    assert json.loads(raced(capsys, "Tell me a story", "--json")[1])["rule"] == "greedy"
+    assert found["identical"] == (found["divergence"] is None)
+    assert DEMO_MODEL in found["verdict"]

@@ -27,118 +27,68 @@ WRONG_LINES = [
     ("llama3", "`localspec run llama-3.1-8b+1b PROMPT`"),
     ("run Hi --frob", "--frob"),
     ("run Hi --temprature 0", "hint: did you mean --temperature? `localspec run --help`"),
-    ("run Hi --temp 0", "hint: did you mean --temperature? `localspec run --help`"),
     ("pairs --jsn=1", "hint: did you mean --json? `localspec pairs --help`"),
     ("rm demo more", "hint: `localspec rm --help`"),
-    ("serve --api-key K --host é..b", "--host é..b is no address"),
-    ("serve demo --parallel 0", "'0' is not auto or a whole number from 1 to 8"),
+    ("serve --api-key K --host é..b", "--host é..b is not a valid address"),
     ("serve demo --parallel 9", "'9' is not auto or a whole number from 1 to 8"),
     ("serve demo --context 5", "'5' is not a whole number of at least 16"),
-    ("serve demo --threads 0", "'0' is not a whole number of at least 1"),
-    ("serve demo --gpu-layers -1", "'-1' is not a whole number of at least 0"),
-    ("serve --flash-attn maybe", "maybe"),
     ("serve --keep-alive nan", "--keep-alive: 'nan' is not a number from 0"),
     ("run Hi --depth deep", "not auto or a whole number"),
     ("run Hi --rule magic", "coupled"),
-    ("chat --rule magic", "coupled"),
     ("run Hi --raw --system Brief.", "--system"),
-    ("run Hi --raw --think", "--think"),
     ("run Hi --raw --no-think", "--no-think"),
-    ("run Hi --regex a --grammar b", "--grammar: not allowed with argument --regex"),
     ("run Hi --regex= --grammar b", "--grammar: not allowed with argument --regex"),
     ("run Hi --draft= --no-draft", "--no-draft: not allowed with argument --draft"),
     ("run Hi --no-compact-json", "--json-schema"),
     ("run Hi --pair demo --target x.gguf", "--target"),
     ("bench demo --pair demo", "hint: localspec bench demo"),
-    ("tune demo --pair demo", "hint: localspec tune demo"),
-    ("verify demo --pair demo", "hint: localspec verify demo"),
-    ("bench demo --target x.gguf", "--target"),
     ("bench demo Hi --no-draft", "--no-draft"),
     ("bench demo Hi --depth 0", "--depth 0"),
     ("bench demo Hi --temperature 0,1", "one temperature"),
-    ("bench demo Hi --only code", "--only goes with the built-in prompts"),
-    ("bench demo --top-k 3", "--top-k goes with a prompt"),
-    ("bench demo --no-think", "--no-think goes with a prompt"),
+    ("bench demo Hi --runs 3", "--runs is for the built-in prompts"),
+    ("bench demo --only jokes", "code, chat, prose, json, edit, long"),
+    ("bench demo --top-k 3", "--top-k needs your own prompt"),
+    ("bench demo --no-think", "--no-think needs your own prompt"),
     ("bench demo --runs 0", "--runs: '0' is not a whole number"),
     ("bench demo --no-draft", "plain decoding"),
-    ("bench demo Hi there", 'goes in quotes: "Hi there"'),
+    ("bench demo Hi there", 'in quotes: "Hi there"'),
     ("doctor --on CPU", "localspec doctor --prove --on CPU"),
-    ("rm", "NAME, or --unused or --caches"),
+    ("rm", "NAME, --unused and --caches; `localspec chats rm`"),
+    ("rm", "nothing is named to remove"),
     ("rm demo --unused", "one thing at a time"),
     ("info demo --draft x.gguf", "x.gguf does not exist"),
-    ("smol.gguf", "`localspec run smol.gguf PROMPT`"),
     ("smol.gguf Hi", "`localspec chat smol.gguf`"),
     ("qwen3-4b+0.6b", "`localspec chat qwen3-4b+0.6b`"),
-    ("pull smol.gguf", "`localspec run smol.gguf PROMPT` runs it"),
-    ("rm smol.gguf", "only pairs are fetched and removed"),
+    ("pull smol.gguf", "run a file with `localspec run smol.gguf PROMPT`"),
+    ("rm smol.gguf", "only pairs are downloaded and removed"),
     ("run Hi --model smol", "did you mean --pair or --target?"),
-    ("chat --model=smol", "did you mean --pair or --target?"),
     ("run Hi --draft-model smol", "did you mean --draft?"),
-    ("run Hi --ctx-size 512", "did you mean --context?"),
     ("rum", "did you mean run?"),
     ("run demo", 'localspec run demo "What is'),
     ("delete demo", "did you mean rm?"),
-    ("ls", "did you mean list?"),
     ("search qwen", "did you mean pairs?"),
-    ("create mine", "did you mean pairs add?"),
-    ("rm --all", "did you mean --unused or --caches?"),
     ("completion bsh", "did you mean bash?"),
     ("--pair demo", "`localspec chat --pair demo`"),
-    ("fit demo", "--trim N, 256 or more"),
-    ("hello", '`localspec run "hello"`'),
+    ("fit demo", "--trim N: at least 256"),
     ("show demo", "did you mean info?"),
-    ("config temprature", "did you mean temperature?"),
-    ("config temperature 0.5", "`temperature = 0.5` into "),
-    ("pull", "`localspec pairs` lists the names"),
+    ("pull", "name one of `localspec pairs`"),
     ("run Hi -m demoo", "did you mean demo?"),
+    ("run Hi -m demo --lora no.gguf", "there is no adapter file no.gguf"),
     ("bench ''", "localspec bench "),
-    ("summarise", '`localspec run "summarise"`'),
     ("summarise this text -n 3", '`localspec run "summarise this text"`'),
     ("pairs add My-Pair --target a.gguf --draft b.gguf", "lower-case letters"),
-    ("pairs zzz", "`localspec pairs` lists all"),
-    ("run Hi --temperature -1", ""),
-    ("run Hi --depth 99", ""),
-    ("run Hi --kv-type zz", ""),
-    ("run Hi --device CUDA9", ""),
-    ("run Hi --json-schema {]", ""),
-    ("run Hi --grammar missing.gbnf", ""),
-    ("run Hi -f missing.txt", ""),
-    ("run Hi --target missing.gguf", ""),
-    ("run Hi --conversation zz", ""),
-    ("run -c Hi", ""),
-    ("run", ""),
-    ("chat", ""),
-    ("chat --plain -m zz", ""),
-    ("serve --port 99999", ""),
-    ("serve --keep-alive -1", ""),
-    ("pull zz", ""),
-    ("info missing.gguf", ""),
-    ("pairs add Mine --target a.gguf --draft b.gguf", ""),
-    ("pairs add mine --target a.gguf --draft b.gguf", ""),
-    ("rm zz", ""),
-    ("rm demo", ""),
-    ("bench demo --only jokes", ""),
-    ("bench demo --seconds 0", ""),
-    ("bench demo --svg /no/such/folder/x.svg", ""),
-    ("tune demo --seconds soon", ""),
-    ("tune demo --seconds 0.00001 --threads 1", ""),
-    ("verify demo --seconds 0", ""),
-    ("verify demo --temperature 0", ""),
-    ("fit demo --as Mine", ""),
-    ("fit demo --trim 0", ""),
-    ("doctor --prove --on CUDA7", ""),
-    ("doctor --prove zz", ""),
-    ("demo --svg /no/such/folder/x.svg", ""),
-    ("completion csh", ""),
-    ("run Hi --pair lama-3-8b", ""),
-    ("run Hi --top-p 7", ""),
-    ("run Hi --max-tokens -1", ""),
-    ("run Hi --threads 513", ""),
-    ("run Hi --context 1", ""),
-    ("run Hi --draft x.gguf", ""),
-    ("run Hi --stop ''", ""),
-    ("run Hi --seed -1", ""),
 ]
+OTHER_LINES = """run Hi --temperature -1; run Hi --depth 99; run Hi --kv-type zz; run Hi --device CUDA9;
+run Hi --json-schema {]; run Hi --grammar missing.gbnf; run Hi -f missing.txt;
+run Hi --target missing.gguf; run Hi --conversation zz; run -c Hi; run; chat; chat --plain -m zz;
+serve --port 99999; serve --keep-alive -1; pull zz; info missing.gguf;
+pairs add Mine --target a.gguf --draft b.gguf; pairs add mine --target a.gguf --draft b.gguf; rm zz;
+rm demo; bench demo --seconds 0;
+bench demo --seconds soon; verify demo --seconds 0; verify demo --temperature 0; fit demo --as Mine;
+fit demo --trim 0; doctor --prove --on CUDA7; doctor --prove zz;
+completion csh; run Hi --pair lama-3-8b; run Hi --top-p 7; run Hi --max-tokens -1; run Hi --threads 513;
+run Hi --context 1; run Hi --draft x.gguf; run Hi --stop ''; run Hi --seed -1"""
+WRONG_LINES += [(line.strip(), "") for line in OTHER_LINES.split(";")]
 
 
 @pytest.fixture
@@ -154,7 +104,7 @@ def refused(words, code, capsys):
     assert main(words) == code
     out, err = capsys.readouterr()
     assert not out or "--json-schema" in words
-    said = [part for part in err.splitlines() if not part.startswith(("note", "["))]
+    said = [part for part in err.splitlines() if not part.startswith(("notice", "["))]
     assert [part.split(":")[0] for part in said] == ["error", "hint"]
     return " ".join(said)
 
@@ -189,10 +139,7 @@ def config():
     return write
 
 
-MISTAKES = ("temprature = 1\ncontext = 'long'\ntop_k = 7", "pair = ", "\xff")
-
-
-@pytest.mark.parametrize("text", MISTAKES)
+@pytest.mark.parametrize("text", ["temprature = 1\ncontext = 'long'\ntop_k = 7", "pair = ", "\xff"])
 @pytest.mark.parametrize("command", ["config", "doctor"])
 def test_config_and_doctor_work_in_spite_of_a_mistake_and_show_it(command, text, config, capsys):
     path = config(text)
@@ -206,26 +153,14 @@ def test_config_and_doctor_work_in_spite_of_a_mistake_and_show_it(command, text,
     assert all(path in mistake for mistake in found["mistakes"])
 
 
-def test_config_shows_every_mistake_and_what_is_right(config, capsys):
-    config(MISTAKES[0])
-    main(["config"])
-    out, err = capsys.readouterr()
-    assert "7  " in out
-    assert "no setting called temprature" in err
-    assert "did you mean temperature?" in err
-    assert "context in " in err
-
-
 @pytest.mark.parametrize(
     ("text", "line"),
     [
         ("pair = 'zz'", "run Hi"),
-        ("pair = 'zz'", "serve"),
-        ("pair = 'zz'", "bench"),
         ("kv_type = 'zz'", "run Hi -m demo"),
         ("device = 'zz'", "info demo"),
         ("lora = 'zz.gguf'", "run Hi -m demo"),
-        ("split = 'zz'", "tune demo"),
+        ("split = 'zz'", "verify demo"),
         ("context = 3", "run Hi"),
     ],
 )
@@ -259,6 +194,24 @@ def test_pairs_lists_those_like_a_word_and_explains_its_columns(capsys):
     assert [pair["name"] for pair in json.loads(capsys.readouterr().out)["pairs"]] == names
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere file names are text")
+def test_arguments_that_are_no_utf_8_are_replaced_or_refused_in_a_sentence(files, tmp_path, capsys):
+    odd = "caf\udce9"
+    file = str(shutil.copy(demo.target_path(), tmp_path / f"{odd}.gguf"))
+    for line in (
+        ["run", "demo", odd, "-n", "2"],
+        ["run", "demo", "Hi", "-n", "2", "-s", odd, "--stop", odd, "--store"],
+        ["run", "--target", file, "Hi", "-n", "2"],
+        ["info", file],
+        ["pairs", "--like", odd],
+        ["run", "demo", "Hi", "--regex", odd],
+        ["pairs", "add", "odd", "--target", file, "--draft", str(demo.draft_path())],
+        [odd, "Hi"],
+    ):
+        assert main(line) in (0, WRONG), line
+        assert "made a mistake" not in capsys.readouterr().err, line
+
+
 def test_piped_text_without_a_command_gets_a_word():
     done = subprocess.run(
         [sys.executable, "-m", "localspec"], input="some text", capture_output=True, text=True, timeout=60
@@ -272,18 +225,15 @@ def test_list_shows_the_enlarged_demo_and_rm_frees_it(home, capsys):
     folder = cache_dir() / "demo"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "target-0.gguf").write_bytes(b"x" * 3_000_000)
-    assert main(["list"]) == 0
-    out = capsys.readouterr().out
-    assert "demo, enlarged   3.0 MB" in " ".join(out.split(" "))
-    assert "`localspec rm demo`" in out
-    assert main(["list", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["enlarged_demo_bytes"] == 3_000_000
-    assert main(["rm", "demo"]) == 0
-    assert "demo/target-0.gguf" in capsys.readouterr().out
-    assert main(["list", "--json"]) == 0
-    after = json.loads(capsys.readouterr().out)
-    assert found["bytes"] - after["bytes"] == 3_000_000
+    main(["list"])
+    assert "demo, enlarged   3.0 MB  by `localspec demo`; `localspec rm demo`" in capsys.readouterr().out
+    sizes = []
+    for _ in range(2):
+        main(["list", "--json"])
+        sizes.append(json.loads(capsys.readouterr().out)["bytes"])
+        main(["rm", "demo"])
+        capsys.readouterr()
+    assert sizes[0] - sizes[1] == 3_000_000
 
 
 PERSON = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
@@ -294,7 +244,7 @@ def test_an_answer_that_is_cut_inside_its_json_is_no_success(capsys):
     assert main([*arguments, "-n", "2"]) == FAILED
     out, err = capsys.readouterr()
     assert out.startswith("{")
-    assert err.splitlines()[0] == "error: the reply was cut, so it does not fulfil the JSON schema"
+    assert err.splitlines()[0] == "error: the reply was cut off before it matched the JSON schema"
     assert "-n" in err.splitlines()[1]
     short = ["--json-schema", '{"enum": ["yes", "no"]}']
     assert main([*arguments[:-2], *short]) == 0

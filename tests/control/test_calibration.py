@@ -4,18 +4,14 @@ import random
 
 import pytest
 
-from localspec.control.calibration import READ, calibrate
+from localspec.control.calibration import calibrate
 from localspec.control.cost_table import CostTable
 from localspec.control.costs import Costs
 from localspec.drafters.model import ModelDrafter
 from localspec.errors import ContextFull
-from tests.algorithm.toys import Toy
+from tests.algorithm.toys import Toy, never
 
 TEXT = tuple(range(1, 40))
-
-
-def never(token):
-    return False
 
 
 class Timed(Toy):
@@ -60,7 +56,7 @@ def curve(width, run=9):
 
 def test_every_width_is_measured():
     table, _ = run(curve)
-    assert table.widths == (1, 2, 3, 4, 5, 6, 7, 8, 16, 32)
+    assert table.widths == (1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 31)
     assert table.verify_seconds == pytest.approx([curve(n) for n in table.widths])
     assert table.run_seconds == pytest.approx({"model": 0.002})
     assert table.measured
@@ -76,42 +72,15 @@ def test_noise_and_hiccups_leave_the_medians_alone():
     assert table.verify_seconds == pytest.approx([curve(n) for n in table.widths], rel=0.15)
 
 
-def test_direct_captured_and_replayed_passes_are_priced_apart():
-    extras = {1: 0.002, 2: 0.007}
-    table, _ = run(lambda width, run: curve(width) + extras.get(run, 0.0))
-    assert table.verify_seconds == pytest.approx([curve(n) for n in table.widths])
-    assert table.direct_extra_seconds == pytest.approx(0.002)
-    assert table.capture_extra_seconds == pytest.approx(0.007)
-
-
-def test_a_device_that_records_nothing_has_one_price():
-    table, _ = run(curve)
-    assert table.direct_extra_seconds == table.capture_extra_seconds == pytest.approx(0.0)
-
-
-def test_a_token_among_many_that_a_draft_reads_is_priced_apart():
-    clock = Clock()
-    drafter = ModelDrafter(Timed(clock, lambda width, run: 0.002 + 0.0001 * width), never)
-    table = calibrate(Timed(clock, curve), [drafter], TEXT, budget_seconds=3, clock=clock)
-    costs = Costs(table)
-    assert costs.reading("model") == pytest.approx((0.002 + 0.0001 * READ) / READ)
-    assert costs.reading("model") < 0.1 * costs.draft("model", 1)
-
-
 def test_a_wild_price_of_reading_passes_and_one_that_nothing_confirms_is_not_stored():
-    table = CostTable((1, 2), (1.0, 1.2), {"model": 0.1}, reading_seconds={"model": 0.01})
+    table = CostTable((1, 2), (1.0, 1.2), {"model": 0.1}, prefill_seconds={"model": 0.01})
     costs = Costs(table)
-    assert costs.table().reading_seconds == {}
-    costs.learn_reading("model", 10, 5.0)
-    assert costs.reading("model") == costs.table().reading_seconds["model"] == 0.01
+    assert costs.table().prefill_seconds == {}
+    costs.learn_prefill("model", 10, 5.0)
+    assert costs.reading("model") == costs.table().prefill_seconds["model"] == 0.01
     for _ in range(5):
-        costs.learn_reading("model", 10, 0.2)
-    assert costs.table().reading_seconds["model"] == pytest.approx(0.02, rel=0.2)
-
-
-def test_reading_a_token_among_many_takes_at_most_a_run():
-    costs = Costs(CostTable((1, 2), (1.0, 1.2), {"model": 0.1}, reading_seconds={"model": 0.7}))
-    assert costs.reading("model") == 0.1
+        costs.learn_prefill("model", 10, 0.2)
+    assert costs.table().prefill_seconds["model"] == pytest.approx(0.02, rel=0.2)
 
 
 def test_passes_decode_the_text_and_not_one_token_over_and_over():
@@ -142,13 +111,7 @@ def test_a_machine_too_slow_for_the_budget_gets_no_table():
 
 def test_widths_that_do_not_fit_the_context_are_left_out():
     table, _ = run(curve, capacity=3 + 9)
-    assert table.widths == (1, 2, 3, 4, 5, 6, 7, 8)
-
-
-def test_without_a_draft_a_draft_step_costs_nothing():
-    clock = Clock()
-    table = calibrate(Timed(clock, curve), [], TEXT, budget_seconds=3, clock=clock)
-    assert table.run_seconds == {}
+    assert table.widths == (1, 2, 3, 4, 5, 6, 7, 8, 9)
 
 
 def test_a_draft_without_room_is_not_taken_for_a_free_one():

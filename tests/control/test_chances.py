@@ -1,4 +1,4 @@
-"""The chance of a draft token: learned, quick to follow the reply, never certain, storable."""
+"""The chance of a draft token: learned, quick to follow the reply, storable; and where it ends a proposal."""
 
 import random
 
@@ -6,7 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.control.acceptance import MANY, VARIANCES, WEIGHTS, AcceptanceModel, ChanceWeights, logistic
+from localspec.control.acceptance import VARIANCES, WEIGHTS, AcceptanceModel, ChanceWeights, logistic
+from localspec.control.cost_table import CostTable
+from localspec.control.costs import Costs
+from localspec.control.depth import DepthControl, Stopper
+from tests.drafters.machine import Machine, propose
 
 PROPOSALS = st.lists(
     st.tuples(st.lists(st.floats(-0.5, 1.5), max_size=8), st.integers(0, 8)).map(
@@ -61,25 +65,11 @@ def test_the_same_confidence_is_worth_less_in_a_reply_that_goes_badly():
     assert during < chances.of(0.6, 0)
 
 
-def test_tokens_that_were_kept_before_it_in_the_proposal_speak_for_a_token():
-    chances = AcceptanceModel()
-    assert chances.ahead(0) < chances.ahead(3) < 1
-    assert chances.of(0.7, 0) < chances.of(0.7, 3)
-
-
 def test_tokens_behind_a_rejection_are_not_judged():
     judged, unjudged = AcceptanceModel(), AcceptanceModel()
     judged.learn((0.4,), 0, 1)
     unjudged.learn((0.4, 0.9, 0.1), 0, 1)
     assert judged.weights() == unjudged.weights()
-
-
-def test_the_usual_share_is_that_of_judged_tokens():
-    chances = AcceptanceModel()
-    for _ in range(MANY // 4):
-        assert chances.usual is None
-        chances.learn((0.9,) * 5, 3, 4)  # the fifth is not judged
-    assert chances.usual == 0.75
 
 
 def test_doubt_that_was_never_put_to_the_test_does_not_confirm_itself():
@@ -90,19 +80,6 @@ def test_doubt_that_was_never_put_to_the_test_does_not_confirm_itself():
     for _ in range(100):
         chances.learn((), 0, 1)
     assert doubtful < 0.4 < 0.6 < chances.ahead(0)
-
-
-@pytest.mark.parametrize("rate", [0.1, 0.9])
-def test_tokens_without_a_proposal_leave_the_chance_and_let_the_next_one_say_more(rate):
-    at_once, later = AcceptanceModel(), AcceptanceModel()
-    for chances in (at_once, later):
-        feed(chances, rate, 20)
-    known = later.ahead(0)
-    later.fade(300)
-    assert later.ahead(0) == pytest.approx(known)
-    for chances in (at_once, later):
-        chances.learn((0.8,), int(rate < 0.5), 1)
-    assert abs(later.ahead(0) - known) > abs(at_once.ahead(0) - known)
 
 
 @given(PROPOSALS, st.floats(-1, 2), st.integers(0, 16))
@@ -143,3 +120,89 @@ def test_what_is_no_regression_is_refused(weights, variances):
 def test_logits_of_any_size_have_a_probability():
     assert 0 < logistic(-1e300) < 0.01
     assert 0.99 < logistic(1e300) < 1
+
+
+TABLE = CostTable(
+    (1, 2, 9), (1.0, 1.3, 3.4), {"model": 0.1}
+)  # a token more costs 0.3 to verify and 0.1 to draft
+
+
+class Believing:
+    """AcceptanceModel without learning: a confidence is a probability, and all that is known of tokens ahead is one."""
+
+    def __init__(self, ahead):
+        self._ahead = ahead
+
+    def of(self, confidence, drafted):
+        return confidence
+
+    def ahead(self, drafted):
+        return self._ahead
+
+
+def stopper(rate=1.0, ahead=0.7, table=TABLE):
+    return Stopper(
+        Believing(ahead),
+        Costs(table).verify,
+        lambda depth: table.run_seconds["model"] * depth,
+        rate=rate,
+        most=8,
+    )
+
+
+def proposed(stopping, confidences):
+    return propose(stopping, confidences)[0]
+
+
+def test_sure_tokens_are_kept_and_doubtful_ones_end_the_proposal():
+    assert proposed(stopper(), [0.99] * 8) == 8
+    assert proposed(stopper(), [0.99, 0.99, 0.05, 0.99]) == 2
+
+
+def test_a_doubtful_first_token_means_plain_decoding():
+    assert proposed(stopper(), [0.02]) == 0
+
+
+def test_a_token_is_worth_no_more_than_the_chance_that_all_before_it_are_kept():
+    assert proposed(stopper(), [0.99, 0.99, 0.99, 0.7]) == 4
+    assert proposed(stopper(), [0.8, 0.8, 0.8, 0.7]) == 3
+
+
+def test_the_faster_the_run_the_more_a_token_must_promise():
+    counts = [proposed(stopper(rate), [0.8] * 8) for rate in (0.5, 1.0, 1.5, 3.0)]
+    assert counts == sorted(counts, reverse=True)
+    assert counts[0] > counts[-1]
+
+
+def test_a_stair_in_the_costs_is_looked_beyond():
+    """Width 3 is dear and width 4 costs nothing more: stopping at the foot of the stair would be wrong."""
+    stairs = CostTable((1, 2, 3, 4, 9), (1.0, 1.02, 1.9, 1.92, 2.0), {"model": 0.01})
+    assert proposed(stopper(rate=2.0, ahead=0.95, table=stairs), [0.95] * 8) == 8
+
+
+class Counting:
+    """Costs that count how often they are computed."""
+
+    measured, confirmed, plain_steps, replies = True, True, 1, 1
+
+    def __init__(self):
+        self.computed = []
+
+    def verify(self, width):
+        return 1 + 0.1 * width
+
+    def verify_for_proposal(self, width):
+        self.computed.append(width)
+        return self.verify(width)
+
+    def draft(self, source, runs):
+        self.computed.append(-runs)
+        return 0.01 * runs
+
+
+def test_a_cost_is_computed_once_in_a_cycle():
+    costs = Counting()
+    control = DepthControl(costs, Machine(None, 0.01, None), AcceptanceModel(), 12)
+    proposed(control.stopping(12), [0.9] * 12)
+    assert costs.computed
+    assert len(set(costs.computed)) == len(costs.computed)

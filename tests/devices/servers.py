@@ -9,7 +9,7 @@ import sys
 import time
 from contextlib import suppress
 
-from localspec.health.installed import has_backend
+from localspec.machine.llama_build import has_backend
 
 HAS_RPC = has_backend("rpc")
 

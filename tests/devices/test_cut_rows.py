@@ -10,13 +10,12 @@ import numpy as np
 import pytest
 
 from localspec import api
-from localspec.gguf.header import header_at
 from localspec.llama import shared
-from localspec.llama.context import Context
-from localspec.llama.lane import Lane
+from localspec.llama.context import Context, SlotDecoder
 from localspec.llama.model import Model
+from localspec.models.local_models import ModelFile
 from localspec.models.memory import Load
-from localspec.models.probe import Probe
+from localspec.models.plan import MemoryProbe
 from localspec.sampler.passes import Candidates
 from localspec.sampler.sampling import Sampling
 
@@ -34,26 +33,26 @@ def chosen(device, monkeypatch, tmp_path_factory):
 @pytest.fixture
 def always(monkeypatch):
     """Rows are cut though it may not pay."""
-    monkeypatch.setattr(Lane, "prefer_rows", lambda lane, tokens: None)
+    monkeypatch.setattr(SlotDecoder, "prefer_rows", lambda slot, tokens: None)
 
 
 @contextmanager
 def whole_rows():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Lane, "cut_rows", lambda lane, logits: None)
+        patch.setattr(SlotDecoder, "top_k_rows", lambda slot, logits: None)
         yield
 
 
 @pytest.fixture
 def read_again(monkeypatch):
     """The passes that were read once more."""
-    found, real = [], Lane._again
+    found, real = [], SlotDecoder._again
 
-    def again(lane, tokens, rows):
-        whole = real(lane, tokens, rows)
+    def again(slot, tokens, rows):
+        whole = real(slot, tokens, rows)
         return lambda row: found.append(tokens) or whole(row)
 
-    monkeypatch.setattr(Lane, "_again", again)
+    monkeypatch.setattr(SlotDecoder, "_again", again)
     return found
 
 
@@ -62,11 +61,11 @@ def test_cut_rows_are_the_largest_of_whole_rows_and_can_give_these(tiny_gguf):
     with (
         Model(tiny_gguf(**SHAPE)) as model,
         Context(model, length=256, threads=1) as plain,
-        Context(model, length=256, threads=1, cuts=True) as context,
+        Context(model, length=256, threads=1, top_k_rows=True) as context,
     ):
         for number, text in enumerate(texts):
             wanted = [np.array(row) for row in plain.decode(text, len(text)).rows]
-            context.cut_rows(None if number % 4 == 3 else 128)
+            context.top_k_rows(None if number % 4 == 3 else 128)
             rows = context.decode(text, len(text)).rows
             assert all(isinstance(row, Candidates) for row in rows) == (number % 4 != 3)
             for row, known in zip(rows, wanted, strict=True):
@@ -131,41 +130,39 @@ def test_texts_are_those_of_whole_rows(
 @pytest.mark.parametrize(("cut", "whole"), [(1.0, 2.0), (2.0, 1.0)])
 def test_rows_are_cut_where_that_is_the_faster_way(tiny_gguf, monkeypatch, cut, whole):
     """The clock is faked."""
-    with Model(tiny_gguf(**SHAPE)) as model, Context(model, length=256, threads=1, cuts=True) as context:
+    settings = {"length": 256, "threads": 1, "top_k_rows": True}
+    with Model(tiny_gguf(**SHAPE)) as model, Context(model, **settings) as context:
         ends = iter([0.0, cut + 3, 0.0, whole + 3, *[0.0, cut, 0.0, whole] * 2])
-        monkeypatch.setattr("localspec.llama.lane.perf_counter", lambda: next(ends))
+        monkeypatch.setattr("localspec.llama.context.perf_counter", lambda: next(ends))
         context.prefer_rows([5, 6, 7])
-        context.cut_rows(1)
+        context.top_k_rows(1)
         (row,) = context.decode([8], 1).rows
         assert (context.length, isinstance(row, Candidates)) == (1, cut < whole)
 
 
 def test_rows_stay_whole_where_they_have_to(tiny_gguf, monkeypatch, always):
-    asked, real = [], Lane.cut_rows
-    monkeypatch.setattr(Lane, "cut_rows", lambda lane, logits: asked.append(logits) or real(lane, logits))
+    asked, real = [], SlotDecoder.top_k_rows
+    monkeypatch.setattr(
+        SlotDecoder, "top_k_rows", lambda slot, logits: asked.append(logits) or real(slot, logits)
+    )
     with api.load(target=str(tiny_gguf(**SHAPE)), threads=1, context_length=512, speculate=False) as session:
-        for options in (
-            {"regex": "[a-z]+"},
-            {"logprobs": 2},
-            {"top_k": 0},
-            {"repeat_penalty": 1.1, "repeat_last_n": -1},
-            {"presence_penalty": -1.0},
-        ):
+        penalties = {"repeat_penalty": 1.1, "repeat_last_n": -1}, {"presence_penalty": -1.0}
+        for options in ({"regex": "[a-z]+"}, {"logprobs": 2}, {"top_k": 0}, *penalties):
             session.complete("abc", max_tokens=2, **options)
     assert asked == [None] * 10
-    with Model(tiny_gguf(**SHAPE)) as model, Context(model, length=256, cuts=True, lanes=2) as context:
-        context.cut_rows(1)
+    with Model(tiny_gguf(**SHAPE)) as model, Context(model, length=256, top_k_rows=True, slots=2) as context:
+        context.top_k_rows(1)
         assert isinstance(context.decode([5], 1).rows[0], np.ndarray)
     for shape in ({"architecture": "gemma2"}, {"architecture": "qwen35", "layers": 4}):
-        with Model(tiny_gguf(**shape)) as model, Context(model, length=1024, cuts=True) as context:
+        with Model(tiny_gguf(**shape)) as model, Context(model, length=1024, top_k_rows=True) as context:
             assert context.shared.cut_to == 0
 
 
 def test_the_plan_counts_the_memory_of_cut_rows(tiny_gguf, device):
     path, places = tiny_gguf(**SHAPE), (device,) if device else None
-    with Probe() as probe:
+    with MemoryProbe() as probe:
         whole, cut = (
-            probe.needs(header_at(path), Load(256, devices=places, rows=9, cuts=cuts)).compute
+            probe.needs(ModelFile.at(path), Load(256, devices=places, rows=9, top_k_rows=cuts)).compute
             for cuts in (False, True)
         )
     assert cut["CPU"] - whole["CPU"] >= 12 * SHAPE["vocab_size"] * 9

@@ -9,9 +9,10 @@ from signal import SIGSEGV
 import pytest
 
 from localspec.engine.client import EngineProcess
-from localspec.engine.messages import Answer, Died, Failure, LoadPair, Ready
+from localspec.engine.messages import Died, Failure, Generate, LoadPair, Ready
 from localspec.events import Finished, Notice
-from tests.health.broken import install
+from localspec.models.registry import named
+from tests.llama.broken import install
 
 PYTHON = "import localspec; localspec.load('demo', threads=1)"
 
@@ -49,7 +50,7 @@ def engine():
     """The process that answers for the chat and for the endpoint."""
     process = EngineProcess()
     process.start()
-    process.send(LoadPair("demo", options={"threads": 1}))
+    process.send(LoadPair(named("demo"), options={"threads": 1}))
     yield process
     process.close()
 
@@ -69,7 +70,7 @@ def test_it_answers_without_flash_attention_where_that_dies_and_says_so_once(gpu
     dying("flash and len(set(widths)) > 1")
     first, second = answer(), answer()
     assert (first.returncode, second.returncode) == (0, 0), first.stderr
-    assert first.stderr.count(f"flash attention ends llama.cpp on {gpu} (SIGSEGV)") == 1
+    assert first.stderr.count(f"llama.cpp crashes with flash attention on {gpu} (SIGSEGV)") == 1
     assert "flash attention" not in second.stderr
 
 
@@ -77,14 +78,14 @@ def test_the_engine_answers_without_it_as_well(gpu, dying, request):
     dying("flash and len(set(widths)) > 1")
     process = request.getfixturevalue("engine")
     reports_until(process, Ready)
-    process.send(Answer(1, ({"role": "user", "content": "Hello"},), {"max_tokens": 5}))
+    process.send(Generate(1, ({"role": "user", "content": "Hello"},), {"max_tokens": 5}))
     notices = [report.text for report in reports_until(process, Finished, Died) if isinstance(report, Notice)]
-    assert [f"flash attention ends llama.cpp on {gpu}" in text for text in notices].count(True) == 1
+    assert [f"llama.cpp crashes with flash attention on {gpu}" in text for text in notices].count(True) == 1
 
 
 def test_a_driver_that_dies_in_every_way_is_refused_in_a_sentence(gpu, dying, request):
     dying("len(set(widths)) > 1")
-    says = f"llama.cpp does not work on {gpu}: its trial there ended with SIGSEGV"
+    says = f"llama.cpp does not work on {gpu}: its smoke test ended with SIGSEGV"
     command, python = answer(), run("-c", PYTHON)
     assert (command.returncode, python.returncode) == (1, 1)
     assert command.stderr.startswith(f"error: {says}\n")
@@ -99,7 +100,7 @@ def test_an_engine_that_dies_in_a_later_pass_names_the_device(gpu, dying, reques
     process = request.getfixturevalue("engine")
     reports = reports_until(process, Ready, Died)
     if not isinstance(reports[-1], Died):
-        process.send(Answer(1, ({"role": "user", "content": "Hello"},), {"max_tokens": 40}))
+        process.send(Generate(1, ({"role": "user", "content": "Hello"},), {"max_tokens": 40}))
         reports = reports_until(process, Died)
     assert f"(SIGSEGV) while running on {gpu}" in reports[-1].what or f"up on {gpu}" in reports[-1].what
     assert "--device CPU" in reports[-1].hint

@@ -4,19 +4,20 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
 
 from localspec.engine.client import EngineProcess
-from localspec.engine.messages import Answer, Died, LoadPair, Ready
+from localspec.engine.messages import Died, Generate, LoadPair, Ready
 from localspec.errors import BackendFailure, BadSetting
 from localspec.events import Finished, Notice, Piece
-from localspec.health import servers
-from localspec.health.servers import addresses_of, answering_servers, use_servers
+from localspec.machine import servers
+from localspec.machine.servers import addresses_of, answering_servers, use_servers
+from localspec.models.names import of_files
 from tests.devices.servers import HAS_RPC, Server, free_port
+from tests.engine.workshop import until
 
 needs_rpc = pytest.mark.skipif(not HAS_RPC, reason="this build of llama.cpp has no RPC")
 
@@ -39,9 +40,8 @@ def run(*arguments, **options):
 
 
 def text_of(*arguments):
-    with run(
-        "--pair", "demo", "--temperature", "0", "--depth", "3", "--max-tokens", "60", *arguments
-    ) as done:
+    settings = ("--pair", "demo", "--temperature", "0", "--depth", "3", "--max-tokens", "60")
+    with run(*settings, *arguments) as done:
         out, err = done.communicate()
     assert done.returncode == 0, err
     return out
@@ -51,7 +51,6 @@ def text_of(*arguments):
 @pytest.mark.parametrize(
     "places",
     [
-        ("--device", "RPC0"),
         ("--device", "RPC0", "--draft-device", "RPC1"),
         ("--device", "RPC1", "--draft-device", "CPU"),
         ("--device", "CPU", "--draft-device", "RPC1"),
@@ -96,19 +95,16 @@ def test_a_server_that_goes_away_in_a_reply_ends_it_with_a_sentence_and_its_text
 @needs_rpc
 @pytest.mark.parametrize("how", ["kill", "stop"])
 def test_the_chats_engine_says_which_device_is_gone_and_goes_on_without_it(two, tiny_gguf, how):
-    load = LoadPair(
-        target=str(tiny_gguf(layers=3)),
-        draft=str(tiny_gguf(layers=3, noise=0.1)),
-        device="RPC0",
-        draft_device="RPC1",
-        rpc=",".join(server.address for server in two),
-        threads=1,
+    pair, rpc = (
+        of_files(tiny_gguf(layers=3), tiny_gguf(layers=3, noise=0.1)),
+        ",".join(s.address for s in two),
     )
+    load = LoadPair(pair, {"device": "RPC0", "draft_device": "RPC1", "rpc": rpc, "threads": 1})
     engine = EngineProcess()
     engine.start()
     engine.send(load)
     until(engine, Ready)
-    engine.send(Answer(1, ({"role": "user", "content": "Hello"},), {"max_tokens": 1900, "depth": 2}))
+    engine.send(Generate(1, ({"role": "user", "content": "Hello"},), {"max_tokens": 1900, "depth": 2}))
     until(engine, Piece)
     getattr(two[0], how)()
     (died,) = (report for report in until(engine, Died) if isinstance(report, Died))
@@ -119,20 +115,9 @@ def test_the_chats_engine_says_which_device_is_gone_and_goes_on_without_it(two, 
     engine.send(replace(load, rpc_required=False))
     reports = until(engine, Ready)
     assert any(isinstance(r, Notice) and two[0].address in r.text for r in reports)
-    engine.send(Answer(2, ({"role": "user", "content": "Hello"},), {"max_tokens": 5}))
+    engine.send(Generate(2, ({"role": "user", "content": "Hello"},), {"max_tokens": 5}))
     until(engine, Finished)
     engine.close()
-
-
-def until(engine, kind):
-    """Reports up to the first of that kind."""
-    found = []
-    deadline = time.monotonic() + 120
-    while not any(isinstance(report, kind) for report in found):
-        assert time.monotonic() < deadline, f"no {kind.__name__} in {found[-3:]}"
-        found += engine.drain()
-        time.sleep(0.02)
-    return found
 
 
 @needs_rpc
@@ -166,7 +151,7 @@ def test_no_server_is_one_sentence_in_a_few_seconds(two):
         nobody = f"127.0.0.1:{free_port()}"
         for address, says in (
             (nobody, "no RPC server listens"),
-            (web, "is no RPC server of this version"),
+            (web, "is not an RPC server of this"),
             (silent, "did not answer within 3 s"),
             (stopped.address, "did not answer within 3 s"),
         ):
@@ -214,7 +199,7 @@ def test_a_build_without_rpc_is_one_sentence_with_the_command_that_adds_it():
 
 @pytest.mark.parametrize("address", ["host", "host:", ":50052", "host:0", "host:65536", "host:x", "a:1,b"])
 def test_what_is_no_address_is_refused(address):
-    with pytest.raises(BadSetting, match="is no address of an RPC server"):
+    with pytest.raises(BadSetting, match="is not a valid address of an RPC server"):
         addresses_of(address)
 
 

@@ -5,14 +5,13 @@ import pytest
 
 from localspec import api
 from localspec.errors import BadSetting
-from localspec.gguf.header import header_at
-from localspec.health import servers
 from localspec.llama.context import Context
 from localspec.llama.devices import add_servers, devices
 from localspec.llama.model import Model
-from localspec.models.memory import Load, MemoryWishes
-from localspec.models.plan import plan
-from localspec.models.probe import Probe
+from localspec.machine import servers
+from localspec.models.local_models import ModelFile
+from localspec.models.memory import Load, MemoryOptions
+from localspec.models.plan import MemoryProbe, plan
 from tests.devices.servers import HAS_RPC, Server
 from tests.llama.rows import NEAR
 
@@ -45,10 +44,10 @@ def test_rows_are_those_of_the_cpu(tiny_gguf, gpus, how):
 
 
 def test_layers_lie_where_the_plan_says(tiny_gguf, gpus):
-    header = header_at(tiny_gguf(layers=6, embedding=128))
-    block = sum(t.bytes for t in header.tensors if t.name.startswith("blk.0."))
-    with Probe(devices()) as probe:
-        needs = probe.needs(header, Load(1024, devices=("RPC0", "RPC1"), split=(4, 3)))
+    file = ModelFile.at(tiny_gguf(layers=6, embedding=128))
+    block = sum(t.bytes for t in file.header.tensors if t.name.startswith("blk.0."))
+    with MemoryProbe(devices()) as probe:
+        needs = probe.needs(file, Load(1024, devices=("RPC0", "RPC1"), split=(4, 3)))
     assert needs.weights["RPC0"] == 4 * block
     assert needs.weights["RPC1"] > 2 * block
     assert needs.compute["RPC0"] > 0 < needs.compute["RPC1"]
@@ -62,15 +61,15 @@ def test_experts_on_the_cpu_compute_the_same(tiny_gguf, gpus):
 
 
 def test_a_plan_spreads_what_one_device_cannot_hold(tiny_gguf, gpus):
-    header = header_at(tiny_gguf(layers=24, embedding=512, heads=8, vocab_size=512, feed_forward=1024))
+    file = ModelFile.at(tiny_gguf(layers=24, embedding=512, heads=8, vocab_size=512, feed_forward=1024))
     listed = [device for device in devices() if device.name in (*gpus, "CPU")]
-    size = sum(tensor.bytes for tensor in header.tensors)
-    with Probe(listed) as probe:
+    size = sum(tensor.bytes for tensor in file.header.tensors)
+    with MemoryProbe(listed) as probe:
         found = plan(
-            probe.sizes(header),
-            probe.sizes(header_at(tiny_gguf())),
+            probe.sizes(file),
+            probe.sizes(ModelFile.at(tiny_gguf())),
             [small(device, 512_000_000 + int(0.8 * size)) if device.is_gpu else device for device in listed],
-            MemoryWishes(context=512),
+            MemoryOptions(context=512),
         )
     assert found.target.devices == tuple(gpus)
     assert found.target.gpu_layers is None

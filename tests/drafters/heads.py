@@ -9,15 +9,16 @@ from tempfile import TemporaryDirectory
 from localspec.algorithm.loop import speculate
 from localspec.algorithm.protocols import Drafter
 from localspec.algorithm.verification import make_rule
-from localspec.drafters.arbiter import Fixed, Plain
-from localspec.drafters.head import ASSISTANT, EAGLE3, MTP, Block, Chain, Steps
+from localspec.drafters.head import ASSISTANT, EAGLE3, MTP, BlockDrafter, ChainDrafter, Steps
+from localspec.drafters.selection import Fixed, Plain
 from localspec.gguf.facts import has_markov_chain
 from localspec.gguf.header import header_at
 from localspec.llama.context import Context
 from localspec.llama.head import BlockContext, HeadContext
 from localspec.llama.model import Model
-from localspec.sampler.passes import HiddenRows, Pass
+from localspec.sampler.passes import ForwardPass, HiddenRows
 from localspec.sampler.sampling import Sampling
+from tests.algorithm.toys import never
 from tests.gguf.heads import Walk, write_assistant, write_dflash, write_eagle3, write_mtp, write_target
 
 LENGTH = 512
@@ -66,7 +67,7 @@ class Opened:
         keep = self.target.rewind(common)
         if self.drafter:
             self.drafter.begin()
-            self.drafter.observe(Pass(0, prompt[:keep]), keep)
+            self.drafter.observe(ForwardPass(0, prompt[:keep]), keep)
         for batch in self.target.prefill(prompt[keep:-1]):
             if self.drafter:
                 self.drafter.observe(batch, len(batch.tokens))
@@ -75,10 +76,6 @@ class Opened:
         strategy = Fixed(self.drafter, depth, rule) if depth else Plain()
         yield from speculate(self.target, strategy, text, rule=rule, room=room, is_end=never)
         assert not self.drafter or self.drafter.failure is None
-
-
-def never(token):
-    return False
 
 
 @cache
@@ -106,14 +103,14 @@ def opened(kind, files):
         if kind.layout is None:
             anchored = has_markov_chain(header_at(head_file))
             head = BlockContext(file, target, layers=3, anchored=anchored, length=LENGTH, threads=1)
-            drafter = Block(head, wants, never)
+            drafter = BlockDrafter(head, wants, never)
         else:
             head = HeadContext(file, target, encodes=kind.layout is EAGLE3, length=LENGTH, threads=1)
             chained = kind.walk.nextn > 1
-            how = (Chain, kind.walk.nextn) if chained else (Steps, kind.layout)
+            how = (ChainDrafter, kind.walk.nextn) if chained else (Steps, kind.layout)
             drafter = how[0](head, wants, never, how[1])
         target.extract(wants)
-        target.companion = drafter
+        target.head_state = drafter
         try:
             yield Opened(target, drafter)
         finally:

@@ -4,10 +4,10 @@ import random
 
 from localspec.algorithm.protocols import Backlog, Proposal
 from localspec.control.acceptance import AcceptanceModel
-from localspec.control.company import Company
+from localspec.control.concurrent import ConcurrentReplies
 from localspec.control.costs import CostsByContext
 from localspec.control.depth import DepthControl
-from localspec.drafters.arbiter import Arbiter
+from localspec.drafters.selection import DrafterSelection
 from localspec.events import Cycle, Origin, Source
 
 
@@ -38,7 +38,7 @@ class Machine:
         self.confidence = confidence
         self.noise = noise
         self.random = random.Random(seed)
-        self.reading_seconds = reading
+        self.prefill_seconds = reading
         self.first = self.held_to = 0  # what the drafter has read of the text
         self.before = text  # tokens of the text before position 0
         self.position = 0
@@ -58,13 +58,13 @@ class Machine:
     def backlog(self, tokens):
         unread = len(tokens) - 1 - self.held_to
         held = self.held_to - self.first
-        return Backlog(unread if unread > 8 else 0, held, self.first) if self.reading_seconds else Backlog()
+        return Backlog(unread if unread > 8 else 0, held, self.first) if self.prefill_seconds else Backlog()
 
     def read(self, tokens, most):
         count = min(most, len(tokens) - 1 - self.held_to)
         self.held_to += count
-        self.busy_seconds += count * self.reading_seconds
-        self.stalls.append(count * self.reading_seconds)
+        self.busy_seconds += count * self.prefill_seconds
+        self.stalls.append(count * self.prefill_seconds)
         return count
 
     def restart(self, tokens, window):
@@ -79,10 +79,11 @@ class Machine:
             (1,) * drafted, (None,) * drafted, tuple(sure[:drafted]), Source.MODEL, depth=limit, runs=drawn
         )
 
-    def arbiter(self, table, depths, control=None):
-        control = control or DepthControl(CostsByContext([table]), self, AcceptanceModel(), depths)
+    def arbiter(self, table, most, control=None, places=None):
+        places = places or CostsByContext([table])
+        control = control or DepthControl(places.costs, self, AcceptanceModel(), most)
         control.drafter = self
-        return Arbiter(Company(control._places), [control], rule=None)
+        return DrafterSelection(ConcurrentReplies(places), [control], rule=None)
 
     def step(self, arbiter, room=10**6):
         """A cycle as the arbiter wants it, which it learns from."""

@@ -16,9 +16,9 @@ TRUE = CostTable(
     WIDTHS,
     tuple(0.06 * (1 + 0.12 * (n - 1)) for n in WIDTHS),
     {"model": 0.006},
-    reading_seconds={"model": 0.0006},
+    prefill_seconds={"model": 0.0006},
 )
-DEPTHS = tuple(range(1, 13))
+DEEPEST = 12
 PROCESSES, REPLIES, TOKENS, PROMPT = 3, 3, 64, 60
 
 
@@ -43,8 +43,8 @@ def gain(tables, seed):
             text=PROMPT,
             confidence=lambda position, agrees=agrees: 0.9 if agrees(position) else 0.5,
         )
-        control = control or DepthControl(places, machine, acceptance, DEPTHS)
-        arbiter = machine.arbiter(None, DEPTHS, control)
+        control = control or DepthControl(places.costs, machine, acceptance, DEEPEST)
+        arbiter = machine.arbiter(None, DEEPEST, control, places)
         while machine.position < TOKENS:
             machine.step(arbiter)
         seconds, plain = seconds + machine.seconds, plain + machine.plain_seconds
@@ -65,8 +65,8 @@ def last_gain(table):
 @pytest.mark.parametrize(
     "table",
     [
-        replace(TRUE, reading_seconds={"model": 0.045}),
-        replace(TRUE, reading_seconds={"model": 0.045}, run_seconds={"model": 0.06}),
+        replace(TRUE, prefill_seconds={"model": 0.045}),
+        replace(TRUE, prefill_seconds={"model": 0.045}, run_seconds={"model": 0.06}),
         replace(TRUE, run_seconds={"model": 0.12}),
         dearer(5, [2]),
         dearer(3, WIDTHS[1:]),

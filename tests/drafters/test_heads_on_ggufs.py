@@ -1,14 +1,19 @@
 """Heads of every kind on tiny GGUFs: they change no text, and know what a head that read the text anew would know."""
 
 import random
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import localspec
 from localspec.algorithm.loop import speculate
-from localspec.models.drafting import Drafting, guess_for
-from localspec.sampler.passes import NO_TEXT, Candidates, Pass
+from localspec.caches.store import finish
+from localspec.demo import target_path
+from localspec.models.drafting import Drafting, estimated_costs
+from localspec.sampler.passes import NO_TEXT, Candidates, ForwardPass
 from tests.drafters.heads import GREEDY, KINDS, never, opened, plain_texts
+from tools.heads import mimo2
 
 CASES = 100
 
@@ -88,7 +93,7 @@ def test_after_many_cycles_it_guesses_as_if_it_had_read_the_text_at_once(kind, f
         for shift in (0, 1):
             hidden = np.stack([shown[max(i - shift, 0)] for i in range(len(text) - 1)])
             fresh.drafter.observe(NO_TEXT, 0)
-            fresh.drafter.observe(Pass(0, text[:-1], hidden=hidden), len(text) - 1)
+            fresh.drafter.observe(ForwardPass(0, text[:-1], hidden=hidden), len(text) - 1)
             found.append(difference(mine, guesses(fresh, text)))
     assert found[0] < (1e-4 if kind.keeps else 5e-3)
     assert found[1] > 1
@@ -122,7 +127,7 @@ def test_a_reply_without_drafting_is_read_along(kind, files):
     chance = random.Random(2)
     with opened(kind, files) as pair:
         text = [chance.randrange(pair.target.model.vocab.size) for _ in range(40)]
-        strategy = Drafting([pair.drafter], guess_for("cpu", {}), (1, 2, 4), most=4).strategy_at(
+        strategy = Drafting([pair.drafter], estimated_costs("cpu", {}), most=4).strategy_at(
             0, GREEDY, sampled=False
         )
         for batch in pair.target.prefill(text[:-1]):
@@ -147,3 +152,48 @@ def test_a_text_that_comes_back_is_not_read_again(kind, files):
         assert pair.target.length == len(text) - 1
         assert pair.drafter._known.first == 0
         assert difference(before, guesses(pair, text)) < (1e-4 if kind.keeps else 5e-3)
+
+
+DATA = Path(__file__).parent / "data"
+QUESTIONS = ("What is speculative decoding?", "Why is the sky blue?", "What is 12 + 7?")
+
+
+@pytest.fixture(scope="module", params=["eagle3", "mtp"])
+def session(request, tmp_path_factory):
+    files = {"target": target_path(), "draft": DATA / f"demo-{request.param}.gguf"}
+    if request.param == "mtp":
+        files["target"] = mimo2.write_target(tmp_path_factory.mktemp("mimo2") / "target.gguf", target_path())
+    with localspec.load(**files, context_length=512) as session:
+        yield session
+
+
+def replies(session, depth):
+    found = []
+    for question in QUESTIONS:
+        session.reset()
+        found.append(session.run(question, depth=depth, temperature=0.0, max_tokens=48))
+    return found
+
+
+def test_a_trained_head_is_often_right_and_changes_no_text(session):
+    plain, drafted = replies(session, 0), replies(session, 3)
+    assert [reply.text for reply in drafted] == [reply.text for reply in plain]
+    emitted = sum(reply.stats.emitted for reply in drafted)
+    passes = sum(reply.stats.cycles for reply in drafted)
+    assert emitted / passes > 1.8
+
+
+def test_a_head_comes_back_from_the_disk_with_its_text(tmp_path, monkeypatch, quick_disk):
+    """Without its rows of the text it would be right less often."""
+    monkeypatch.setattr("localspec.options.texts_dir", lambda settings: tmp_path)
+    files = {"target": target_path(), "draft": DATA / "demo-eagle3.gguf"}
+    question = "A small model guesses the next tokens. " * 80 + QUESTIONS[0]
+    found = []
+    for _ in range(2):
+        with localspec.load(**files, context_length=2048, threads=1, cache="all") as session:
+            found.append(session.run(question, depth=3, temperature=0.0, max_tokens=48))
+        finish()
+    first, again = found
+    assert again.stats.restored_tokens > 512
+    assert again.text == first.text
+    assert again.stats.cycles == first.stats.cycles

@@ -4,8 +4,6 @@ All of it is the production code. Only the models are small enough, and the cloc
 decision of a reply can be taken every way.
 """
 
-from collections import Counter
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -13,20 +11,22 @@ import pytest
 
 from localspec.algorithm.loop import speculate
 from localspec.control.acceptance import AcceptanceModel, ChanceWeights
-from localspec.control.company import Company
+from localspec.control.concurrent import ConcurrentReplies
 from localspec.control.cost_table import CostTable
-from localspec.control.costs import RELIABLE, Costs, CostsByContext
+from localspec.control.costs import Costs, CostsByContext
 from localspec.control.depth import DepthControl, Stopper
+from localspec.control.timing import SEVERAL
 from localspec.drafters import model
-from localspec.drafters.arbiter import Arbiter
-from localspec.drafters.lookup import CELLS, LookupAcceptance, LookupCounts, LookupDrafter
+from localspec.drafters.head import EAGLE3, MTP, BlockDrafter, ChainDrafter, Steps
+from localspec.drafters.lookup import PRIOR, LookupAcceptance, LookupCounts, LookupDrafter
 from localspec.drafters.model import ModelDrafter
+from localspec.drafters.selection import DrafterSelection, Fixed
 from localspec.events import Source
 from localspec.sampler.chain import Chain
-from localspec.sampler.passes import Pass
-from tests.algorithm.enumeration import distance, law
-from tests.algorithm.mutants import mutant
+from localspec.sampler.passes import ForwardPass, HiddenRows
+from tests.algorithm.enumeration import distance, law, mutant
 from tests.algorithm.random_pairs import OPEN, PROMPT, RULES, World, plain_law
+from tests.algorithm.toys import never
 
 EXACT, CAUGHT = 1e-12, 1e-3
 TABLE = CostTable((1, 2, 9), (1.0, 1.3, 3.4), {"model": 0.1})
@@ -52,7 +52,7 @@ class Side:
             self.tokens.append(token)
             found.append(self.row(tuple(self.tokens)))
         hidden = np.array(found)
-        return Pass(len(self.tokens) - len(tokens), tokens, found[-rows:], hidden)
+        return ForwardPass(len(self.tokens) - len(tokens), tokens, found[-rows:], hidden)
 
     def rollback(self, keep):
         del self.tokens[keep:]
@@ -61,10 +61,6 @@ class Side:
 
     def checkpoint(self, *, lasting):
         pass
-
-
-def never(token):
-    return False
 
 
 def reply_of(world, rule, strategy_of, prompt, length, is_end):
@@ -109,21 +105,15 @@ class Stopped:
 
     why_off = None
 
-    def __init__(self, drafter, rule, rate, depths):
-        self.drafter, self.rule, self.rate, self.depths = drafter, rule, rate, depths
+    def __init__(self, drafter, rule, rate):
+        self.drafter, self.rule, self.rate = drafter, rule, rate
 
     @property
     def busy_seconds(self):
         return self.drafter.busy_seconds
 
     def propose(self, tokens, room):
-        stopper = Stopper(
-            AcceptanceModel(),
-            Costs(TABLE),
-            lambda depth: 0.1 * depth,
-            rate=self.rate,
-            depths=tuple(depth for depth in self.depths if depth <= 3),
-        )
+        stopper = Stopper(AcceptanceModel(), Costs(TABLE).verify, lambda depth: 0.1 * depth, self.rate, 3)
         return self.drafter.propose(tokens, min(3, room), self.rule, stopper)
 
     def observe(self, batch, kept):
@@ -133,8 +123,8 @@ class Stopped:
         """The calibration does not change."""
 
 
-def stopped(depths=(1, 2, 3)):
-    return lambda decoder, rule, is_end: Stopped(ModelDrafter(decoder, is_end), rule, rate=1.4, depths=depths)
+def stopped(decoder, rule, is_end):
+    return Stopped(ModelDrafter(decoder, is_end), rule, rate=1.4)
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -146,19 +136,13 @@ def test_proposals_that_the_stopper_ends(rule, end):
         found = error(
             world,
             RULES[rule],
-            stopped(),
+            stopped,
             4,
             is_end=lambda token: token == end,
             watch=lambda cycle: lengths.add(cycle.drafted),
         )
         assert found < EXACT
     assert len(lengths) > 2
-
-
-@pytest.mark.parametrize("rule", RULES)
-def test_proposals_that_may_end_only_at_some_depths(rule):
-    for world in map(World, range(2)):
-        assert error(world, RULES[rule], stopped(depths=(1, 3)), 4, is_end=never) < EXACT
 
 
 TRAPS = {
@@ -177,27 +161,32 @@ TRAPS = {
 @pytest.mark.parametrize("trap", TRAPS)
 def test_traps_of_the_drafter_are_caught(rule, trap, monkeypatch):
     monkeypatch.setattr(model, "draw", mutant(model, TRAPS[trap]).draw)
-    assert error(World(2), RULES[rule], stopped(), 4, is_end=lambda token: token == 1) > CAUGHT
+    assert error(World(2), RULES[rule], stopped, 4, is_end=lambda token: token == 1) > CAUGHT
+
+
+def selection_of(drafter, rule, table):
+    """Automatic depth up to 3 with one drafter, from a cold start."""
+    places = CostsByContext([table])
+    control = DepthControl(places.costs, drafter, AcceptanceModel(), 3)
+    return DrafterSelection(ConcurrentReplies(places), [control], rule)
 
 
 EVERY_TRIGRAM = (0, 0, 0, 1, 0, 1, 1, 1, 0, 0)  # so that lookup always has a guess
 
 
-def automatic(decoder, rule, is_end, *, table=TABLE, pads=False, confirmed=True):
+def automatic(decoder, rule, is_end, *, confirmed=True):
     """What users get, as it is after some replies: it knows costs and acceptance, and stops by confidence.
 
     `confirmed`: whether these replies ran in this process.
     """
-    places = CostsByContext([table])
-    for _ in range(RELIABLE * confirmed):
-        places.costs.learn_verify(2, table.verify(2))
+    places = CostsByContext([TABLE])
+    for _ in range(SEVERAL * confirmed):
+        places.costs.learn_verify(2, TABLE.verify(2))
     doubted = ChanceWeights((-3.0, 0.5, 1.5), (0.01, 0.01, 0.01))
-    trust = LookupCounts((9.0,) * CELLS, (1.0,) * CELLS)
-    drafters = LookupDrafter(LookupAcceptance(trust)), ModelDrafter(decoder, is_end, one_by_one=pads)
-    contenders = [
-        DepthControl(places, drafter, AcceptanceModel(doubted), (1, 2, 3), pads=pads) for drafter in drafters
-    ]
-    return Arbiter(Company(places), contenders, rule)
+    trust = LookupCounts((9.0,) * 2 * len(PRIOR), (1.0,) * 2 * len(PRIOR))
+    drafters = LookupDrafter(LookupAcceptance(trust)), ModelDrafter(decoder, is_end)
+    candidates = [DepthControl(places.costs, drafter, AcceptanceModel(doubted), 3) for drafter in drafters]
+    return DrafterSelection(ConcurrentReplies(places), candidates, rule)
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -218,29 +207,87 @@ def test_automatic_depth_with_stopping_and_lookup(rule):
     assert (Source.PLAIN, 3, 0) in seen  # a drawn token was dropped
 
 
-RECORDED = replace(TABLE, direct_extra_seconds=0.3, capture_extra_seconds=0.9)
+HEAD_COSTS = CostTable((1, 2, 9), (1.0, 1.1, 1.5), {"head": 0.1})
+WANTS = HiddenRows(output=True)
 
 
+class ToyHead:
+    """A head that holds tokens by position, and guesses as the draft of a world does after them."""
+
+    capacity, columns, most_rows, most_draft_tokens = 100, 3, 8, 4
+
+    def __init__(self, world, shift):
+        self.world, self.shift, self.busy_seconds, self.held = world, shift, 0.0, {}
+
+    def features(self, hidden):
+        return np.array(hidden, dtype=np.float32)
+
+    def read(self, *rows):
+        self.predict(*rows)
+
+    def predict(self, tokens, features, position):
+        assert not self.held or position == max(self.held) + 1, "no gap and nothing twice"
+        assert len(tokens) == len(features)
+        self.busy_seconds += 0.0001
+        self.held.update(enumerate(tokens, start=position))
+        end = max(self.held) + 1 - self.shift
+        text = [*PROMPT[: min(self.held) + 1 - self.shift], *(self.held[p] for p in sorted(self.held))]
+        assert len(text) == end + 1
+        return self.world.draft(tuple(text)), np.zeros(self.columns, np.float32)
+
+    def cut(self, position):
+        self.held = {p: token for p, token in self.held.items() if p < position}
+
+
+class ToyChain(ToyHead):
+    """Three prediction layers, each with rows of its own; those of the others stay where one reads anew."""
+
+    def __init__(self, world):
+        super().__init__(world, MTP.is_shifted)
+        self.layers = [{}, {}, {}]
+
+    def choose(self, layer, position):
+        self.held = self.layers[layer] = {p: t for p, t in self.layers[layer].items() if p < position}
+
+    def cut(self, position):
+        self.layers = [{p: t for p, t in rows.items() if p < position} for rows in self.layers]
+
+
+class ToyBlock(ToyHead):
+    """A head whose guesses of a block know the text and their place, and not one another."""
+
+    def read(self, hidden, position):
+        assert not self.held or position == max(self.held) + 1, "no gap and nothing twice"
+        self.held |= dict.fromkeys(range(position, position + len(hidden)), 0)
+
+    def guess(self, token, count, position):
+        assert position == max(self.held) + 1
+        self.busy_seconds += 0.0001
+        return lambda place, before: self.world.draft((*PROMPT, *(token,) * place))
+
+
+def drafter_of(kind, world):
+    if kind == "block":
+        return BlockDrafter(ToyBlock(world, 0), WANTS, never)
+    if kind == "chain":
+        return ChainDrafter(ToyChain(world), WANTS, never, 3)
+    layout = {"eagle3": EAGLE3, "mtp": MTP}[kind]
+    return Steps(ToyHead(world, layout.is_shifted), WANTS, never, layout)
+
+
+@pytest.mark.parametrize("kind", ["eagle3", "mtp", "chain", "block"])
 @pytest.mark.parametrize("rule", RULES)
-def test_verify_batches_that_are_filled_up_to_one_width(rule, monkeypatch):
-    """Rows that fill a batch change nothing, and nobody is told of them."""
-    decoded, told = Counter(), Counter()
-    decode = Side.decode
+@pytest.mark.parametrize("depth", [3, None])
+def test_the_sampled_law_is_the_targets(kind, rule, depth):
+    drafted = []
 
-    def watched(side, tokens, rows):
-        decoded[len(tokens)] += 1
-        return decode(side, tokens, rows)
+    def strategy_of(world):
+        def made(draft, rule, is_end):
+            drafter = drafter_of(kind, world)
+            return Fixed(drafter, depth, rule) if depth else selection_of(drafter, rule, HEAD_COSTS)
 
-    monkeypatch.setattr(Side, "decode", watched)
-    for world in (World(seed, symbols=2) for seed in range(4)):
-        found = error(
-            world,
-            RULES[rule],
-            partial(automatic, table=RECORDED, pads=True),
-            5,
-            prompt=EVERY_TRIGRAM,
-            watch=lambda cycle: told.update([(cycle.width, cycle.drafted)]),
-        )
-        assert found < EXACT
-    assert all(width == drafted + 1 for width, drafted in told)
-    assert decoded[4] > told[4, 3]  # some batches were filled up to this width
+        return made
+
+    world = World(3)
+    assert error(world, RULES[rule], strategy_of(world), 4, watch=lambda c: drafted.append(c.drafted)) < EXACT
+    assert max(drafted) > 1

@@ -3,7 +3,7 @@
 from localspec.algorithm.verification import make_rule
 from localspec.drafters.model import ModelDrafter
 from localspec.errors import BackendFailure
-from localspec.sampler.passes import Pass
+from localspec.sampler.passes import ForwardPass
 from localspec.sampler.sampling import Sampling
 from tests.algorithm.toys import Toy
 
@@ -30,7 +30,7 @@ def test_what_was_drawn_before_a_failure_is_proposed_and_then_nothing():
     assert [q.ids.tolist() for q in proposal.q] == [q.ids.tolist() for q in sound.q[:2]]
     assert len(proposal.confidences) == proposal.depth == 2
     assert str(drafter.failure) == "out of luck"
-    drafter.observe(Pass(2, [8, *proposal.tokens]), kept=2)
+    drafter.observe(ForwardPass(2, [8, *proposal.tokens]), kept=2)
     assert draft.tokens == [*text, proposal.tokens[0]]
     after = drafter.propose([*text, proposal.tokens[0], 7], 4, rule)
     assert (after.tokens, after.depth, draft.calls) == ((), 0, 3)

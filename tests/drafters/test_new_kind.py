@@ -1,24 +1,17 @@
 """A drafter of another kind is one class and one place in a list: here one that reads the target's hidden rows."""
 
-import random
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 from localspec.algorithm.protocols import Drafter, Proposal
-from localspec.control.acceptance import AcceptanceModel
-from localspec.control.company import Company
 from localspec.control.cost_table import CostTable
-from localspec.control.costs import CostsByContext
-from localspec.control.depth import DepthControl
-from localspec.drafters.arbiter import Arbiter, Fixed
-from localspec.events import Cycle, Source
+from localspec.drafters.selection import Fixed
+from localspec.events import Source
 from localspec.sampler.passes import HiddenRows
 from tests.algorithm.random_pairs import PROMPT, RULES, World
 from tests.algorithm.toys import following, logits_of
 from tests.chat.letters import GREEDY, SYMBOLS, session_of
-from tests.drafters.test_law import EXACT, error
+from tests.drafters.test_law import EXACT, error, selection_of
 
 
 class BlockHead(Drafter):
@@ -48,23 +41,14 @@ class BlockHead(Drafter):
         if self.hidden is None or self.end != len(tokens) - 1:
             return Proposal(depth=limit)
         self.busy_seconds += 0.0001
-        text, found = list(tokens), Proposal(source=Source.MODEL, depth=limit)
-        while len(found.tokens) < limit:
+        text, draws = list(tokens), []
+        while len(draws) < limit:
             draw = rule.draw(self.row_of(self.hidden, text[self.end :]), text, len(tokens))
-            if stopping and not stopping.keeps(draw.confidence, len(found.tokens)):
+            if stopping and not stopping.keeps(draw.confidence, len(draws)):
                 break
             text.append(draw.token)
-            found = longer(found, draw)
-        return found
-
-
-def longer(proposal, draw):
-    return replace(
-        proposal,
-        tokens=(*proposal.tokens, draw.token),
-        q=(*proposal.q, draw.q),
-        confidences=(*proposal.confidences, draw.confidence),
-    )
+            draws.append(draw)
+        return Proposal.drawn(draws, Source.MODEL, depth=limit, runs=1)
 
 
 def nearly_right(hidden, newer, vocabulary):
@@ -75,41 +59,16 @@ def nearly_right(hidden, newer, vocabulary):
     return logits_of(state + (state % 4 == 0), vocabulary)
 
 
-def session_with_head():
-    head = BlockHead(lambda hidden, newer: nearly_right(hidden, newer, len(SYMBOLS)))
-    return session_of(draft=False, drafters=[head], end=False)[0]
-
-
-def plain_reply(prompt, tokens):
-    return session_of(draft=False, end=False)[0].complete(
-        prompt, **GREEDY, max_tokens=tokens, speculate=False
-    )
-
-
 @pytest.mark.parametrize("depth", ["auto", 1, 4])
 def test_its_greedy_text_is_the_targets_through_new_edited_and_repeated_prompts(depth):
-    session, accepted = session_with_head(), 0
+    head = BlockHead(lambda hidden, newer: nearly_right(hidden, newer, len(SYMBOLS)))
+    (session, *_), accepted = session_of(draft=False, drafters=[head], end=False), 0
     for prompt in ("abc" * 9, "abc" * 9, "abcabd" * 5, "abc" * 9 + "de", "ab", "abc" * 40):
         reply = session.complete(prompt, **GREEDY, max_tokens=40, depth=depth)
-        assert reply.tokens == plain_reply(prompt, 40).tokens
+        alone, *_ = session_of(draft=False, end=False)
+        assert reply.tokens == alone.complete(prompt, **GREEDY, max_tokens=40, speculate=False).tokens
         accepted += reply.stats.from_model
     assert accepted > (60 if depth == 4 else 0)
-
-
-def test_cancelled_at_any_cycle_it_goes_on_to_the_same_text():
-    chance, session = random.Random(3), session_with_head()
-    whole = plain_reply("abc" * 9, 60).text
-    for _ in range(20):
-        text, events = "abc" * 9, session.stream_complete("abc" * 9, **GREEDY, max_tokens=60, depth=4)
-        cycles = 0
-        for event in events:
-            if isinstance(event, Cycle) and (cycles := cycles + 1) == chance.randint(1, 12):
-                session.cancel()
-        text = event.reply.text
-        left = 60 - len(event.reply.tokens)
-        if left:
-            text += session.complete("abc" * 9 + text, **GREEDY, max_tokens=left, depth=4).text
-        assert text == whole
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -120,9 +79,7 @@ def test_its_sampled_text_has_the_law_of_the_target(rule, depth):
     def strategy_of(world):
         def made(draft, rule, is_end):
             head = BlockHead(lambda hidden, newer: world.draft((*prompt, *newer[1:])))
-            places = CostsByContext([table])
-            control = DepthControl(places, head, AcceptanceModel(), (1, 2, 3))
-            return Fixed(head, 3, rule) if depth else Arbiter(Company(places), [control], rule)
+            return Fixed(head, 3, rule) if depth else selection_of(head, rule, table)
 
         return made
 

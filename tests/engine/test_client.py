@@ -1,29 +1,37 @@
-"""The client of an engine process, when the process ends."""
+"""The client of an engine process: what the process gets, and what is said when it ends."""
 
+import json
+import random
 import sys
-import time
 
 import pytest
 
 from localspec.engine import client
-from localspec.engine.client import EngineProcess
-from localspec.engine.messages import Answer, Detokenize, Died, LoadPair
+from localspec.engine.client import EngineProcess, EngineSession
+from localspec.engine.messages import Detokenize, Died, Generate, LoadPair
 from localspec.engine.spawn import spawn
+from localspec.errors import EngineDied, LocalspecError
 from localspec.events import Piece
+from localspec.gguf.facts import first_known_crash
+from localspec.gguf.header import header_at
+from localspec.machine.children import SECRET_VARIABLES
+from localspec.models.names import of_files
+from localspec.models.registry import named
+from tests.engine.workshop import numbered, program, until
+from tests.gguf.mutations import by_meaning, taken_apart
+
+dies = pytest.mark.skipif(sys.platform == "win32", reason="dies by a signal")
 
 
 def death(process):
     """What the client reports last."""
-    deadline, reports = time.monotonic() + 20, []
-    while not (reports and isinstance(reports[-1], Died)) and time.monotonic() < deadline:
-        reports += process.drain()
-        time.sleep(0.01)
+    *_, last = until(process, Died)
     process.close()
-    return reports[-1]
+    return last
 
 
 def test_a_mistake_of_our_own_in_a_report_ends_the_process_instead_of_the_answers(monkeypatch):
-    monkeypatch.setattr(client, "read_messages", lambda stream: [None])
+    monkeypatch.setattr(client.messages, "read_messages", lambda stream: [None])
     process = EngineProcess()
     process.start()
     assert "the connection to the engine process broke: TypeError" in death(process).what
@@ -41,33 +49,19 @@ def test_a_process_that_dies_without_a_word_is_reported():
 
 
 DIES_RUNNING = """
-import os, signal
-from localspec.engine.__main__ import take_pipes
-from localspec.engine.messages import LoadStage
-from localspec.engine.server import Server
-
-class Workshop:
     def perform(self, request, send, cancelled):
         send(LoadStage("running on Vulkan0"))
         os.kill(os.getpid(), signal.SIGSEGV)
-
-    def runs_beside(self, request):
-        return False
-
-    def rest(self, awaited):
-        pass
-
-Server(*take_pipes()).serve(Workshop)
 """
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="dies by a signal")
+@dies
 @pytest.mark.parametrize(("backend", "hint"), [("cpu", ""), ("vulkan", "--flash-attn off")])
 def test_a_death_by_a_signal_names_the_device_and_a_gpu_build_says_what_to_try(
     tmp_path, monkeypatch, backend, hint
 ):
     (tmp_path / f"libggml-{backend}.so").write_text("code")
-    process = EngineProcess((sys.executable, "-c", DIES_RUNNING))
+    process = EngineProcess(program(DIES_RUNNING))
     process.start()
     monkeypatch.setenv("LLAMA_CPP_LIB_PATH", str(tmp_path))
     process.send(Detokenize(1, ()))
@@ -88,13 +82,6 @@ def test_a_process_whose_words_make_no_sense_is_ended_and_reported(said):
 
 
 REPACKING_KILLS = """
-import os, signal
-from localspec.engine.__main__ import take_pipes
-from localspec.engine.messages import Answer, LoadPair, Ready
-from localspec.engine.server import Server
-from localspec.events import Kind, Notice, Origin, Piece, Source
-
-class Workshop:
     def perform(self, request, send, cancelled):
         if isinstance(request, LoadPair):
             self.repacks = not request.died_of
@@ -102,64 +89,105 @@ class Workshop:
                 os.kill(os.getpid(), signal.SIGILL)
             send(Notice("the plan"))
             send(Ready("pair", "target", "", 64, 0.1))
-        if isinstance(request, Answer):
+        if isinstance(request, Generate):
             if self.repacks or "WHERE" == "always":
                 signal.raise_signal(SIGNAL)  # the thread does not live on for a moment
             send(Piece("an answer", Kind.ANSWER, Origin.PLAIN, Source.PLAIN))
 
     def runs_beside(self, request):
-        return BESIDE and isinstance(request, Answer) and hasattr(self, "repacks")
-
-    def rest(self, awaited):
-        pass
-
-Server(*take_pipes()).serve(Workshop)
+        return BESIDE and isinstance(request, Generate) and hasattr(self, "repacks")
 """
-
-
-def code_of(where, end="signal.SIGILL", beside=False):
-    return REPACKING_KILLS.replace("WHERE", where).replace("SIGNAL", end).replace("BESIDE", str(beside))
 
 
 def told_by(where, end="signal.SIGILL", *, early=False):
     """What a client hears of a process that dies while it loads or before its first token."""
-    command = (sys.executable, "-c", code_of(where, end))
+    command = program(REPACKING_KILLS, WHERE=where, SIGNAL=end, BESIDE=False)
     process = EngineProcess(started=spawn(command)) if early else EngineProcess(command)
     process.start()
-    process.send(LoadPair())
-    process.send(Answer(1, text="Hello"))
-    deadline, reports = time.monotonic() + 30, []
-    while not any(isinstance(r, Piece | Died) for r in reports) and time.monotonic() < deadline:
-        reports += process.drain()
-        time.sleep(0.01)
+    process.send(LoadPair(named("demo")))
+    process.send(Generate(1, continued="Hello"))
+    reports = until(process, Piece, Died)
     process.close()
     return [type(report).__name__ for report in reports]
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="dies by a signal")
+@dies
 @pytest.mark.parametrize("early", [False, True])
 @pytest.mark.parametrize("where", ["loading", "answering"])
 def test_a_crash_before_the_first_token_is_tried_once_more_without_repacked_weights(where, early):
     assert told_by(where, early=early) == ["Hello", "Notice", "Ready", "Piece"]
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="dies by a signal")
+@dies
 @pytest.mark.parametrize(("where", "end"), [("always", "signal.SIGSEGV"), ("answering", "signal.SIGKILL")])
 def test_a_second_crash_is_reported_and_a_kill_is_not_tried_again(where, end):
     assert told_by(where, end) == ["Hello", "Notice", "Ready", "Died"]
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="dies by a signal")
+@dies
 def test_every_reply_that_a_crash_cut_before_the_first_token_is_asked_again():
-    process = EngineProcess((sys.executable, "-c", code_of("answering", beside=True)))
+    process = EngineProcess(program(REPACKING_KILLS, WHERE="answering", SIGNAL="signal.SIGILL", BESIDE=True))
     process.start()
-    process.send(LoadPair())
+    process.send(LoadPair(named("demo")))
     for serial in (1, 2, 3):
-        process.send(Answer(serial, text="Hello"))
-    deadline, told = time.monotonic() + 30, []
-    while sum(isinstance(report, Piece) for _, report in told) < 3 and time.monotonic() < deadline:
-        told += process.drain_numbered()
-        time.sleep(0.01)
+        process.send(Generate(serial, continued="Hello"))
+    told = numbered(process, Piece, Died, count=3)
     process.close()
     assert sorted(serial for serial, report in told if isinstance(report, Piece)) == [1, 2, 3]
     assert not any(isinstance(report, Died) for _, report in told)
+
+
+def test_the_engine_gets_neither_keys_nor_tokens(monkeypatch):
+    for name in (*SECRET_VARIABLES, "LOCALSPEC_SEED"):
+        monkeypatch.setenv(name, "1234")
+    child = spawn([sys.executable, "-c", "import json, os; print(json.dumps(dict(os.environ)))"])
+    out, _ = child.communicate(timeout=30)
+    assert [name for name, value in json.loads(out).items() if value == "1234"] == ["LOCALSPEC_SEED"]
+
+
+@pytest.fixture
+def raw(tiny_gguf):
+    return taken_apart(tiny_gguf(vocab_size=400, layers=1))
+
+
+def load(path):
+    with EngineSession() as session:
+        session.load(LoadPair(of_files(path).alone, {"threads": 1}), lambda stage: None)
+        *_, last = session.stream_complete("hello", max_tokens=2)
+        return last
+
+
+def test_damaged_files_end_in_sentences(raw, tmp_path, home_of_processes):
+    """A few of all mutations by meaning."""
+    path = tmp_path / "model.gguf"
+    for mutation in random.Random(3).sample(list(by_meaning(raw)), 8):
+        path.write_bytes(mutation.written())
+        said = ""
+        try:
+            load(path)
+        except LocalspecError as error:
+            said = str(error)
+        assert "\n" not in said, mutation.note
+
+
+# The engine process with a header check that lets through what llama.cpp asserts on.
+BLIND = """
+from localspec.engine.server import main
+from localspec.gguf import matching
+matching.first_known_crash = lambda header: None
+main()
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="llama.cpp ends otherwise there")
+def test_an_abort_of_llama_cpp_is_a_sentence_of_the_client(raw, tmp_path, home_of_processes):
+    path = tmp_path / "model.gguf"
+    broken = next(m for m in by_meaning(raw) if "layer_norm_rms_epsilon" in m.note and "nan" in m.note)
+    path.write_bytes(broken.written())
+    assert "nan" in first_known_crash(header_at(path))
+    with (
+        EngineSession(EngineProcess((sys.executable, "-c", BLIND))) as session,
+        pytest.raises(EngineDied) as caught,
+    ):
+        session.load(LoadPair(of_files(path).alone, {"threads": 1}), lambda stage: None)
+    assert "\n" not in str(caught.value)

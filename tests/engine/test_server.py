@@ -1,40 +1,25 @@
 """The engine's loop: what runs beside what, and whose failure is whose. In a child process, which it ends itself."""
 
-import sys
 import time
 
 import pytest
 
+from localspec.engine import messages
 from localspec.engine.client import EngineProcess
-from localspec.engine.messages import (
-    Answer,
-    Cancel,
-    CompareReplies,
-    Died,
-    Failure,
-    Hello,
-    LoadPair,
-    Ready,
-    Tokenize,
-)
+from localspec.engine.messages import Cancel, Died, Failure, Generate, LoadPair, Tokenize
 from localspec.engine.server import IDLE_SECONDS
 from localspec.events import Cycle, Finished, FinishReason, Notice
+from localspec.models.registry import named
+from tests.engine.workshop import numbered, program, until
 
 WORKSHOP = """
-import time
-from localspec.engine.__main__ import take_pipes
-from localspec.engine.messages import *
-from localspec.events import Notice
-from localspec.engine.server import Server
-
-class Workshop:
     replies = 0
 
     def perform(self, request, send, cancelled):
         match request:
-            case Answer(cycles=True):
+            case Generate(cycles=True):
                 send(Notice(f"answer {request.serial}"))
-            case Answer():
+            case Generate():
                 self.replies += 1
                 while not cancelled():
                     time.sleep(0.005)
@@ -50,23 +35,7 @@ class Workshop:
 
     def rest(self, awaited):
         REST
-
-    def unsaved(self):
-        return False
-
-    def close(self):
-        pass
-
-Server(*take_pipes()).serve(Workshop)
 """
-
-
-def until_numbered(engine, seconds=30.0):
-    deadline = time.monotonic() + seconds
-    while not (found := engine.drain_numbered()):
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-    return found
 
 
 @pytest.fixture
@@ -74,8 +43,7 @@ def engine():
     started = []
 
     def start(rest="pass", beside="Tokenize"):
-        code = WORKSHOP.replace("REST", rest).replace("BESIDE", beside)
-        process = EngineProcess((sys.executable, "-c", code))
+        process = EngineProcess(program(WORKSHOP, REST=rest, BESIDE=beside))
         process.start()
         started.append(process)
         return process
@@ -85,35 +53,25 @@ def engine():
         process.close()
 
 
-def until(engine, kind, seconds=30.0):
-    found = []
-    deadline = time.monotonic() + seconds
-    while not any(isinstance(report, kind) for report in found):
-        assert time.monotonic() < deadline, f"no {kind.__name__} in {found[-3:]}"
-        found += engine.drain()
-        time.sleep(0.005)
-    return found
-
-
 def test_whoever_asks_ends_the_rest_after_the_last_reply(engine):
     process = engine(rest="while not awaited(): time.sleep(0.005)")
     for serial in (1, 2, 3):
-        process.send(Answer(serial, cycles=True))
+        process.send(Generate(serial, cycles=True))
         assert until(process, Notice)[-1].text == f"answer {serial}"
         time.sleep(0.05)
 
 
 def test_what_fails_in_a_rest_is_nobodys_failure(engine):
     process = engine(rest="raise RuntimeError('the clock stands still')")
-    process.send(Answer(1, cycles=True))
+    process.send(Generate(1, cycles=True))
     until(process, Notice)
-    process.send(Answer(2, cycles=True))
+    process.send(Generate(2, cycles=True))
     assert until(process, Notice) == [Notice("answer 2")]
 
 
 def test_a_failure_names_its_request_and_a_file_its_path(engine):
     process = engine()
-    process.send(CompareReplies(7, ()))
+    process.send(messages.CompareReplies(7, ()))
     failure = until(process, Failure)[-1]
     assert failure.serial == 7
     assert failure.what == "/nowhere/x.gguf: No such file or directory"
@@ -124,13 +82,12 @@ def test_a_cancel_that_comes_late_leaves_the_next_reply_alone(tmp_path, monkeypa
     process = EngineProcess()
     process.start()
     try:
-        process.send(LoadPair("demo"))
-        until(process, Ready)
+        process.send(LoadPair(named("demo")))
+        until(process, messages.Ready)
+        messages_sent = ({"role": "user", "content": "Tell me a story."},)
         for serial, count in ((1, 1), (2, 200)):
             settings = {"max_tokens": count, "temperature": 0}
-            process.send(
-                Answer(serial, ({"role": "user", "content": "Tell me a story."},), settings, cycles=True)
-            )
+            process.send(Generate(serial, messages_sent, settings, cycles=True))
             found = until(process, Finished if serial == 1 else Cycle)
         process.send(Cancel(1))
         found += [] if any(isinstance(report, Finished) for report in found) else until(process, Finished)
@@ -142,9 +99,9 @@ def test_a_cancel_that_comes_late_leaves_the_next_reply_alone(tmp_path, monkeypa
 
 def test_a_question_is_answered_while_a_reply_is_written(engine):
     process = engine()
-    process.send(Answer(1, cycles=True))
+    process.send(Generate(1, cycles=True))
     until(process, Notice)  # it listens, and has what it needs
-    process.send(Answer(2))
+    process.send(Generate(2))
     process.send(Tokenize(3, "a"))
     assert until(process, Notice) == [Notice("tokens 3")]
     process.send(Cancel(2))
@@ -152,37 +109,34 @@ def test_a_question_is_answered_while_a_reply_is_written(engine):
 
 
 def test_replies_run_side_by_side_and_a_cancel_ends_the_one_that_it_names(engine):
-    process = engine(rest="send(Notice('rests'))", beside="Answer")
-    process.send(Answer(1, cycles=True))
+    process = engine(rest="send(Notice('rests'))", beside="Generate")
+    process.send(Generate(1, cycles=True))
     until(process, Notice)  # it listens, and has what it needs
     for serial in (2, 3, 4):
-        process.send(Answer(serial))
+        process.send(Generate(serial))
     for serial in (3, 4, 2):
         process.send(Cancel(serial))
-        assert until_numbered(process) == [(serial, Notice(f"replied {serial}"))]
+        assert numbered(process, Notice) == [(serial, Notice(f"replied {serial}"))]
 
 
 def test_costs_are_measured_after_the_last_reply_beside_and_never_during_one(engine, tmp_path):
-    process = engine(rest=f"open('{tmp_path}/' + str(self.replies), 'w')", beside="Answer")
-    process.send(Answer(1))
-    process.send(Answer(2))
+    process = engine(rest=f"open('{tmp_path}/' + str(self.replies), 'w')", beside="Generate")
+    process.send(Generate(1))
+    process.send(Generate(2))
     time.sleep(2 * IDLE_SECONDS)
     (tmp_path / "0").unlink(missing_ok=True)
     for serial in (1, 2):
         process.send(Cancel(serial))
         until(process, Notice)
-    deadline = time.monotonic() + 30
-    while not (rested := [path.name for path in tmp_path.iterdir()]):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    assert rested == ["0"]
+    wait_for(lambda: [*tmp_path.iterdir()])
+    assert [path.name for path in tmp_path.iterdir()] == ["0"]
 
 
 def test_a_request_that_cannot_be_written_fails_where_it_is_sent_and_no_other_one(engine):
     process = engine()
     with pytest.raises(TypeError):
-        process.send(Answer(1, options={"stop": object()}))
-    process.send(Answer(2, cycles=True))
+        process.send(Generate(1, options={"stop": object()}))
+    process.send(Generate(2, cycles=True))
     assert until(process, Notice)[-1] == Notice("answer 2")
 
 
@@ -196,15 +150,6 @@ def test_a_failure_of_the_listener_is_reported_and_ends_the_process(engine):
 
 
 STORES = """
-import time
-from localspec.caches.writer import later
-from localspec.engine.__main__ import take_pipes
-from localspec.engine.server import Server
-
-class Workshop:
-    def runs_beside(self, request):
-        return False
-
     def unsaved(self):
         return True
 
@@ -215,25 +160,19 @@ class Workshop:
     def write(self):
         time.sleep(1.5)
         open("FILE", "w").close()
-
-    def rest(self, awaited):
-        pass
-
-Server(*take_pipes()).serve(Workshop)
 """
 
 
 def storing(path, copy):
-    code = STORES.replace("FILE", str(path)).replace("COPY", str(copy))
-    process = EngineProcess((sys.executable, "-c", code))
+    process = EngineProcess(program(STORES, FILE=path, COPY=copy))
     process.start()
-    until(process, Hello)
+    until(process, messages.Hello)
     return process
 
 
-def ends(path, seconds=20.0):
-    deadline = time.monotonic() + seconds
-    while not path.exists():
+def wait_for(true):
+    deadline = time.monotonic() + 30
+    while not true():
         assert time.monotonic() < deadline
         time.sleep(0.02)
 
@@ -243,23 +182,23 @@ def test_an_engine_that_stores_caches_ends_alone(tmp_path, copy):
     process = storing(tmp_path / "stored", copy)
     process.close()
     assert not (tmp_path / "stored").exists()
-    ends(tmp_path / "stored")
+    wait_for((tmp_path / "stored").exists)
 
 
 def test_an_engine_stores_caches_when_its_client_is_killed(tmp_path):
     process = storing(tmp_path / "stored", 0.0)
     process._connection.process.stdin.close()
-    ends(tmp_path / "stored")
+    wait_for((tmp_path / "stored").exists)
 
 
 def test_the_next_engine_waits_for_the_memory_of_one_that_stores_caches(tmp_path):
     process = storing(tmp_path / "stored", 1.2)
     before = process._connection
-    process._command = (sys.executable, "-c", WORKSHOP.replace("REST", "pass").replace("BESIDE", "()"))
+    process._command = program(WORKSHOP, REST="pass", BESIDE="()")
     process.start()
-    process.send(Answer(1, cycles=True))
+    process.send(Generate(1, cycles=True))
     until(process, Notice)
     assert before._silent.is_set()
     assert before.process.poll() is None
-    ends(tmp_path / "stored")
+    wait_for((tmp_path / "stored").exists)
     process.close()

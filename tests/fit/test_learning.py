@@ -10,18 +10,17 @@ import pytest
 import localspec
 from localspec.cli import main
 from localspec.errors import BadSetting
-from localspec.fit.judging import Judgement
-from localspec.fit.making import Plan
-from localspec.fit.texts import KEPT, Text, add_texts
+from localspec.fit.collect import KEPT, Text, add_texts
+from localspec.fit.making import Judgement, TrainingPlan
 from localspec.gguf.header import header_at
-from localspec.measure.intervals import Interval
+from localspec.measure.summary import Interval
 from localspec.models.registry import is_known, named
 
 pytest.importorskip("torch", reason="5 GB with the CUDA that the default index adds: pip install '.[fit]'")
 
-from localspec.fit.learning import learn
+from localspec.fit.training import learn
 
-PLAN = Plan(layers=2, output_tokens=256, answered=0, visits=1600)
+PLAN = TrainingPlan(layers=2, output_tokens=256, answered=0, visits=1600)
 
 
 @pytest.fixture(autouse=True)
@@ -43,9 +42,8 @@ def folder(tmp_path):
         likely = np.tile(np.arange(300, 300 + KEPT, dtype=np.int32), (20, 1))
         log_shares = np.full((20, KEPT), -9.0, np.float16)
         log_shares[:, 0] = -0.01
-        texts.append(
-            Text(random.integers(0, 500, 4, dtype=np.int32), likely[:, 0].copy(), likely, log_shares)
-        )
+        prompt = random.integers(0, 500, 4, dtype=np.int32)
+        texts.append(Text(prompt, likely[:, 0].copy(), likely, log_shares))
     (tmp_path / "draft").mkdir()
     add_texts(tmp_path / "draft", texts)
     return tmp_path / "draft"
@@ -79,42 +77,42 @@ def test_stopping_keeps_the_draft_and_the_same_command_goes_on(target, folder):
 
 
 def test_a_worse_draft_does_not_take_the_place_of_a_better_one(target, folder, monkeypatch):
-    learned(target, folder, Plan(2, 256, 0, 400))
+    learned(target, folder, TrainingPlan(2, 256, 0, 400))
     before = folder.with_suffix(".gguf").read_bytes()
     monkeypatch.setattr("localspec.fit.training.Training.judged", lambda self: (0.0, 0.0))
-    learned(target, folder, Plan(2, 256, 0, 800))
+    learned(target, folder, TrainingPlan(2, 256, 0, 800))
     assert folder.with_suffix(".gguf").read_bytes() == before
 
 
 def test_killed_at_any_moment_it_goes_on_from_a_whole_checkpoint(target, folder):
     code = (
-        "import sys; from pathlib import Path; from localspec.fit import learning, training\n"
-        "from localspec.fit.making import Plan\n"
-        "training.STEP = 80; learning.BETWEEN_CHECKPOINTS = learning.TIMES = 0\n"
+        "import sys; from pathlib import Path; from localspec.fit import training\n"
+        "from localspec.fit.making import TrainingPlan\n"
+        "training.STEP = 80; training.BETWEEN_CHECKPOINTS = training.TIMES = 0\n"
         "folder = Path(sys.argv[2])\n"
-        "learning.learn(Path(sys.argv[1]), '', folder, folder.with_suffix('.gguf'), Plan(2, 256, 0, 10**9),\n"
+        "training.learn(Path(sys.argv[1]), '', folder, folder.with_suffix('.gguf'), TrainingPlan(2, 256, 0, 10**9),\n"
         "    lambda now: print(now.visits, flush=True), lambda: False)"
     )
     begun = subprocess.Popen([sys.executable, "-c", code, target, folder], stdout=subprocess.PIPE, text=True)
     visits = [int(begun.stdout.readline()) for _ in range(4)]
     begun.send_signal(signal.SIGKILL)
     begun.wait()
-    end, told = learned(target, folder, Plan(2, 256, 0, visits[-1] + 1))
+    end, told = learned(target, folder, TrainingPlan(2, 256, 0, visits[-1] + 1))
     assert told[0].visits >= visits[-2]
     assert end.visits > visits[-1]
 
 
 def test_a_checkpoint_of_another_plan_or_a_damaged_one_is_named(target, folder):
-    learned(target, folder, Plan(2, 256, 0, 100))
-    with pytest.raises(BadSetting, match="draft was begun with 2 layers that write 256 tokens"):
-        learned(target, folder, Plan(1, 256, 0, 100))
+    learned(target, folder, TrainingPlan(2, 256, 0, 100))
+    with pytest.raises(BadSetting, match="draft was started with --layers 2 and --trim 256"):
+        learned(target, folder, TrainingPlan(1, 256, 0, 100))
     (folder / "checkpoint.pt").write_bytes(b"no checkpoint")
     with pytest.raises(BadSetting, match=r"checkpoint\.pt cannot be read"):
         learned(target, folder, PLAN)
 
 
 def test_a_full_disk_loses_nothing(target, folder, monkeypatch):
-    first, _ = learned(target, folder, Plan(2, 256, 0, 400))
+    first, _ = learned(target, folder, TrainingPlan(2, 256, 0, 400))
 
     def full(*_):
         raise OSError(28, "No space left on device")
@@ -123,7 +121,7 @@ def test_a_full_disk_loses_nothing(target, folder, monkeypatch):
         patched.setattr("localspec.files.os.fsync", full)
         with pytest.raises(OSError, match="No space left"):
             learned(target, folder)
-    _, told = learned(target, folder, Plan(2, 256, 0, 401))
+    _, told = learned(target, folder, TrainingPlan(2, 256, 0, 401))
     assert told[0].visits == first.visits
 
 
@@ -133,14 +131,14 @@ def test_without_answers_it_says_so(target, tmp_path):
 
 
 def test_a_made_draft_becomes_a_pair_only_where_it_is_judged_faster(home_of_processes, monkeypatch, capsys):
-    monkeypatch.setattr("localspec.fit.texts.HELD_OUT", 3)
-    monkeypatch.setattr("localspec.fit.judging.EACH", 1)
+    monkeypatch.setattr("localspec.fit.collect.HELD_OUT", 3)
+    monkeypatch.setattr("localspec.fit.making.EACH", 1)
     command = ["fit", "demo", "--make", "--layers", "2", "--trim", "1024", "--threads", "1"]
     assert main([*command, "--answers", "700", "--visits", "400"]) == 1
     assert "Not faster here, so it became no pair." in capsys.readouterr().out
     assert not is_known("demo-made")
 
-    faster = Judgement(True, Interval(1.3, 1.2, 1.4), (), 1.9)
+    faster = Judgement(True, Interval(1.3, 1.2, 1.4), 1.9)
     monkeypatch.setattr("localspec.cli.commands.fit.judge_it", lambda *_: faster)
     assert main([*command, "--answers", "700", "--visits", "500"]) == 0
     assert "The pair is called demo-made" in capsys.readouterr().out

@@ -12,10 +12,8 @@ from localspec.cli import main
 from localspec.cli.commands import fit
 from localspec.display import DrawnLine
 from localspec.errors import BadSetting, LocalspecError
-from localspec.fit.collect import made_prompts
-from localspec.fit.judging import judge, unseen_prompts
-from localspec.fit.making import alone_in, collect
-from localspec.fit.texts import KEPT, Text, add_texts, is_held_out, texts_in
+from localspec.fit.collect import KEPT, Text, add_texts, is_held_out, made_prompts, texts_in
+from localspec.fit.making import alone_in, collect, judge, unseen_prompts
 from localspec.llama.context import Context
 from localspec.llama.model import Model
 from localspec.measure.bench import AUTO, PLAIN, BenchOutcome, Category, Measurement
@@ -29,41 +27,21 @@ CATEGORIES = (Category.CHAT, Category.CODE)
 def some_text(seed, tokens=5):
     random = np.random.default_rng(seed)
     likely = random.integers(0, 500, (tokens, KEPT), dtype=np.int32)
-    return Text(
-        random.integers(0, 500, 7, dtype=np.int32),
-        likely[:, 0].copy(),
-        likely,
-        random.normal(-3, 1, (tokens, KEPT)).astype(np.float16),
-    )
+    prompt, shares = random.integers(0, 500, 7, dtype=np.int32), random.normal(-3, 1, (tokens, KEPT))
+    return Text(prompt, likely[:, 0].copy(), likely, shares.astype(np.float16))
 
 
-def test_texts_come_back_as_they_were(tmp_path):
+def test_texts_come_back_as_they_were_and_a_damaged_file_is_named(tmp_path):
     texts = [some_text(seed, tokens=3 + seed) for seed in range(5)]
     add_texts(tmp_path, texts[:2])
     add_texts(tmp_path, texts[2:])
     for text, expected in zip(texts_in(tmp_path), texts, strict=True):
         for name in ("prompt", "tokens", "likely", "log_shares"):
             assert np.array_equal(getattr(text, name), getattr(expected, name))
-
-
-def test_a_damaged_file_is_named(tmp_path):
     path = add_texts(tmp_path, [some_text(1)])
     path.write_bytes(path.read_bytes()[:-40])
     with pytest.raises(BadSetting, match=r"\.npz cannot be read"):
         list(texts_in(tmp_path))
-
-
-def test_a_full_disk_keeps_what_was_there(tmp_path, monkeypatch):
-    def full(*_):
-        raise OSError(28, "No space left on device")
-
-    folder = tmp_path / "answers"
-    add_texts(folder, [some_text(1)])
-    monkeypatch.setattr("localspec.files.os.fsync", full)
-    with pytest.raises(OSError, match="No space left"):
-        add_texts(folder, [some_text(2)])
-    assert len(list(texts_in(folder))) == 1
-    assert len(list(folder.iterdir())) == 1
 
 
 def test_one_command_makes_a_draft_at_a_time_and_clears_what_was_left_half_written(tmp_path):
@@ -74,7 +52,7 @@ def test_one_command_makes_a_draft_at_a_time_and_clears_what_was_left_half_writt
     (folder / ".gitignore").write_text("of the user, who has linked the folder")
     with alone_in(folder):
         assert {path.name for path in folder.iterdir()} == {written.name, "lock", ".gitignore"}
-        with pytest.raises(LocalspecError, match="draft is being made by another command"), alone_in(folder):
+        with pytest.raises(LocalspecError, match="another command is making draft"), alone_in(folder):
             pass
     with alone_in(folder):
         pass
@@ -101,7 +79,7 @@ def test_answers_are_collected_with_their_likeliest_tokens_and_no_prompt_twice(t
 
 
 def test_one_prompt_in_sixteen_only_judges_and_it_is_always_the_same(monkeypatch):
-    monkeypatch.setattr("localspec.fit.judging.EACH", 4)
+    monkeypatch.setattr("localspec.fit.making.EACH", 4)
     with localspec.load("demo", threads=1, speculate=False) as session:
         unseen = unseen_prompts(session.pair)
         assert all(is_held_out(encoded_prompt(session.pair, prompt.text)) for prompt in unseen)
@@ -122,32 +100,24 @@ def measured(speed, *, cycles=25, each=15, seed=0) -> list[Measurement]:
             prompt_tokens=9, reused_tokens=0, prefill_seconds=0.1,
             decode_seconds=float(np.exp(random.normal(0, 0.02))) / (speed if arm is AUTO else 1.0),
             emitted=50, cycles=cycles if arm is AUTO else 50, drafted=40, accepted=25,
-            draft_seconds=0.1, finish_reason="length",
+            draft_seconds=0.1, verify_seconds=0.3, finish_reason="length",
         )
         for category in CATEGORIES for number in range(each) for arm in (PLAIN, AUTO)
     ]  # fmt: skip
 
 
-def test_a_draft_is_kept_where_it_is_faster_than_what_was_there():
-    judged = judge(measured(1.2, seed=1), measured(1.5, seed=2))
-    assert judged.kept
-    assert 1.2 < judged.speedup.middle < 1.3
-    assert [category for category, _ in judged.categories] == list(CATEGORIES)
-    assert "2.00 tokens a pass" in judged.sentence()
+@pytest.mark.parametrize(("speed", "kept"), [(0.8, False), (1.0, False), (1.2, False), (1.5, True)])
+def test_a_draft_is_kept_where_it_is_faster_than_what_was_there(speed, kept):
+    judged = judge(measured(1.2, seed=1), measured(speed, seed=2))
+    assert judged.kept == kept
+    assert judged.speedup.middle == pytest.approx(speed / 1.2, rel=0.03)
+    assert "2.00 tokens per pass" in judged.sentence()
 
 
-@pytest.mark.parametrize("speed", [0.8, 1.0, 1.2])
-def test_a_draft_that_is_no_faster_is_not_kept(speed):
-    assert not judge(measured(1.2, seed=1), measured(speed, seed=2)).kept
-
-
-def test_few_prompts_show_nothing():
+def test_neither_few_prompts_nor_a_draft_that_hardly_drafts_are_enough():
     assert not judge(measured(1.0, each=1), measured(1.5, each=1)).kept
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_a_draft_that_hardly_drafts_is_never_kept_however_the_clock_ran(seed):
-    assert not judge(measured(1.0, seed=seed), measured(1.1, cycles=49, seed=seed + 20)).kept
+    for seed in range(3):
+        assert not judge(measured(1.0, seed=seed), measured(1.1, cycles=49, seed=seed + 20)).kept
 
 
 def test_a_judgement_that_was_stopped_at_once_keeps_nothing(monkeypatch):
@@ -159,14 +129,14 @@ def test_a_judgement_that_was_stopped_at_once_keeps_nothing(monkeypatch):
 def test_without_torch_it_says_what_to_install(monkeypatch, capsys):
     monkeypatch.setattr("localspec.fit.making.find_spec", lambda name: None)
     assert main(["fit", "demo", "--make"]) == 1
-    assert "PyTorch" in (said := capsys.readouterr().err)
-    assert 'pip install "torch>=2.9"' in said
+    assert "PyTorch" in (written_share := capsys.readouterr().err)
+    assert 'pip install "torch>=2.9"' in written_share
 
 
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [
-        (["--layers", "99"], "a draft of 99 layers cannot be made of the"),
+        (["--layers", "99"], "a draft of 99 layers cannot be made from the"),
         (["--layers", "0"], "--layers: '0' is not a whole number of at least 1"),
         (["--trim", "9000"], "demo-target.gguf has 2,560 tokens and cannot be trimmed to 9,000"),
     ],
@@ -179,8 +149,8 @@ def test_what_cannot_be_made_is_refused_in_a_sentence(arguments, what, monkeypat
 
 def test_a_draft_that_cannot_be_taught_is_refused_in_a_sentence(tiny_gguf, capsys):
     target = str(demo.target_path())
-    assert main(["fit", "--target", target, "--teach"]) == 2
-    assert "has no draft to teach" in capsys.readouterr().err
+    assert main(["fit", "--target", target, "--distill"]) == 2
+    assert "has no draft to train" in capsys.readouterr().err
     other = str(tiny_gguf(vocab_size=700, vocab="spm"))
-    assert main(["fit", "--target", target, "--draft", other, "--teach"]) == 2
+    assert main(["fit", "--target", target, "--draft", other, "--distill"]) == 2
     assert capsys.readouterr().err

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from localspec.errors import BadModelFile
-from localspec.fit.cut import NORM, OUTPUT, Shape, TensorFile
-from localspec.fit.export import export
+from localspec.fit.cut import NORM, OUTPUT, ModelShape, SourceFile, export
 from localspec.gguf.header import header_at
 from localspec.gguf.trimmed import token_table
 from tests.fit.test_trim import rows_of
@@ -24,8 +23,8 @@ TEXT = [5, 300, 17, 511, 42]
 @pytest.fixture(params=SHAPES)
 def draft(request, tiny_gguf, tmp_path, monkeypatch):
     """(target, its first and last layer as a draft that says every other token), in F16: no rounding to look past"""
-    monkeypatch.setattr("localspec.fit.export.BLOCK", 1 << 20)
-    target = TensorFile(tiny_gguf(vocab_size=512, layers=3, **SHAPES[request.param]))
+    monkeypatch.setattr("localspec.fit.cut.BLOCK", 1 << 20)
+    target = SourceFile(tiny_gguf(vocab_size=512, layers=3, **SHAPES[request.param]))
     path = export(tmp_path / "draft.gguf", target, target.cut([0, 2], SAID), SAID, {"answers": "12 tokens"})
     return target, path
 
@@ -41,24 +40,22 @@ def test_a_cut_drafts_in_llama_cpp(draft):
 
 
 def test_torch_computes_what_llama_cpp_computes(draft):
-    torch = pytest.importorskip(
-        "torch", reason="5 GB with the CUDA that the default index adds: pip install '.[fit]'"
-    )
-    from localspec.fit.student import hidden_rows
+    torch = pytest.importorskip("torch", reason="pip install '.[fit]'")
+    from localspec.fit.training import hidden_rows
 
     target, path = draft
     rows = rows_of(path, TEXT, token_table(path, header_at(path)))
-    again, shape = TensorFile(path), Shape.of(target.header)
+    again, shape = SourceFile(path), ModelShape.of(target.header)
     weights = {name: torch.from_numpy(value) for name, value in again.cut([0, 1], np.arange(256)).items()}
     assert {NORM, OUTPUT} < weights.keys()
-    x = torch.from_numpy(target.embeddings()[TEXT])[None]
+    x = torch.from_numpy(target.tensor("token_embd.weight")[TEXT])[None]
     hidden = hidden_rows(weights, shape, x, torch.from_numpy(again.rotations(shape, len(TEXT))))
-    for said, expected in zip(rows, (hidden @ weights[OUTPUT].T)[0].tolist(), strict=True):
+    for row, expected in zip(rows, (hidden @ weights[OUTPUT].T)[0].tolist(), strict=True):
         of_token = dict(zip(SAID.tolist(), expected, strict=True))
-        assert said == {token: pytest.approx(of_token[token], abs=0.02) for token in said}
+        assert row == pytest.approx({token: of_token[token] for token in row}, abs=0.02)
 
 
 @pytest.mark.parametrize("shape", [{"architecture": "gemma2"}, {"experts": 4}, {"yarn": 4.0}])
 def test_other_targets_are_refused_in_a_sentence(shape, tiny_gguf):
-    with pytest.raises(BadModelFile, match="no draft can be made of layers of tiny: its architecture is"):
-        Shape.of(TensorFile(tiny_gguf(vocab_size=512, **shape)).header)
+    with pytest.raises(BadModelFile, match="no draft can be made from the layers of tiny: architecture"):
+        ModelShape.of(SourceFile(tiny_gguf(vocab_size=512, **shape)).header)

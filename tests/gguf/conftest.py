@@ -1,5 +1,5 @@
 """A home of its own for every test."""
 
-from tests.pairs.conftest import own_home
+from tests.models.conftest import own_home
 
 __all__ = ["own_home"]

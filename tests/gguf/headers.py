@@ -1,6 +1,10 @@
 """Headers of models that people run, from their published shapes: for plans without the files."""
 
 from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from gguf import GGMLQuantizationType, GGUFValueType, GGUFWriter
 
 from localspec.gguf.header import Entry, Header, HeaderVocabulary, TensorInfo
 from localspec.gguf.tensor_types import BLOCKS
@@ -45,6 +49,27 @@ def header_of(name: str) -> Header:
     return Header(entries, HeaderVocabulary(vocabulary, b""), tuple(tensors), 32, 0, offset)
 
 
+def written(name: str, folder: Path) -> Path:
+    """A sparse file of such a model, with dummy tokens and no weights."""
+    header = header_of(name)
+    writer = GGUFWriter(folder / name, header.architecture)
+    for key, entry in header.entries.items():
+        if key != "general.architecture":
+            writer.add_key_value(key, entry.value, GGUFValueType(entry.type))
+    writer.add_string("tokenizer.ggml.model", "no_vocab")
+    writer.add_vocab_size(header.vocabulary.count)
+    for tensor in header.tensors:
+        kind = GGMLQuantizationType(tensor.type)
+        writer.add_tensor_info(tensor.name, tensor.shape[::-1], np.dtype(np.float32), tensor.bytes, kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_ti_data_to_file()
+    writer.close()
+    with (folder / name).open("r+b") as file:
+        file.truncate(file.seek(0, 2) + 32 + header.file_bytes)
+    return folder / name
+
+
 def _tensors(name: str) -> Iterator[tuple[str, tuple[int, ...], str]]:
     """Names, shapes and types as llama.cpp's Q4_K_M gives them."""
     architecture, layers, width, heads, kv_heads, head, feed_forward, vocabulary, tied = SHAPES[name]
@@ -63,11 +88,8 @@ def _tensors(name: str) -> Iterator[tuple[str, tuple[int, ...], str]]:
             yield f"blk.{layer}.{norm}_norm.weight", (extent,), "F32"
         rows = {"q": heads * head, "k": kv_heads * head, "v": kv_heads * head}
         for matrix, extent in rows.items():
-            yield (
-                f"blk.{layer}.attn_{matrix}.weight",
-                (width, extent),
-                "Q6_K" if matrix == "v" and more else "Q4_K",
-            )
+            kind = "Q6_K" if matrix == "v" and more else "Q4_K"
+            yield f"blk.{layer}.attn_{matrix}.weight", (width, extent), kind
             if architecture == "qwen2":
                 yield f"blk.{layer}.attn_{matrix}.bias", (extent,), "F32"
         yield f"blk.{layer}.attn_output.weight", (heads * head, width), "Q4_K"

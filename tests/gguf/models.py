@@ -1,6 +1,7 @@
 """Random models of a few architectures, small enough to write in milliseconds."""
 
-from collections.abc import Callable, Iterator
+import shutil
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -8,7 +9,8 @@ from typing import Literal
 import gguf
 import numpy as np
 
-from tests.gguf.vocabularies import CHATML, add_bpe, add_spm
+from localspec.gguf.header import header_at
+from tests.gguf.vocabularies import CHATML, add_bpe, add_facts, add_spm
 
 Tensors = Iterator[tuple[str, np.ndarray]]
 
@@ -40,17 +42,11 @@ class Shape:
 
 
 def write_gguf(path: Path, shape: Shape = Shape()) -> Path:
-    """Write a model and return its path."""
     writer = gguf.GGUFWriter(path, shape.architecture, split_max_tensors=shape.tensors_in_part)
-    writer.add_name(shape.name)
-    writer.add_context_length(shape.context_length)
-    writer.add_embedding_length(shape.embedding)
-    writer.add_block_count(shape.layers)
-    writer.add_vocab_size(shape.vocab_size)
-    writer.add_layer_norm_rms_eps(1e-5)
+    add_facts(writer, name=shape.name, context_length=shape.context_length, embedding_length=shape.embedding)
+    add_facts(writer, block_count=shape.layers, vocab_size=shape.vocab_size, layer_norm_rms_eps=1e-5)
     if shape.yarn:
-        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
-        writer.add_rope_scaling_factor(shape.yarn)
+        add_facts(writer, rope_scaling_type=gguf.RopeScalingType.YARN, rope_scaling_factor=shape.yarn)
         writer.add_rope_scaling_orig_ctx_len(shape.context_length)
     if shape.chat_template is not None:
         writer.add_chat_template(shape.chat_template)
@@ -63,15 +59,11 @@ def write_gguf(path: Path, shape: Shape = Shape()) -> Path:
     for layer in range(shape.layers):
         for name, values in tensors(shape, layer, random):
             _add(writer, f"blk.{layer}.{name}", values, shape, noise)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    closed(writer, path)
     return path if path.exists() else next(path.parent.glob(f"{path.stem}-00001-of-*.gguf"))
 
 
 def write_adapter(path: Path, shape: Shape = Shape(), rank: int = 4, scale: float = 0.2) -> Path:
-    """Write a LoRA adapter of every layer's queries and return its path."""
     writer = gguf.GGUFWriter(path, shape.architecture)
     writer.add_type("adapter")
     writer.add_string("adapter.type", "lora")
@@ -81,6 +73,10 @@ def write_adapter(path: Path, shape: Shape = Shape(), rank: int = 4, scale: floa
         name = f"blk.{layer}.attn_q.weight"
         writer.add_tensor(f"{name}.lora_a", matrix(random, rank, shape.embedding, scale=1.0))
         writer.add_tensor(f"{name}.lora_b", matrix(random, shape.embedding, rank, scale=scale))
+    return closed(writer, path)
+
+
+def closed(writer: gguf.GGUFWriter, path: Path) -> Path:
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -122,8 +118,7 @@ def _transformer_header(writer: gguf.GGUFWriter, shape: Shape) -> None:
 
 
 def _attention_header(writer: gguf.GGUFWriter, shape: Shape) -> None:
-    writer.add_head_count(shape.heads)
-    writer.add_feed_forward_length(shape.feed_forward)
+    add_facts(writer, head_count=shape.heads, feed_forward_length=shape.feed_forward)
     writer.add_rope_dimension_count(shape.embedding // shape.heads)
 
 
@@ -160,9 +155,8 @@ def _experts(shape: Shape, random: np.random.Generator) -> Tensors:
 
 def _gemma2_header(writer: gguf.GGUFWriter, shape: Shape) -> None:
     _transformer_header(writer, shape)
-    writer.add_sliding_window(shape.window)
-    writer.add_key_length(shape.embedding // shape.heads)
-    writer.add_value_length(shape.embedding // shape.heads)
+    width = shape.embedding // shape.heads
+    add_facts(writer, sliding_window=shape.window, key_length=width, value_length=width)
 
 
 def _gemma2(shape: Shape, layer: int, random: np.random.Generator) -> Tensors:
@@ -174,8 +168,7 @@ def _gemma2(shape: Shape, layer: int, random: np.random.Generator) -> Tensors:
 
 def _gemma3_header(writer: gguf.GGUFWriter, shape: Shape) -> None:
     _gemma2_header(writer, shape)
-    writer.add_sliding_window_pattern(2)
-    writer.add_rope_freq_base(1_000_000.0)
+    add_facts(writer, sliding_window_pattern=2, rope_freq_base=1_000_000.0)
 
 
 def _gemma3(shape: Shape, layer: int, random: np.random.Generator) -> Tensors:
@@ -204,12 +197,8 @@ _STATE, _KERNEL = 8, 4
 
 
 def _mamba_header(writer: gguf.GGUFWriter, shape: Shape) -> None:
-    writer.add_head_count(0)
-    writer.add_feed_forward_length(0)
-    writer.add_ssm_conv_kernel(_KERNEL)
-    writer.add_ssm_inner_size(2 * shape.embedding)
-    writer.add_ssm_state_size(_STATE)
-    writer.add_ssm_time_step_rank(_STATE)
+    add_facts(writer, head_count=0, feed_forward_length=0, ssm_conv_kernel=_KERNEL)
+    add_facts(writer, ssm_inner_size=2 * shape.embedding, ssm_state_size=_STATE, ssm_time_step_rank=_STATE)
 
 
 def _mamba(shape: Shape, _layer: int, random: np.random.Generator) -> Tensors:
@@ -233,13 +222,11 @@ def _lfm2_header(writer: gguf.GGUFWriter, shape: Shape) -> None:
 
 
 def _lfm2(shape: Shape, layer: int, random: np.random.Generator) -> Tensors:
-    """Short convolutions, whose state is recurrent, alternate with attention."""
     width = shape.embedding
     yield from feed_forward(shape, random)
     if layer % 2:
         yield from attention(shape, random)
-        yield "attn_q_norm.weight", np.ones(width // shape.heads)
-        yield "attn_k_norm.weight", np.ones(width // shape.heads)
+        yield from _norms_of_heads(shape)
         return
     yield "attn_norm.weight", np.ones(width)
     yield "shortconv.conv.weight", matrix(random, width, _KERNEL)
@@ -252,29 +239,21 @@ _LINEAR_HEADS, _LINEAR_WIDTH = 2, 32  # of the layers with linear attention: hea
 
 def _qwen35_header(writer: gguf.GGUFWriter, shape: Shape) -> None:
     _transformer_header(writer, shape)
-    writer.add_key_length(shape.embedding // shape.heads)
-    writer.add_value_length(shape.embedding // shape.heads)
-    writer.add_rope_dimension_sections([shape.embedding // shape.heads // 2, 0, 0, 0])
-    writer.add_ssm_conv_kernel(_KERNEL)
-    writer.add_ssm_inner_size(_LINEAR_HEADS * _LINEAR_WIDTH)
-    writer.add_ssm_state_size(_LINEAR_WIDTH)
-    writer.add_ssm_time_step_rank(_LINEAR_HEADS)
-    writer.add_ssm_group_count(_LINEAR_HEADS)
-    writer.add_full_attention_interval(2)
+    width = shape.embedding // shape.heads
+    add_facts(writer, key_length=width, value_length=width, rope_dimension_sections=[width // 2, 0, 0, 0])
+    add_facts(writer, ssm_conv_kernel=_KERNEL, ssm_inner_size=_LINEAR_HEADS * _LINEAR_WIDTH)
+    add_facts(writer, ssm_state_size=_LINEAR_WIDTH, ssm_time_step_rank=_LINEAR_HEADS)
+    add_facts(writer, ssm_group_count=_LINEAR_HEADS, full_attention_interval=2)
 
 
 def _qwen35(shape: Shape, layer: int, random: np.random.Generator) -> Tensors:
-    """Linear attention, whose state is recurrent, alternates with attention."""
     width, inner = shape.embedding, _LINEAR_HEADS * _LINEAR_WIDTH
     yield "post_attention_norm.weight", np.ones(width)
     yield from ((name, values) for name, values in feed_forward(shape, random) if name != "ffn_norm.weight")
     if layer % 2:
-        for name, values in attention(shape, random):
-            # a gate of the same size stands beside every head's query
-            gated = np.repeat(values, 2, axis=0) if name == "attn_q.weight" else values
-            yield name, gated
-        yield "attn_q_norm.weight", np.ones(width // shape.heads)
-        yield "attn_k_norm.weight", np.ones(width // shape.heads)
+        for name, values in attention(shape, random):  # a gate goes with every head's query
+            yield name, np.repeat(values, 2, axis=0) if name == "attn_q.weight" else values
+        yield from _norms_of_heads(shape)
         return
     yield "attn_norm.weight", np.ones(width)
     yield "attn_qkv.weight", matrix(random, 3 * inner, width)
@@ -288,10 +267,8 @@ def _qwen35(shape: Shape, layer: int, random: np.random.Generator) -> Tensors:
     yield "ssm_out.weight", matrix(random, width, inner, scale=2.0)
 
 
-ARCHITECTURES: dict[
-    str,
-    tuple[Callable[[gguf.GGUFWriter, Shape], None], Callable[[Shape, int, np.random.Generator], Tensors]],
-] = {
+AddHeader = Callable[[gguf.GGUFWriter, Shape], None]
+ARCHITECTURES: dict[str, tuple[AddHeader, Callable[[Shape, int, np.random.Generator], Tensors]]] = {
     "llama": (_transformer_header, _llama),
     "gemma2": (_gemma2_header, _gemma2),
     "gemma3": (_gemma3_header, _gemma3),
@@ -301,3 +278,16 @@ ARCHITECTURES: dict[
     "lfm2": (_lfm2_header, _lfm2),
     "qwen35": (_qwen35_header, _qwen35),
 }
+_ADDED = ("attn_output.weight", "ffn_down.weight")  # what a layer adds to the stream goes through these
+
+
+def weakened(source: Path, out: Path, layers: Collection[int]) -> Path:
+    shutil.copyfile(source, out)
+    header = header_at(source)
+    silent = {f"blk.{layer}.{name}" for layer in layers for name in _ADDED}
+    with out.open("r+b") as file:
+        for tensor in header.tensors:
+            if tensor.name in silent:
+                file.seek(header.data_offset + tensor.offset)
+                file.write(bytes(tensor.bytes))  # zeros, in every type of tensor
+    return out

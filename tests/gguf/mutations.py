@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from localspec.gguf.header import ARRAY as _ARRAY
+from localspec.gguf.header import SCALARS as _CODES
+from localspec.gguf.header import STRING as _STRING
 from localspec.gguf.header import Header, header_at, read_header
 
-_STRING, _ARRAY = 8, 9
-_CODES = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _FLOATS, _UNSIGNED = (6, 12), (0, 2, 4, 10)
 
 
@@ -50,7 +51,6 @@ def text(value: bytes) -> bytes:
 
 
 def header_of_bytes(data: bytes) -> Header:
-    """The header of a file that lies in memory. Raises BadModelFile."""
     return read_header(lambda offset, length: data[offset : offset + length], len(data), label="the file")
 
 
@@ -143,12 +143,8 @@ def _arrays(value: bytes) -> Iterator[tuple[str, bytes]]:
         odd = b"".join(text(b"\xff\xf0%d" % i) for i in range(count))
         yield "not UTF-8", struct.pack("<IIQ", _ARRAY, element, count) + odd
         yield "empty texts", struct.pack("<IIQ", _ARRAY, element, count) + text(b"") * count
-        yield (
-            "shorter",
-            struct.pack("<IIQ", _ARRAY, element, 10)
-            + text(b"a")
-            + b"".join(text(b"%d" % i) for i in range(9)),
-        )
+        ten = text(b"a") + b"".join(text(b"%d" % i) for i in range(9))
+        yield "shorter", struct.pack("<IIQ", _ARRAY, element, 10) + ten
 
 
 def _tensors(tensor: RawTensor) -> Iterator[tuple[str, tuple[RawTensor, ...]]]:
@@ -168,14 +164,12 @@ def _tensors(tensor: RawTensor) -> Iterator[tuple[str, tuple[RawTensor, ...]]]:
 
 
 def by_bytes(content: bytes, header_bytes: int, count: int, seed: int) -> Iterator[bytes]:
-    """Headers with a few bytes changed, cut off, or stuffed."""
     chance = random.Random(seed)
     for _ in range(count):
         changed = bytearray(content)
         for _ in range(chance.choice((1, 1, 2, 8))):
-            changed[chance.randrange(header_bytes)] = chance.choice(
-                (0, 1, 0x7F, 0x80, 0xFF, chance.randrange(256))
-            )
+            byte = chance.choice((0, 1, 0x7F, 0x80, 0xFF, chance.randrange(256)))
+            changed[chance.randrange(header_bytes)] = byte
         at = chance.randrange(header_bytes)
         match chance.randrange(4):
             case 0:
@@ -192,15 +186,10 @@ def largest_lies() -> Iterator[tuple[str, bytes]]:
         for count, name in ((allowed, "allowed"), (many, "too many")):
             array = struct.pack("<IIQ", _ARRAY, _STRING, count) + text(b"") * count
             yield f"{key.decode()} {name}", _one_key(key, array)
-    yield (
-        "token text",
-        _one_key(
-            b"tokenizer.ggml.tokens", struct.pack("<IIQ", _ARRAY, _STRING, allowed) + text(b"xyz") * allowed
-        ),
-    )
-    arrays = (
-        text(b"%d" % i) + struct.pack("<IIQ", _ARRAY, _STRING, 700) + text(b"") * 700 for i in range(4096)
-    )
+    array = struct.pack("<IIQ", _ARRAY, _STRING, allowed) + text(b"xyz") * allowed
+    yield "token text", _one_key(b"tokenizer.ggml.tokens", array)
+    array = struct.pack("<IIQ", _ARRAY, _STRING, 700) + text(b"") * 700
+    arrays = (text(b"%d" % i) + array for i in range(4096))
     yield "short arrays", b"GGUF" + struct.pack("<IQQ", 3, 0, 4096) + b"".join(arrays)
     tensors = b"".join(text(b"%d" % i) + struct.pack("<IIQ", 0, 0, 32 * i) for i in range(32_768))
     yield "tensors, allowed", b"GGUF" + struct.pack("<IQQ", 3, 32_768, 0) + tensors + bytes(32 * 32_768 + 32)

@@ -14,8 +14,26 @@ from localspec.chat.messages import Message
 from localspec.chat.template import ChatTemplate
 from localspec.chat.tools import read_tools, spelled_out
 from localspec.events import Kind, ToolCall
-from localspec.structure.call_form import GENERIC
+from localspec.structure.tool_call_format import GENERIC
+from tests.gguf.models import closed
+from tests.gguf.vocabularies import add_facts
 
+# A template, and the tokens that end a call and an answer.
+FORMS = {
+    "qwen3": ("Qwen-Qwen3-0.6B", "<|im_end|>", "<|im_end|>"),
+    "qwen3-coder": ("Qwen3-Coder", "<|im_end|>", "<|im_end|>"),
+    "qwen3.5": ("Qwen3.5-4B", "<|im_end|>", "<|im_end|>"),
+    "llama-3": ("meta-llama-Llama-3.2-3B-Instruct", "<|eot_id|>", "<|eot_id|>"),
+    "devstral": ("unsloth-mistral-Devstral-Small-2507", "</s>", "</s>"),
+    "mistral-small-3.2": ("Mistral-Small-3.2-24B-Instruct-2506", "</s>", "</s>"),
+    "gpt-oss": ("openai-gpt-oss-120b", "<|call|>", "<|return|>"),
+    "glm-4.6": ("GLM-4.6", "<|observation|>", "<|user|>"),
+    "deepseek-v3.2": ("deepseek-ai-DeepSeek-V3.2", "<｜end▁of▁sentence｜>", "<｜end▁of▁sentence｜>"),
+    "kimi-k2": ("Kimi-K2-Instruct", "<|im_end|>", "<|im_end|>"),
+    "minimax-m2": ("MiniMax-M2", "[e~[", "[e~["),
+    "lfm2.5": ("LFM2.5-8B-A1B", "<|im_end|>", "<|im_end|>"),
+    "gemma-4": ("google-gemma-4-31B-it", "<|tool_response>", "<turn|>"),
+}
 WORD = "zqx"  # in a tool's result: the target answers instead of calling
 # What models have as control tokens, and as tokens that any text may have.
 _CONTROL = re.compile(
@@ -59,7 +77,6 @@ class Script:
     ends: tuple[str, str] = ("</s>", "</s>")  # after the call, after the answer
 
     def saying(self, text: str) -> "Script":
-        """The same with another text in place of the call."""
         return replace(self, call=text, ends=(self.ends[1], self.ends[1]))
 
 
@@ -72,7 +89,7 @@ def script_of(
 ) -> Script:
     """A call in the form of a template, a name and its arguments, and the answer to its result."""
     template = ChatTemplate(source, bos_text="<s>", eos_text=ends[1])
-    form = template.call_form if template.shows(read_tools([{"name": call[0]}])) else GENERIC
+    form = template.tool_call_format if template.tool_variables(read_tools([{"name": call[0]}])) else GENERIC
     style = template.thinking_style(template.render(_asked("Hi"), think=think))
     written, thoughts = form.written([call]), ("", "")
     if form.other:  # gpt-oss
@@ -112,10 +129,7 @@ def _asked(text: str) -> list[Message]:
 
 
 def write_planted(path: Path, script: Script) -> Path:
-    """Write a one-layer llama whose next token follows from the last few and from whether it read `WORD`.
-
-    An attention head for each of these tokens copies its code; a unit of the feed-forward layer knows each place.
-    """
+    """Write a one-layer llama whose next token follows from the last few and from whether it read `WORD`."""
     kinds = {"<unk>": _KINDS.UNKNOWN}
     kinds |= dict.fromkeys((*script.controls, *script.ends), _KINDS.CONTROL)
     kinds |= dict.fromkeys(script.words, _KINDS.USER_DEFINED)
@@ -131,42 +145,23 @@ def write_planted(path: Path, script: Script) -> Path:
     weights = _weights(ids, chains, ids[script.ends[1]])
     heads = len(weights["blk.0.attn_q.weight"]) // _CODE
     writer = gguf.GGUFWriter(path, "llama")
-    writer.add_name(path.stem)
-    writer.add_context_length(2**17)
-    writer.add_embedding_length(weights["token_embd.weight"].shape[1])
-    writer.add_block_count(1)
-    writer.add_vocab_size(len(ids))
-    writer.add_layer_norm_rms_eps(1e-9)
-    writer.add_head_count(heads)
-    writer.add_head_count_kv(heads)
-    writer.add_key_length(_CODE)
-    writer.add_value_length(_CODE)
-    writer.add_rope_dimension_count(_CODE)
-    writer.add_rope_freq_base(_ROPE_BASE)
-    writer.add_feed_forward_length(len(weights["blk.0.ffn_gate.weight"]))
-    writer.add_chat_template(script.template)
-    writer.add_tokenizer_model("llama")
-    writer.add_token_list(list(ids))
+    width, hidden = weights["token_embd.weight"].shape[1], len(weights["blk.0.ffn_gate.weight"])
+    add_facts(writer, name=path.stem, context_length=2**17, block_count=1, vocab_size=len(ids))
+    add_facts(writer, embedding_length=width, feed_forward_length=hidden, layer_norm_rms_eps=1e-9)
+    add_facts(writer, head_count=heads, head_count_kv=heads, key_length=_CODE, value_length=_CODE)
+    add_facts(writer, rope_dimension_count=_CODE, rope_freq_base=_ROPE_BASE, chat_template=script.template)
+    add_facts(writer, tokenizer_model="llama", token_list=list(ids), token_types=list(kinds.values()))
     writer.add_token_scores([-float(n) for n in range(len(ids))])
-    writer.add_token_types(list(kinds.values()))
-    writer.add_bos_token_id(1)
-    writer.add_eos_token_id(ids[script.ends[1]])
+    add_facts(writer, bos_token_id=1, eos_token_id=ids[script.ends[1]], unk_token_id=0)
     if script.ends[0] != script.ends[1]:
         writer.add_eot_token_id(ids[script.ends[0]])
-    writer.add_unk_token_id(0)
-    writer.add_add_bos_token(False)
-    writer.add_add_space_prefix(False)
+    add_facts(writer, add_bos_token=False, add_space_prefix=False)
     for name, values in weights.items():
         writer.add_tensor(name, values.astype(np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
+    return closed(writer, path)
 
 
 def _tokens(text: str, special: Sequence[str], ids: dict[str, int]) -> list[int]:
-    """The tokens of a text, as llama.cpp finds them."""
     found = re.split("|".join(f"({re.escape(one)})" for one in sorted(special, key=len, reverse=True)), text)
     tokens = []
     for part in filter(None, found):
@@ -177,13 +172,10 @@ def _tokens(text: str, special: Sequence[str], ids: dict[str, int]) -> list[int]
         while part:
             sizes = (n for n in range(min(len(part), 20), 0, -1) if part[:n] in ids)
             size = next(sizes, 1)
-            tokens += [ids.get(part[:size], 0)] if part[:size] in ids else _bytes(part[0], ids)
+            of_bytes = [f"<0x{byte:02X}>" for byte in part[0].encode()]
+            tokens += [ids[text] for text in ([part[:size]] if part[:size] in ids else of_bytes)]
             part = part[size:]
     return tokens
-
-
-def _bytes(character: str, ids: dict[str, int]) -> list[int]:
-    return [ids[f"<0x{byte:02X}>"] for byte in character.encode()]
 
 
 def _weights(ids: dict[str, int], chains: list[Chain], end: int) -> dict[str, np.ndarray]:
@@ -245,12 +237,8 @@ def _shortest(chains: list[Chain], chain: Chain, place: int) -> list[int]:
     """The fewest tokens before a place that tell what follows."""
     before = [*chain[0], *chain[1][:place]]
     for size in range(1, min(_BACK, len(before)) + 1):
-        follows = {
-            text[n]
-            for tail, text in chains
-            for n in range(len(text))
-            if (n or place) and [*tail, *text[:n]][-size:] == before[-size:]
-        }
+        texts = ((tail, text, n) for tail, text in chains for n in range(len(text)) if n or place)
+        follows = {text[n] for tail, text, n in texts if [*tail, *text[:n]][-size:] == before[-size:]}
         if follows <= {chain[1][place]}:
             return before[-size:]
     raise ValueError(f"{_BACK} tokens do not tell what follows")

@@ -1,4 +1,4 @@
-"""The header reader: right about real files, and bounded about hostile ones."""
+"""The header reader: right about real files, bounded about hostile ones, and warned of llama.cpp's aborts."""
 
 import contextlib
 import struct
@@ -9,6 +9,7 @@ import gguf
 import pytest
 
 from localspec.errors import BadModelFile
+from localspec.gguf.facts import first_known_crash
 from localspec.gguf.header import header_at, read_header
 from localspec.gguf.tensor_types import BLOCKS
 from tests.gguf.mutations import by_bytes, by_meaning, header_of_bytes, largest_lies, taken_apart, text
@@ -28,13 +29,14 @@ def test_reads_what_the_gguf_package_reads(tiny_gguf):
             found = header.get(key)
             assert (list(found) if isinstance(found, tuple) else found) == value, key
     for ours, theirs in zip(header.tensors, reader.tensors, strict=True):
-        assert (ours.name, list(ours.shape), ours.type) == (
-            theirs.name,
-            list(theirs.shape),
-            theirs.tensor_type,
-        )
-        assert ours.bytes == theirs.n_bytes
+        found = ours.name, [*ours.shape], ours.type, ours.bytes
+        assert found == (theirs.name, [*theirs.shape], theirs.tensor_type, theirs.n_bytes)
         assert header.data_offset + ours.offset == theirs.data_offset
+
+
+def test_a_token_that_the_vocabulary_lacks_is_none(tiny_gguf):
+    header = header_at(tiny_gguf(vocab_size=400))
+    assert [header.token("nothing", default) for default in (11, 399, 400)] == [11, 399, -1]
 
 
 def test_knows_every_tensor_type_with_its_size():
@@ -49,15 +51,19 @@ def test_knows_every_tensor_type_with_its_size():
     assert {kind.name for kind in gguf.GGMLQuantizationType} <= {name for name, _, _ in BLOCKS.values()}
 
 
-def test_reads_in_small_steps_and_no_further_than_the_header(tiny_gguf):
-    path = tiny_gguf(vocab_size=2000, layers=8)
+def read_in_chunks(path, chunk):
     content, asked = path.read_bytes(), []
 
     def read(offset, length):
         asked.append((offset, length))
         return content[offset : offset + length]
 
-    header = read_header(read, len(content), label="x", chunk=1000)
+    return read_header(read, len(content), label="x", chunk=chunk), asked
+
+
+def test_reads_in_small_steps_and_no_further_than_the_header(tiny_gguf):
+    path = tiny_gguf(vocab_size=2000, layers=8)
+    header, asked = read_in_chunks(path, 1000)
     assert header == header_at(path)
     assert max(offset + length for offset, length in asked) < header.data_offset + 1000
 
@@ -69,26 +75,16 @@ def test_jumps_over_long_arrays_of_numbers(tmp_path):
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.close()
-    content, asked = (tmp_path / "long.gguf").read_bytes(), []
-
-    def read(offset, length):
-        asked.append(length)
-        return content[offset : offset + length]
-
-    header = read_header(read, len(content), label="x", chunk=4096)
+    header, asked = read_in_chunks(tmp_path / "long.gguf", 4096)
     assert header.get("after") == "here"
     assert header.get("long") is None
     assert header.entries["long"].count == 200_000
-    assert sum(asked) < 20_000
+    assert sum(length for _, length in asked) < 20_000
 
 
 @pytest.fixture
 def raw(tiny_gguf):
     return taken_apart(tiny_gguf(vocab_size=400, layers=1))
-
-
-def test_taking_apart_and_writing_gives_the_same_file(raw, tiny_gguf):
-    assert raw.written() == tiny_gguf(vocab_size=400, layers=1).read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -107,27 +103,23 @@ def test_names_what_is_wrong(raw, change, says):
         header_of_bytes(replace(raw, **change).written())
 
 
-def test_refuses_a_key_and_a_tensor_that_come_twice(raw):
-    with pytest.raises(BadModelFile, match="twice"):
-        header_of_bytes(replace(raw, entries=raw.entries + raw.entries[:1]).written())
-    with pytest.raises(BadModelFile, match=r"twice|is due"):
-        header_of_bytes(replace(raw, tensors=raw.tensors + raw.tensors[:1]).written())
+@pytest.mark.parametrize("part", ["entries", "tensors"])
+def test_refuses_a_key_and_a_tensor_that_come_twice(raw, part):
+    found = getattr(raw, part)
+    with pytest.raises(BadModelFile, match=r"twice|instead of"):
+        header_of_bytes(replace(raw, **{part: found + found[:1]}).written())
 
 
 def bounded(content: bytes) -> None:
     """Read a header, whatever it says: a header or one sentence, and never more memory than promised."""
     tracemalloc.start()
     try:
-        judge(content)
+        with contextlib.suppress(BadModelFile):
+            header_of_bytes(content)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert peak < MOST_BYTES
-
-
-def judge(content: bytes) -> None:
-    with contextlib.suppress(BadModelFile):
-        header_of_bytes(content)
 
 
 def test_is_bounded_on_every_change_of_meaning(raw):
@@ -150,8 +142,37 @@ def test_lies_that_a_large_file_backs_end_at_a_limit():
                 header_of_bytes(content)
 
 
-def test_a_string_longer_than_any_chunk_is_read(tiny_gguf):
-    raw = taken_apart(tiny_gguf(vocab_size=400, layers=1))
+def test_a_string_longer_than_any_chunk_is_read(raw):
     long = struct.pack("<I", 8) + text(b"t" * 2_000_000)
     header = header_of_bytes(replace(raw, entries=(*raw.entries, (b"long", long))).written())
     assert len(header.text("long")) == 2_000_000
+
+
+@pytest.mark.parametrize(
+    ("part", "what", "says"),
+    [
+        ("block_count", " 0", "0 layers"),
+        ("block_count", "65536", "65536 layers"),
+        ("context_length", " 1", "a context of 1 tokens"),
+        ("layer_norm_rms_epsilon", "nan", "nan as llama.attention.layer_norm_rms_epsilon"),
+        ("layer_norm_rms_epsilon", "-1.0", "-1.0 as llama.attention.layer_norm_rms_epsilon"),
+        ("ffn_down", "of type 25", "stores the weight blk.0.ffn_down.weight as I16"),
+        ("tokenizer.ggml.tokens", "all the same", "same token twice"),
+    ],
+)
+def test_known_hazards_are_seen_in_the_header(raw, part, what, says):
+    mutation = next(m for m in by_meaning(raw) if part in m.note and m.note.endswith(what))
+    assert says in first_known_crash(header_of_bytes(mutation.written()))
+
+
+def test_the_reader_or_the_hazards_stop_nearly_all_that_is_bad_before_llama_cpp_sees_it(raw):
+    def stops(content):
+        try:
+            return first_known_crash(header_of_bytes(content)) is not None
+        except BadModelFile:
+            return True
+
+    stopped = [stops(mutation.written()) for mutation in by_meaning(raw)]
+    assert sum(stopped) > len(stopped) / 2
+    assert not stops(raw.written())
+    assert not stops(replace(raw, version=2).written())

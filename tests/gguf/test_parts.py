@@ -1,15 +1,22 @@
-"""Models in several files: planned, checked, tried and run like one."""
+"""Files beside a model: further parts of it, planned and run as one, and LoRA adapters, heard in the text."""
 
+from pathlib import Path
+
+import numpy as np
 import pytest
 
 from localspec import api
 from localspec.cli import main
-from localspec.errors import BadModelFile, UnknownPair
+from localspec.errors import BadModelFile, BadSetting, UnknownPair
 from localspec.gguf.header import header_at, parts_of
-from localspec.models.inspection import file_bytes
+from localspec.gguf.matching import adapters_of, check_adapter
+from localspec.llama.context import Context
+from localspec.llama.model import Model
+from localspec.models.local_models import ModelFile
 from localspec.models.memory import Load
 from localspec.models.names import find
-from localspec.models.probe import Probe
+from localspec.models.pair_info import file_bytes
+from localspec.models.plan import MemoryProbe
 from localspec.models.registry import named
 
 SHAPE = {"layers": 3, "seed": 7}
@@ -30,30 +37,16 @@ def parts(tiny_gguf, tmp_path):
     return copies
 
 
-def test_the_parts_are_found_by_the_name_of_one(parts):
+def test_they_have_one_header_with_all_tensors_and_are_planned_like_the_whole(parts, whole):
     assert len(parts) > 2
     assert all(list(parts_of(part)) == parts for part in parts)
-
-
-def test_they_have_one_header_with_all_tensors(parts, whole):
     joined, single = header_at(parts[0]), header_at(whole)
-    assert {(t.name, t.shape, t.bytes) for t in joined.tensors} == {
-        (t.name, t.shape, t.bytes) for t in single.tensors
-    }
-    assert sum(tensor.bytes for tensor in joined.tensors) == sum(tensor.bytes for tensor in single.tensors)
+    tensors = [{(t.name, t.shape, t.bytes) for t in header.tensors} for header in (joined, single)]
+    assert tensors[0] == tensors[1]
     assert joined.number("split.count") is None
-
-
-def test_they_are_planned_like_the_whole(parts, whole):
-    with Probe() as probe:
-        assert probe.needs(header_at(parts[0]), Load(1024)) == probe.needs(header_at(whole), Load(1024))
-
-
-def test_a_part_that_was_cut_is_a_sentence(parts):
-    header_at(parts[0])
-    parts[-1].write_bytes(parts[-1].read_bytes()[:-2000])
-    with pytest.raises(BadModelFile, match="is cut short"):
-        header_at(parts[0])
+    with MemoryProbe() as probe:
+        split, single = (probe.needs(ModelFile.at(path), Load(1024)) for path in (parts[0], whole))
+    assert split == single
 
 
 @pytest.mark.parametrize("named", [0, 1])
@@ -73,25 +66,77 @@ def test_a_pair_of_them_is_known_by_a_name_and_counted_whole(parts, whole, capsy
         assert session.run("hello", temperature=0, max_tokens=4).tokens
 
 
-def test_a_missing_part_is_named_before_anything_is_loaded(parts):
-    parts[1].unlink()
-    with pytest.raises(
-        BadModelFile, match=rf"{parts[1].name} is missing, one of the {len(parts)} parts"
-    ) as caught:
-        api.load(target=parts[0])
-    assert "one folder" in caught.value.hint
-    with pytest.raises(UnknownPair, match="does not exist"):
-        find(target=parts[0].with_name("other-00001-of-00002.gguf"))
-
-
-def test_a_part_of_another_model_is_not_taken(parts):
-    parts[1].write_bytes(parts[2].read_bytes())
+def test_parts_that_are_cut_missing_renamed_or_of_another_model_are_refused(parts, tmp_path):
+    last = parts[-1].read_bytes()
+    parts[-1].write_bytes(last[:-2000])
+    with pytest.raises(BadModelFile, match="is cut short"):
+        header_at(parts[0])
+    for part in (parts[-1], parts[1]):
+        part.write_bytes(last)
     with pytest.raises(BadModelFile, match=f"{parts[1].name} is not part 2"):
         header_at(parts[0])
-
-
-def test_a_part_that_is_not_called_one_is_refused(parts, tmp_path):
-    renamed = tmp_path / "model.gguf"
-    renamed.write_bytes(parts[0].read_bytes())
+    parts[1].unlink()
+    lacks = rf"{parts[1].name} is missing, one of the {len(parts)} parts"
+    with pytest.raises(BadModelFile, match=lacks) as caught:
+        api.load(target=parts[0])
+    assert "one folder" in caught.value.hint
+    renamed = parts[0].rename(tmp_path / "model.gguf")
     with pytest.raises(BadModelFile, match=rf"model\.gguf is one of {len(parts)} parts"):
         header_at(renamed)
+    with pytest.raises(UnknownPair, match="does not exist"):
+        find(target=renamed.with_name("other-00001-of-00002.gguf"))
+
+
+def row(path, *lora):
+    with Model(path, lora=lora) as model, Context(model, length=128, threads=1) as context:
+        return np.array(context.decode([5, 6, 7], 1).rows[0])
+
+
+def test_a_text_names_files_and_scales(monkeypatch):
+    monkeypatch.setattr(Path, "is_file", lambda path: path.name != "gone.gguf")
+    assert adapters_of("") == ()
+    assert adapters_of("a.gguf, b.gguf:0.5") == ((Path("a.gguf"), 1.0), (Path("b.gguf"), 0.5))
+    assert adapters_of(r"C:\models\a.gguf") == ((Path(r"C:\models\a.gguf"), 1.0),)
+    for text, said in (
+        ("a.gguf:nan", "not a valid adapter scale"),
+        ("gone.gguf", "no adapter file gone.gguf"),
+    ):
+        with pytest.raises(BadSetting, match=said):
+            adapters_of(text)
+
+
+def test_an_adapter_changes_the_rows_by_its_scale(tiny_gguf, tiny_adapter):
+    plain, half, full = (row(tiny_gguf(), *[(tiny_adapter(), s)] * bool(s)) for s in (0.0, 0.5, 1.0))
+    changes = [np.abs(changed - plain).max() for changed in (half, full)]
+    assert 0.01 < changes[0] < changes[1]
+    opposite = row(tiny_gguf(), (tiny_adapter(), 1.0), (tiny_adapter(), -1.0))
+    assert np.abs(opposite - plain).max() < 1e-2 * changes[1]
+
+
+def test_a_pair_is_loaded_with_its_adapter_and_says_something_else(tiny_gguf, tiny_adapter):
+    said = []
+    for lora in (None, str(tiny_adapter())):
+        with api.load(target=tiny_gguf(), draft=tiny_gguf(noise=0.1), lora=lora, threads=1) as session:
+            said.append(session.run("hello", temperature=0, max_tokens=20).tokens)
+    assert said[0] != said[1]
+
+
+@pytest.mark.parametrize("target", [{"embedding": 128}, {"layers": 1}, {"architecture": "gemma2"}])
+def test_an_adapter_for_another_model_is_refused(tiny_gguf, tiny_adapter, target):
+    with pytest.raises(BadModelFile) as caught:
+        api.load(target=tiny_gguf(**target), lora=f"{tiny_adapter(name='other')}:0.5", threads=1)
+    assert "made for this model" in caught.value.hint
+
+
+def test_a_file_that_is_no_adapter_is_refused(tiny_gguf, tmp_path):
+    with pytest.raises(BadModelFile, match="is not a LoRA adapter"):
+        check_adapter("a file", header_at(tiny_gguf()), header_at(tiny_gguf()))
+    with pytest.raises(BadModelFile, match="cannot be read"):
+        check_adapter("none.gguf", header_at(tmp_path / "none.gguf"), header_at(tiny_gguf()))
+
+
+def test_half_of_an_adapters_matrix_is_refused(tiny_gguf, tiny_adapter, tmp_path):
+    cut, whole = tmp_path / "cut.gguf", tiny_adapter().read_bytes()
+    cut.write_bytes(whole.replace(b"blk.0.attn_q.weight.lora_b", b"blk.0.attn_k.weight.lora_b"))
+    with pytest.raises(BadModelFile):
+        row(tiny_gguf(), (cut, 1.0))

@@ -1,8 +1,15 @@
 """Vocabularies of any size in the two tokenizer families that matter: byte-level BPE and SentencePiece."""
 
 import itertools
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import gguf
+
+from localspec.llama.library import lib
+from localspec.llama.model import Vocab
 
 CONTROL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 CHATML = (
@@ -10,6 +17,12 @@ CHATML = (
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 _FREQUENT = " etaoinshrdlucmwfgypbvk.,'\nETAOINSHRDLUCMWFGYPBVKJjxqzXQZ0123456789()[]{}:;-_=+*/\"<>"
+
+
+def add_facts(writer: gguf.GGUFWriter, **facts: object) -> None:
+    """Call `writer.add_NAME` with each value."""
+    for name, value in facts.items():
+        getattr(writer, f"add_{name}")(value)
 
 
 def byte_letters() -> dict[int, str]:
@@ -27,14 +40,9 @@ def add_bpe(writer: gguf.GGUFWriter, size: int, add_bos: bool) -> None:
     merges = list(itertools.islice(_merges(order), size - 256 - len(CONTROL)))
     tokens = [*letters.values(), *(left + right for left, right in merges), *CONTROL]
     kinds = [gguf.TokenType.NORMAL] * (size - len(CONTROL)) + [gguf.TokenType.CONTROL] * len(CONTROL)
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("gpt-2")
-    writer.add_token_list(tokens)
-    writer.add_token_types(kinds)
+    add_facts(writer, tokenizer_model="gpt2", tokenizer_pre="gpt-2", token_list=tokens, token_types=kinds)
     writer.add_token_merges([f"{left} {right}" for left, right in merges] or ["a b"])
-    writer.add_bos_token_id(size - 3)
-    writer.add_eos_token_id(size - 1)
-    writer.add_add_bos_token(add_bos)
+    add_facts(writer, bos_token_id=size - 3, eos_token_id=size - 1, add_bos_token=add_bos)
 
 
 def _merges(order: list[str]):
@@ -44,24 +52,27 @@ def _merges(order: list[str]):
 
 def add_spm(writer: gguf.GGUFWriter, size: int, add_bos: bool) -> None:
     """<unk>, <s>, </s>, 256 bytes, ChatML's control tokens, then characters and pairs with falling scores."""
-    head = [
-        ("<unk>", gguf.TokenType.UNKNOWN),
-        ("<s>", gguf.TokenType.CONTROL),
-        ("</s>", gguf.TokenType.CONTROL),
-    ]
+    head = [("<unk>", gguf.TokenType.UNKNOWN)]
+    head += [(text, gguf.TokenType.CONTROL) for text in ("<s>", "</s>")]
     head += [(f"<0x{byte:02X}>", gguf.TokenType.BYTE) for byte in range(256)]
     head += [(text, gguf.TokenType.CONTROL) for text in CONTROL]
     order = [c.replace(" ", "▁") for c in _FREQUENT if c != "\n"]
     pieces = itertools.chain(order, (a + b for a, b in itertools.product(order, order) if b != "▁"))
     tail = [(piece, gguf.TokenType.NORMAL) for piece in itertools.islice(pieces, size - len(head))]
-    assert len(head) + len(tail) == size, (
-        f"an spm vocabulary has {len(head) + 1} to {len(head) + len(tail)} tokens here"
-    )
-    writer.add_tokenizer_model("llama")
-    writer.add_token_list([text for text, _ in head + tail])
+    assert len(head) + len(tail) == size, "an spm vocabulary has some hundred tokens more or less"
+    texts, kinds = zip(*head, *tail, strict=True)
+    add_facts(writer, tokenizer_model="llama", token_list=texts, token_types=kinds)
     writer.add_token_scores([-float(i) for i in range(size)])
-    writer.add_token_types([kind for _, kind in head + tail])
-    writer.add_bos_token_id(1)
-    writer.add_eos_token_id(2)
-    writer.add_unk_token_id(0)
-    writer.add_add_bos_token(add_bos)
+    add_facts(writer, bos_token_id=1, eos_token_id=2, unk_token_id=0, add_bos_token=add_bos)
+
+
+@contextmanager
+def vocabulary_of(path: Path) -> Iterator[Vocab]:
+    params = lib.llama_model_default_params()
+    params.vocab_only = True
+    model = lib.llama_model_load_from_file(os.fsencode(path), params)
+    assert model, f"llama.cpp cannot open {path}"
+    try:
+        yield Vocab(lib.llama_model_get_vocab(model))
+    finally:
+        lib.llama_model_free(model)

@@ -10,13 +10,11 @@ import pytest
 import localspec
 from localspec import demo
 from localspec.algorithm.loop import speculate
-from localspec.drafters.arbiter import Fixed, Plain
 from localspec.drafters.model import ModelDrafter
 from localspec.drafters.other_vocabulary import OtherVocabularyDrafter
+from localspec.drafters.selection import Fixed, Plain
 from localspec.errors import IncompatiblePair
-from localspec.fit.cut import TensorFile
-from localspec.fit.export import export
-from localspec.fit.trim import trim
+from localspec.fit.cut import SourceFile, export, trim
 from localspec.gguf.header import header_at
 from localspec.gguf.trimmed import token_table
 from localspec.llama.context import Context
@@ -36,7 +34,7 @@ FEW = Sampling(temperature=1.5, top_k=3, top_p=1.0, min_p=0.0)  # few enough cho
 
 def made(target, path, layers, output_tokens):
     """Some of a target's layers as they are, through the files that a learned draft is written in."""
-    model, output_tokens = TensorFile(target), np.asarray(output_tokens, np.int32)
+    model, output_tokens = SourceFile(target), np.asarray(output_tokens, np.int32)
     return export(path, model, model.cut(layers, output_tokens), output_tokens, {})
 
 
@@ -104,7 +102,7 @@ def test_what_a_draft_of_another_vocabulary_shares_is_said(session):
 
 
 def test_too_little_in_common_is_refused(tiny_gguf):
-    with pytest.raises(IncompatiblePair, match=r"only .*% of the tokens that it writes are the target's too"):
+    with pytest.raises(IncompatiblePair, match=r"only .*% of the tokens that the draft writes are also"):
         localspec.load(target=tiny_gguf(vocab="spm", vocab_size=300), draft=demo.draft_path())
 
 

@@ -20,13 +20,8 @@ def load(tiny_gguf, tmp_path, monkeypatch):
     monkeypatch.setenv("LOCALSPEC_HOME", str(tmp_path))
 
     def open_session(draft="lookup", **shape):
-        shape = {
-            "architecture": "qwen35",
-            "layers": 4,
-            "chat_template": THINKING,
-            "seed": 3,
-            "vocab_size": 4096,
-        } | shape
+        usual = {"architecture": "qwen35", "layers": 4, "chat_template": THINKING, "seed": 3}
+        shape = usual | {"vocab_size": 4096} | shape
         draft = draft if draft == "lookup" else tiny_gguf(**{**shape, **draft})
         return localspec.load(target=tiny_gguf(**shape), draft=draft, threads=1, context_length=2048)
 

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+import localspec
 from localspec.algorithm.loop import speculate
+from localspec.algorithm.noise import gumbel
 from localspec.algorithm.verification import make_rule
-from localspec.drafters.arbiter import Fixed, Plain
 from localspec.drafters.model import ModelDrafter
+from localspec.drafters.selection import Fixed, Plain
 from localspec.measure.compare import width_gap
-from localspec.sampler.passes import Pass
+from localspec.sampler.passes import ForwardPass
 from localspec.sampler.sampling import Sampling
 
 GREEDY = make_rule("greedy", Sampling(temperature=0), seed=0)
@@ -48,16 +50,16 @@ class Recording:
         return found
 
 
-def generate(target, strategy, prompt, room=NEW_TOKENS):
+def generate(target, strategy, prompt, rule=GREEDY, room=NEW_TOKENS):
     """The emitted tokens, and for each the row that chose or verified it."""
     target.rollback(0)
-    strategy.observe(Pass(0, ()), 0)
+    strategy.observe(ForwardPass(0, ()), 0)
     list(target.prefill(prompt[:-1]))
     recording = Recording(target, [])
     tokens = list(prompt)
     rows = []
     for cycle in speculate(
-        recording, strategy, tokens, rule=GREEDY, room=room, is_end=target.model.vocab.is_end
+        recording, strategy, tokens, rule=rule, room=room, is_end=target.model.vocab.is_end
     ):
         rows += recording.rows.pop()[: len(cycle.tokens)]
         assert not recording.rows
@@ -115,3 +117,77 @@ def test_after_a_cancel_the_cache_holds_the_kept_tokens_and_nothing_else(pair, o
         list(target.prefill(prompt[:-1]))
         fresh = [np.array(target.decode([token], 1).rows[0]) for token in tokens[len(prompt) - 1 :]][-1]
         assert np.abs(row - fresh).max() <= max(gap, width_gap(target, tokens))
+
+
+FLAT = {"temperature": 2.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}  # so that rare tokens come up
+
+
+@pytest.fixture
+def load(tiny_gguf, tmp_path, monkeypatch):
+    monkeypatch.setenv("LOCALSPEC_HOME", str(tmp_path))
+
+    def load(target, draft):
+        """A pair with vocabularies of these sizes."""
+        shape = {"vocab": "spm", "seed": 1}
+        return localspec.load(
+            target=tiny_gguf(vocab_size=target, **shape),
+            draft=tiny_gguf(vocab_size=draft, noise=0.3, **shape),
+        )
+
+    return load
+
+
+@pytest.mark.parametrize(("target", "draft"), [(400, 340), (340, 400)])
+def test_every_reply_comes_to_its_end(load, target, draft):
+    kept, largest = 0, 0
+    with load(target, draft) as session:
+        for seed in range(3):
+            for options in (FLAT, FLAT | {"top_k": 300}, {"temperature": 0.0}):
+                reply = session.run("hello there my friend", max_tokens=40, depth=4, seed=seed, **options)
+                kept += reply.stats.accepted
+                largest = max(largest, *reply.tokens)
+    assert kept > 0
+    assert largest >= draft or target < draft, "the draft read tokens that it lacks"
+
+
+SEEDS = range(3)
+SAMPLING = Sampling(temperature=0.8)
+
+
+def scores(row, history, seed):
+    """log probability + noise of the tokens that the chain leaves, by token."""
+    p = make_rule("coupled", SAMPLING, seed).chain.distribution(row, history)
+    noisy = np.log(p.probabilities) + gumbel(seed, len(history), p.ids)
+    return dict(zip(p.ids.tolist(), noisy.tolist(), strict=True))
+
+
+@pytest.mark.parametrize("depth", [1, 4])
+def test_coupled_text_differs_from_plain_only_at_near_ties_and_truncation_edges(pair, opened, depth):
+    target, draft = opened
+    vocab = target.model.vocab
+    tallies = {"identical": 0, "near-tie": 0, "truncation edge": 0}
+    for text in pair.prompts:
+        prompt = vocab.tokenize(text, parse_special=False)
+        gap = width_gap(target, vocab.tokenize(" ".join([text] * 5), parse_special=False)[:60])
+        for seed in SEEDS:
+            rule = make_rule("coupled", SAMPLING, seed)
+            plain, plain_rows = generate(target, Plain(), prompt, rule, room=40)
+            draft.rollback(0)
+            drafter = ModelDrafter(draft, vocab.is_end)
+            tokens, rows = generate(target, Fixed(drafter, depth, rule), prompt, rule, room=40)
+            assert drafter.failure is None
+            first = next((i for i, (a, b) in enumerate(zip(plain, tokens, strict=False)) if a != b), None)
+            if first is None:
+                assert len(plain) == len(tokens)
+                tallies["identical"] += 1
+                continue
+            history = [*prompt, *plain[:first]]
+            one, other = (scores(found[first], history, seed) for found in (plain_rows, rows))
+            if one.keys() != other.keys():
+                tallies["truncation edge"] += 1
+                moved = np.abs(plain_rows[first] - rows[first]).max()
+                assert moved <= 2 * gap, "a token crossed an edge that width alone cannot carry it over"
+            else:
+                tallies["near-tie"] += 1
+                assert abs(one[plain[first]] - one[tokens[first]]) <= 2 * gap / SAMPLING.temperature
+    print(f"\n{pair.name}, depth {depth}: {tallies}")

@@ -9,7 +9,7 @@ import pytest
 from localspec import demo
 from localspec.algorithm.noise import Keyed
 from localspec.algorithm.protocols import Proposal
-from localspec.algorithm.verification import Block, Coupled
+from localspec.algorithm.verification import BlockRule, Coupled
 from localspec.llama.context import Context
 from localspec.llama.model import Model
 from localspec.sampler.chain import Chain
@@ -19,14 +19,8 @@ DRAWS = 20_000
 SAMPLING = Sampling(temperature=0.8)
 LEAST_EXPECTED = 5.0  # rarer outcomes share one cell
 ONE_IN_A_MILLION = 4.9  # standard errors
-BEGINNINGS = (
-    "Once upon a time there was a",
-    "The name of the",
-    "One day, a",
-    "import",
-    '{"name": "',
-    "I like",
-)
+BEGINNINGS = ("Once upon a time there was a", "The name of the", "One day, a", "import", "I like")
+BEGINNINGS += ('{"name": "',)
 
 
 class Remembering(Chain):
@@ -103,7 +97,7 @@ def standard_errors(counts, law, draws):
     return (statistic - degrees) / np.sqrt(2 * degrees), len(seen)
 
 
-@pytest.mark.parametrize("make_rule", [Block, Coupled])
+@pytest.mark.parametrize("make_rule", [BlockRule, Coupled])
 @pytest.mark.parametrize("likeness", [0.0, 0.5])
 def test_speculated_texts_follow_the_law_of_plain_sampling(make_rule, likeness, rows):
     """With the demo's own draft, and with one that is halfway to the target, so that much is surely kept."""
@@ -144,7 +138,7 @@ def test_tokens_of_whole_rows_follow_the_softmax_of_the_target(temperature, rows
     shares = np.exp(target_row(prompt).astype(np.float64) / temperature)
     law = {(token,): share for token, share in enumerate((shares / shares.sum()).tolist())}
     counts = Counter(
-        speculated_pair(Block(chain, Keyed(seed)), prompt, target_row, draft_row)[0][:1]
+        speculated_pair(BlockRule(chain, Keyed(seed)), prompt, target_row, draft_row)[0][:1]
         for seed in range(DRAWS)
     )
     excess, cells = standard_errors(counts, law, DRAWS)

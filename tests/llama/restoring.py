@@ -7,14 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
-from localspec.caches.state_file import Facts
-from localspec.caches.store import Store
-from localspec.caches.writer import finish
-from localspec.llama import stored_texts
+from localspec.caches.store import Facts, Store, finish
+from localspec.llama import prompt_cache
 from localspec.llama.context import Context
 from localspec.llama.model import Model
-from localspec.llama.stored_texts import StoredTexts
-from localspec.sampler.passes import standing
+from localspec.llama.prompt_cache import DiskPromptCache
+from localspec.sampler.passes import common_prefix_length
 from tests.gguf.models import Shape, write_gguf
 from tests.llama.rows import NEAR, logits_of
 
@@ -29,7 +27,7 @@ GENERATED = 12  # tokens
 
 def compare(folder: Path, count: int) -> Counter[str]:
     """Count restores whose texts are equal, and those that part at a near-tie; anything else is an error."""
-    stored_texts.LEAST_SECONDS = 0.0
+    prompt_cache.LEAST_SECONDS = 0.0
     found: Counter[str] = Counter()
     for number, (kind, shape) in enumerate(KINDS.items()):
         path = write_gguf(folder / f"{kind}.gguf", Shape(**shape))
@@ -38,9 +36,11 @@ def compare(folder: Path, count: int) -> Counter[str]:
             first, other, fresh = (opened.enter_context(Context(model, **ROOM)) for _ in range(3))
             for context in (first, other):
                 facts = Facts(kind, sys.executable, not context.needs_checkpoints, (), (), 0.0)
-                disk = StoredTexts(Store(folder / "texts", 10**9), facts, capacity=context.capacity)
+                disk = DiskPromptCache(
+                    Store(folder / "texts", 10**9), facts, capacity=context.capacity, everything=True
+                )
                 disk.measured(100, 100.0)
-                context.saved_texts.disk = disk
+                context.prompt_cache.disk = disk
             rng = np.random.default_rng(number)
             done = 0
             while done < count / len(KINDS):
@@ -68,7 +68,7 @@ def judged(other, fresh, prompt) -> str:
     """Compare the text after a return from the disk with that after a fresh read."""
     other.rollback(0)
     restored = other.recall(prompt, save=False)
-    kept = other.rewind(standing(other.tokens, 0, prompt[:-1]))
+    kept = other.rewind(common_prefix_length(other.tokens, 0, prompt[:-1]))
     fresh.rollback(0)
     texts, parted = (list(prompt[kept:]), list(prompt)), 0.0
     for _ in range(GENERATED):

@@ -4,17 +4,13 @@ import numpy as np
 import pytest
 
 from localspec.errors import RollbackUnsupported
-from localspec.llama import states
+from localspec.llama import prompt_cache as states
 from localspec.llama.library import lib
 from tests.llama.rows import NEAR, row_after
 
 ROOM = 100_000_000  # bytes
 RECURRENT = ["qwen35", "lfm2", "mamba"]
-WINDOW = {
-    "architecture": "gemma2",
-    "window": 250,
-    "layers": 4,
-}  # with batches of 4 tokens 256 cells: 6 to spare
+WINDOW = {"architecture": "gemma2", "window": 250, "layers": 4}  # batches of 4 tokens leave 6 of 256 cells
 NARROW = {"length": 2048, "batch_size": 4, "rows_max": 1}
 
 
@@ -113,6 +109,7 @@ def test_what_can_always_step_back_takes_no_checkpoints(context, tokens, shape):
     model.decode(tokens(100), 0)
     model.checkpoint(lasting=True)
     assert not model.needs_checkpoints
+    assert not context({"steps_back": True}, **shape).shared.spare
     assert model._checkpoints.bytes == 0
     assert model.rewind(3) == 3
 
@@ -135,7 +132,7 @@ def test_a_rejected_batch_leaves_no_trace_behind_a_window(context, tokens):
 def test_a_cache_of_a_window_steps_back_as_far_as_it_reaches_and_no_further(context, tokens):
     model, fresh = context({"length": 2048, "batch_size": 4}, **WINDOW), context({"length": 2048}, **WINDOW)
     list(model.prefill(tokens(700)))
-    first = lib.llama_memory_seq_pos_min(model._memory, 0)
+    first = lib.llama_memory_seq_pos_min(model.shared.memory, 0)
     nearest = first + 250 - 1
     with pytest.raises(RollbackUnsupported):
         model.rollback(nearest - 1)
@@ -173,7 +170,7 @@ def test_a_windowed_draft_never_reads_a_window_with_holes(context, seed):
             draft.decode([token], 1)
         text += proposal[: random.integers(0, len(proposal) + 1)]
         lost += draft.rewind(len(text)) < len(text)
-        first = lib.llama_memory_seq_pos_min(draft._memory, 0)
+        first = lib.llama_memory_seq_pos_min(draft.shared.memory, 0)
         assert first <= max(0, draft.length + 1 - 250)
         assert draft.tokens == text[: draft.length]
     assert lost
@@ -188,12 +185,9 @@ def test_a_state_that_stays_on_the_device_is_the_one_that_a_copy_would_hold(
 ):
     """A draft's cycles, some of which end before the text of the cycle: no state comes to the computer."""
     chance = np.random.default_rng(1)
-    kept, copied = (
-        context({"checkpoint_bytes": ROOM, "steps_back": here}, architecture=architecture)
-        for here in (True, False)
-    )
-    taken = []
-    copy = states.state_of
+    made = ({"checkpoint_bytes": ROOM, "steps_back": here} for here in (True, False))
+    kept, copied = (context(settings, architecture=architecture) for settings in made)
+    taken, copy = [], states.state_of
     monkeypatch.setattr(
         states, "state_of", lambda *given, **how: taken.append(given[0]) or copy(*given, **how)
     )
@@ -212,9 +206,5 @@ def test_a_state_that_stays_on_the_device_is_the_one_that_a_copy_would_hold(
         assert kept.tokens == copied.tokens
         assert np.array_equal(*rows)
         length = kept.length - int(chance.integers(5))
-    assert sum(of == kept.handle for of in taken) == 1, "the lasting one"
-    assert sum(of == copied.handle for of in taken) == 30
-
-
-def test_what_can_roll_back_has_no_second_state(context):
-    assert not context({"steps_back": True}).shared.spare
+    assert sum(of == kept.shared.handle for of in taken) == 1, "the lasting one"
+    assert sum(of == copied.shared.handle for of in taken) == 30

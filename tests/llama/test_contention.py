@@ -1,13 +1,22 @@
 """A simulated machine: threads share its cores with busy programs, and all wait for the slowest of them."""
 
+import random
+from contextlib import ExitStack
 from functools import partial
-from itertools import repeat
+from itertools import pairwise, product, repeat
+from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from localspec import api
+from localspec.events import Notice, Scores
+from localspec.llama import cache, threads
 from localspec.llama.context import Context
 from localspec.llama.model import Model
-from localspec.llama.threads import JUDGED_PASSES, NARROW, Contention
+from localspec.llama.prompt_cache import state_of
+from localspec.llama.threads import JUDGED_PASSES, NARROW, Contention, ProcessorTime, count_fastest, fast_cpus
 
 WORK = 0.02  # seconds of one thread for a token
 
@@ -21,7 +30,7 @@ class Machine:
         self.used = []
 
     def step(self, width=1, stopped=0.0):
-        threads = self.contention.threads(self.usual, width)
+        threads = self.contention.threads(self.usual, width, self.usual)
         share = min(1.0, self.cores / (threads + self.others))
         # A thread without its core holds up the others: twice as long as the lost share alone.
         seconds = width * WORK / threads / (share if share == 1.0 or threads == 1 else share / 2)
@@ -32,12 +41,6 @@ class Machine:
 
     def run(self, passes, width=1):
         return sum(self.step(width) for _ in range(passes))
-
-
-def test_idle_cores_are_all_used():
-    machine = Machine(cores=4, usual=4)
-    machine.run(50)
-    assert set(machine.used) == {4}
 
 
 @pytest.mark.parametrize(("cores", "others", "left"), [(2, 1, 1), (2, 8, 1), (4, 2, 2), (8, 3, 5)])
@@ -57,21 +60,9 @@ def test_one_crowded_pass_that_takes_long_is_enough():
     assert machine.used == [2, 1]
 
 
-def test_all_threads_are_back_soon_after_it_is_over():
-    machine = Machine(cores=4, usual=4)
-    machine.others = 2
-    machine.run(10)
-    machine.others = 0
-    began = machine.now
-    while machine.contention.limit is not None:
-        machine.step()
-    assert machine.now - began < 5.0
-    assert machine.used[-1] == 4
-
-
 @pytest.mark.parametrize("others", [0, 2])
-@pytest.mark.parametrize("stopped", [1.0, 5.0, 3600.0])
-def test_all_threads_are_back_soon_after_the_process_was_stopped(stopped, others):
+@pytest.mark.parametrize("stopped", [0.0, 1.0, 3600.0])
+def test_all_threads_are_back_soon_after_it_is_over_or_the_process_was_stopped(stopped, others):
     """By Ctrl-Z, or with the laptop."""
     machine = Machine(cores=4, usual=4)
     machine.others = others
@@ -89,22 +80,14 @@ def test_all_threads_are_back_soon_after_the_process_was_stopped(stopped, others
     assert machine.used[-50:] == [4] * 50
 
 
-def test_trying_takes_little_of_the_time():
-    machine = Machine(cores=2, usual=2)
-    machine.others = 1
+def test_trying_takes_little_of_the_time_and_wide_passes_are_no_tries():
+    machine, alone = Machine(cores=2, usual=2), Machine(cores=2, usual=1)
+    machine.others = alone.others = 1
     machine.run(10)
-    alone = Machine(cores=2, usual=1)
-    alone.others = 1
     assert machine.run(2000) < 1.06 * alone.run(2000)
-
-
-def test_wide_passes_are_no_tries():
-    machine = Machine(cores=2, usual=2)
-    machine.others = 1
-    machine.run(10)
     machine.now += 60.0
-    machine.step(width=64)
-    machine.step()
+    machine.run(1, width=64)
+    machine.run(1)
     assert machine.used[-2:] == [1, 2]
 
 
@@ -123,7 +106,7 @@ def test_fewer_threads_that_are_no_faster_are_given_up():
     contention, now = Contention(4, clock=lambda: now), 100.0
     used = []
     for _ in range(40):
-        threads = contention.threads(4, 1)
+        threads = contention.threads(4, 1, 4)
         seconds = 0.1 / threads
         now += seconds
         contention.learn(threads, 1, seconds, 0.5 * seconds * threads)
@@ -133,7 +116,7 @@ def test_fewer_threads_that_are_no_faster_are_given_up():
 
 def test_a_context_decodes_with_the_threads_that_are_chosen(tiny_gguf):
     class Two:
-        def threads(self, usual, width):
+        def threads(self, usual, width, reading):
             return 2 if width == 1 else usual
 
         def learn(self, *measured):
@@ -145,26 +128,236 @@ def test_a_context_decodes_with_the_threads_that_are_chosen(tiny_gguf):
         context.threads.contention = Two()
         for tokens in ([1], [1, 2], [3]):
             context.decode(tokens, 1)
-        context.threads.fixed = True
-        context.decode([4], 1)
-    assert seen == [(2, 1), (3, 2), (2, 1), (3, 1)]
+    assert seen == [(2, 1), (3, 2), (2, 1)]
 
 
-def test_no_clock_decides_how_a_prompt_is_cut(tiny_gguf):
-    """A narrow pass leads a long prompt, because a wide one with too many threads can take a minute."""
+def test_no_clock_decides_how_a_prompt_is_cut(tiny_gguf, monkeypatch):
+    """Narrow passes lead a prompt, because a wide one with too many threads can take a minute."""
     with Model(tiny_gguf(), gpu_layers=0) as model:
-        for seconds in (0, 10):  # between passes
+        small = Context(model, length=512, threads=2)
+        assert widths(small, 300) == [128, 128, 44]  # it decodes on one thread, unless more are asked for
+        monkeypatch.setattr("localspec.llama.context.SMALL_BYTES", 0)
+        for limit, seconds in product((None, 1), (0, 10)):  # seconds between passes
             clock = iter(range(0, 10**6, seconds)) if seconds else repeat(0)
-            adapts = Context(model, length=256, threads=2)
-            adapts.threads.contention = Contention(2, clock=partial(next, clock))
-            assert widths(adapts, 200) == [NARROW, 128, 64]
-            assert widths(adapts, 30) == [30]
-            adapts.threads.contention.limit = 1
-            adapts.threads.fixed = True
-            assert widths(adapts, 200) == [NARROW, 128, 64]
-        assert widths(Context(model, length=256, threads=2), 200) == [128, 72]
+            adapts = Context(model, length=512, threads=2)
+            adapts.threads.contention = Contention(2, clock=partial(next, clock), limit=limit)
+            assert widths(adapts, 300) == widths(small, 300) == [NARROW] * JUDGED_PASSES + [128, 128, 20]
+            assert widths(adapts, 199) == widths(small, 199) == [NARROW, 128, 63]
+            assert widths(adapts, 99) == widths(small, 99) == [99]
+        monkeypatch.setattr(
+            "localspec.llama.context._JUDGED_BYTES", 1
+        )  # as of a model whose one pass takes long enough
+        assert widths(small, 300) == [NARROW, 128, 128, 36]
+
+
+def test_a_try_before_a_short_prompt_leaves_no_trace(tiny_gguf, monkeypatch):
+    monkeypatch.setattr("localspec.llama.context.SMALL_BYTES", 0)
+    tried, states = [], []
+    with Model(tiny_gguf(), gpu_layers=0) as model:
+        for limit in (None, 1):
+            context = Context(model, length=512, threads=2)
+            context.threads.contention = counts = Contention(2, clock=lambda: 0.0, limit=limit)
+            monkeypatch.setattr(Contention, "learn", lambda _, *measured: tried.append(measured[:2]))
+            context.decode([3] * 40, 0)
+            with counts.reply():
+                assert [len(batch.tokens) for batch in context.prefill([1, 2, 3] * 20)] == [60]
+            states.append(state_of(context.shared.handle, 0).tobytes())
+    assert tried == [(2, 40), (2, 60), (1, 40), (2, NARROW), (1, 60)]
+    assert states[0] == states[1]
+
+
+def test_a_prompt_gives_way_where_one_thread_decodes():
+    """As in a chat on two cores: both read a prompt, as long as nobody else uses them, whatever a reply keeps."""
+    now, counts = 100.0, Contention(2, clock=lambda: now)
+    share, read = 1.0, []
+
+    def chunk(width):
+        nonlocal now
+        used = counts.threads(1, width, 2)
+        now += 0.3
+        counts.learn(used, width, 0.3, 0.3 * used * (1.0 if used == 1 else share))
+        return used
+
+    with counts.keeping():
+        read += [chunk(128), chunk(128)]
+        share = 0.5
+        read += [chunk(128), chunk(128), chunk(1), chunk(128)]
+    assert read == [2, 2, 2, 1, 1, 1]
+    assert counts.settle() == ""  # nothing that could change a text
+    share, now = 1.0, now + 60.0
+    assert counts.due
+    with counts.reply():
+        assert [chunk(8), chunk(128), chunk(1)] == [2, 2, 1]
+        assert counts.settle() == ""
 
 
 def widths(context, count):
     context.rollback(0)
     return [len(batch.tokens) for batch in context.prefill([1] * count)]
+
+
+SHARES = st.sampled_from([0.2, 0.5, 1.0])  # of a pass's threads that get a core
+EVENTS = st.lists(
+    st.one_of(
+        st.tuples(st.sampled_from(["begin", "settle", "end"]), st.integers(0, 2)),
+        st.tuples(st.sampled_from([1, 5, 8, 128]), SHARES),
+    ),
+    max_size=80,
+)
+
+
+@given(EVENTS)
+def test_the_number_stays_from_the_first_token_until_no_reply_runs_and_each_change_has_a_notice(events):
+    now, running, first, told = 0.0, {}, None, [4]
+    counts = Contention(4, clock=lambda: now, usual=4)
+    with ExitStack() as at_end:
+        for kind, value in events:
+            now += 0.7
+            match kind:
+                case "begin" if value not in running:
+                    running[value] = at_end.enter_context(ExitStack())
+                    running[value].enter_context(counts.reply())
+                case "end" if value in running:
+                    running.pop(value).close()
+                    first = first if running else None
+                case "settle" if value in running:
+                    said = counts.settle()
+                    used = counts.threads(4, 1, 4)
+                    assert bool(said) == (used != told[-1])
+                    assert f"{used} thread" in said or not said
+                    told.append(used)
+                    assert used == (first or used)
+                    first = used
+                case int():
+                    used = counts.threads(4, kind, 4)
+                    if running and (first or kind == 1) and kind <= threads.WIDEST_DRAFT:
+                        assert used == (first or used)
+                        first = used
+                    counts.learn(used, kind, 0.3, 0.3 * used * value)
+
+
+@pytest.fixture
+def unsteady(monkeypatch):
+    """Passes whose threads seem to get any share of the processor: with a given seed, always the same ones."""
+    for name in ("WAIT_SECONDS", "WAIT_FACTOR", "ENOUGH_SECONDS"):
+        monkeypatch.setattr(threads, name, 0.0)
+    monkeypatch.setattr(threads, "COMPARED", 10**9)
+    times, now = random.Random(5), [0.0]
+
+    def seconds():
+        now[0] += times.choice([0.0, 1.0, 1.0, 1.0, 1.0])
+        return now[0]
+
+    monkeypatch.setattr(cache.processor_time, "_clock", seconds)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"temperature": 0}, {"temperature": 1, "seed": 3}, {"temperature": 1, "seed": 3, "rule": "coupled"}],
+)
+@pytest.mark.parametrize("depth", [0, 4])
+def test_every_reply_is_one_of_those_at_a_fixed_number_of_threads(tiny_gguf, unsteady, options, depth):
+    """Rows of single tokens behind 512 cells are other ones with another number of threads: here both can be seen."""
+    prompt = [5 + i % 7 * 11 + i * i % 90 for i in range(600)]
+
+    def written(session):
+        """The log probabilities of a reply's tokens, to the last bit, and its notices of threads."""
+        found, notices = [], []
+        more = {"max_tokens": 24, "depth": depth, "speculate": depth > 0, "logprobs": 1}
+        for event in session.stream_complete(prompt, **more, **options):
+            match event:
+                case Scores(tokens=scores):
+                    found += [score.chosen for score in scores]
+                case Notice(text=text) if "thread" in text:
+                    notices.append(text)
+        session.pair.target.rollback(0)  # the next reply begins with an empty cache
+        return found, notices
+
+    settings = {"target": tiny_gguf(), "context_length": 1024, "cache_gb": 0}
+    fixed = {}
+    for number in (1, 2):
+        with api.load(**settings, threads=number) as session:
+            fixed[number], _ = written(session)
+            assert written(session) == (fixed[number], [])
+    assert fixed[1] != fixed[2]
+    with api.load(**settings, threads=2) as session:
+        session.pair.target.threads.contention = session.pair.threads
+        session.pair.threads.usual = 2
+        replies = [written(session) for _ in range(12)]
+    numbers = [next(number for number, text in fixed.items() if text == found) for found, _ in replies]
+    assert set(numbers) == {1, 2}
+    changes = [one != other for one, other in pairwise([2, *numbers])]
+    assert [bool(notices) for _, notices in replies] == changes
+
+
+@given(st.lists(st.tuples(st.integers(1, 8), st.floats(0, 9)), min_size=1, max_size=6))
+def test_passes_at_the_same_time_get_each_its_own_part_of_the_processor_time(passes):
+    """They begin one after the other and end together: no second counts twice, and none is lost."""
+    now, shares = 0.0, []
+    time = ProcessorTime(64, lambda: now)
+    with ExitStack() as running:
+        for threads, seconds in passes:
+            shares.append(running.enter_context(time.of_pass(threads)))
+            now += seconds
+    assert sum(share.seconds for share in shares) == pytest.approx(now)
+    part = passes[-1][0] / sum(threads for threads, _ in passes)
+    assert shares[-1].seconds == pytest.approx(part * passes[-1][1])
+
+
+@pytest.mark.parametrize(
+    ("cores", "others", "left"), [(4, 4, 2), (8, 8, 4), (4, 0, None), (2, 0, None), (3, 0, None)]
+)
+def test_busy_programs_are_noticed_beside_other_passes_which_are_none(cores, others, left):
+    """Two passes at a time, each with half of the cores or more: the process has a clock for both."""
+    clock = {"processor": 0.0, "wall": 0.0}
+    time = ProcessorTime(cores, lambda: clock["processor"])
+    contention, threads = Contention(cores, clock=lambda: clock["wall"]), max(cores // 2, 2)
+    for _ in range(JUDGED_PASSES):
+        with time.of_pass(threads) as one, time.of_pass(threads) as other:
+            clock["wall"] += 0.1
+            clock["processor"] += 0.1 * cores * 2 * threads / max(2 * threads + others, cores)
+        for share in (one, other):
+            contention.learn(threads, 1, 0.1, share.seconds)
+    assert contention.limit == (None if left is None else pytest.approx(left, abs=left - 1))
+
+
+def written(folder: Path, **files: str) -> Path:
+    for name, text in files.items():
+        path = folder / name.replace("__", "/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return folder
+
+
+def test_on_intel_hybrids_linux_lists_the_performance_cores(tmp_path):
+    """An i7-13700: eight of them with two threads each, eight slow cores."""
+    devices = written(tmp_path, cpu_core__cpus="0-15\n", cpu_atom__cpus="16-23\n")
+    assert fast_cpus(set(range(24)), devices) == set(range(16))
+    assert fast_cpus({3, 15, 20}, devices) == {3, 15}
+
+
+def test_a_process_that_may_run_on_slow_cores_alone_uses_them(tmp_path):
+    devices = written(tmp_path, cpu_core__cpus="0-15")
+    assert fast_cpus({16, 17}, devices) == {16, 17}
+
+
+def test_on_arm_the_little_cores_have_less_capacity(tmp_path):
+    capacities = {0: 1024, 1: 1024, 2: 870, 3: 430, 4: 430}
+    files = {f"system__cpu__cpu{cpu}__cpu_capacity": f"{value}\n" for cpu, value in capacities.items()}
+    assert fast_cpus(set(capacities), written(tmp_path, **files)) == {0, 1, 2}
+
+
+@pytest.mark.parametrize("text", ["", "none"])
+def test_where_linux_tells_nothing_every_core_counts(tmp_path, text):
+    assert fast_cpus({0, 1, 2}, tmp_path) == {0, 1, 2}
+    assert fast_cpus({0, 1, 2}, written(tmp_path, cpu_core__cpus=text)) == {0, 1, 2}
+
+
+def test_on_windows_the_highest_efficiency_class_counts():
+    """Two entries of 48 bytes for performance cores, three for efficiency cores."""
+
+    def entry(efficiency_class: int) -> bytes:
+        return bytes(4) + (48).to_bytes(4, "little") + bytes([1, efficiency_class]) + bytes(38)
+
+    assert count_fastest(entry(1) + entry(0) + entry(1) + entry(0) * 2) == 2
+    assert count_fastest(entry(0) * 6) == 6

@@ -6,17 +6,18 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from localspec import demo
 from localspec.errors import BackendFailure, BadSetting, ContextFull, RollbackUnsupported
 from localspec.llama import shared
 from localspec.llama.batch import Stretch
-from localspec.llama.cache import pipelines
 from localspec.llama.context import Context
 from localspec.llama.library import lib
 from localspec.llama.model import Model
 from localspec.llama.shared import TOP_K
-from localspec.measure.compare import width_gap
-from localspec.sampler.passes import Candidates, HiddenRows
-from tests.llama.rows import NEAR, logits_of, row_after
+from localspec.llama.threads import Contention
+from localspec.measure.compare import width_difference_on, width_gap
+from localspec.sampler.passes import Candidates, ForwardPass
+from tests.llama.rows import NEAR, row_after
 
 BIG = {"vocab_size": 128_256, "tied": True, "embedding": 32}
 WINDOW = {"architecture": "gemma2", "window": 8, "layers": 4}
@@ -28,7 +29,7 @@ WINDOW = {"architecture": "gemma2", "window": 8, "layers": 4}
 def test_rows_are_views_of_llama_cpps_own_buffer(context, tokens):
     decoder = context(**BIG)
     rows = decoder.decode(tokens(5), 5).rows
-    address = lib.llama_get_logits(decoder.handle)
+    address = lib.llama_get_logits(decoder.shared.handle)
     base = np.ctypeslib.as_array(address, shape=(1,)).__array_interface__["data"][0]
     assert [row.__array_interface__["data"][0] for row in rows] == [base + 4 * 128_256 * i for i in range(5)]
     assert all(
@@ -41,18 +42,6 @@ def test_rows_belong_to_the_last_tokens_in_order(context, tokens):
     last = [np.array(row) for row in decoder.decode(sequence, 3).rows]
     alone = [row_after(decoder, sequence[: n + 1]) for n in (9, 10, 11)]
     np.testing.assert_allclose(last, alone, atol=NEAR)
-
-
-def test_rows_depend_on_every_token_before(context, tokens):
-    decoder, sequence = context(), tokens(12)
-    other = [sequence[0] + 1, *sequence[1:]]
-    assert np.abs(row_after(decoder, sequence) - row_after(decoder, other)).max() > 0.1
-
-
-def test_no_rows_are_read_when_none_are_asked_for(context, tokens):
-    decoder = context()
-    assert len(decoder.decode(tokens(4), 0).rows) == 0
-    assert decoder.length == 4
 
 
 @pytest.mark.parametrize(("remote", "asked"), [("", 0), ("RPC0", 1)])
@@ -69,12 +58,6 @@ def test_a_pass_on_another_machine_asks_for_a_row_so_that_its_time_is_measured(
     assert sum(seen[1]) == 2
 
 
-def test_nothing_to_decode_changes_nothing(context):
-    decoder = context()
-    assert len(decoder.decode([], 0).rows) == 0
-    assert decoder.tokens == []
-
-
 def test_rows_that_are_not_finite_are_an_error_and_leave_the_cache_as_it_was(tiny_gguf, tmp_path, tokens):
     broken = tmp_path / "broken.gguf"
     data = bytearray(tiny_gguf(weights="F32").read_bytes())
@@ -82,18 +65,9 @@ def test_rows_that_are_not_finite_are_an_error_and_leave_the_cache_as_it_was(tin
     broken.write_bytes(data)
     with Model(broken) as model, Context(model, length=64) as decoder:
         list(decoder.prefill(tokens(6)))
-        with pytest.raises(BackendFailure, match="not finite"):
+        with pytest.raises(BackendFailure, match="NaN or infinity"):
             decoder.decode(tokens(3), 3)
         assert decoder.tokens == tokens(6)
-
-
-def test_time_inside_llama_cpp_is_counted(context, tokens):
-    decoder = context()
-    assert decoder.busy_seconds == 0
-    decoder.decode(tokens(4), 1)
-    first = decoder.busy_seconds
-    list(decoder.prefill(tokens(40)))
-    assert 0 < first < decoder.busy_seconds
 
 
 def test_rows_of_a_draft_end_where_the_targets_vocabulary_does(context, tokens):
@@ -125,18 +99,6 @@ def test_chunked_decode_equals_one_batch(context, tokens, count, rows):
     assert chunked.tokens == whole.tokens == sequence
     assert len(got) == rows
     np.testing.assert_allclose(list(got), list(expected), atol=NEAR)
-
-
-def test_prefill_counts_its_chunks(context, tokens):
-    passes = list(context({"batch_size": 16}).prefill(tokens(40)))
-    assert [(one.start, len(one.tokens)) for one in passes] == [(0, 16), (16, 16), (32, 8)]
-
-
-def test_prefill_leaves_what_decode_would(context, tokens):
-    filled, decoded = context({"batch_size": 16}), context()
-    list(filled.prefill(tokens(40)))
-    decoded.decode(tokens(40), 0)
-    np.testing.assert_allclose(filled.decode([7], 1).rows[0], decoded.decode([7], 1).rows[0], atol=NEAR)
 
 
 @pytest.mark.parametrize("stop_after", [0, 1, 2])
@@ -193,27 +155,12 @@ def test_the_window_of_the_test_model_is_real(context, tokens):
     assert np.abs(row_after(windowed, sequence) - row_after(wide, sequence)).max() > 0.1
 
 
-def test_rollback_is_idempotent(context, tokens):
-    decoder = context()
-    decoder.decode(tokens(10), 0)
-    for _ in range(3):
-        decoder.rollback(6)
-        assert decoder.tokens == tokens(10)[:6]
-
-
-def test_rollback_to_more_than_there_is_is_our_own_bug(context, tokens):
-    decoder = context()
-    decoder.decode(tokens(3), 0)
-    with pytest.raises(AssertionError):
-        decoder.rollback(4)
-
-
 def test_a_recurrent_model_is_known_before_the_first_cycle_and_refuses(context, tokens):
     decoder = context(architecture="mamba")
     assert not decoder.model.can_roll_back
     assert decoder.rollback_limit == 0
     decoder.decode(tokens(6), 0)
-    with pytest.raises(RollbackUnsupported, match="cannot step back"):
+    with pytest.raises(RollbackUnsupported, match="cannot remove rejected"):
         decoder.rollback(4)
     assert decoder.tokens == tokens(6)
     decoder.rollback(0)
@@ -251,14 +198,7 @@ def test_more_tokens_than_the_context_holds_are_refused_before_anything_is_decod
     assert len(decoder.decode(tokens(56), 1).rows) == 1
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"length": 0},
-        {"length": 2**31},
-        {"kv_type_k": "q9"},
-    ],
-)
+@pytest.mark.parametrize("settings", [{"length": 0}, {"length": 2**31}, {"kv_type_k": "q9"}])
 def test_settings_that_cannot_be_used_are_named(load, settings):
     with pytest.raises(BadSetting) as caught:
         Context(load(), **({"length": 64} | settings))
@@ -349,28 +289,72 @@ def test_forgetting_to_close_frees_contexts_before_models(tiny_gguf, monkeypatch
     assert not loaded.alive
 
 
-@pytest.mark.parametrize(
-    ("gpus", "all_on_gpu", "remote", "expected"),
-    [(1, True, False, False), (2, True, False, True), (2, False, False, False), (2, True, True, False)],
-)
-def test_prompts_go_through_a_pipeline_where_several_gpus_hold_all_layers(gpus, all_on_gpu, remote, expected):
-    """The decision only: no machine of the tests has two GPUs."""
-    model = SimpleNamespace(gpus=("a GPU",) * gpus, all_on_gpu=all_on_gpu, remote=remote)
-    assert pipelines(model) is expected
+SHAPES = {
+    "llama f32": {"weights": "F32"},
+    "llama f16": {},
+    "llama q8_0": {"weights": "Q8_0"},
+    "llama f16, 128,256 tokens": {"vocab_size": 128_256, "tied": True},
+    "gemma2, window 8": {"architecture": "gemma2", "window": 8, "layers": 4},
+    "mamba": {"architecture": "mamba"},
+    "lfm2": {"architecture": "lfm2"},
+}
 
 
-def test_four_chunks_in_one_call_give_the_rows_of_four_calls(context, tokens, monkeypatch):
-    text, wants = tokens(150), HiddenRows(layers=(1,), output=True)
-    one_by_one = context({"batch_size": 16}, layers=3)
-    monkeypatch.setattr("localspec.llama.shared.pipelines", lambda model: True)
-    together = context({"batch_size": 16}, layers=3)
-    passes = []
-    for model in (one_by_one, together):
-        model.extract(wants)
-        passes.append([(p.start, len(p.tokens), np.array(p.hidden)) for p in model.prefill(text)])
-    assert [count for _, count, _ in passes[0]] == [16] * 9 + [6]
-    assert [count for _, count, _ in passes[1]] == [64, 64, 22]
-    hidden = [np.concatenate([rows for _, _, rows in found]) for found in passes]
-    assert np.abs(hidden[0] - hidden[1]).max() < 1e-5
-    rows = [logits_of(model.decode([5], 1).rows[0]) for model in (one_by_one, together)]
-    assert np.abs(rows[0] - rows[1]).max() < 1e-5
+def test_logits_of_the_demo_move_little_between_batch_widths(capsys):
+    text = "Speculative decoding drafts tokens and verifies them. " * 3
+    for path in (demo.target_path(), demo.draft_path()):
+        with Model(path) as model, Context(model, length=256, threads=1) as context:
+            gap = width_gap(context, model.vocab.tokenize(text, parse_special=False))
+        with capsys.disabled():
+            print(f"\nD = {gap:.2g}  {path.name}", end="")
+        assert gap < 0.5
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_logits_move_little_between_batch_widths(context, tokens, name, capsys):
+    gap = width_gap(context(**SHAPES[name]), tokens(40))
+    with capsys.disabled():
+        print(f"\nD = {gap:.2g}  {name}", end="")
+    assert gap < 0.1
+
+
+class Skewed:
+    """A decoder whose logits are the tokens before it, plus an error that grows with the batch width."""
+
+    def __init__(self, begins: int = 0) -> None:
+        self.length = 0
+        self.begins = begins  # tokens that come before the error
+
+    def decode(self, tokens, rows):
+        start, self.length = self.length, self.length + len(tokens)
+        width = len(tokens) if start >= self.begins else 1
+        return ForwardPass(start, tokens, [np.array([float(start + i), 0.01 * width]) for i in range(rows)])
+
+    def prefill(self, tokens):
+        self.length += len(tokens)
+        return iter(())
+
+    def rollback(self, keep):
+        self.length = keep
+
+    def rewind(self, keep):
+        self.length = keep
+        return keep
+
+
+def test_the_gap_is_the_largest_difference_to_width_one():
+    decoder = Skewed()
+    assert width_gap(decoder, list(range(18))) == pytest.approx(0.08)
+    assert decoder.length == 0
+
+
+def test_the_widths_that_a_comparison_used_are_compared_as_well():
+    assert width_gap(Skewed(), list(range(36)), 0, {1, 18}) == pytest.approx(0.17)
+
+
+def test_widths_are_compared_where_the_text_stands_because_long_texts_have_other_kernels():
+    """Such as flash attention on a CPU, which for one token divides a cache of 512 cells among its threads."""
+    target = Skewed(begins=256)
+    pair = SimpleNamespace(target=target, threads=Contention(1))
+    assert width_difference_on(pair, list(range(262))) == pytest.approx(0.04)
+    assert target.length == 0

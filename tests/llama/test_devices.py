@@ -1,15 +1,17 @@
-"""What the machine has."""
+"""What the machine has, and when a device of another machine is lost."""
 
 import os
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
-from localspec.health.installed import has_backend
 from localspec.llama.devices import backend_summary, default_gpu, devices
 from localspec.llama.library import lib
 from localspec.llama.threads import default_threads
+from localspec.machine.llama_build import has_backend
 
 
 def test_the_processor_is_a_device_with_memory():
@@ -53,3 +55,37 @@ def test_threads_respect_the_processors_that_the_process_may_use():
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "1\n"
+
+
+CALL = """
+import time
+from localspec.llama.watch import waiting_for
+with waiting_for("a server", seconds=2.0):
+    print("waits", flush=True)
+    for _ in range({steps}):
+        time.sleep(0.05)
+"""
+
+
+def ended(steps, stopped_seconds=0.0):
+    """How a process ends that waits `steps` times 0.05 s for a device, and is stopped meanwhile."""
+    command = [sys.executable, "-c", CALL.format(steps=steps)]
+    waits = subprocess.Popen(command, stdout=-1, stderr=-1, text=True)
+    waits.stdout.readline()
+    if stopped_seconds:
+        waits.send_signal(signal.SIGSTOP)
+        time.sleep(stopped_seconds)
+        waits.send_signal(signal.SIGCONT)
+    return waits.communicate()[1], waits.returncode
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGSTOP")
+def test_a_process_that_was_stopped_gives_the_server_its_whole_time():
+    assert ended(steps=12, stopped_seconds=3.5) == ("", 0)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGSTOP")
+def test_a_silent_server_is_lost():
+    said, code = ended(steps=100)
+    assert code == 1
+    assert "a server does not answer any more: it sent nothing for 2 s" in said

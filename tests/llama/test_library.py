@@ -1,18 +1,24 @@
 """Loading llama.cpp: nothing is printed, log lines arrive whole, an abort is one line, exits are clean."""
 
 import logging
+import os
+import platform
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from localspec.llama.library import LogRouter, last_log_errors
+from localspec.llama.library import LogRouter, lib, log_errors
 from localspec.llama.model import Model
 
 
-def python(script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+def python(
+    script: str, *arguments: object, env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", script, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=env)
 
 
 USE = """
@@ -38,19 +44,9 @@ devices(), backend_summary()
     ids=["closed", "left open", "sampler left", "deleted", "in a cycle", "sys.exit"],
 )
 def test_nothing_is_printed_and_the_process_ends_cleanly(tiny_gguf, end):
-    make = "def make(): return Context(model, length=256, top_k=True)"
-    script = (
-        f"{USE}model = Model(Path(sys.argv[1]))\n{make}\ncontext = make()\ncontext.decode([1, 2], 1)\n{end}"
-    )
-    done = python(script, tiny_gguf())
+    begin = "model = Model(Path(sys.argv[1]))\ndef make(): return Context(model, length=256, top_k=True)"
+    done = python(f"{USE}{begin}\ncontext = make()\ncontext.decode([1, 2], 1)\n{end}", tiny_gguf())
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-
-
-def test_a_failed_load_prints_nothing_either(tmp_path):
-    (tmp_path / "bad.gguf").write_bytes(b"GGUF" + b"\xff" * 100)
-    script = f"{USE}\ntry: Model(Path(sys.argv[1]))\nexcept Exception as error: print(type(error).__name__)"
-    done = python(script, tmp_path / "bad.gguf")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "BadModelFile\n", "")
 
 
 def test_llama_cpps_log_arrives_in_logging(tiny_gguf, caplog):
@@ -59,9 +55,8 @@ def test_llama_cpps_log_arrives_in_logging(tiny_gguf, caplog):
     lines = [record.getMessage() for record in caplog.records]
     assert any("general.architecture" in line for line in lines)
     assert all(line and "\n" not in line for line in lines)
-    assert {"INFO", "DEBUG"} >= {
-        record.levelname for record in caplog.records if "print_info" in record.getMessage()
-    }
+    levels = {record.levelname for record in caplog.records if "print_info" in record.getMessage()}
+    assert levels <= {"INFO", "DEBUG"}
 
 
 def test_errors_are_remembered_until_the_next_call(tmp_path, tiny_gguf):
@@ -69,28 +64,20 @@ def test_errors_are_remembered_until_the_next_call(tmp_path, tiny_gguf):
     bad.write_bytes(b"GGUF" + b"\xff" * 100)
     with pytest.raises(Exception, match="bad"):
         Model(bad)
-    assert any("failed to load model" in line for line in last_log_errors())
+    assert any("failed to load model" in line for line in log_errors)
     with Model(tiny_gguf()):
-        assert last_log_errors() == ()
+        assert not log_errors
 
 
 def test_fragments_are_joined_to_lines(caplog):
     router = LogRouter()
     with caplog.at_level(logging.DEBUG, "localspec.llama"):
-        router.write(2, "loading ")
-        router.write(5, "...")
-        router.write(5, "...\nnext ")
-        router.write(5, "line\n")
-        router.write(3, "never finished")
-        router.write(4, "broken\n\n")
+        texts = ("loading ", "...", "...\nnext ", "line\n", "cut", "bad\n\n")
+        for level, text in zip((2, 5, 5, 5, 3, 4), texts, strict=True):
+            router.write(level, text)
     found = [(record.levelname, record.getMessage()) for record in caplog.records]
-    assert found == [
-        ("INFO", "loading ......"),
-        ("INFO", "next line"),
-        ("WARNING", "never finished"),
-        ("ERROR", "broken"),
-    ]
-    assert list(router.errors) == ["broken"]
+    assert found == [("INFO", "loading ......"), ("INFO", "next line"), ("WARNING", "cut"), ("ERROR", "bad")]
+    assert list(router.errors) == ["bad"]
 
 
 def test_an_abort_is_one_clear_line_and_keeps_what_was_written(tiny_gguf):
@@ -100,7 +87,7 @@ from localspec.llama.batch import Batch
 from localspec.llama.library import lib
 context = Context(Model(Path(sys.argv[1])), length=256, batch_size=8)
 print("kept", end="")
-lib.llama_decode(context.handle, Batch(64).fill(list(range(64)), 0, 0))
+lib.llama_decode(context.shared.handle, Batch(64).fill(list(range(64)), 0, 0))
 print("not reached")
 """
     done = python(script, tiny_gguf())
@@ -110,3 +97,53 @@ print("not reached")
     assert error.startswith("error: llama.cpp aborted: ")
     assert "n_tokens_all <= cparams.n_batch" in error
     assert hint.startswith("hint: ")
+
+
+ABORT = lib.llama_context_params.abort_callback.offset
+SPLIT, PADDING = lib.llama_model_params.split_mode.offset, lib.llama_model_params.tensor_split.offset - 4
+# The parameters, whether their size is seen, and the defaults of the other library made of the real ones.
+LAYOUTS = {
+    "the same": ("context", True, lambda raw: raw),
+    "the same model, sizes unseen": ("model", False, lambda raw: raw),
+    "a field in between": ("context", True, lambda raw: raw[:ABORT] + bytes(8) + raw[ABORT:]),
+    "a field in between, sizes unseen": ("context", False, lambda raw: raw[:ABORT] + bytes(8) + raw[ABORT:]),
+    "a field at the end": ("context", True, lambda raw: raw + bytes(8)),
+    "no last field": ("context", True, lambda raw: raw[:-8]),
+    "a field that takes padding": (
+        "model",
+        False,
+        lambda raw: raw[:SPLIT] + bytes(4) + raw[SPLIT:PADDING] + raw[PADDING + 4 :],
+    ),
+}
+
+
+@pytest.mark.skipif(not (sys.platform == "linux" and shutil.which("gcc")), reason="needs gcc on Linux")
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_library_with_another_layout_is_refused_before_it_is_used(layout, tmp_path):
+    name, sizes_seen, other = LAYOUTS[layout]
+    if sizes_seen and platform.machine() != "x86_64":
+        pytest.skip("needs x86-64, where a result's size is seen")
+    known = bytes(getattr(lib, f"llama_{name}_default_params")())
+    made = other(known)
+    source, real = tmp_path / "other.c", Path(lib._base_path) / "libllama.so"
+    source.write_text(
+        f"typedef struct {{ unsigned char bytes[{len(made)}]; }} result;\n"
+        f"static const result defaults = {{{{{', '.join(map(str, made))}}}}};\n"
+        f"result llama_{name}_default_params(void) {{ return defaults; }}\n"
+    )
+    link = ["-shared", "-fPIC", "-Wl,--no-as-needed,-soname,libother.so", f"-Wl,-rpath,{real.parent}"]
+    # All other functions are the real library's.
+    subprocess.run(["gcc", *link, "-o", tmp_path / "libllama.so", source, real], check=True)
+    script = (
+        f"import platform\nif not {sizes_seen}: platform.machine = lambda: 'another'\n"
+        "from localspec.errors import BackendFailure\nfrom localspec.llama import check\n"
+        "check.assume(check.Health())\n"
+        "try:\n    from localspec.llama import library\n    print('used')\n"
+        "except BackendFailure as error: print(error, '|', error.hint)"
+    )
+    done = python(script, env={**os.environ, "LLAMA_CPP_LIB_PATH": str(tmp_path)})
+    if made == known:
+        assert (done.stdout, done.stderr) == ("used\n", "")
+    else:
+        assert f"the llama.cpp in {tmp_path} is not the version that" in done.stdout, done
+        assert f"its {name} parameters have another layout | unset LLAMA_CPP_LIB_PATH" in done.stdout

@@ -1,14 +1,18 @@
-"""Loading model files: facts, settings, and every way in which a file can be bad."""
+"""Loading model files: facts, settings, vocabularies, and every way in which a file can be bad."""
 
 import os
 import sys
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from localspec.errors import BadModelFile, BadSetting
 from localspec.llama.context import Context
 from localspec.llama.devices import default_gpu
 from localspec.llama.model import Model
+from tests.gguf import vocabularies
+from tests.gguf.models import Shape, write_gguf
 
 
 def test_a_model_knows_its_facts(load):
@@ -46,28 +50,16 @@ def test_a_draft_with_little_noise_agrees_with_its_target(context, tokens):
     target, near, far = context(), context(noise=0.02), context(noise=1.0)
 
     def agreement(draft):
-        kept = [
-            target.decode([t], 1).rows[0].argmax() == draft.decode([t], 1).rows[0].argmax()
-            for t in tokens(100)
-        ]
+        best = [[each.decode([t], 1).rows[0].argmax() for t in tokens(100)] for each in (target, draft)]
         target.rollback(0)
-        return sum(kept)
+        return sum(one == other for one, other in zip(*best, strict=True))
 
     assert agreement(near) > 70 > 30 > agreement(far)
 
 
-def test_an_unknown_device_is_named_with_those_that_are_there(tiny_gguf):
-    with pytest.raises(BadSetting, match="no device called CUDA99") as caught:
-        Model(tiny_gguf(), devices=("CUDA99",))
-    assert "CPU" in caught.value.hint
-
-
-def test_the_cpu_can_be_asked_for_in_any_case(tiny_gguf):
+def test_the_cpu_in_any_case_takes_no_layers_for_a_gpu(tiny_gguf):
     with Model(tiny_gguf(), devices=("cpu",)), Model(tiny_gguf(), devices=("CPU",), gpu_layers=0):
         pass
-
-
-def test_layers_for_a_gpu_that_is_not_used_are_refused(tiny_gguf):
     with pytest.raises(BadSetting, match="20 layers cannot go to a GPU"):
         Model(tiny_gguf(), devices=("cpu",), gpu_layers=20)
 
@@ -91,10 +83,7 @@ def bad_files(good: bytes) -> dict[str, tuple[bytes, str]]:
         "cut in the first tensor": (good[:-270_000], "cannot load bad.gguf: tensor"),
         "cut in the last tensor": (good[:-100], "cannot load bad.gguf: tensor"),
         "damaged metadata": (good[:24] + b"\xff" * 500 + good[524:], "cannot load bad.gguf"),
-        "a version from the future": (
-            good[:4] + b"\x09\0\0\0" + good[8:],
-            "cannot load bad.gguf",
-        ),
+        "a version from the future": (good[:4] + b"\x09\0\0\0" + good[8:], "cannot load bad.gguf"),
         "unknown architecture": (good.replace(b"llama", b"lxama"), "architecture 'lxama'"),
         "no vocabulary": (good.replace(b"tokenizer.ggml.model", b"tokenizer.ggml.medol"), "key not found"),
         "a tensor missing": (good.replace(b"token_embd", b"tokem_embd"), "'token_embd.weight' not found"),
@@ -141,9 +130,79 @@ def test_a_file_name_beyond_ascii_loads(tmp_path, tiny_gguf):
         assert model.vocab.size == 512
 
 
-def test_a_model_can_be_loaded_again_after_a_bad_one(tmp_path, tiny_gguf):
-    (tmp_path / "bad.gguf").write_bytes(b"nothing")
-    with pytest.raises(BadModelFile):
-        Model(tmp_path / "bad.gguf")
-    with Model(tiny_gguf()) as model:
-        assert model.vocab.size == 512
+SHAPES = {"bpe": {}, "spm": {"vocab": "spm"}, "large": {"vocab_size": 128_256, "tied": True, "embedding": 32}}
+
+
+@pytest.fixture(scope="module", params=SHAPES)
+def vocab(request, load):
+    return load(**SHAPES[request.param]).vocab
+
+
+def test_any_text_survives_the_round_trip(load):
+    vocab = load().vocab
+
+    @settings(max_examples=200)
+    @given(st.text())
+    def check(text):
+        pieces = b"".join(map(vocab.piece, vocab.tokenize(text, parse_special=False)))
+        assert pieces == text.encode()
+
+    check()
+
+
+def test_text_can_become_a_control_token_only_when_asked(vocab):
+    text = "a<|im_end|>b"
+    control = vocab.special_tokens()["<|im_end|>"]
+    assert control in vocab.tokenize(text, parse_special=True)
+    harmless = vocab.tokenize(text, parse_special=False)
+    assert not any(vocab.is_special(token) for token in harmless)
+    assert b"<|im_end|>" in b"".join(map(vocab.piece, harmless))
+
+
+def test_control_tokens_have_a_name_and_no_text(vocab):
+    for text, token in vocab.special_tokens().items():
+        assert vocab.text(token) == text
+        assert vocab.tokenize(text, parse_special=True)[-1] == token
+        assert vocab.is_special(token) or text == "<unk>"
+        if vocab.is_special(token):
+            assert vocab.piece(token) == b""
+
+
+def test_ends_are_known(vocab):
+    assert vocab.is_end(vocab.special_tokens()["<|im_end|>"])
+    assert vocab.is_end(vocab.eos)
+    assert not vocab.is_end(5)
+
+
+@pytest.mark.parametrize("family", ["bpe", "spm"])
+def test_bos_is_added_when_asked_and_the_file_says_so(load, family):
+    with_bos, without = load(vocab=family, add_bos=True).vocab, load(vocab=family).vocab
+    assert (with_bos.add_bos, without.add_bos) == (True, False)
+    assert with_bos.tokenize("hi", parse_special=False, add_special=True)[0] == with_bos.bos
+    assert with_bos.tokenize("hi", parse_special=False)[0] != with_bos.bos
+    assert without.bos not in without.tokenize("hi", parse_special=False, add_special=True)
+
+
+def test_sizes_and_types(load):
+    assert (load().vocab.size, load().vocab.type) == (512, "bpe")
+    assert (load(**SHAPES["large"]).vocab.size, load(vocab="spm").vocab.type) == (128_256, "spm")
+
+
+def test_every_one_of_128256_tokens_has_a_piece_and_a_name(load):
+    vocab = load(**SHAPES["large"]).vocab
+    pieces = {vocab.piece(token) for token in range(vocab.size)}
+    assert len(pieces) == vocab.size - 2  # the three control tokens share b""
+    assert all(vocab.text(token) for token in range(0, vocab.size, 1000))
+
+
+def test_text_that_is_not_unicode_is_replaced(load):
+    vocab = load().vocab
+    assert b"".join(map(vocab.piece, vocab.tokenize("a\udce9b", parse_special=False))) == b"a?b"
+
+
+@pytest.mark.parametrize("marks", ["<PRE> <SUF> <MID>", "<|code_prefix|> <|code_suffix|> <|code_middle|>"])
+def test_marks_of_an_infill_are_those_that_llama_cpp_finds_in_any_spelling(marks, tmp_path, monkeypatch):
+    monkeypatch.setattr(vocabularies, "CONTROL", (*marks.split(), *vocabularies.CONTROL))
+    with Model(write_gguf(tmp_path / "coder.gguf", Shape())) as model:
+        known = model.vocab.special_tokens()
+        assert model.vocab.infill_tokens == (*(known[mark] for mark in marks.split()), None)

@@ -11,10 +11,9 @@ import pytest
 
 import localspec
 from localspec.cli import main
-from localspec.health.stopping import Stop, Stopped, heeded, heeding
-from localspec.llama import lane as lanes
 from localspec.llama.library import logger
 from localspec.llama.model import Model
+from localspec.stopping import Stop, WorkStopped, current_stop, stopping_at
 from tests.llama.rows import NEAR, row_after
 
 pytestmark = pytest.mark.skipif(
@@ -84,7 +83,7 @@ def test_a_command_whose_load_is_ended_says_nothing_and_ends_with_130(home_of_pr
 def test_a_load_that_is_asked_to_stop_is_no_bad_file(tiny_gguf):
     stop = Stop()
     stop.ask()
-    with heeding(stop), pytest.raises(Stopped):
+    with stopping_at(stop), pytest.raises(WorkStopped):
         Model(tiny_gguf())
 
 
@@ -93,20 +92,17 @@ def test_a_chunk_that_is_cancelled_was_not_read_and_can_be_read_again(
     context, tokens, architecture, monkeypatch, caplog
 ):
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr(lanes, "_LONG_PASS", 0)
+    monkeypatch.setattr("localspec.llama.context._LONG_PASS", 0)
     shape, settings = {"architecture": architecture}, {"batch_size": 16, "checkpoint_bytes": 1_000_000}
     reader, fresh = context(settings, **shape), context(**shape)
     chunks = reader.prefill(tokens(40))
     assert len(next(chunks).tokens) == 16
     reader.checkpoint(lasting=True)
 
-    class Asked(Stop):
-        def __init__(self):
-            super().__init__()
-            self.ask()
-
-    with monkeypatch.context() as patch:
-        patch.setattr(lanes, "Stop", Asked)  # llama.cpp ends the pass before its first node
+    stopped = Stop()
+    stopped.ask()
+    with monkeypatch.context() as patch:  # llama.cpp ends the pass before its first node
+        patch.setattr("localspec.llama.context.Stop", lambda: stopped)
         caplog.clear()
         assert list(chunks) == []
     assert not caplog.records, "nobody needs to know"
@@ -123,11 +119,11 @@ def test_a_short_chunk_is_read_to_its_end_and_a_long_one_asks_whether_it_is_canc
     reader = context({"batch_size": 16})
     assert len(list(reader.prefill(tokens(40), lambda: asked.append(True) or True))) == 3
     assert not asked
-    monkeypatch.setattr(lanes, "_LONG_PASS", 0)
+    monkeypatch.setattr("localspec.llama.context._LONG_PASS", 0)
     decode = reader.decode
 
     def decode_once_asked(*given):
-        while not heeded().asked:
+        while not current_stop().asked:
             time.sleep(0.001)
         return decode(*given)
 

@@ -43,8 +43,8 @@ def exchanged_rows():
     """Two replies that share a pass get the rows of each other."""
     read = SharedContext.read
 
-    def wrong(self, wanted):
-        found = read(self, wanted)
+    def wrong(self, wanted, *options):
+        found = read(self, wanted, *options)
         if len(found) == 2 and len(found[0].rows) == len(found[1].rows):
             return [replace(one, rows=other.rows) for one, other in zip(found, found[::-1], strict=True)]
         return found

@@ -1,7 +1,10 @@
 """A session whose replies take exactly as long as a test wants, on a clock that only it moves."""
 
+from types import SimpleNamespace
+
 from localspec.errors import ContextFull
 from localspec.events import Cycle, Finished, FinishReason, Origin, Prefill, Reply, Source, Started, Stats
+from localspec.llama.threads import Contention
 
 PREFILL_SECONDS = 7.0
 
@@ -26,6 +29,10 @@ class ScriptedSession:
         self.asked = []
         self.resets = 0
         self.stored = False
+        self.pair = SimpleNamespace(threads=Contention(1))
+
+    def calibrate(self, stop):
+        """Its costs are scripted."""
 
     def reset(self):
         self.resets += 1
@@ -39,13 +46,19 @@ class ScriptedSession:
         self.clock.now += PREFILL_SECONDS
         yield Prefill(9, 9, PREFILL_SECONDS)
         count = min(self.tokens, options["max_tokens"])
+        began = self.clock.now
         for _ in range(count):
             self.clock.now += self.seconds(arm, prompt)
             yield Cycle((1,), (Origin.PLAIN,), (), 0, 0, Source.PLAIN, 1, 0.0, 0.0, 0.0)
-        self.clock.now += 5.0  # storing what was learned is not part of the reply
+        took = self.clock.now - began
         drafted = 0 if arm == "plain" else self.drafted
         cycles = int(-(-count // self.a_pass)) if drafted else count
         stats = Stats(
-            cycles=cycles, emitted=count, drafted=drafted, prompt_tokens=10, prefill_seconds=PREFILL_SECONDS
+            cycles=cycles,
+            emitted=count,
+            drafted=drafted,
+            verify_seconds=took,
+            prompt_tokens=10,
+            prefill_seconds=PREFILL_SECONDS,
         )
         yield Finished(Reply("x", "", (1,) * count, 0, FinishReason.LENGTH, stats))

@@ -1,17 +1,27 @@
-"""Intervals cover what they claim, even with the handful of prompts that a bench has time for."""
+"""Intervals cover what they claim with a handful of prompts, and a bench claims in words what they allow."""
 
 import math
+import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.measure.intervals import (
-    bernstein,
+from localspec.measure.bench import Category
+from localspec.measure.summary import (
+    BenchRow,
+    Finding,
+    Interval,
+    Summary,
+    finding,
+    headlines,
     mean_ratio,
     student_quantile,
+    table,
 )
+from localspec.measure.verify import SampledResult
 
 logs = st.lists(st.lists(st.floats(-2, 2), min_size=1, max_size=3), min_size=1, max_size=5)
 groups = st.lists(logs, min_size=1, max_size=4)
@@ -56,16 +66,8 @@ def test_two_prompts_are_too_few_for_an_interval():
     assert not mean_ratio([[[0.1], [0.2]]]).known
     assert mean_ratio([[[0.1], [0.2], [0.3]]]).known
     assert not mean_ratio([[[0.1]], [[0.1]], [[0.1]]]).known
-
-
-def test_nothing_measured_has_no_mean():
     with pytest.raises(ValueError, match="no ratios"):
         mean_ratio([[[]], []])
-
-
-def test_the_same_measurements_give_the_same_interval():
-    values = [[[0.1, 0.3], [0.2], [0.5, 0.4]]]
-    assert mean_ratio(values) == mean_ratio(values)
 
 
 def test_students_quantiles_are_those_of_the_tables():
@@ -87,6 +89,10 @@ def binomial_tail(draws, chance, distance):
     return sum(map(math.exp, log_share))
 
 
+def bernstein(total, variance, bound):
+    return SampledResult(surplus=total, variance=variance, largest=bound).excess_p
+
+
 @pytest.mark.parametrize("chance", [0.5, 0.1, 0.002])
 def test_bernstein_is_never_below_the_exact_tail(chance):
     draws = 2000
@@ -97,8 +103,62 @@ def test_bernstein_is_never_below_the_exact_tail(chance):
 
 def test_bernstein_is_tight_enough_to_be_of_use():
     assert bernstein(8.0 * math.sqrt(50_000), 50_000, 1.0) < 1e-12
-
-
-def test_without_variance_any_distance_is_impossible():
     assert bernstein(0.0, 0.0, 1.0) == 1.0
     assert bernstein(1.0, 0.0, 1.0) == 0.0
+
+
+CODE, CHAT = Category.CODE, Category.CHAT
+
+
+def row(category, low, middle, high, **changes):
+    row = BenchRow(category, 0.0, "auto", 10.0, 10.0 * middle, Interval(middle, low, high), 0.7, 2.4, 4, 8)
+    return replace(row, **changes)
+
+
+def headline(*rows):
+    return headlines(Summary(rows, 0))
+
+
+@pytest.mark.parametrize(
+    ("low", "middle", "high", "expected"),
+    [
+        (1.5, 1.8, 2.1, Finding.FASTER),
+        (1.01, 1.03, 1.06, Finding.FASTER),
+        (0.99, 1.0, 1.01, Finding.SAME),
+        (0.975, 0.985, 0.995, Finding.SAME),
+        (0.7, 0.8, 0.9, Finding.SLOWER),
+        (0.8, 1.1, 1.6, Finding.UNSURE),
+        (0.0, 3.0, float("inf"), Finding.UNSURE),
+    ],
+)
+def test_a_finding_is_never_stronger_than_its_interval(low, middle, high, expected):
+    assert finding(Interval(middle, low, high)) is expected
+
+
+@pytest.mark.parametrize(
+    ("low", "middle", "high", "begins"),
+    [
+        (1.1, 1.3, 1.5, "Drafting pays at T=0: 1.30x (1.10 to 1.50), acceptance rate 70%, 2.40 tokens"),
+        (0.7, 0.8, 0.9, "Drafting does not pay at T=0: 0.80x"),
+        (0.8, 1.1, 1.5, "Undecided at T=0: 1.10x"),
+        (0.0, 3.0, float("inf"), "Undecided at T=0: 3.00x (too few"),
+    ],
+)
+def test_the_verdict_is_that_of_the_mix(low, middle, high, begins):
+    said = headline(row(CODE, 1.7, 1.9, 2.1), row(None, low, middle, high))
+    assert said.startswith(begins)
+    assert len(said.splitlines()[0]) <= 100
+    assert ("Measure for longer" in said) is begins.startswith("Undecided")
+
+
+def test_the_table_has_a_row_for_each_category_and_depth_in_equal_columns():
+    rows = (row(CODE, 1.7, 1.9, 2.1), row(None, 1.9, 2.1, 2.3, arm="depth 4"), row(None, 0.7, 0.8, 0.9))
+    lines = table(Summary(rows, 3)).splitlines()
+    assert [line.split()[0] for line in lines[1:]] == ["code", "all", "all"]
+    assert max(map(len, lines)) <= 100
+
+
+def test_the_speed_of_a_toy_is_left_out():
+    text = table(Summary((row(CODE, 0.5, 0.6, 0.7), row(None, 0.5, 0.6, 0.7)), 0), is_demo=True)
+    assert "70%" in text
+    assert not re.search(r"0\.[67]|slower|speed", text)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import localspec
-from tests.gguf.weakened import weakened
+from tests.gguf.models import weakened
 
 
 @pytest.fixture(scope="package", autouse=True)

@@ -14,10 +14,10 @@ import pytest
 
 import localspec
 from localspec.chat.messages import Message
-from localspec.chat.prompt import encode, guarded_texts
+from localspec.chat.prompt import encode, special_token_texts
 from localspec.events import FinishReason
 from localspec.measure.compare import first_difference, row_after, top_two_gap, width_difference_on
-from tests.gguf.weakened import weakened
+from tests.gguf.models import weakened
 
 FILE = os.environ.get("LOCALSPEC_TEST_GEMMA3", "")
 pytestmark = pytest.mark.skipif(not FILE, reason="LOCALSPEC_TEST_GEMMA3 names no file")
@@ -100,11 +100,11 @@ def test_a_rejected_batch_leaves_no_trace_in_a_cache_of_the_windows_size(session
 
 def test_texts_of_its_6250_special_tokens_stay_text(session):
     engine = session.pair
-    guarded = guarded_texts(engine.vocabulary)
-    assert len(guarded) > 6000
+    special = special_token_texts(engine.vocabulary)
+    assert len(special) > 6000
     text = "Say <end_of_turn>, <eos> and <unused99>!"
     tokens = encode(engine.vocabulary, engine.template, (Message("user", text),)).tokens
-    assert not set(tokens[1:]) & set(guarded.values())
+    assert not set(tokens[1:]) & set(special.values())
     assert text in b"".join(map(engine.vocabulary.piece, tokens)).decode()
 
 

@@ -1,11 +1,13 @@
-"""Drawing from a sparse distribution and subtracting one from another."""
+"""The largest logits of a row, drawing from a sparse distribution, and subtracting one from another."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.sampler.chain import Chain, Distribution, excess, excess_mass, pick
+from localspec.errors import BackendFailure
+from localspec.sampler.chain import Chain, Distribution, excess, excess_mass, largest, pick
+from localspec.sampler.passes import Candidates
 from localspec.sampler.sampling import Sampling
 
 BELOW_ONE = 1.0 - 2.0**-53
@@ -13,30 +15,27 @@ BELOW_ONE = 1.0 - 2.0**-53
 weights = st.lists(st.one_of(st.just(0.0), st.floats(1e-9, 1.0)), min_size=1, max_size=12).filter(any)
 
 
+def wide(seed):
+    random = np.random.default_rng(seed)
+    return random.exponential(size=10_007) * (random.random(10_007) < 0.5)
+
+
 def distribution(values, ids=None):
     shares = np.array(values, dtype=np.float64)
     return Distribution(np.arange(len(values)) if ids is None else np.array(ids), shares / shares.sum())
 
 
-@given(weights, st.one_of(st.floats(0.0, BELOW_ONE), st.sampled_from([0.0, BELOW_ONE])))
-def test_a_pick_is_the_token_at_that_height(values, u):
+@given(
+    weights | st.integers(0, 2**32).map(wide),
+    st.lists(st.floats(0.0, BELOW_ONE), min_size=1, max_size=20),
+)
+def test_a_pick_is_the_token_at_that_height(values, us):
     p = distribution(values)
-    token = pick(p, u)
     heights = np.concatenate(([0.0], np.cumsum(p.probabilities)))
-    assert p.probabilities[token] > 0.0
-    assert heights[token] - 1e-12 <= u <= heights[token + 1] + 1e-12
-
-
-@given(st.integers(0, 2**32), st.lists(st.floats(0.0, BELOW_ONE), min_size=1, max_size=20))
-def test_wide_distributions_are_picked_from_alike(seed, heights):
-    random = np.random.default_rng(seed)
-    values = random.exponential(size=10_007) * (random.random(10_007) < 0.5)
-    p = distribution(values)
-    edges = np.concatenate(([0.0], np.cumsum(p.probabilities)))
-    for u in (*heights, 0.0, BELOW_ONE):
+    for u in (*us, 0.0, BELOW_ONE):
         token = pick(p, u)
         assert p.probabilities[token] > 0.0
-        assert edges[token] - 1e-12 <= u <= edges[token + 1] + 1e-12
+        assert heights[token] - 1e-12 <= u <= heights[token + 1] + 1e-12
 
 
 @given(weights, weights, st.integers(0, 6), st.floats(1e-6, 1.0))
@@ -65,14 +64,16 @@ def test_no_excess_at_all_falls_back():
 @pytest.mark.parametrize("size", [3, 700, 152_064])
 @pytest.mark.parametrize("temperature", [0.7, 1.0])
 def test_a_whole_row_is_what_its_softmax_is(size, temperature):
-    """Of a row that keeps every token no weight is kept: each way of asking gives what float64 gives."""
+    """Every method returns what float64 gives, also after the row is overwritten: it is weighed once."""
     random = np.random.default_rng(size)
     row = random.normal(0.0, 3.0, size).astype(np.float32)
     exact = np.exp((row - row.max()).astype(np.float64) / temperature)
     exact /= exact.sum()
     chain = Chain(Sampling(temperature=temperature, top_k=0, top_p=1.0, min_p=0.0))
     p, few = chain.distribution(row, ()), random.choice(size, 3, replace=False)
-    chain.distribution(row[::-1].copy(), ())  # another row changes nothing
+    other = row[::-1].copy()
+    chain.distribution(other, ())  # another row changes nothing
+    row[:] = np.nan
     assert p.probabilities == pytest.approx(exact, rel=1e-5)
     assert p.shares(few) == pytest.approx(exact[few], rel=1e-5)
     assert p.of(int(few[0])) == pytest.approx(exact[few[0]], rel=1e-5)
@@ -81,7 +82,7 @@ def test_a_whole_row_is_what_its_softmax_is(size, temperature):
     for u in (0.0, *random.random(200), BELOW_ONE):
         token = pick(p, u)
         assert edges[token] - 1e-6 <= u <= edges[token + 1] + 1e-6
-    q = chain.distribution(row[::-1].copy(), (), drafts=True)
+    q = chain.distribution(other, (), drafts=True)
     missing = np.maximum(exact - q.shares(np.arange(size)), 0.0)
     assert excess_mass(p, q, 0, 1.0) == pytest.approx(missing.sum(), abs=1e-6)
     assert excess(p, q, 0).probabilities == pytest.approx(missing / missing.sum(), abs=1e-6)
@@ -100,3 +101,94 @@ def test_a_draft_from_a_whole_row_lacks_only_unlikely_tokens():
 def test_probabilities_of_absent_tokens_are_zero():
     p = distribution([1, 3], ids=[4, 8])
     assert [p.of(token) for token in (3, 4, 5, 8, 9)] == [0.0, 0.25, 0.0, 0.75, 0.0]
+
+
+def by_sorting(row, count):
+    order = np.lexsort((np.arange(len(row)), -row))[:count]
+    return np.sort(order)
+
+
+@given(
+    seed=st.integers(0, 2**32),
+    size=st.integers(1, 9000),
+    count=st.integers(1, 200),
+    levels=st.sampled_from([3, 50, 10**6]),
+)
+def test_the_same_tokens_as_a_full_sort_ties_by_lowest_id(seed, size, count, levels):
+    random = np.random.default_rng(seed)
+    row = random.integers(0, levels, size).astype(np.float32) - 1.0
+    row[random.random(size) < 0.1] = -np.inf
+    row[random.integers(size)] = 1.0
+    ids, logits = largest(row, count)
+    assert ids.tolist() == by_sorting(row, count).tolist()
+    assert logits.tolist() == row[ids].tolist()
+
+
+@pytest.mark.parametrize("size", [128_256, 151_936, 151_937, 262_144])
+def test_real_vocabularies(size):
+    row = np.random.default_rng(size).normal(size=size).astype(np.float32)
+    assert largest(row, 40)[0].tolist() == by_sorting(row, 40).tolist()
+
+
+@pytest.mark.parametrize("size", [1, 63, 5000, 45_000, 128_256, 151_937])
+@pytest.mark.parametrize("levels", [2, 10**6])
+def test_the_likeliest_token_is_the_argmax_and_its_share_is_that_among_the_ten_largest(size, levels):
+    for seed in range(20):
+        row = np.random.default_rng([seed, size]).integers(0, levels, size).astype(np.float32) / levels * 8
+        token, share = Chain(Sampling(temperature=0.0)).likeliest(row, [])
+        ten = np.sort(row)[-10:].astype(float)
+        assert token == int(row.argmax())
+        assert share == pytest.approx(1 / np.exp(ten - ten[-1]).sum())
+
+
+@given(seed=st.integers(0, 2**32), count=st.integers(1, 60))
+def test_unsorted_candidates_give_what_the_row_gives(seed, count):
+    random = np.random.default_rng(seed)
+    row = random.normal(size=5000).astype(np.float32)
+    ids = random.permutation(by_sorting(row, 60)).astype(np.int32)
+    found = largest(Candidates(ids, row[ids]), count)
+    wanted = largest(row, count)
+    assert found[0].tolist() == wanted[0].tolist()
+    assert found[1].tolist() == wanted[1].tolist()
+
+
+@given(
+    seed=st.integers(0, 2**32),
+    size=st.integers(1, 9000),
+    count=st.integers(1, 60),
+    nats=st.sampled_from([0.0, 0.3, 3.0]),
+    cut=st.booleans(),
+    lead=st.sampled_from([0.0, 0.3, 2.0, 9.0]),
+)
+def test_a_logit_without_others_near_it_may_come_alone(seed, size, count, nats, cut, lead):
+    random = np.random.default_rng(seed)
+    row = random.normal(size=size).astype(np.float32)
+    row[random.integers(size)] = row.max() + np.float32(lead)
+    order = random.permutation(size)
+    logits = Candidates(order, row[order]) if cut else row
+    found, wanted = largest(logits, count, nats)[0].tolist(), by_sorting(row, count).tolist()
+    is_alone = np.count_nonzero(row >= float(row.max()) - nats) == 1
+    assert found == wanted or (is_alone and found == [int(row.argmax())])
+    if is_alone and (cut or size > 8 * count):
+        assert found == [int(row.argmax())]
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("at", [0, 4990, 4999])  # the last tokens fit into no column
+def test_a_broken_row_is_an_error_also_where_one_logit_leads(bad, at):
+    row = np.random.default_rng(1).normal(size=5000).astype(np.float32)
+    row[7], row[at] = 99.0, bad
+    for logits in (row, Candidates(np.arange(5000), row)):
+        with pytest.raises(BackendFailure):
+            largest(logits, 10, 3.0)
+
+
+def test_weights_of_whole_rows_use_the_memory_of_those_that_are_gone():
+    chain = Chain(Sampling(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0))
+    rows = np.random.default_rng(1).normal(size=(4, 5000)).astype(np.float32)
+    for _ in range(5):
+        kept = [chain.distribution(row, ()) for row in rows]
+        fresh = [Chain(chain.sampling).distribution(row, ()) for row in rows]
+        assert all((p.weights == q.weights).all() for p, q in zip(kept, fresh, strict=True))
+        del kept
+    assert len(chain._buffers) <= len(rows) + 1

@@ -1,12 +1,15 @@
 """A real server on loopback with the embedded pair, and the official clients pointed at it."""
 
+import itertools
 import os
 import re
 import subprocess
 import sys
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import httpx
+import openai
 import pytest
 
 ADDRESS = re.compile(r"listening on (http://\S+)")
@@ -14,50 +17,48 @@ ADDRESS = re.compile(r"listening on (http://\S+)")
 
 @dataclass
 class Endpoint:
-    """A running server."""
+    """A running server, and a client of it."""
 
     url: str
     process: subprocess.Popen
+    http: httpx.Client
 
     def engine_pid(self):
-        return httpx.get(f"{self.url}/props").json()["localspec"]["engine_pid"]
+        return self.http.get("/props").json()["localspec"]["engine_pid"]
 
 
-def start(home, *arguments, environment=None, stderr=subprocess.DEVNULL, files=None):
-    """The server's process once its pair is loaded, and its address; `files`: how many it may have open."""
+@contextmanager
+def serving(home, *arguments, environment=None, stderr=subprocess.DEVNULL, files=None):
+    """A server once its pair is loaded, until the end of the with statement; `files`: how many it may have open."""
     command = [sys.executable, "-m", "localspec", "serve", "--port", "0", *arguments]
     if files:
         command = ["bash", "-c", f'ulimit -n {files}; exec "$@"', "bash", *command]
-    process = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=stderr,  # a line for each reply
-        env=os.environ | {"LOCALSPEC_HOME": str(home)} | (environment or {}),
-        text=True,
-    )
-    url = None
-    for line in process.stdout:
-        if found := ADDRESS.match(line):
-            url = found[1]
-        if "is ready" in line:
-            return Endpoint(url, process)
-    raise AssertionError("the server ended before it was ready")
-
-
-def stop(endpoint):
-    endpoint.process.terminate()
-    endpoint.process.wait(10)
-    endpoint.process.stdout.close()
+    environment = os.environ | {"LOCALSPEC_HOME": str(home)} | (environment or {})
+    process = subprocess.Popen(command, stdout=-1, stderr=stderr, env=environment, text=True)
+    try:
+        said = list(itertools.takewhile(lambda line: "is ready" not in line, process.stdout))
+        url = next(found[1] for line in said if (found := ADDRESS.match(line)))
+        with httpx.Client(base_url=url, timeout=60) as http:
+            yield Endpoint(url, process, http)
+    finally:
+        process.terminate()
+        process.wait(10)
+        process.stdout.close()
 
 
 @pytest.fixture(scope="session")
 def endpoint(tmp_path_factory):
-    running = start(tmp_path_factory.mktemp("home"), "demo")
-    yield running
-    stop(running)
+    with serving(tmp_path_factory.mktemp("home"), "demo") as found:
+        yield found
 
 
 @pytest.fixture(scope="session")
 def http(endpoint):
-    with httpx.Client(base_url=endpoint.url, timeout=60) as client:
-        yield client
+    return endpoint.http
+
+
+@pytest.fixture(scope="session")
+def client(endpoint):
+    """OpenAI's own client."""
+    with openai.OpenAI(base_url=f"{endpoint.url}/v1", api_key="none", max_retries=0) as found:
+        yield found

@@ -3,19 +3,14 @@
 import anthropic
 import pytest
 
+from localspec.chat.messages import Message
+from localspec.events import ToolCall
 from localspec.serve.anthropic import messages_of
+from localspec.serve.openai import prompt_of
+from tests.serve.test_openai import CITY, QUESTION
 
-QUESTION = [{"role": "user", "content": "What is speculative decoding?"}]
 GREEDY = {"temperature": 0}  # which the client no longer has a parameter for
-WEATHER = {
-    "name": "weather",
-    "description": "The weather in a city.",
-    "input_schema": {
-        "type": "object",
-        "properties": {"city": {"type": "string", "maxLength": 12}},
-        "required": ["city"],
-    },
-}
+WEATHER = {"name": "weather", "description": "The weather in a city.", "input_schema": CITY}
 
 
 @pytest.fixture(scope="module")
@@ -29,18 +24,12 @@ def ask(client, **options):
     return client.messages.create(**asked)
 
 
-def test_a_message_has_text_and_usage(client):
-    message = ask(client)
-    assert message.content[0].text.startswith("A pair of models")
-    assert message.stop_reason == "max_tokens"
-    assert message.usage.output_tokens == 24
-
-
 def test_a_stream_builds_the_same_message(client):
+    whole = ask(client).content[0].text
     with client.messages.stream(model="demo", messages=QUESTION, max_tokens=24, extra_body=GREEDY) as stream:
         text = "".join(stream.text_stream)
         final = stream.get_final_message()
-    assert text == final.content[0].text == ask(client).content[0].text
+    assert text == final.content[0].text == whole
     assert final.stop_reason == "max_tokens"
     assert final.usage.output_tokens == 24
     assert final.usage.cache_read_input_tokens > 0
@@ -65,9 +54,8 @@ def test_a_tool_is_used_and_its_result_read(client):
     use = message.content[-1]
     assert message.stop_reason == "tool_use"
     assert set(use.input) == {"city"}
-    with client.messages.stream(
-        model="demo", messages=QUESTION, max_tokens=200, extra_body=GREEDY, **asked
-    ) as stream:
+    settings = {"model": "demo", "messages": QUESTION, "max_tokens": 200, "extra_body": GREEDY}
+    with client.messages.stream(**settings, **asked) as stream:
         assert stream.get_final_message().content[-1].input == use.input
     result = {"type": "tool_result", "tool_use_id": use.id, "content": [{"type": "text", "text": "sunny"}]}
     going_on = [
@@ -85,14 +73,9 @@ def test_tokens_are_counted_as_a_message_reads_them(client):
 
 
 def test_a_system_text_in_blocks_with_a_changing_first_line_is_reused(client):
-    def asked(number):
-        line = f"x-anthropic-billing-header: cc_version=2.1; cch={number};"
-        return ask(
-            client, system=[{"type": "text", "text": line}, {"type": "text", "text": "Be brief. " * 20}]
-        )
-
-    asked("a1b2c")
-    usage = asked("d3e4f").usage
+    for number in ("a1b2c", "d3e4f"):
+        texts = (f"x-anthropic-billing-header: cc_version=2.1; cch={number};", "Be brief. " * 20)
+        usage = ask(client, system=[{"type": "text", "text": text} for text in texts]).usage
     assert usage.input_tokens == 1
 
 
@@ -113,14 +96,15 @@ def test_blocks_become_messages():
     found = messages_of(
         [{"type": "text", "text": "One."}, {"type": "text", "text": "Two.", "cache_control": {}}],
         [
-            {"role": "user", "content": "a"},
-            {"role": "user", "content": [{"type": "text", "text": "b"}]},
+            {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
             {"role": "assistant", "content": [thought, {"type": "text", "text": "c"}, use]},
             {"role": "user", "content": [result, {"type": "text", "text": "d"}]},
         ],
     )
-    assert [message["role"] for message in found] == ["system", "user", "assistant", "tool", "user"]
-    assert found[0]["content"] == "One.\n\nTwo."
-    assert found[1]["content"] == "a\n\nb"
-    assert found[2]["reasoning_content"] == "hm"
-    assert found[3] == {"role": "tool", "tool_call_id": "t1", "content": "fine"}
+    assert [*prompt_of(found).messages] == [
+        Message("system", "One.\n\nTwo."),
+        Message("user", "a\n\nb"),
+        Message("assistant", "c", "hm", (ToolCall("f", {"a": 1}, "t1"),)),
+        Message("tool", "fine", tool_call_id="t1"),
+        Message("user", "d"),
+    ]

@@ -1,69 +1,31 @@
 """llama.vim's requests, as its autoload/llama.vim sends them, to a model that has infill tokens."""
 
-import httpx
 import pytest
 
 from tests.gguf import vocabularies
 from tests.gguf.models import Shape, write_gguf
-from tests.serve.conftest import start, stop
+from tests.serve.conftest import serving
 
 MARKS = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|file_sep|>")
 EXTRA = [{"filename": "b.py", "text": "def b():\n    return 2\n", "time": [0, 0]}]
-WARM_UP = {
-    "id_slot": 0,
-    "input_prefix": "",
-    "input_suffix": "",
-    "input_extra": EXTRA,
-    "prompt": "",
-    "n_predict": 0,
-    "temperature": 0.0,
-    "samplers": [],
-    "stream": False,
-    "cache_prompt": True,
-    "t_max_prompt_ms": 1,
-    "t_max_predict_ms": 1,
-    "response_fields": [""],
-}
+USUAL = {"stream": False, "cache_prompt": True, "n_predict": 0, "samplers": [], "response_fields": [""]}
+WARM_UP = USUAL | {
+    "id_slot": 0, "input_prefix": "", "input_suffix": "", "input_extra": EXTRA, "prompt": "",
+    "temperature": 0.0, "t_max_prompt_ms": 1, "t_max_predict_ms": 1,
+}  # fmt: skip
 FIELDS = [
-    "content",
-    "timings/prompt_n",
-    "timings/prompt_ms",
-    "timings/prompt_per_token_ms",
-    "timings/prompt_per_second",
-    "timings/predicted_n",
-    "timings/predicted_ms",
-    "timings/predicted_per_token_ms",
-    "timings/predicted_per_second",
-    "truncated",
-    "tokens_cached",
-]
-COMPLETION = {
-    "id_slot": 0,
-    "input_prefix": "def a():\n",
-    "input_suffix": "\n\nprint(a())\n",
-    "input_extra": EXTRA,
-    "prompt": "    ret",
-    "n_predict": 12,
-    "stop": [],
-    "n_indent": 4,
-    "top_k": 40,
-    "top_p": 0.90,
-    "samplers": ["top_k", "top_p", "infill"],
-    "stream": False,
-    "cache_prompt": True,
-    "t_max_prompt_ms": 500,
-    "t_max_predict_ms": 250,
+    "content", "timings/prompt_n", "timings/prompt_ms", "timings/prompt_per_token_ms", "timings/prompt_per_second",
+    "timings/predicted_n", "timings/predicted_ms", "timings/predicted_per_token_ms",
+    "timings/predicted_per_second", "truncated", "tokens_cached",
+]  # fmt: skip
+COMPLETION = USUAL | {
+    "id_slot": 0, "input_prefix": "def a():\n", "input_suffix": "\n\nprint(a())\n", "input_extra": EXTRA,
+    "prompt": "    ret", "n_predict": 12, "stop": [], "n_indent": 4, "top_k": 40, "top_p": 0.90,
+    "samplers": ["top_k", "top_p", "infill"], "t_max_prompt_ms": 500, "t_max_predict_ms": 250,
     "response_fields": FIELDS,
-}
-INSTRUCTION = {
-    "id_slot": 1,
-    "messages": [{"role": "system", "content": "You edit."}, {"role": "user", "content": "Do."}],
-    "samplers": [],
-    "n_predict": 0,
-    "stream": False,
-    "cache_prompt": True,
-    "response_fields": [""],
-}
+}  # fmt: skip
+MESSAGES = [{"role": "system", "content": "You edit."}, {"role": "user", "content": "Do."}]
+INSTRUCTION = USUAL | {"id_slot": 1, "messages": MESSAGES}
 
 
 @pytest.fixture(scope="module")
@@ -72,10 +34,8 @@ def coder(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(vocabularies, "CONTROL", (*MARKS, *vocabularies.CONTROL))
         model = write_gguf(home / "Coder.gguf", Shape(context_length=512, name="coder"))
-    running = start(home, "--target", str(model), "--context", "512")
-    with httpx.Client(base_url=running.url, timeout=60) as client:
-        yield client
-    stop(running)
+    with serving(home, "--target", str(model), "--context", "512") as running:
+        yield running.http
 
 
 def test_the_warm_up_reads_the_prompt_and_the_completion_reads_only_what_is_new(coder):
@@ -120,7 +80,7 @@ def test_a_model_without_such_tokens_says_so_in_one_sentence(http):
         answer = http.post("/infill", json=body)
         assert answer.status_code == 501
         assert answer.json()["error"]["message"] == (
-            "localspec demo target cannot fill in text: it has no infill tokens (use a code model)"
+            "localspec demo target cannot fill in text (use a code model with fill-in-the-middle)"
         )
 
 

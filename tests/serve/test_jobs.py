@@ -2,52 +2,44 @@
 
 import asyncio
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 from starlette.requests import Request
 
 from localspec.engine.messages import (
-    Answer,
     Cancel,
     Detokenize,
     Died,
     Failure,
+    Generate,
     LoadPair,
     LoadStage,
     Ready,
-    Text,
+    Rendered,
 )
-from localspec.events import (
-    Finished,
-    FinishReason,
-    Kind,
-    Origin,
-    Piece,
-    Prefill,
-    Reply,
-    Source,
-    Stats,
-)
+from localspec.errors import LocalspecError
+from localspec.events import Finished, FinishReason, Kind, Origin, Piece, Prefill, Reply, Source, Stats
+from localspec.models.registry import named
 from localspec.serve import http
 from localspec.serve import jobs as jobs_module
 from localspec.serve import server as server_module
 from localspec.serve.anthropic import MessageWriter
-from localspec.serve.bodies import Fields, Problem
 from localspec.serve.jobs import MOST_WAITING, Jobs
 from localspec.serve.llama_server import CompletionWriter
 from localspec.serve.ollama import LineWriter
 from localspec.serve.openai import ChatWriter
-from localspec.serve.options import openai_options
-from localspec.serve.pairs import Chosen
-from localspec.serve.replies import Asked, Replies
+from localspec.serve.options import Fields, Problem, openai_options
+from localspec.serve.replies import Chosen, Replies, ReplyRequest
 from localspec.serve.responses import ResponseWriter
-from localspec.serve.server import NotLoaded
 
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
-DEMO, OTHER = LoadPair("demo"), LoadPair("other")
+DEMO, OTHER = LoadPair(named("demo")), LoadPair(named("qwen3-8b+0.6b"))
 READY = [Ready("demo", "target", "draft", 100, 0.1)]
+WANTED = ReplyRequest(Chosen("demo", DEMO), (Generate(0, continued="a"),), {}, stream=True)
 OF_REPLIES = (Finished, Piece, Prefill)
+ASKED = Detokenize(0, (1, 2))
 FINISHED = Finished(Reply("", "", (), 0, FinishReason.STOP, Stats()))
 
 
@@ -89,7 +81,7 @@ class Process:
         await asyncio.sleep(0.01)
 
     def answers(self):
-        return [request.serial for request in self.sent if isinstance(request, Answer)]
+        return [request.serial for request in self.sent if isinstance(request, Generate)]
 
 
 @pytest.fixture
@@ -104,37 +96,19 @@ async def jobs(process):
     return found
 
 
-async def test_requests_wait_for_the_pair_and_for_each_other(process):
+async def test_fifty_requests_wait_for_the_pair_and_are_answered_in_the_order_in_which_they_came(process):
     jobs = Jobs(process, DEMO)
-    first, second = jobs.submit(DEMO, Answer), jobs.submit(DEMO, Answer)
-    assert jobs._in_order() == [second]
-    assert process.answers() == []
+    waiting = [jobs.submit(DEMO, Generate(0)) for _ in range(50)]
+    assert process.sent == []
     await process.say(*READY)
-    assert process.sent == [Answer(1)]
-    await process.say(FINISHED)
-    assert process.answers() == [1, 2]
-    assert await first.next(1) == FINISHED
-
-
-async def test_fifty_requests_are_answered_in_the_order_in_which_they_came(jobs, process):
-    waiting = [jobs.submit(DEMO, Answer) for _ in range(50)]
     for number, job in enumerate(waiting, start=1):
         assert process.answers() == list(range(1, number + 1))
         await process.say(FINISHED)
         assert await job.next(1) == FINISHED
 
 
-async def test_chat_goes_first_until_background_work_has_waited_long(jobs, process, monkeypatch):
-    jobs.submit(DEMO, Answer)
-    title = jobs.submit(DEMO, Answer, background=True)
-    chat = jobs.submit(DEMO, Answer)
-    assert jobs._in_order() == [chat, title]
-    monkeypatch.setattr(jobs_module, "PATIENCE_SECONDS", 0.0)
-    assert jobs._in_order() == [title, chat]
-
-
 async def test_another_pair_is_loaded_in_a_fresh_process(jobs, process):
-    jobs.submit(OTHER, Answer)
+    jobs.submit(OTHER, Generate(0))
     assert process.starts == 1
     assert process.sent[-1] == OTHER
     await process.say(*READY)
@@ -142,21 +116,21 @@ async def test_another_pair_is_loaded_in_a_fresh_process(jobs, process):
 
 
 async def test_a_pair_that_cannot_be_loaded_fails_its_request_and_the_next_one_tries_again(jobs, process):
-    job = jobs.submit(OTHER, Answer)
+    job = jobs.submit(OTHER, Generate(0))
     await process.say(Failure("BadModelFile", "it is damaged", "fetch it again"))
     with pytest.raises(Problem, match="it is damaged"):
         await job.next(1)
-    jobs.submit(DEMO, Answer)
+    jobs.submit(DEMO, Generate(0))
     assert (process.starts, process.sent[-1]) == (2, DEMO)
 
 
 async def test_whoever_leaves_the_queue_or_a_load_is_never_answered(jobs, process):
-    running, waiting = jobs.submit(DEMO, Answer), jobs.submit(DEMO, Answer)
+    running, waiting = jobs.submit(DEMO, Generate(0)), jobs.submit(DEMO, Generate(0))
     waiting.give_up()
     running.give_up()
     assert process.sent[-1] == Cancel(1)
     await process.say(FINISHED)
-    loading = jobs.submit(OTHER, Answer)
+    loading = jobs.submit(OTHER, Generate(0))
     loading.give_up()
     await process.say(*READY)
     assert process.answers() == [1]
@@ -164,27 +138,22 @@ async def test_whoever_leaves_the_queue_or_a_load_is_never_answered(jobs, proces
 
 
 async def test_an_engine_that_dies_fails_one_request_and_answers_the_next(jobs, process):
-    first, _ = jobs.submit(DEMO, Answer), jobs.submit(DEMO, Answer)
+    first, _ = jobs.submit(DEMO, Generate(0)), jobs.submit(DEMO, Generate(0))
+    question = jobs.ask(DEMO, ASKED)
     await process.say(LoadStage("running on the CPU"), Died("it ended", "no idea"))
     assert jobs.stage == "", "it is the dead one's"
-    with pytest.raises(Problem) as caught:
-        await first.next(1)
-    assert caught.value.status == 503
+    for failed in (first.next(1), question.last()):
+        with pytest.raises(Problem, match="it ended") as caught:
+            await failed
+        assert caught.value.status == 503
     assert process.starts == 1
     await process.say(*READY)
-    assert process.answers() == [1, 2]
+    assert process.answers() == [1, 3]
     assert (jobs.waiting, jobs.restarts) == (0, 1)
 
 
-async def test_an_engine_that_heeds_no_cancel_is_ended(jobs, process, monkeypatch):
-    monkeypatch.setattr(jobs_module, "STUCK_SECONDS", 0.01)
-    jobs.submit(DEMO, Answer).give_up()
-    await asyncio.sleep(0.05)
-    assert process.starts == 1
-
-
 async def test_an_engine_that_dies_of_its_pair_is_not_started_over_and_over(jobs, process):
-    jobs.submit(OTHER, Answer)
+    jobs.submit(OTHER, Generate(0))
     await process.say(Died("it ended", ""))
     await process.say(Died("it ended", ""))
     assert process.starts == 1
@@ -195,18 +164,18 @@ async def test_the_server_ends_where_its_pair_cannot_be_loaded_also_while_a_clie
     view = SimpleNamespace(said=said.append)
     loading = asyncio.create_task(server_module.loaded(jobs, DEMO, server, view, "http://here", "any"))
     await asyncio.sleep(0)
-    jobs.submit(DEMO, Answer)
+    jobs.submit(DEMO, Generate(0))
     await process.say(LoadStage("loading it"), Failure("BadModelFile", "it is damaged", "take another"))
-    with pytest.raises(NotLoaded, match="it is damaged"):
+    with pytest.raises(LocalspecError, match="it is damaged"):
         await loading
     assert server.should_exit
 
 
 async def test_only_so_many_may_wait(jobs):
     for _ in range(MOST_WAITING + 1):
-        jobs.submit(DEMO, Answer)
+        jobs.submit(DEMO, Generate(0))
     with pytest.raises(Problem, match="256 requests wait already"):
-        jobs.submit(DEMO, Answer)
+        jobs.submit(DEMO, Generate(0))
 
 
 async def test_whoever_leaves_before_the_first_word_is_noticed_at_once(jobs, process, monkeypatch):
@@ -215,14 +184,9 @@ async def test_whoever_leaves_before_the_first_word_is_noticed_at_once(jobs, pro
     async def gone():
         return {"type": "http.disconnect"}
 
-    asked = Asked(Chosen("demo", DEMO), (Answer(0, text="a"),), {}, stream=True)
     with pytest.raises(Problem, match="the client left"):
-        await http.Interface(jobs, None).respond(Request({"type": "http"}, gone), asked, None)
+        await http.Interface(jobs, None).respond(Request({"type": "http"}, gone), WANTED, None)
     assert process.sent[-1] == Cancel(1)
-
-
-def asked(serial):
-    return Detokenize(serial, (1, 2))
 
 
 async def test_a_watcher_that_fails_stalls_no_queue(jobs, process, caplog):
@@ -230,8 +194,8 @@ async def test_a_watcher_that_fails_stalls_no_queue(jobs, process, caplog):
         raise OSError("the log cannot be written")
 
     jobs.on_event = jobs.on_change = fail
-    first, second = jobs.submit(DEMO, Answer), jobs.submit(DEMO, Answer)
-    await process.say(FINISHED, (9, Text("of another one")))
+    first, second = jobs.submit(DEMO, Generate(0)), jobs.submit(DEMO, Generate(0))
+    await process.say(FINISHED, (9, Rendered("of another one")))
     await process.say(FINISHED)
     assert (await first.next(1), await second.next(1)) == (FINISHED, FINISHED)
     assert jobs.running == 0
@@ -239,13 +203,13 @@ async def test_a_watcher_that_fails_stalls_no_queue(jobs, process, caplog):
 
 
 async def test_questions_are_answered_beside_a_reply_each_its_own(jobs, process):
-    reply = jobs.submit(DEMO, Answer)
-    one, two = jobs.ask(DEMO, asked), jobs.ask(DEMO, asked)
-    assert process.sent[-2:] == [asked(2), asked(3)]
+    reply = jobs.submit(DEMO, Generate(0))
+    one, two = jobs.ask(DEMO, ASKED), jobs.ask(DEMO, ASKED)
+    assert process.sent[-2:] == [Detokenize(2, (1, 2)), Detokenize(3, (1, 2))]
     await process.say(
-        (3, Text("two")), (2, Failure("BadSetting", "a token is missing", "", 2)), (1, FINISHED)
+        (3, Rendered("two")), (2, Failure("BadSetting", "a token is missing", "", 2)), (1, FINISHED)
     )
-    assert await two.last() == Text("two")
+    assert await two.last() == Rendered("two")
     with pytest.raises(Problem, match="a token is missing"):
         await one.last()
     assert await reply.next(1) == FINISHED
@@ -254,38 +218,31 @@ async def test_questions_are_answered_beside_a_reply_each_its_own(jobs, process)
 async def test_a_question_to_another_pair_waits_for_it_and_one_that_a_swap_overtakes_is_asked_again(
     jobs, process
 ):
-    lost = jobs.ask(DEMO, asked)
-    waiting = jobs.ask(OTHER, asked)
+    lost = jobs.ask(DEMO, ASKED)
+    waiting = jobs.ask(OTHER, ASKED)
     assert (process.starts, jobs._in_order()) == (1, [lost])
     await process.say(*READY)
-    await process.say((2, Text("of the other")))
-    assert await waiting.last() == Text("of the other")
+    await process.say((2, Rendered("of the other")))
+    assert await waiting.last() == Rendered("of the other")
     assert process.sent[-1] == DEMO
     await process.say(*READY)
-    await process.say((3, Text("of the first")))
-    assert await lost.last() == Text("of the first")
-
-
-async def test_an_engine_that_dies_fails_the_questions_too(jobs, process):
-    one = jobs.ask(DEMO, asked)
-    await process.say(Died("it ended", ""))
-    with pytest.raises(Problem, match="it ended"):
-        await one.last()
+    await process.say((3, Rendered("of the first")))
+    assert await lost.last() == Rendered("of the first")
 
 
 async def test_what_waits_for_the_loaded_pair_goes_before_a_swap_for_a_while(jobs, process, monkeypatch):
-    jobs.submit(DEMO, Answer)
-    other, ours = jobs.submit(OTHER, Answer), jobs.submit(DEMO, Answer)
+    jobs.submit(DEMO, Generate(0))
+    other, ours = jobs.submit(OTHER, Generate(0)), jobs.submit(DEMO, Generate(0))
     assert jobs._in_order() == [ours, other]
     monkeypatch.setattr(jobs_module, "SWAP_SECONDS", 0.0)
     assert jobs._in_order() == [other, ours]
 
 
 async def test_whoever_waits_is_told_that_the_server_ends(jobs):
-    waiting = [jobs.submit(DEMO, Answer), jobs.submit(DEMO, Answer), jobs.ask(DEMO, asked)]
+    waiting = [jobs.submit(DEMO, Generate(0)), jobs.submit(DEMO, Generate(0)), jobs.ask(DEMO, ASKED)]
     jobs.stop()
     for job in waiting:
-        with pytest.raises(Problem, match="the server is being ended"):
+        with pytest.raises(Problem, match="the server is shutting down"):
             await job.next(1)
 
 
@@ -296,8 +253,7 @@ async def test_a_writer_that_fails_ends_its_stream_with_an_error(jobs, process):
         def finished(self, done):
             raise KeyError("wrong")
 
-    wanted = Asked(Chosen("demo", DEMO), (Answer(0, text="a"),), {}, stream=True)
-    replies = Replies(jobs, wanted)
+    replies = Replies(jobs, WANTED)
     await process.say(FINISHED)
     (said,) = [chunk async for chunk in http.ReplyStream(replies, None, Wrong("demo")).chunks()]
     assert b"localspec failed: KeyError" in said
@@ -306,22 +262,20 @@ async def test_a_writer_that_fails_ends_its_stream_with_an_error(jobs, process):
 @pytest.mark.parametrize(
     ("writer", "said"),
     [
-        (lambda asked: ChatWriter(asked, False), b": working\n\n"),
+        (ChatWriter, b": working\n\n"),
         (lambda asked: MessageWriter("demo", ()), b'event: ping\ndata: {"type":"ping"}\n\n'),
         (lambda asked: ResponseWriter("demo"), b"event: response.in_progress\n"),
+        (lambda asked: LineWriter("demo", "message"), b'{"role":"assistant","content":""},"done":false}\n'),
         (
-            lambda asked: LineWriter("demo", "message"),
-            b'"message":{"role":"assistant","content":""},"done":false}\n',
+            lambda asked: CompletionWriter(SimpleNamespace(loaded=None), asked, (), "a", False),
+            b": working\n\n",
         ),
-        (lambda asked: CompletionWriter("demo", ()), b": working\n\n"),
     ],
 )
 async def test_a_stream_that_waits_gives_signs_of_life(jobs, process, monkeypatch, writer, said):
     """They come while a prompt is read as well: reports of that are no text."""
     monkeypatch.setattr(http, "PING_SECONDS", 0.01)
-    wanted = Asked(Chosen("demo", DEMO), (Answer(0, text="a"),), {}, stream=True)
-    replies = Replies(jobs, wanted)
-    chunks, found = http.ReplyStream(replies, None, writer(wanted)).chunks(), []
+    chunks, found = http.ReplyStream(Replies(jobs, WANTED), None, writer(WANTED)).chunks(), []
     while sum(said in chunk for chunk in found) < 2:
         found.append(await anext(chunks))
         process.report(Prefill(1, 10, 0.1))
@@ -330,7 +284,7 @@ async def test_a_stream_that_waits_gives_signs_of_life(jobs, process, monkeypatc
 
 
 @pytest.fixture
-async def lanes(process):
+async def slots(process):
     """The queue before a pair that answers two requests at once."""
     found = Jobs(process, DEMO)
     await process.say(Ready("demo", "target", "draft", 100, 0.1, parallel=2))
@@ -341,30 +295,30 @@ def said(text):
     return Piece(text, Kind.ANSWER, Origin.PLAIN, Source.PLAIN)
 
 
-async def test_as_many_are_answered_at_once_as_there_are_lanes_and_only_the_others_wait(lanes, process):
-    first, second, third = (lanes.submit(DEMO, Answer) for _ in range(3))
+async def test_as_many_are_answered_at_once_as_there_are_lanes_and_only_the_others_wait(slots, process):
+    first, second, third = (slots.submit(DEMO, Generate(0)) for _ in range(3))
     assert process.answers() == [1, 2]
-    assert lanes._in_order() == [third]
+    assert slots._in_order() == [third]
     await process.say((2, said("two")), (1, said("one")), (2, FINISHED))
     assert process.answers() == [1, 2, 3]
     assert (await first.next(1)).text == "one"
     assert ((await second.next(1)).text, await second.next(1)) == ("two", FINISHED)
-    assert (lanes.running, lanes.waiting) == (2, 0)
+    assert (slots.running, slots.waiting) == (2, 0)
 
 
-async def test_a_pair_is_replaced_once_all_its_replies_have_ended(lanes, process, monkeypatch):
+async def test_a_pair_is_replaced_once_all_its_replies_have_ended(slots, process, monkeypatch):
     monkeypatch.setattr(jobs_module, "SWAP_SECONDS", 0.0)
-    running = [lanes.submit(DEMO, Answer), lanes.submit(DEMO, Answer)]
-    other, ours = lanes.submit(OTHER, Answer), lanes.submit(DEMO, Answer)
+    running = [slots.submit(DEMO, Generate(0)), slots.submit(DEMO, Generate(0))]
+    other, ours = slots.submit(OTHER, Generate(0)), slots.submit(DEMO, Generate(0))
     await process.say((1, FINISHED))
-    assert (process.starts, lanes.running, lanes._in_order()) == (0, 1, [other, ours])
+    assert (process.starts, slots.running, slots._in_order()) == (0, 1, [other, ours])
     await process.say((2, FINISHED))
-    assert (process.starts, lanes.running) == (1, 1)
+    assert (process.starts, slots.running) == (1, 1)
     assert all([await job.next(1) == FINISHED for job in running])
 
 
-async def test_an_engine_that_dies_ends_every_running_reply_with_a_sentence(lanes, process):
-    running, _ = [lanes.submit(DEMO, Answer), lanes.submit(DEMO, Answer)], lanes.submit(DEMO, Answer)
+async def test_an_engine_that_dies_ends_every_running_reply_with_a_sentence(slots, process):
+    *running, _ = (slots.submit(DEMO, Generate(0)) for _ in range(3))
     await process.say((1, said("one")), (0, Died("it ended", "no idea")))
     assert (await running[0].next(1)).text == "one"
     for job in running:
@@ -372,99 +326,80 @@ async def test_an_engine_that_dies_ends_every_running_reply_with_a_sentence(lane
             await job.next(1)
     await process.say(*READY)
     assert process.answers() == [1, 2, 3]
-    assert (lanes.running, lanes.waiting, lanes.restarts) == (1, 0, 1)
+    assert (slots.running, slots.waiting, slots.restarts) == (1, 0, 1)
 
 
-async def test_a_lane_that_heeds_no_cancel_ends_the_engine_also_beside_others(lanes, process, monkeypatch):
+async def test_a_lane_that_heeds_no_cancel_ends_the_engine_also_beside_others(slots, process, monkeypatch):
     monkeypatch.setattr(jobs_module, "STUCK_SECONDS", 0.01)
-    stuck, beside = lanes.submit(DEMO, Answer), lanes.submit(DEMO, Answer)
+    stuck, beside = slots.submit(DEMO, Generate(0)), slots.submit(DEMO, Generate(0))
     stuck.give_up()
     await asyncio.sleep(0.05)
     assert process.starts == 1
-    with pytest.raises(Problem, match="the engine hung"):
+    with pytest.raises(Problem, match="the engine stopped responding"):
         await beside.next(1)
 
 
 async def test_a_reply_knows_how_long_it_waited_in_the_queue(jobs, process):
-    jobs.submit(DEMO, Answer)
-    replies = Replies(jobs, Asked(Chosen("demo", DEMO), (Answer(0, text="a"),), {}, stream=False))
+    jobs.submit(DEMO, Generate(0))
+    replies = Replies(jobs, WANTED)
     jobs._waiting[0].came -= 100.0
     await process.say((1, FINISHED), (2, FINISHED))
     (done,) = await replies.all()
     assert 100 <= done.waited_seconds < 200
 
 
-async def test_several_replies_to_one_request_are_written_at_once_each_with_its_number(lanes, process):
-    wanted = Asked(Chosen("demo", DEMO), (Answer(0, text="a"),), {"seed": 2**64 - 1}, stream=True, replies=3)
-    stream = http.ReplyStream(Replies(lanes, wanted), None, ChatWriter(wanted, True)).chunks()
+async def test_several_replies_to_one_request_are_written_at_once_each_with_its_number(slots, process):
+    wanted = replace(WANTED, options={"seed": 2**64 - 1}, replies=3, with_usage=True)
+    stream = http.ReplyStream(Replies(slots, wanted), None, ChatWriter(wanted)).chunks()
     await process.say((1, Prefill(1, 10, 0.1)))
     chunks = [await anext(stream) for _ in range(3)]
     assert process.answers() == [1], "the first reads the prompt for all"
     await process.say((1, said("a")))
     chunks.append(await anext(stream))
     assert process.answers() == [1, 2]
-    await process.say((2, said("B")), (2, said("b")), (2, FINISHED))
-    chunks = [
-        json.loads(chunk.removeprefix(b"data: ")) for chunk in (*chunks, *[await anext(stream) for _ in "Bb"])
-    ]
+    await process.say((2, said("b")), (2, FINISHED))
+    chunks += [await anext(stream) for _ in "b."]
+    chunks = [json.loads(chunk.removeprefix(b"data: ")) for chunk in chunks]
     told = [(c["choices"][0]["index"], c["choices"][0]["delta"].get("content")) for c in chunks]
-    assert told == [*((n, None) for n in range(3)), (0, "a"), (1, "Bb"), (1, None)]
-    seeds = [request.options["seed"] for request in process.sent if isinstance(request, Answer)]
+    assert told == [*((n, None) for n in range(3)), (0, "a"), (1, "b"), (1, None)]
+    seeds = [request.options["seed"] for request in process.sent if isinstance(request, Generate)]
     assert seeds == [2**64 - 1, 0, 1]
     await process.say((1, FINISHED), (3, said("c")), (3, FINISHED))
     rest = [chunk async for chunk in stream]
     *others, last = [json.loads(chunk.removeprefix(b"data: ")) for chunk in rest[:-1]]
-    assert [(c["choices"][0]["index"], c["choices"][0]["finish_reason"]) for c in others] == [
-        (0, "stop"),
-        (2, None),
-        (2, "stop"),
-    ]
+    ends = [(c["choices"][0]["index"], c["choices"][0]["finish_reason"]) for c in others]
+    assert ends == [(0, "stop"), (2, None), (2, "stop")]
     assert last["usage"]["completion_tokens"] == 0
     assert rest[-1] == b"data: [DONE]\n\n"
 
 
-@pytest.mark.parametrize(
-    ("body", "background"),
-    [
-        ({"max_tokens": 64}, True),
-        ({"max_tokens": 65}, False),
-        ({"max_tokens": 64, "tools": [TOOL]}, False),
-        ({"service_tier": "flex"}, True),
-        ({"service_tier": "flex", "tools": [TOOL]}, True),
-        ({"service_tier": "auto"}, False),
-    ],
-)
-@pytest.mark.parametrize("prompt", [Answer(0, ({"role": "user", "content": "a"},)), Answer(0, text="a")])
-async def test_flex_and_short_replies_of_conversations_are_background(
-    jobs, process, body, background, prompt
-):
-    options = openai_options(Fields(body))
-    options.pop("n")
-    Replies(jobs, Asked(Chosen("demo", DEMO), (prompt,), options, stream=False))
-    flex = body.get("service_tier") == "flex"
-    expected = background if prompt.messages else flex
-    assert process.sent[-1].options.get("background", False) is expected
+def test_options_that_are_nested_too_deeply_never_reach_the_queue():
+    deep = {}
+    for _ in range(100_000):
+        deep = {"not": deep}
+    with pytest.raises(RecursionError):
+        openai_options(Fields({"json_schema": deep}))
 
 
 async def test_an_idle_pair_is_unloaded_and_the_next_request_loads_it_again(process):
-    jobs = Jobs(process, DEMO, keep_alive_seconds=0.02)
-    reply = jobs.submit(DEMO, Answer)
+    jobs = Jobs(process, DEMO, keep_alive_seconds=0.3)
+    reply = jobs.submit(DEMO, Generate(0))
     await process.say(*READY)
-    question = jobs.ask(DEMO, asked)
+    question = jobs.ask(DEMO, ASKED)
     await process.say((1, FINISHED))
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(0.4)
     assert (await reply.next(1), process.unloads, jobs.seconds_left) == (FINISHED, 0, None)
-    await process.say((2, Text("of the question")))
-    assert await question.last() == Text("of the question")
-    assert 0 < jobs.seconds_left <= 0.02
-    await asyncio.sleep(0.05)
-    assert (process.unloads, process.starts, jobs.asleep, jobs.loaded.load) == (1, 0, True, DEMO)
+    await process.say((2, Rendered("of the question")))
+    assert await question.last() == Rendered("of the question")
+    assert 0 < jobs.seconds_left <= 0.3
+    await asyncio.sleep(0.4)
+    assert (process.unloads, process.starts, jobs.asleep) == (1, 0, True)
     for number, make in enumerate((jobs.submit, jobs.ask), 1):
-        make(DEMO, Answer)
+        make(DEMO, Generate(0))
         assert (process.starts, process.sent[-1], jobs.asleep) == (number, DEMO, False)
         await process.say(*READY)
         await process.say(FINISHED)
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.4)
         assert (process.unloads, jobs.asleep) == (number + 1, True)
 
 

@@ -1,12 +1,17 @@
 """What a model may be called: as the server was started, by an alias, as it was pulled, in any case."""
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
 from localspec.demo import __file__ as demo
 from localspec.engine.messages import LoadPair, Ready
-from localspec.serve.bodies import Problem
-from localspec.serve.jobs import Loaded
-from localspec.serve.pairs import Pairs
+from localspec.gguf.facts import DraftKind
+from localspec.models.local_models import ModelFile
+from localspec.models.registry import Pair, named
+from localspec.serve.options import Problem
+from localspec.serve.replies import Names, Pairs
 
 OURS = f"""
 [[pair]]
@@ -24,7 +29,7 @@ class Queue:
 
     def __init__(self, first, name):
         self.first = first
-        self.loaded = Loaded(first, Ready(name, "target", "", 100, 0.1))
+        self.loaded = Ready(name, "target", "", 100, 0.1)
 
 
 @pytest.fixture(autouse=True)
@@ -35,24 +40,25 @@ def home(tmp_path, monkeypatch):
 
 
 def pairs(first="mine", called="", **options):
-    return Pairs(Queue(LoadPair(first), first), any_model=False, called=called, **options)
+    return Pairs(Queue(LoadPair(named(first)), first), Names(called, **options))
 
 
 @pytest.mark.parametrize("name", ["mine", "MINE", "short", "Short", "Org/Repo:Q4_K_M", "mine:latest", ""])
 def test_every_name_of_the_pair_means_it(name):
-    assert pairs().choose(name).load == LoadPair("mine")
-    assert pairs("demo").choose(name or "short").load == LoadPair("mine")
+    assert pairs().choose(name).load == LoadPair(named("mine"))
+    assert pairs("demo").choose(name or "short").load == LoadPair(named("mine"))
 
 
 @pytest.mark.parametrize("name", ["Short:target", "ORG/REPO:Q4_K_M:TARGET"])
 def test_a_part_is_named_after_any_of_them(name):
     chosen = pairs().choose(name)
-    assert (chosen.load, chosen.speculate, chosen.name) == (LoadPair("mine"), False, name)
+    assert (chosen.load, chosen.speculate, chosen.name) == (LoadPair(named("mine")), False, name)
 
 
 def test_a_file_is_called_by_its_path_as_it_was_given():
-    files = Pairs(Queue(LoadPair(target="/x/A.gguf"), "a"), any_model=False, called="./A.gguf")
-    assert files.choose("./a.GGUF").load == files.choose("A").load == LoadPair(target="/x/A.gguf")
+    load = LoadPair(Pair("A", DraftKind.MODEL, ModelFile.at(Path("/x/A.gguf"))))
+    files = Pairs(Queue(load, "A"), Names("./A.gguf"))
+    assert files.choose("./a.GGUF").load == files.choose("A").load == load
 
 
 @pytest.mark.parametrize("name", ["yours", "short:draft", "org/repo:q8_0", "llama-3-8b+1b"])
@@ -61,7 +67,29 @@ def test_what_is_not_here_is_refused(name):
         pairs().choose(name)
 
 
+def test_a_pair_that_cannot_be_read_is_no_model_and_shows_no_path(tmp_path):
+    (tmp_path / "pairs.d" / "bad.toml").write_text("[[pair]]\nnew_field = 1\n")
+    (tmp_path / "pairs.d" / "demo.toml").write_text("[[pear]]\n")
+    assert "mine" in pairs().names()
+    for name in ("bad", "demo"):
+        with pytest.raises(Problem, match="there is no model") as refused:
+            pairs().choose(name)
+        assert str(tmp_path) not in refused.value.message
+
+
 @pytest.mark.parametrize(("name", "offered"), [("shrt", "mine"), ("claude", "mine"), ("demi", "demo")])
 def test_a_refused_name_comes_with_a_similar_one_or_that_of_the_loaded_pair(name, offered):
-    with pytest.raises(Problem, match=f"ask for {offered!r}"):
+    with pytest.raises(Problem, match=f"use {offered!r}"):
         pairs().choose(name)
+
+
+def test_an_alias_names_the_first_pair_in_answers_and_is_listed_with_the_words_about_it():
+    """llama-server calls a model by the first of its aliases in the alphabet."""
+    found = Pairs(Queue(LoadPair(named("mine")), "mine"), Names("mine", ("small", "Code"), ("fim", "chat")))
+    assert found.choose("").name == "Code"
+    assert found.choose("SMALL:target") == replace(
+        found.choose("small"), name="SMALL:target", speculate=False
+    )
+    assert [name for name in found.names() if "mine" in name or "Code" in name] == ["Code", "Code:target"]
+    assert found.about("small") == {"aliases": ["Code", "small"], "tags": ["chat", "fim"]}
+    assert pairs().about("mine") == {"aliases": ["org/repo:q4_k_m", "short"], "tags": []}

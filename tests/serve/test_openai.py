@@ -9,24 +9,11 @@ from openai.types import Completion
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 QUESTION = [{"role": "user", "content": "What is speculative decoding?"}]
+CITY = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 12}}, "required": ["city"]}
 WEATHER = {
     "type": "function",
-    "function": {
-        "name": "weather",
-        "description": "The weather in a city.",
-        "parameters": {
-            "type": "object",
-            "properties": {"city": {"type": "string", "maxLength": 12}},
-            "required": ["city"],
-        },
-    },
+    "function": {"name": "weather", "description": "The weather in a city.", "parameters": CITY},
 }
-
-
-@pytest.fixture(scope="module")
-def client(endpoint):
-    with openai.OpenAI(base_url=f"{endpoint.url}/v1", api_key="none", max_retries=0) as found:
-        yield found
 
 
 def ask(client, **options):
@@ -36,7 +23,7 @@ def ask(client, **options):
 
 
 def test_an_answer_has_text_usage_and_timings(client):
-    reply = ask(client)
+    reply = ask(client, extra_body={"depth": 4})
     assert reply.choices[0].message.content.startswith("A pair of models")
     assert reply.choices[0].finish_reason == "length"
     assert reply.usage.completion_tokens == 24
@@ -64,6 +51,7 @@ def test_every_chunk_is_what_openai_says_a_chunk_is(http):
     assert lines[-1] == "data: [DONE]"
     chunks = [ChatCompletionChunk.model_validate(json.loads(line[6:])) for line in lines[:-1]]
     assert {choice.index for chunk in chunks for choice in chunk.choices} == {0, 1}
+    ChatCompletion.model_validate(http.post("/v1/chat/completions", json={**body, "stream": False}).json())
 
 
 def test_a_conversation_that_goes_on_is_not_read_again(client):
@@ -76,14 +64,6 @@ def test_a_conversation_that_goes_on_is_not_read_again(client):
     second = ask(client, messages=going_on)
     read = first.usage.prompt_tokens
     assert second.usage.prompt_tokens_details.cached_tokens >= read
-
-
-def test_two_conversations_that_alternate_are_not_read_again(client):
-    one, other = ([{"role": "user", "content": f"{word} " * 300}] for word in ("one", "two"))
-    ask(client, messages=one, max_tokens=2)
-    ask(client, messages=other, max_tokens=2)
-    usage = ask(client, messages=one, max_tokens=2).usage
-    assert usage.prompt_tokens_details.cached_tokens == usage.prompt_tokens - 1
 
 
 def test_a_seed_repeats_a_reply_and_another_one_does_not(client):
@@ -119,11 +99,6 @@ def test_json_that_a_schema_describes(client):
     assert reply.timings["localspec"]["tokens_by_source"]["grammar"] > 0
 
 
-def test_a_pattern_of_our_own(client):
-    reply = ask(client, extra_body={"response_format": {"type": "regex", "regex": "(yes|no)"}})
-    assert reply.choices[0].message.content in ("yes", "no")
-
-
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "weather"}}])
 def test_a_tool_is_called_whole_and_in_a_stream(client, choice):
     asked = {"tools": [WEATHER], "tool_choice": choice, "max_tokens": 200}
@@ -141,23 +116,18 @@ def test_a_tool_is_called_whole_and_in_a_stream(client, choice):
 
 
 def test_a_call_that_max_tokens_cut_may_be_sent_back(client):
-    """A stream has begun the call by then; a whole answer has its text."""
-    long = {
-        "type": "object",
-        "properties": {"text": {"type": "string", "minLength": 300}},
-        "required": ["text"],
-    }
+    text = {"type": "string", "minLength": 300}
+    long = {"type": "object", "properties": {"text": text}, "required": ["text"]}
     tool = {"type": "function", "function": {"name": "note", "parameters": long}}
     asked = {"tools": [tool], "tool_choice": "required", "max_tokens": 60}
-    text = ask(client, **asked).choices[0].message.content
+    whole = ask(client, **asked).choices[0]
     streamed = {}
     for chunk in ask(client, stream=True, **asked):
         for delta in (chunk.choices and chunk.choices[0].delta.tool_calls) or ():
             streamed["id"] = delta.id or streamed["id"]
             streamed["arguments"] = streamed.get("arguments", "") + delta.function.arguments
-    assert text.startswith("<tool_call>")
-    assert streamed["arguments"]
-    assert text.endswith(streamed["arguments"])
+    assert (whole.message.content, whole.finish_reason) == (None, "length")
+    assert whole.message.tool_calls[0].function.arguments == streamed["arguments"]
     with pytest.raises(json.JSONDecodeError):
         json.loads(streamed["arguments"])
     call = {"id": streamed["id"], "type": "function"}
@@ -175,16 +145,6 @@ def test_the_same_call_has_a_new_id_in_every_reply(client):
     calls = [ask(client, **asked).choices[0].message.tool_calls[0] for _ in range(3)]
     assert len({call.function.arguments for call in calls}) == 1
     assert len({call.id for call in calls}) == 3
-
-
-def test_the_result_of_a_tool_is_read(client):
-    call = {"id": "abc123def", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
-    messages = [
-        *QUESTION,
-        {"role": "assistant", "content": None, "tool_calls": [call]},
-        {"role": "tool", "tool_call_id": "abc123def", "content": "sunny"},
-    ]
-    assert ask(client, messages=messages, tools=[WEATHER]).usage.completion_tokens > 0
 
 
 def test_speculation_is_the_callers(client):
@@ -221,11 +181,6 @@ def test_text_is_continued_from_text_and_from_tokens(client, http):
     assert "".join(chunk.choices[0].text for chunk in chunks) == by_text.choices[0].text
 
 
-def test_unwanted_tokens_stay_away(client, http):
-    (token,) = http.post("/tokenize", json={"content": "A"}).json()["tokens"]
-    assert not ask(client, logit_bias={str(token): -100}).choices[0].message.content.startswith("A pair")
-
-
 def test_the_likelihood_of_every_token_is_the_targets(client):
     def scores(**options):
         return ask(client, logprobs=True, top_logprobs=3, **options).choices[0].logprobs.content
@@ -258,16 +213,18 @@ def test_likelihoods_of_a_continued_text(client):
     [
         ({"temperature": -1}, "temperature is -1"),
         ({"max_tokens": -2}, "max_tokens is -2"),
-        ({"n": 99}, "n is 99"),
+        ({"n": 99}, "n cannot be 99"),
         ({"messages": []}, "list of messages is empty"),
-        ({"messages": [{"role": "pope", "content": "x"}]}, "role 'pope'"),
+        ({"messages": [{"role": "pope", "content": "x"}]}, "'pope' is not a valid role"),
         ({"tool_choice": "required"}, "there are no tools"),
+        ({"tool_choice": {"type": "custom", "custom": {"name": "x"}}}, "which is not one of the tools"),
+        ({"tool_choice": {"type": "function", "function": {"name": "x"}}}, 'names "x", which is not one of'),
         ({"extra_body": {"mirostat": 2}}, "mirostat is not supported"),
         ({"top_logprobs": 2}, "top_logprobs is given without logprobs"),
-        ({"logprobs": True, "top_logprobs": 50}, "top_logprobs is 50 (give a number from 0 to 20)"),
+        ({"logprobs": True, "top_logprobs": 50}, "logprobs is 50, not a whole number from 0 to 20"),
         ({"extra_body": {"rule": "best"}}, "rule is 'best'"),
-        ({"response_format": {"type": "xml"}}, "response_format is of type 'xml'"),
-        ({"messages": [{"role": "user", "content": "long " * 3000}]}, "context holds only 2,048"),
+        ({"response_format": {"type": "xml"}}, 'response_format cannot be of type "xml"'),
+        ({"messages": [{"role": "user", "content": "long " * 3000}]}, "available context size of 2,048"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_a_sentence(client, options, said):
@@ -280,12 +237,7 @@ def test_what_cannot_be_done_is_said_in_a_sentence(client, options, said):
 def test_a_field_that_nobody_knows_has_no_effect_and_is_named(http, stream):
     body = {"messages": QUESTION, "max_tokens": 4, "wings": 2, "stream": stream}
     answer = http.post("/v1/chat/completions", json=body)
-    assert "the field wings is not known and has no effect" in answer.text
-
-
-def test_a_model_that_is_not_here_is_named_with_the_nearest(client):
-    with pytest.raises(openai.NotFoundError, match="ask for 'demo'"):
-        ask(client, model="demi")
+    assert "the field wings has no effect" in answer.text
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{", b'{"a":' * 100_000, b"\xff\xfe", b"NaN"])
@@ -302,11 +254,6 @@ def test_paths_that_are_not_there_and_wrong_methods(http):
     assert wrong.json()["error"]["message"] == "/v1/chat/completions takes POST, not GET"
 
 
-def test_a_whole_answer_has_openais_form(http):
-    answer = http.post("/v1/chat/completions", json={"messages": QUESTION, "max_tokens": 8, "temperature": 0})
-    ChatCompletion.model_validate(answer.json())
-
-
 def test_a_body_that_is_too_large_is_refused_before_it_is_read_whole(endpoint):
     with httpx.Client(base_url=endpoint.url) as client:
         answer = client.post("/v1/chat/completions", content=b"x" * (33 * 2**20))
@@ -314,18 +261,16 @@ def test_a_body_that_is_too_large_is_refused_before_it_is_read_whole(endpoint):
 
 
 def test_what_the_client_predicts_is_drafted_from_and_counted(client):
-    asked = {"model": "demo", "messages": [{"role": "user", "content": "What is speculative decoding?"}]}
-    asked |= {"temperature": 0, "max_tokens": 40}
-    first = client.chat.completions.create(**asked)
+    first = ask(client, max_tokens=40)
     prediction = {"type": "content", "content": first.choices[0].message.content}
-    again = client.chat.completions.create(**asked, prediction=prediction)
+    again = ask(client, max_tokens=40, prediction=prediction, extra_body={"depth": 4})
     details = again.usage.completion_tokens_details
     assert again.choices[0].message.content == first.choices[0].message.content
     assert details.accepted_prediction_tokens > 20
     assert details.rejected_prediction_tokens < details.accepted_prediction_tokens
     assert again.timings["localspec"]["tokens_by_source"]["prediction"] == details.accepted_prediction_tokens
-    with pytest.raises(openai.BadRequestError, match="prediction is"):
-        client.chat.completions.create(**asked, prediction={"type": "content", "content": 3})
+    with pytest.raises(openai.BadRequestError, match="prediction is not valid"):
+        ask(client, prediction={"type": "content", "content": 3})
 
 
 def test_whole_numbers_may_have_a_point(http):
@@ -333,25 +278,22 @@ def test_whole_numbers_may_have_a_point(http):
     found = http.post("/v1/chat/completions", json={"messages": QUESTION, **numbers}).json()
     assert found["usage"]["completion_tokens"] == 6
     refused = http.post("/v1/chat/completions", json={"messages": QUESTION, "max_tokens": 3.5})
-    assert "max_tokens is 3.5" in refused.text
+    assert "max_tokens cannot be 3.5" in refused.text
 
 
 def test_tools_that_are_no_functions_are_left_out_with_a_notice(client, http):
     tools = [{"type": "custom", "custom": {"name": "x"}}]
-    said = "tools of the type 'custom' are no functions and were left out"
-    assert ask(client, tools=tools).timings["localspec"]["notices"] == [said]
-    body = {
-        "messages": QUESTION,
-        "max_tokens": 3,
-        "tools": [{"type": "web_search_20250305", "name": "web_search"}],
-    }
-    found = http.post("/v1/messages", json=body).json()
-    assert "'web_search_20250305' are no functions" in found["timings"]["localspec"]["notices"][0]
+    said = 'tools of the type "custom" are not functions and were left out'
+    assert said in ask(client, tools=tools).timings["localspec"]["notices"]
+    tools = [{"type": "web_search_20250305", "name": "web_search"}]
+    found = http.post("/v1/messages", json={"messages": QUESTION, "max_tokens": 3, "tools": tools}).json()
+    notices = found["timings"]["localspec"]["notices"]
+    assert any('"web_search_20250305" are not functions' in notice for notice in notices)
 
 
 def test_the_context_length_stands_under_every_name_that_clients_ask_for(http):
     model = http.get("/v1/models/demo").json()
-    names = ("max_model_len", "context_length", "context_window", "max_input_tokens")
+    names = ("max_model_len", "context_length")
     assert {model[name] for name in names} | {model["meta"]["n_ctx"]} == {2048}
 
 
@@ -363,17 +305,3 @@ def test_a_choice_leaves_the_beginning_of_the_prompt_as_it_is(client):
         usage = ask(client, tool_choice=choice, **asked).usage
         assert usage.prompt_tokens == first.prompt_tokens
         assert usage.prompt_tokens_details.cached_tokens == first.prompt_tokens - 1
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"tool_choice": {"type": "custom", "custom": {"name": "x"}}}, "tool_choice is {"),
-        ({"tool_choice": {"type": "function", "function": {"name": "x"}}}, "names 'x', which is no tool"),
-        ({"tool_choice": {"type": "allowed_tools", "allowed_tools": {"tools": []}}}, "tool_choice is {"),
-    ],
-)
-def test_what_is_wrong_with_a_tool_is_named(client, options, said):
-    with pytest.raises(openai.BadRequestError) as caught:
-        ask(client, **options)
-    assert said in caught.value.body["message"]

@@ -8,11 +8,12 @@ import pytest
 from starlette.applications import Starlette
 
 from localspec.chat.session import Session
-from localspec.engine.messages import Answer, LoadPair
-from localspec.engine.requests import answer, ready
+from localspec.engine.messages import Generate, LoadPair
+from localspec.engine.requests import ready, reply
+from localspec.models.registry import named
 from localspec.sampler.sampling import Sampling
 from localspec.serve.jobs import Jobs
-from localspec.serve.pairs import Pairs
+from localspec.serve.replies import Pairs
 from localspec.serve.server import routes_of
 from tests.chat.carried import TEMPLATES
 from tests.structure.test_forms import ToyBytes
@@ -61,12 +62,12 @@ class Engine:
         self._called = False
 
     def send(self, request):
-        if isinstance(request, Answer):
+        if isinstance(request, Generate):
             prompt = self.session.prompt_of(request.messages, **request.options)
             self._plan.start, self._plan.text = len(prompt.tokens), self._reply(prompt.text).encode()
             self.prompts.append(prompt.text)
             reports = []
-            answer(self.session, request, reports.append, lambda: False)
+            reply(self.session, request, reports.append, lambda: False)
             self._reports += [(request.serial, report) for report in reports]
         asyncio.get_running_loop().call_soon(self.on_report)
 
@@ -76,7 +77,7 @@ class Engine:
         style = template.thinking_style(prompt)
         self.reasoned = style is not None and style.opened
         close = next(m for m, kind in style.markers.items() if kind == "answer") if self.reasoned else ""
-        written = template.call_form.written([("get_weather", ARGUMENTS)])
+        written = template.tool_call_format.written([("get_weather", ARGUMENTS)])
         text, self._called = (ANSWER if self._called else written), True
         return f"{THOUGHTS}{close}{text}" if self.reasoned else text
 
@@ -138,7 +139,7 @@ INTERFACES = {
 )
 async def test_a_call_comes_and_its_result_goes_back(name, path):
     engine, (reader, body) = Engine(name), INTERFACES[path]
-    jobs = Jobs(engine, LoadPair("demo"))
+    jobs = Jobs(engine, LoadPair(named("demo")))
     app = Starlette(routes=routes_of(jobs, Pairs(jobs, any_model=True)))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1") as client:
         first = (await client.post(path, json=body)).json()
@@ -148,7 +149,7 @@ async def test_a_call_comes_and_its_result_goes_back(name, path):
     assert ANSWER in json.dumps(second)
     _, answered = engine.prompts
     template = engine.session.pair.template
-    assert template.call_form.native == (name != "google-gemma-2-2b-it")
+    assert template.tool_call_format.native == (name != "google-gemma-2-2b-it")
     places = [answered.index(text) for text in (ASK["content"], "Oslo", "sky")]
     assert places == sorted(places)
     assert (THOUGHTS in answered) == engine.reasoned  # clients leave it out

@@ -10,20 +10,13 @@ from dataclasses import replace
 import pytest
 
 from localspec.cli.commands.serve import TerminalLog
-from localspec.display import DrawnLine, NotesOfLibraries
+from localspec.display import DrawnLine, LibraryNotices
 from localspec.events import FinishReason, Reply, Stats
 from localspec.serve.numbers import Served
 
-STATS = Stats(
-    cycles=20,
-    emitted=50,
-    drafted=40,
-    accepted=30,
-    prompt_tokens=100,
-    reused_tokens=90,
-    verify_seconds=2.0,
-    plain_seconds=4.0,
-)
+COUNTS = {"cycles": 20, "emitted": 50, "drafted": 40, "accepted": 30}
+COUNTS |= {"prompt_tokens": 100, "reused_tokens": 90}
+STATS = Stats(**COUNTS, verify_seconds=2.0, plain_seconds=4.0)
 REPLY = Reply("", "", (), 0, FinishReason.STOP, STATS)
 
 
@@ -91,8 +84,8 @@ def test_a_log_that_cannot_be_written_ends_nothing(monkeypatch, terminal, error)
     monkeypatch.setattr(sys, "stdout", output)
     view = TerminalLog(DrawnLine(output))
     view.served(Served("GET", "/nope", 404, 0.0))
-    view.said("listening")
-    NotesOfLibraries().emit(logging.LogRecord("uvicorn", 30, "", 0, "a note", (), None))
+    view.show_line("listening")
+    LibraryNotices().emit(logging.LogRecord("uvicorn", 30, "", 0, "a note", (), None))
 
 
 def test_a_path_forges_no_line_of_the_log(monkeypatch):

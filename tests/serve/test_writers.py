@@ -4,48 +4,49 @@ import json
 
 import pytest
 
-from localspec.engine.messages import Answer, LoadPair
+from localspec.engine.messages import Generate, LoadPair
 from localspec.events import Finished, FinishReason, Kind, Origin, Piece, Reply, Source, Stats, ToolCall
+from localspec.models.registry import named
 from localspec.serve import http
 from localspec.serve.anthropic import MessageWriter
 from localspec.serve.ollama import LineWriter
 from localspec.serve.openai import ChatWriter
-from localspec.serve.pairs import Chosen
-from localspec.serve.replies import Asked, Done
+from localspec.serve.replies import Chosen, FinishedReply, ReplyRequest, fold
 from localspec.serve.responses import ResponseWriter
 
-ASKED = Asked(Chosen("demo", LoadPair("demo")), (Answer(0, text="a"),), {}, stream=True)
+ASKED = ReplyRequest(Chosen("demo", LoadPair(named("demo"))), (Generate(0, continued="a"),), {}, stream=True)
 CALLS = (ToolCall("f", {"a": 'x "y"', "b": [1, {}]}, "id0000001"), ToolCall("g", {}, "id0000002"))
 REPLY = Reply("Let me see.", "hm\nso", (1, 2), 0, FinishReason.STOP, Stats(), CALLS)
 WRITERS = {
-    "chat": lambda: ChatWriter(ASKED, False),
-    "responses": lambda: ResponseWriter("demo"),
-    "anthropic": lambda: MessageWriter("demo", ()),
-    "ollama": lambda: LineWriter("demo", "message"),
+    "/v1/chat/completions": lambda: ChatWriter(ASKED),
+    "/v1/responses": lambda: ResponseWriter("demo"),
+    "/v1/messages": lambda: MessageWriter("demo", ()),
+    "/api/chat": lambda: LineWriter("demo", "message"),
 }
 
 
-def piece(text, kind, call=None):
-    return Piece(text, kind, Origin.PLAIN, Source.PLAIN, call)
-
-
-def pieces(calls):
+def pieces():
     """Each part in two pieces; a call begins with its name and id."""
-    for kind, text in ((Kind.REASONING, REPLY.reasoning), (Kind.ANSWER, REPLY.text)):
-        yield from (piece(text[:3], kind), piece(text[3:], kind))
-    for call in calls:
-        text = json.dumps(call.arguments)
-        yield piece("", Kind.TOOL_CALL, ToolCall(call.name, {}, call.id))
-        yield from (piece(text[:3], Kind.TOOL_CALL), piece(text[3:], Kind.TOOL_CALL))
+    calls = [(Kind.TOOL_CALL, json.dumps(call.arguments), ToolCall(call.name, {}, call.id)) for call in CALLS]
+    for kind, text, call in (
+        (Kind.REASONING, REPLY.reasoning, None),
+        (Kind.ANSWER, REPLY.text, None),
+        *calls,
+    ):
+        for part, begun in (("", call), (text[:3], None), (text[3:], None)):
+            if part or begun:
+                yield Piece(part, kind, Origin.PLAIN, Source.PLAIN, begun)
 
 
 class Told:
     """Replies that are there already."""
 
-    def __init__(self, calls, reply):
-        self._reports = [*pieces(calls), Finished(reply)]
-        self.asked, self.finished = ASKED, {0: Done(reply, ())}
-        self.done = [self.finished[0]]
+    def __init__(self):
+        self._reports, blocks = [*pieces(), Finished(REPLY)], []
+        for piece in pieces():
+            fold(blocks, piece)
+        self.done = [FinishedReply(REPLY, blocks, ())]
+        self.asked, self.finished = ASKED, {0: self.done[0]}
 
     @property
     def complete(self):
@@ -55,83 +56,165 @@ class Told:
         return 0, self._reports.pop(0)
 
 
-async def streamed(name, calls=CALLS, reply=REPLY):
-    stream = http.ReplyStream(Told(calls, reply), None, WRITERS[name]())
-    lines = b"".join([chunk async for chunk in stream.chunks()]).decode().splitlines()
-    lines = [line.removeprefix("data: ") for line in lines if line and not line.startswith("event: ")]
-    return [json.loads(line) for line in lines if line != "[DONE]"]
+@pytest.mark.parametrize("path", WRITERS)
+async def test_a_stream_and_the_whole_answer_hold_the_reply(path):
+    stream, (shown_in, folded) = http.ReplyStream(Told(), None, WRITERS[path]()), READERS[path]
+    lines = lines_in(b"".join([chunk async for chunk in stream.chunks()]).decode())
+    shown = shown_in(json.loads(json.dumps(WRITERS[path]().whole(Told().done))))
+    assert shown == folded(lines)
+    for text in (REPLY.reasoning, REPLY.text, *(call.name for call in CALLS)):
+        assert json.dumps(text)[1:-1] in json.dumps(shown)
+    if path == "/v1/responses":
+        assert [line["sequence_number"] for line in lines] == list(range(len(lines)))
+        items = [line["item"] for line in lines if line["type"] == "response.output_item.done"]
+        assert items == lines[-1]["response"]["output"]
 
 
-def of_chat(chunks):
-    deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
+def lines_in(text):
+    lines = [line.removeprefix("data: ") for line in text.splitlines()]
+    return [json.loads(line) for line in lines if line[:1] == "{"]
+
+
+TOOL = {"name": "get_weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}
+# A fixed depth, because a seeded text depends on the depth that a server has measured.
+SETTINGS = {"seed": 7, "depth": 4, "messages": [{"role": "user", "content": "Weather in Oslo?"}]}
+CALLING = {"tools": [{"type": "function", "function": TOOL}], "tool_choice": "required"}
+BODIES = {
+    "/v1/chat/completions": lambda n: {**SETTINGS, **CALLING, "max_tokens": n, "logprobs": True},
+    "/v1/responses": lambda n: {
+        "input": "Weather in Oslo?", "seed": 7, "depth": 4, "max_output_tokens": n, "tool_choice": "required",
+        "tools": [{"type": "function", **TOOL}],
+    },
+    "/v1/messages": lambda n: {
+        **SETTINGS, "max_tokens": n, "temperature": 0, "tool_choice": {"type": "any"},
+        "tools": [{"name": TOOL["name"], "input_schema": TOOL["parameters"]}],
+    },
+    "/api/chat": lambda n: {**SETTINGS, **CALLING, "options": {"num_predict": n, "seed": 7}},
+    "/completion": lambda n: {"prompt": "Once", "seed": 7, "depth": 4, "n_predict": n, "n_probs": 1},
+    "/v1/completions": lambda n: {"prompt": "Once", "seed": 7, "depth": 4, "max_tokens": n, "stop": ["e"]},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("path", BODIES)
+def test_a_stream_folds_to_the_whole_answer_wherever_it_is_cut(path, http):
+    kinds, (shown_in, folded) = set(), READERS[path]
+    for tokens in (1, 5, 9, 12, *range(15, 40), 60):
+        body = BODIES[path](tokens)
+        whole = http.post(path, json={**body, "stream": False}).json()
+        shown = shown_in(whole)
+        assert shown == folded(lines_in(http.post(path, json={**body, "stream": True}).text)), tokens
+        assert "tool_call>" not in str(shown)
+        kinds.add(shown[-1])
+    assert len(kinds) == 2 or path in ("/completion", "/v1/messages"), "some were cut, and some not"
+
+
+@pytest.mark.parametrize("stop", ["e", "o w", "!", " a", ""])
+def test_the_scores_are_those_of_the_answer(stop, http):
+    """The last token may reach into the stop text."""
+    for seed in range(12):
+        body = {**SETTINGS, "max_tokens": 20, "logprobs": True, "seed": seed, "stop": [stop]}
+        (choice,) = http.post("/v1/chat/completions", json=body).json()["choices"]
+        tokens = [found["token"] for found in (choice["logprobs"] or {"content": []})["content"]]
+        assert "".join(tokens).startswith(choice["message"]["content"])
+        assert not tokens or len("".join(tokens[:-1])) < len(choice["message"]["content"])
+
+
+def shown_chat(answer):
+    (choice,) = answer["choices"]
+    said = choice["message"]
+    calls = [(call["function"]["name"], call["function"]["arguments"]) for call in said.get("tool_calls", ())]
+    scores = (choice["logprobs"] or {}).get("content", [])
+    texts = said.get("reasoning_content") or "", said["content"] or ""
+    return texts, calls, [found["token"] for found in scores], choice["finish_reason"]
+
+
+def folded_chat(chunks):
+    choices = [chunk["choices"][0] for chunk in chunks if chunk["choices"]]
     calls = {}
-    for told in (call for delta in deltas for call in delta.get("tool_calls", ())):
-        begun = {"id": told.get("id"), "name": told["function"].get("name"), "text": ""}
-        found = calls.setdefault(told["index"], begun)
-        found["text"] += told["function"]["arguments"]
-    texts = ["".join(delta.get(name) or "" for delta in deltas) for name in ("reasoning_content", "content")]
-    return (*texts, [(c["id"], c["name"], json.loads(c["text"])) for c in calls.values()])
+    for told in (call for choice in choices for call in choice["delta"].get("tool_calls", ())):
+        found = calls.setdefault(told["index"], [told["function"].get("name"), ""])
+        found[1] += told["function"]["arguments"]
+    deltas = [choice["delta"] for choice in choices]
+    texts = tuple("".join(d.get(name) or "" for d in deltas) for name in ("reasoning_content", "content"))
+    scores = [score for choice in choices for score in (choice.get("logprobs") or {}).get("content", ())]
+    tokens = [score["token"] for score in scores]
+    return texts, [*map(tuple, calls.values())], tokens, choices[-1]["finish_reason"]
 
 
-def of_responses(events):
-    assert [event["sequence_number"] for event in events] == list(range(len(events)))
-    items = [event["item"] for event in events if event["type"] == "response.output_item.done"]
-    assert items == events[-1]["response"]["output"]
-    grown = "".join(
-        event["delta"] for event in events if event["type"] == "response.function_call_arguments.delta"
-    )
-    found = [item for item in items if item["type"] == "function_call"]
-    assert grown == "".join(item["arguments"] for item in found)
-    texts = [item["content"][0]["text"] for item in items if item["type"] != "function_call"]
-    return (*texts, [(item["call_id"], item["name"], json.loads(item["arguments"])) for item in found])
+def shown_responses(answer):
+    items = answer["output"]
+    texts = [item["arguments"] if "arguments" in item else item["content"][0]["text"] for item in items]
+    return [(item["type"], item["status"]) for item in items], texts, answer["status"]
 
 
-def of_anthropic(events):
+def folded_responses(events):
+    deltas = [event for event in events if event["type"].endswith(".delta")]
+    texts = {event["item"]["id"]: "" for event in events if event["type"] == "response.output_item.added"}
+    for event in deltas:
+        texts[event["item_id"]] += event["delta"]
+    items, _, status = shown_responses(events[-1]["response"])
+    return items, [*texts.values()], status
+
+
+PARTS = ("thinking", "text", "partial_json", "signature")
+
+
+def shown_anthropic(answer):
+    names = ("type", "thinking", "text", "name", "input")
+    return [tuple(b.get(name) for name in names) for b in answer["content"]], answer["stop_reason"]
+
+
+def folded_anthropic(events):
     blocks = [event["content_block"] for event in events if event["type"] == "content_block_start"]
-    stops = [event["index"] for event in events if event["type"] == "content_block_stop"]
-    assert stops == list(range(len(blocks)))
     texts = [""] * len(blocks)
     for event in (event for event in events if event["type"] == "content_block_delta"):
-        delta = event["delta"]
-        texts[event["index"]] += delta.get("thinking") or delta.get("text") or delta.get("partial_json") or ""
-    assert [block["type"] for block in blocks[:2]] == ["thinking", "text"]
-    calls = zip(blocks[2:], texts[2:], strict=True)
-    return (*texts[:2], [(block["id"], block["name"], json.loads(text)) for block, text in calls])
+        texts[event["index"]] += next(event["delta"].get(n) or "" for n in PARTS if n in event["delta"])
+    stops = [event["index"] for event in events if event["type"] == "content_block_stop"]
+    assert stops == list(range(len(blocks)))
+    for block, text in zip(blocks, texts, strict=True):
+        block |= {"input": read(text)} if block["type"] == "tool_use" else {block["type"]: text}
+    (last,) = [event for event in events if event["type"] == "message_delta"]
+    return shown_anthropic({"content": blocks, **last["delta"]})
 
 
-def of_ollama(lines):
-    said = [line["message"] for line in lines]
-    texts = ["".join(message.get(name, "") for message in said) for name in ("thinking", "content")]
-    calls = [call["function"] for message in said for call in message.get("tool_calls", ())]
-    ids = [call.id for call in CALLS]  # its form has none
-    return (*texts, [(i, c["name"], c["arguments"]) for i, c in zip(ids, calls, strict=True)])
+def read(text):
+    """The input of a call; one that was cut has none."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return {}
 
 
-READERS = {"chat": of_chat, "responses": of_responses, "anthropic": of_anthropic, "ollama": of_ollama}
+def functions(lines):
+    return str([call["function"] for line in lines for call in line["message"].get("tool_calls", ())])
 
 
-@pytest.mark.parametrize("name", WRITERS)
-async def test_a_stream_holds_the_whole_reply(name):
-    reasoning, text, calls = READERS[name](await streamed(name))
-    assert (reasoning, text) == (REPLY.reasoning, REPLY.text)
-    assert calls == [(call.id, call.name, call.arguments) for call in CALLS]
+def folded_ollama(lines):
+    texts = ["".join(line["message"].get(name, "") for line in lines) for name in ("thinking", "content")]
+    return texts, functions(lines), lines[-1]["done_reason"]
 
 
-@pytest.mark.parametrize("name", WRITERS)
-def test_a_whole_answer_holds_it_too(name):
-    written = json.dumps(WRITERS[name]().whole([Done(REPLY, ())]))
-    for text in (REPLY.reasoning, REPLY.text, *(call.name for call in CALLS)):
-        assert json.dumps(text) in written
+def shown_completion(answer):
+    probabilities = [found["token"] for found in answer.get("completion_probabilities", ())]
+    return answer["content"], probabilities, answer["stop_type"]
 
 
-@pytest.mark.parametrize("name", ["chat", "responses", "anthropic"])
-async def test_a_call_that_is_cut_begins_and_is_none_of_the_finished_ones(name):
-    cut = Reply("", "", (1,), 0, FinishReason.LENGTH, Stats())
-    events = await streamed(name, [ToolCall("f", {"a": 1}, "id0000009")], cut)
-    assert "id0000009" in json.dumps(events)
-    if name == "responses":
-        assert [item["type"] for item in events[-1]["response"]["output"]] == ["reasoning", "message"]
-    if name == "chat":
-        assert events[-1]["choices"][0]["finish_reason"] == "length"
-    if name == "anthropic":
-        assert events[-2]["delta"]["stop_reason"] == "max_tokens"
+def folded_completion(chunks):
+    text = "".join(chunk["content"] for chunk in chunks)
+    scores = [found for chunk in chunks for found in chunk.get("completion_probabilities", ())]
+    return shown_completion({**chunks[-1], "content": text, "completion_probabilities": scores})
+
+
+def folded_text(chunks):
+    text = "".join(chunk["choices"][0]["text"] for chunk in chunks if chunk["choices"])
+    return text, chunks[-1]["choices"][0]["finish_reason"]
+
+
+READERS = {
+    "/v1/chat/completions": (shown_chat, folded_chat),
+    "/v1/responses": (shown_responses, folded_responses),
+    "/v1/messages": (shown_anthropic, folded_anthropic),
+    "/api/chat": (lambda answer: folded_ollama([answer]), folded_ollama),
+    "/completion": (shown_completion, folded_completion),
+    "/v1/completions": (lambda answer: folded_text([answer]), folded_text),
+}

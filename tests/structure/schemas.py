@@ -1,29 +1,21 @@
-"""Random JSON schemas: nested objects, enums, unions, patterns, unicode, bounds, recursion."""
+"""Random JSON schemas: nested objects, enums, unions, patterns, unicode, bounds, recursion; and replies to them."""
 
+import json
+from collections import Counter
 from random import Random
 
-NAMES = (
-    "id",
-    "name",
-    "größe",
-    "名前",
-    "street address",
-    "is_open",
-    "tags",
-    'naïve "quote"',
-    "🙂",
-    "next/prev",
-    "x",
-)
+import jsonschema
+
+import localspec
+from localspec.events import FinishReason, Reply
+from localspec.structure.constraint import GrammarTokens
+from localspec.structure.grammar import json_grammar
+
+NAMES = ("id", "name", "größe", "名前", "street address", "is_open", "tags", "🙂", "next/prev", "x")
+NAMES += ('naïve "quote"',)
 WORDS = ("red", "grün", "青い", "a b", "", "\\", "tab\there", "🙂🙃", "l'été", '"')
-PATTERNS = (
-    "^[a-z]{2,6}$",
-    "^[A-Z]{3}-\\d{4}$",
-    "^(north|south)(east|west)?$",
-    "^[0-9a-f]{8}$",
-    "^\\+?[0-9]{6,9}$",
-    "^[α-ω]{1,4}$",
-)
+PATTERNS = ("^[a-z]{2,6}$", "^[A-Z]{3}-\\d{4}$", "^(north|south)(east|west)?$", "^[0-9a-f]{8}$")
+PATTERNS += ("^\\+?[0-9]{6,9}$", "^[α-ω]{1,4}$")
 
 
 def schema_of(seed: int) -> dict:
@@ -39,7 +31,7 @@ def schema_of(seed: int) -> dict:
 
 def _any(random: Random, depth: int) -> dict:
     deep = [_object, _array, _union] if depth else []
-    simple = [_string, _string, _enum, _integer, _number, _pattern, _plain, _const]
+    simple = [_string, _string, _integer, _number, _plain, *_SIMPLE]
     return random.choice(simple + deep)(random, depth - 1)
 
 
@@ -74,26 +66,19 @@ def _string(random: Random, depth: int) -> dict:
     return {"type": "string", "minLength": least, "maxLength": least + random.randint(0, 30)}
 
 
-def _pattern(random: Random, depth: int) -> dict:
-    return {"type": "string", "pattern": random.choice(PATTERNS)}
-
-
-def _enum(random: Random, depth: int) -> dict:
-    return {"enum": random.sample([*WORDS, 1, -2.5, None, True], random.randint(1, 5))}
-
-
-def _const(random: Random, depth: int) -> dict:
-    return {"const": random.choice([*WORDS, 7, {"größe": [1, None]}])}
+_SIMPLE = (
+    lambda random, depth: {"type": "string", "pattern": random.choice(PATTERNS)},
+    lambda random, depth: {"enum": random.sample([*WORDS, 1, -2.5, None, True], random.randint(1, 5))},
+    lambda random, depth: {"const": random.choice([*WORDS, 7, {"größe": [1, None]}])},
+)
 
 
 def _integer(random: Random, depth: int) -> dict:
     least = random.randint(-1000, 1000)
-    schema = {"type": "integer", "minimum": least, "maximum": least + random.randint(0, 5000)}
-    return (
-        {"type": "integer", "multipleOf": 5, "minimum": 0, "maximum": 500}
-        if random.random() < 0.2
-        else schema
-    )
+    bounds = {"minimum": least, "maximum": least + random.randint(0, 5000)}
+    if random.random() < 0.2:
+        bounds = {"multipleOf": 5, "minimum": 0, "maximum": 500}
+    return {"type": "integer", **bounds}
 
 
 def _number(random: Random, depth: int) -> dict:
@@ -109,16 +94,40 @@ def _plain(random: Random, depth: int) -> dict:
 def _recursive(random: Random) -> dict:
     """A tree, or a list that links to itself."""
     value = _any(random, 1)
+    node = {"$ref": "#/$defs/node"}
+    rest = {"anyOf": [{"type": "null"}, node]}
     if random.random() < 0.5:
-        node = {
-            "type": "object",
-            "properties": {
-                "value": value,
-                "children": {"type": "array", "items": {"$ref": "#/$defs/node"}, "maxItems": 2},
-            },
-            "required": ["value", "children"],
-        }
-    else:
-        rest = {"anyOf": [{"type": "null"}, {"$ref": "#/$defs/node"}]}
-        node = {"type": "object", "properties": {"value": value, "next": rest}, "required": ["value", "next"]}
-    return {"$defs": {"node": node}, "$ref": "#/$defs/node"}
+        rest = {"type": "array", "items": node, "maxItems": 2}
+    whole = {"type": "object", "properties": {"value": value, "rest": rest}, "required": ["value", "rest"]}
+    return {"$defs": {"node": whole}, **node}
+
+
+def judged(
+    session: localspec.Session, temperature: float, count: int, limit: int
+) -> tuple[Counter[str], int, int]:
+    """Replies by verdict, their tokens, and how many of these the grammar forced."""
+    tokens = GrammarTokens(session.pair.vocabulary)
+    found, emitted, forced = Counter[str](), 0, 0
+    for seed in range(count):
+        session.reset()
+        schema = schema_of(seed)
+        options = {"json_schema": schema, "temperature": temperature, "seed": seed, "max_tokens": limit}
+        reply = session.run("Give me an example.", **options)
+        found[verdict(reply, schema, tokens)] += 1
+        emitted += reply.stats.emitted
+        forced += reply.stats.from_grammar
+    return found, emitted, forced
+
+
+def verdict(reply: Reply, schema: dict, tokens: GrammarTokens) -> str:
+    """Whether a complete reply is valid, and a cut one the beginning of something valid."""
+    if reply.finish_reason is FinishReason.STOP:
+        try:
+            jsonschema.Draft202012Validator(schema).validate(json.loads(reply.text))
+        except (ValueError, jsonschema.ValidationError) as error:
+            return f"invalid ({str(error).splitlines()[0]}): {reply.text!r} for {json.dumps(schema)}"
+        return "valid"
+    accepted = tokens.matcher(json_grammar(schema)).try_consume_tokens(list(reply.tokens))
+    return (
+        "cut" if accepted == len(reply.tokens) else f"not accepted: {reply.text!r} for {json.dumps(schema)}"
+    )

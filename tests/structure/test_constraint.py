@@ -1,37 +1,46 @@
-"""A constraint at any text of a reply equals a fresh one that was told that text and nothing else."""
+"""A constraint equals a fresh one at any text; replies held to one are complete or said to be cut."""
 
+import json
+import re
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import jsonschema
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import localspec
+from localspec.errors import BadSetting
+from localspec.events import Cycle, FinishReason, Notice
+from localspec.sampler.chain import Chain
 from localspec.sampler.passes import Candidates
-from localspec.structure.constraint import Constrained, GrammarTokens, Mask
+from localspec.sampler.sampling import Sampling
+from localspec.structure.constraint import Constrained, GrammarTokens, Mask, on_deep_stack
 from localspec.structure.grammar import json_grammar, regex_grammar
-from tests.structure.toys import SYMBOLS, Characters
+from tests.structure.schemas import judged
+from tests.structure.toys import SYMBOLS, TEMPLATE, Characters, scripted_session, session_of
 
 VOCABULARY = Characters()
 TOKENS = GrammarTokens(VOCABULARY)
-RECORD = json_grammar(
-    {
-        "type": "object",
-        "properties": {"name": {"type": "string", "maxLength": 4}, "kind": {"enum": ["cat", "cow"]}},
-        "required": ["name", "kind"],
-    }
-)
+MEMBERS = {"name": {"type": "string", "maxLength": 4}, "kind": {"enum": ["cat", "cow"]}}
+RECORD = json_grammar({"type": "object", "properties": MEMBERS, "required": ["name", "kind"]})
 PROMPT = [9, 8, 7]
 END = 0
 
 
 def constraint(grammar=RECORD):
-    return Constrained(
-        TOKENS.matcher(grammar), grammar.name, size=TOKENS.size, ends=TOKENS.ends, start=len(PROMPT)
-    )
+    return Constrained(TOKENS.matcher(grammar), grammar.name, TOKENS, start=len(PROMPT))
 
 
 def allowed(constrained, text):
     """The tokens that may follow, as a set."""
-    row = constrained.permitted(np.zeros(TOKENS.size, np.float32), [*PROMPT, *text])
+    return kept(constrained.permitted(np.zeros(TOKENS.size, np.float32), [*PROMPT, *text]))
+
+
+def kept(row):
     return set(row.ids.tolist() if isinstance(row, Candidates) else np.flatnonzero(np.isfinite(row)).tolist())
 
 
@@ -124,22 +133,6 @@ def test_a_draft_row_may_be_shorter_or_longer_than_the_vocabulary(few):
     assert kept(mask.applied(np.zeros(6, np.float32))) == {2}
 
 
-def kept(row):
-    return (
-        set(row.ids.tolist())
-        if isinstance(row, Candidates)
-        else set(np.flatnonzero(np.isfinite(row)).tolist())
-    )
-
-
-def test_a_mask_belongs_to_a_text_and_not_to_its_length():
-    changing = constraint()
-    begun = '{"name":"Ann","kind":"c'
-    assert allowed(changing, written(begun + "a")) == set(written("t"))
-    assert allowed(changing, written(begun + "o")) == set(written("w"))
-    assert allowed(changing, written(begun + "a")) == set(written("t"))
-
-
 def test_no_end_before_the_text_is_complete():
     assert constraint().valid(PROMPT, [*written('{"name"'), END]) == len('{"name"')
     assert constraint(regex_grammar("ab+")).valid(PROMPT, [*written("ab"), END, END]) == 3
@@ -156,3 +149,181 @@ def test_no_more_masks_are_kept_than_a_verify_batch_has_tokens():
         kept = [mask for mask in walker._masks if mask is not None]
         assert len(kept) <= len(drafted) + 1
         history += drafted[:3]
+
+
+def test_grammars_of_several_replies_leave_the_stacks_of_later_threads_alone():
+    before, interval = threading.stack_size(), sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with ThreadPoolExecutor(4) as replies:
+            found = list(replies.map(lambda number: on_deep_stack(lambda: number), range(1500)))
+    finally:
+        sys.setswitchinterval(interval)
+    assert found == list(range(1500))
+    assert threading.stack_size() == before
+
+
+class Masking:
+    """A constraint with one mask at every text; it records the rows that were masked whole."""
+
+    def __init__(self, allowed, *, few):
+        self.mask, self.whole = Mask(allowed, np.flatnonzero(allowed) if few else None), []
+
+    def permitted(self, row, history):
+        if not isinstance(row, Candidates):
+            self.whole.append(row)
+        return self.mask.applied(row)
+
+
+@given(
+    seed=st.integers(0, 2**32),
+    share=st.sampled_from([0.003, 0.05, 0.5, 0.95, 1.0]),
+    levels=st.sampled_from([3, 50, 10**6]),
+    top_k=st.sampled_from([0, 1, 40]),
+    penalty=st.sampled_from([1.0, 1.3]),
+    few=st.booleans(),
+)
+@settings(deadline=None)
+def test_masking_the_likely_tokens_gives_what_masking_the_whole_row_gives(
+    seed, share, levels, top_k, penalty, few
+):
+    random = np.random.default_rng(seed)
+    row = random.integers(0, levels, 5000).astype(np.float32) * np.float32(12 / levels)
+    bits = random.random(5000) < share
+    bits[random.integers(5000)] = True
+    masked, history = np.where(bits, row, np.float32(-np.inf)), list(range(70))
+    for temperature in (0.0, 0.8):
+        sampling = Sampling(temperature=temperature, top_k=top_k, repeat_penalty=penalty)
+        found, wanted = Chain(sampling, Masking(bits, few=few)), Chain(sampling)
+        assert found.best(row, history) == wanted.best(masked, history)
+        token, confidence = found.likeliest(row, history)
+        assert (token, confidence) == (wanted.best(masked, history), pytest.approx(confidence))
+        if temperature:
+            one, other = found.distribution(row, history), wanted.distribution(masked, history)
+            assert one.ids.tolist() == other.ids.tolist()
+            assert one.probabilities == pytest.approx(other.probabilities, rel=1e-6)
+
+
+def test_a_row_is_masked_whole_only_where_its_likely_tokens_are_forbidden():
+    row, bits = np.linspace(0, 9, 5000, dtype=np.float32), np.ones(5000, bool)
+    for sampling in (Sampling(), Sampling(temperature=0.0)):
+        masking = Masking(bits, few=False)
+        chain = Chain(sampling, masking)
+        read = chain.best if sampling.greedy else chain.distribution
+        read(row, [])
+        assert not masking.whole
+        masking.mask.allowed[-2000:] = False
+        read(row, [])
+        assert len(masking.whole) == 1
+        bits[:] = True
+
+
+GREEDY = {"temperature": 0}
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 6}, "age": {"type": "integer", "maximum": 99}},
+    "required": ["name", "age"],
+}
+CUT = "the reply was cut off before it matched the JSON schema"
+THINKS = TEMPLATE + "{# <think> </think> #}"
+
+
+def notices(events):
+    return [event.text for event in events if isinstance(event, Notice)]
+
+
+def test_plain_and_speculative_replies_are_the_same_and_valid():
+    for seed in range(15):
+        fast = session_of(seed).run("a person", json_schema=PERSON, max_tokens=300, **GREEDY)
+        slow = session_of(seed).run("a person", json_schema=PERSON, max_tokens=300, speculate=False, **GREEDY)
+        assert fast.tokens == slow.tokens
+        jsonschema.validate(json.loads(fast.text), PERSON)
+        assert fast.stats.from_grammar >= 8
+        assert slow.stats.from_grammar == slow.stats.drafted == 0
+
+
+@pytest.mark.parametrize("rule", ["block", "coupled"])
+def test_sampled_replies_are_valid_under_every_rule(rule):
+    for seed in range(5):
+        reply = session_of(seed).run("a person", json_schema=PERSON, max_tokens=300, seed=seed, rule=rule)
+        jsonschema.validate(json.loads(reply.text), PERSON)
+
+
+def test_every_length_is_either_a_valid_beginning_that_says_so_or_complete():
+    tokens = GrammarTokens(Characters())
+    whole = session_of().run("a person", json_schema=PERSON, **GREEDY)
+    for count in range(1, len(whole.tokens) + 1):
+        events = list(session_of().stream("a person", json_schema=PERSON, max_tokens=count, **GREEDY))
+        reply = events[-1].reply
+        assert reply.tokens == whole.tokens[:count]
+        accepted = tokens.matcher(json_grammar(PERSON)).try_consume_tokens(list(reply.tokens))
+        assert accepted >= min(count, len(whole.text))
+        complete = reply.text == whole.text
+        assert (reply.finish_reason is FinishReason.STOP) == complete
+        assert (CUT in notices(events)) != complete
+
+
+def test_a_cancelled_reply_says_that_it_is_cut():
+    session = session_of()
+    events = []
+    for event in session.stream("a person", json_schema=PERSON, **GREEDY):
+        events.append(event)
+        if isinstance(event, Cycle):
+            session.cancel()
+    assert events[-1].reply.finish_reason is FinishReason.CANCELLED
+    assert CUT in notices(events)
+
+
+def test_a_raw_text_is_continued_within_a_grammar():
+    reply = session_of().complete("the date: ", regex=r"\d{4}-\d{2}-\d{2}", **GREEDY)
+    assert re.fullmatch(r"\d{4}-\d{2}-\d{2}", reply.text)
+
+
+def test_penalties_and_finite_biases_work_within_a_grammar():
+    options = {"presence_penalty": -1.5, "frequency_penalty": 0.5, "logit_bias": {20: 3.0}, "seed": 2}
+    reply = session_of().run("a person", json_schema=PERSON, **options)
+    jsonschema.validate(json.loads(reply.text), PERSON)
+    with pytest.raises(BadSetting, match="logit_bias"):
+        session_of().run("a person", json_schema=PERSON, logit_bias={20: -float("inf")})
+
+
+@pytest.mark.parametrize(
+    ("written", "reasoning"),
+    [
+        ('<think>a "person"? {"na</think>\n\n{"name":"Bo","age":7}', 'a "person"? {"na'),
+        ('<think>\nhm\n</think>{"name":"Bo","age":7}', "hm\n"),
+        ('{"name":"Bo","age":7}', ""),
+    ],
+)
+def test_the_grammar_begins_after_the_thinking(written, reasoning):
+    for options in ({}, {"speculate": False}):
+        reply = scripted_session(written, THINKS).run("who?", json_schema=PERSON, **options)
+        assert (reply.reasoning, reply.text) == (reasoning, '{"name":"Bo","age":7}')
+        assert reply.finish_reason is FinishReason.STOP
+
+
+def test_thinking_that_the_prompt_has_opened_must_be_closed():
+    template = THINKS + "{% if add_generation_prompt %}<think>{% endif %}"
+    session = scripted_session('<think>hm</think>{"name":"Bo","age":7}', template)
+    reply = session.run("who?", json_schema=PERSON)
+    assert (reply.reasoning, reply.text) == ("hm", '{"name":"Bo","age":7}')
+
+
+def test_without_thinking_the_grammar_begins_at_once():
+    session = scripted_session("<think>hm</think>", THINKS)
+    reply = session.run("who?", json_schema=PERSON, think=False, max_tokens=100)
+    assert reply.reasoning == ""
+    assert reply.text.startswith('{"name":"')
+
+
+@pytest.fixture(scope="module")
+def demo_session():
+    with localspec.load(threads=1) as session:
+        yield session
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_random_schemas_on_the_demo_pair(demo_session, temperature):
+    found, _, _ = judged(demo_session, temperature, 12, 200)
+    assert set(found) <= {"valid", "cut"}
+    assert found["valid"] >= 9

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from localspec.algorithm.verification import Block, Coupled
+from localspec.algorithm.verification import BlockRule, Coupled
 from localspec.sampler.chain import Chain, Distribution
 from localspec.sampler.passes import Candidates
 from localspec.sampler.sampling import Sampling
@@ -22,11 +22,7 @@ from tests.algorithm.random_pairs import (
 
 OPEN = Sampling(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
 EXACT = 1e-7  # gathered logits are exponentiated in double, whole rows in single precision
-RULES = {
-    "block": Block,
-    "rejection": rejection,
-    "coupled": Coupled,
-}
+RULES = {"block": BlockRule, "rejection": rejection, "coupled": Coupled}
 CHAINS = {
     "open": OPEN,
     "top-k": replace(OPEN, top_k=2, temperature=0.8),
@@ -53,6 +49,9 @@ class Lattice:
 
     def permitted(self, row, history):
         ids = self.allowed(tuple(history))
+        if isinstance(row, Candidates):
+            kept = np.isin(row.ids, ids)
+            return Candidates(row.ids[kept], row.logits[kept]) if kept.any() else row
         if not np.isfinite(row[ids]).any():
             return row  # the draft knows nothing that may come; whatever it draws will be rejected
         if self.gathers:

@@ -1,15 +1,17 @@
 """Forced tokens go before what another strategy proposes, and are counted as what they are."""
 
+import itertools
+
 import pytest
 
 from localspec.algorithm.loop import speculate
-from localspec.algorithm.protocols import Proposal
+from localspec.algorithm.protocols import PlainStep, Proposal
 from localspec.algorithm.verification import make_rule
 from localspec.chat.tally import Tally
-from localspec.drafters.arbiter import Fixed, Plain
 from localspec.drafters.model import ModelDrafter
+from localspec.drafters.selection import Fixed, Plain
 from localspec.events import Cycle, Mode, Origin, Source
-from localspec.sampler.passes import Pass
+from localspec.sampler.passes import ForwardPass
 from localspec.sampler.sampling import Sampling
 from localspec.structure.constraint import Constrained, GrammarTokens
 from localspec.structure.forcing import Forcing
@@ -27,11 +29,8 @@ GREEDY = Sampling(temperature=0.0)
 class Remembering:
     """A strategy that proposes what it is told and keeps what it hears."""
 
-    busy_seconds = 0.0
-    why_off = None
-
-    def __init__(self, *proposals):
-        self.proposals = list(proposals)
+    def __init__(self, *proposals, plain=1.2):
+        self.proposals, self.plain_step = list(proposals), PlainStep(plain)
         self.asked, self.learned = [], []
 
     def propose(self, tokens, room):
@@ -46,7 +45,7 @@ class Remembering:
 
 
 def constraint():
-    return Constrained(TOKENS.matcher(RECORD), "it", size=TOKENS.size, ends=TOKENS.ends, start=len(PROMPT))
+    return Constrained(TOKENS.matcher(RECORD), "it", TOKENS, start=len(PROMPT))
 
 
 def drafted(text, **more):
@@ -59,11 +58,8 @@ def run(seed, *, draft=True, forces=True, sampling=GREEDY, rule="auto", depth=3,
     size = VOCABULARY.size
     target, constrained = Toy(seed, vocabulary=size), constraint()
     made = make_rule(rule, sampling, 7, constrained)
-    inner = (
-        Fixed(ModelDrafter(Blend(seed, 0.7, vocabulary=size), VOCABULARY.is_end), depth, made)
-        if draft
-        else Plain()
-    )
+    drafter = ModelDrafter(Blend(seed, 0.7, vocabulary=size), VOCABULARY.is_end)
+    inner = Fixed(drafter, depth, made) if draft else Plain()
     strategy = Forcing(inner, constrained, 33 if forces else 0)
     tokens, cycles = list(PROMPT), []
     list(target.prefill(tokens[:-1]))
@@ -92,11 +88,8 @@ def test_a_text_is_the_same_forced_drafted_both_or_neither():
 def test_a_coupled_text_is_the_same_forced_drafted_both_or_neither():
     sampling = Sampling(temperature=0.9, top_k=20)
     for seed in range(10):
-        texts = [
-            run(seed, draft=draft, forces=forces, sampling=sampling, rule="coupled")[0]
-            for draft in (True, False)
-            for forces in (True, False)
-        ]
+        ways = itertools.product((True, False), repeat=2)
+        texts = [run(seed, draft=d, forces=f, sampling=sampling, rule="coupled")[0] for d, f in ways]
         assert texts[1:] == texts[:-1]
 
 
@@ -146,47 +139,27 @@ def test_a_batch_is_never_wider_than_the_target_can_verify():
 
 
 def cycle_of(width, forced, seconds):
-    tokens = (1,) * forced + (2,)
-    return Cycle(
-        tokens=tokens,
-        origins=(Origin.FORCED,) * forced + (Origin.BONUS,),
-        proposal=(3,) * (width - 1 - forced),
-        accepted=0,
-        depth=3,
-        source=Source.MODEL,
-        width=width,
-        draft_seconds=0.0,
-        verify_seconds=seconds,
-        other_seconds=0.0,
-    )
+    tokens, proposal = (1,) * forced + (2,), (3,) * (width - 1 - forced)
+    origins = (Origin.FORCED,) * forced + (Origin.BONUS,)
+    return Cycle(tokens, origins, proposal, 0, 3, Source.MODEL, width, 0.0, seconds, 0.0)
 
 
-def test_the_inner_strategy_learns_of_cycles_without_the_forced_tokens():
-    inner = Remembering(*[drafted("abc")] * 9)
+@pytest.mark.parametrize(
+    ("plain", "cycles", "learned"),
+    [
+        (1.2, [(4, 0), (9, 5), (6, 2), (14, 10)], 4),
+        (1.2, [(4, 0), (9, 5), (6, 5)], 2),  # a batch of forced tokens alone is no plain step
+        (None, [(9, 5)], 0),  # no plain step is known
+    ],
+)
+def test_the_inner_strategy_learns_of_cycles_without_the_forced_tokens(plain, cycles, learned):
+    inner = Remembering(*[drafted("abc")] * 9, plain=plain)
     strategy = Forcing(inner, constraint(), 33)
-    for width, forced in ((4, 0), (9, 5), (6, 2), (14, 10)):
+    for width, forced in cycles:
         strategy.propose(PROMPT, 20)
         strategy.learn(cycle_of(width, forced, seconds=1.0 + 0.2 * width))
-    assert [told.width for told in inner.learned] == [4] * 4
-    assert [told.tokens for told in inner.learned] == [(2,)] * 4
-    assert [told.verify_seconds for told in inner.learned] == pytest.approx([1.8] * 4)
-
-
-def test_a_forced_cycle_is_not_told_before_the_cost_of_width_is_known():
-    inner = Remembering(drafted("abc"))
-    strategy = Forcing(inner, constraint(), 33)
-    strategy.propose(PROMPT, 20)
-    strategy.learn(cycle_of(9, 5, seconds=2.8))
-    assert inner.learned == []
-
-
-def test_a_batch_of_forced_tokens_alone_is_no_plain_step():
-    inner = Remembering(drafted("abc"), drafted("abc"))
-    strategy = Forcing(inner, constraint(), 33)
-    for width, forced in ((4, 0), (9, 5), (6, 5)):
-        strategy.propose(PROMPT, 20)
-        strategy.learn(cycle_of(width, forced, seconds=1.0 + 0.2 * width))
-    assert [told.width for told in inner.learned] == [4, 4]
+    assert [(cycle.width, cycle.tokens) for cycle in inner.learned] == [(4, (2,))] * learned
+    assert [cycle.verify_seconds for cycle in inner.learned] == pytest.approx([1.8] * learned)
 
 
 def test_the_inner_strategy_is_not_told_of_cycles_in_which_it_had_no_room():
@@ -202,7 +175,7 @@ def test_both_are_told_what_the_text_has_become():
     inner, forcer = Remembering(), constraint()
     forcer.settle = told.append
     inner.observe = lambda batch, kept: told.append((batch, kept))
-    strategy, batch = Forcing(inner, forcer, 33), Pass(0, [1, 2])
+    strategy, batch = Forcing(inner, forcer, 33), ForwardPass(0, [1, 2])
     strategy.observe(batch, 1)
     strategy.propose(PROMPT, 20)
     assert told == [(batch, 1), PROMPT]
@@ -210,9 +183,9 @@ def test_both_are_told_what_the_text_has_become():
 
 def test_a_plain_step_to_measure_with_forced_tokens_in_front_is_none():
     text = VOCABULARY.tokenize("name=abc;colour=red", parse_special=False)
-    strategy = Forcing(Remembering(Proposal(mode=Mode.ANCHOR), Proposal(mode=Mode.ANCHOR)), constraint(), 33)
+    strategy = Forcing(Remembering(*[Proposal(mode=Mode.BASELINE)] * 2), constraint(), 33)
     assert strategy.propose(PROMPT, 20).mode is Mode.DRAFTING
-    assert strategy.propose([*PROMPT, *text[:5]], 20).mode is Mode.ANCHOR
+    assert strategy.propose([*PROMPT, *text[:5]], 20).mode is Mode.BASELINE
 
 
 def test_looking_for_forced_tokens_is_no_part_of_a_plain_step():

@@ -7,18 +7,21 @@ import re
 import jsonschema
 import pytest
 
+import localspec
 from localspec.chat.messages import Message
 from localspec.chat.template import ChatTemplate
 from localspec.chat.text import TextStream
 from localspec.chat.tools import read_tools
 from localspec.events import Kind, ToolCall
-from localspec.structure.call_form import GENERIC, HERMES
 from localspec.structure.call_grammar import calls_grammar
 from localspec.structure.constraint import GrammarTokens
-from localspec.structure.derive_call_form import derive
+from localspec.structure.derive_format import format_of
 from localspec.structure.read_calls import calls_in
+from localspec.structure.tool_call_format import GENERIC, HERMES
 from tests.chat.carried import TEMPLATES
 from tests.chat.toys import ToyVocabulary
+from tests.gguf.planted import FORMS as PLANTED
+from tests.gguf.planted import WORD, script_of, write_planted
 
 TEXT = {"type": "string"}
 TOOLS = [
@@ -69,7 +72,7 @@ def template_of(name):
     return ChatTemplate(TEMPLATES[name], bos_text="<s>", eos_text="</s>")
 
 
-FORMS = {name: template_of(name).call_form for name in sorted(TEMPLATES)}
+FORMS = {name: template_of(name).tool_call_format for name in sorted(TEMPLATES)}
 DISTINCT = {form: name for name, form in FORMS.items() if form is not GENERIC}
 
 
@@ -148,7 +151,7 @@ class ToyBytes:
         return [
             t
             for part in parts
-            for t in ([self.control_texts()[part]] if part in self.texts else part.encode())
+            for t in ([self.special_tokens()[part]] if part in self.texts else part.encode())
         ]
 
     def piece(self, token):
@@ -160,10 +163,10 @@ class ToyBytes:
     def is_end(self, token):
         return token == 256
 
-    def is_control(self, token):
+    def is_special(self, token):
         return token >= 256
 
-    def control_texts(self):
+    def special_tokens(self):
         return {text: 256 + n for n, text in enumerate(self.texts)}
 
 
@@ -172,7 +175,7 @@ def test_a_form_that_does_not_read_back_what_the_template_writes_is_none():
         said = [json.dumps({"name": call.name, "arguments": {"a": 1}}) for call in calls]
         return f"[{answer}{''.join(said)}]"
 
-    assert derive(render) is None
+    assert format_of("", render) is None
 
 
 def test_a_template_that_refuses_what_it_is_asked_has_the_generic_form():
@@ -181,7 +184,7 @@ def test_a_template_that_refuses_what_it_is_asked_has_the_generic_form():
         "{% for k, v in c.function.arguments.items() %}{% if v is number %}{{ raise_exception('no numbers') }}"
         "{% endif %}<p={{ k }}>{{ v }}</p>{% endfor %}</f>{% endfor %}{% endfor %}"
     )
-    assert ChatTemplate(refusing, bos_text="", eos_text="").call_form is GENERIC
+    assert ChatTemplate(refusing, bos_text="", eos_text="").tool_call_format is GENERIC
 
 
 HARMONY = "openai-gpt-oss-120b"
@@ -228,27 +231,17 @@ REPLIES = {
 @pytest.mark.parametrize("name", REPLIES)
 def test_calls_are_told_from_reasoning_and_answer(name):
     template, form = template_of(name), FORMS[name]
-    controls = (
-        "<|channel|>",
-        "<|message|>",
-        "<|start|>",
-        "<|end|>",
-        "<|constrain|>",
-        "<|eom|>",
-        "<|tool_call>",
-    )
-    vocabulary = ToyVocabulary(
-        ("<s>", "</s>", *controls, "<tool_call|>", '<|"|>', "<|channel>", "<channel|>")
-    )
+    harmony = ("<|channel|>", "<|message|>", "<|start|>", "<|end|>", "<|constrain|>", "<|eom|>")
+    gemma = ("<|tool_call>", "<tool_call|>", '<|"|>', "<|channel>", "<channel|>")
+    vocabulary = ToyVocabulary(("<s>", "</s>", *harmony, *gemma))
     for text, reasoning, answer, names in REPLIES[name]:
         stream = TextStream(vocabulary, template.thinking_style(""), (), calls=form, functions=FUNCTIONS)
         parts = [part for t in vocabulary.tokenize(text, parse_special=True) for part in stream.push(t)]
         parts += stream.flush()
         said = {kind: "".join(part.text for part in parts if part.kind is kind) for kind in Kind}
-        calls, rest = stream.calls()
-        assert (said[Kind.REASONING], said[Kind.ANSWER], rest) == (reasoning, answer, "")
-        assert [call.name for call in calls] == names
-        assert said[Kind.TOOL_CALL] == "".join(json.dumps(call.arguments) for call in calls)
+        assert (said[Kind.REASONING], said[Kind.ANSWER]) == (reasoning, answer)
+        assert [call.name for call in stream.calls] == names
+        assert said[Kind.TOOL_CALL] == "".join(json.dumps(call.arguments) for call in stream.calls)
 
 
 @pytest.mark.parametrize(
@@ -262,4 +255,28 @@ def test_control_tokens_that_are_spelled_are_an_answer(text):
     stream = TextStream(vocabulary, style, (), calls=FORMS[name], functions=FUNCTIONS)
     parts = [part for token in vocabulary.tokenize(text, parse_special=False) for part in stream.push(token)]
     assert "".join(part.text for part in parts + stream.flush()) == text
-    assert stream.calls() == ((), "")
+    assert stream.calls == []
+
+
+ARGUMENTS = {"path": "/a/notes (2).txt", "limit": 20}
+WHOLE = {"type": "integer"}
+TOOL = {
+    "name": "read_file",
+    "parameters": {"type": "object", "properties": {"path": TEXT, "limit": WHOLE}, "required": ["path"]},
+}
+
+
+@pytest.mark.parametrize("form", ["qwen3-coder", "gpt-oss", "minimax-m2", "lfm2.5", "gemma-4"])
+def test_a_call_is_read_and_its_result_answered(form, tmp_path, home):
+    template, *ends = PLANTED[form]
+    script = script_of(TEMPLATES[template], tuple(ends), ("read_file", ARGUMENTS), "It says 4711.")
+    target = write_planted(tmp_path / "planted.gguf", script)
+    with localspec.load(target=str(target), draft="lookup", threads=1, context_length=4096) as session:
+        for speculate in (False, True):
+            session.reset()
+            reply = session.run("Read it.", tools=[TOOL], speculate=speculate)
+            (call,) = reply.tool_calls
+            assert (call.name, call.arguments, reply.text) == ("read_file", ARGUMENTS, "")
+            result = {"role": "tool", "tool_call_id": call.id, "content": f"It is {WORD}."}
+            answer = session.run([*session.messages, result], tools=[TOOL], speculate=speculate)
+            assert (answer.text, answer.tool_calls) == ("It says 4711.", ())

@@ -229,15 +229,13 @@ def test_hard_ones_are_followed_or_end_in_one_sentence(name, tokens):
 
 
 def complaint_after_following(matcher, tokens):
-    """What is said while 60 random tokens are drawn, if anything."""
-    constraint = Constrained(matcher, "it", size=tokens.size, ends=tokens.ends, start=0)
+    """The error while 60 random tokens are drawn, if any."""
+    constraint = Constrained(matcher, "it", tokens, start=0)
     random, text = np.random.default_rng(1), []
     try:
         while len(text) < 60 and not constraint.finished:
             row = constraint.permitted(random.normal(size=tokens.size).astype(np.float32), text)
-            text.append(
-                int(row.argmax()) if isinstance(row, np.ndarray) else int(row.ids[row.logits.argmax()])
-            )
+            text.append(int(row.argmax() if isinstance(row, np.ndarray) else row.ids[row.logits.argmax()]))
             constraint.settle(text)
     except BadSetting as error:
         return str(error)

@@ -12,11 +12,11 @@ from localspec.chat.template import ChatTemplate
 from localspec.chat.tools import read_tools
 from localspec.errors import BadSetting
 from localspec.events import Kind, Notice, Piece, ToolCall
-from localspec.structure.call_form import GENERIC, HERMES
 from localspec.structure.call_grammar import calls_grammar
 from localspec.structure.constraint import GrammarTokens
 from localspec.structure.grammar import json_grammar
 from localspec.structure.read_calls import CallReader, calls_in
+from localspec.structure.tool_call_format import GENERIC, HERMES
 from tests.chat.carried import TEMPLATES
 from tests.structure.toys import Characters, MarkedCharacters, scripted_session, session_of
 
@@ -39,14 +39,14 @@ OSLO = '{"name": "get_weather", "arguments": {"city": "Oslo", "days": 2}}'
 FUNCTIONS = {tool.name: tool.schema for tool in read_tools(TOOLS)}
 
 
-def form_of(name):
-    return ChatTemplate(TEMPLATES[name], bos_text="<s>", eos_text="</s>").call_form
+def format_of(name):
+    return ChatTemplate(TEMPLATES[name], bos_text="<s>", eos_text="</s>").tool_call_format
 
 
-LLAMA = form_of("meta-llama-Llama-3.2-3B-Instruct")
-MISTRAL = form_of("mistralai-Mistral-Nemo-Instruct-2407")
-MISTRAL_NAMED = form_of("unsloth-mistral-Devstral-Small-2507")
-CODER = form_of("Qwen3-Coder")
+LLAMA = format_of("meta-llama-Llama-3.2-3B-Instruct")
+MISTRAL = format_of("mistralai-Mistral-Nemo-Instruct-2407")
+MISTRAL_NAMED = format_of("unsloth-mistral-Devstral-Small-2507")
+CODER = format_of("Qwen3-Coder")
 FORMS = {"hermes": HERMES, "llama": LLAMA, "mistral": MISTRAL, "mistral 3": MISTRAL_NAMED, "coder": CODER}
 CALLS = [("get_weather", {"city": "Oslo", "days": 2}), ("now", {})]
 WRITTEN = {
@@ -83,36 +83,25 @@ def test_calls_are_accepted_and_read_back(how):
 
 
 @pytest.mark.parametrize("how", WRITTEN)
-def test_text_is_an_answer_too_unless_a_call_is_required(how):
-    assert accepted("It is cold.", how) == (11, True)
+def test_text_may_precede_or_replace_calls_unless_the_choice_forbids_one_of_them(how):
+    call, text = WRITTEN[how], f"I look.\n{WRITTEN[how]}"
+    assert accepted("It is cold.", how) == accepted("It is cold.", how, "none") == (11, True)
     assert accepted("It is cold.", how, "required")[0] == 0
-
-
-@pytest.mark.parametrize("how", WRITTEN)
-def test_no_call_can_be_written_where_none_may_be(how):
-    text = WRITTEN[how]
-    assert accepted(text, how, "none")[0] < len(text) or not accepted(text, how, "none")[1]
-    assert accepted("It is cold.", how, "none") == (11, True)
+    assert accepted(call, how, "none") != (len(call), True)
+    assert accepted(text, how) == (len(text), True)
+    calls, rest = calls_in(text, FORMS[how], FUNCTIONS)
+    assert (calls[0].name, rest) == ("get_weather", "I look.\n")
 
 
 @pytest.mark.parametrize("how", WRITTEN)
 def test_an_answer_with_a_schema_may_stand_in_place_of_calls(how):
-    shape = json_grammar(
-        {"type": "object", "properties": {"cold": {"type": "boolean"}}, "required": ["cold"]}
-    )
+    properties = {"cold": {"type": "boolean"}}
+    shape = json_grammar({"type": "object", "properties": properties, "required": ["cold"]})
     for text in (WRITTEN[how], '{"cold":true}'):
         assert accepted(text, how, answer=shape) == (len(text), True)
     for text in ("It is cold.", '{"cold":1}'):
         assert accepted(text, how, answer=shape)[0] < len(text)
     assert accepted('{"cold":true}', how, "required", answer=shape)[1] is False
-
-
-@pytest.mark.parametrize("how", WRITTEN)
-def test_a_call_may_follow_some_text(how):
-    text = f"I look.\n{WRITTEN[how]}"
-    assert accepted(text, how) == (len(text), True)
-    calls, rest = calls_in(text, FORMS[how], FUNCTIONS)
-    assert (calls[0].name, rest) == ("get_weather", "I look.\n")
 
 
 @pytest.mark.parametrize("how", WRITTEN)
@@ -124,15 +113,9 @@ def test_arguments_that_break_their_schema_cannot_be_written(how):
 
 
 def test_what_a_schema_says_beyond_grammars_does_not_keep_a_tool_from_being_offered():
-    names = {
-        "type": "object",
-        "propertyNames": {"pattern": "^(?!x)"},
-        "additionalProperties": {"type": "integer"},
-    }
-    tool = {
-        "name": "count",
-        "parameters": {"type": "object", "properties": {"names": names}, "not": {"const": 1}},
-    }
+    names = {"propertyNames": {"pattern": "^(?!x)"}, "additionalProperties": {"type": "integer"}}
+    properties = {"names": {"type": "object", **names}}
+    tool = {"name": "count", "parameters": {"type": "object", "properties": properties, "not": {"const": 1}}}
     grammar = calls_grammar(GENERIC, {"count": read_tools([tool])[0].schema}, choice="required", names={})
     call = '<tool_call>\n{"name": "count", "arguments": {"names": {"a": 1}}}\n</tool_call>'
     for text, is_call in ((call, True), (call.replace("1}", "true}"), False)):
@@ -148,14 +131,13 @@ def test_a_tool_is_shown_as_its_caller_wrote_it():
 
 
 @pytest.mark.parametrize("how", WRITTEN)
-def test_a_call_that_was_cut_is_none_and_stays_text(how):
+def test_a_call_that_was_cut_is_none(how):
     text = WRITTEN[how]
     whole = [call.name for call in calls_in(text, FORMS[how], FUNCTIONS)[0]]
     for length in range(len(text)):
         calls, rest = calls_in(text[:length], FORMS[how], FUNCTIONS)
         assert [call.name for call in calls] == whole[: len(calls)]
         assert text[:length].endswith(rest)
-        assert calls or rest == text[:length]
 
 
 @pytest.mark.parametrize(
@@ -168,22 +150,18 @@ def test_a_call_that_was_cut_is_none_and_stays_text(how):
         ("[TOOL_CALLS]now[ARGS]3", "mistral 3"),
         ('<tool_call>\n{"name": "later", "arguments": {}}\n</tool_call>', "hermes"),
         ("<tool_call> begins a call of Qwen's", "hermes"),
-        ('<tool_call>\n{"name": "now", "arguments": {"a": ' + "[" * 10_000 + "]" * 10_000 + "}}", "hermes"),
     ],
 )
 def test_what_is_no_call_is_text(text, how):
     assert calls_in(text, FORMS[how], FUNCTIONS) == ((), text)
 
 
-def test_arguments_may_hold_the_mark_of_calls():
-    text = '[TOOL_CALLS]now[ARGS]{"a": "[TOOL_CALLS]now[ARGS]{}"}'
-    (call,), rest = calls_in(text, MISTRAL_NAMED, FUNCTIONS)
-    assert (call.arguments, rest) == ({"a": "[TOOL_CALLS]now[ARGS]{}"}, "")
-
-
-def test_the_same_call_has_a_new_id_each_time():
-    ids = [call.id for _ in range(20) for call in calls_in(WRITTEN["hermes"], HERMES, FUNCTIONS)[0]]
-    assert len(set(ids)) == 40
+def test_arguments_that_no_parser_reads_are_a_call_that_was_cut():
+    text = '<tool_call>\n{"name": "now", "arguments": {"a": ' + "[" * 10_000 + "]" * 10_000 + "}}"
+    reader = CallReader(HERMES, FUNCTIONS)
+    parts = reader.push(text) + reader.flush(cut=True)
+    (cut,) = [part.ended for part in parts if part.ended]
+    assert (cut.arguments, cut.unreadable) == ({}, "".join(part.text for part in parts))
 
 
 LLAMA_32 = TEMPLATES["meta-llama-Llama-3.2-3B-Instruct"]
@@ -197,7 +175,6 @@ NEMO = TEMPLATES["mistralai-Mistral-Nemo-Instruct-2407"]
         '\n{"city": "Oslo"}',
         ' {"answer": 42} is JSON.',
         ' {"name": "later", "parameters": {}}',
-        "Sure.",
     ],
 )
 def test_a_llama_that_writes_json_for_its_answer_is_not_taken_to_call(text):
@@ -208,13 +185,6 @@ def test_a_llama_that_writes_json_for_its_answer_is_not_taken_to_call(text):
     assert (reply.text, reply.tool_calls) == (text, ())
     assert written(events) == {Kind.ANSWER: text}
     assert session.messages[-1].content == text
-
-
-def test_a_llama_s_calls_are_calls():
-    text = '{"name": "now", "parameters": {}}'
-    events = list(scripted_session(">\n\n" + text, LLAMA_32).stream("time?", tools=TOOLS))
-    assert [call.name for call in events[-1].reply.tool_calls] == ["now"]
-    assert written(events) == {Kind.TOOL_CALL: "{}"}
 
 
 CALL = '[{"name": "now", "arguments": {}, "id": "123456789"}]'
@@ -236,20 +206,17 @@ def test_after_a_spelled_mark_the_token_still_begins_calls():
 
 
 @pytest.mark.parametrize("length", range(1, len(CALL)))
-def test_a_reply_that_is_cut_inside_a_call_is_text(length):
-    events = list(
-        nemo([MarkedCharacters.mark, *characters(CALL)]).stream("go|", tools=TOOLS, max_tokens=length)
-    )
+def test_the_markup_of_a_call_that_is_cut_is_no_text(length):
+    session = nemo([MarkedCharacters.mark, *characters(CALL)])
+    events = list(session.stream("go|", tools=TOOLS, max_tokens=length))
     reply = events[-1].reply
     text = "[TOOL_CALLS]" + CALL[: length - 1]
     shown = written(events)
-    if reply.tool_calls:
-        assert reply.text == ""
-        assert text.startswith('[TOOL_CALLS][{"name": "now", "arguments": {}')
-    else:
-        assert reply.text == text
-        _, begun, arguments = text.partition('[TOOL_CALLS][{"name": "now", "arguments": ')
-        assert shown == ({Kind.TOOL_CALL: arguments} if begun and arguments else {})
+    _, _, arguments = text.partition('[TOOL_CALLS][{"name": "now", "arguments": ')
+    assert reply.text == ""
+    assert bool(reply.tool_calls) is arguments.startswith("{}")
+    assert [call.unreadable for call in reply.cut_calls] == (["{"] if arguments == "{" else [])
+    assert shown == ({Kind.TOOL_CALL: arguments[:2]} if arguments else {})
 
 
 def characters(text):
@@ -282,7 +249,7 @@ FAMILIES = {
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_the_form_is_the_one_that_the_template_writes(name):
-    assert form_of(name) == FAMILIES[name]
+    assert format_of(name) == FAMILIES[name]
 
 
 def test_a_conversation_with_a_tool():
@@ -304,11 +271,9 @@ def test_a_conversation_with_a_tool():
 
 def test_a_required_call_is_the_same_with_and_without_drafts():
     for seed in range(6):
+        options = {"tools": TOOLS, "tool_choice": "required", "temperature": 0, "max_tokens": 400}
         replies = [
-            session_of(seed).run(
-                "go", tools=TOOLS, tool_choice="required", temperature=0, max_tokens=400, speculate=speculate
-            )
-            for speculate in (True, False)
+            session_of(seed).run("go", **options, speculate=speculates) for speculates in (True, False)
         ]
         assert replies[0].tokens == replies[1].tokens
         fast, slow = ([replace(call, id="") for call in reply.tool_calls] for reply in replies)
@@ -333,21 +298,32 @@ def test_calls_in_a_history_are_our_own_or_openai_s():
         assert session.messages[1].tool_calls == (ours,)
 
 
-@given(st.text(alphabet='ab<>"{}/\n', max_size=30), st.data())
-@pytest.mark.parametrize("how", WRITTEN)
+# Forms with white space in front of a head or behind a call.
+SPACED = (
+    "NVIDIA-Nemotron-3-Nano-30B-A3B-BF16",
+    "fireworks-ai-llama-3-firefunction-v2",
+    "openai-gpt-oss-120b",
+)
+SPLIT = {how: (FORMS[how], text) for how, text in WRITTEN.items()}
+SPLIT |= {name: (format_of(name), format_of(name).written(CALLS[:1])) for name in SPACED}
+
+
+@given(st.text(alphabet='ab<>"{}/ \n', max_size=30), st.data())
+@pytest.mark.parametrize("how", SPLIT)
 def test_the_split_does_not_depend_on_how_the_text_arrives(how, between, data):
-    call = WRITTEN[how]
-    text = data.draw(st.sampled_from([call + between, between + call, call[:40] + between + call[40:]]))
+    form, call = SPLIT[how]
+    made = [call + between, between + call, call[:40] + between + call[40:], call + between + call]
+    text = data.draw(st.sampled_from(made))
     cuts = sorted(data.draw(st.sets(st.integers(0, len(text)), max_size=5)))
     parts = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
-    assert split(parts, FORMS[how]) == split([text], FORMS[how])
+    assert split(parts, form) == split(list(text), form) == split([text], form)
 
 
 def split(parts, form):
     reader = CallReader(form, FUNCTIONS)
     found = [piece for part in parts for piece in reader.push(part)] + reader.flush()
     said = ["".join(part.text for part in found if part.kind is kind) for kind in Kind]
-    return said, [(part.ended.name, part.ended.arguments) for part in found if part.ended], reader.rest
+    return said, [(part.ended.name, part.ended.arguments) for part in found if part.ended]
 
 
 @pytest.mark.parametrize(
@@ -366,7 +342,7 @@ def test_a_wrong_tool_is_named(tools, complaint):
 
 
 def test_tools_need_a_conversation_and_no_other_grammar():
-    with pytest.raises(BadSetting, match="conversation"):
+    with pytest.raises(BadSetting, match="raw prompt cannot have tools"):
         session_of().complete("go", tools=TOOLS)
     with pytest.raises(BadSetting, match="regex and tools"):
         session_of().run("go", tools=TOOLS, regex="a")
@@ -387,7 +363,7 @@ def test_what_a_grammar_cannot_follow_of_a_schema_is_named(rule, keys):
     events = list(scripted_session('{"a":[1]}').stream("go", json_schema=schema))
     assert events[-1].reply.text == '{"a":[1]}'
     said = [event.text for event in events if isinstance(event, Notice)]
-    assert f"the JSON schema holds only in part: no grammar can follow {keys}" in said
+    assert f"the JSON schema is followed only in part: a grammar cannot express {keys}" in said
 
 
 def test_one_tool_can_be_named_and_all_can_be_kept_from_being_called():
@@ -404,13 +380,11 @@ NATIVE = sorted(name for name, how in FAMILIES.items() if how in (HERMES, LLAMA)
 @pytest.mark.parametrize("name", NATIVE)
 def test_a_call_that_was_cut_may_stand_in_a_history(name, arguments):
     call = {"id": "abcdefghi", "type": "function", "function": {"name": "now", "arguments": arguments}}
-    history = as_messages(
-        [
-            {"role": "user", "content": "time?"},
-            {"role": "assistant", "content": None, "tool_calls": [call]},
-            {"role": "tool", "tool_call_id": "abcdefghi", "content": "no JSON"},
-        ]
-    )
+    asked = [
+        {"role": "user", "content": "time?"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+    ]
+    history = as_messages([*asked, {"role": "tool", "tool_call_id": "abcdefghi", "content": "no JSON"}])
     assert history[1].tool_calls[0].unreadable == arguments
     prompt = ChatTemplate(TEMPLATES[name], bos_text="<s>", eos_text="</s>").render(history)
     assert arguments in prompt.replace('\\"', '"')
@@ -419,28 +393,12 @@ def test_a_call_that_was_cut_may_stand_in_a_history(name, arguments):
     assert session.messages[1].tool_calls[0].unreadable == arguments
 
 
-def test_no_arguments_at_all_are_none():
-    (message,) = as_messages(
-        [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": ""}}]}]
-    )
-    assert message.tool_calls[0] == ToolCall("f", {}, "")
-
-
 def test_control_texts_in_calls_and_results_stay_text():
     """What a tool returns is as untrusted as what a user writes."""
-    (message,) = as_messages(
-        [
-            {
-                "role": "assistant",
-                "content": "",
-                "tool_calls": [{"function": {"name": "f", "arguments": {"k<end>": "<end>"}}}],
-            }
-        ]
-    )
+    functions = [{"name": "f", "arguments": arguments} for arguments in ({"k<end>": "<end>"}, '{"k<end>')]
+    asked = [{"role": "assistant", "tool_calls": [{"function": function}]} for function in functions]
+    message, cut = as_messages(asked)
     assert "<end>" in message.texts
-    (cut,) = as_messages(
-        [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": '{"k<end>'}}]}]
-    )
     assert '{"k<end>' in cut.texts
     assert cut.with_texts(lambda text: text.replace("<end>", "#")).tool_calls[0].unreadable == '{"k#'
     hidden = message.with_texts(lambda text: text.replace("<end>", "#"))

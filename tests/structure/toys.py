@@ -4,36 +4,26 @@ import string
 
 from localspec.chat.session import Session
 from localspec.sampler.sampling import Sampling
+from tests.chat.letters import Letters
 from tests.toy_engine import ToyContext, engine_of, toys
 
 SYMBOLS = "\x00" + string.printable[:95] + "\n"  # \x00 ends a reply
 TEMPLATE = "{% for m in messages %}{{ m.content }}|{% endfor %}"
 
 
-class Characters:
+class Characters(Letters):
     """A vocabulary of single characters; what it does not know becomes a question mark."""
 
-    size = len(SYMBOLS)
-    bos = None
+    symbols, unknown, size = SYMBOLS, SYMBOLS.index("?"), len(SYMBOLS)
     eos = 0
-    add_bos = False
 
-    def tokenize(self, text, *, parse_special, add_special=False):
-        return [SYMBOLS.index(c) if c in SYMBOLS else SYMBOLS.index("?") for c in text]
-
-    def piece(self, token):
-        return SYMBOLS[token].encode() if token else b""
+    def __init__(self):
+        super().__init__(True)
 
     def text(self, token):
-        return SYMBOLS[token] if token else "<end>"
+        return super().text(token) if token else "<end>"
 
-    def is_end(self, token):
-        return token == 0
-
-    def is_control(self, token):
-        return token == 0
-
-    def control_texts(self):
+    def special_tokens(self):
         return {"<end>": 0}
 
 
@@ -73,10 +63,10 @@ class MarkedCharacters(Characters):
     def text(self, token):
         return "[TOOL_CALLS]" if token == self.mark else super().text(token)
 
-    def is_control(self, token):
+    def is_special(self, token):
         return token in (0, self.mark)
 
-    def control_texts(self):
+    def special_tokens(self):
         return {"<end>": 0, "[TOOL_CALLS]": self.mark}
 
 

@@ -1,15 +1,15 @@
 """Benchmarks and tools start as their first lines say, and docs/developers/benchmarks.md lists all of them."""
 
 import ast
-import os
 import re
 import subprocess
 import sys
+from itertools import islice
 from pathlib import Path
 
 import pytest
 
-from benchmarks.server import compare
+from tools.heads import prompts
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "developers" / "benchmarks.md").read_text("utf-8")
@@ -52,23 +52,20 @@ def test_the_list_of_benchmarks_has_every_script_and_every_result():
     assert sorted(set(named)) == sorted(results)
 
 
-@pytest.mark.parametrize("given", [(), ("--home", "known")])
-def test_a_comparison_begins_without_what_earlier_runs_learned_unless_asked(
-    given, tmp_path, home, monkeypatch
-):
-    homes = []
+def test_sixty_prompts_of_four_kinds_are_measured():
+    kinds = [kind for kind, _ in prompts.held_out()]
+    assert {kind: kinds.count(kind) for kind in kinds} == dict.fromkeys(prompts.KINDS, 15)
+    assert len(set(prompts.held_out())) == 60
 
-    def compared(files, options):
-        homes.append(Path(os.environ["LOCALSPEC_HOME"]))
-        assert given or not any(homes[-1].iterdir())
-        homes[-1].joinpath("learned").touch()
 
-    (tmp_path / "known").mkdir()
-    monkeypatch.chdir(tmp_path)
-    for name, instead in {"enlarged": lambda *_: None, "compare": compared, "markdown": lambda _: ""}.items():
-        monkeypatch.setattr(compare, name, instead)
-    for _ in range(2):
-        command = ("compare", "--server", "llama-server", "--cache", str(tmp_path), "--types", "f16", *given)
-        monkeypatch.setattr(sys, "argv", list(command))
-        compare.main()
-    assert len(set(homes)) == (1 if given else 2)
+@pytest.mark.parametrize("seed", [0, 7])
+def test_no_measured_prompt_is_trained_on(seed):
+    measured = {prompt for _, prompt in prompts.held_out()}
+    trained = list(islice(prompts.mixed(seed), 2000))
+    assert not measured & set(trained)
+    assert len(set(trained)) == len(trained)
+
+
+def test_equal_seeds_give_equal_prompts():
+    assert list(islice(prompts.mixed(3), 50)) == list(islice(prompts.mixed(3), 50))
+    assert list(islice(prompts.mixed(3), 50)) != list(islice(prompts.mixed(4), 50))

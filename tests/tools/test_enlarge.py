@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from localspec.demo import draft_path, target_path
-from localspec.gguf.enlarging import Shape, Source
+from localspec.gguf.enlarging import Shape, SmallModel
 from localspec.gguf.header import header_at
 from localspec.gguf.trimmed import tensor_at
-from localspec.models.memory import MemoryWishes
-from localspec.models.probe import plan_for
+from localspec.models.memory import MemoryOptions
+from localspec.models.plan import plan_for
 from localspec.models.registry import named
 from tools.demo.lowlevel import Model
 from tools.enlarge import UnfitError, enlarge
@@ -34,10 +34,10 @@ def read(path: Path, answer_tokens: int = 0) -> tuple[np.ndarray, str]:
 
 
 def test_a_tool_leaves_llama_cpps_log_to_memory_plans(home):
-    plan_for(named("demo"), MemoryWishes(context=784))
+    plan_for(named("demo"), MemoryOptions(context=784))
     with Model(target_path()):
         pass
-    plan = plan_for(named("demo"), MemoryWishes(context=800))
+    plan = plan_for(named("demo"), MemoryOptions(context=800))
     assert all(need.cache for need in plan.needs)
 
 
@@ -48,7 +48,7 @@ def same_shape(tmp_path_factory):
     @cache
     def write(source: Path, kind: str) -> Path:
         out = tmp_path_factory.mktemp("same") / f"{source.stem}-{kind}.gguf"
-        enlarge(source, out, Source(source).shape, kind)
+        enlarge(source, out, SmallModel(source).shape, kind)
         return out
 
     return write
@@ -80,7 +80,7 @@ def test_extra_tokens_never_win(kind, tmp_path):
     large = tmp_path / "large.gguf"
     enlarge(target_path(), large, WHOLE_BLOCKS, kind)
     logits, _ = read(large)
-    known = Source(target_path()).shape.vocab
+    known = SmallModel(target_path()).shape.vocab
     assert logits.shape[1] == WHOLE_BLOCKS.vocab
     assert (logits[:, known:].max(axis=1) < logits[:, :known].max(axis=1) - 20).all()
 

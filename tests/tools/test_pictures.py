@@ -1,12 +1,15 @@
 """The pictures of the README and the docs show the program as it is: their words are compared, figures are not."""
 
 import re
+import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from localspec.cli import main
 from tools import pictures
+from tools.charts import BLUE, RED, WIDTH, Bar, Chart, svg, ticks
 
 PAGES = [pictures.ROOT / "README.md", *(pictures.ROOT / "docs").rglob("*.md")]
 
@@ -26,9 +29,7 @@ def test_the_race_is_up_to_date(home):
     """A race of the small pair writes the same text as one of the enlarged pair; the last lines name the machine."""
     (home / "cache").mkdir(parents=True)
     (home / "cache" / "demo").write_text("")  # no room for the enlarged pair
-    assert main(["demo", "--svg", str(home / "race.svg")]) == 0
-    drawn = (home / "race.svg").read_text("utf-8")
-    words = [pictures.words_of(svg, until="bonus") for svg in (stored("race"), drawn)]
+    words = [pictures.words_of(svg, until="bonus") for svg in (stored("race"), pictures.race()["race"])]
     assert words[0] == words[1], "python -m tools.pictures race"
 
 
@@ -50,3 +51,42 @@ def test_every_picture_is_shown_and_loads_nothing_from_elsewhere():
     kept = {Path(file).resolve() for file in pictures.FOLDER.glob("*.svg")}
     assert kept == {file for file in shown if file.parent == pictures.FOLDER}
     assert all("url(http" not in file.read_text("utf-8") for file in kept)
+
+
+SPEEDUPS = Chart(
+    "Speed-up", (Bar("code", 2.0, "2.00x", 1.5, 2.5), Bar("chat <T>", 0.5, "0.50x")), reference=1.0
+)
+
+
+def test_an_svg_is_well_formed_and_holds_every_label_and_value():
+    texts = [e.text for e in ET.fromstring(svg(SPEEDUPS, SPEEDUPS)).iter() if e.tag.endswith("text")]
+    assert texts.count("chat <T>") == 2
+    assert "2.00x  (1.50 to 2.50)" in texts
+
+
+def boxes():
+    """The bars of the drawing, without its ground."""
+    drawing = ET.fromstring(svg(SPEEDUPS))
+    return float(drawing.get("height")), [e for e in drawing.iter() if e.tag.endswith("rect")][1:]
+
+
+def test_bars_on_the_page_are_in_proportion_and_losing_ones_are_red():
+    _, found = boxes()
+    assert float(found[0].get("width")) == pytest.approx(4 * float(found[1].get("width")), rel=0.01)
+    assert [box.get("fill") for box in found] == [BLUE, RED]
+
+
+def test_everything_on_a_page_is_on_the_page():
+    height, found = boxes()
+    for box in found:
+        assert float(box.get("x")) >= 0
+        assert float(box.get("x")) + float(box.get("width")) <= WIDTH
+        assert float(box.get("y")) + float(box.get("height")) <= height
+
+
+@given(st.floats(1e-6, 1e6))
+def test_ticks_are_few_round_and_inside(end):
+    found = ticks(end)
+    assert 2 <= len(found) <= 9
+    assert found[0] == 0
+    assert found[-1] <= end * (1 + 1e-6)

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
 
@@ -14,15 +15,15 @@ from localspec.tui.state.chat import ChatState, Setup
 from localspec.tui.widgets.reply import ReplyPart, ReplyView
 from localspec.tui.widgets.transcript import NoticeLine, UserMessage
 from scripted_engine import Pace, ScriptedEngine, ScriptedWorkshop
-from scripted_pairs import Gate
+from scripted_pairs import Gate, called
 from textual._compositor import Compositor
 from textual._context import visible_screen_stack
 from textual.pilot import Pilot
 from textual.widgets import DataTable, Static
 
 from localspec.chat import conversations
-from localspec.chat.conversations import Conversation, Journal, StoredMessage
-from localspec.engine.messages import Answer
+from localspec.chat.conversations import Conversation, StoredMessage
+from localspec.engine.messages import Generate, LoadPair
 from localspec.errors import EngineDied
 
 QUIET_TURNS = 20  # of the event loop in which nobody has a message
@@ -42,8 +43,6 @@ class PatientPilot(Pilot[None]):
 
 
 class Chat:
-    """A chat in a test: what it does and what it shows."""
-
     def __init__(
         self,
         folder: Path,
@@ -55,8 +54,10 @@ class Chat:
         self.engine = ScriptedEngine(ScriptedWorkshop(pace, gate))
         self.pairs = self.engine.handler.pairs
         self.engine.start()
-        held = conversations.resume(resumed.path) if resumed else None
-        wanted = Setup(self.engine, folder, resumed=held, **{"downloads": self.pairs} | setup)
+        held = conversations.resume(folder, resumed.name) if resumed else None
+        wanted = Setup(
+            self.engine, folder, resumed=held, **{"downloads": self.pairs, "load": LoadPair(called())} | setup
+        )
         self.engine.send(wanted.load)
         self.app = ChatApp(wanted)
         self.remarks: list[str] = []  # all that the line for them has shown
@@ -83,7 +84,6 @@ class Chat:
 
     @property
     def drawn(self) -> str:
-        """The text that the terminal is sent for the whole screen."""
         # A dialog keeps what it rendered: without the screens behind it, a picture would lack them later.
         visible_screen_stack.set(self.app._background_screens)
         strips = self.app.screen._compositor.render_strips()
@@ -91,10 +91,9 @@ class Chat:
 
     @property
     def saved(self) -> list[Conversation]:
-        return list(conversations.listing(self.folder / "conversations").conversations)
+        return all_in(self.folder)
 
     async def until(self, condition: Callable[[], object], seconds: float = 60.0) -> None:
-        """Let the app run until a condition holds."""
         deadline = time.monotonic() + seconds
         while not condition():
             assert not self.app._exception, "the app has failed"
@@ -117,17 +116,25 @@ class Chat:
     @property
     def _is_late(self) -> bool:
         reply = self.state.engine.reply
-        return bool(self.engine._reports or self.state.downloads._ended or (reply and reply.fresh))
+        return bool(
+            self.engine._reports or self.state.downloads._ended or (reply and reply.shown < len(reply.pieces))
+        )
 
     async def ready(self) -> None:
-        """Until the chat is on the screen and the pair in memory."""
         await self.until(lambda: self.app.screen_stack and self.app.screen.query("#prompt"))
         await self.until(lambda: self.state.engine.ready)
 
     async def type(self, text: str) -> None:
-        """Put a text into the prompt as a paste does, and send it."""
         self.screen.prompt.replace_text(text)
         await self.pilot.press("enter")
+
+    async def begin(self, text: str, cycles: int) -> None:
+        """Send a message and wait until its reply has run this number of cycles."""
+        await self.type(text)
+        engine = self.state.engine
+        await self.until(
+            lambda: engine.reply and engine.reply.prefill and engine.reply.tally.cycles == cycles
+        )
 
     async def ask(self, text: str) -> None:
         """Send a message and wait until the reply is over."""
@@ -164,7 +171,6 @@ async def running(
     until_ready: bool = True,
     **options: object,
 ):
-    """A chat on a terminal of that size, ready for typing."""
     chat = Chat(folder, **options)
     with patch.object(Compositor, "render_update", undrawn):
         async with chat.app.run_test(size=size):
@@ -176,7 +182,6 @@ async def running(
 
 
 def source(reply: ReplyView) -> str:
-    """The Markdown of a reply as it is shown."""
     return "".join(document.source for document in reply.query(ReplyPart))
 
 
@@ -185,27 +190,30 @@ def footer(reply: ReplyView) -> str:
 
 
 def messages(chat: Chat) -> list[str]:
-    """The messages on the screen."""
     shown = [w for w in chat.screen.transcript.children if isinstance(w, UserMessage | ReplyView)]
     return [source(w) if isinstance(w, ReplyView) else str(w.content) for w in shown]
 
 
-def asked(chat: Chat) -> list[Answer]:
-    """Every question that reached the engine."""
-    return [request for request in chat.engine.handler.asked if isinstance(request, Answer)]
+def asked(chat: Chat) -> list[Generate]:
+    return [request for request in chat.engine.handler.asked if isinstance(request, Generate)]
 
 
 def resumed_with(folder: Path, reply: str) -> Conversation:
-    """A conversation on disk with one reply."""
-    journal = Journal.new(folder / "conversations", "demo", "")
-    journal.add(StoredMessage("user", "hi"))
-    journal.add(StoredMessage("assistant", reply, outcome="stop"))
-    journal.close()
-    return conversations.read(journal.path)
+    return stored(folder, StoredMessage("user", "hi"), StoredMessage("assistant", reply, outcome="stop"))
+
+
+def stored(folder: Path, *messages: StoredMessage, pair: str = "demo", **about: object) -> Conversation:
+    talk = replace(Conversation.new(pair), messages=messages, **about)
+    conversations.save(folder, talk)
+    return talk
+
+
+def all_in(folder: Path) -> list[Conversation]:
+    """Every conversation on disk, the latest first."""
+    return [conversations.read(folder, row.name) for row in conversations.listing(folder)]
 
 
 def cannot_start() -> None:
-    """Instead of the start of an engine."""
     raise EngineDied("cannot fork", hint="end other programs")
 
 
@@ -218,5 +226,4 @@ async def open_conversations(chat: Chat, rows: int) -> None:
 
 
 def detail(chat: Chat) -> str:
-    """What a dialog says about the row that is chosen, or about the whole list."""
     return str(chat.app.screen.query_one(".detail", Static).content)

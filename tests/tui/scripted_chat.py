@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from scripted_pairs import ScriptedPairs
+from scripted_pairs import ScriptedPairs, called
 
 from localspec.chat import conversations
 from localspec.engine.client import EngineProcess
@@ -16,7 +16,8 @@ def main() -> None:
     folder = Path(sys.argv[1])
     engine = EngineProcess(COMMAND)
     engine.start()
-    engine.send(LoadPair())
+    load = LoadPair(called())
+    engine.send(load)
     from localspec.tui.state.chat import Setup
 
     if "--plain" in sys.argv:
@@ -25,14 +26,8 @@ def main() -> None:
         from localspec.tui.app import chat
     resumed = None
     if len(sys.argv) > 2 and "--plain" not in sys.argv:
-        resumed = conversations.resume(conversations.find(folder / "conversations", sys.argv[2]).path)
-    setup = Setup(
-        engine,
-        folder,
-        resumed=resumed,
-        downloads=ScriptedPairs(),
-    )
-    sys.exit(chat(setup))
+        resumed = conversations.resume(folder, conversations.find(folder, sys.argv[2]))
+    sys.exit(chat(Setup(engine, folder, load, resumed=resumed, downloads=ScriptedPairs())))
 
 
 if __name__ == "__main__":

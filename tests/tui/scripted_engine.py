@@ -19,11 +19,12 @@ from scripted_pairs import Gate, ScriptedPairs
 
 from localspec.chat.tally import Tally
 from localspec.engine.messages import (
-    Answer,
     Cancel,
     Compared,
     CompareReplies,
+    ComparisonStopped,
     Failure,
+    Generate,
     Hello,
     LoadPair,
     LoadStage,
@@ -32,7 +33,6 @@ from localspec.engine.messages import (
     Ready,
     Report,
     Request,
-    Stopped,
 )
 from localspec.errors import LocalspecError, NotEnoughMemory, NotOnDisk
 from localspec.events import (
@@ -83,8 +83,6 @@ THOUGHT = (
 
 @dataclass
 class Pace:
-    """How fast the script runs; zero in tests."""
-
     cycle_seconds: float = 0.0
     load_seconds: float = 0.0
     hurry_tokens: int = 0  # the first tokens of a reply come at five times the pace
@@ -182,16 +180,15 @@ def answer_to(prompt: str) -> tuple[str, str]:
     return ESSAY, THOUGHT if prompt.startswith("think") else ""
 
 
-def question_of(request: Answer) -> str:
+def question_of(request: Generate) -> str:
     """The last question; behind a reply that has begun, as an order to say what it lacks."""
-    if request.messages[-1]["role"] == "assistant":
-        question, begun = (turn["content"] for turn in request.messages[-2:])
+    if request.messages[-1].role == "assistant":
+        question, begun = (turn.content for turn in request.messages[-2:])
         return "exact " + answer_to(question)[0].removeprefix(begun)
-    return request.messages[-1]["content"]
+    return request.messages[-1].content
 
 
-class PairNotOnDisk(NotOnDisk):
-    """As localspec.models.names raises it."""
+class PairNotOnDisk(NotOnDisk): ...
 
 
 class ScriptedWorkshop:
@@ -222,34 +219,37 @@ class ScriptedWorkshop:
         match request:
             case LoadPair():
                 self._load(request, send)
-            case Answer():
+            case Generate():
                 self._ask(request, send, cancelled)
             case CompareReplies():
                 self._compare(request, send, cancelled)
 
     def _load(self, request: LoadPair, send: Callable[[Report], None]) -> None:
-        if request.pair == "llama-3-70b+8b":
+        name = request.pair.name
+        if name == "llama-3-70b+8b":
             raise NotEnoughMemory(
                 "llama-3-70b+8b needs 48 GB, this machine has 32.", hint="Try llama-3-8b+1b."
             )
-        if request.pair == "llama-3-8b+1b" and request.pair not in self.pairs.pulled:
-            raise PairNotOnDisk("llama-3-8b+1b is not on this machine (6.1 GB to fetch)", hint="Fetch it.")
+        if name == "llama-3-8b+1b" and name not in self.pairs.pulled:
+            raise PairNotOnDisk(
+                "llama-3-8b+1b is not on this machine (6.1 GB to download)", hint="Download it."
+            )
         for stage in ("mapping target", "mapping draft", "warming up"):
             send(LoadStage(stage))
             time.sleep(self.pace.load_seconds / 3)
         send(
             Ready(
-                request.pair or "demo",
+                name,
                 "scripted-8b",
                 "scripted-1b",
                 8192,
                 0.4,
                 machine="a machine; localspec 9",
-                reasons=request.pair != "qwen3-8b+0.6b",
+                reasons=name != "qwen3-8b+0.6b",
             )
         )
 
-    def _ask(self, request: Answer, send: Callable[[Report], None], cancelled: Callable[[], bool]) -> None:
+    def _ask(self, request: Generate, send: Callable[[Report], None], cancelled: Callable[[], bool]) -> None:
         prompt = question_of(request)
         if prompt.startswith("fail"):
             raise LocalspecError(
@@ -282,16 +282,19 @@ class ScriptedWorkshop:
         replies = []
         for speculate in (False, True):
             settings = {"seed": 3, "speculate": speculate}
-            for event in self._events(request.messages[-1]["content"], settings, cancelled):
+            parts = "differ" in request.messages[-1].content and not speculate
+            for event in self._events(request.messages[-1].content, settings, cancelled):
+                if parts and isinstance(event, Piece):
+                    event = replace(event, text=event.text.replace("weights", "parameters"))
                 send(event)
                 if isinstance(event, Finished):
                     replies.append(event.reply)
         if cancelled():
-            send(Stopped())
+            send(ComparisonStopped())
             return
         plain, drafted = replies
-        verdict = "2.0 times as fast, the same text: 0.4 s instead of 0.8 s, 13 of 24 guesses kept."
-        if "differ" in request.messages[-1]["content"]:
+        verdict = "2.0 times as fast, the same text: 0.4 s instead of 0.8 s, 13 of 24 draft tokens accepted."
+        if "differ" in request.messages[-1].content:
             verdict = "2.0 times as fast, but the texts differ: 0.4 s instead of 0.8 s.\nThe texts part at token 58."
             verdict += "\nToken 58: ' weights' with drafting, ' parameters' without."
             plain = replace(plain, text=plain.text.replace("weights", "parameters", 1))
@@ -313,7 +316,7 @@ class ScriptedEngine:
         self.starts += 1
         self._cancelled_serial = 0
         self.alive = True
-        self._reports = deque([Hello(1, 0)])
+        self._reports = deque([Hello()])
         self._inbox: deque[Request] = deque()
         self._wake = threading.Semaphore(0)
         threading.Thread(
@@ -331,7 +334,6 @@ class ScriptedEngine:
         return [self._reports.popleft() for _ in range(len(self._reports))]
 
     def die(self, report: Report) -> None:
-        """As if the process had been killed."""
         self.alive = False
         self._cancelled_serial = 2**63
         self._reports.clear()
@@ -353,8 +355,7 @@ class ScriptedEngine:
 
 
 if __name__ == "__main__":
-    from localspec.engine.__main__ import take_pipes
-    from localspec.engine.server import Server
+    from localspec.engine.server import RequestLoop, take_pipes
 
     environ = os.environ
     pace = Pace(
@@ -362,5 +363,5 @@ if __name__ == "__main__":
         float(environ.get("SCRIPT_LOAD_SECONDS", "0.3")),
         int(environ.get("SCRIPT_HURRY_TOKENS", "0")),
     )
-    Server(*take_pipes()).serve(lambda: ScriptedWorkshop(pace))
+    RequestLoop(*take_pipes()).serve(lambda: ScriptedWorkshop(pace))
     os._exit(0)

@@ -3,12 +3,16 @@
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from localspec.tui.state.engine import Downloads
 
 from localspec.errors import NotOnDisk, UnknownPair
+from localspec.gguf.facts import DraftKind
 from localspec.models.download import PullCancelled
-from localspec.models.picker import PairRow
+from localspec.models.local_models import ModelFile
+from localspec.models.pair_info import PairRow
+from localspec.models.registry import Pair
 
 _HERE = (
     PairRow("demo", "try it at once", 5_200_000, 40_000_000, True, "cpu", 1.42),
@@ -54,6 +58,11 @@ def _row(name: str, use: str, size: float, memory: float) -> PairRow:
 _ROWS = (*_HERE, *(_row(*row) for row in _TO_FETCH))
 
 
+def called(name: str = "demo", *, listed: bool = True) -> Pair:
+    """A pair of that name, which the scripted engine loads."""
+    return Pair(name, DraftKind.MODEL, ModelFile.at(Path(name)), listed=listed)
+
+
 @dataclass
 class Gate:
     """Holds replies back: `hold_after` cycles pass, then the reply waits until it is opened."""
@@ -77,13 +86,14 @@ class ScriptedPairs(Downloads):
         self.pulled: set[str] = set()
         self.failure: Exception | None = None  # of the next pull, and of the next list
 
-    def find(self, name: str) -> None:
+    def find(self, name: str) -> Pair:
         if name == "llama-3-8b+1b" and name not in self.pulled:
-            raise NotOnDisk(f"{name} is not on this machine (6.1 GB to fetch)", hint="Fetch it.")
+            raise NotOnDisk(f"{name} is not on this machine (6.1 GB to download)", hint="Download it.")
         if name.endswith(".gguf"):
-            super().find(name)
-        elif name not in [row.name for row in _ROWS]:
+            return super().find(name)
+        if name not in [row.name for row in _ROWS]:
             raise UnknownPair(f"there is no pair called {name}", hint="did you mean demo?")
+        return called(name)
 
     def listing(self) -> list[PairRow]:
         self._fail()

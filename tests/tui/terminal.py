@@ -31,7 +31,7 @@ class Terminal:
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
 
     def type(self, text):
-        os.write(self._ours, text.encode())
+        os.write(self._ours, text if isinstance(text, bytes) else text.encode())
 
     def read(self, seconds):
         """Takes in what is drawn within this time; False if the program is gone."""

@@ -15,12 +15,6 @@ from localspec.chat import conversations
 from localspec.engine.messages import Died, Failure
 
 
-async def reading(chat, text):
-    """Send a message; the engine has read it and says nothing."""
-    await chat.type(text)
-    await chat.until(lambda: chat.state.engine.reply and chat.state.engine.reply.prefill)
-
-
 async def held(chat, ask):
     """Ask, and hold the reply before its first word."""
     chat.engine.handler.gate.hold_after = 0
@@ -65,63 +59,33 @@ async def found_no_engine(chat, ask, monkeypatch):
     await chat.until(lambda: any("cannot fork" in notice for notice in chat.notices))
 
 
-END_WITHOUT_A_WORD = {
-    "escape": stopped,
-    "failure": failed,
-    "death": died,
-    "nothing": said_nothing,
-    "no engine": found_no_engine,
-    "quit": left,
-}
+END_WITHOUT_A_WORD = (stopped, failed, died, said_nothing, found_no_engine, left)
 
 
 async def test_a_reply_stopped_before_its_first_word_puts_the_question_back(tmp_path):
     async with running(tmp_path, gate=Gate(hold_after=0)) as chat:
-        await chat.type("why?")
-        await chat.until(lambda: chat.state.engine.reply and chat.state.engine.reply.prefill)
+        await chat.begin("why?", cycles=0)
         await chat.pilot.press("escape")
         await chat.until(lambda: chat.screen.prompt.text == "why?")
         assert not chat.replies
-        assert chat.saved[0].messages == ()
-
-
-async def test_a_question_without_a_word_of_reply_stays_when_the_prompt_holds_another_text(tmp_path):
-    async with running(tmp_path, gate=Gate(hold_after=0)) as chat:
-        await reading(chat, "why?")
-        await chat.pilot.press(*"next", "escape")
-        await chat.until(lambda: chat.notices)
-        assert chat.notices == ["The last message has no reply.\n/retry asks for one."]
-        assert chat.screen.prompt.text == "next"
-        assert [m.content for m in chat.saved[0].messages] == ["why?"]
-        assert messages(chat) == ["why?"]
+        assert chat.saved == []
 
 
 @pytest.mark.parametrize(("said", "waiting"), [("", ""), ("", "next"), ("\n", "")])
-async def test_a_reply_that_ends_without_a_word_says_so(tmp_path, monkeypatch, said, waiting):
+async def test_a_reply_that_ends_without_a_word_says_so(monkeypatch, said, waiting, chat):
     typed = threading.Event()
     monkeypatch.setattr(scripted_engine, "answer_to", lambda _prompt: (said, "") if typed.wait(20) else None)
-    async with running(tmp_path) as chat:
-        await chat.type("why?")
-        await chat.until(lambda: chat.state.engine.busy)
-        chat.screen.prompt.replace_text(waiting)
-        typed.set()
-        await chat.until(lambda: chat.notices)
-        assert chat.notices == [
-            "The last message has no reply.\n/retry asks for one."
-            if waiting
-            else "The reply ended without a word.\nThe message is back in the prompt."
-        ]
-        assert chat.screen.prompt.text == (waiting or "why?")
-
-
-async def test_retry_replaces_the_last_reply(tmp_path):
-    async with running(tmp_path) as chat:
-        await chat.ask("exact yes")
-        await chat.pilot.press("ctrl+r")
-        await chat.until(lambda: len(asked(chat)) == 2 and not chat.state.engine.busy)
-        await chat.until(lambda: len(chat.state.conversation.messages) == 2)
-        assert [m.content for m in chat.saved[0].messages] == ["exact yes", "yes"]
-        assert len(chat.replies) == 1
+    await chat.type("why?")
+    await chat.until(lambda: chat.state.engine.busy)
+    chat.screen.prompt.replace_text(waiting)
+    typed.set()
+    await chat.until(lambda: chat.notices)
+    assert chat.notices == [
+        "The last message has no reply.\n/retry asks for one."
+        if waiting
+        else "The reply ended without a word.\nThe message is back in the prompt."
+    ]
+    assert chat.screen.prompt.text == (waiting or "why?")
 
 
 async def test_meter_and_context_are_those_of_the_version_that_is_shown(tmp_path):
@@ -142,37 +106,37 @@ async def test_meter_and_context_are_those_of_the_version_that_is_shown(tmp_path
         assert chat.screen.prompt.border_subtitle == "context 8,192"
 
 
-@pytest.mark.parametrize("end", ["escape", "failure", "death", "nothing", "no engine", "quit"])
+@pytest.mark.parametrize("end", END_WITHOUT_A_WORD)
 async def test_a_reply_stays_when_the_one_that_should_replace_it_brings_no_word(tmp_path, end, monkeypatch):
     gate = Gate()
     async with running(tmp_path, gate=gate) as chat:
         await chat.ask("exact good answer")
-        await END_WITHOUT_A_WORD[end](chat, lambda: chat.pilot.press("ctrl+r"), monkeypatch)
+        await end(chat, lambda: chat.pilot.press("ctrl+r"), monkeypatch)
         assert [m.content for m in chat.saved[0].messages] == ["exact good answer", "good answer"]
-        if end == "quit":
+        if end is left:
             return
         await chat.until(lambda: messages(chat) == ["exact good answer", "good answer"])
         assert chat.screen.prompt.text == ""
-        assert bool(chat.notices) == (end != "escape")
+        assert bool(chat.notices) == (end is not stopped)
         monkeypatch.undo()
         gate.hold_after = None
         await chat.ask("exact next")
-        assert [t["content"] for t in asked(chat)[-1].messages] == [
+        assert [t.content for t in asked(chat)[-1].messages] == [
             "exact good answer",
             "good answer",
             "exact next",
         ]
 
 
-@pytest.mark.parametrize("end", ["escape", "failure", "death", "nothing", "no engine", "quit"])
+@pytest.mark.parametrize("end", END_WITHOUT_A_WORD)
 async def test_a_changed_question_without_a_word_of_reply_is_being_changed_again(tmp_path, end, monkeypatch):
     gate = Gate()
     async with running(tmp_path, gate=gate) as chat:
         await chat.ask("exact good answer")
         await chat.pilot.press("f8")
-        await END_WITHOUT_A_WORD[end](chat, lambda: chat.type("exact better"), monkeypatch)
+        await end(chat, lambda: chat.type("exact better"), monkeypatch)
         assert [m.content for m in chat.saved[0].messages] == ["exact good answer", "good answer"]
-        if end == "quit":
+        if end is left:
             return
         await chat.until(lambda: chat.screen.prompt.text == "exact better")
         await chat.until(lambda: messages(chat) == ["exact good answer", "good answer"])
@@ -210,7 +174,6 @@ async def test_every_version_of_a_reply_stays_and_can_be_gone_on_with(tmp_path, 
         assert shown(chat) == ("reply 1", None)
         await retry(chat)
         assert shown(chat) == ("reply 2", ("2", "2"))
-        assert "f5" in chat.remarks[-1]
         await retry(chat)
         assert shown(chat) == ("reply 3", ("3", "3"))
         await chat.pilot.press("f5")
@@ -222,35 +185,33 @@ async def test_every_version_of_a_reply_stays_and_can_be_gone_on_with(tmp_path, 
         await chat.pilot.press("f5")
         await chat.until(lambda: shown(chat) == ("reply 2", ("2", "3")))
         await chat.ask("and?")
-        assert [turn["content"] for turn in asked(chat)[-1].messages] == ["why?", "reply 2", "and?"]
+        assert [turn.content for turn in asked(chat)[-1].messages] == ["why?", "reply 2", "and?"]
     async with running(tmp_path, resumed=chat.saved[0]) as chat:
         assert messages(chat) == ["why?", "reply 2", "and?", "reply 4"]
         await chat.until(lambda: all(reply.finished_parts[0].is_drawn for reply in chat.replies))
 
 
-async def test_versions_that_there_are_not_are_said(tmp_path, numbered):
-    async with running(tmp_path) as chat:
-        await chat.pilot.press("f5")
-        await chat.until(lambda: "one version" in chat.remarks[-1:][0] if chat.remarks else False)
-        await chat.ask("why?")
-        await retry(chat)
-        for wrong in ("0", "3", "x", "-1"):
-            chat.remarks.clear()
-            await chat.type(f"/version {wrong}")
-            await chat.until(lambda: "from 1 to 2" in "".join(chat.remarks))
-        assert shown(chat) == ("reply 2", ("2", "2"))
+async def test_versions_that_there_are_not_are_said(numbered, chat):
+    await chat.pilot.press("f5")
+    await chat.until(lambda: "one version" in chat.remarks[-1:][0] if chat.remarks else False)
+    await chat.ask("why?")
+    await retry(chat)
+    for wrong in ("0", "3", "x", "-1"):
+        chat.remarks.clear()
+        await chat.type(f"/version {wrong}")
+        await chat.until(lambda: "from 1 to 2" in "".join(chat.remarks))
+    assert shown(chat) == ("reply 2", ("2", "2"))
 
 
 async def test_an_engine_that_dies_in_a_second_version_leaves_the_first(tmp_path, numbered):
     gate = Gate()
     async with running(tmp_path, gate=gate) as chat:
         await chat.ask("why?")
-        file = chat.state.conversation.journal.path
-        before = file.read_bytes()
+        before = chat.saved
         gate.hold_after = 1
         await chat.pilot.press("ctrl+r")
         await chat.until(lambda: chat.state.engine.reply and chat.state.engine.reply.tally.cycles == 1)
-        assert file.read_bytes() == before  # a crash of the whole program now loses nothing
+        assert chat.saved == before  # a crash of the whole program now loses nothing
         chat.engine.die(Died("It is gone.", ""))
         await chat.until(lambda: shown(chat)[1] == ("2", "2"))
         assert [version.outcome for version in chat.saved[0].messages[1].versions] == ["stop", "died"]
@@ -261,12 +222,11 @@ async def test_a_crash_before_the_first_word_of_a_changed_message_loses_nothing_
     async with running(tmp_path, gate=gate) as chat:
         for text in ("exact one", "exact two"):
             await chat.ask(text)
-        file = chat.state.conversation.journal.path
-        before = file.read_bytes()
+        before = chat.saved
         gate.hold_after = 0
         await chat.type("/edit 1")
-        await reading(chat, "exact changed")
-        assert file.read_bytes() == before  # a crash of the whole program now loses nothing
+        await chat.begin("exact changed", cycles=0)
+        assert chat.saved == before  # a crash of the whole program now loses nothing
         gate.opened.set()
         await chat.until(lambda: [m.content for m in chat.saved[0].messages] == ["exact changed", "changed"])
 
@@ -286,34 +246,32 @@ async def test_the_versions_of_a_reply_survive_a_change_of_its_question_that_bro
         await chat.until(lambda: shown(chat) == ("reply 1", ("1", "2")))
 
 
-async def test_what_was_being_typed_comes_back_after_a_change(tmp_path):
-    async with running(tmp_path) as chat:
-        await chat.ask("exact yes")
-        for end in (lambda: chat.pilot.press("escape"), lambda: chat.type("exact no")):
-            chat.screen.prompt.replace_text("a long\ndraft")
-            await chat.pilot.press("f8", "f8")
-            assert chat.screen.prompt.text == "exact yes"
-            await end()
-            await chat.until(lambda: chat.screen.prompt.text == "a long\ndraft")
-            assert chat.screen.editing is None
-        await chat.until(lambda: messages(chat) == ["exact no", "no"])
+async def test_what_was_being_typed_comes_back_after_a_change(chat):
+    await chat.ask("exact yes")
+    for end in (lambda: chat.pilot.press("escape"), lambda: chat.type("exact no")):
+        chat.screen.prompt.replace_text("a long\ndraft")
+        await chat.pilot.press("f8", "f8")
+        assert chat.screen.prompt.text == "exact yes"
+        await end()
+        await chat.until(lambda: chat.screen.prompt.text == "a long\ndraft")
+        assert chat.screen.editing is None
+    await chat.until(lambda: messages(chat) == ["exact no", "no"])
 
 
-async def test_undo_brings_back_what_a_change_or_an_earlier_prompt_took_the_place_of(tmp_path):
-    async with running(tmp_path) as chat:
-        await chat.ask("exact yes")
-        for key in ("f8", "up"):
-            chat.screen.prompt.replace_text("")
-            await chat.pilot.press(*"draft")
-            await chat.pilot.press(key)
-            assert chat.screen.prompt.text == "exact yes"
-            await chat.pilot.press("ctrl+z")
-            assert chat.screen.prompt.text == "draft"
-            await chat.pilot.press("escape")
-        await chat.pilot.press("f8", "x", "escape")
-        assert chat.screen.prompt.text == "draft"
+async def test_undo_brings_back_what_a_change_or_an_earlier_prompt_took_the_place_of(chat):
+    await chat.ask("exact yes")
+    for key in ("f8", "up"):
+        chat.screen.prompt.replace_text("")
+        await chat.pilot.press(*"draft")
+        await chat.pilot.press(key)
+        assert chat.screen.prompt.text == "exact yes"
         await chat.pilot.press("ctrl+z")
-        assert chat.screen.prompt.text == "exact yesx"
+        assert chat.screen.prompt.text == "draft"
+        await chat.pilot.press("escape")
+    await chat.pilot.press("f8", "x", "escape")
+    assert chat.screen.prompt.text == "draft"
+    await chat.pilot.press("ctrl+z")
+    assert chat.screen.prompt.text == "exact yesx"
 
 
 async def test_a_change_without_a_word_of_reply_leaves_a_draft_alone_and_is_recalled_by_up(
@@ -332,57 +290,42 @@ async def test_a_change_without_a_word_of_reply_leaves_a_draft_alone_and_is_reca
 
 
 @pytest.mark.parametrize("key", ["ctrl+r", "ctrl+n"])
-async def test_a_draft_comes_back_when_something_else_ends_the_change(tmp_path, key):
-    async with running(tmp_path) as chat:
-        await chat.ask("exact yes")
-        chat.screen.prompt.replace_text("draft")
-        await chat.pilot.press("f8", key)
-        await chat.until(lambda: chat.screen.prompt.text == "draft")
-        assert chat.screen.editing is None
+async def test_a_draft_comes_back_when_something_else_ends_the_change(key, chat):
+    await chat.ask("exact yes")
+    chat.screen.prompt.replace_text("draft")
+    await chat.pilot.press("f8", key)
+    await chat.until(lambda: chat.screen.prompt.text == "draft")
+    assert chat.screen.editing is None
 
 
-async def test_retrying_while_the_reply_is_being_saved_replaces_it_all_the_same(tmp_path, monkeypatch):
-    async with running(tmp_path) as chat:
-        saving, written = threading.Event(), threading.Event()
-        write = conversations.append_json_lines
+async def test_retrying_while_the_reply_is_being_saved_replaces_it_all_the_same(monkeypatch, chat):
+    saving, written = threading.Event(), threading.Event()
+    write = conversations.save
 
-        def slowly(path, values, **kwargs):
-            values = list(values)
-            if "assistant" in str(values):
-                saving.set()
-                written.wait(20)
-            write(path, values, **kwargs)
+    def slowly(folder, talk):
+        if len(talk.messages) == 2:
+            saving.set()
+            written.wait(20)
+        write(folder, talk)
 
-        monkeypatch.setattr(conversations, "append_json_lines", slowly)
-        chat.screen.prompt.replace_text("exact yes")
-        chat.app.simulate_key("enter")  # the pilot would wait for the end of the tick
-        await asyncio.to_thread(saving.wait, 20)
-        chat.app.simulate_key("ctrl+r")
-        await asyncio.sleep(0.3)  # a command that does not wait would run now
-        written.set()
-        await chat.until(lambda: len(asked(chat)) == 2 and not chat.state.engine.busy)
-        await chat.until(lambda: chat.replies[-1].has_class("-finished"))
-        assert messages(chat) == ["exact yes", "yes"]
-        assert [m.content for m in chat.saved[0].messages] == ["exact yes", "yes"]
-
-
-async def test_editing_replaces_the_last_question_only_when_it_is_sent(tmp_path):
-    async with running(tmp_path) as chat:
-        await chat.ask("exact yes")
-        await chat.pilot.press("f8")
-        assert chat.screen.prompt.text == "exact yes"
-        await chat.pilot.press("escape")
-        assert chat.screen.prompt.text == ""
-        assert len(chat.saved[0].messages) == 2
-        await chat.pilot.press("f8")
-        await chat.type("exact no")
-        await chat.until(lambda: [m.content for m in chat.saved[0].messages] == ["exact no", "no"])
+    monkeypatch.setattr(conversations, "save", slowly)
+    chat.screen.prompt.replace_text("exact yes")
+    chat.app.simulate_key("enter")  # the pilot would wait for the end of the tick
+    await asyncio.to_thread(saving.wait, 20)
+    chat.app.simulate_key("ctrl+r")
+    await asyncio.sleep(0.3)  # a command that does not wait would run now
+    written.set()
+    await chat.until(lambda: len(asked(chat)) == 2 and not chat.state.engine.busy)
+    await chat.until(lambda: chat.replies[-1].has_class("-finished"))
+    assert messages(chat) == ["exact yes", "yes"]
+    assert [m.content for m in chat.saved[0].messages] == ["exact yes", "yes"]
 
 
 async def test_an_unanswered_question_of_a_resumed_conversation_can_be_retried(tmp_path):
     async with running(tmp_path) as chat:
         await chat.ask("exact one")
-        await chat.state.conversation.keep(1)
+        del chat.state.conversation.messages[1:]
+        await chat.state.conversation.save()
     async with running(tmp_path, resumed=chat.saved[0]) as chat:
         assert "no reply" in chat.notices[0]
         await chat.pilot.press("ctrl+r")

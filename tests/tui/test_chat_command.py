@@ -3,31 +3,42 @@
 from pathlib import Path
 
 import pytest
+from driving import stored
 from localspec.tui.app import ChatApp
 from scripted_engine import ScriptedEngine
 
-from localspec.chat import conversations
-from localspec.chat.conversations import Journal, StoredMessage
+from localspec.chat.conversations import StoredMessage
+from localspec.chat.messages import Message
 from localspec.cli import program
 from localspec.cli.commands import chat
+from localspec.cli.loading import load_request
 from localspec.cli.program import parser
 from localspec.engine.messages import LoadPair
 from localspec.errors import BadSetting
-from localspec.models.places import mark_used
+from localspec.models.local_models import mark_used
+from localspec.models.names import of_files
+from localspec.models.registry import named
 from localspec.options import data_dir
 
 pytestmark = pytest.mark.usefixtures("home")
+OTHER = "qwen3-8b+0.6b"
 
 
 def parse(*words):
     return parser().parse_args(["chat", *words])
 
 
+def resumed(pair, files=(), words=()):
+    """The pair that a chat loads which resumes a conversation with a pair."""
+    chat.take_pair_of(pair, files, arguments := parse(*words))
+    return load_request(arguments, leave_missing=True).pair
+
+
 def test_options_reach_the_engine():
     arguments = parse(
         "--pair", "demo", "--threads", "3", "--temperature", "0.5", "--depth", "auto", "--stop", "END"
     )
-    assert chat.load_request(arguments, "") == LoadPair(pair="demo", options={"threads": 3})
+    assert load_request(arguments) == LoadPair(named("demo"), {"threads": 3})
     assert chat.reply_settings(arguments) == {"temperature": 0.5, "depth": "auto", "stop": ["END"]}
 
 
@@ -47,44 +58,37 @@ def test_a_reply_option_that_no_message_could_use_is_refused_at_once(words, wron
     assert refused.value.hint
 
 
-def test_what_an_answer_must_match_reaches_the_engine():
-    assert chat.reply_settings(parse("--regex", "yes|no")) == {"regex": "yes|no"}
-
-
 def test_no_draft_neither_loads_nor_uses_a_draft():
     arguments = parse("--no-draft")
-    assert chat.load_request(arguments, "") == LoadPair(speculate=False)
+    assert load_request(arguments) == LoadPair(named("demo"), speculate=False)
     assert chat.reply_settings(arguments) == {"speculate": False}
 
 
 def test_a_resumed_conversation_brings_its_pair_unless_another_is_named_or_it_is_unknown():
-    assert chat.load_request(parse(), "demo").pair == "demo"
-    assert chat.load_request(parse("--pair", "other"), "demo").pair == "other"
-    assert chat.load_request(parse(), "some-file").pair is None
+    assert resumed("demo").name == "demo"
+    assert resumed("demo", words=("--pair", OTHER)).name == OTHER
+    assert resumed("some-file").name == "demo"
 
 
 def test_a_resumed_conversation_brings_its_files_while_they_are_there(tmp_path, capsys):
     target, draft = (str(tmp_path / name) for name in ("mine.gguf", "small.gguf"))
     for file in (target, draft):
         Path(file).write_bytes(b"GGUF")
-    log = Journal(data_dir() / "conversations" / "20250101-a.jsonl", "mine")
-    log.files = conversations.files_of(target, draft)
-    log.add(StoredMessage("user", "hi"))
-    log.close()
-    files = conversations.read(log.path).files
-    assert chat.load_request(parse(), "mine", files) == LoadPair(target=target, draft=draft)
-    assert chat.load_request(parse("--pair", "other"), "mine", files).pair == "other"
+    files = (target, draft)
+    assert resumed("mine", files).paths == (target, draft)
+    assert resumed("mine", files, ("--pair", OTHER)).name == OTHER
     Path(target).unlink()
-    assert chat.load_request(parse(), "mine", files) == LoadPair()
-    assert f"whose file {target} is gone" in capsys.readouterr().err
+    assert resumed("mine", files).name == "demo"
+    assert f"whose file {target} is missing" in capsys.readouterr().err
 
 
-def test_the_configured_pair_is_asked_for_by_name_unless_something_else_was_named(monkeypatch):
+def test_the_configured_pair_is_asked_for_by_name_unless_something_else_was_named(monkeypatch, tiny_gguf):
     monkeypatch.setenv("LOCALSPEC_PAIR", "llama-3.1-8b+1b")
-    assert chat.load_request(parse(), "").pair == "llama-3.1-8b+1b"
-    assert chat.load_request(parse(), "demo").pair == "demo"
-    assert chat.load_request(parse("--pair", "other"), "").pair == "other"
-    assert chat.load_request(parse("--target", "some.gguf"), "").pair is None
+    assert resumed("").name == "llama-3.1-8b+1b"
+    assert resumed("demo").name == "demo"
+    assert resumed("", words=("--pair", OTHER)).name == OTHER
+    path = str(tiny_gguf())
+    assert resumed("", words=("--target", path)).paths == (path,)
 
 
 def test_resume_takes_a_name_or_none():
@@ -112,9 +116,7 @@ def begun(tmp_path, monkeypatch):
 
 def conversation(name, pair="demo", system="be brief"):
     """A conversation on disk."""
-    journal = Journal(data_dir() / "conversations" / f"{name}.jsonl", pair, system)
-    journal.add(StoredMessage("user", "hi"))
-    journal.close()
+    stored(data_dir(), StoredMessage("user", "hi"), name=name, pair=pair, system=system)
 
 
 @pytest.mark.parametrize(
@@ -128,8 +130,8 @@ def test_a_system_prompt_that_was_given_is_the_one_of_the_resumed_conversation(
     conversation("20250101-a")
     turns = ChatApp(begun("--resume", *words)).state.conversation.turns()
     assert turns == (
-        *([{"role": "system", "content": system}] if system else []),
-        {"role": "user", "content": "hi"},
+        *([Message("system", system)] if system else []),
+        Message("user", "hi"),
     )
 
 
@@ -143,10 +145,10 @@ def test_a_chat_without_a_store_loads_a_pair_that_remembers_no_replies(begun):
 
 def test_without_a_name_the_chat_opens_the_file_that_was_used_last(begun, tiny_gguf):
     path = tiny_gguf()
-    assert begun().load.pair == "demo"
+    assert begun().load.pair == named("demo")
     mark_used(str(path))
-    assert begun().load == LoadPair(target=str(path))
-    assert ChatApp(begun()).state.conversation.journal.files == (str(path),)
+    assert begun().load == LoadPair(of_files(path), draws=True)
+    assert ChatApp(begun()).state.conversation.about.files == (str(path),)
 
 
 @pytest.mark.parametrize("words", [("--resume",), ("--resume", "2025"), ("--resume=2025",)])
@@ -155,8 +157,3 @@ def test_resume_without_a_command_opens_the_chat(begun, words):
     begun()
     assert program.run(words) == 0
     assert begun.setups[-1].resumed[1].name == "20250101-a"
-
-
-def test_without_a_terminal_there_is_a_sentence():
-    with pytest.raises(BadSetting, match="terminal"):
-        chat.run(parse())

@@ -1,12 +1,17 @@
-"""What commands set and show: sampling, drafting, comparison, inspector."""
+"""What commands set and show: sampling, drafting, comparison, inspector, help and themes."""
+
+from itertools import pairwise
 
 import pytest
 from driving import asked, running
-from localspec.tui.dialogs import HelpDialog, RaceDialog
+from localspec.tui.commands.table import COMMANDS, find, matching
+from localspec.tui.dialogs import HelpDialog, RaceDialog, help_page
 from localspec.tui.widgets.lines import Inspector
 from localspec.tui.widgets.prompt import Completion
 from scripted_engine import Gate
-from textual.widgets import Static
+from textual.widgets import Static, TextArea
+
+from localspec.measure.race import BRANCHED
 
 
 async def test_settings_reach_the_engine(tmp_path):
@@ -14,59 +19,29 @@ async def test_settings_reach_the_engine(tmp_path):
         for command in ("/seed 11", "/depth 3", "/draft off", "/top-k 40", "/max-tokens 99"):
             await chat.type(command)
         await chat.ask("exact hi")
-        wanted = {
-            "temperature": 0.7,
-            "seed": 11,
-            "depth": 3,
-            "speculate": False,
-            "top_k": 40,
-            "max_tokens": 99,
-            "system": "",
-        }
-        assert asked(chat)[0].options == wanted
+        wanted = {"temperature": 0.7, "seed": 11, "depth": 3, "speculate": False, "top_k": 40}
+        assert asked(chat)[0].options == wanted | {"max_tokens": 99, "system": ""}
 
 
-async def test_ollamas_commands_set_and_show_the_same_settings(tmp_path):
-    async with running(tmp_path) as chat:
-        for command in ("/set parameter temperature 0.5", "/set num_predict 9", "/set system Be brief."):
-            await chat.type(command)
-        assert chat.state.engine.settings == {"temperature": 0.5, "max_tokens": 9}
-        assert chat.state.conversation.journal.system == "Be brief."
-        await chat.type("/show")
-        await chat.until(lambda: any("temperature 0.5, max_tokens 9" in notice for notice in chat.notices))
-        await chat.type("/?")
-        await chat.until(lambda: isinstance(chat.app.screen, HelpDialog))
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        "/set num_ctx 4096",
-        "/set quit now",
-        "/temp hot",
-        "/temp 9",
-        "/max-tokens -1",
-        "/depth 99",
-        "/top-p 2",
-        "/seed -1",
-        "/depth many",
-        "/draft maybe",
-        "/nonsense",
-    ],
-)
-async def test_a_bad_argument_is_refused_with_a_sentence(tmp_path, command):
-    async with running(tmp_path) as chat:
-        before = chat.state.engine.settings
+async def test_ollamas_commands_set_and_show_the_same_settings(chat):
+    for command in ("/set parameter temperature 0.5", "/set num_predict 9", "/set system Be brief."):
         await chat.type(command)
-        await chat.until(lambda: chat.remarks)
-        assert chat.state.engine.settings == before
+    assert chat.state.engine.settings == {"temperature": 0.5, "max_tokens": 9}
+    assert chat.state.conversation.about.system == "Be brief."
+    await chat.type("/show")
+    await chat.until(lambda: any("temperature 0.5, max_tokens 9" in notice for notice in chat.notices))
+    await chat.type("/?")
+    await chat.until(lambda: isinstance(chat.app.screen, HelpDialog))
 
 
-async def test_a_refused_seed_is_told_the_whole_numbers_that_it_may_be(tmp_path):
-    async with running(tmp_path) as chat:
-        await chat.type("/seed -1")
-        await chat.until(lambda: chat.remarks)
-        assert chat.remarks == [f"seed takes a whole number from 0 to {2**64 - 1}."]
+async def test_a_bad_argument_is_refused_with_a_sentence(chat):
+    before = chat.state.engine.settings
+    wrong = "/set num_ctx 4096,/set quit now,/temp hot,/temp 9,/max-tokens -1,/depth 99,/top-p 2,/depth many"
+    for count, command in enumerate(f"{wrong},/draft maybe,/nonsense,/seed -1".split(","), start=1):
+        await chat.type(command)
+        await chat.until(lambda count=count: len(chat.remarks) == count)
+    assert chat.state.engine.settings == before
+    assert chat.remarks[-1] == f"seed takes a whole number from 0 to {2**64 - 1}."
 
 
 async def test_a_race_shows_both_sides_then_its_headline_and_the_first_difference(tmp_path):
@@ -84,6 +59,17 @@ async def test_a_race_shows_both_sides_then_its_headline_and_the_first_differenc
         assert any("plain decoding " in line and "with drafting" in line for line in lines[headline:])
         verdict = str(chat.app.screen.query_one(".verdict", Static).content)
         assert "Token 58: ' weights' with drafting" in verdict
+        columns = [side.content for side in chat.app.screen.query(".side")][-2:]
+        words = [
+            [str(column)[span.start : span.end].strip() for span in column.spans if span.style == BRANCHED]
+            for column in columns
+        ]
+        assert words == [["parameters**"], ["weights**"]]
+        engine = chat.state.engine
+        engine.compared = engine.sides[1].final = None  # as while drafting writes
+        engine.comparing = True
+        await chat.until(lambda: "The texts differ from" in chat.drawn)
+        engine.comparing = False
         assert chat.state.engine.plain_speed
         assert chat.engine.handler.asked[-1].options["temperature"] == 0
         await chat.pilot.press("escape")
@@ -103,15 +89,6 @@ async def test_a_race_on_a_small_terminal_shows_lines_of_both_texts(tmp_path):
         assert RaceDialog.KEYS in chat.drawn
 
 
-async def test_a_race_on_a_small_terminal_ends_with_the_texts(tmp_path):
-    async with running(tmp_path, size=(40, 12)) as chat:
-        await chat.ask("differ please, so that the sides can be told from each other")
-        await chat.pilot.press("f9")
-        await chat.until(lambda: "2.0 times as fast" in chat.drawn and chat.drawn.count("✓") == 2)
-        await chat.settled()
-        assert "Token 58" not in chat.drawn
-
-
 async def test_a_race_that_is_left_stops(tmp_path):
     gate = Gate(hold_after=9)
     async with running(tmp_path, gate=gate) as chat:
@@ -122,46 +99,34 @@ async def test_a_race_that_is_left_stops(tmp_path):
         await chat.until(lambda: "9 passes" in chat.drawn)
         await chat.pilot.press("escape")
         await chat.until(lambda: not chat.state.engine.busy)
-        assert chat.remarks == ["The comparison was stopped."]
+        assert not chat.state.engine.compared
 
 
-async def test_a_reply_and_a_race_are_shared_as_pictures_that_name_models_machine_and_program(
-    tmp_path, monkeypatch
+async def test_a_race_is_shared_as_a_picture_that_names_models_machine_and_program(
+    tmp_path, monkeypatch, chat
 ):
-    async with running(tmp_path) as chat:
-        await chat.type("/share")
-        await chat.until(lambda: chat.remarks == ["There is no reply of this session to share yet."])
-        await chat.ask("exact some words <b>")
-        for name, words in (
-            ("reply", "tokens a pass, toy pair"),
-            ("race", "2.0 times as fast, the same text"),
-        ):
-            await chat.type(f"/share {tmp_path / name}.svg")
-            await chat.until(lambda name=name: "Drawn into" in chat.remarks[-1] and name in chat.remarks[-1])
-            drawn = (tmp_path / f"{name}.svg").read_text("utf-8").replace("&#160;", " ")
-            for part in (
-                "some words &lt;b&gt;",
-                "scripted-8b with scripted-1b",
-                "a machine; localspec",
-                words,
-            ):
-                assert part in drawn
-            assert ("with drafting" in drawn) == (name == "race")
-            await chat.pilot.press("f9")
-            await chat.until(lambda: chat.drawn.count("✓") == 2)
-            await chat.pilot.press("escape")
-        await chat.type(f"/share {tmp_path / 'race.svg'}")
-        await chat.until(lambda: "exists already" in chat.remarks[-1])
-        monkeypatch.chdir(tmp_path)
-        await chat.pilot.press("f9")
-        await chat.until(lambda: chat.drawn.count("✓") == 2)
-        for pictures in (1, 2):
-            await chat.pilot.press("s")
-            await chat.until(
-                lambda pictures=pictures: len(list(tmp_path.glob("exact-some-*.svg"))) == pictures
-            )
-            await chat.until(lambda: "Drawn into" in chat.drawn)
-        assert isinstance(chat.app.screen, RaceDialog)
+    monkeypatch.chdir(tmp_path)
+    await chat.ask("exact some words <b>")
+    await chat.type("/share")
+    await chat.until(lambda: chat.remarks == ["There is no race to share yet; /compare runs one."])
+    await chat.pilot.press("ctrl+u", "f9")
+    await chat.until(lambda: chat.drawn.count("✓") == 2)
+    for pictures in (1, 2):
+        await chat.pilot.press("s")
+        await chat.until(lambda: len(list(tmp_path.glob("exact-some-*.svg"))) == pictures)  # noqa: B023
+        await chat.until(lambda: "Drawn into" in chat.drawn)
+    assert isinstance(chat.app.screen, RaceDialog)
+    drawn = next(tmp_path.glob("*.svg")).read_text("utf-8").replace("&#160;", " ")
+    for part in (
+        "some words &lt;b&gt;",
+        "scripted-8b with scripted-1b",
+        "a machine; localspec",
+        "the same text",
+    ):
+        assert part in drawn
+    await chat.pilot.press("escape")
+    await chat.type("/share exact-some-words-b.svg")
+    await chat.until(lambda: "exists already" in chat.remarks[-1])
 
 
 async def test_the_inspector_shows_where_the_time_went_positions_and_lengths(tmp_path):
@@ -169,25 +134,84 @@ async def test_the_inspector_shows_where_the_time_went_positions_and_lengths(tmp
         await chat.ask("why?")
         await chat.pilot.press("f3")
         inspector = chat.screen.query_one(Inspector)
-        await chat.until(
-            lambda: inspector.display and "Guesses kept, by place" in str(inspector._chart.content)
-        )
+        await chat.until(lambda: inspector.display and "Acceptance by depth" in str(inspector._chart.content))
         text = str(inspector._chart.content)
         assert "mean" in text
 
 
-async def test_an_option_that_is_not_set_is_shown_with_its_default(tmp_path):
-    async with running(tmp_path) as chat:
-        await chat.type("/temp")
-        await chat.until(lambda: chat.remarks)
-        assert chat.remarks == ["temperature is 0.8, unless the model file sets it (default)."]
+async def test_an_option_that_is_not_set_is_shown_with_its_default(chat):
+    await chat.type("/temp")
+    await chat.until(lambda: chat.remarks)
+    assert chat.remarks == ["temperature is 0.8, unless the model file sets it (default)."]
 
 
-async def test_an_alias_runs_with_one_enter(tmp_path):
-    async with running(tmp_path) as chat:
-        await chat.pilot.press(*"/save")
-        await chat.until(lambda: chat.screen.query_one(Completion).has_class("-open"))
-        await chat.pilot.press("enter")
-        await chat.until(lambda: chat.remarks)
-        assert chat.remarks == ["There is nothing to export yet."]
-        assert chat.screen.prompt.text == ""
+async def test_an_alias_runs_with_one_enter(chat):
+    await chat.pilot.press(*"/save")
+    await chat.until(lambda: chat.screen.query_one(Completion).has_class("-open"))
+    await chat.pilot.press("enter")
+    await chat.until(lambda: chat.remarks)
+    assert chat.remarks == ["There is nothing to export yet."]
+    assert chat.screen.prompt.text == ""
+
+
+async def test_the_keys_of_a_long_dialog_are_in_view(tmp_path):
+    async with running(tmp_path, size=(80, 24)) as chat:
+        await chat.type("/help")
+        await chat.until(lambda: HelpDialog.KEYS in chat.drawn)
+        await chat.pilot.press("end")
+        await chat.pilot.pause()
+        assert HelpDialog.KEYS in chat.drawn
+        assert "files" in chat.drawn
+
+
+async def test_themes_are_listed_and_set_by_name(chat):
+    await chat.type("/theme")
+    await chat.until(lambda: chat.notices and "textual-light, tokyo-night" in chat.notices[0])
+    await chat.type("/theme nord")
+    await chat.until(lambda: chat.app.theme == "nord")
+
+
+async def test_the_chat_stands_behind_a_dialog(chat):
+    await chat.type("/help")
+    await chat.until(lambda: isinstance(chat.app.screen, HelpDialog))
+    await chat.settled()
+    assert "localspec" in chat.drawn.splitlines()[0]
+
+
+def test_the_help_page_has_every_command_and_where_files_live(tmp_path):
+    text = help_page(str(tmp_path), 200).plain
+    assert all(f"/{command.usage}" in text and command.help in text for command in COMMANDS)
+    assert str(tmp_path) in text
+
+
+@pytest.mark.parametrize(("width", "indent"), [(74, 27), (36, 4)])
+def test_the_texts_of_the_help_page_stand_in_their_column(tmp_path, width, indent):
+    page = help_page(str(tmp_path), width).plain
+    for line in page.partition("\ntokens in")[0].splitlines():
+        assert len(line.rstrip()) <= width
+        assert len(line) - len(line.lstrip()) in (0, 2, indent), line
+    words = " ".join(page.split())
+    assert all(command.help in words for command in COMMANDS)
+
+
+def test_names_and_keys_are_unique_and_not_taken_by_the_text_area():
+    names = [command.name for command in COMMANDS]
+    keys = [command.key for command in COMMANDS if command.key]
+    taken = {key for binding in TextArea.BINDINGS for key in binding.key.split(",")}
+    terminal_aliases = {"ctrl+j", "ctrl+m", "ctrl+i", "ctrl+h", "ctrl+c"}
+    assert len(set(names)) == len(names)
+    assert len(set(keys)) == len(keys)
+    assert not set(keys) & (taken | terminal_aliases)
+
+
+def test_areas_stand_together_in_the_table():
+    areas = [command.area for command in COMMANDS]
+    assert len([a for a, b in pairwise(areas) if a != b]) + 1 == len(set(areas))
+
+
+def test_a_command_is_found_by_the_beginning_of_its_name_when_that_is_unique():
+    assert find("hel").name == "help"
+    assert find("temp").name == "temp"
+    assert find("t") is None
+    assert find("zzz") is None
+    assert matching("se")[0].name == "seed"

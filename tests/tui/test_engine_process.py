@@ -1,34 +1,57 @@
-"""The engine process: what it says, how it ends, and that nothing of it outlives its client."""
+"""The engine process, scripted and with the demo pair: what it says, how it ends, and that nothing outlives it."""
 
 import math
-import os
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections import deque
+from itertools import count
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
 import pytest
 from scripted_engine import answer_to
+from scripted_pairs import called
 
+from localspec.chat.messages import Message
 from localspec.engine import messages
 from localspec.engine.client import EngineProcess
 from localspec.engine.messages import (
-    Answer,
     Cancel,
     Compared,
+    CompareReplies,
+    ComparisonStopped,
     Died,
+    Failure,
+    Generate,
     Hello,
     LoadPair,
+    LoadStage,
+    ProposalText,
     Ready,
-    Text,
+    Rendered,
 )
 from localspec.errors import EngineDied
-from localspec.events import Cycle, Finished, FinishReason, Kind, Origin, Piece, Prefill, Reply, Source, Stats
-from localspec.health.trial import describe_exit
+from localspec.events import (
+    Cycle,
+    Finished,
+    FinishReason,
+    Kind,
+    Origin,
+    Piece,
+    Prefill,
+    Reply,
+    Source,
+    Stats,
+    ToolCall,
+)
+from localspec.machine.children import describe_exit
+from localspec.models.pair_info import listing
+from localspec.models.registry import named
+from tests import processes
+from tests.engine.workshop import until
 
 SCRIPT = str(Path(__file__).parent / "scripted_engine.py")
 COMMAND = (sys.executable, SCRIPT)
@@ -62,34 +85,19 @@ def collect(engine, kind, seconds=60.0):
 
 
 def ask(text, serial=1):
-    return Answer(serial, ({"role": "user", "content": text},), {})
-
-
-def gone(pid):
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    return (
-        Path(f"/proc/{pid}/stat").exists()
-        and Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    )
-
-
-def until(condition, seconds=60.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.01)
+    return Generate(serial, ({"role": "user", "content": text},), {})
 
 
 @pytest.mark.parametrize(
     "message",
     [
-        LoadPair("demo", options={"threads": 3}),
-        Answer(
+        LoadPair(named("demo"), options={"threads": 3}),
+        Generate(
             4,
-            ({"role": "system", "content": "be brief"}, {"role": "user", "content": "a\nb"}),
+            (
+                Message("system", "be brief"),
+                Message("assistant", "a", tool_calls=(ToolCall("f", {"x": 1}, "c1"),)),
+            ),
             {"temperature": 0.5, "speculate": False},
         ),
         CYCLE,
@@ -97,8 +105,8 @@ def until(condition, seconds=60.0):
         Finished(REPLY),
         Compared(REPLY, REPLY, "they part"),
         Died("what", "hint"),
-        LoadPair(target="not UTF-8: \udcff.gguf"),
-        Answer(1, options={"logit_bias": {"7": -math.inf}, "json_schema": {"maximum": 10**40}}),
+        LoadPair(called("not UTF-8: \udcff.gguf", listed=False)),
+        Generate(1, options={"logit_bias": {"7": -math.inf}, "json_schema": {"maximum": 10**40}}),
     ],
 )
 def test_a_message_comes_back_from_its_line_as_it_was(message):
@@ -116,7 +124,7 @@ def test_a_line_that_is_no_message_ends_the_connection_with_a_sentence(line):
 
 
 def test_a_reply_arrives_whole_and_in_order(engine):
-    engine.send(LoadPair())
+    engine.send(LoadPair(called()))
     engine.send(ask("essay"))
     reports = collect(engine, Finished)
     assert isinstance(reports[0], Hello)
@@ -161,21 +169,14 @@ def test_the_last_words_of_a_dead_engine_become_the_hint():
 
 def test_a_native_print_does_not_break_the_stream():
     code = (
-        "import os; from localspec.engine.__main__ import take_pipes; s, k = take_pipes(); os.write(1, b'noise\\n');"
+        "import os; from localspec.engine.server import take_pipes; s, k = take_pipes(); os.write(1, b'noise\\n');"
         "from localspec.engine.messages import *;"
-        "k.write(encode(Text('x'), 1)); k.flush(); s.readline()"
+        "k.write(encode(Rendered('x'), 1)); k.flush(); s.readline()"
     )
     engine = EngineProcess((sys.executable, "-c", code))
     engine.start()
-    assert collect(engine, Text) == [Text("x")]
+    assert collect(engine, Rendered) == [Rendered("x")]
     engine.close()
-
-
-def test_another_protocol_is_refused():
-    code = "import os; from localspec.engine.messages import *;os.write(1, encode(Hello(99, 1))); input()"
-    engine = EngineProcess((sys.executable, "-c", code))
-    engine.start()
-    assert "protocol 99" in collect(engine, Died)[-1].what
 
 
 def test_a_program_that_cannot_be_started_is_an_error_of_ours():
@@ -189,7 +190,7 @@ def test_closing_ends_an_engine_that_hangs_in_a_prefill(engine):
     collect(engine, Prefill)
     pid = engine.pid
     engine.close()
-    assert gone(pid)
+    assert not processes.lives(pid)
 
 
 def test_an_engine_that_will_not_end_keeps_nobody_waiting_and_nothing_is_loaded_beside_it(
@@ -212,7 +213,7 @@ def test_an_engine_that_will_not_end_keeps_nobody_waiting_and_nothing_is_loaded_
     starting.join(15)
     try:
         assert not starting.is_alive()
-        engine.send(LoadPair())
+        engine.send(LoadPair(called()))
         collect(engine, Hello)
         assert engine._connection.outbox.qsize() == 1
     finally:
@@ -233,7 +234,7 @@ def test_an_engine_does_not_survive_a_client_that_is_killed():
         "import sys, time; from localspec.engine.client import EngineProcess; from localspec.events import Prefill;"
         "from localspec.engine.messages import *;"
         f"e = EngineProcess((sys.executable, {SCRIPT!r})); e.start(); "
-        "e.send(Answer(1, (dict(role='user', content='hang'),)));"
+        "e.send(Generate(1, (dict(role='user', content='hang'),)));"
         "print(e.pid, flush=True);"
         "\nwhile not any(isinstance(r, Prefill) for r in e.drain()): time.sleep(0.01)"
         "\nprint('hanging', flush=True); time.sleep(60)"
@@ -242,10 +243,90 @@ def test_an_engine_does_not_survive_a_client_that_is_killed():
         pid = int(process.stdout.readline())
         assert process.stdout.readline() == "hanging\n"
         process.send_signal(signal.SIGKILL)
-    until(lambda: gone(pid))
+    processes.until(lambda: not processes.lives(pid))
 
 
 def test_an_exit_code_is_said_in_words():
     assert describe_exit(3) == "exit code 3"
     assert describe_exit(-6) == "SIGABRT"
-    assert "out of memory" in describe_exit(-9)
+    assert "lack of memory" in describe_exit(-9)
+
+
+NUMBERS = count(1)  # of requests: the tests come in any order, and what was cancelled stays so
+STORY = ({"role": "user", "content": "Tell me a story"},)
+GREEDY = {"temperature": 0, "seed": 1, "max_tokens": 60, "depth": 3}
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture(scope="module")
+def real_engine(home):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LOCALSPEC_HOME", str(home))
+        process = EngineProcess()
+        process.start()
+    process.send(LoadPair(named("demo"), options={"threads": 1}))
+    reports = until(process, Ready)
+    assert any(isinstance(report, LoadStage) for report in reports)
+    yield process
+    process.close()
+
+
+def test_a_reply_streams_with_the_text_of_every_proposal(real_engine):
+    real_engine.send(Generate(next(NUMBERS), STORY, GREEDY, cycles=True))
+    reports = until(real_engine, Finished)
+    reply = reports[-1].reply
+    assert "".join(r.text for r in reports if isinstance(r, Piece)) == reply.text
+    proposals = [r for r in reports if isinstance(r, Cycle) and r.proposal]
+    texts = [r.texts for r in reports if isinstance(r, ProposalText)]
+    assert [len(t) for t in texts] == [len(c.proposal) for c in proposals]
+    accepted = "".join("".join(t[: c.accepted]) for t, c in zip(texts, proposals, strict=True))
+    assert accepted.split()[0] in reply.text
+
+
+def test_a_comparison_says_what_drafting_brought_and_judges_no_speed_of_the_demo(
+    real_engine, home, monkeypatch
+):
+    real_engine.send(CompareReplies(next(NUMBERS), STORY, GREEDY))
+    compared = until(real_engine, Compared)[-1]
+    assert compared.drafted.stats.drafted > 0
+    assert compared.plain.stats.drafted == 0
+    speed, note = compared.verdict.splitlines()[0], compared.verdict.splitlines()[-1]
+    assert "passes instead of" in speed
+    assert "slower" not in speed.casefold()
+    assert "demo pair is tiny" in note or "processor" in note
+    monkeypatch.setenv("LOCALSPEC_HOME", str(home))
+    demo = next(row for row in listing() if row.name == "demo")
+    assert demo.on_disk
+    assert demo.speedup is None
+
+
+def test_a_comparison_that_is_stopped_says_so(real_engine):
+    number = next(NUMBERS)
+    real_engine.send(CompareReplies(number, STORY, GREEDY))
+    real_engine.send(Cancel(number))
+    until(real_engine, ComparisonStopped)
+
+
+def test_a_cancelled_reply_ends_as_cancelled(real_engine):
+    number = next(NUMBERS)
+    real_engine.send(Generate(number, STORY, GREEDY, cycles=True))
+    real_engine.send(Cancel(number))
+    assert until(real_engine, Finished)[-1].reply.finish_reason is FinishReason.CANCELLED
+
+
+def test_errors_of_the_api_arrive_as_sentences(real_engine):
+    real_engine.send(Generate(next(NUMBERS), STORY, {"rule": "sideways"}))
+    failure = until(real_engine, Failure)[-1]
+    assert "sideways" in failure.what
+
+
+def test_without_a_pair_a_question_is_answered_with_what_to_do():
+    engine = EngineProcess()
+    engine.start()
+    engine.send(Generate(1, STORY))
+    assert "no pair is loaded" in until(engine, Failure)[-1].what
+    engine.close()

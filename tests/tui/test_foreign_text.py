@@ -5,13 +5,13 @@ import unicodedata
 from pathlib import Path
 
 import pytest
-from driving import open_conversations, running
+from driving import open_conversations, running, stored
 from localspec.tui.dialogs import ConfirmDialog
 from localspec.tui.widgets.reply import LiveTail, ReplyPart
 from scripted_engine import Gate
 from textual.widgets import Input
 
-from localspec.chat.conversations import Journal, StoredMessage
+from localspec.chat.conversations import StoredMessage
 from localspec.display import for_terminal
 from localspec.events import Kind, Origin, Piece, Source
 
@@ -24,6 +24,13 @@ def controls(text):
     return {character for character in text if unicodedata.category(character) == "Cc"} - {"\n"}
 
 
+async def shows(chat, text):
+    """The screen shows a text, and nothing on it steers the terminal."""
+    await chat.pilot.pause()
+    assert text in chat.drawn
+    assert not controls(chat.drawn)
+
+
 async def test_no_control_character_of_a_reply_reaches_the_terminal_while_it_is_written(tmp_path):
     gate = Gate(hold_after=2)
     async with running(tmp_path, gate=gate) as chat:
@@ -31,33 +38,28 @@ async def test_no_control_character_of_a_reply_reaches_the_terminal_while_it_is_
         await chat.until(
             lambda: chat.replies and "\ufffd" in str(chat.replies[0].query_one(LiveTail).content)
         )
-        await chat.pilot.pause()
-        assert "first \ufffd]52;c;aGk=\ufffd" in chat.drawn
-        assert not controls(chat.drawn)
+        await shows(chat, "first \ufffd]52;c;aGk=\ufffd")
         gate.opened.set()
         await chat.until(lambda: not chat.state.engine.busy)
 
 
-async def test_a_finished_reply_is_shown_with_signs_and_kept_as_it_was(tmp_path):
-    async with running(tmp_path) as chat:
-        await chat.ask(f"exact {STEERING}\n\n{STEERING}")
-        shown = for_terminal(f"{STEERING}\n\n{STEERING}")
-        for _ in range(2):
-            assert not controls(chat.drawn)
-            assert "".join(part.source for part in chat.screen.query(ReplyPart)) == shown
-            await chat.screen.transcript.open(chat.state.conversation.messages)
-            await chat.until(lambda: chat.screen.query(ReplyPart))
-            await chat.pilot.pause()
-        assert [m.content.count(CLIPBOARD) for m in chat.saved[0].messages] == [2, 2]
-
-
-async def test_unfolded_reasoning_is_shown_with_signs(tmp_path, monkeypatch):
-    monkeypatch.setattr("scripted_engine.answer_to", lambda _prompt: ("so", STEERING))
-    async with running(tmp_path) as chat:
-        await chat.pilot.press("ctrl+t")
-        await chat.ask("why?")
-        assert "first \ufffd]52" in chat.drawn
+async def test_a_finished_reply_is_shown_with_signs_and_kept_as_it_was(chat):
+    await chat.ask(f"exact {STEERING}\n\n{STEERING}")
+    shown = for_terminal(f"{STEERING}\n\n{STEERING}")
+    for _ in range(2):
         assert not controls(chat.drawn)
+        assert "".join(part.source for part in chat.screen.query(ReplyPart)) == shown
+        await chat.screen.transcript.open(chat.state.conversation.messages)
+        await chat.until(lambda: chat.screen.query(ReplyPart))
+        await chat.pilot.pause()
+    assert [m.content.count(CLIPBOARD) for m in chat.saved[0].messages] == [2, 2]
+
+
+async def test_unfolded_reasoning_is_shown_with_signs(monkeypatch, chat):
+    monkeypatch.setattr("scripted_engine.answer_to", lambda _prompt: ("so", STEERING))
+    await chat.pilot.press("ctrl+t")
+    await chat.ask("why?")
+    await shows(chat, "first \ufffd]52")
 
 
 async def test_the_tokens_that_were_rejected_are_shown_with_signs(tmp_path):
@@ -67,53 +69,40 @@ async def test_the_tokens_that_were_rejected_are_shown_with_signs(tmp_path):
         await chat.replies[0].grow(
             [Piece("so", Kind.ANSWER, Origin.FIX, Source.MODEL)], True, rejected=[CLIPBOARD]
         )
-        await chat.pilot.pause()
-        assert "so\ufffd]52" in chat.drawn
-        assert not controls(chat.drawn)
+        await shows(chat, "so\ufffd]52")
 
 
-async def test_what_the_program_repeats_in_prompt_notices_titles_and_questions_steers_nothing(tmp_path):
-    async with running(tmp_path) as chat:
-        chat.screen.prompt.replace_text(STEERING)
-        await chat.pilot.pause()
-        assert "first \ufffd]52" in chat.drawn
-        assert not controls(chat.drawn)
-        await chat.type(f"/system {STEERING}")
-        await chat.until(lambda: chat.notices)
-        assert chat.state.conversation.journal.system == STEERING
-        await chat.ask(f"exact {STEERING}")
-        await chat.pilot.pause()
-        assert not controls(chat.drawn)
-        await chat.pilot.press("ctrl+n")
-        await open_conversations(chat, rows=1)
-        assert "first \ufffd]52" in chat.drawn
-        assert not controls(chat.drawn)
-        await chat.pilot.press("ctrl+d")
-        await chat.until(lambda: isinstance(chat.app.screen, ConfirmDialog))
-        await chat.pilot.pause()
-        assert "first \ufffd]52" in chat.drawn
-        assert not controls(chat.drawn)
+async def test_what_the_program_repeats_in_prompt_notices_titles_and_questions_steers_nothing(chat):
+    chat.screen.prompt.replace_text(STEERING)
+    await shows(chat, "first \ufffd]52")
+    await chat.type(f"/system {STEERING}")
+    await chat.until(lambda: chat.notices)
+    assert chat.state.conversation.about.system == STEERING
+    await chat.ask(f"exact {STEERING}")
+    await chat.pilot.pause()
+    assert not controls(chat.drawn)
+    await chat.pilot.press("ctrl+n")
+    await open_conversations(chat, rows=1)
+    await shows(chat, "first \ufffd]52")
+    await chat.pilot.press("ctrl+d")
+    await chat.until(lambda: isinstance(chat.app.screen, ConfirmDialog))
+    await shows(chat, "first \ufffd]52")
 
 
 async def test_what_is_pasted_into_a_field_steers_nothing(tmp_path):
-    journal = Journal.new(tmp_path / "conversations", "demo", "")
-    journal.add(StoredMessage("user", STEERING))
-    journal.close()
+    stored(tmp_path, StoredMessage("user", STEERING))
     async with running(tmp_path) as chat:
         await open_conversations(chat, rows=1)
         chat.app.screen.query_one(Input).value = f"pasted {CLIPBOARD}"
-        await chat.pilot.pause()
-        assert "pasted ]52" in chat.drawn
-        assert not controls(chat.drawn)
+        await shows(chat, "pasted ]52")
 
 
-async def test_no_character_that_markdown_spells_out_turns_the_text_around(tmp_path):
-    async with running(tmp_path) as chat:
-        await chat.ask("exact so &#8238;backwards &#x2066;isolated &#27;]0;x")
-        await chat.until(lambda: chat.replies[0].finished_parts[0].is_drawn)
-        await chat.pilot.pause()
-        assert "so backwards isolated" in chat.drawn
-        assert not {c for c in chat.drawn if unicodedata.bidirectional(c) in ("RLO", "LRI")}
+async def test_no_character_that_markdown_spells_out_turns_the_text_around(chat):
+    await chat.ask("exact so &#8238;backwards &#x2066;isolated &#27;]0;x")
+    await chat.until(lambda: chat.replies[0].finished_parts[0].is_drawn)
+    await chat.pilot.pause()
+    assert "so backwards isolated" in chat.drawn
+    assert not {c for c in chat.drawn if unicodedata.bidirectional(c) in ("RLO", "LRI")}
 
 
 FILTERS = {"for_terminal", "line_for_terminal"}
@@ -168,28 +157,45 @@ def test_nothing_is_shown_without_the_filter_that_is_not_known_to_be_harmless():
 
 
 @pytest.mark.parametrize("text", ["[/INST]", "[bold]loud[/bold]", "[@click=app.quit]out[/]", "a[1] = b[/x]"])
-async def test_a_title_with_brackets_is_listed_as_it_is(tmp_path, text):
-    async with running(tmp_path) as chat:
-        await chat.ask(f"exact {text}")
-        await open_conversations(chat, rows=1)
-        assert f"exact {text}" in chat.drawn
+async def test_a_title_with_brackets_is_listed_as_it_is(text, chat):
+    await chat.ask(f"exact {text}")
+    await open_conversations(chat, rows=1)
+    assert f"exact {text}" in chat.drawn
 
 
 @pytest.mark.parametrize("text", ["[/x]", "[bold]loud[/bold]", "[@click=app.quit]out[/]", f"x{CLIPBOARD}"])
-async def test_a_notice_in_the_corner_says_what_was_typed_as_it_is(tmp_path, text):
-    async with running(tmp_path) as chat:
-        await chat.type(f"/theme {text}")
-        await chat.until(lambda: "There is no theme" in chat.drawn)
-        assert f"There is no theme {for_terminal(text)}." in chat.drawn
-        assert not controls(chat.drawn)
+async def test_a_notice_in_the_corner_says_what_was_typed_as_it_is(text, chat):
+    await chat.type(f"/rename {text}")
+    await chat.until(lambda: f"is called “{for_terminal(text)}”" in chat.drawn)
+    assert not controls(chat.drawn)
 
 
-async def test_the_reason_why_nothing_was_remembered_is_said_in_full(tmp_path, monkeypatch):
+async def test_the_reason_why_nothing_was_remembered_is_said_in_full(monkeypatch, chat):
     def full(*_):
         raise OSError(28, "No space left on device", "chat.json")
 
     monkeypatch.setattr("localspec.tui.state.chat.change_json_object", full)
-    async with running(tmp_path) as chat:
-        await chat.type("/tokens off")
-        await chat.until(lambda: "Could not be remembered" in chat.drawn)
-        assert "[Errno 28] No space" in chat.drawn
+    await chat.type("/tokens off")
+    await chat.until(lambda: "A prompt or preference could not be saved" in chat.drawn)
+    assert "[Errno 28] No space" in chat.drawn
+
+
+async def click_link(chat, href, around="see [docs]({}) for more"):
+    """Answer with a link in a text, and click it."""
+    await chat.ask("exact " + around.format(href))
+    await chat.until(lambda: "docs" in chat.drawn.partition("tokens")[0].rpartition("exact")[2])
+    lines = chat.drawn.splitlines()
+    row = max(n for n, line in enumerate(lines) if "docs" in line)
+    await chat.pilot.click(offset=(lines[row].rindex("docs") + 1, row))
+    await chat.pilot.pause()
+
+
+@pytest.mark.parametrize(
+    "around", ["see [docs]({}) for more", "| a |\n|---|\n| [docs]({}) |\n", "# [docs]({})"]
+)
+async def test_the_address_of_a_link_is_shown_and_nothing_opens_it(monkeypatch, around, chat):
+    opened = []
+    monkeypatch.setattr("webbrowser.open", lambda url, **_: opened.append(url))
+    await click_link(chat, "https://example.org/a%20b?c=d#e", around)
+    await chat.until(lambda: chat.remarks == ["https://example.org/a b?c=d#e"])
+    assert opened == []

@@ -7,9 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from driving import all_in
 from terminal import Terminal
-
-from localspec.chat import conversations
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals and signals of POSIX")
 
@@ -65,7 +64,7 @@ def terminal():
 
 
 def saved(folder):
-    (conversation,) = conversations.listing(folder / "conversations").conversations
+    (conversation,) = all_in(folder)
     return [message.content for message in conversation.messages]
 
 
@@ -78,7 +77,7 @@ def test_what_nobody_foresaw_ends_the_chat_in_a_sentence_and_keeps_the_reply(ter
     shown.type("tokens 4000\r")
     shown.until("\x1b[?1049l")  # the screen of before is back
     if fault == "the terminal":
-        told = shown.until("open another one")
+        told = shown.until("open another terminal")
         assert "error: the terminal cannot be read" in told
     else:
         told = shown.until("no prompts and no keys")
@@ -94,6 +93,30 @@ def test_what_nobody_foresaw_ends_the_chat_in_a_sentence_and_keeps_the_reply(ter
     assert reply.startswith("## Why a draft helps")
 
 
+def test_bytes_that_are_no_utf_8_end_no_chat_and_lose_nothing_that_was_typed(terminal, tmp_path):
+    shown = terminal(*PLAIN, str(tmp_path))
+    shown.until("8,192")
+    shown.type("tokens 4000\r")
+    shown.until("tok/s")
+    shown.type("exact half typed caf")
+    shown.type(b"\xe9 ")  # of a terminal in Latin-1
+    shown.type(b"\x1b[200~na\xefve \x81\xff\x80\xe2\x82\x1b[201~")  # a paste that ends within a character
+    shown.type(b" \xe2\x82")
+    shown.until("caf\xe9 na\xefve")
+    shown.type(b"\xac \xf0\x9f")  # the rest of the one before, and the beginning of another
+    shown.type("\x03")
+    shown.until("stopped")
+    shown.type("\r")
+    while len(saved(tmp_path)) < 4:
+        assert shown.read(0.1)
+    shown.type("\x11")
+    assert shown.process.wait(20) == 0
+    assert saved(tmp_path)[2:] == [
+        text := "exact half typed caf\xe9 na\xefve \ufffd\xff\u20ac\xe2\u201a \u20ac \xf0\u0178",
+        text.removeprefix("exact "),
+    ]
+
+
 @pytest.mark.parametrize("stop", [signal.SIGSTOP, signal.SIGTSTP])
 def test_after_stops_the_chat_answers_and_leaves_the_terminal_as_it_was(terminal, tmp_path, stop):
     shown = terminal(*PLAIN, str(tmp_path))
@@ -105,7 +128,7 @@ def test_after_stops_the_chat_answers_and_leaves_the_terminal_as_it_was(terminal
         shown.process.send_signal(signal.SIGCONT)
         shown.until("Ask anything")
     shown.type("tokens 5\r")
-    shown.until("of guesses kept")  # in the line below the reply
+    shown.until("acceptance ")  # in the line below the reply
     shown.type("\x11")
     shown.until("\x1b[?1049l")
     assert shown.process.wait(20) == 0

@@ -3,7 +3,7 @@
 import sys
 
 import pytest
-from driving import asked, running
+from driving import asked
 from localspec.tui.state import clipboard, mentions
 from localspec.tui.widgets.prompt import Completion
 
@@ -25,20 +25,10 @@ def test_a_mentioned_file_goes_along(files, text):
     assert mentions.with_mentioned(text) == f"{text}\n\na.py:\n\n```py\na = 1\n```"
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "mail me@src/a.py",
-        "@nobody",
-        "@src",
-        "@~nobody/x",
-        "a @ b",
-        '@"',
-        "@" + "x" * 5000,
-        "@app.route",
-        "@a/b",
-    ],
-)
+NO_FILES = ("mail me@src/a.py", "@nobody", "@src", "@~nobody/x", "a @ b", '@"', "@app.route", "@a/b")
+
+
+@pytest.mark.parametrize("text", [*NO_FILES, "@" + "x" * 5000])
 def test_what_is_no_file_is_only_text(files, text):
     assert mentions.with_mentioned(text) == text
 
@@ -56,55 +46,51 @@ def test_files_are_offered_by_the_beginning_of_their_path(files):
     assert mentions.completions("nowhere/") == mentions.completions("~nobody/") == []
 
 
-async def test_a_mention_is_completed_and_sent(files, tmp_path):
-    async with running(tmp_path) as chat:
-        await chat.pilot.press(*"exact @s")
-        await chat.until(lambda: chat.screen.query_one(Completion).has_class("-open"))
-        await chat.pilot.press("tab")
-        await chat.until(lambda: chat.screen.prompt.text == "exact @src/")
-        await chat.until(lambda: chat.screen.query_one(Completion).chosen == "@src/a.py")
-        await chat.pilot.press("enter")
-        await chat.until(lambda: chat.screen.prompt.text == "exact @src/a.py ")
-        await chat.pilot.press("enter")
-        await chat.until(lambda: asked(chat))
-        assert "a = 1" in asked(chat)[0].messages[0]["content"]
-        assert chat.state.prompt_history.entries == ["exact @src/a.py"]
+async def test_a_mention_is_completed_and_sent(files, chat):
+    await chat.pilot.press(*"exact @s")
+    await chat.until(lambda: chat.screen.query_one(Completion).has_class("-open"))
+    await chat.pilot.press("tab")
+    await chat.until(lambda: chat.screen.prompt.text == "exact @src/")
+    await chat.until(lambda: chat.screen.query_one(Completion).chosen == "@src/a.py")
+    await chat.pilot.press("enter")
+    await chat.until(lambda: chat.screen.prompt.text == "exact @src/a.py ")
+    await chat.pilot.press("enter")
+    await chat.until(lambda: asked(chat))
+    assert "a = 1" in asked(chat)[0].messages[0].content
+    assert chat.state.prompt_history.entries == ["exact @src/a.py"]
 
 
-async def test_a_file_that_cannot_go_along_is_told_and_the_message_stays(files, tmp_path):
-    async with running(tmp_path) as chat:
-        await chat.type("what is @picture.png")
-        await chat.until(lambda: chat.remarks)
-        assert "is no text" in chat.remarks[0]
-        assert chat.screen.prompt.text == "what is @picture.png"
-        assert not asked(chat)
+async def test_a_file_that_cannot_go_along_is_told_and_the_message_stays(files, chat):
+    await chat.type("what is @picture.png")
+    await chat.until(lambda: chat.remarks)
+    assert "is not a text file" in chat.remarks[0]
+    assert chat.screen.prompt.text == "what is @picture.png"
+    assert not asked(chat)
 
 
-async def test_a_word_behind_an_at_that_names_no_file_is_asked_about_once(tmp_path):
-    async with running(tmp_path) as chat:
-        await chat.type("exact @nofile")
-        await chat.until(lambda: chat.remarks == ["there is no file nofile; Enter again sends it as text."])
-        assert chat.screen.prompt.text == "exact @nofile"
-        await chat.pilot.press("enter")
-        await chat.until(lambda: asked(chat))
-        await chat.ask("exact a decorator:\n@cache\ndef x(): ...")
-        assert len(chat.remarks) == 1
+async def test_a_word_behind_an_at_that_names_no_file_is_asked_about_once(chat):
+    await chat.type("exact @nofile")
+    await chat.until(lambda: chat.remarks == ["there is no file nofile; press Enter to send it as text."])
+    assert chat.screen.prompt.text == "exact @nofile"
+    await chat.pilot.press("enter")
+    await chat.until(lambda: asked(chat))
+    await chat.ask("exact a decorator:\n@cache\ndef x(): ...")
+    assert len(chat.remarks) == 1
 
 
-async def test_the_system_gets_a_copy_too(tmp_path, monkeypatch):
+async def test_the_system_gets_a_copy_too(monkeypatch, chat):
     taken = []
     monkeypatch.setattr(clipboard, "copy", lambda text: not taken.append(text))
-    async with running(tmp_path) as chat:
-        await chat.ask("why?")
-        await chat.type("/copy code")
-        await chat.until(lambda: taken)
-        assert taken[0].startswith("def accept")
-        await chat.type("/copy code 2")
-        await chat.until(lambda: len(chat.remarks) == 2)
-        assert chat.remarks[1] == "/copy code takes a whole number from 1 to 1."
-        await chat.type("/copy block")
-        await chat.until(lambda: len(chat.remarks) == 3)
-        assert chat.remarks[2] == "/copy takes nothing, code, or code N; the mouse selects any other part."
+    await chat.ask("why?")
+    await chat.type("/copy code")
+    await chat.until(lambda: taken)
+    assert taken[0].startswith("def accept")
+    await chat.type("/copy code 2")
+    await chat.until(lambda: len(chat.remarks) == 2)
+    assert chat.remarks[1] == "/copy code takes a whole number from 1 to 1."
+    await chat.type("/copy block")
+    await chat.until(lambda: len(chat.remarks) == 3)
+    assert chat.remarks[2] == "/copy takes nothing, code, or code N; the mouse selects any other part."
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the program is a script")
@@ -114,34 +100,13 @@ def test_a_program_of_the_system_takes_the_text(tmp_path, monkeypatch, code, tak
     program.write_text(f"#!/bin/sh\ncat > {tmp_path}/taken\nexit {code}\n")
     program.chmod(0o700)
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
-    found = clipboard.command("linux", {"WAYLAND_DISPLAY": "w"})
-    monkeypatch.setattr(clipboard, "command", lambda: found)
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setenv("WAYLAND_DISPLAY", "w")
     assert clipboard.copy("größer") is taken
     assert (tmp_path / "taken").read_text() == "größer"
 
 
-def test_without_a_desktop_there_is_no_program():
-    assert clipboard.command("linux", {}) is None
-
-
-async def test_tab_completes_the_path_that_a_command_takes(tmp_path, monkeypatch):
-    """As far as one way leads; then it lists the ways, and Enter takes one."""
-    (tmp_path / "models").mkdir()
-    for name in ("two words.gguf", "two more.gguf", "pair"):
-        (tmp_path / "models" / name).write_text("")
-    monkeypatch.chdir(tmp_path)
-    async with running(tmp_path) as chat:
-        prompt = chat.screen.prompt
-        for command in ("pair", "export", "share"):
-            prompt.replace_text(f"/{command} mo")
-            await chat.pilot.press("tab")
-            assert prompt.text == f"/{command} models/"
-        await chat.pilot.press("t", "tab")
-        assert prompt.text == "/share models/two "
-        await chat.pilot.press("tab")
-        assert "models/two more.gguf" in chat.drawn
-        await chat.pilot.press("down", "enter")
-        assert prompt.text == "/share models/two words.gguf"
-        prompt.replace_text("/rename mo")
-        await chat.pilot.press("tab")
-        assert prompt.text == "/rename mo"
+def test_without_a_desktop_there_is_no_program(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr("os.environ", {"PATH": "/bin:/usr/bin"})
+    assert clipboard.command() is None

@@ -1,4 +1,4 @@
-"""The base of both chats, the commands about pairs, and the reactions to the engine's reports."""
+"""The base class of the screen's chat and the plain chat, commands about pairs, and the engine's reports."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -16,59 +16,52 @@ from localspec.models.registry import DEMO
 from ..state.chat import ChatState
 from ..state.conversation import OpenConversation
 
-ASKED_BYTES: Final = 1e9  # a download from here on is asked about
+ASKED_BYTES: Final = 1e9  # a download of at least this size needs the user's yes
 Severity = Literal["information", "warning", "error"]
 
 
-class Refusal(Exception):
-    """Why a command does nothing."""
+class Refusal(Exception): ...
 
 
 class Chat:
-    """A conversation with a pair; a subclass shows it."""
-
     state: ChatState
-    editing: int | None = None  # index of the message that is being changed
+    editing: int | None = None  # index of the message that the user edits in the prompt
 
-    # In the corner for a moment, or in the conversation without being part of it.
+    # `notify` shows a line for some seconds. `notice` adds a line between the messages.
     def notify(self, message: str, *, severity: Severity = "information") -> None: ...
     async def notice(self, what: str, hint: str = "", kind: Literal["note", "error"] = "note") -> None: ...
 
-    def refresh_state(self) -> None: ...  # title, prompt and inspector, as the state is now
+    def refresh_state(self) -> None: ...  # redraws title, prompt and inspector
     def show_inspector(self, shown: bool) -> None: ...
-    async def toggle_thinking(self) -> None: ...  # the reasoning of every reply, and of those to come
-    async def show_origins(self, shown: bool) -> None: ...  # who wrote the words of the last reply
+    async def toggle_thinking(self) -> None: ...  # folds or unfolds the reasoning of all replies
+    async def show_origins(self, shown: bool) -> None: ...  # colours the last reply's tokens by origin
 
-    def begin_editing(self, index: int) -> None: ...  # that message goes into the prompt
-    async def choose_version(self, index: int, version: int) -> None: ...  # of the reply at that index
-
+    def begin_editing(self, index: int) -> None: ...  # puts the text of the message into the prompt
+    async def choose_version(self, index: int, version: int) -> None: ...
     async def show_conversation(self) -> None: ...
-    async def draw_reply(self) -> None: ...  # the new text of the running reply
-    async def show_finished(self, message: StoredMessage) -> None: ...  # the reply that ran
-    async def step_back(self, outcome: str) -> None: ...  # no text came: restore the earlier messages
+    async def draw_reply(self) -> None: ...  # shows the new text of the running reply
+    async def show_finished(self, message: StoredMessage) -> None: ...
+    async def step_back(self, outcome: str) -> None: ...  # removes a reply that ended without text
 
-    # Dialogs; an answer runs the command that asked, with it as the argument.
+    # Dialogs. A choice runs a command with the choice as its argument, for example /pair NAME.
     async def choose_pair(self) -> None: ...
     async def choose_conversation(self) -> None: ...
-    async def theme(self, name: str) -> None: ...  # without a name, let the user choose one
-    async def offer_pull(self, name: str, question: str) -> None: ...  # a second /pull of that pair is a yes
+    async def theme(self, name: str) -> None: ...
+    async def suggest_pull(self, name: str, question: str) -> None: ...  # typing /pull again also says yes
     async def show_help(self) -> None: ...
-    async def show_race(self) -> None: ...  # of the comparison that runs
+    async def show_race(self) -> None: ...
     async def show_comparison(self, compared: messages.Compared) -> None: ...
-    async def copy(self, text: str) -> None: ...  # into the clipboard, and tells of it
+    async def copy(self, text: str) -> None: ...
+    async def escape(self) -> None: ...  # ends an editing, else stops the reply
     async def quit(self) -> None: ...
 
     def end_editing(self) -> bool:
-        """Whether a message was being changed."""
+        """End the editing of a message; return whether the user was editing one."""
         was_editing, self.editing = self.editing is not None, None
         return was_editing
 
-    async def escape(self) -> None:
-        """Leave what is nearest: the completion list, an edit, the view."""
-        self.end_editing()
-
     async def attempt(self, command: "Run", argument: str = "") -> bool:
-        """Run a command, or show its error; whether it ran."""
+        """Run a command and show its error, if it fails; return whether it succeeded."""
         try:
             await command(self, argument)
         except Refusal as refusal:
@@ -83,16 +76,16 @@ class Chat:
         return False
 
     async def ask_again(self, beginning: str = "") -> None:
-        """Generate a reply to the last question, or from `beginning` on; an earlier one stays as a version."""
-        beginning, self.state.prefill = beginning or self.state.prefill, ""
+        """Request a reply to the last question; `beginning`: the text that the reply continues."""
+        conversation = self.state.conversation
         try:
-            self.state.engine.ask(self.state.conversation.turns(), beginning)
+            self.state.engine.ask(conversation.turns(), beginning, conversation.stored_name)
         except EngineDied as error:
             await self.step_back("died")
             await self.notice(str(error), error.hint, "error")
 
     async def end_reply(self, outcome: str, final: Reply | None = None) -> None:
-        """The reply is over, with a Reply unless the engine failed: save it, then show it as finished."""
+        """Save the running reply and show it as finished; `final` is None if the engine failed."""
         conversation, reply = self.state.conversation, self.state.engine.reply
         is_message = reply is not None and not self.state.engine.comparing
         await self.draw_reply()
@@ -100,28 +93,28 @@ class Chat:
         if reply is None or not is_message:
             return
         message = reply.message(outcome, final)
-        if message.numbers and self.state.engine.pair_name == DEMO:  # the speed of a toy says nothing
-            message = replace(message, numbers=replace(message.numbers, speedup=None))
+        if message.stats and self.state.engine.pair_name == DEMO:  # the demo's speedup means nothing
+            message = replace(message, stats=replace(message.stats, plain_seconds=0.0))
         if message.has_words_after(reply.beginning):
             keeps_course = conversation.drops_replies and conversation.stored
             saved = await self.is_saved(conversation.add(message))
-            held = conversation.messages[-1]
-            await self.show_finished(held if saved else replace(held, outcome="unsaved"))
+            added = conversation.messages[-1]
+            await self.show_finished(added if saved else replace(added, outcome="unsaved"))
             if keeps_course and saved:
-                self.notify("The earlier course is kept: /load lists it.")
+                self.notify("The conversation before the change is kept: /load lists it.")
         else:
             await self.step_back(outcome)
         self.refresh_state()
 
     async def is_saved(self, saving: Awaitable[None]) -> bool:
-        """Whether the file has the change; a notice reports a failure, and the first success after one."""
+        """Await `saving` and return whether it succeeded. A notice reports a failure."""
         conversation = self.state.conversation
         was_behind = conversation.is_behind
         try:
             await saving
         except OSError as error:
             what = f"the conversation could not be saved: {error}"
-            await self.notice(what, "free some space, or /export it", "error")
+            await self.notice(what, "free some space, or /export the conversation", "error")
             return False
         if was_behind and not conversation.is_behind:
             await self.notice("The whole conversation is saved again.")
@@ -129,7 +122,7 @@ class Chat:
 
     async def open_conversation(self, conversation: OpenConversation) -> None:
         self.end_editing()
-        self.state.conversation.journal.close()
+        self.state.conversation.close()
         self.state.conversation = conversation
         self.state.engine.last_reply = self.state.engine.compared = None
         await self.show_conversation()
@@ -137,33 +130,31 @@ class Chat:
         self.refresh_state()
 
     async def continue_with_pair(self) -> None:
-        """The loaded pair continues the conversation; a notice says so where another one began it."""
+        """Continue the conversation with the loaded pair, and report if the conversation had another pair."""
         ready, conversation = self.state.engine.ready, self.state.conversation
         if ready is None:
             return
-        journal = conversation.journal
-        before, files = journal.pair, journal.files
-        journal.pair, journal.files = ready.pair, self.state.engine.files
+        before, files = conversation.about.pair, conversation.about.files
+        conversation.about = replace(conversation.about, pair=ready.pair, files=self.state.engine.files)
         if conversation.messages and before not in ("", ready.pair):
             what = f"So far this conversation was with {before}; from here on {ready.pair} answers."
             await self.notice(what, f"/pair {files[0]} loads the earlier one." if files else "")
 
 
-Run = Callable[[Chat, str], Awaitable[None]]  # a command; it is given whatever followed the name
+Run = Callable[[Chat, str], Awaitable[None]]  # the function of a command; the string is the argument
 
 
 async def pair(chat: Chat, argument: str) -> None:
-    """Load a pair that is on disk, or a GGUF file by its path; the loaded one is unloaded only then."""
     if not argument:
         await chat.choose_pair()
         return
     engine = chat.state.engine
     try:
-        await asyncio.to_thread(chat.state.downloads.find, argument)
+        found = await asyncio.to_thread(chat.state.downloads.find, argument)
     except NotOnDisk as error:
-        await offer_pull(chat, argument, str(error))
+        await suggest_pull(chat, argument, str(error))
         return
-    engine.load(replace(engine.load_request, pair=argument, target=None, draft=None))
+    engine.load(replace(engine.load_request, pair=found))
     chat.refresh_state()
 
 
@@ -173,14 +164,14 @@ async def pull(chat: Chat, argument: str) -> None:
     if not name:
         raise Refusal("Which pair? /pair lists them.")
     if downloads.progress is not None:
-        raise Refusal(f"{downloads.progress.name} is being fetched; one pair at a time.")
+        raise Refusal(f"{downloads.progress.name} is being downloaded; wait until it is here.")
     size = await asyncio.to_thread(downloads.size, name)
     if size < ASKED_BYTES or name == downloads.asked:
         downloads.asked = ""
         downloads.pull(name)
     else:
         downloads.asked = name
-        await chat.offer_pull(name, f"Fetch {name}? {size_text(size)} come from the network.")
+        await chat.suggest_pull(name, f"Download {name}, {size_text(size)}?")
 
 
 async def restart(chat: Chat, _argument: str) -> None:
@@ -189,22 +180,29 @@ async def restart(chat: Chat, _argument: str) -> None:
     chat.refresh_state()
 
 
-async def offer_pull(chat: Chat, name: str, what: str) -> None:
-    """Say that a pair is not on disk and how large it is, and fetch it if the user wants that."""
+async def suggest_pull(chat: Chat, name: str, what: str) -> None:
+    """Report that a pair is not on disk, and offer to fetch it."""
     chat.state.engine.wanted = chat.state.downloads.asked = name
-    await chat.notice(f"{what}.", "/pull fetches it, /pair lists all pairs.")
+    await chat.notice(f"{what}.", "/pull downloads it, /pair lists all pairs.")
     if chat.state.setup.pull:
         await chat.attempt(pull)
     elif chat.state.downloads.progress is None:
-        await chat.offer_pull(name, f"{what}. Fetch it now?")
+        await chat.suggest_pull(name, f"{what}. Download it now?")
 
 
 async def receive_all(chat: Chat) -> None:
-    """Handle what the engine, and the threads of the downloads, have reported since the last call."""
+    """Handle the reports that the engine and the downloads sent since the last call."""
     for report in chat.state.engine.client.drain():
         await receive(chat, report)
     for name, failure in chat.state.downloads.take_ended():
-        await receive_end(chat, name, failure)
+        if failure is None:
+            await chat.notice(f"{name} is on disk.", f"/pair {name} loads it.")
+            if chat.state.engine.wanted == name and not chat.state.engine.busy:
+                await chat.attempt(pair, name)
+        elif failure.error == "PullCancelled":
+            await chat.notice(f"Stopped downloading {name}; the next pull resumes there.")
+        else:
+            await chat.notice(failure.what, failure.hint, "error")
 
 
 async def receive(chat: Chat, report: messages.Report) -> None:
@@ -213,7 +211,7 @@ async def receive(chat: Chat, report: messages.Report) -> None:
         case events.Notice():
             await chat.notice(report.text)
         case events.Finished():
-            if engine.comparing:  # then it is one of two, and no message
+            if engine.comparing:  # a reply of a race is no message of the conversation
                 engine.absorb(report)
             else:
                 await chat.end_reply(report.reply.finish_reason, report.reply)
@@ -229,54 +227,34 @@ async def receive(chat: Chat, report: messages.Report) -> None:
             engine.plain_speed = report.plain.stats.tokens_per_second or engine.plain_speed
             chat.refresh_state()
             await chat.show_comparison(report)
-        case messages.Stopped():
+        case messages.ComparisonStopped():
             engine.end_reply()
-            chat.notify("The comparison was stopped.")
         case messages.Failure():
             await _take_failure(chat, report)
         case messages.Died():
-            await _take_death(chat, report)
+            engine.took(report)
+            await chat.end_reply("died")
+            hint = "nothing is lost: /restart starts it again, and so does the next message"
+            await chat.notice(report.what, f"{report.hint}\n{hint}".strip(), "error")
+            chat.refresh_state()
         case events.Started() | events.Prefill() | events.Cycle() | events.Piece() | messages.ProposalText():
             engine.absorb(report)
         case _:
-            pass  # the hello
-
-
-async def receive_end(chat: Chat, name: str, failure: messages.Failure | None) -> None:
-    """Tell how a pull ended, and load the pair if the user waits for it."""
-    if failure is None:
-        await chat.notice(f"{name} is on disk.", f"/pair {name} loads it.")
-        if chat.state.engine.wanted == name and not chat.state.engine.busy:
-            await chat.attempt(pair, name)
-    elif failure.error == "PullCancelled":
-        what = f"Stopped fetching {name}."
-        await chat.notice(what, "The part on disk is kept; the next pull resumes there.")
-    else:
-        await chat.notice(failure.what, failure.hint, "error")
+            pass  # `Hello` needs no answer
 
 
 async def _take_failure(chat: Chat, failure: messages.Failure) -> None:
     engine = chat.state.engine
-    if engine.loading and not failure.serial:  # one with a serial is of a question for the pair before
+    if engine.loading and not failure.serial:  # a failure to load has no serial
         failed = engine.pair_name
         engine.took(failure)
         if failure.error == "PairNotOnDisk":
-            await offer_pull(chat, failed, failure.what)
+            await suggest_pull(chat, failed, failure.what)
         else:
             await chat.notice(failure.what, failure.hint, "error")
         if engine.can_go_back:
-            await chat.notice(f"Back to {engine.pair_name}.")
             await chat.attempt(restart)
     elif engine.busy:
         await chat.end_reply("failed")
         await chat.notice(failure.what, failure.hint, "error")
-    chat.refresh_state()
-
-
-async def _take_death(chat: Chat, death: messages.Died) -> None:
-    """Save the text so far; the next message or /restart starts the engine again."""
-    chat.state.engine.took(death)
-    hint = f"{death.hint}\nnothing is lost: /restart starts it again, and so does the next message"
-    await chat.end_reply("died")
-    await chat.notice(death.what, hint.strip(), "error")
     chat.refresh_state()

@@ -1,32 +1,26 @@
-"""The commands of the chat, and their one table: slash menu, key bindings, footer and help page show it."""
+"""The commands of the chat, and the table behind the slash menu, key bindings, footer and help page."""
 
 import asyncio
 import difflib
 import re
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
 from localspec.chat import conversations
-from localspec.display import counted
 from localspec.options import REPLY
 
-from ..state.conversation import (
-    OpenConversation,
-    beside,
-    export_markdown,
-    free_name,
-    version_before,
-    write_new,
-)
-from ..text import status
-from ..text.markdown import code_blocks
+from ..state.conversation import free_name, write_export, write_new
 from .base import Chat, Refusal, Run, pair, pull, restart
+
+_CODE: Final = re.compile(
+    r"^(?P<marks>`{3,}|~{3,})[^\n]*\n(?P<code>.*?)^(?P=marks)\s*$", re.MULTILINE | re.DOTALL
+)
 
 
 async def new(chat: Chat, _argument: str) -> None:
-    await chat.open_conversation(chat.state.new_conversation(chat.state.conversation.journal.system))
+    await chat.open_conversation(chat.state.new_conversation(chat.state.conversation.about.system))
 
 
 async def retry(chat: Chat, _argument: str) -> None:
@@ -41,7 +35,8 @@ async def version(chat: Chat, argument: str) -> None:
     reply = conversation.reply
     if reply is None or not reply.versions:
         raise Refusal("The last reply has one version; /retry makes another.")
-    wanted = _index("/version", argument, len(reply.versions)) if argument else version_before(reply)
+    count = len(reply.versions)
+    wanted = _index("/version", argument, count) if argument else (reply.version - 1) % count
     await chat.choose_version(len(conversation.messages) - 1, wanted)
 
 
@@ -49,7 +44,7 @@ async def edit(chat: Chat, argument: str) -> None:
     questions = chat.state.conversation.questions
     if not questions:
         raise Refusal("There is no message to change yet.")
-    # Before the first comes the last.
+    # Without an argument, edit the question before the edited one. Before the first question, index -1 is the last.
     before = questions.index(chat.editing) - 1 if chat.editing in questions else -1
     chat.begin_editing(questions[_index("/edit", argument, len(questions)) if argument else before])
 
@@ -59,23 +54,17 @@ async def go_on(chat: Chat, _argument: str) -> None:
     if reply is None or not reply.content.strip():
         raise Refusal("There is no reply to continue.")
     if reply.outcome == "stop":
-        raise Refusal("The reply is finished; /continue resumes one that was cut.")
+        raise Refusal("The reply is finished; /continue resumes a reply that was cut off.")
     chat.end_editing()
     await chat.ask_again(beginning=reply.content)
 
 
-async def prefill(chat: Chat, argument: str) -> None:
-    chat.state.prefill = argument
-    chat.notify(
-        f"The next reply begins with: {argument}" if argument else "The next reply has no given beginning."
-    )
-
-
 async def system(chat: Chat, argument: str) -> None:
-    journal = chat.state.conversation.journal
+    conversation = chat.state.conversation
     if argument:
-        journal.system = "" if argument == "off" else argument
-    await chat.notice(f"System prompt: {journal.system}" if journal.system else "No system prompt.")
+        conversation.about = replace(conversation.about, system="" if argument == "off" else argument)
+    prompt = conversation.about.system
+    await chat.notice(f"System prompt: {prompt}" if prompt else "No system prompt.")
 
 
 async def thinking(chat: Chat, _argument: str) -> None:
@@ -90,71 +79,48 @@ async def compare(chat: Chat, argument: str) -> None:
     if conversation.last_question is None:
         raise Refusal("Ask something first: /compare runs the last message again.")
     temperature = _read("temperature", "temperature", argument) if argument else 0.0
-    chat.state.engine.compare(conversation.turns(), temperature)
+    chat.state.engine.compare(conversation.turns(), temperature, conversation.stored_name)
     chat.refresh_state()
     await chat.show_race()
 
 
 async def share(chat: Chat, argument: str) -> None:
-    """Write the last race or reply as a picture that names models, machine and program."""
     engine, conversation = chat.state.engine, chat.state.conversation
-    reply, question, ready = engine.last_reply, conversation.last_question, engine.ready
-    if (reply or engine.compared) is None or question is None or ready is None or engine.busy:
-        raise Refusal("There is no reply of this session to share yet.")
-    from localspec.measure.race import Race, svg  # draws by a module that loads slowly
+    ready, question = engine.ready, conversation.last_question
+    if engine.compared is None or question is None or ready is None:
+        raise Refusal("There is no race to share yet; /compare runs one.")
+    from localspec.measure.race import Race, svg  # imported here because the module loads slowly
 
-    if engine.compared is not None:
-        lanes, headline = Race(*(side.lane for side in engine.sides)).lanes, engine.compared.verdict
-    elif reply is not None:
-        lanes, headline = {"reply": reply.lane}, status.gain(engine, reply)[0]
+    race = Race(*(side.race_side for side in engine.sides))
     about = f"{ready.target} with {ready.draft or 'lookup'}; {ready.machine}"
     prompt = conversation.messages[question].content
-    drawn = svg(lanes, prompt, about, headline)
+    drawn = svg(race.race_sides, prompt, about, engine.compared.verdict, race.branch_point)
     path = write_new(argument or free_name(conversation.saved, ".svg"), drawn)
-    chat.notify(f"Drawn into {beside(path)}.")
+    chat.notify(f"Drawn into {path}.")
 
 
 async def load(chat: Chat, argument: str) -> None:
     if not argument:
         await chat.choose_conversation()
         return
-    setup = chat.state.setup
-    path = conversations.find(setup.conversations, argument).path
-    if path != chat.state.conversation.journal.path:
-        await chat.open_conversation(
-            OpenConversation.resumed(*conversations.resume(path), stored=setup.stored)
-        )
+    folder = chat.state.setup.folder
+    name = await asyncio.to_thread(conversations.find, folder, argument)
+    if name != chat.state.conversation.about.name:
+        await chat.open_conversation(chat.state.opened(*conversations.resume(folder, name)))
 
 
 async def export(chat: Chat, argument: str) -> None:
     conversation = chat.state.conversation.saved
     if not conversation.messages:
         raise Refusal("There is nothing to export yet.")
-    path = export_markdown(conversation, argument or free_name(conversation, ".md"))
-    chat.notify(f"Exported to {beside(path)}.")
+    path = write_export(conversation, argument or free_name(conversation, ".md"))
+    chat.notify(f"Exported to {path}.")
 
 
 async def rename(chat: Chat, argument: str) -> None:
     conversation = chat.state.conversation
     if await chat.is_saved(conversation.rename(" ".join(argument.split()))):
         chat.notify(f"This conversation is called “{conversation.saved.title}”.")
-
-
-async def branch(chat: Chat, argument: str) -> None:
-    old = chat.state.conversation
-    count = _index("/branch", argument, len(old.messages)) + 1 if argument else len(old.messages)
-    if not count:
-        raise Refusal("There is nothing to branch from yet.")
-    new = chat.state.new_conversation(old.journal.system)
-    if old.title:
-        await chat.is_saved(new.rename(old.title))
-    for message in old.messages[:count]:
-        if not await chat.is_saved(new.add(message)):
-            break
-    await chat.open_conversation(new)
-    await chat.notice(
-        f"This is a copy of {counted(count, 'message')}.", f"/load {old.journal.path.stem} goes back."
-    )
 
 
 async def copy(chat: Chat, argument: str) -> None:
@@ -165,7 +131,8 @@ async def copy(chat: Chat, argument: str) -> None:
     if not kind:
         await chat.copy(replies[-1])
     elif kind == "code":
-        if not (codes := code_blocks(replies[-1])):
+        codes = [match["code"] for match in _CODE.finditer(replies[-1])]
+        if not codes:
             raise Refusal("There is no code block in the last reply.")
         await chat.copy(codes[_index("/copy code", number, len(codes)) if number else -1])
     else:
@@ -173,7 +140,7 @@ async def copy(chat: Chat, argument: str) -> None:
 
 
 def _index(command: str, argument: str, count: int) -> int:
-    """The index that belongs to a number from 1 to `count`. Raises Refusal."""
+    """Return the index for an argument that counts from 1 to `count`. Raises Refusal."""
     if not argument.isdecimal() or not 1 <= int(argument) <= count:
         raise Refusal(f"{command} takes a whole number from 1 to {count}.")
     return int(argument) - 1
@@ -185,23 +152,8 @@ async def draft(chat: Chat, argument: str) -> None:
     chat.notify(f"Drafting is {'on' if wanted else 'off'} from the next reply on.")
 
 
-async def preset(chat: Chat, argument: str) -> None:
-    presets, (name, _, text) = chat.state.presets, argument.partition(" ")
-    if text := text.strip():
-        told = await asyncio.to_thread(presets.save, name, "" if text == "off" else text)
-        said = f"/preset {name} {'is forgotten' if text == 'off' else 'uses it from now on'}."
-        await chat.notice(said, told) if told else chat.notify(said)
-        return
-    known = presets.load()
-    if name in known:
-        await system(chat, known[name])
-    else:
-        names = ", ".join(known) or "none yet"
-        await chat.notice(f"Presets: {names}.", "/preset NAME uses one, /preset NAME TEXT keeps one")
-
-
 async def set_value(chat: Chat, argument: str, *, field: str, unset: str = "default") -> None:
-    """Set an option of replies, unset it with the word for that, or without an argument show its value."""
+    """Set an option, or show it if the argument is empty; `unset`: the word that restores the default."""
     label = field.replace("_", "-")
     if argument:
         _set(chat, **{field: None if argument in (unset, "default") else _read(field, label, argument)})
@@ -210,21 +162,21 @@ async def set_value(chat: Chat, argument: str, *, field: str, unset: str = "defa
     chat.notify(f"{label} is {f'{REPLY[field].default} (default)' if value is None else shown}.")
 
 
-def _read(field: str, label: str, text: str) -> Any:  # noqa: ANN401 - of the field
+def _read(field: str, label: str, text: str) -> Any:  # noqa: ANN401 - the value of a field
     with suppress(ValueError):
         if REPLY[field].admits(value := REPLY[field].read(text)):
             return value
     raise Refusal(f"{label} takes {REPLY[field].expected}.")
 
 
-def _set(chat: Chat, **changes: Any) -> None:  # noqa: ANN401 - options of replies; None: the default
+def _set(chat: Chat, **changes: Any) -> None:  # noqa: ANN401 - None removes a setting
     settings = {**chat.state.engine.settings, **changes}
     chat.state.engine.settings = {name: value for name, value in settings.items() if value is not None}
     chat.refresh_state()
 
 
 async def set_as_ollama(chat: Chat, argument: str) -> None:
-    """`/set parameter num_predict 50` and `/set system ...` are /max-tokens and /system here."""
+    """Run a /set of Ollama as another command: `/set parameter num_predict 50` runs `/max-tokens 50`."""
     name, _, value = argument.removeprefix("parameter ").strip().partition(" ")
     name = {"temperature": "temp", "num_predict": "max-tokens"}.get(name, name.replace("_", "-"))
     settable = {command.name: command for command in COMMANDS if command.area == "sampling"}
@@ -235,7 +187,7 @@ async def set_as_ollama(chat: Chat, argument: str) -> None:
 
 
 async def show_settings(chat: Chat, _argument: str) -> None:
-    engine, prompt = chat.state.engine, chat.state.conversation.journal.system
+    engine, prompt = chat.state.engine, chat.state.conversation.about.system
     settings = ", ".join(f"{name} {value}" for name, value in engine.settings.items()) or "all by default"
     await chat.notice(
         f"Pair: {engine.pair_name}. Settings: {settings}.", f"System prompt: {prompt or 'none'}"
@@ -252,11 +204,10 @@ async def tokens(chat: Chat, argument: str) -> None:
     shown = _on_or_off("/tokens", argument, chat.state.preferences.colours)
     chat.state.prefer(colours=shown)
     await chat.show_origins(shown)
-    chat.notify(f"Colours for who wrote which word are {'on' if shown else 'off'}.")
 
 
 def _on_or_off(command: str, argument: str, now: bool) -> bool:
-    """The wanted state, without an argument the other one. Raises Refusal."""
+    """Return whether `argument` is on; for "", return the opposite of `now`. Raises Refusal."""
     if argument not in ("on", "off", ""):
         raise Refusal(f"{command} takes on or off.")
     return argument == "on" or (not argument and not now)
@@ -265,14 +216,14 @@ def _on_or_off(command: str, argument: str, now: bool) -> bool:
 @dataclass(frozen=True, slots=True)
 class Command:
     name: str
-    area: str  # groups the help page
+    area: str  # the heading above the command on the help page
     help: str
     run: Run
     key: str = ""
-    argument: str = ""  # how the help page names it
-    footer: str = ""  # the word in the bottom line; "" keeps it out of there
-    idle: bool = False  # only while no reply runs
-    aliases: tuple[str, ...] = ()  # what other programs call it
+    argument: str = ""  # the argument as the help page shows it, for example [N]
+    footer: str = ""  # the command's label in the bottom line; "": the bottom line has no label
+    idle: bool = False  # whether the command is refused while a reply runs
+    aliases: tuple[str, ...] = ()  # the command's names in other programs
 
     def begins_with(self, start: str) -> bool:
         return any(name.startswith(start) for name in (self.name, *self.aliases))
@@ -301,30 +252,23 @@ COMMANDS: Final = (
             aliases=("clear", "reset")),
     Command("retry", "chat", "Generate another reply; this one is kept",
             retry, "ctrl+r", footer="retry", idle=True),
-    Command("version", "chat", "Show another version of the last reply",
-            version, "f5", "[N]", idle=True),
+    Command("version", "chat", "Show another version of the last reply", version, "f5", "[N]", idle=True),
     Command("edit", "chat", "Change your last message, or the one before", edit, "f8", "[N]", idle=True),
     Command("continue", "chat", "Continue a reply that was cut", go_on, idle=True),
-    Command("prefill", "chat", "Say what the next reply begins with", prefill, argument="[text]"),
-    Command("system", "chat", "Set the system prompt; without text, show it",
-            system, argument="[text|off]"),
-    Command("preset", "chat", "Use a system prompt by name, or keep one",
-            preset, argument="[name] [text|off]"),
-    Command("thinking", "chat", "Fold or unfold the reasoning of replies",
-            thinking, "ctrl+t"),
-    Command("pair", "models", "Choose, fetch or switch the pair",
+    Command("system", "chat", "Set the system prompt; without text, show it", system, argument="[text|off]"),
+    Command("thinking", "chat", "Fold or unfold the reasoning of replies", thinking, "ctrl+t"),
+    Command("pair", "models", "Choose, download or switch the pair",
             pair, "ctrl+o", "[name|file]", "models", idle=True, aliases=("model", "models")),
-    Command("pull", "models", "Fetch the files of a pair", pull, argument="[name]"),
+    Command("pull", "models", "Download the files of a pair", pull, argument="[name]"),
     Command("restart", "models", "Restart the engine with the same pair", restart),
     Command("draft", "speculation", "Turn drafting on or off", draft, "f4", "[on|off]"),
-    Command("depth", "speculation", "Set how many tokens are drafted in a cycle",
+    Command("depth", "speculation", "Set the draft depth",
             partial(set_value, field="depth"), argument="auto|N"),
     Command("compare", "speculation", "Race the last prompt with and without drafting",
             compare, "f9", "[T]", idle=True),
-    Command("share", "speculation", "Draw the last race or reply as SVG", share, argument="[file]", idle=True),
+    Command("share", "speculation", "Draw the last race as SVG", share, argument="[file]", idle=True),
     Command("stats", "speculation", "Show or hide the numbers of the last reply", inspector, "f3", footer="stats"),
-    Command("tokens", "speculation", "Show or hide who wrote which word",
-            tokens, "f2", "[on|off]", "colours"),
+    Command("tokens", "speculation", "Show or hide the origin of each token", tokens, "f2", "[on|off]", "colours"),
     _sampling("temp", "Set the temperature; 0 is greedy", "[T]", "temperature"),
     _sampling("top-k", "Keep the K likeliest tokens; 0 keeps all", "[K]", "top_k"),
     _sampling("top-p", "Keep the likeliest tokens that make up P", "[P]", "top_p"),
@@ -334,20 +278,18 @@ COMMANDS: Final = (
     Command("load", "conversations", "Open an earlier conversation",
             load, "ctrl+s", "[name]", "chats", idle=True, aliases=("resume",)),
     Command("rename", "conversations", "Give the conversation a title", rename, argument="[title]"),
-    Command("branch", "conversations", "Continue in a copy of it, or of its first N messages",
-            branch, argument="[N]", idle=True),
     Command("export", "conversations", "Write the conversation as Markdown",
             export, argument="[file]", idle=True, aliases=("save",)),
-    Command("copy", "conversations", "Copy the last reply, or its code",
-            copy, argument="[code [N]]"),
-    Command("theme", "program", "Choose colours", lambda chat, name: chat.theme(name), argument="[name]"),
-    Command("help", "program", "Keys, commands, and where files live",
+    Command("copy", "conversations", "Copy the last reply, or its code", copy, argument="[code [N]]"),
+    Command("theme", "program", "Set the colour theme, or list the themes",
+            lambda chat, name: chat.theme(name), argument="[name]"),
+    Command("help", "program", "Show keys, commands and folders",
             lambda chat, _: chat.show_help(), "f1", footer="help", aliases=("?",)),
     Command("quit", "program", "Leave; the conversation is saved", lambda chat, _: chat.quit(), "ctrl+q",
             aliases=("exit", "bye")),
 )
 # fmt: on
-# Words of other programs; no menu lists them.
+# Commands for users of Ollama. The slash menu and the help page leave them out.
 UNLISTED: Final = (
     Command("set", "sampling", "", set_as_ollama),
     Command("show", "sampling", "", show_settings),
@@ -358,20 +300,13 @@ _TYPED: Final = re.compile(r"/(\?|[a-z][a-z-]*)(?:\s+(.*))?$", re.DOTALL)
 
 
 def parse(text: str) -> tuple[str, str] | None:
-    """The name and the argument when the text begins with a slash and a word; any other slash is text."""
+    """Return the command's name and argument in a text like "/depth 4"; None for any other text."""
     found = _TYPED.match(text)
     return (found[1], (found[2] or "").strip()) if found else None
 
 
-def typed_path(text: str) -> str | None:
-    """What is typed of the path that a command takes; None without one."""
-    name, space, typed = text.removeprefix("/").partition(" ")
-    command = find(name) if space and text.startswith("/") else None
-    return typed.lstrip() if command and "file" in command.argument else None
-
-
 def matching(start: str) -> tuple[Command, ...]:
-    """Commands whose name begins with the text, then those that contain it; none for an unlisted one."""
+    """Return the commands whose name begins with `start`, then those whose name contains it."""
     if any(start == command.name for command in UNLISTED):
         return ()
     first = [command for command in COMMANDS if command.begins_with(start)]
@@ -379,14 +314,12 @@ def matching(start: str) -> tuple[Command, ...]:
 
 
 def find(name: str) -> Command | None:
-    """The command of that name, or the only one that begins so."""
     exact = [command for command in (*COMMANDS, *UNLISTED) if name in (command.name, *command.aliases)]
     found = exact or [command for command in COMMANDS if command.begins_with(name)]
     return found[0] if len(found) == 1 else None
 
 
 async def run(chat: Chat, name: str, argument: str = "") -> bool:
-    """Run the command of that name, whichever way it was asked for; whether it ran."""
     command = find(name)
     if command is None:
         chat.notify(unknown(name), severity="warning")
@@ -398,9 +331,8 @@ async def run(chat: Chat, name: str, argument: str = "") -> bool:
 
 
 def unknown(name: str) -> str:
-    """The message for an unknown or ambiguous command."""
     near = [command.name for command in COMMANDS if command.begins_with(name)]
     near = near or difflib.get_close_matches(name, [command.name for command in COMMANDS])
     names = ", ".join(f"/{other}" for other in near)
-    known = f"Near it: {names}." if near else "/help shows what there is."
+    known = f"Nearest: {names}." if near else "/help lists the commands."
     return f"There is no command /{name}. {known} A space before the slash sends it as text."

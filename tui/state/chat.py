@@ -1,66 +1,57 @@
-"""The values that a chat begins with, and its state while it runs."""
+"""The start values of a chat, and its state while it runs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from localspec.chat.conversations import Conversation, Journal
+from localspec.chat.conversations import Conversation
 from localspec.engine.client import EngineProcess
 from localspec.engine.messages import LoadPair, Options
 from localspec.events import Piece
-from localspec.files import change_json_object
+from localspec.files import FileLock, change_json_object
 
 from .conversation import OpenConversation
 from .engine import Downloads, EngineState
-from .remembered import Preferences, Presets, PromptHistory, Saver
+from .remembered import Preferences, PromptHistory, Saver
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """The start values of a chat. The engine runs already and has the load request."""
-
-    engine: EngineProcess
-    folder: Path  # of conversations, prompt history and preferences
-    load: LoadPair = field(default_factory=LoadPair)
-    settings: Options = field(default_factory=dict)  # of replies
+    engine: EngineProcess  # a started process that has received `load`
+    folder: Path
+    load: LoadPair
+    settings: Options = field(default_factory=dict)  # the options that apply to every reply
     system: str = ""
-    resumed: tuple[Journal, Conversation] | None = None  # held
-    stored: bool = True  # False: the chat leaves nothing in the folder
-    pull: bool = False  # fetch the pair when it is not here
+    resumed: tuple[FileLock, Conversation] | None = None  # a conversation to continue, and its lock
+    stored: bool = True  # whether messages, prompts and preferences are saved in `folder`
+    pull: bool = False  # whether to fetch a missing pair without a question
     downloads: Downloads = field(default_factory=Downloads)
-
-    @property
-    def conversations(self) -> Path:
-        return self.folder / "conversations"
 
 
 class ChatState:
-    """The engine, the pairs, the open conversation, and the user's choices."""
-
     def __init__(self, setup: Setup, tell: Callable[[str], None]) -> None:
-        """`tell` gets a sentence when a prompt or a preference could not be written."""
+        """`tell`: a function that shows a sentence, for example that a prompt could not be saved."""
         self.setup = setup
         self.engine = EngineState(setup.engine, setup.load, setup.settings)
         self.engine.load(setup.load, started=True)
         self.downloads = setup.downloads
-        self.prompt_history = PromptHistory.load(setup.folder / "prompts.jsonl", stored=setup.stored)
+        self.prompt_history = PromptHistory(setup.folder, stored=setup.stored)
         self.preferences = Preferences.load(setup.folder / "chat.json")
         self.saver = Saver(tell)
-        self.presets = Presets(setup.folder / "presets.json")
-        self.prefill = ""  # the given beginning of the next reply
         self.conversation = self.new_conversation(setup.system)
         if setup.resumed:
-            self.conversation = OpenConversation.resumed(*setup.resumed, stored=setup.stored)
+            self.conversation = self.opened(*setup.resumed)
 
     def new_conversation(self, system: str) -> OpenConversation:
-        """A conversation with the pair that is loaded; nothing of it is on the screen or on the disk."""
-        journal = Journal.new(self.setup.conversations, self.engine.pair_name, system)
-        journal.files = self.engine.files
-        return OpenConversation(journal, stored=self.setup.stored)
+        about = replace(Conversation.new(self.engine.pair_name, system), files=self.engine.files)
+        return OpenConversation(self.setup.folder, about, stored=self.setup.stored)
+
+    def opened(self, lock: FileLock, found: Conversation) -> OpenConversation:
+        return OpenConversation.resumed(self.setup.folder, lock, found, stored=self.setup.stored)
 
     async def save_running(self) -> None:
-        """Save the text of the running reply as stopped, and all that an earlier write lost. Raises OSError."""
+        """Save the running reply as cancelled, and messages whose earlier save failed. Raises OSError."""
         for report in self.engine.client.drain():
             if isinstance(report, Piece):
                 self.engine.absorb(report)
@@ -70,7 +61,8 @@ class ChatState:
             message = reply.message("cancelled")
             if message.has_words_after(reply.beginning):
                 await self.conversation.add(message)
-        await self.conversation.catch_up()
+        if self.conversation.is_behind:
+            await self.conversation.save()
 
     def prefer(self, **changes: object) -> None:
         self.preferences = replace(self.preferences, **changes)  # type: ignore[arg-type]
@@ -78,7 +70,7 @@ class ChatState:
             self.saver.save(partial(change_json_object, self.setup.folder / "chat.json", changes))
 
     def remember_prompt(self, text: str) -> None:
-        self.saver.save(partial(self.prompt_history.add, text))
+        self.saver.save(partial(self.prompt_history.add, text, self.conversation.stored_name))
 
     def close_engines(self) -> None:
         self.engine.client.close()

@@ -1,19 +1,21 @@
-"""The engine as the chat sees it: which pair is loaded, which reply runs, how it is sampled."""
+"""The state of the engine, of the running reply and of downloads."""
 
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median_low
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from localspec.chat.conversations import Numbers, StoredMessage, files_of
+from localspec.chat.conversations import StoredMessage
+from localspec.chat.messages import Message
 from localspec.chat.tally import Tally
 from localspec.engine import messages
 from localspec.engine.client import CLOSE_SECONDS, EngineProcess
 from localspec.engine.messages import ProposalText
 from localspec.engine.server import failure_of
 from localspec.events import (
+    DEMO_PASS,
     Cycle,
     Event,
     Finished,
@@ -27,32 +29,28 @@ from localspec.events import (
     Started,
     Stats,
 )
-from localspec.measure.race import TOY_PASS, Lane
-from localspec.models.registry import DEMO
+from localspec.models.registry import DEMO, Pair, named
 
 if TYPE_CHECKING:
-    from localspec.models.picker import PairRow
-
-RECENT: Final = 32  # cycles, whose depth the meter shows
-TIMELINE: Final = 256  # cycles in the inspector
-WINDOW_SECONDS: Final = 1.0  # of engine time: what "now" means
+    from localspec.measure.race import RaceSide
+    from localspec.models.pair_info import PairRow
 
 
 @dataclass(slots=True)
 class ReplyState:
     serial: int
-    beginning: str = ""  # the given beginning of the reply
+    beginning: str = ""  # text that the reply continues
     started: Started | None = None
     prefill: Prefill | None = None
     pieces: list[Piece] = field(default_factory=list)
-    shown: int = 0  # of them, on the screen
-    times: list[float] = field(default_factory=list)  # seconds of decoding until each of them
+    shown: int = 0  # number of pieces that the screen already shows
+    times: list[float] = field(default_factory=list)  # for each piece, seconds of decoding until it came
     tally: Tally = field(default_factory=Tally)
-    timeline: deque[Cycle] = field(default_factory=lambda: deque(maxlen=TIMELINE))
-    lengths: Counter[int] = field(default_factory=Counter)  # emitted tokens -> cycles
-    proposal: tuple[str, ...] = ()  # the last cycle's drafted tokens as text
-    final: Stats | None = None  # the engine's own numbers, once the reply is over
-    is_toy: bool = False  # in a race each pass then counts for the same
+    timeline: deque[Cycle] = field(default_factory=lambda: deque(maxlen=256))  # the newest cycles
+    lengths: Counter[int] = field(default_factory=Counter)  # how many cycles emitted 1, 2, … tokens
+    proposal: tuple[str, ...] = ()  # the text of each draft token of the last cycle
+    final: Stats | None = None  # the engine's statistics, after the reply has ended
+    is_demo: bool = False  # whether the demo pair replies; in a race, all its passes take equally long
 
     def __post_init__(self) -> None:
         if self.beginning:
@@ -62,7 +60,7 @@ class ReplyState:
         match event:
             case Piece():
                 self.pieces.append(event)
-                self.times.append(self.lane_seconds)
+                self.times.append(self.clock_seconds)
             case Cycle():
                 self.tally.add(event)
                 self.timeline.append(event)
@@ -76,33 +74,29 @@ class ReplyState:
                 self.started = event
 
     @property
-    def lane_seconds(self) -> float:
-        if self.is_toy:
-            return TOY_PASS * self.tally.cycles
+    def clock_seconds(self) -> float:
+        if self.is_demo:
+            return DEMO_PASS * self.tally.cycles
         return self.tally.draft_seconds + self.tally.verify_seconds + self.tally.other_seconds
 
     @property
-    def lane(self) -> Lane:
-        """The reply as a side of a race."""
-        written = tuple((piece.text, piece.origin) for piece in self.pieces)
-        return Lane(
-            written,
+    def race_side(self) -> "RaceSide":
+        from localspec.measure.race import RaceSide  # imported here because the module loads slowly
+
+        return RaceSide(
+            tuple((piece.text, piece.origin) for piece in self.pieces),
             tuple(self.times),
-            self.lane_seconds,
+            self.clock_seconds,
             tokens=self.tally.emitted,
             cycles=self.tally.cycles,
             drafted=self.tally.drafted,
             is_done=self.final is not None,
-            is_toy=self.is_toy,
+            is_demo=self.is_demo,
+            is_sampled=self.started is not None and self.started.rule == "block",
         )
 
-    @property
-    def fresh(self) -> list[Piece]:
-        """What is not shown yet."""
-        return self.pieces[self.shown :]
-
     def take_fresh(self) -> list[Piece]:
-        fresh, self.shown = self.fresh, len(self.pieces)
+        fresh, self.shown = self.pieces[self.shown :], len(self.pieces)
         return fresh
 
     @property
@@ -111,44 +105,24 @@ class ReplyState:
 
     @property
     def is_off(self) -> bool:
-        """Whether drafting is switched off right now because it does not pay."""
+        """Whether drafting is off at the moment because it saves no time."""
         return bool(self.timeline) and self.timeline[-1].mode in (Mode.OFF, Mode.PROBE)
 
     @property
-    def speed_now(self) -> float:
-        """Tokens per second over the last second of engine time."""
-        tokens, seconds = 0, 0.0
-        for cycle in reversed(self.timeline):
-            tokens += len(cycle.tokens)
-            seconds += cycle.seconds
-            if seconds >= WINDOW_SECONDS:
-                break
-        return tokens / seconds if seconds else 0.0
-
-    @property
     def depth(self) -> int:
-        """How many tokens the last cycles that drafted have drafted: the middle one of them."""
-        return median_low([cycle.drafted for cycle in list(self.timeline)[-RECENT:] if cycle.drafted] or [0])
+        """The median depth of the newest cycles."""
+        return median_low([cycle.drafted for cycle in list(self.timeline)[-32:] if cycle.drafted] or [0])
 
     @property
     def rejected(self) -> tuple[str, ...]:
-        """The tokens of the last proposal that the target did not keep, as text."""
         return self.proposal[self.timeline[-1].accepted :] if self.timeline else ()
 
     @property
     def context_tokens(self) -> int:
         return (self.started.prompt_tokens if self.started else 0) + self.tally.emitted
 
-    def is_in(self, message: StoredMessage) -> bool:
-        """Whether it became that message of a conversation."""
-        told = message.numbers
-        return told is not None and (told.tokens, told.seconds) == (
-            self.stats.emitted,
-            self.stats.decode_seconds,
-        )
-
     def message(self, outcome: str, reply: Reply | None = None) -> StoredMessage:
-        """The reply as the conversation keeps it; without a Reply (the engine died) as far as it got."""
+        """Return the message to store, made from `reply`, or from the pieces so far if `reply` is None."""
         stats = reply.stats if reply else self.stats
         answer, thoughts = (
             [piece.text for piece in self.pieces if piece.kind is kind]
@@ -160,35 +134,26 @@ class ReplyState:
             reasoning=reply.reasoning if reply else "".join(thoughts),
             reasoning_tokens=len(thoughts),
             outcome=outcome,
-            numbers=Numbers.of(stats) if stats.emitted else None,
+            stats=stats if stats.emitted else None,
         )
-
-
-VERSIONS: Final = 9  # of a reply whose figures can be shown again
-ENOUGH_TOKENS: Final = 16  # fewer say little about speed
 
 
 @dataclass(slots=True)
 class EngineState:
-    """Follows the reports of the engine, and sends requests."""
-
     client: EngineProcess
-    load_request: messages.LoadPair  # of the pair that was loaded last; before that, of the first
-    settings: messages.Options = field(default_factory=dict)  # of replies
+    load_request: messages.LoadPair  # the last request that loaded a pair; the first request if none did
+    settings: messages.Options = field(default_factory=dict)  # the options that apply to every reply
     ready: messages.Ready | None = None
     loading: bool = False
-    stage: str = ""  # of loading
+    stage: str = ""  # a text that names the running step of a load
     comparing: bool = False
-    sides: list[ReplyState] = field(
-        default_factory=list
-    )  # of the comparison that runs or was last: plain, drafting
-    compared: messages.Compared | None = None  # the outcome of it
-    reply: ReplyState | None = None  # the reply that runs
-    last_reply: ReplyState | None = None  # of the conversation: it, or the one before
-    recent: deque[ReplyState] = field(default_factory=lambda: deque(maxlen=VERSIONS))
-    pair_name: str = ""  # of the pair that is loaded, is being loaded, or was last
-    wanted: str = ""  # a pair that was asked for and is not here
-    best_speed: float = 0.0
+    sides: list[ReplyState] = field(default_factory=list)  # replies of the last race: plain, then drafting
+    compared: messages.Compared | None = None
+    reply: ReplyState | None = None  # the running reply
+    last_reply: ReplyState | None = None  # the reply whose statistics are shown
+    recent: deque[ReplyState] = field(default_factory=lambda: deque(maxlen=9))  # the newest replies
+    pair_name: str = ""  # name of the pair that is loading or was loaded last
+    wanted: str = ""  # name of a requested pair that is not on disk
     plain_speed: float | None = None
     _loading_request: messages.LoadPair | None = None
     _loaded_name: str = ""
@@ -196,17 +161,16 @@ class EngineState:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The files of the pair that was loaded last, where it was asked for by them."""
-        load = self.load_request
-        return files_of(load.target or load.pair, load.draft)
+        """The paths of the pair's files, if the user gave paths instead of a name."""
+        return self.load_request.pair.paths
 
     @property
     def busy(self) -> bool:
         return self.reply is not None
 
     def load(self, request: messages.LoadPair, *, started: bool = False) -> None:
-        """Load a pair in a new process: only the end of the old one certainly frees its memory. Raises EngineDied."""
-        if not started:  # else the process runs and has the request
+        """Load a pair in a new process, so that the old process frees its memory. Raises EngineDied."""
+        if not started:  # a started process has received `request` already
             try:
                 self.client.start()
             finally:
@@ -214,45 +178,47 @@ class EngineState:
                     self.ready = None
             self.client.send(request)
         if request != self.load_request:
-            self.last_reply = None  # its figures are of another pair
+            self.last_reply = None  # the last reply came from another pair
         self._loading_request = request
-        self.pair_name = request.pair or self._loaded_name
+        self.pair_name = request.pair.name
         self.ready, self.loading, self.stage = None, True, ""
-        self.best_speed, self.plain_speed = 0.0, None
+        self.plain_speed = None
 
     def reload(self) -> None:
-        """Load the pair again after its process ended, without the servers that are gone. Raises EngineDied."""
+        """Load the same pair in a new process, without RPC servers that do not answer. Raises EngineDied."""
         if self.load_request.options.get("rpc"):
             self.load_request = replace(self.load_request, rpc_required=False)
         self.load(self.load_request)
 
-    def ask(self, turns: messages.Messages, beginning: str = "") -> None:
-        """Begin a reply, or continue its beginning; a pair that still loads answers afterwards. Raises EngineDied."""
+    def ask(self, turns: messages.Messages, beginning: str = "", conversation: str = "") -> None:
+        """Request a reply to `turns`; the reply continues the text `beginning`. Raises EngineDied.
+
+        `conversation`: the conversation's name on disk; "" if it is not stored.
+        """
         if beginning:
-            turns = (*turns, {"role": "assistant", "content": beginning})
+            turns = (*turns, Message("assistant", beginning))
         self.last_reply = self._begin(beginning)
         self.recent.append(self.last_reply)
         options = self.options_for(turns)
-        self.client.send(messages.Answer(self.last_reply.serial, turns, options, cycles=True))
+        serial = self.last_reply.serial
+        self.client.send(messages.Generate(serial, turns, options, cycles=True, conversation=conversation))
 
-    def compare(self, turns: messages.Messages, temperature: float = 0.0) -> None:
-        """Begin the same reply twice. Raises EngineDied."""
+    def compare(self, turns: messages.Messages, temperature: float = 0.0, conversation: str = "") -> None:
+        """Request the same reply twice, without and with drafting. Raises EngineDied."""
         serial = self._begin().serial
         self.comparing = True
         options = {**self.options_for(turns), "temperature": temperature}
-        self.client.send(messages.CompareReplies(serial, turns, options))
+        self.client.send(messages.CompareReplies(serial, turns, options, conversation))
 
     def options_for(self, turns: messages.Messages) -> messages.Options:
-        """The settings; a conversation without a system message does not get the configured one."""
-        return self.settings if turns and turns[0]["role"] == "system" else {**self.settings, "system": ""}
+        """Return the options of a reply. Without a system message in `turns`, no other system prompt is used."""
+        return self.settings if turns and turns[0].role == "system" else {**self.settings, "system": ""}
 
     def stop(self) -> None:
-        """Ask the engine to stop; the reply ends with its Finished."""
         if self.reply is not None:
             self.client.send(messages.Cancel(self.reply.serial))
 
     def took(self, report: messages.Ready | messages.Failure | messages.Died) -> None:
-        """The engine has a pair, or failed to get one, or is gone."""
         self.loading = False
         if isinstance(report, messages.Ready):
             self.ready, self.wanted = report, ""
@@ -264,97 +230,98 @@ class EngineState:
 
     @property
     def can_go_back(self) -> bool:
-        """Whether the load that failed was of another pair than the one that was loaded last."""
         return bool(self._loaded_name) and self._loading_request != self.load_request
 
     def absorb(self, event: Event | ProposalText) -> None:
-        """Handle a report of the running reply; the second run of a comparison counts from zero."""
         if self.reply is None:
             return
         if self.comparing and isinstance(event, Started):
-            self.reply = ReplyState(self.reply.serial, is_toy=self.reply.is_toy)
+            self.reply = ReplyState(self.reply.serial, is_demo=self.reply.is_demo)
             self.sides.append(self.reply)
         if isinstance(event, Finished):
             self.reply.final = event.reply.stats
         self.reply.absorb(event)
 
     def end_reply(self, final: Reply | None = None) -> None:
-        """The reply is over, with a Reply unless the engine failed: learn from it how fast the pair is here."""
+        """End the reply; a plain one that is long enough sets `plain_speed`. `final` is None if the engine failed."""
         reply, self.reply = self.reply, None
         self.comparing = False
         if reply is not None and final is not None:
             reply.final = final.stats
-        if reply is None or reply.tally.emitted < ENOUGH_TOKENS:
-            return
-        speed = reply.stats.tokens_per_second
-        self.best_speed = max(self.best_speed, speed)
-        if not reply.tally.drafted:
-            self.plain_speed = speed
+        if reply is not None and reply.tally.emitted >= 16 and not reply.tally.drafted:
+            self.plain_speed = reply.stats.tokens_per_second
 
     def show(self, message: StoredMessage | None) -> None:
-        """The last reply of the conversation is this message from now on."""
-        self.last_reply = next((reply for reply in self.recent if message and reply.is_in(message)), None)
+        stats = message.stats if message else None
+        shown = (
+            reply
+            for reply in self.recent
+            if stats
+            and (stats.emitted, stats.decode_seconds) == (reply.stats.emitted, reply.stats.decode_seconds)
+        )
+        self.last_reply = next(shown, None)
 
     def _begin(self, beginning: str = "") -> ReplyState:
-        """Expect a reply."""
         if not self.client.alive:
             self.reload()
         self._serial += 1
         self.sides, self.compared = [], None
-        self.reply = ReplyState(self._serial, beginning, is_toy=self.pair_name == DEMO)
+        self.reply = ReplyState(self._serial, beginning, is_demo=self.pair_name == DEMO)
         return self.reply
 
 
 @dataclass(frozen=True, slots=True)
 class PullProgress:
-    name: str  # of the pair
+    name: str
     done_bytes: int = 0
-    total_bytes: int = 0  # 0 when it is not known yet
+    total_bytes: int = 0  # 0 until the size is known
 
 
 @dataclass(slots=True)
 class Downloads:
-    """The pairs that are known, and the one pull that may run; threads of this process do the work."""
+    """The list of known pairs, and at most one running download. Threads of this process do both."""
 
-    rows: Sequence["PairRow"] | None = None  # None: not listed yet
+    rows: Sequence["PairRow"] | None = None  # None until the pairs are listed
     progress: PullProgress | None = None
-    asked: str = ""  # the pair whose size the user has just seen, with the question whether to fetch it
+    asked: str = ""  # name of the pair whose download needs the user's yes
     _ended: deque[tuple[str, messages.Failure | None]] = field(default_factory=deque)
     _stop: threading.Event = field(default_factory=threading.Event)
-    _thread: threading.Thread | None = None  # of the last pull
+    _thread: threading.Thread | None = None
 
-    # The modules behind load slowly: the first call imports them.
-    def find(self, name: str) -> None:
-        """Raises UnknownPair, NotOnDisk or IncompatiblePair unless the pair can be loaded."""
+    # These methods import their modules when called, because the modules load slowly.
+    def find(self, name: str) -> Pair:
+        """Return the pair with this name. Raises UnknownPair, NotOnDisk, IncompatiblePair."""
         from localspec.models.names import find
 
-        find(name)
+        return find(name)
 
     def listing(self) -> Sequence["PairRow"]:
-        from localspec.models.picker import listing
+        from localspec.models.pair_info import listing
 
         return listing()
 
     def size(self, name: str) -> int:
-        """Bytes to fetch for a pair. Raises UnknownPair."""
-        from localspec.models.picker import size
+        from localspec.models.download import bytes_to_fetch
 
-        return size(name)
+        return bytes_to_fetch(named(name))
 
     def fetch(self, name: str, on_bytes: Callable[[int, int], object], cancelled: Callable[[], bool]) -> None:
-        """Fetch a pair; `on_bytes` gets how many bytes are here, and of how many. Raises LocalspecError."""
-        from localspec.models.picker import pull
+        """Fetch a pair; `on_bytes` is called with the fetched and the total bytes. Raises LocalspecError."""
+        from localspec.models.download import Fetching, fetch
 
-        pull(name, on_bytes, cancelled)
+        def report(event: Fetching | str) -> None:
+            if isinstance(event, Fetching):
+                on_bytes(event.done, event.total)
+
+        fetch(named(name), report, cancelled=cancelled)
 
     def refresh(self) -> None:
-        """List the pairs anew; the rows change later."""
         threading.Thread(target=self._list, daemon=True).start()
 
     def pull(self, name: str) -> None:
         self._stop.clear()
         self.progress = PullProgress(name)
-        # A daemon: a program that leaves does not wait for a server that sends nothing.
+        # A daemon thread does not keep the program running while a server sends nothing.
         self._thread = threading.Thread(target=self._pull, args=(name,), daemon=True)
         self._thread.start()
 
@@ -362,11 +329,10 @@ class Downloads:
         self._stop.set()
 
     def take_ended(self) -> list[tuple[str, messages.Failure | None]]:
-        """The pulls that have ended since the last call, and the lists that failed (without a name)."""
+        """Return name and failure of each download that ended since the last call; name "": a failed listing."""
         return [self._ended.popleft() for _ in range(len(self._ended))]
 
     def close(self) -> None:
-        """Stop the pull; every byte that came is on disk by now."""
         self.cancel()
         if self._thread is not None:
             self._thread.join(CLOSE_SECONDS)
@@ -374,7 +340,7 @@ class Downloads:
     def _list(self) -> None:
         try:
             self.rows = self.listing()
-        except Exception as error:  # noqa: BLE001 - nobody waits for the thread
+        except Exception as error:  # noqa: BLE001 - reported by `take_ended`
             self.rows = self.rows or ()
             self._ended.append(("", failure_of(error)))
 
@@ -385,7 +351,7 @@ class Downloads:
         failure = None
         try:
             self.fetch(name, on_bytes, self._stop.is_set)
-        except Exception as error:  # noqa: BLE001 - nobody waits for the thread
+        except Exception as error:  # noqa: BLE001 - reported by `take_ended`
             failure = failure_of(error)
         self.progress = None
         self._ended.append((name, failure))

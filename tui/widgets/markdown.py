@@ -1,6 +1,8 @@
-"""Markdown whose lists are one widget each, where Textual's own take four for every item."""
+"""The Markdown of replies, cut into blocks that are parsed once; a list is one widget."""
 
+import re
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import cache
 from itertools import chain, count, repeat, takewhile
 from typing import Final
@@ -16,41 +18,161 @@ from textual.widget import Widget
 from textual.widgets import Markdown
 from textual.widgets.markdown import MarkdownBlock, MarkdownFence
 
+# A long text is cut into several blocks or parts on the screen.
+LONG_BLOCK: Final = 3000  # a block with more characters is cut
+MANY_LINES: Final = 40  # a block or a part with more lines is cut
+LONG_PART: Final = 1500  # after a part with more characters, a new part begins
+
+_FENCE = re.compile(r"^(?P<indent>\s*)(?P<marks>`{3,}|~{3,})(?P<info>.*)$")
+_ITEM = re.compile(r"\s*([-*+]|\d{1,9}[.)])\s")
+_WORD = re.compile(r"\w+|[^\w\s]")
+_MARKUP: Final = 300  # limit of characters of markup between two words, as in a link's address
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedBlock:
+    source: str  # the block's Markdown; a code fence is closed even if it continues in the next block
+    characters: int  # number of characters that the block takes from the reply's text
+
+
+@dataclass(slots=True)
+class GrowingMarkdown:
+    """A Markdown text that grows. `feed` returns newly finished blocks; `tail` is the unfinished rest."""
+
+    _block: str = ""  # the complete lines of the tail
+    _line: str = ""  # the last line, which is not complete yet
+    _fence: re.Match[str] | None = None  # the line that opened the current code fence; None outside code
+    _reopen: str = ""  # the opening line of a cut code fence, repeated in the next block
+
+    @property
+    def tail(self) -> str:
+        return self._block + self._line
+
+    def finish(self) -> list[FinishedBlock]:
+        self._block, self._line = self.tail, ""
+        return [self._cut()] if self._block else []
+
+    def feed(self, text: str) -> list[FinishedBlock]:
+        self._line += text
+        finished: list[FinishedBlock] = []
+        while (end := self._line.find("\n") + 1) > 0:
+            line, self._line = self._line[:end], self._line[end:]
+            if self._is_next_part_of_list(line):
+                finished.append(self._cut())
+            self._block += line
+            if self._is_boundary(line):
+                finished.append(self._cut(after=self._seam(line)))
+        if len(self._line) > LONG_BLOCK and " " in self._line:
+            end = self._line.rindex(" ") + 1
+            self._block, self._line = self._block + self._line[:end], self._line[end:]
+            finished.append(self._cut(after=self._seam(self._block) or "\n\n"))
+        return finished
+
+    def _is_boundary(self, line: str) -> bool:
+        mark = _FENCE.match(line.rstrip("\n"))
+        if (
+            self._fence
+            and mark
+            and mark["marks"].startswith(self._fence["marks"])
+            and not mark["info"].strip()
+        ):
+            self._fence = None
+            return not mark["indent"]
+        if self._fence:
+            return len(self._block) > LONG_BLOCK
+        if mark:
+            self._fence = mark
+            return False
+        # A table is cut only if it is very long, because rows after a cut lose the table's head.
+        return (
+            not line.strip() or (self._is_long and not line.startswith("|")) or len(self._block) > LONG_BLOCK
+        )
+
+    @property
+    def _is_long(self) -> bool:
+        return len(self._block) > LONG_BLOCK or self._block.count("\n") > MANY_LINES
+
+    def _is_next_part_of_list(self, line: str) -> bool:
+        """Return whether a list of many lines is cut before its next item."""
+        item = not self._fence and _ITEM.match(line)
+        return bool(item) and self._block.count("\n") >= (36 if line[0].isspace() else 12)
+
+    def _seam(self, line: str) -> str:
+        if self._fence:
+            newline = "" if line.endswith("\n") else "\n"
+            return f"{newline}{self._fence['indent']}{self._fence['marks']}\n"
+        return "\n" if line.strip() and self._is_long else ""
+
+    def _cut(self, after: str = "") -> FinishedBlock:
+        block = FinishedBlock(self._reopen + self._block + after, len(self._block))
+        self._block, self._reopen = "", f"{self._fence[0]}\n" if self._fence else ""
+        return block
+
+
+def begins_part(before: str, source: str) -> bool:
+    """Return whether the block `source` begins a new part after the part `before`."""
+    # Before an indented block a part may be twice as long, because a cut there would split a list item.
+    patience = 2 if source[:1].isspace() else 1
+    return len(before) > patience * LONG_PART or before.count("\n") > patience * MANY_LINES
+
+
+def parts_of(text: str) -> list[str]:
+    """Cut a finished text into parts, at the same places as if the text had grown."""
+    growing = GrowingMarkdown()
+    parts: list[str] = []
+    for block in growing.feed(text) + growing.finish():
+        if parts and not begins_part(parts[-1], block.source):
+            parts[-1] += block.source
+        else:
+            parts.append(block.source)
+    return parts
+
+
+def is_list_cut(before: str, source: str) -> bool:
+    last_line = before.rstrip().rpartition("\n")[2]
+    return bool(_ITEM.match(source) and (last_line[:1].isspace() or _ITEM.match(last_line)))
+
+
+def positions(drawn: str, source: str, start: int) -> Iterator[tuple[int, int, int]]:
+    """Yield the first and the end index of each word in `drawn`, and its first index in `source` from `start` on."""
+    for word in _WORD.finditer(drawn):
+        at = source.find(word[0], start, start + _MARKUP)
+        if at >= 0:
+            start = at + len(word[0])
+            blank = drawn[word.start() - 1 : word.start()].isspace() and source[at - 1 : at].isspace()
+            yield word.start() - blank, word.end(), at - blank
+
 
 class PlainContainer(Widget):
-    """All its lines are the same: one is drawn, where Textual draws each, although children cover them."""
+    """A container that renders its background once for all lines, to save time: its children cover every line."""
 
     def render_lines(self, crop: Region) -> list[Strip]:
         return super().render_lines(Region(crop.x, crop.y, crop.width, min(1, crop.height))) * crop.height
 
 
-Item = tuple[Content, Content]  # what stands before a paragraph, and the paragraph
+Item = tuple[Content, Content]  # a list's bullet or indent, and the paragraph after it
 
-_LIST_OPENS: Final = ("bullet_list_open", "ordered_list_open")
 _HANGING_LIST: Final = "hanging_list"
 _PARTS: Final = ("bullet_list", "ordered_list", "list_item", "paragraph")
 _IN_HANGING_LISTS: Final = {"inline", *(f"{part}_{side}" for part in _PARTS for side in ("open", "close"))}
 
 
 class HangingList(MarkdownBlock):
-    """A list of paragraphs: each behind its bullet, and so are the lines that it wraps into."""
-
     DEFAULT_CSS = "HangingList { margin: 0 0 1 0; }"
 
     def __init__(self, markdown: Markdown, token: Token) -> None:
         super().__init__(markdown, token)
         self._items = list(_items(self, SyntaxTreeNode(token.meta["tokens"]).children[0]))
-        self._wrapped: list[list[Content]] = []  # the lines of the first items, in this width
+        self._wrapped: list[list[Content]] = []  # for each item wrapped so far, its lines at `_width`
         self._width = 0
 
     def change(self, change: Callable[[Content], Content]) -> None:
-        """Change the text of each item, in turn."""
         self._items = [(before, change(text)) for before, text in self._items]
         self._wrapped.clear()
         self.refresh(layout=True)
 
     async def _update_from_block(self, block: MarkdownBlock) -> None:
-        """Update to the grown list; equal items are not wrapped again."""
+        """Take the items of the grown list `block`. Items that did not change are not wrapped again."""
         if not isinstance(block, HangingList):
             await super()._update_from_block(block)
             return
@@ -72,29 +194,25 @@ class HangingList(MarkdownBlock):
 
 
 class Code(MarkdownFence):
-    """Code in the colours of its syntax, until others are given to it."""
-
     def notify_style_update(self) -> None:
         if self._content and self._content is not self._highlighted_code:
-            MarkdownBlock.notify_style_update(self)  # keeps the others, also with another theme
+            MarkdownBlock.notify_style_update(self)  # MarkdownFence's method would remove token colours
         else:
             super().notify_style_update()
 
 
 class ReplyMarkdown(Markdown, PlainContainer):
-    """A link is shown before it is opened, by the chat screen."""
-
     def __init__(self) -> None:
         super().__init__(open_links=False, parser_factory=_parser)
 
     def change(self, first: int, change: Callable[[Content], Content]) -> Iterator[None]:
-        """Change the text of the blocks from the first on, in turn; yields before each of them."""
+        """Apply `change` to the text of each block from index `first` on; yield before each block."""
         for block in self.children[first:]:
             yield
             for leaf in block.walk_children(MarkdownBlock, with_self=True):
                 if isinstance(leaf, HangingList):
                     leaf.change(change)
-                elif isinstance(leaf, Code):  # the colours of its syntax would be taken for those of origins
+                elif isinstance(leaf, Code):  # no syntax colours, because they look like token colours
                     leaf.set_content(change(Content(leaf.code.rstrip("\n"))))
                 elif leaf._content:
                     leaf.set_content(change(leaf._content))
@@ -116,20 +234,20 @@ def _parser() -> MarkdownIt:
 
 
 def _keep_line_breaks(state: StateCore) -> None:
-    """A line of a poem stays a line."""
+    """Turn soft line breaks into hard ones, so that a poem keeps its lines."""
     for child in chain.from_iterable(token.children or () for token in state.tokens):
         if child.type == "softbreak":
             child.type = "hardbreak"
 
 
 def _join_lists(state: StateCore) -> None:
-    """Make one token of each list that holds only paragraphs and lists."""
+    """Join the tokens of a list into one token if the list has only paragraphs and nested lists."""
     joined: list[Token] = []
     end = 0
     for start, token in enumerate(tokens := state.tokens):
         if start < end:
             continue
-        if token.type in _LIST_OPENS:
+        if token.type in ("bullet_list_open", "ordered_list_open"):
             close = next(n for n in range(start + 1, len(tokens)) if tokens[n].level == token.level)
             whole = tokens[start : close + 1]
             if all(part.type in _IN_HANGING_LISTS for part in whole):
@@ -140,7 +258,6 @@ def _join_lists(state: StateCore) -> None:
 
 
 def _items(block: MarkdownBlock, found: SyntaxTreeNode, indent: int = 0, depth: int = 0) -> Iterator[Item]:
-    """The paragraphs of a list, nested in `depth` lists."""
     bullets: Iterator[str] = repeat(Markdown.BULLETS[depth % len(Markdown.BULLETS)])
     if found.type == "ordered_list":
         first = int(found.children[0].info)

@@ -1,4 +1,4 @@
-"""A reply on the screen: reasoning that folds, Markdown, a live tail, and a footer with its numbers."""
+"""A reply on the screen: folded reasoning, Markdown, a live tail, and a footer."""
 
 from bisect import bisect_right
 from collections import deque
@@ -19,25 +19,31 @@ from localspec.chat.conversations import StoredMessage
 from localspec.display import counted, for_terminal
 from localspec.events import Kind, Origin, Piece, Source
 
-from ..text import status
-from ..text.markdown import FinishedBlock, GrowingMarkdown, begins_part, is_list_cut, parts_of, places
-from .markdown import PlainContainer, ReplyMarkdown
+from .. import status
+from .markdown import (
+    FinishedBlock,
+    GrowingMarkdown,
+    PlainContainer,
+    ReplyMarkdown,
+    begins_part,
+    is_list_cut,
+    parts_of,
+    positions,
+)
 
-STYLES: Final[dict[str, str]] = {  # the app gives each theme these colours
-    Origin.ACCEPTED: "$origin-text on $origin-kept",
+STYLES: Final[dict[str, str]] = {  # tui/app.py defines the colours
+    Origin.ACCEPTED: "$origin-text on $origin-accepted",
     Origin.FIX: "underline $origin-text on $origin-corrected",
     Origin.BONUS: "bold $origin-text on $origin-bonus",
     Origin.FORCED: "reverse",
 }
 _COPIED: Final = "italic"
-_REJECTED: Final = "dim strike"
-COPYING: Final = frozenset({Source.LOOKUP, Source.PREDICTION})  # they draft from text that is there
-CURSOR: Final = "▌"
+COPYING: Final = frozenset({Source.LOOKUP, Source.PREDICTION})  # sources that copy tokens from a text
 
 LEGEND: Final = Content(" ").join(
     Content.styled(f" {words} ", look)
     for words, look in (
-        ("guessed and kept", STYLES[Origin.ACCEPTED]),
+        ("accepted draft token", STYLES[Origin.ACCEPTED]),
         ("copied", f"{_COPIED} {STYLES[Origin.ACCEPTED]}"),
         ("corrected", STYLES[Origin.FIX]),
         ("bonus", STYLES[Origin.BONUS]),
@@ -46,18 +52,15 @@ LEGEND: Final = Content(" ").join(
 
 
 class LiveTail(Static):
-    """Text of no finished block yet."""
-
     def __init__(self) -> None:
         super().__init__(markup=False, classes="tail")
         self._pieces: deque[Piece] = deque()
-        self._height = 0  # lines, as last drawn
+        self._height = 0  # height of the tail when it was last drawn, in lines
 
     def grow(self, pieces: Iterable[Piece]) -> None:
         self._pieces.extend(pieces)
 
     def take(self, characters: int) -> Iterator[Piece]:
-        """Remove characters from the front."""
         while characters > 0:
             piece = self._pieces.popleft()
             if len(piece.text) > characters:
@@ -70,9 +73,9 @@ class LiveTail(Static):
         text = "".join(piece.text for piece in self._pieces)
         content = Content(for_terminal(text), list(_spans(self._pieces)) if coloured else None)
         if coloured:
-            content += Content(for_terminal("".join(rejected))).stylize(_REJECTED)
-        content += CURSOR
-        # Laying out the whole conversation costs far more than a line: only when the height changes.
+            content += Content(for_terminal("".join(rejected))).stylize("dim strike")
+        content += "▌"
+        # Request a layout only if the height changed, because the layout of a conversation is slow.
         height = content.get_height({}, self.content_size.width) if self.content_size.width else 0
         self.update(content, layout=height != self._height)
         self._height = height
@@ -88,14 +91,14 @@ def _spans(pieces: Iterable[Piece]) -> Iterable[Span]:
 
 
 def style_of(piece: Piece) -> str:
-    """The Textual style of a token; "" for one of plain decoding."""
+    """Return the Textual style of a piece; "" for a piece of plain decoding."""
     look = STYLES.get(piece.origin, "")
     is_copied = piece.origin is Origin.ACCEPTED and piece.source in COPYING
     return f"{look} {_COPIED}".lstrip() if is_copied else look
 
 
 class ReasoningView(Vertical):
-    """The reasoning of a reply: one line that says how long it is, and the text below when unfolded."""
+    """A view of a reply's reasoning: a line with the length, and the text if the view is unfolded."""
 
     def __init__(self, unfolded: bool) -> None:
         self._head = Static(markup=False, classes="head")
@@ -136,16 +139,16 @@ class ReasoningView(Vertical):
 
 
 class ReplyPart(Static):
-    """Begins as plain text; a part that was drawn keeps its height when it becomes text again."""
+    """A part of a reply. It is drawn as Markdown near the view, and as plain text elsewhere."""
 
     def __init__(self, source: str) -> None:
         self.source = for_terminal(source)
         super().__init__(self.source, markup=False, classes="part")
         self._markdown: ReplyMarkdown | None = None
-        self.kept_height = 0  # lines, of text that was Markdown before
-        self.pieces: list[Piece] = []  # of its text, where it was written here
+        self.kept_height = 0  # height of the Markdown, kept for the plain text; 0: use the plain text's own
+        self.pieces: list[Piece] = []  # the part's pieces; [] for a reply from the disk
         self.shows_origins = False
-        self._starts: list[int] = []  # where each block that is coloured begins in the text of the pieces
+        self._starts: list[int] = []  # offset of each coloured block in the text of `pieces`
 
     @property
     def is_drawn(self) -> bool:
@@ -162,7 +165,7 @@ class ReplyPart(Static):
                 self._colour()
 
     def _colour(self) -> None:
-        """Colour the blocks that came since, and the one before them, which may have grown."""
+        """Colour the new blocks, and the last coloured block, because it may have grown."""
         if not self.shows_origins or self._markdown is None:
             return
         text = "".join(piece.text for piece in self.pieces)
@@ -174,9 +177,9 @@ class ReplyPart(Static):
         def coloured(content: Content) -> Content:
             nonlocal start
             spans = []
-            for begin, end, at in places(content.plain, text, start):
+            for begin, end, at in positions(content.plain, text, start):
                 start = at + end - begin
-                while begin < end:  # a word of several tokens
+                while begin < end:  # a word may have several pieces
                     index = bisect_right(ends, at)
                     until = min(end, begin + ends[index] - at)
                     if look := style_of(self.pieces[index]):
@@ -201,15 +204,14 @@ class ReplyPart(Static):
         self._markdown = ReplyMarkdown()
         self.kept_height = 0
         self.update("")
-        with suppress(MountError):  # a program that is leaving takes its widgets down in the middle of this
+        with suppress(MountError):  # the app may be closing
             await self.mount(self._markdown)
-            # Only `append`: after a source given to Markdown itself, it would overwrite the last block.
+            # If the constructor received the source, the next `append` would overwrite the last block.
             await self._markdown.append(self.source)
             self._starts.clear()
             self._colour()
 
     async def undraw(self) -> None:
-        """Show its source, at the same height."""
         if self._markdown is None:
             return
         self.kept_height = self.size.height
@@ -221,13 +223,11 @@ class ReplyPart(Static):
         return self.kept_height or super().get_content_height(container, viewport, width)
 
     def end_before(self, source: str) -> None:
-        """Leave no space before a next part that continues the list."""
         self.set_class(is_list_cut(self.source, source), "-list-goes-on")
 
 
+# A reply has few widgets, because each one costs time at every layout.
 class ReplyView(Vertical, PlainContainer):
-    """Grows while tokens come, or shows a finished reply at once; few widgets, as each costs at every layout."""
-
     def __init__(self, message: StoredMessage | None = None, *, unfolded: bool = False) -> None:
         super().__init__(classes="reply")
         self._message = message
@@ -252,7 +252,7 @@ class ReplyView(Vertical, PlainContainer):
             self._close(self._message)
 
     async def grow(self, pieces: Iterable[Piece], coloured: bool, rejected: Iterable[str] = ()) -> None:
-        """Show new pieces; finished blocks move from the tail into Markdown."""
+        """Show new pieces, and draw the finished blocks of the text as Markdown."""
         answer = [piece for piece in pieces if piece.kind is Kind.ANSWER]
         if thoughts := [piece for piece in pieces if piece.kind is Kind.REASONING]:
             self._reasoning.grow(thoughts)
@@ -264,14 +264,12 @@ class ReplyView(Vertical, PlainContainer):
         self._tail.show(coloured, rejected)
 
     async def finish(self, message: StoredMessage) -> None:
-        """Show the rest as Markdown, and the numbers."""
         await self._add(self._markdown.finish())
         await self._tail.remove()
         await self.mount(_footer(message))
         self._close(message)
 
     async def show_origins(self, shown: bool) -> None:
-        """Colour its words by who wrote them, where that is known, or not."""
         parts = list(self.query_children(ReplyPart))
         self.shows_origins = shown and any(part.pieces for part in parts)
         with self.app.batch_update():
@@ -284,7 +282,7 @@ class ReplyView(Vertical, PlainContainer):
         return parts if self._message is not None else parts[:-1]
 
     async def _add(self, blocks: Sequence[FinishedBlock]) -> None:
-        """Show finished blocks; of many that come at once, the transcript draws those that are near the view."""
+        """Add finished blocks to the last part, or to a new part if the last one is long."""
         parts = list(self.query_children(ReplyPart))
         part = parts[-1] if parts else None
         for block in blocks:

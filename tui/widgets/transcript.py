@@ -1,7 +1,7 @@
-"""The conversation as it scrolls: follows its end until the user scrolls away; old messages leave the screen."""
+"""The conversation on the screen: it follows its end until the user scrolls away, and drops old messages."""
 
 from collections.abc import Sequence
-from typing import Final, Literal
+from typing import Final
 
 from textual import on
 from textual.containers import VerticalScroll
@@ -15,17 +15,12 @@ from localspec.display import counted, for_terminal
 from .markdown import PlainContainer
 from .reply import ReasoningView, ReplyPart, ReplyView
 
-FOLD_LINES: Final = 20
-FOLD_CHARACTERS: Final = 4000
-MOST: Final = 20  # messages, and as many notices; when there are more, the oldest leave the screen
-LOOK_SECONDS: Final = 0.5
-NEAR: Final = 0.25  # screens above and below the one that is seen, where replies are drawn as Markdown
-FEWEST: Final = 10  # of either that stay then, and messages shown when a conversation opens
+MOST: Final = 20  # if the screen has more messages or more notices, the oldest are removed
+NEAR: Final = 0.25  # view heights; a part at most this far outside the view is drawn as Markdown
+FEWEST: Final = 10  # number of messages left after a removal, or shown when a conversation opens
 
 
 class UserMessage(Static):
-    """The user's message as written; a click unfolds a long one."""
-
     def __init__(self, text: str) -> None:
         text = for_terminal(text)
         super().__init__(folded(text), markup=False, classes="user")
@@ -38,40 +33,30 @@ class UserMessage(Static):
 
 
 def folded(text: str) -> str:
-    """The beginning of a long text, and how much there is more of it."""
-    lines = text[:FOLD_CHARACTERS].splitlines()[:FOLD_LINES]
-    start = "\n".join(lines)
-    return (
-        start
-        if len(start) == len(text)
-        else f"{start}\n… {counted(len(text) - len(start), 'more character')}"
-    )
+    start = "\n".join(text[:4000].splitlines()[:20])
+    left = len(text) - len(start)
+    return f"{start}\n… {counted(left, 'more character')}" if left else start
 
 
 class NoticeLine(Static):
-    """A line of the program itself: an error with its hint, or the result of a command."""
-
     def __init__(self, what: str, hint: str = "", kind: str = "note") -> None:
         super().__init__(for_terminal(f"{what}\n{hint}".rstrip()), markup=False, classes=f"notice -{kind}")
 
 
 class Transcript(VerticalScroll, PlainContainer):
-    """Shows the last messages of a conversation; its first line stands for those before."""
-
     def __init__(self) -> None:
-        super().__init__(id="transcript", can_focus=False)  # keys go to the prompt
+        super().__init__(id="transcript", can_focus=False)  # the prompt keeps the focus
         self.thinking_unfolded = False
-        self._stored: Sequence[StoredMessage] = ()  # all messages, which change outside
+        self._stored: Sequence[StoredMessage] = ()  # the open conversation's list of messages
         self._first = 0  # index of the first message that is shown
         self._width = 0
 
     def on_mount(self) -> None:
         self.anchor()
-        # Following the end moves the view without telling anyone.
-        self.set_interval(LOOK_SECONDS, self._look)
+        # A timer looks for parts near the view, because scrolling to the end may send no event.
+        self.set_interval(0.5, self._look)
 
     async def open(self, messages: Sequence[StoredMessage]) -> None:
-        """Show a conversation from its end."""
         self._stored, self._first = messages, max(0, len(messages) - FEWEST)
         await self.remove_children()
         await self._mark_earlier()
@@ -79,7 +64,6 @@ class Transcript(VerticalScroll, PlainContainer):
         self.anchor()
 
     async def add(self, widget: Widget, before: Widget | None = None) -> None:
-        """Put a widget at the end, or before another; the oldest go when there are many."""
         await self.mount(widget, before=before)
         if len(self.children) > MOST and self.max_scroll_y - self.scroll_y <= self.size.height:
             await self._prune()
@@ -88,17 +72,18 @@ class Transcript(VerticalScroll, PlainContainer):
         self.call_later(self._draw_near_parts)
 
     async def _draw_near_parts(self) -> None:
-        """Draw the parts of replies that come near the view, and undraw those that are far from it."""
         top, height = self.region.y, self.size.height
         near: list[ReplyPart] = []
         far: list[ReplyPart] = []
         for part in (part for reply in self.query_children(ReplyView) for part in reply.finished_parts):
             region = part.region
             is_near = -NEAR * height <= region.bottom - top and region.y - top <= (1 + NEAR) * height
-            if region and is_near != part.is_drawn:  # one that has no place yet is met again when it has
+            if region and is_near != part.is_drawn:  # a part without a region waits for the next `_look`
                 (near if is_near else far).append(part)
         if near or far:
-            kept = None if self._follows_end else self._first_in_view()
+            shown = (part for reply in self.query_children(ReplyView) for part in reply.children)
+            in_view = (part for part in shown if _place(part) + part.size.height > self.scroll_y)
+            kept = None if self._follows_end else next(in_view, None)
             y = _place(kept) if kept is not None else 0
             with self.app.batch_update():
                 for part in near:
@@ -112,12 +97,7 @@ class Transcript(VerticalScroll, PlainContainer):
     def _follows_end(self) -> bool:
         return self._anchored and (not self._anchor_released or self.scroll_y >= self.max_scroll_y)
 
-    def _first_in_view(self) -> Widget | None:
-        parts = (part for reply in self.query_children(ReplyView) for part in reply.children)
-        return next((part for part in parts if _place(part) + part.size.height > self.scroll_y), None)
-
     def _keep_in_place(self, widget: Widget, y: int) -> None:
-        """The top of the view stays there when text above it changes its height as Markdown."""
         if widget.is_attached and _place(widget) != y and not self._follows_end:
             self.scroll_relative(y=_place(widget) - y, animate=False, immediate=True)
 
@@ -125,7 +105,7 @@ class Transcript(VerticalScroll, PlainContainer):
         if self.size.width != self._width:
             self._width = self.size.width
             for part in self.query(ReplyPart):
-                part.kept_height = 0  # only Markdown can tell the height in another width
+                part.kept_height = 0  # the kept height was measured at the old width
         self.call_after_refresh(self._look)
 
     def watch_scroll_y(self, old: float, new: float) -> None:
@@ -134,40 +114,24 @@ class Transcript(VerticalScroll, PlainContainer):
             self.call_later(self._show_earlier)
         self.call_after_refresh(self._look)
 
-    def scroll_from_prompt(self, by: Literal["page", "message"], direction: Literal[-1, 1]) -> None:
-        """Scroll by a page, or to the previous or next message."""
-        if by == "page":
-            scroll_page(self, direction)
-            return
-        tops = [message.virtual_region.y for message in self._messages]
-        before, after = [y for y in tops if y < self.scroll_y], [y for y in tops if y > self.scroll_y]
-        if direction < 0:
-            self.scroll_to(y=before[-1] if before else 0, animate=False, immediate=True)
-        elif after and after[0] < self.max_scroll_y:
-            self.scroll_to(y=after[0], animate=False, immediate=True)
-        else:
-            self.anchor()
-
     def toggle_thinking(self) -> None:
         self.thinking_unfolded = not self.thinking_unfolded
         for reasoning in self.query(ReasoningView):
             reasoning.unfold(self.thinking_unfolded)
 
     async def keep(self, count: int) -> None:
-        """Take the messages after the first `count` off the screen; notices stay."""
+        """Remove the messages after the first `count` from the screen; notices stay."""
         await self.remove_children(self._messages[max(0, count - self._first) :])
         self._first = min(self._first, count)
         await self._mark_earlier()
 
     async def replace_message(self, index: int, widget: Widget) -> None:
-        """Show a message that is on the screen with another widget."""
         old = self._messages[index - self._first]
         await self.mount(widget, before=old)
         await old.remove()
 
     @on(Click, ".earlier")
     async def _show_earlier(self) -> None:
-        """Bring back as many earlier messages as opening shows."""
         above = range(max(0, self._first - FEWEST), self._first)
         if not above:
             return
@@ -179,7 +143,7 @@ class Transcript(VerticalScroll, PlainContainer):
 
     @property
     def _messages(self) -> list[Widget]:
-        """The shown messages, without notices."""
+        """Widgets of the shown messages, without notices."""
         return [child for child in self.children if isinstance(child, UserMessage | ReplyView)]
 
     @property
@@ -187,7 +151,6 @@ class Transcript(VerticalScroll, PlainContainer):
         return next((one for one in reversed(self._messages) if isinstance(one, ReplyView)), None)
 
     async def _prune(self) -> None:
-        """Remove the oldest of too many messages or notices; a message takes its notices along."""
         messages = self._messages
         if len(messages) > MOST:
             first = self.children.index(messages[-FEWEST])
@@ -199,15 +162,10 @@ class Transcript(VerticalScroll, PlainContainer):
             await self.remove_children(notices[:-FEWEST])
 
     async def _mark_earlier(self) -> None:
-        """Say at the top how many messages are not shown."""
         await self.query_children(".earlier").remove()
         if self._first:
             text = f"↑ {counted(self._first, 'earlier message')}"
             await self.mount(Static(text, markup=False, classes="earlier"), before=0)
-
-
-def scroll_page(view: Widget, direction: Literal[-1, 1]) -> None:
-    view.scroll_relative(y=direction * max(1, view.size.height - 2), animate=False, immediate=True)
 
 
 def view_of(message: StoredMessage) -> Widget:
@@ -215,7 +173,7 @@ def view_of(message: StoredMessage) -> Widget:
 
 
 def _place(part: Widget) -> int:
-    """The line of the conversation in which a part of a reply begins, at any scroll position."""
+    """Return the line at which a part begins, counted from the top of the conversation."""
     reply = part.parent
     assert isinstance(reply, Widget)
     return reply.virtual_region.y + part.virtual_region.y

@@ -1,5 +1,5 @@
-"""Print a script for the shell. bash and zsh: put `eval "$(localspec completion bash)"` (or zsh) into
-~/.bashrc (or ~/.zshrc, behind compinit). fish: `localspec completion fish >
+"""Print the script for Tab completion. In bash put `eval "$(localspec completion bash)"` into ~/.bashrc. In zsh put
+`eval "$(localspec completion zsh)"` into ~/.zshrc, after compinit. In fish run `localspec completion fish >
 ~/.config/fish/completions/localspec.fish`.
 """
 
@@ -8,7 +8,7 @@ import argparse
 from localspec.display import say
 
 SHELLS = ("bash", "zsh", "fish")
-ASKED = "_ARGCOMPLETE"  # set by the shell's function while it asks
+ASKED = "_ARGCOMPLETE"  # the variable that the shell sets during a completion
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,7 +23,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def complete_with_pairs(action: argparse.Action) -> None:
-    """The values of an argument are names of pairs."""
     action.completer = _names_of_pairs  # type: ignore[attr-defined]
 
 

@@ -1,5 +1,5 @@
-"""List all known pairs: download size, memory at about 8,192 tokens of context, whether that fits on this machine, and
-whether the files are here. Uses no network.
+"""List all known pairs with download size, memory at 8,192 tokens of context, where they fit on this machine, and
+whether their files are here. The command uses no network.
 """
 
 import argparse
@@ -7,27 +7,27 @@ import sys
 from dataclasses import replace
 
 from localspec.cli.fetching import DRAFT_HELP
-from localspec.display import say, say_json, size_text
+from localspec.display import print_notice, say, say_json, size_text
 from localspec.models import registry
 from localspec.models.names import described
-from localspec.models.picker import PairRow, listing
+from localspec.models.pair_info import PairRow, listing
 
 FITS = {"gpu": "GPU", "part": "GPU+CPU", "cpu": "CPU", "no": "nowhere"}
 LEGEND = (
     "MEMORY: an estimate for both models with 8,192 tokens of context, on GPU and CPU together; `localspec info NAME` "
-    "plans each, with a longer context where it fits.\n"
+    "plans the memory of one pair, with a longer context if that fits.\n"
     "FITS: where this machine has enough memory. `here`: the files are on your disk.\n"
     "GPU+CPU is slower than GPU. On a CPU alone a pair above 4 GB is slow, unless its target is a mixture of experts.\n"
-    "★: recommended for this machine, to chat.\n"
-    "`localspec pull NAME` fetches a pair."
+    "★: recommended for chatting on this machine.\n"
+    "`localspec pull NAME` downloads a pair."
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    like = "only those whose name or use has this text; `localspec pairs TEXT` is the same"
+    like = "list only pairs whose name or use has this text; `localspec pairs TEXT` does the same"
     parser.add_argument("--like", default="", metavar="TEXT", help=like)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    about = "Check that two files make a pair and write it, pinned, among your own pairs."
+    about = "Check that two files make a pair, and add it to your own pairs with the hashes of its files."
     parser.usage = "%(prog)s [TEXT] [--json]\n       %(prog)s add NAME --target FILE [--draft FILE]"
     actions = parser.add_subparsers(title="actions", metavar="ACTION", prog=parser.prog)
     action = actions.add_parser("add", help="add a pair of your own", description=about)
@@ -40,9 +40,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    unread = {name: str(error) for name, error in registry.unreadable_pairs().items()}
     known, rows = registry.pairs_like(arguments.like), {row.name: row for row in listing()}
     if arguments.json:
-        say_json({"pairs": [as_json(pair, rows[pair.name]) for pair in known]}, indent=2)
+        pairs = [as_json(pair, rows[pair.name]) for pair in known]
+        say_json({"pairs": pairs, "unreadable": unread}, indent=2)
         return 0
     name = max(len(pair.name) for pair in known)
     say(f"{'NAME':<{name}}    {'SIZE':>7}  {'MEMORY':>7}  {'FITS':<7}  USE")
@@ -52,6 +54,8 @@ def run(arguments: argparse.Namespace) -> int:
         where = "here" if row.on_disk else FITS[row.fits]
         say(f"{pair.name:<{name}} {star}  {size:>7}  {memory:>7}  {where:<7}  {pair.use}")
     say(f"\n{LEGEND}")
+    for reason in unread.values():
+        print_notice(reason)
     return 0
 
 
@@ -59,11 +63,9 @@ def run_add(arguments: argparse.Namespace) -> int:
     registry.check_name(arguments.name)
     pair = described(arguments.target, arguments.draft)
     pair = replace(pair, name=arguments.name, aliases=(), use=arguments.use or pair.use)
-    users = {pair.name for pair in registry.users_pairs()}
-    known = {pair.name for pair in registry.all_pairs()}
-    path = registry.add_pair(pair)
-    say(f"{pair.name} is in {path}", to=sys.stderr)
-    if pair.name in known:
+    users, replaces = registry.users_pairs(), pair.name in {known.name for known in registry.all_pairs()}
+    say(f"{pair.name} is in {registry.add_pair(pair)}", to=sys.stderr)
+    if replaces:
         say(f"It replaces {'your earlier' if pair.name in users else 'the built-in'} pair {pair.name}.")
     say(f"localspec chat {pair.name}" if pair.on_disk else f"localspec pull {pair.name}")
     return 0

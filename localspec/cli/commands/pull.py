@@ -1,6 +1,6 @@
-"""Fetch a pair; `localspec pairs` lists the names. The headers are checked first and every byte at the end; an
-interrupted pull resumes where it stopped. A model of any repository of the Hub becomes a pair of your own:
-ORG/REPO:Q4_K_M, ORG/REPO:FILE.gguf or a link. ORG/REPO alone lists its models.
+"""Download a pair; `localspec pairs` lists the names. The headers are checked before the download and the hashes
+after it; an interrupted pull resumes where it stopped. Any model on Hugging Face, named ORG/REPO:Q4_K_M,
+ORG/REPO:FILE.gguf or by a link, becomes a pair of your own. ORG/REPO alone lists the models of this repository.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from localspec.models.names import is_on_hub
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     complete_with_pairs(
-        add("name", nargs="?", metavar="NAME", help="a pair, or a model of the Hub as ORG/REPO:Q4_K_M")
+        add("name", nargs="?", metavar="NAME", help="a pair, or a model on Hugging Face as ORG/REPO:Q4_K_M")
     )
     add("--draft", metavar="FILE", help=DRAFT_HELP)
     add_quiet_option(parser)
@@ -25,12 +25,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     name, draft = arguments.name, arguments.draft
     if name is None:
-        raise BadSetting("which pair?", hint="localspec pull NAME; `localspec pairs` lists the names")
+        raise BadSetting("no pair is named", hint="name one of `localspec pairs`: localspec pull NAME")
     if is_on_hub(name, draft) and not (registry.is_known(name) and draft is None):
         fetch_reference(name, draft)
     elif draft:
-        what = "--draft goes with a model of the Hub, not with the name of a pair"
-        raise BadSetting(what, hint="leave it out")
+        what = "--draft is for a model on Hugging Face, not for the name of a pair"
+        raise BadSetting(what, hint="leave out --draft")
     else:
         fetch(registry.named(name))
     return 0

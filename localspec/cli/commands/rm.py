@@ -1,5 +1,5 @@
-"""Remove the files that localspec fetched or made for a pair, unless another pair uses them. A pair of your own leaves
-the list too.
+"""Remove the files that localspec downloaded or made for a pair, unless another pair uses them. A pair that you
+added is removed from the list as well.
 """
 
 import argparse
@@ -16,23 +16,23 @@ from localspec.models import registry, removal
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     complete_with_pairs(add("name", nargs="?", metavar="NAME", help="a pair, as `localspec list` names it"))
-    what = "remove what `localspec list` shows as unused: unfinished pulls, and files and answers that no pair uses"
+    what = "remove what `localspec list` shows as unused: unfinished pulls, and files that no pair uses"
     add("--unused", action="store_true", help=what)
-    add("--caches", action="store_true", help="delete the caches of earlier texts")
+    add("--caches", action="store_true", help="delete the prompt caches")
     add("--json", action="store_true", help="print one JSON object")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    chosen = [arguments.name is not None, arguments.unused, arguments.caches]
-    if chosen.count(True) != 1:
-        hint = "give a NAME, or --unused or --caches"
-        raise BadSetting("`localspec rm` removes one thing at a time", hint=hint)
+    if (named := (arguments.name is not None) + arguments.unused + arguments.caches) != 1:
+        hint = "give one of NAME, --unused and --caches; `localspec chats rm` deletes a conversation"
+        what = "`localspec rm` removes one thing at a time" if named else "nothing is named to remove"
+        raise BadSetting(what, hint=hint)
     written_in: Path | None = None
     if arguments.unused:
         done, nothing = removal.prune(), "every file here belongs to a pair"
     elif arguments.caches:
         freed, paths = usage(folder := folder_of_texts())[1], empty(folder)
-        done, nothing = removal.Removal(tuple(paths), freed, ()), f"no cache is stored in {folder}"
+        done, nothing = removal.Removal(tuple(paths), freed, ()), f"there is no prompt cache in {folder}"
     else:
         done, written_in = remove_pair(pair := registry.named(arguments.name))
         nothing = f"nothing of {pair.name} is on this machine"
@@ -55,12 +55,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def remove_pair(pair: registry.Pair) -> tuple[removal.Removal, Path | None]:
-    """Remove the files of a pair, and the file that describes a pair of the user's own, which comes second."""
-    users = pair.name in {users.name for users in registry.users_pairs()}
+    users = pair.name in registry.users_pairs()
     if pair.name == registry.DEMO and not users:
         done = removal.remove_enlarged_demo()
         if not done.removed:
-            hint = "`localspec pull NAME` fetches a pair that takes its place"
+            hint = "download another pair to use instead: `localspec pull NAME`"
             raise BadSetting("the demo pair is part of localspec and cannot be removed", hint=hint)
         return done, None
     return removal.remove(pair), registry.take_out(pair.name) if users else None

@@ -1,4 +1,6 @@
-"""Answer programs over HTTP, as OpenAI's, Anthropic's, Ollama's and llama.cpp's servers do."""
+"""Answer programs over HTTP with the interfaces of OpenAI, Anthropic, Ollama and llama.cpp. No request is written to
+disk, unless --store keeps prompt caches of long requests.
+"""
 
 import argparse
 import os
@@ -6,24 +8,22 @@ import re
 import signal
 import sys
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, TextIO
 
-from localspec.cli.options import add_option, add_pair_argument, number, pair_of
+from localspec.cli.loading import load_request
+from localspec.cli.options import add_option, add_pair_argument, list_of, number, pair_of
 from localspec.display import DrawnLine, OutputFailed, counted, line_for_terminal, say
 from localspec.errors import BadSetting
 from localspec.events import Stats
 
 if TYPE_CHECKING:
-    from localspec.engine.messages import LoadPair
     from localspec.serve.jobs import Jobs
     from localspec.serve.numbers import Served
 
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 KEY_VARIABLE = "LOCALSPEC_API_KEY"
-WORTH_SECONDS = 0.5  # a shorter wait is not shown
 _HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?")
 _ORIGIN = re.compile(r"\*|null|[A-Za-z][A-Za-z0-9+.-]*://(\*|[^\s/*?#@]+)/?")
 _ANY_PAGE = ("*", "null", "http://*", "https://*")  # origins that any web site can have
@@ -38,106 +38,111 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     minutes = "unload the pair after N minutes without a request (default: never)"
     add("--keep-alive", type=number(float, 0, 10**7), metavar="N", help=minutes)
-    add("--host", default="127.0.0.1", metavar="ADDRESS", help="the address (default: 127.0.0.1)")
+    host = "the address to listen on, or several with commas between (default: 127.0.0.1)"
+    add("--host", type=list_of(str), default=("127.0.0.1",), metavar="ADDRESS[,...]", help=host)
     port = "the port (default: 8080); 0 takes a free one"
     add("--port", type=number(int, 0, 2**16 - 1), default=8080, metavar="N", help=port)
-    add("--api-key", metavar="KEY", help=f"the key that requests need; {KEY_VARIABLE} keeps it out of `ps`")
+    add("--api-key", metavar="KEY", help=f"the key that clients must send; {KEY_VARIABLE} hides it from `ps`")
+    store = 'keep caches of long requests on disk, for 30 days (default: no, except with `cache = "all"`)'
+    add("--store", action=argparse.BooleanOptionalAction, help=store)
     add("--any-model", action="store_true", help="answer requests for unknown models too")
+    verbose = "add the rendered prompt to answers of OpenAI's interface, as __verbose"
+    add("--verbose", action="store_true", help=verbose)
+    alias = "other names of the pair; answers use the alphabetically first one"
+    add("--alias", type=list_of(str), default=(), metavar="NAME[,...]", help=alias)
+    tags = "tags of the pair in lists of models"
+    add("--tags", type=list_of(str), default=(), metavar="TAG[,...]", help=tags)
     several: dict[str, Any] = {"action": "append", "default": []}
-    add(
-        "--allow-host",
-        **several,
-        metavar="NAME",
-        help="answer requests to this host name too; may be repeated",
-    )
-    origin = "let web pages of this origin ask, as https://HOST or SCHEME://*; may be repeated"
+    name = "answer requests to this host name too; may be repeated"
+    add("--allow-host", **several, metavar="NAME", help=name)
+    origin = "allow requests from web pages of this origin, as https://HOST or SCHEME://*; may be repeated"
     add("--allow-origin", **several, metavar="ORIGIN", help=origin)
 
 
 def run(arguments: argparse.Namespace) -> int:
     key = arguments.api_key if arguments.api_key is not None else os.environ.get(KEY_VARIABLE, "")
-    check_address(arguments.host, key)
+    for host in arguments.host:
+        check_address(host, key)
     check_guests(arguments.allow_host, arguments.allow_origin, key)
-    # The key itself stays in this process.
-    load = replace(load_request(arguments), owner=sha256(key.encode()).hexdigest() if key else "")
+    # `owner` is a digest of the key, because the engine process must not get the key itself.
+    stores: dict[str, Any] = {"cache": "all"} if arguments.store else {}
+    # --pull downloads here, because the server itself never downloads.
+    load = replace(load_request(arguments, **stores), owner=sha256(key.encode()).hexdigest() if key else "")
     from localspec.engine.client import EngineProcess
 
-    # It ends as by Ctrl-C: with an answer to everybody.
+    # SIGTERM ends the server like Ctrl-C, so that every request gets an answer.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # A closed terminal ends the server too, unless nohup started it.
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
+        signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
     engine = EngineProcess()
     engine.start()
     engine.send(load)
     try:
-        # The engine process starts and loads while the HTTP side is imported.
+        # The HTTP server is imported while the engine process starts and loads.
         import asyncio
 
         from localspec.serve.guard import Access
+        from localspec.serve.replies import Names
         from localspec.serve.server import listener, serve
 
         hosts = frozenset(name.lower() for name in arguments.allow_host)
         origins = frozenset(origin.lower().removesuffix("/") for origin in arguments.allow_origin)
-        called = {"any_model": arguments.any_model, "called": arguments.target or pair_of(arguments) or ""}
+        named = Names(arguments.target or pair_of(arguments) or "", arguments.alias, arguments.tags)
         minutes = arguments.keep_alive
-        called["keep_alive_seconds"] = None if minutes is None else minutes * 60
-        with (
-            DrawnLine(sys.stderr) as line,
-            listener(arguments.host, arguments.port) as listening,
-            suppress(KeyboardInterrupt),
-        ):
+        seconds = None if minutes is None else minutes * 60
+        with DrawnLine(sys.stderr) as line, ExitStack() as open_sockets, suppress(KeyboardInterrupt):
+            port, listening = arguments.port, []
+            for host in arguments.host:
+                listening.append(open_sockets.enter_context(listener(host, port)))
+                port = listening[0].getsockname()[1]
             access, log = Access(key, hosts, origins), TerminalLog(line)
-            asyncio.run(serve(engine, load, listening, log, access, **called))
+            more = (arguments.any_model, seconds, arguments.verbose)
+            asyncio.run(serve(engine, load, listening, log, access, named, *more))
     finally:
         engine.close()
     return 0
 
 
 def check_address(host: str, key: str) -> None:
-    """Raises BadSetting for an impossible address, and for one of other machines without a key."""
     try:
         host.encode("idna")
     except UnicodeError as error:
-        raise BadSetting(f"--host {host} is no address", hint="give a name or an IP address") from error
-    if host not in LOOPBACK and not key:
-        hint = f"add --api-key, or set {KEY_VARIABLE}"
-        raise BadSetting(f"--host {host} lets other machines in", hint=hint)
+        raise BadSetting(
+            f"--host {host} is not a valid address", hint="give a name or an IP address"
+        ) from error
+    if host not in ("127.0.0.1", "localhost", "::1") and not key:
+        hint = f"add --api-key KEY, or set a key in the environment variable {KEY_VARIABLE}"
+        raise BadSetting(f"--host {host} lets other machines send requests without a key", hint=hint)
     if not key.isprintable() or not key.isascii():
         raise BadSetting("the API key has characters that HTTP cannot carry", hint="use letters and digits")
 
 
 def check_guests(hosts: list[str], origins: list[str], key: str) -> None:
-    """Raises BadSetting for impossible names and origins, and for every web page without a key."""
     for name in hosts:
         if not _HOST_NAME.fullmatch(name):
-            hint = "give a name alone, as host.docker.internal"
-            raise BadSetting(f"--allow-host {name} is no name of a machine", hint=hint)
+            hint = "give a host name alone, like host.docker.internal"
+            raise BadSetting(f"--allow-host {name} is not a valid host name", hint=hint)
     for origin in origins:
         if not _ORIGIN.fullmatch(origin):
-            hint = "give SCHEME://HOST, SCHEME://* or *"
-            raise BadSetting(f"--allow-origin {origin} is no origin", hint=hint)
+            hint = "give SCHEME://HOST such as https://chat.example, or SCHEME://*, or *"
+            raise BadSetting(f"--allow-origin {origin} is not a valid origin", hint=hint)
         if origin.lower().removesuffix("/") in _ANY_PAGE and not key:
-            hint = f"name the pages, or add a key: {KEY_VARIABLE}"
-            raise BadSetting(f"--allow-origin {origin} lets every web page in", hint=hint)
-
-
-def load_request(arguments: argparse.Namespace) -> "LoadPair":
-    """The pair to load, downloaded before with --pull: the server never downloads."""
-    from localspec.cli.loading import wanted_here
-    from localspec.engine.messages import LoadPair
-
-    return LoadPair.of(**wanted_here(arguments))
+            hint = f"allow only the origins you need, or set a key in the environment variable {KEY_VARIABLE}"
+            raise BadSetting(f"--allow-origin {origin} needs a key: it admits every web page", hint=hint)
 
 
 class TerminalLog:
-    """Addresses go to stdout, everything else to stderr: a line for each reply, each failure and each event.
+    """The server's log on the terminal: addresses on stdout; replies, failures and events on stderr.
 
-    A log that cannot be written (its reader left, its disk is full) costs no reply: the lines are dropped.
+    A line that cannot be written is dropped, so that a closed pipe or a full disk fails no reply.
     """
 
     def __init__(self, line: DrawnLine) -> None:
         self._line = line
         self._drawn = ""
 
-    def said(self, text: str) -> None:
+    def show_line(self, text: str) -> None:
         self._log(text, to=sys.stdout)
 
     def noted(self, text: str) -> None:
@@ -159,9 +164,8 @@ class TerminalLog:
 
 
 def line_of(served: "Served") -> str:
-    """One request: its path, its outcome, and the tokens of its replies."""
     head = f"{served.method} {served.path[:80]} {served.status} in {served.seconds:.1f} s"
-    head += f" (waited {served.waited_seconds:.1f} s)" if served.waited_seconds >= WORTH_SECONDS else ""
+    head += f" (waited {served.waited_seconds:.1f} s)" if served.waited_seconds >= 0.5 else ""
     parts = [served.reason] * bool(served.reason)
     if served.replies:
         totals = served.totals
@@ -176,12 +180,11 @@ def line_of(served: "Served") -> str:
 
 
 def beside(stats: Stats) -> str:
-    """For how many replies at once a speed-up holds."""
+    """Return a phrase with the mean number of replies at once; "" if no two ran at the same time."""
     return f" with {stats.replies_at_once:.1f} replies at once" if stats.replies_at_once > 1 else ""
 
 
 def status_of(jobs: "Jobs") -> str:
-    """The queue, and all replies together."""
     sums, judged = jobs.totals.sums, jobs.totals.judged
     state = f"{jobs.running} replying" if jobs.running else "idle"
     if jobs.asleep:
@@ -192,7 +195,7 @@ def status_of(jobs: "Jobs") -> str:
     if sums.emitted:
         parts.append(f"{sums.tokens_per_second:.0f} tokens/s")
     if sums.drafted:
-        parts.append(f"{sums.acceptance_rate:.0%} of guesses kept")
+        parts.append(f"acceptance {sums.acceptance_rate:.0%}")
     if judged.drafted and judged.speedup:
         parts.append(f"{judged.speedup.value:.2f}x plain{beside(judged)}, {judged.saved_seconds:.0f} s saved")
     return " · ".join(parts)

@@ -1,5 +1,5 @@
-"""Test on this machine that drafting does not change what a pair writes. The exit code is 3 if it does, by more than
-rounding explains. Ctrl-C ends the test and keeps the findings.
+"""Test on this machine that drafting does not change the text. The exit code is 3 if drafting changes the text by more
+than rounding explains. Ctrl-C ends the test early and prints the results so far.
 """
 
 import argparse
@@ -12,7 +12,7 @@ from localspec.display import DrawnLine, say, say_json
 from localspec.errors import BadSetting
 
 SECONDS = 180.0
-DIFFERENT = 3  # 1 is an error, 2 wrong usage
+DIFFERENT = 3  # exit code for a changed text; 1 is an error, and 2 wrong usage
 LEAST_SECONDS = 1.0
 
 
@@ -20,20 +20,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_pair_argument(parser)
     group = parser.add_argument_group("verification")
     add = group.add_argument
-    add_option(group, "parallel", help="sampled texts at once, as in `localspec serve` (default: 1)")
-    limit = f"time limit (default: {SECONDS:g})"
+    add_option(group, "parallel", help="sampled texts at the same time, as in `localspec serve` (default: 1)")
+    limit = f"time limit in seconds (default: {SECONDS:g})"
     add("--seconds", type=number(float, LEAST_SECONDS), default=SECONDS, metavar="S", help=limit)
     sampled = "temperature of the sampled texts, above 0 (default: 0.8)"
     add("--temperature", type=number(float, 0, above=True), metavar="T", help=sampled)
-    seed = "repeat the draws of an earlier run (default: new ones)"
+    seed = "seed of an earlier run, to repeat its random numbers (default: a new seed)"
     add("--seed", type=number(int, 0), metavar="N", help=seed)
     add("--json", action="store_true", help="print one JSON object instead of the report")
 
 
 def run(arguments: argparse.Namespace) -> int:
     from localspec.measure.summary import this_machine
-    from localspec.measure.verified import as_json, problems, report
-    from localspec.measure.verify import TEMPERATURE, VerifyStep, verify
+    from localspec.measure.verify import TEMPERATURE, VerifyStep, as_json, problems, report, verify
 
     def tell(step: VerifyStep) -> None:
         began = f"{step.seconds:4.0f} s  {step.phase}"

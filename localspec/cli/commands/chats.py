@@ -1,0 +1,81 @@
+"""List stored conversations, the latest first; show, export or delete one. The beginning of an ID is enough where it is
+unique. `localspec chat --resume ID` continues a conversation.
+"""
+
+import argparse
+from dataclasses import asdict
+from datetime import datetime
+
+from localspec.display import aligned, counted, line_for_terminal, say, say_json
+from localspec.options import data_dir
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    like = "list only conversations with these words in messages, title or pair"
+    parser.add_argument("--like", default="", metavar="TEXT", help=like)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", prog=parser.prog)
+    for name, what, run_action in (
+        ("show", "print a conversation as Markdown", run_show),
+        ("export", "write a conversation into a file, as Markdown, or as JSON for FILE.json", run_export),
+        ("rm", "delete a conversation, with its caches and the prompts that were typed in it", run_rm),
+    ):
+        action = actions.add_parser(name, help=what, description=f"{what[0].upper()}{what[1:]}.")
+        action.add_argument("id", metavar="ID", help="the ID of a conversation, or its beginning")
+        if name == "export":
+            action.add_argument("file", nargs="?", metavar="FILE", help="(default: its title with .md)")
+        else:
+            action.add_argument("--json", action="store_true", help="print one JSON object")
+        action.set_defaults(run=run_action)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from localspec.chat.conversations import listing
+
+    rows = listing(data_dir(), arguments.like)
+    if arguments.json:
+        say_json({"conversations": [asdict(row) for row in rows]}, indent=2)
+    elif rows:
+        lines = [("ID", "TALKED", "MESSAGES", "TITLE")]
+        for row in rows:
+            when = f"{datetime.fromtimestamp(row.talked):%Y-%m-%d %H:%M}"
+            lines.append((row.name, when, f"{row.count:,}", row.title))
+        say(aligned([list(map(line_for_terminal, line)) for line in lines], left=4), wrap=False)
+    else:
+        say("no conversation has these words" if arguments.like else "no conversation is stored")
+    return 0
+
+
+def run_show(arguments: argparse.Namespace) -> int:
+    from localspec.chat import conversations
+    from localspec.tui.state.conversation import to_markdown
+
+    found = conversations.read(data_dir(), conversations.find(data_dir(), arguments.id, only=True))
+    if arguments.json:
+        say_json(asdict(found), indent=2, ensure_ascii=False)
+    else:
+        say(to_markdown(found), end="")
+    return 0
+
+
+def run_export(arguments: argparse.Namespace) -> int:
+    from localspec.chat import conversations
+    from localspec.tui.state.conversation import free_name, write_export
+
+    found = conversations.read(data_dir(), conversations.find(data_dir(), arguments.id, only=True))
+    file = write_export(found, arguments.file or free_name(found, ".md"))
+    say(f"{counted(len(found.messages), 'message')} in {file}")
+    return 0
+
+
+def run_rm(arguments: argparse.Namespace) -> int:
+    from localspec.chat import conversations
+
+    name = conversations.find(data_dir(), arguments.id, only=True)
+    gone = [name, *conversations.courses(data_dir(), name)]
+    conversations.delete(data_dir(), name)
+    if arguments.json:
+        say_json({"removed": gone})
+    else:
+        say("\n".join(f"removed the conversation {each}" for each in gone))
+    return 0

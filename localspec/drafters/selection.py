@@ -1,0 +1,247 @@
+"""The choice of a drafter for each cycle, or of plain decoding, by expected tokens per second."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from time import perf_counter
+
+from localspec.algorithm.protocols import Drafter, PlainStep, Proposal, Rule, Strategy
+from localspec.control.concurrent import ConcurrentReplies, DepthPlan, SlotState, verify_among_others
+from localspec.control.costs import Costs
+from localspec.control.depth import DepthControl
+from localspec.drafters.prediction import PredictionDrafter
+from localspec.errors import LocalspecError
+from localspec.events import Cycle, Mode
+from localspec.sampler.passes import ForwardPass
+
+PREFILL_CHUNK = 128  # largest number of tokens in one prefill of a drafter
+
+
+class Plain(Strategy):
+    def __init__(self, readers: Sequence[Drafter] = ()) -> None:
+        """`readers`: drafters with a head. They must observe the text now, because a head cannot read it later."""
+        self._readers = readers
+
+    @property
+    def busy_seconds(self) -> float:
+        return sum(reader.busy_seconds for reader in self._readers)
+
+    def propose(self, tokens: Sequence[int], room: int) -> Proposal:
+        return Proposal(mode=Mode.PLAIN)
+
+    def observe(self, batch: ForwardPass, kept: int) -> None:
+        for reader in self._readers:
+            reader.observe(batch, kept)
+
+
+class Fixed(Strategy):
+    """A strategy with a fixed draft depth; cycles are plain while the drafter prefills tokens that it has not read.
+
+    A proposal from the prediction comes first. Its depth may vary, because it is made from the text alone.
+    """
+
+    def __init__(
+        self,
+        drafter: Drafter,
+        depth: int,
+        rule: Rule,
+        prediction: PredictionDrafter | None = None,
+        most: int = 0,
+    ) -> None:
+        """`most`: the largest number of draft tokens in a proposal from the prediction."""
+        self._drafter, self._depth, self._rule = drafter, depth, rule
+        self._prediction, self._most = prediction, most
+
+    @property
+    def busy_seconds(self) -> float:
+        return self._drafter.busy_seconds
+
+    @property
+    def failure(self) -> LocalspecError | None:
+        return self._drafter.failure
+
+    def sync(self, tokens: Sequence[int]) -> Iterator[None]:
+        """Prefill the whole text, because a seeded reply must not depend on how much the drafter read before."""
+        while self._depth and self._drafter.backlog(tokens).unread:
+            self._drafter.read(tokens, PREFILL_CHUNK)
+            yield
+
+    def propose(self, tokens: Sequence[int], room: int) -> Proposal:
+        if self._prediction:
+            found = self._prediction.propose(tokens, min(self._most, room))
+            if found.tokens:
+                return found
+        depth = min(self._depth, room)
+        if depth and self._drafter.backlog(tokens).unread:
+            busy = self._drafter.busy_seconds
+            self._drafter.read(tokens, PREFILL_CHUNK)
+            return Proposal(prefill_seconds=self._drafter.busy_seconds - busy)
+        return self._drafter.propose(tokens, depth, self._rule) if depth else Proposal()
+
+    def observe(self, batch: ForwardPass, kept: int) -> None:
+        self._drafter.observe(batch, kept)
+
+
+def best_depth(costs: Costs, chance: float, cost: Callable[[int], float], most: int) -> int:
+    """Return the depth with the most tokens per second if each draft token is accepted with this chance; 0 is plain.
+
+    `cost`: returns the seconds of drafting to a depth. A cycle of depth d yields 1 + chance + ... + chance ** d tokens
+    (Leviathan et al., "Fast inference from transformers via speculative decoding", section 3).
+    """
+
+    def rate(depth: int) -> float:
+        if not depth:
+            return 1 / costs.verify(1)
+        tokens = sum(chance**kept for kept in range(depth + 1))
+        return tokens / (costs.verify(depth + 1) + cost(depth))
+
+    return max(range(most + 1), key=rate)
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    control: DepthControl
+    value: float  # expected tokens per second
+    proposal: Proposal | None = None  # None: the drafter drafts at most `limit` tokens once it is chosen
+    limit: int = 0
+
+
+class DrafterSelection(Strategy):
+    """The default strategy: each cycle takes the proposal that should give the most tokens per second."""
+
+    def __init__(self, concurrent: ConcurrentReplies, candidates: Sequence[DepthControl], rule: Rule) -> None:
+        self._concurrent, self._candidates, self._rule = concurrent, candidates, rule
+        self._costs = concurrent.buckets.costs  # costs of this cycle
+        self._slot = SlotState()
+        self._context_tokens = 0
+        self._plan: DepthPlan | None = None  # the plan of this cycle; None if only one reply runs
+        self._chosen: DepthControl | None = None  # the drafter of this cycle
+        self._proposal = Proposal()
+        for candidate in candidates:
+            candidate.drafter.begin()
+            candidate.begin()
+
+    @property
+    def busy_seconds(self) -> float:
+        return sum(candidate.drafter.busy_seconds for candidate in self._candidates)
+
+    @property
+    def why_off(self) -> str | None:
+        """The reason why all drafters with a model are off; None while any of them is on."""
+        reasons = [c.why_off for c in self._candidates if not c.is_free]
+        return reasons[0] if reasons and all(reasons) else None
+
+    @property
+    def failure(self) -> LocalspecError | None:
+        failures = (candidate.drafter.failure for candidate in self._candidates)
+        return next((failure for failure in failures if failure), None)
+
+    @property
+    def plain_step(self) -> PlainStep:
+        return PlainStep(self._costs.plain_step_seconds, self._costs.replies)
+
+    def propose(self, tokens: Sequence[int], room: int) -> Proposal:
+        began, busy = perf_counter(), self.busy_seconds
+        self._move(len(tokens), self._slot.replies)
+        self._plan = self._concurrent.plan(self._costs) if self._slot.replies > 1 else None
+        best = max(self._expectations(tokens, room), key=lambda expect: expect.value, default=None)
+        plain = 1 / self._costs.verify(1)
+        if best is None or best.value < plain:
+            best, mode = None, Mode.OFF if self.why_off else Mode.DRAFTING
+        else:
+            gain = best.value / plain - 1
+            probe = self._plan.is_probe if self._plan else self._concurrent.probes.due(self._costs, gain)
+            best, mode = (None, Mode.BASELINE) if probe else (best, Mode.DRAFTING)
+        deciding_seconds = perf_counter() - began
+        proposal = (best.proposal or self._drafted(best, tokens)) if best else Proposal(mode=mode)
+        # A drafter that failed or must prefill more returns a proposal of depth 0. The cycle is then plain.
+        self._chosen = best.control if best and proposal.depth else None
+        self._proposal = replace(proposal, deciding_seconds=deciding_seconds)
+        self._slot.draft_seconds = self.busy_seconds - busy
+        return self._proposal
+
+    def observe(self, batch: ForwardPass, kept: int) -> None:
+        for candidate in self._candidates:
+            candidate.drafter.observe(batch, kept)
+
+    def learn(self, cycle: Cycle) -> None:
+        self._slot.replies = cycle.replies
+        self._move(self._context_tokens, cycle.replies)
+        if cycle.replies > 1:
+            self._concurrent.learn(self._slot, cycle, self._costs)
+        else:
+            self._costs.learn_verify(
+                cycle.width,
+                cycle.verify_seconds + cycle.other_seconds,
+                drafted=not cycle.is_plain,
+                deciding_seconds=cycle.deciding_seconds,
+            )
+            self._concurrent.probes.learn(len(cycle.tokens), is_plain=cycle.is_plain)
+        for candidate in self._candidates:
+            if candidate is self._chosen:
+                drafting_seconds = cycle.draft_seconds - cycle.prefill_seconds
+                candidate.learn(replace(cycle, draft_seconds=drafting_seconds), self._proposal)
+            else:
+                candidate.save(len(cycle.tokens))
+        if drafting := [c for c in self._candidates if not c.is_free and c.drafter.failure is None]:
+            self._slot.survivals = drafting[0].survivals() if cycle.replies > 1 else ()
+            self._slot.step_seconds = drafting[0].seconds(1)
+
+    def _move(self, context_tokens: int, replies: int) -> None:
+        self._context_tokens = context_tokens
+        self._costs = self._concurrent.buckets.at(context_tokens, replies)
+        for candidate in self._candidates:
+            candidate.costs = self._costs
+
+    def _expectations(self, tokens: Sequence[int], room: int) -> Iterator[Expectation]:
+        plan = self._plan
+        verify = self._costs.verify_for_proposal
+        if plan:
+            verify = partial(verify_among_others, self._costs, plan.depth)
+        for control in self._candidates:
+            drafter = control.drafter
+            reading = drafter.backlog(tokens)
+            control.reconsider()
+            if control.is_free:
+                # One token more than the largest depth: if all others are accepted, the target's own token judges it.
+                proposal = drafter.propose(tokens, min(room, control.most + 1), self._rule)
+                depth, value = best_prefix(proposal.confidences, control.most, verify)
+                if depth and control.on:
+                    yield Expectation(control, value, replace(proposal.first(depth), depth=depth))
+                continue
+            limit = control.limit(min(room, plan.depth) if plan else room)
+            if drafter.failure is None and limit and control.window(reading) is not None:
+                promised = (1 + sum(control.survivals()[:limit])) / self._costs.verify(1)
+                yield Expectation(control, promised if plan else control.rate, limit=limit)
+
+    def _drafted(self, expect: Expectation, tokens: Sequence[int]) -> Proposal:
+        """Return the proposal of a drafter with a model; it is empty while the drafter must prefill more."""
+        control, drafter, limit, seconds = expect.control, expect.control.drafter, expect.limit, 0.0
+        reading = drafter.backlog(tokens)
+        window = control.window(reading)
+        assert window is not None, "only drafters with a window are chosen"
+        if window != reading.window:
+            drafter.restart(tokens, window)
+        if window != reading.window or reading.unread:
+            busy = drafter.busy_seconds
+            read = drafter.read(tokens, control.chunk)
+            seconds = drafter.busy_seconds - busy
+            control.learn_prefill(read, seconds)
+            if drafter.backlog(tokens).unread:
+                return Proposal(mode=control.mode, prefill_seconds=seconds)
+        # In a shared pass a shorter proposal saves nothing, because all batches are padded to the widest one.
+        stopping = None if self._plan else control.stopping(limit)
+        proposal = drafter.propose(tokens, limit, self._rule, stopping)
+        depth, mode = (limit, control.mode) if proposal.depth else (0, proposal.mode)
+        return replace(proposal, depth=depth, mode=mode, prefill_seconds=seconds)
+
+
+def best_prefix(chances: Sequence[float], most: int, verify: Callable[[int], float]) -> tuple[int, float]:
+    """Return how many leading tokens give the most tokens per second, and this speed; (0, 0.0) without tokens."""
+    best, best_value, expected, survival = 0, 0.0, 1.0, 1.0
+    for depth, chance in enumerate(chances[:most], start=1):
+        survival *= chance
+        expected += survival
+        if (value := expected / verify(depth + 1)) > best_value:
+            best, best_value = depth, value
+    return best, best_value

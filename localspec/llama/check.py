@@ -1,0 +1,271 @@
+"""Smoke test of the installed llama.cpp: a child process decodes the demo, and a crash ends only the child.
+
+A build for another processor crashes on a missing instruction. A build by GCC before 12.4 or 13.3 may crash
+when ggml repacks weights into its extra buffers. Without extra buffers such a build works, but more slowly.
+"""
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from localspec import demo, errors, options
+from localspec.errors import BackendFailure, LocalspecError, NotEnoughMemory
+from localspec.files import file_of, recalled, remember
+from localspec.machine.children import describe_exit, died_by_signal, environment_of_child
+from localspec.machine.llama_build import (
+    BACKENDS,
+    driver,
+    has_backend,
+    installed_build,
+    processor,
+    rebuild_command,
+)
+from localspec.machine.servers import used_servers
+from localspec.stopping import current_stop
+
+_ILLEGAL_INSTRUCTION = ("SIGILL", "exception 0xc000001d")  # names on POSIX and on Windows
+_LOOK_SECONDS = 0.2
+_SECONDS = 300.0  # time limit of a smoke test; long, because a GPU's driver may first compile kernels
+
+
+@dataclass(frozen=True, slots=True)
+class SmokeTest:
+    """The instructions for a smoke test: how to load its model, and which passes to run."""
+
+    path: str
+    place: dict[str, Any] = field(default_factory=dict)  # keyword arguments of Model that choose its devices
+    servers: tuple[str, ...] = ()  # addresses of the RPC servers whose devices `place` may name
+    extra_buffers: bool = True  # whether ggml may repack weights into its extra buffers
+    flash_attn: str = "auto"
+    kv_types: tuple[str, ...] = ("f16",)  # KV cache types: the target's, then those of drafts
+    # The number of tokens in each pass. It varies, because llama.cpp chooses kernels by the number of tokens.
+    widths: tuple[int, ...] = (16, 2, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class SmokeTestOutcome:
+    error: LocalspecError | None = None  # the error that loading or decoding raised in the child
+    cause: str = ""  # the cause of the child's crash; "": it did not crash
+
+    @property
+    def passed(self) -> bool:
+        return not (self.error or self.cause)
+
+
+def decode_in_child(smoke_test: SmokeTest) -> SmokeTestOutcome:
+    """Run a smoke test in a child process. Raises WorkStopped, and OSError if the child cannot start."""
+    stop, deadline, pipe = current_stop(), time.monotonic() + _SECONDS, subprocess.PIPE
+    command = [sys.executable, "-P", "-m", "localspec.llama.first_decode", json.dumps(asdict(smoke_test))]
+    with (
+        tempfile.TemporaryFile() as output,
+        tempfile.TemporaryFile() as errs,
+        # The child ends when its stdin closes, so it also ends if this process is killed.
+        subprocess.Popen(
+            command, stdin=pipe, stdout=output, stderr=errs, env=environment_of_child()
+        ) as child,
+    ):
+        try:
+            while child.poll() is None and (left := deadline - time.monotonic()) > 0:
+                stop.check()
+                with suppress(subprocess.TimeoutExpired):
+                    child.wait(min(left, _LOOK_SECONDS))
+            if (code := child.poll()) is None:
+                return SmokeTestOutcome(cause=f"no token in {_SECONDS:.0f} s")
+        finally:
+            child.kill()
+        output.seek(0)
+        errs.seek(0)
+        printed, text = (file.read().decode("utf-8", "replace").strip() for file in (output, errs))
+    try:
+        answer = json.loads(printed.rpartition("\n")[2])
+    except ValueError:
+        found = re.search(r"^error: (?:llama.cpp aborted: )?(.+?)\.?$", text, re.MULTILINE)
+        last = found[1] if found else text.rpartition("\n")[2]
+        return SmokeTestOutcome(cause=("" if died_by_signal(code) else last) or describe_exit(code))
+    kind = getattr(errors, answer.get("kind", ""), None)
+    return SmokeTestOutcome(kind and kind(answer["error"], hint=answer["hint"]))
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    extra_buffers: bool = True  # whether ggml may repack weights into its extra buffers
+    died_of: str = ""  # the cause of a crash with extra buffers; "": none happened
+
+    @property
+    def notice(self) -> str:
+        if self.extra_buffers:
+            return ""
+        amx = ("CMAKE_C_FLAGS=-mno-amx-int8", "CMAKE_CXX_FLAGS=-mno-amx-int8")
+        without = amx if "amx_int8" in processor() else ("GGML_NATIVE=off",)
+        return (
+            f"llama.cpp crashed ({self.died_of}), perhaps when it repacked weights for this processor. It "
+            "now runs without repacking, which is slower. Rebuild llama.cpp to repack weights again: "
+            f"{rebuild_command(*without)}"
+        )
+
+
+_known: Health | None = None
+_under_test = False  # whether `_known` is a guess that no successful reply has confirmed yet
+_news: list[str] = []  # notices that `take_news` has not returned yet
+
+
+def health() -> Health:
+    """Return the stored Health of the installed llama.cpp; if there is none, `check`. Raises as `check` does."""
+    global _known
+    if _known is None:
+        _known = recalled(_build_file(), Health) or check()
+    return _known
+
+
+def check() -> Health:
+    """Run smoke tests on the CPU; store and return the Health. Raises BackendFailure, NotEnoughMemory."""
+    smoke_test = SmokeTest(str(demo.target_path()), {"gpu_layers": 0})
+    found, works_without = decode_in_child(smoke_test), False
+    if found.cause and (works_without := decode_in_child(replace(smoke_test, extra_buffers=False)).passed):
+        found = decode_in_child(smoke_test)  # a second try: an overloaded machine may have ended the first
+    if found.passed:
+        return _learn(Health())
+    if found.error or not works_without or _was_killed(found):
+        raise found.error or why_unusable(found)
+    without = Health(extra_buffers=False, died_of=found.cause)
+    _news.append(without.notice)
+    return _learn(without)
+
+
+def assume(found: Health) -> None:
+    global _known
+    _known = found
+
+
+def try_without_extra_buffers(died_of: str) -> None:
+    """Turn extra buffers off in this process, because they may have crashed another process."""
+    global _known, _under_test
+    if health().extra_buffers:
+        _known, _under_test = Health(extra_buffers=False, died_of=died_of), True
+        _news.append(_known.notice)
+
+
+def remember_smoke_test() -> None:
+    """After a reply without extra buffers, store the crash that happened with them. After two, they stay off."""
+    global _under_test
+    if _known is None or not _known.died_of:
+        return
+    if _under_test:
+        _under_test = False
+        blamed = recalled(_build_file(), Health) or Health()
+        remember(_build_file(), _known if blamed.died_of else replace(blamed, died_of=_known.died_of))
+    elif _known.extra_buffers:
+        _learn(Health())
+
+
+def take_news() -> list[str]:
+    """Return the notices about llama.cpp and its GPUs since the last call."""
+    taken = _news.copy()
+    _news.clear()
+    return taken
+
+
+def why_unusable(outcome: SmokeTestOutcome) -> BackendFailure | NotEnoughMemory:
+    cause = outcome.cause
+    if _was_killed(outcome):
+        what = "the system killed the smoke test of llama.cpp, probably for lack of memory"
+        return NotEnoughMemory(what, hint="close other programs and retry")
+    if cause in _ILLEGAL_INSTRUCTION:
+        what = f"the installed llama.cpp was built for another processor: it crashes with {cause} on this one"
+        return BackendFailure(what, hint=f"rebuild llama.cpp on this machine: {rebuild_command()}")
+    # llama.cpp loads a GPU's driver even for a smoke test on the CPU, so the driver may have crashed.
+    driver = "update the driver of the GPU, or " if any(map(has_backend, BACKENDS)) else ""
+    what = f"the installed llama.cpp does not work on this machine: its smoke test ended with {cause}"
+    hint = f"{driver}rebuild llama.cpp without instructions specific to this processor"
+    return BackendFailure(what, hint=f"{hint}: {rebuild_command('GGML_NATIVE=off')}")
+
+
+def _was_killed(outcome: SmokeTestOutcome) -> bool:
+    return "SIGKILL" in outcome.cause  # the system sends SIGKILL mostly for lack of memory
+
+
+def _learn(found: Health) -> Health:
+    assume(found)
+    return remember(_build_file(), found)
+
+
+def _build_file(*gpu: str) -> Path:
+    return file_of(options.cache_dir() / "health", installed_build(), processor(), *gpu)
+
+
+_KV_TYPES = ("f16", "q8_0")  # default KV cache types: f16 of a target, q8_0 of a draft with flash attention
+GPU_WIDTHS = (1, 2, 5, 9, 64, 1, 2, 5, 9)  # number of tokens in each pass, as in prefill and verify batches
+
+
+@dataclass(frozen=True, slots=True)
+class GpuHealth:
+    kv_types: tuple[str, ...] = ()  # KV cache types that worked on the GPU with flash attention
+    died_of: str = ""  # the cause of a crash with flash attention; "": none happened
+    plain: bool = False  # whether the GPU passed the smoke test without flash attention
+
+
+def ensure_gpu(
+    name: str, description: str, flash_attn: str, kv_type: str, on_first: Callable[[], object]
+) -> GpuHealth:
+    """Return the stored GpuHealth. If it lacks these settings, call `on_first`, then `try_gpu`. Raises as `try_gpu`."""
+    kv_types = tuple(dict.fromkeys((*_KV_TYPES, kv_type)))
+    found = recalled(_gpu_file(name, description), GpuHealth) or GpuHealth()
+    tried = found.plain if flash_attn == "off" or found.died_of else set(kv_types) <= set(found.kv_types)
+    if not tried:
+        on_first()
+        found = try_gpu(name, description, flash_attn, kv_types)
+    if flash_attn == "on" and found.died_of:
+        what = f"llama.cpp crashes with flash attention on {name} ({found.died_of})"
+        hint = "remove `--flash-attn on`: localspec then turns flash attention off for this device"
+        raise BackendFailure(what, hint=hint)
+    return found
+
+
+def try_gpu(
+    name: str, description: str, flash_attn: str = "auto", kv_types: tuple[str, ...] = _KV_TYPES
+) -> GpuHealth:
+    """Test a GPU. If it crashes, test it without flash attention. Raises BackendFailure, NotEnoughMemory."""
+    file, flash, died_of = _gpu_file(name, description), flash_attn != "off", ""
+    known = recalled(file, GpuHealth) or GpuHealth()
+    place, buffers = {"devices": [name]}, health().extra_buffers
+    more: dict[str, Any] = {"kv_types": kv_types, "widths": GPU_WIDTHS}
+    smoke_test = SmokeTest(str(demo.target_path()), place, used_servers(), buffers, **more)
+    if flash and not (died_of := _death(smoke_test)):
+        return remember(file, replace(known, kv_types=kv_types, died_of=""))
+    outcome = decode_in_child(replace(smoke_test, flash_attn="off", kv_types=("f16", "f16")))
+    if not outcome.passed:
+        with suppress(OSError):
+            file.unlink(missing_ok=True)
+        what = f"llama.cpp does not work on {name}: its smoke test ended with {outcome.cause}"
+        hint = "update the driver of this device, or use the CPU: --device CPU"
+        raise outcome.error or BackendFailure(what, hint=hint)
+    if flash and not (died_of := _death(smoke_test)):  # try again: a busy GPU may have ended the first test
+        return remember(file, replace(known, kv_types=kv_types, died_of=""))
+    if died_of:
+        what = f"llama.cpp crashes with flash attention on {name} ({died_of})"
+        _news.append(f"{what}, so localspec turns flash attention off for this device")
+    return remember(file, replace(known, died_of=died_of or known.died_of, plain=True))
+
+
+def _death(smoke_test: SmokeTest) -> str:
+    """Run the test; return the cause of its crash, or the text of its BackendFailure, or "" if it passed."""
+    outcome = decode_in_child(smoke_test)
+    if outcome.error is None:
+        if _was_killed(outcome):
+            raise why_unusable(outcome)
+        return outcome.cause
+    if smoke_test.servers or not isinstance(outcome.error, BackendFailure):
+        raise outcome.error
+    return str(outcome.error)
+
+
+def _gpu_file(name: str, description: str) -> Path:
+    return _build_file(driver(), name, description)

@@ -1,0 +1,1 @@
+"""The installed llama.cpp, and the devices and memory of this machine."""

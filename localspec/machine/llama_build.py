@@ -1,0 +1,96 @@
+"""The installed llama.cpp, read without loading it, and the command to reinstall it."""
+
+import hashlib
+import os
+import platform
+import re
+import sys
+from collections.abc import Iterable
+from glob import glob
+from importlib.util import find_spec
+from pathlib import Path
+
+from localspec.errors import BadSetting
+
+LLAMA_CPP_PYTHON = "llama-cpp-python>=0.3.36,<0.4"
+_LIBRARY = re.compile(r"\.(so|dylib|dll)[.\d]*$")
+# Backends that a build may have; every build has the CPU backend.
+BACKENDS = ("cuda", "hip", "metal", "musa", "rpc", "sycl", "vulkan")
+# The files that a driver update replaces: one for each of CUDA, HIP, Level Zero and Vulkan.
+_DRIVER_FILES = (
+    *("/usr/lib*/libcuda.so.1", "/usr/lib/*/libcuda.so.1", "/usr/lib/wsl/lib/libcuda.so.1"),
+    *("/run/opengl-driver/lib/libcuda.so.1", "/opt/rocm/.info/version", "/usr/lib/*/libze_intel_gpu.so.1"),
+    *("/usr/share/vulkan/icd.d/*", "/etc/vulkan/icd.d/*", "/run/opengl-driver/share/vulkan/icd.d/*"),
+    *(f"C:/Windows/System32/{name}.dll" for name in ("nvcuda", "amdhip64*", "ze_loader", "vulkan-1")),
+)
+
+
+def library_files() -> list[Path]:
+    folder = os.environ.get("LLAMA_CPP_LIB_PATH")
+    if not folder:
+        package = sys.modules.get("llama_cpp")
+        spec = package.__spec__ if package else find_spec("llama_cpp")
+        if not spec or not spec.submodule_search_locations:
+            return []
+        folder = os.path.join(next(iter(spec.submodule_search_locations)), "lib")
+    return sorted(path for path in Path(folder).glob("*") if _LIBRARY.search(path.name))
+
+
+def installed_build() -> str:
+    """Return a key of the installed build, from the names, sizes and times of its library files."""
+    stats = [(path.name, found.st_size, found.st_mtime_ns) for path, found in _stats(library_files())]
+    return hashlib.sha256(repr(stats).encode()).hexdigest()[:16]
+
+
+def processor() -> str:
+    """Return a key of the processor, because a build that works on one may crash on another."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+            first = file.read(8192).split("\n\n")[0]  # the entry of the first core
+    except OSError:
+        return os.environ.get("PROCESSOR_IDENTIFIER") or str(getattr(os, "uname", lambda: "")())
+    changing = ("processor", "cpu MHz", "bogomips", "BogoMIPS", "apicid", "initial apicid", "core id")
+    return "\n".join(line for line in first.splitlines() if line.split("\t")[0].strip() not in changing)
+
+
+def driver() -> str:
+    """Return a key of the GPU drivers, from their files, environment variables and the system's version."""
+    paths = sorted(found for pattern in _DRIVER_FILES for found in glob(pattern))
+    stats = [(os.path.realpath(path), it.st_size, it.st_mtime_ns) for path, it in _stats(map(Path, paths))]
+    steering = sorted(
+        (name, value) for name, value in os.environ.items() if name.startswith(("GGML_", "VK_"))
+    )
+    return repr((stats, platform.release(), platform.version(), steering))
+
+
+def has_backend(name: str) -> bool:
+    """Return whether the installed llama.cpp has the backend `name`, one of BACKENDS."""
+    return any(f"ggml-{name}" in path.name for path in library_files())
+
+
+def rebuild_command(*options: str) -> str:
+    """Return the command that rebuilds llama-cpp-python with its present backends and cmake `options`."""
+    present = (f"GGML_{name.upper()}=on" for name in BACKENDS if has_backend(name))
+    return source_command(*dict.fromkeys([*present, *options]), windows=sys.platform == "win32")
+
+
+def source_command(*options: str, windows: bool) -> str:
+    build = f'pip install --force-reinstall --no-deps --no-cache-dir --no-binary llama-cpp-python "{LLAMA_CPP_PYTHON}"'
+    defined = " ".join(f"-D{option}" for option in options)
+    if not defined:
+        return build
+    return f'$env:CMAKE_ARGS = "{defined}"; {build}' if windows else f'CMAKE_ARGS="{defined}" {build}'
+
+
+def _stats(paths: Iterable[Path]) -> Iterable[tuple[Path, os.stat_result]]:
+    for path in paths:
+        try:
+            yield path, path.stat()
+        except OSError:  # a dangling link
+            continue
+
+
+def missing_device(name: str, there: Iterable[str]) -> BadSetting:
+    install = "If a GPU is missing, `localspec doctor` shows how to install llama.cpp for it"
+    hint = f"choose one of: {', '.join(there)}. {install}"
+    return BadSetting(f"there is no device called {name}", hint=hint)

@@ -1,0 +1,179 @@
+"""A conversation outlives its process: the next load reads only what is new."""
+
+import argparse
+import importlib
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+from localspec.tui.status import footer
+
+import localspec
+from localspec.caches.store import finish, usage
+from localspec.chat import loaded_pair
+from localspec.chat.conversations import StoredMessage
+from localspec.cli import main
+from localspec.engine.client import EngineProcess
+from localspec.llama import prompt_cache
+from localspec.options import cache_dir
+from localspec.serve.numbers import timings
+
+LONG = [
+    {"role": "user", "content": "One small step for a man. " * 150},
+    {"role": "assistant", "content": "I see."},
+    {"role": "user", "content": "What comes next?"},
+]
+
+
+pytestmark = pytest.mark.usefixtures("home", "cache_of_its_own", "quick_disk")
+
+
+def folder():
+    return cache_dir() / "texts"
+
+
+def ask(session, messages=LONG):
+    return session.run(messages, max_tokens=12, temperature=0)
+
+
+def asked(messages=LONG, **options):
+    with localspec.load("demo", threads=1, cache="all", **options) as session:
+        reply = ask(session, messages)
+    finish(30)
+    return reply
+
+
+def test_a_conversation_is_read_once_by_two_loads():
+    first = asked()
+    assert first.stats.restored_tokens == 0
+    again = asked()
+    assert again.text == first.text
+    assert again.stats.restored_tokens == again.stats.reused_tokens == again.stats.prompt_tokens - 1
+    assert again.stats.restore_seconds > 0
+
+
+def test_instructions_are_read_once_for_all_conversations():
+    common = {"role": "system", "content": "Mind the gap. " * 250}
+    asked([common, {"role": "user", "content": "Good morning."}])
+    other = asked([common, {"role": "user", "content": "What is a train?"}])
+    assert other.stats.restored_tokens > 900
+
+
+@pytest.mark.parametrize("options", [{"cache_gb": 0}, {"owner": "somebody"}])
+def test_without_room_or_for_another_owner_nothing_is_brought_back(options):
+    asked()
+    files = usage(folder())
+    assert asked(**options).stats.restored_tokens == 0
+    assert (usage(folder()) == files) == ("cache_gb" in options)
+
+
+def test_a_pair_that_rests_stores_what_it_has_read(monkeypatch):
+    monkeypatch.setattr(loaded_pair, "REST_SECONDS", 0.05)
+    monkeypatch.setattr(prompt_cache, "SHARE", 1.0)
+    with localspec.load("demo", threads=1, cache="all") as session:
+        ask(session)
+        deadline = time.monotonic() + 20
+        while not usage(folder())[0]:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        assert ask(session).stats.restored_tokens == 0  # it is in memory
+
+
+def test_a_reply_that_comes_at_once_lets_the_pair_not_rest(monkeypatch):
+    monkeypatch.setattr(prompt_cache, "SHARE", 1.0)
+    with localspec.load("demo", threads=1, cache="all") as session:
+        for _ in range(3):
+            ask(session)
+        assert usage(folder())[0] == 0
+
+
+def test_a_reply_waits_for_one_copy_and_says_how_long(monkeypatch):
+    monkeypatch.setattr(loaded_pair, "REST_SECONDS", 0.05)
+    with localspec.load("demo", threads=1, cache="all") as session:
+        target = session.pair.target
+        copying = []
+
+        def copy(*, resting):
+            copying.append(resting)
+            time.sleep(1.0)
+
+        monkeypatch.setattr(type(target), "store", lambda self, **how: copy(**how))
+        before = ask(session)
+        while not copying:
+            time.sleep(0.01)
+        beside = ask(session)
+        assert max(before.stats.waited_seconds, 0.1) < beside.stats.waited_seconds
+        monkeypatch.undo()
+
+
+def test_conversations_of_a_session_that_nobody_closed_are_stored_when_python_ends():
+    code = """
+import localspec
+from localspec.caches import store
+from localspec.engine.client import EngineProcess
+from localspec.llama import prompt_cache
+from tests.caches.test_prompt_cache import ask
+prompt_cache.LEAST_SECONDS, prompt_cache._ASSUMED, store.LEFT_FREE = 0.0, 1e15, 0
+session = localspec.load("demo", threads=1, cache="all")
+print(ask(session).stats.restored_tokens > 0)
+"""
+    command = [sys.executable, "-c", code]
+    assert [subprocess.check_output(command, text=True) for _ in range(2)] == ["False\n", "True\n"]
+
+
+def test_list_counts_the_caches_and_rm_removes_them(capsys):
+    asked()
+    texts, taken = usage(folder())
+    assert main(["list", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["caches"] == {"texts": texts, "bytes": taken}
+    assert main(["list"]) == 0
+    assert "prompt caches" in capsys.readouterr().out
+    (folder() / "mine.txt").touch()
+    assert main(["rm", "--caches"]) == 0
+    assert "freed" in capsys.readouterr().out
+    assert [path.name for path in folder().iterdir() if path.name != ".lock"] == ["mine.txt"]
+    assert main(["rm", "--caches"]) == 0
+    assert "there is no prompt cache" in capsys.readouterr().out
+
+
+def test_the_footer_and_timings_say_what_came_from_the_disk():
+    asked()
+    reply = asked()
+    message = StoredMessage("assistant", "", stats=reply.stats)
+    assert f"{reply.stats.restored_tokens:,} tokens from the disk" in footer(message)
+    assert timings(reply, ())["localspec"]["restored_n"] == reply.stats.restored_tokens
+
+
+class PromptOrMessages(Exception):
+    """Ends a command where it asks the engine."""
+
+
+def load_of(line, monkeypatch):
+    def send(self, request):
+        raise PromptOrMessages(request)
+
+    monkeypatch.setattr(EngineProcess, "start", lambda self: None)
+    monkeypatch.setattr(EngineProcess, "close", lambda self: None)
+    monkeypatch.setattr(EngineProcess, "send", send)
+    name, *rest = line.split()
+    command = importlib.import_module(f"localspec.cli.commands.{name}")
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    with pytest.raises(PromptOrMessages) as found:
+        command.run(parser.parse_args(rest))
+    return found.value.args[0]
+
+
+def test_each_key_of_the_endpoint_owns_its_caches(monkeypatch):
+    keys = ("--api-key one", "--api-key other", "")
+    one, other, none = (load_of(f"serve demo {key}", monkeypatch).owner for key in keys)
+    assert len({one, other, none}) == 3
+    assert none == ""
+    assert "one" not in one
+
+
+@pytest.mark.parametrize(("flag", "room"), [("--no-store", 0), ("--store", None), ("", None)])
+def test_a_prompt_that_is_not_to_be_stored_uses_no_caches(monkeypatch, flag, room):
+    assert load_of(f"run demo Hi {flag}", monkeypatch).options.get("cache_gb") == room

@@ -1,0 +1,176 @@
+"""A build that dies is found out in a child process: it is used without what kills it, or refused in a sentence."""
+
+import os
+import subprocess
+import sys
+from signal import SIGILL, SIGKILL, SIGSEGV
+
+import pytest
+
+from localspec.errors import BackendFailure, NotEnoughMemory
+from localspec.files import recalled
+from localspec.llama import check
+from localspec.llama.check import Health, SmokeTestOutcome, health
+from tests.llama.broken import install
+
+pytestmark = [
+    pytest.mark.usefixtures("cache_of_its_own"),
+    pytest.mark.skipif(sys.platform == "win32", reason="dies by signals"),
+]
+
+WITH_EXTRA_BUFFERS = "params.use_extra_bufts"
+
+
+@pytest.fixture(autouse=True)
+def unknown(tmp_path, monkeypatch):
+    """Nothing is known about the installed build."""
+    monkeypatch.setenv("LOCALSPEC_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(check, "_known", None)
+
+
+@pytest.fixture
+def broken(tmp_path, monkeypatch):
+    """broken(SIGILL, while_importing=True): that installation is what child processes find."""
+
+    def make(signal, **how):
+        folder = install(tmp_path / "site", signal, **how)
+        monkeypatch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
+
+    return make
+
+
+def localspec(*arguments):
+    command = [sys.executable, "-m", "localspec", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def answer(*pair):
+    return localspec("run", "Hello", "--max-tokens", "5", "--threads", "1", *(pair or ("--pair", "demo")))
+
+
+def test_a_build_that_dies_with_extra_buffers_answers_without_them_and_says_so_once(broken, tiny_gguf):
+    """The check of the build finds it out, and the process that answers is told."""
+    broken(SIGSEGV, dies_if=WITH_EXTRA_BUFFERS)
+    pair = ("--target", str(tiny_gguf(layers=3)), "--draft", str(tiny_gguf(layers=1)))
+    first, second = answer(*pair), answer(*pair)
+    assert (first.returncode, second.returncode) == (0, 0), first.stderr
+    assert first.stdout.strip()
+    assert "llama.cpp crashed (SIGSEGV), perhaps when it repacked weights" in first.stderr
+    assert "CMAKE_ARGS=" in first.stderr
+    assert "SIGSEGV" not in second.stderr
+
+
+@pytest.mark.parametrize(
+    ("signal", "how", "says", "hint"),
+    [
+        (
+            SIGILL,
+            {"while_importing": True},
+            "was built for another processor",
+            "on this machine: pip install",
+        ),
+        (SIGILL, {"dies_if": "True"}, "was built for another processor", "on this machine: pip install"),
+        (SIGSEGV, {"dies_if": "True"}, "does not work on this machine", "GGML_NATIVE=off"),
+    ],
+    ids=["while it is loaded", "in its first decode", "with and without"],
+)
+def test_a_build_that_cannot_be_used_ends_in_one_sentence(broken, signal, how, says, hint):
+    broken(signal, **how)
+    done = answer()
+    assert (done.returncode, done.stdout) == (1, "")
+    error, *rest = done.stderr.splitlines()
+    assert error.startswith("error: the installed llama.cpp")
+    assert says in error
+    assert signal.name in error
+    assert hint in rest[0]
+    assert len(rest) == 1
+
+
+def test_what_is_known_is_not_tried_again(monkeypatch):
+    monkeypatch.setattr(check, "decode_in_child", lambda _: SmokeTestOutcome())
+    assert health() == Health()
+    monkeypatch.setattr(check, "_known", None)
+    monkeypatch.setattr(check, "decode_in_child", lambda _: pytest.fail("tried again"))
+    assert health() == Health()
+    monkeypatch.setattr(check, "processor", lambda: "another one")
+    monkeypatch.setattr(check, "_known", None)
+    with pytest.raises(pytest.fail.Exception):
+        health()
+
+
+def test_a_build_that_cannot_be_used_is_tried_again_each_time(monkeypatch):
+    """A driver may be repaired without a change to the libraries."""
+    monkeypatch.setattr(check, "decode_in_child", lambda _: SmokeTestOutcome(cause="SIGSEGV"))
+    with pytest.raises(BackendFailure):
+        health()
+    monkeypatch.setattr(check, "decode_in_child", lambda _: SmokeTestOutcome())
+    assert health() == Health()
+
+
+def test_a_damaged_memory_of_the_check_is_none(monkeypatch):
+    monkeypatch.setattr(check, "decode_in_child", lambda _: SmokeTestOutcome())
+    health()
+    check._build_file().write_text('{"extra')
+    monkeypatch.setattr(check, "_known", None)
+    assert health() == Health()
+
+
+def remembered(tmp_path):
+    return [recalled(file, Health) for file in (tmp_path / "home/cache/health").glob("*.json")]
+
+
+ONCE = "not os.path.exists({0!r}) and not os.close(os.open({0!r}, os.O_CREAT))"  # the first process that gets here
+
+
+@pytest.mark.parametrize("signal", [SIGSEGV, SIGKILL])
+def test_one_death_on_a_busy_machine_is_not_blamed_on_the_build(broken, tmp_path, signal):
+    broken(signal, dies_if=ONCE.format(str(tmp_path / "died")))
+    assert check.check() == Health()
+
+
+def test_a_first_trial_that_the_system_always_ends_says_nothing_about_the_build(broken, tmp_path):
+    broken(SIGKILL, dies_if=WITH_EXTRA_BUFFERS)
+    with pytest.raises(NotEnoughMemory):
+        check.check()
+    assert not remembered(tmp_path)
+
+
+def test_a_file_whose_weights_alone_die_when_repacked_is_answered_without_that(broken, tiny_gguf):
+    """After a second death they stay off."""
+    broken(SIGSEGV, dies_if="params.use_extra_bufts and b'demo' not in path")
+    pair = ("--target", str(tiny_gguf(layers=3)), "--draft", str(tiny_gguf(layers=1)))
+    answers = [answer(*pair) for _ in range(3)]
+    assert [done.returncode for done in answers] == [0] * 3, answers[0].stderr
+    first, second, third = (done.stderr for done in answers)
+    for shown in (first, second):
+        assert "llama.cpp crashed (SIGSEGV), perhaps when it repacked weights" in shown
+    assert "SIGSEGV" not in third
+
+
+def test_one_death_of_another_reason_leaves_the_weights_repacked(broken, tiny_gguf, tmp_path):
+    """As of a driver, or of memory that another program took."""
+    broken(SIGSEGV, dies_if=f"b'tiny' in path and {ONCE.format(str(tmp_path / 'died'))}")
+    pair = ("--target", str(tiny_gguf(layers=3)), "--no-draft")
+    first, second = answer(*pair), answer(*pair)
+    assert (first.returncode, second.returncode) == (0, 0), first.stderr
+    assert "llama.cpp crashed (SIGSEGV)" in first.stderr
+    assert "SIGSEGV" not in second.stderr
+    assert remembered(tmp_path) == [Health()]
+
+
+def test_a_file_that_ends_llama_cpp_in_every_way_is_a_sentence_and_switches_nothing_off(broken, tiny_gguf):
+    broken(SIGSEGV, dies_if="b'tiny' in path")
+    done = answer("--target", str(tiny_gguf(layers=3)), "--no-draft")
+    assert done.returncode == 1
+    assert "the engine process ended unexpectedly (SIGSEGV) while" in done.stderr
+    assert answer().returncode == 0
+    assert check.health() == Health()
+
+
+@pytest.mark.parametrize(("backend", "driver"), [("cpu", False), ("vulkan", True)])
+def test_a_gpu_build_that_dies_in_every_way_names_the_driver_as_well(tmp_path, monkeypatch, backend, driver):
+    (tmp_path / f"libggml-{backend}.so").write_text("code")
+    monkeypatch.setenv("LLAMA_CPP_LIB_PATH", str(tmp_path))
+    hint = check.why_unusable(SmokeTestOutcome(cause="SIGSEGV")).hint
+    assert hint.startswith("update the driver of the GPU, or rebuild") == driver
+    assert "GGML_NATIVE=off" in hint

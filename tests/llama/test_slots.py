@@ -1,0 +1,379 @@
+"""Several lanes in one context of llama.cpp, on real GGUFs: rows, texts, and the number of passes."""
+
+import ctypes
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+
+import numpy as np
+import pytest
+
+from localspec.algorithm.batcher import Part
+from localspec.errors import BackendFailure
+from localspec.llama import shared
+from localspec.llama.context import Context
+from localspec.llama.library import lib, symbol
+from localspec.sampler.passes import HiddenRows, common_prefix_length
+from tests.llama.rows import NEAR
+
+SHAPES = {
+    "attention": {},
+    "window": {"architecture": "gemma2", "window": 8, "layers": 4},
+    "hybrid": {"architecture": "qwen35", "layers": 4},
+}
+OPTIONS = {"length": 256, "threads": 1, "snapshots": 3}
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """Counts the graphs that llama.cpp computes in contexts that are made from now on."""
+    outputs, make = [], shared.params_of
+    name_of = symbol("ggml_get_name", ctypes.c_char_p, [ctypes.c_void_p])
+
+    @lib.ggml_backend_sched_eval_callback
+    def look(tensor, ask, _data):
+        if ask and name_of(tensor) == b"result_output":
+            outputs.append(True)
+        return False
+
+    def params_of(*args, **options):
+        params = make(*args, **options)
+        params.cb_eval = look
+        return params
+
+    monkeypatch.setattr(shared, "params_of", params_of)
+    return outputs
+
+
+def together(context, *texts, seed=0):
+    """The rows of a pass over these tokens of the lanes, which come in any order, copied."""
+    order = np.random.default_rng(seed).permutation(len(texts)).tolist()
+    found = context.shared.decode([Part(i, texts[i], len(texts[i])) for i in order])
+    return [np.array(found[order.index(i)].rows) for i in range(len(texts))]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("widths", [(4, 4), (4, 4, 4, 4), (3, 1), (4, 2, 1, 3)])
+def test_lanes_together_get_the_rows_that_each_gets_alone_in_one_pass(load, tokens, counted, shape, widths):
+    model, count = load(**SHAPES[shape]), len(widths)
+    prompts = [tokens(20 + 7 * i, i) for i in range(count)]
+    rounds = [[tokens(width, 100 * i + r) for i, width in enumerate(widths)] for r in range(6)]
+    keep = np.random.default_rng(1).integers(1, np.array(widths) + 1, (6, count)).tolist()
+    alone = []
+    for i, prompt in enumerate(prompts):
+        with Context(model, **OPTIONS) as one:
+            list(one.prefill(prompt))
+            alone.append([])
+            for drafts, kept in zip(rounds, keep, strict=True):
+                padded = drafts[i] + [0] * (max(widths) - widths[i])
+                alone[i].append(np.array(one.decode(padded, len(padded)).rows[: widths[i]]))
+                one.rollback(one.length - len(padded) + kept[i])
+    with Context(model, **OPTIONS, slots=count) as several:
+        for slot, prompt in zip(several.slots, prompts, strict=True):
+            list(slot.prefill(prompt))
+        for r, (drafts, kept) in enumerate(zip(rounds, keep, strict=True)):
+            counted.clear()
+            found = together(several, *drafts, seed=r)
+            assert len(counted) == 1, "one pass over the weights"
+            for i, slot in enumerate(several.slots):
+                np.testing.assert_array_equal(found[i], alone[i][r])
+                slot.rollback(slot.length - len(drafts[i]) + kept[i])
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("seed", range(4))
+def test_any_lanes_in_any_order_at_any_time_get_their_rows(load, tokens, shape, seed):
+    """Four lanes read prompts, verify drafts, step back and begin again, neighbours in each pass."""
+    random, model = np.random.default_rng(seed), load(**SHAPES[shape])
+    with ExitStack() as opened:
+        several = opened.enter_context(Context(model, **OPTIONS, slots=4))
+        alone = [opened.enter_context(Context(model, **OPTIONS)) for _ in several.slots]
+        for step in range(40):
+            parts = []
+            first, last = sorted(random.integers(0, 4, 2).tolist())
+            for number in random.permutation(range(first, last + 1)).tolist():
+                slot, one = several.slots[number], alone[number]
+                if slot.length > 200 or random.random() < 0.15:
+                    slot.rollback(0)
+                    one.rollback(0)
+                width = int(random.integers(1, 5) if slot.length else random.integers(5, 20))
+                text = tokens(width, 1000 * seed + 4 * step + number)
+                parts.append(Part(number, text, width * bool(slot.length)))
+            numbers = sorted(part.slot for part in parts if part.rows)
+            gap = bool(numbers) and numbers[-1] - numbers[0] >= len(numbers)
+            for group in [[part] for part in parts] if gap else [parts]:
+                for part, found in zip(group, several.shared.decode(group), strict=True):
+                    slot, one = several.slots[part.slot], alone[part.slot]
+                    rows = one.decode(part.tokens, part.rows).rows
+                    if part.rows:
+                        np.testing.assert_allclose(np.array(found.rows), np.array(rows), atol=NEAR)
+                        keep = slot.length - len(part.tokens) + int(random.integers(1, len(part.tokens) + 1))
+                        slot.rollback(keep)
+                        one.rollback(keep)
+
+
+def test_recurrent_lanes_with_a_gap_between_them_decode_one_after_the_other(load, tokens):
+    """llama.cpp would give them wrong rows."""
+    model = load(**SHAPES["hybrid"])
+    with Context(model, **OPTIONS, slots=3) as several:
+        with pytest.raises(BackendFailure):
+            several.shared.decode([Part(0, tokens(3), 3), Part(2, tokens(3), 3)])
+        with ThreadPoolExecutor(2) as threads:
+            jobs = [threads.submit(several.slots[i].decode, tokens(3), 3) for i in (0, 2)]
+            for slot, job in zip((0, 2), jobs, strict=True):
+                job.result()
+                several.slots[slot].rollback(3)
+        assert [slot.length for slot in several.slots] == [3, 0, 3]
+
+
+def test_prompts_have_passes_of_their_own(load, tokens, counted):
+    with Context(load(), **OPTIONS, slots=3) as several:
+        parts = [Part(0, tokens(30), 0), Part(1, tokens(4), 4), Part(2, tokens(4, 1), 4)]
+        counted.clear()
+        found = several.shared.decode(parts)
+        assert len(counted) == 2
+        assert [len(each.rows) for each in found] == [0, 4, 4]
+        assert [each.waited_seconds > 0 for each in found] == [False, True, True]
+        assert [slot.tokens for slot in several.slots] == [part.tokens for part in parts]
+
+
+def test_two_texts_together_get_the_hidden_rows_that_each_gets_alone(load, tokens):
+    texts, wants = [tokens(6), tokens(6, 1)], HiddenRows(layers=(1,), output=True)
+    alone = []
+    for text in texts:
+        with Context(load(layers=3), **OPTIONS) as one:
+            one.extract(wants)
+            alone.append(one.decode(text, 2).hidden)
+    with Context(load(layers=3), **OPTIONS, slots=2) as several:
+        several.extract(wants)
+        found = several.shared.decode([Part(i, text, 2) for i, text in enumerate(texts)])
+    for each, hidden in zip(found, alone, strict=True):
+        np.testing.assert_array_equal(each.hidden, hidden)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_replies_in_threads_have_the_texts_that_each_has_alone(load, tokens, shape):
+    """Each writes the likeliest tokens; its drafts are mostly wrong, and one reply is longer than the others."""
+
+    def reply(slot, seed):
+        text, random = [*slot.tokens, 5], np.random.default_rng(seed)
+        with slot.running():
+            for _ in range(20 + 10 * seed):
+                draft = random.integers(3, 250, 3).tolist()
+                rows = slot.decode([text[-1], *draft], 4).rows
+                best = [int(row.argmax()) for row in rows]
+                kept = next((i for i, token in enumerate(draft) if token != best[i]), len(draft))
+                text += best[: kept + 1]
+                slot.rollback(len(text) - 1)
+        return text
+
+    prompts = [tokens(20 + 5 * seed, seed) for seed in range(3)]
+    alone = []
+    for seed, prompt in enumerate(prompts):
+        with Context(load(**SHAPES[shape]), **OPTIONS) as one:
+            list(one.prefill(prompt))
+            alone.append(reply(one, seed))
+    with Context(load(**SHAPES[shape]), **OPTIONS, slots=3) as several, ThreadPoolExecutor(3) as threads:
+        for slot, prompt in zip(several.slots, prompts, strict=True):
+            list(slot.prefill(prompt))
+        assert list(threads.map(reply, several.slots, range(3))) == alone
+
+
+def test_a_text_of_one_lane_comes_back_in_another(load, tokens):
+    text = tokens(150, 3)
+    with Context(load(), **OPTIONS | {"length": 512}, slots=2, saved_bytes=1 << 26) as several:
+        first, second = several.slots
+        list(first.prefill([*text, *text]))
+        expected = np.array(first.decode([9], 1).rows[0])
+        first.rollback(300)
+        first.recall(tokens(10, 4))
+        second.recall([*text, *text])
+        assert second.tokens == [*text, *text]
+        np.testing.assert_array_equal(second.decode([9], 1).rows[0], expected)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("unread", [0, 3])
+def test_a_lane_takes_over_what_another_one_has_read_while_a_reply_runs_there(load, tokens, shape, unread):
+    """`unread`: tokens of padding and of drafts, which the other lane has not taken back yet."""
+    model, prompt = load(**SHAPES[shape]), tokens(300)
+    options = OPTIONS | {"length": 512, "saved_bytes": 1 << 26, "checkpoint_bytes": 1 << 26}
+
+    def read(slot):
+        list(slot.prefill(prompt[:-4]))
+        slot.checkpoint(lasting=True)
+        list(slot.prefill(prompt[-4:-1]))
+
+    with Context(model, **options) as one:
+        read(one)
+        written = [*prompt[-1:], 7, 8, 9, 12]
+        expected, *_, after = [np.array(one.decode([token], 1).rows[0]) for token in written]
+    with Context(model, **options, slots=3) as several:
+        first, second, third = several.slots
+        read(first)
+        list(third.prefill(tokens(20, 2)))
+        second.decode(tokens(30, 1), 0)
+        for token in [*prompt[-1:], 7, 8]:
+            first.decode([token], 1)
+            first.release()
+        together(several, [9, *[10] * unread], tokens(2, 3), [11])
+        second.rollback(31)
+        second.recall(prompt)
+        kept = second.rewind(common_prefix_length(second.tokens, 0, prompt[:-1]))
+        assert kept >= 296
+        third.rollback(third.length)
+        third.recall([*prompt, 7, 8, 9, 12])
+        list(third.prefill([*prompt, 7, 8, 9][third.rewind(303) :]))
+        np.testing.assert_allclose(third.decode([12], 1).rows[0], after, atol=NEAR)
+        third.release()
+        first.rollback(303)
+        list(second.prefill(prompt[kept:-1]))
+        np.testing.assert_allclose(second.decode(prompt[-1:], 1).rows[0], expected, atol=NEAR)
+        second.release()
+        np.testing.assert_allclose(first.decode([12], 1).rows[0], after, atol=NEAR)
+
+
+@pytest.mark.parametrize("shape", ["window", "hybrid"])
+def test_a_lane_that_cannot_step_back_lends_nothing(load, tokens, shape):
+    options = OPTIONS | {"length": 512, "saved_bytes": 1 << 26}
+    with Context(load(**SHAPES[shape]), **options, slots=2) as several:
+        first, second = several.slots
+        list(first.prefill(tokens(400)))
+        second.decode(tokens(20), 0)
+        second.recall([*tokens(300), 7])
+        assert second.length == 20
+
+
+def test_a_long_text_of_another_lane_is_not_copied_for_its_short_beginning(load, tokens):
+    common = tokens(300)
+    with Context(load(), **OPTIONS | {"length": 4096}, slots=2, saved_bytes=1 << 30) as several:
+        first, second = several.slots
+        list(first.prefill([*common, *tokens(2300, 1)]))
+        second.recall([*common, *tokens(100, 2)])
+        assert not second.tokens
+        first.rollback(2000)
+        second.recall([*common, *tokens(100, 2)])
+        assert second.length == 2000
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_pass_that_fails_leaves_every_lane_as_it_was(load, tokens, monkeypatch, shape):
+    """A recurrent state cannot step back: its text is read again."""
+    model = load(**SHAPES[shape])
+
+    def broken(row):
+        raise BackendFailure("x", hint="y")
+
+    with Context(model, **OPTIONS, slots=2) as several:
+        for slot in several.slots:
+            list(slot.prefill(tokens(8)))
+        with monkeypatch.context() as patch:
+            patch.setattr(shared, "check_finite", broken)
+            with pytest.raises(BackendFailure):
+                together(several, tokens(3), tokens(3, 1))
+        assert [slot.tokens for slot in several.slots] == [tokens(8)] * 2
+        with Context(model, **OPTIONS) as one:
+            list(one.prefill(tokens(8)))
+            alone = np.array(one.decode(tokens(3), 3).rows)
+        np.testing.assert_array_equal(together(several, tokens(3), tokens(3, 1))[0], alone)
+
+
+def test_rolling_back_waits_for_no_pass_of_another_lane(load, tokens):
+    with Context(load(), **OPTIONS, slots=2) as several:
+        _, second = several.slots
+        for slot in several.slots:
+            list(slot.prefill(tokens(8)))
+        second.decode(tokens(3, 1), 1)
+        with several.shared.calling:  # as long as a pass is under way
+            beside = threading.Thread(target=second.rollback, args=(9,))
+            beside.start()
+            beside.join(30)
+            assert not beside.is_alive()
+        found = np.array(together(several, tokens(2), tokens(2))[1])
+        with Context(load(), **OPTIONS) as one:
+            list(one.prefill([*tokens(8), *tokens(3, 1)[:1]]))
+            np.testing.assert_array_equal(found, one.decode(tokens(2), 2).rows)
+
+
+def test_ctrl_c_as_rolled_back_tokens_are_forgotten_keeps_none_of_them(load, tokens, monkeypatch):
+    def pressed(*_):
+        raise KeyboardInterrupt
+
+    with Context(load(), **OPTIONS, slots=2) as several:
+        slot = several.slots[1]
+        list(slot.prefill(tokens(8)))
+        expected = np.array(slot.decode(tokens(3), 3).rows)
+        slot.rollback(8)
+        with monkeypatch.context() as patch:
+            patch.setattr(lib, "llama_memory_seq_rm", pressed)
+            with pytest.raises(KeyboardInterrupt):
+                slot.forget_padding()
+        np.testing.assert_array_equal(slot.decode(tokens(3), 3).rows, expected)
+
+
+def test_a_cancelled_prompt_leaves_the_other_lane_alone(load, tokens):
+    """The one is cancelled again and again while the other writes."""
+    with Context(load(), **OPTIONS, slots=2) as several:
+        first, second = several.slots
+        over = threading.Event()
+
+        def cancelled_prompts():
+            while not over.is_set():
+                with second.running():
+                    second.rollback(0)
+                    next(second.prefill(tokens(200)), None)
+
+        beside = threading.Thread(target=cancelled_prompts)
+        beside.start()
+        try:
+            with first.running():
+                list(first.prefill(tokens(10)))
+                rows = []
+                for _ in range(30):
+                    rows.append(np.array(first.decode([7], 1).rows[0]))
+                    first.rollback(10)
+        finally:
+            over.set()
+            beside.join(30)
+        for row in rows:
+            np.testing.assert_array_equal(row, rows[0])
+
+
+def test_lanes_get_their_largest_logits_where_the_device_chooses_them(load, tokens, monkeypatch):
+    """As drafts on a GPU have it: one row for each lane, after texts of any lengths, some lanes in each pass."""
+    model, random = load(), np.random.default_rng(3)
+    monkeypatch.setattr(model, "output_on_gpu", True)
+    with ExitStack() as opened:
+        several = opened.enter_context(Context(model, **OPTIONS, slots=3, rows_max=1, top_k=True))
+        alone = [opened.enter_context(Context(model, **OPTIONS, rows_max=1)) for _ in several.slots]
+        for step in range(20):
+            slots = random.permutation(3)[: random.integers(1, 4)].tolist()
+            parts = [Part(i, tokens(int(random.integers(1, 4)), 10 * step + i), 1) for i in slots]
+            for part, found in zip(parts, several.shared.decode(parts), strict=True):
+                row = alone[part.slot].decode(part.tokens, 1).rows[0]
+                top = found.rows[0]
+                assert len(top.ids) == shared.TOP_K
+                np.testing.assert_allclose(top.logits, row[top.ids], atol=NEAR)
+                assert top.logits.min() >= np.sort(row)[-shared.TOP_K] - NEAR
+                keep = several.slots[part.slot].length - int(random.integers(0, len(part.tokens)))
+                several.slots[part.slot].rollback(keep)
+                alone[part.slot].rollback(keep)
+
+
+@pytest.mark.parametrize(("most", "passes"), [(31, 1), (12, 2), (8, 4), (3, 4)])
+def test_a_shared_pass_has_no_more_rows_than_leave_the_weights_in_place(
+    load, tokens, counted, monkeypatch, most, passes
+):
+    """As with layers on the CPU beside a GPU, where llama.cpp copies their weights for a wider pass: faked."""
+    model, widths = load(), (6, 5, 4, 6)
+    texts = [tokens(width, number) for number, width in enumerate(widths)]
+    with Context(model, **OPTIONS, slots=4) as several:
+        expected = together(several, *texts)
+    monkeypatch.setattr(type(model), "rows_in_place", most)
+    with Context(model, **OPTIONS, slots=4, rows_max=6) as several:
+        several.shared.rows_max = 6
+        counted.clear()
+        found = together(several, *texts)
+        assert len(counted) == passes
+        for own, alike in zip(found, expected, strict=True):
+            np.testing.assert_allclose(own, alike, atol=NEAR)

@@ -1,0 +1,215 @@
+"""On a CPU the attention that is faster for conversations is measured once, stored, and kept."""
+
+from dataclasses import replace
+
+import pytest
+
+import localspec
+from localspec.cli import main
+from localspec.errors import BackendFailure
+from localspec.gguf.facts import DraftKind
+from localspec.gguf.header import header_at
+from localspec.llama import attention as timing
+from localspec.machine.devices import Device
+from localspec.models import attention
+from localspec.models.attention import Attention, attention_of, attention_shape, turn_seconds
+from localspec.models.drafting import learned_state_file
+from localspec.models.load import ATTENTION_NOTICE
+from localspec.models.memory import Load, MemoryOptions
+from localspec.models.names import find
+from localspec.models.plan import Plan, measures_attention, plan_for
+
+pytestmark = pytest.mark.usefixtures("home")
+
+LENGTHS, WIDTHS = (512, 4096), (1, 2, 5, 128)
+FLASH = {(length, width): 0.001 for length in LENGTHS for width in WIDTHS}
+FASTER = {key: seconds / 2 for key, seconds in FLASH.items()}
+
+
+@pytest.fixture(autouse=True)
+def small_models_count(monkeypatch):
+    monkeypatch.setattr(attention, "SMALL_BYTES", 0)
+
+
+@pytest.fixture
+def measurements(monkeypatch):
+    """The passes that a measurement finds, and the shapes that were measured."""
+    found = {"on": FLASH, "off": FASTER}
+    shapes = []
+    monkeypatch.setattr(timing, "attention_seconds", lambda *shape: shapes.append(shape) or found)
+    return found, shapes
+
+
+def test_a_turn_has_new_tokens_and_a_reply_with_and_without_drafts():
+    passes = {(512, 1): 1.0, (512, 2): 1.6, (512, 5): 2.31, (512, 128): 64.0}
+    assert turn_seconds(passes) == pytest.approx(200 * 0.5 + 200 * 1.0)
+    doubled = passes | {(4096, width): 2 * seconds for (_, width), seconds in passes.items()}
+    assert turn_seconds(doubled) == pytest.approx(1.5 * 300)
+
+
+@pytest.mark.parametrize(
+    ("flash", "plain", "chosen"), [(2.0, 1.0, "off"), (1.0, 2.0, "auto"), (1.0, 1.0, "auto")]
+)
+def test_the_faster_attention_is_chosen_and_flash_attention_if_both_are_equal(flash, plain, chosen):
+    assert Attention(flash, plain).flash_attn == chosen
+
+
+def test_slow_prefill_costs_less_than_slow_decoding():
+    slow_prefill = FLASH | {(length, 128): 0.002 for length in LENGTHS}
+    slow_decode = FLASH | {(length, width): 0.002 for length in LENGTHS for width in (1, 2, 5)}
+    assert turn_seconds(slow_prefill) < turn_seconds(slow_decode)
+
+
+def test_a_pair_is_measured_once_and_each_load_has_the_stored_choice(tiny_gguf, measurements):
+    found, shapes = measurements
+    target, draft = tiny_gguf(layers=3), tiny_gguf(layers=1)
+    told = []
+    for _ in range(2):
+        with localspec.load(target=target, draft=draft, threads=3) as session:
+            told.append(ATTENTION_NOTICE in session.pair.notices)
+        found["off"], found["on"] = FLASH, FASTER  # a second measurement would choose flash attention
+    assert (told, shapes) == ([True, False], [(4, 2, 16, 3)])
+    planned = plan_for(find(target=target, draft=draft), MemoryOptions(threads=3))
+    assert (planned.target.flash_attn, planned.draft.flash_attn) == ("off", "off")
+    assert plan_for(find(target=target), MemoryOptions(threads=2)).target.flash_attn == "auto"
+
+
+def test_nothing_changes_and_nothing_is_told_where_flash_attention_is_faster(tiny_gguf, measurements):
+    found, _ = measurements
+    found["on"] = {key: seconds / 2 for key, seconds in FASTER.items()}
+    with localspec.load(target=tiny_gguf()) as session:
+        assert ATTENTION_NOTICE not in session.pair.notices
+    assert plan_for(find(target=tiny_gguf()), MemoryOptions()).target.flash_attn == "auto"
+
+
+def test_the_first_of_two_processes_decides(tiny_gguf, measurements, monkeypatch):
+    found, _ = measurements
+    header = header_at(tiny_gguf())
+
+    def beaten(*shape):
+        monkeypatch.setattr(timing, "attention_seconds", lambda *shape: found)
+        assert attention_of(header, 1, on_stage=print).flash_attn == "off"
+        return {"on": FASTER, "off": FLASH}
+
+    monkeypatch.setattr(timing, "attention_seconds", beaten)
+    assert attention_of(header, 1, on_stage=print).flash_attn == "off"
+
+
+def test_a_failed_measurement_is_no_choice(tiny_gguf, monkeypatch):
+    def fails(*shape):
+        raise BackendFailure("no copy", hint="")
+
+    monkeypatch.setattr(timing, "attention_seconds", fails)
+    with localspec.load(target=tiny_gguf()) as session:
+        assert session.run("a b", max_tokens=2).stats
+    assert plan_for(find(target=tiny_gguf()), MemoryOptions()).target.flash_attn == "auto"
+
+
+LOAD = Load(512, devices=())
+
+
+@pytest.mark.parametrize(
+    ("load", "kind", "measured"),
+    [
+        (LOAD, DraftKind.LOOKUP, True),
+        (LOAD, DraftKind.MTP, True),
+        (replace(LOAD, devices=("CUDA0",)), DraftKind.LOOKUP, False),
+        (replace(LOAD, devices=("CUDA0",), gpu_layers=0), DraftKind.LOOKUP, False),
+        (replace(LOAD, kv_type="q8_0"), DraftKind.LOOKUP, False),
+        (replace(LOAD, kv_type="bf16"), DraftKind.LOOKUP, False),
+        (replace(LOAD, flash_attn="on"), DraftKind.LOOKUP, False),
+        (replace(LOAD, flash_attn="off"), DraftKind.LOOKUP, False),
+        (LOAD, DraftKind.ASSISTANT, False),
+    ],
+)
+def test_only_a_cache_of_f16_on_the_cpu_without_the_users_word_is_measured(load, kind, measured):
+    assert measures_attention(Plan(load, None, (), ()), kind) is measured
+
+
+@pytest.mark.parametrize(
+    "options", [{"kv_type": "q8_0"}, {"flash_attn": "on"}, {"flash_attn": "off"}], ids=str
+)
+def test_a_load_with_another_cache_or_the_users_word_measures_nothing(tiny_gguf, measurements, options):
+    target = tiny_gguf(embedding=128)
+    attention_of(header_at(target), None, on_stage=print)
+    with localspec.load(target=target, **options) as session:
+        assert ATTENTION_NOTICE not in session.pair.notices
+    asked = MemoryOptions(**options)
+    assert plan_for(find(target=target), asked).target.flash_attn == options.get("flash_attn", "auto")
+    assert len(measurements[1]) == 1
+
+
+def test_a_plan_counts_the_memory_that_attention_needs_and_keeps_flash_attention_without_it(
+    tiny_gguf, measurements, monkeypatch
+):
+    def planned(free, **options):
+        monkeypatch.setattr("localspec.machine.devices.available_bytes", lambda: free)
+        return plan_for(pair, MemoryOptions(**options), [Device("CPU", "cpu", free, free)])
+
+    pair = find(target=tiny_gguf(heads=16, embedding=256))
+    flash = planned(1 << 40)
+    attention_of(pair.target.header, None, on_stage=print)
+    plain = planned(1 << 40)
+    assert (flash.target.flash_attn, plain.target.flash_attn) == ("auto", "off")
+    assert plain.needs[0].compute > flash.needs[0].compute
+    free = 200_000_000 + flash.needs[0].total
+    kept = planned(free)
+    assert kept.target == flash.target
+    assert any("more memory than is free" in line for line in kept.lines)
+    assert planned(free, ignore_memory=True).target.flash_attn == "off"
+
+
+def test_learned_costs_belong_to_one_attention(tiny_gguf):
+    pair = find(target=tiny_gguf())
+    files = {
+        learned_state_file(pair, Plan(replace(LOAD, flash_attn=flash), None, (), ()), 1)
+        for flash in ("auto", "on", "off")
+    }
+    assert len(files) == 2
+
+
+def test_info_has_the_choice_with_both_figures(tiny_gguf, measurements, capsys):
+    target = tiny_gguf(layers=3)
+
+    def told():
+        assert main(["info", str(target)]) == 0
+        return next(line for line in capsys.readouterr().out.splitlines() if line.startswith("attention"))
+
+    assert "until the first load" in told()
+    attention_of(header_at(target), None, on_stage=print)
+    assert told().startswith("attention    plain attention: in a turn of 200 new tokens and a reply of 200")
+    assert told().endswith("it takes 0.4 s with flash, 0.2 s without")
+
+
+def test_both_are_timed_on_real_layers_without_a_trace_in_a_loaded_pair(tiny_gguf):
+    shape = attention_shape(header_at(tiny_gguf()))
+    assert shape == (4, 2, 16)
+    with localspec.load(target=tiny_gguf(), flash_attn="on") as session:
+
+        def reply():
+            return session.run("a b c", temperature=0, max_tokens=20).text, list(session.pair.target.tokens)
+
+        first = reply()
+        session.reset()
+        found = timing.attention_seconds(*shape, 1)
+        assert reply() == first
+    assert found.keys() == {"on", "off"}
+    for passes in found.values():
+        assert passes.keys() == FLASH.keys()
+        assert min(passes.values()) > 0
+
+
+def test_nothing_is_chosen_while_other_programs_use_the_processor(tiny_gguf, monkeypatch):
+    monkeypatch.setattr(timing, "process_time", lambda: 0.0)
+    with pytest.raises(BackendFailure, match="other programs"):
+        timing.attention_seconds(4, 2, 16, 2)
+    with localspec.load(target=tiny_gguf(), threads=2) as session:
+        assert ATTENTION_NOTICE not in session.pair.notices
+    assert attention_of(header_at(tiny_gguf()), 2) is None
+    assert timing.attention_seconds(4, 2, 16, 1)  # one thread waits for no other
+
+
+@pytest.mark.parametrize("architecture", ["mamba", "lfm2", "gemma3", "qwen35"])
+def test_models_with_other_layers_have_a_shape_or_none(tiny_gguf, architecture):
+    shape = attention_shape(header_at(tiny_gguf(architecture=architecture)))
+    assert (shape is None) == (architecture == "mamba")

@@ -1,0 +1,22 @@
+"""Waiting for other processes."""
+
+import os
+import time
+from pathlib import Path
+
+
+def until(condition, seconds=60.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "the condition stayed false"
+        time.sleep(0.01)
+
+
+def lives(pid):
+    """Return whether a process runs; a process that has ended may stay in the table of processes."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    stat = Path(f"/proc/{pid}/stat")
+    return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] != "Z"
