@@ -151,17 +151,21 @@ class Arguments:
         return self.values[hint]()
 
 
-def use(slot, other, number, failures):
-    """Call two methods of one class, or all of all, in any order; contexts that they return are entered."""
-    arguments, owners = Arguments(slot, f"{number}{threading.get_ident()}"), entrances(slot, other)
-    kinds = sorted({type(owner).__name__ for owner in owners})
-    kind = [*kinds, "all"][number % (len(kinds) + 1)]
-    chosen = [owner for owner in owners if kind in (type(owner).__name__, "all")]
-    calls = [call for owner in chosen for call in calls_of(owner)]
-    if kind != "all":  # the same two in both threads: they meet often
-        names = sorted({name for name, _, _ in calls})
-        names = random.Random(number).sample(names, min(2, len(names)))
-        calls = [call for call in calls if call[0] in names]
+def calls_from(slot, other, number):
+    """Two methods of one class, or all of all: the calls of a thread, found while no other thread runs."""
+    calls = [(type(o).__name__, call) for o in entrances(slot, other) for call in calls_of(o)]
+    kinds = sorted({kind for kind, _ in calls})
+    if (place := number % (len(kinds) + 1)) == len(kinds):
+        return [call for _, call in calls]
+    calls = [call for kind, call in calls if kind == kinds[place]]
+    names = sorted({name for name, _, _ in calls})
+    names = random.Random(number).sample(names, min(2, len(names)))  # the same in both threads: they meet
+    return [call for call in calls if call[0] in names]
+
+
+def use(slot, calls, seed, failures):
+    """Call methods with arguments, in any order; contexts that they return are entered."""
+    arguments, name = Arguments(slot, seed), ""
     try:
         for _ in range(150):
             name, call, hints = arguments.random.choice(calls)
@@ -180,9 +184,10 @@ def test_every_method_of_what_replies_share_stands_two_threads(tmp_path):
     try:
         while monotonic() < end and not failures:
             both, number = slots(tmp_path / str(number)), number + 1
+            calls = [calls_from(slot, other, number) for slot, other in (both, both[::-1])]
             own = [
-                threading.Thread(target=use, args=(slot, other, number, failures))
-                for slot, other in (both, both[::-1])
+                threading.Thread(target=use, args=(slot, each, f"{number} {thread}", failures))
+                for thread, (slot, each) in enumerate(zip(both, calls, strict=True))
             ]
             for thread in own:
                 thread.start()
