@@ -2,12 +2,12 @@
 
 from random import Random
 
-import numpy as np
 import pytest
 
 import localspec
 from localspec.errors import ContextFull
 from localspec.events import Finished
+from tests.near_ties import part_at_a_near_tie
 
 QUESTIONS = (
     "Tell me a story about a ferry.",
@@ -57,11 +57,8 @@ def test_a_random_walk_of_operations_changes_no_greedy_reply(sessions, chunk, mo
             fresh.pair.target.rollback(0)
             greedy = {"temperature": 0, "max_tokens": len(tokens), "speculate": False}
             plain = list(fresh.complete(prompt, **greedy).tokens)
-            if plain != tokens:
-                at = next(i for i, (a, b) in enumerate(zip(tokens, plain, strict=False)) if a != b)
-                narrow, wide = (row_after(fresh, prompt + tokens[:at], width) for width in (NARROW, WIDE))
-                gap = abs(narrow[tokens[at]] - narrow[plain[at]])
-                assert gap <= 2 * np.abs(narrow - wide).max(), f"{operation} at step {step}, token {at}"
+            near = part_at_a_near_tie(fresh.pair.target, prompt, tokens, plain)
+            assert near, f"{operation} at step {step}"
     assert checked > STEPS / 3
 
 
@@ -99,12 +96,3 @@ def operate(session, operation, random):
             return None
         case _:
             return session.run(asked, **options)
-
-
-def row_after(session, tokens, width):
-    """The row after a text that was read in chunks of this width."""
-    target = session.pair.target
-    target.rollback(0)
-    for start in range(0, len(tokens) - 1, width):
-        target.decode(tokens[start : min(start + width, len(tokens) - 1)], 0)
-    return np.array(target.decode(tokens[-1:], 1).rows[0])
