@@ -177,6 +177,7 @@ class FinishReason(StrEnum):
     STOP = "stop"  # an end-of-generation token or a stop string
     LENGTH = "length"  # max_tokens is reached, or the context is full
     CANCELLED = "cancelled"
+    REPETITION = "repetition"  # the reply repeated itself, and the user's `stop_loops` ended it
 
 
 @dataclass(frozen=True, slots=True)

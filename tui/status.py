@@ -27,6 +27,7 @@ def time_split(seconds: Sequence[float], width: int) -> list[tuple[str, str]]:
 OUTCOMES: Final = {
     "cancelled": "stopped",
     "length": "cut at the limit, /continue resumes",
+    "repetition": "ended in a loop, /continue resumes",
     "died": "the engine crashed here",
     "failed": "ended by an error",
     "unsaved": "NOT SAVED",

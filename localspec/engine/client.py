@@ -260,6 +260,7 @@ class EngineSession(Closing):
         self._notices: list[Notice] = []
         self.name = self.target_name = self.draft_name = ""
         self.files: tuple[str, ...] = ()  # paths of the loaded pair's files
+        self.stops_loops = False  # whether a reply that repeats itself ends
         self.conversation = ""  # name of the stored conversation; if set, its prompt caches go to the disk
 
     def load(self, request: LoadPair, on_stage: Callable[[str], object]) -> None:
@@ -294,7 +295,8 @@ class EngineSession(Closing):
 
     def _reply(self, request: Generate) -> Iterator[Event]:
         self._serial += 1
-        self._engine.send(replace(request, serial=self._serial, conversation=self.conversation))
+        request = replace(request, conversation=self.conversation, stops_loops=self.stops_loops)
+        self._engine.send(replace(request, serial=self._serial))
         yield from self._notices
         self._notices.clear()
         for report in self._reports():

@@ -39,6 +39,7 @@ class Generate:
     cycles: bool = False  # whether Cycle events are reported
     continued: str | tuple[int | str, ...] | Infill = ""  # the text to continue, in place of messages
     line_end_after_seconds: float | None = None  # the next line end after this time ends the reply
+    stops_loops: bool = False  # whether a reply that repeats itself ends, with the finish reason REPETITION
     owner: str = ""  # the client; reasoning of other clients' replies is never added to messages
     conversation: str = ""  # name of the stored conversation; if set, its prompt caches go to the disk
     ignore_eos: bool = False  # whether end-of-generation tokens are banned

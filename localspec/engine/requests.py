@@ -6,7 +6,6 @@ import platform
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, assert_never
 
@@ -14,9 +13,10 @@ import localspec
 from localspec import api
 from localspec.algorithm.protocols import Vocabulary
 from localspec.engine import messages
+from localspec.engine.limits import LOOPED, Limit, LineLimit, LoopLimit
 from localspec.engine.messages import Generate, LoadPair, Question, Ready, Rendered, Report
 from localspec.errors import BadSetting
-from localspec.events import Cycle, Event, Finished, FinishReason, Notice, Piece
+from localspec.events import Cycle, Finished, FinishReason, Notice
 from localspec.llama.check import remember_smoke_test, try_without_extra_buffers
 from localspec.machine.servers import addresses_of, answering_servers
 
@@ -32,7 +32,7 @@ def reply(
     session: api.Session, request: Generate, send: Send, cancelled: Cancelled, warnings: Warned = tuple
 ) -> None:
     """Generate a reply and send its events. `warnings`: returns the notices to send before Finished."""
-    options, limit = request.options, LineLimit(request.line_end_after_seconds)
+    options, limit = request.options, limit_of(request, session)
     if request.ignore_eos:
         banned = dict.fromkeys(end_tokens(session.pair.vocabulary), -math.inf)
         options = {**options, "logit_bias": {**(options.get("logit_bias") or {}), **banned}}
@@ -49,31 +49,20 @@ def reply(
     if finished is not None:
         for notice in warnings():
             send(notice)
+        if finished.reply.finish_reason is FinishReason.REPETITION:
+            send(Notice(LOOPED))
         send(finished)
+
+
+def limit_of(request: Generate, session: api.Session) -> Limit:
+    if request.stops_loops:
+        return LoopLimit(lambda tokens: "".join(map(session.text_of, tokens)))
+    seconds = request.line_end_after_seconds
+    return Limit() if seconds is None else LineLimit(seconds)
 
 
 def end_tokens(vocabulary: Vocabulary) -> tuple[int, ...]:
     return tuple(sorted({t for t in vocabulary.special_tokens().values() if vocabulary.is_end(t)}))
-
-
-class LineLimit:
-    """A limit that ends a reply at the first line end after some seconds, with the finish reason LENGTH."""
-
-    def __init__(self, seconds: float | None, clock: Callable[[], float] = time.monotonic) -> None:
-        self.reached = False
-        self._seconds, self._clock = seconds, clock
-        self._began: float | None = None  # time of the first text
-
-    def seen(self, event: Event) -> Event:
-        """Return the event; in Finished, set the finish reason LENGTH if this limit ended the reply."""
-        if isinstance(event, Piece) and self._seconds is not None:
-            self._began = self._clock() if self._began is None else self._began
-            late = self._clock() - self._began > self._seconds
-            self.reached = self.reached or (late and "\n" in event.text)
-        if not self.reached or not isinstance(event, Finished):
-            return event
-        cancelled = event.reply.finish_reason is FinishReason.CANCELLED
-        return Finished(replace(event.reply, finish_reason=FinishReason.LENGTH)) if cancelled else event
 
 
 def answer(session: api.Session, question: Question) -> Rendered:

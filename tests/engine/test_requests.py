@@ -8,8 +8,8 @@ from localspec.tui.state.engine import EngineState
 from localspec import api
 from localspec.chat.messages import Infill, Message, NoInfill
 from localspec.engine.messages import Generate, LoadPair, Ready, Render
-from localspec.engine.requests import MANY_CORES, LineLimit, PairRequests
-from localspec.events import Finished, FinishReason, Kind, Origin, Piece, Reply, Source, Started, Stats
+from localspec.engine.requests import MANY_CORES, PairRequests
+from localspec.events import Started
 from localspec.models import load
 from localspec.models.registry import named
 
@@ -160,18 +160,3 @@ def test_the_room_is_parted(sizes, room, kept):
     infill = found.split("<fim_prefix>")[1]
     assert len(found.split("<fim_prefix>")[0]) - len("<s>") == kept[0]
     assert (infill.count("b"), infill.count("a")) == kept[1:]
-
-
-@pytest.mark.parametrize(
-    ("seconds", "ends", "reason"), [(1.0, True, FinishReason.LENGTH), (None, False, FinishReason.CANCELLED)]
-)
-def test_a_reply_ends_at_the_first_line_end_after_its_time(seconds, ends, reason):
-    now = [10.0]
-    limit = LineLimit(seconds, lambda: now[0])
-    for moment, text in ((99.0, "a\n"), (99.9, "b\n"), (100.5, "c"), (101, "d\n")):
-        assert not limit.reached
-        now[0] = moment
-        limit.seen(Piece(text, Kind.ANSWER, Origin.PLAIN, Source.PLAIN))
-    assert limit.reached == ends
-    cut = Reply("", "", (), 0, FinishReason.CANCELLED, Stats())
-    assert limit.seen(Finished(cut)).reply.finish_reason is reason

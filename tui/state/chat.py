@@ -22,6 +22,7 @@ class Setup:
     folder: Path
     load: LoadPair
     settings: Options = field(default_factory=dict)  # the options that apply to every reply
+    stops_loops: bool = True  # whether a reply that repeats itself ends
     system: str = ""
     resumed: tuple[FileLock, Conversation] | None = None  # a conversation to continue, and its lock
     stored: bool = True  # whether messages, prompts and preferences are saved in `folder`
@@ -33,7 +34,7 @@ class ChatState:
     def __init__(self, setup: Setup, tell: Callable[[str], None]) -> None:
         """`tell`: a function that shows a sentence, for example that a prompt could not be saved."""
         self.setup = setup
-        self.engine = EngineState(setup.engine, setup.load, setup.settings)
+        self.engine = EngineState(setup.engine, setup.load, setup.settings, stops_loops=setup.stops_loops)
         self.engine.load(setup.load, started=True)
         self.downloads = setup.downloads
         self.prompt_history = PromptHistory(setup.folder, stored=setup.stored)

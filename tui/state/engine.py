@@ -143,6 +143,7 @@ class EngineState:
     client: EngineProcess
     load_request: messages.LoadPair  # the last request that loaded a pair; the first request if none did
     settings: messages.Options = field(default_factory=dict)  # the options that apply to every reply
+    stops_loops: bool = True  # whether a reply that repeats itself ends
     ready: messages.Ready | None = None
     loading: bool = False
     stage: str = ""  # a text that names the running step of a load
@@ -201,7 +202,9 @@ class EngineState:
         self.recent.append(self.last_reply)
         options = self.options_for(turns)
         serial = self.last_reply.serial
-        self.client.send(messages.Generate(serial, turns, options, cycles=True, conversation=conversation))
+        stops = self.stops_loops
+        asked = messages.Generate(serial, turns, options, True, conversation=conversation, stops_loops=stops)
+        self.client.send(asked)
 
     def compare(self, turns: messages.Messages, temperature: float = 0.0, conversation: str = "") -> None:
         """Request the same reply twice, without and with drafting. Raises EngineDied."""

@@ -66,7 +66,7 @@ def _chat(
         take_pair_of(resumed[1].pair, resumed[1].files, arguments)
     load = load_request(arguments, leave_missing=True)  # the chat itself offers to fetch a missing pair
     load = replace(load, draws=not arguments.plain)
-    settings = reply_settings(arguments)
+    settings, given = reply_settings(arguments), configured(system=arguments.system)
     engine = EngineProcess()
     engine.start()
     engine.send(load)
@@ -84,7 +84,8 @@ def _chat(
             folder=folder,
             load=load,
             settings=settings,
-            system=configured(system=arguments.system).get("system", ""),
+            stops_loops=given.get("stop_loops", True),
+            system=given.get("system", ""),
             resumed=resumed,
             stored=arguments.store,
             pull=arguments.pull,

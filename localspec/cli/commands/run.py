@@ -52,6 +52,7 @@ ENDINGS = {
     FinishReason.STOP: "",
     FinishReason.LENGTH: " · cut at the token limit",
     FinishReason.CANCELLED: " · stopped",
+    FinishReason.REPETITION: " · ended in a loop",
 }
 
 
@@ -99,6 +100,7 @@ def run(arguments: argparse.Namespace) -> int:
 
                 session.resume(Message(m.role, m.content) for m in talk.messages)
             session.conversation = talk.name if stored else ""
+            session.stops_loops = stops_loops(options)
             stream = session.stream_complete if arguments.raw else session.stream
             events, names = stream(prompt, **options), names_of(session)
             reply, late = show(events, quiet=arguments.json)
@@ -124,6 +126,13 @@ def run(arguments: argparse.Namespace) -> int:
         hint = "allow more tokens: -n, --context" if cut else "describe the form of the answer in the prompt"
         raise LocalspecError(reply.unmatched, hint=hint)
     return 0
+
+
+def stops_loops(options: dict[str, Any]) -> bool:
+    """Return whether a reply that repeats itself ends: on a terminal, unless the user limits or fixes the text."""
+    given = configured() | options
+    fixed = {"json_schema", "regex", "grammar", "seed", "max_tokens"} & given.keys()
+    return on_terminal(sys.stdout) and not fixed and bool(given.get("stop_loops", True))
 
 
 def show(events: Iterator[Event], *, quiet: bool) -> tuple[Reply, list[str]]:

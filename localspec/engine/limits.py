@@ -1,0 +1,90 @@
+"""Limits that end a reply of the engine early: the time of a line, and text that repeats itself."""
+
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from localspec.events import Cycle, Event, Finished, FinishReason, Piece
+
+REPEATS, LONGEST_BLOCK = 8, 64  # a loop is a block of at most LONGEST_BLOCK tokens that comes REPEATS times
+_INSIDE_A_LINE = 48  # tokens of a loop inside a line, because "ha ha ha" may be meant
+LOOPED = (
+    "the reply repeated the same text eight times, so it was ended; "
+    "`stop_loops = false` in config.toml lets replies repeat themselves"
+)
+
+
+class Limit:
+    """No limit: a reply ends by itself."""
+
+    reason = FinishReason.LENGTH
+
+    def __init__(self) -> None:
+        self.reached = False  # whether the reply has to end
+
+    def seen(self, event: Event) -> Event:
+        """Return the event; in Finished, set the finish reason if this limit ended the reply."""
+        self.reached = self.reached or self._is_reached(event)
+        if not self.reached or not isinstance(event, Finished):
+            return event
+        cancelled = event.reply.finish_reason is FinishReason.CANCELLED
+        return Finished(replace(event.reply, finish_reason=self.reason)) if cancelled else event
+
+    def _is_reached(self, event: Event) -> bool:
+        return False
+
+
+class LineLimit(Limit):
+    """A limit that ends a reply at the first line end after some seconds."""
+
+    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._seconds, self._clock = seconds, clock
+        self._began: float | None = None  # time of the first text
+
+    def _is_reached(self, event: Event) -> bool:
+        if not isinstance(event, Piece):
+            return False
+        self._began = self._clock() if self._began is None else self._began
+        return self._clock() - self._began > self._seconds and "\n" in event.text
+
+
+class LoopLimit(Limit):
+    """A limit that ends a reply in a loop of text. Code blocks and rows of tables may repeat themselves."""
+
+    reason = FinishReason.REPETITION
+
+    def __init__(self, text_of: Callable[[Sequence[int]], str]) -> None:
+        """`text_of`: a function that returns the text of tokens."""
+        super().__init__()
+        self._text_of = text_of
+        self._tokens: list[int] = []
+        self._text = ""
+
+    def _is_reached(self, event: Event) -> bool:
+        if isinstance(event, Piece):
+            self._text += event.text
+        if not isinstance(event, Cycle):
+            return False
+        self._tokens = (self._tokens + list(event.tokens))[-REPEATS * LONGEST_BLOCK :]
+        if not (block := self._text_of(repeated_block(self._tokens))):
+            return False
+        whole_lines = "\n" in block or repeated_block(self._tokens, _INSIDE_A_LINE)
+        return bool(whole_lines and re.search(r"[^\W\d_]", block)) and not _is_laid_out(self._text)
+
+
+def repeated_block(tokens: Sequence[int], least: int = 0) -> Sequence[int]:
+    """Return the shortest block that ends the tokens REPEATS times, in at least `least` tokens; () without one."""
+    for size in range(1, min(LONGEST_BLOCK, len(tokens) // REPEATS) + 1):
+        loop = tokens[-max(REPEATS * size, least) :]
+        if loop[-1] == loop[-1 - size] and len(loop) >= least and loop[size:] == loop[:-size]:
+            return loop[-size:]
+    return ()
+
+
+def _is_laid_out(text: str) -> bool:
+    """Return whether the text ends in a code block or a table."""
+    lines = text.rstrip("\n").split("\n")
+    in_code = sum(line.lstrip().startswith(("```", "~~~")) for line in lines) % 2 == 1
+    return in_code or lines[-1].lstrip().startswith("|")
