@@ -14,6 +14,9 @@ from localspec.errors import LocalspecError
 from localspec.events import Cycle, Mode
 from localspec.sampler.passes import ForwardPass
 
+# If a decision for plain decoding takes more than this share of a plain step, the next steps are plain without one.
+DECIDING_SHARE = 0.01
+MOST_SKIPPED = 16  # so lookup in the text begins at most this many tokens late
 PREFILL_CHUNK = 128  # largest number of tokens in one prefill of a drafter
 
 
@@ -117,6 +120,7 @@ class DrafterSelection(Strategy):
         self._plan: DepthPlan | None = None  # the plan of this cycle; None if only one reply runs
         self._chosen: DepthControl | None = None  # the drafter of this cycle
         self._proposal = Proposal()
+        self._skipped = 0  # number of coming plain steps without a decision
         for candidate in candidates:
             candidate.drafter.begin()
             candidate.begin()
@@ -141,6 +145,10 @@ class DrafterSelection(Strategy):
         return PlainStep(self._costs.plain_step_seconds, self._costs.replies)
 
     def propose(self, tokens: Sequence[int], room: int) -> Proposal:
+        if self._skipped and self._slot.replies == 1:
+            self._skipped -= 1
+            self._context_tokens = len(tokens)
+            return replace(self._proposal, deciding_seconds=0.0)
         began, busy = perf_counter(), self.busy_seconds
         self._move(len(tokens), self._slot.replies)
         self._plan = self._concurrent.plan(self._costs) if self._slot.replies > 1 else None
@@ -153,6 +161,8 @@ class DrafterSelection(Strategy):
             probe = self._plan.is_probe if self._plan else self._concurrent.probes.due(self._costs, gain)
             best, mode = (None, Mode.BASELINE) if probe else (best, Mode.DRAFTING)
         deciding_seconds = perf_counter() - began
+        if best is None and mode is not Mode.BASELINE:
+            self._skipped = min(int(deciding_seconds * plain / DECIDING_SHARE), MOST_SKIPPED)
         proposal = (best.proposal or self._drafted(best, tokens)) if best else Proposal(mode=mode)
         # A drafter that failed or must prefill more returns a proposal of depth 0. The cycle is then plain.
         self._chosen = best.control if best and proposal.depth else None

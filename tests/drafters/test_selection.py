@@ -234,3 +234,13 @@ def test_steps_that_decide_on_drafting_say_how_long_it_took():
     steps = [cycle for cycle in cycles if cycle.is_plain]
     assert steps
     assert all(cycle.deciding_seconds > 0.0 for cycle in steps)
+
+
+@pytest.mark.parametrize(("step_seconds", "decisions"), [(1e-6, 400 / 17), (1e3, 400)])
+def test_where_a_decision_costs_much_of_a_plain_step_fewer_steps_have_one(step_seconds, decisions):
+    target, rule = Ticking(3), make_rule("greedy", GREEDY, 1)
+    target.table = CostTable((1, 2), (step_seconds, 2 * step_seconds), {})
+    _, cycles = run(target, None, [1, 2], drafting=drafting_of(None, DEAR, 2), room=400, rule=rule, end=never)
+    decided = sum(cycle.deciding_seconds > 0 for cycle in cycles if cycle.is_plain)
+    assert decided <= 1.5 * decisions
+    assert decided >= 0.5 * min(decisions, sum(cycle.is_plain for cycle in cycles))
