@@ -16,7 +16,7 @@ from localspec.sampler.passes import ForwardPass
 
 # If a decision for plain decoding takes more than this share of a plain step, the next steps are plain without one.
 DECIDING_SHARE = 0.01
-MOST_SKIPPED = 16  # so lookup in the text begins at most this many tokens late
+MOST_SKIPPED = 16  # lookup in the text begins at most this many tokens late
 PREFILL_CHUNK = 128  # largest number of tokens in one prefill of a drafter
 
 
