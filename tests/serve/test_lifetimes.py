@@ -31,7 +31,9 @@ HEAVY = {"messages": [{"role": "user", "content": "word " * 900}], "temperature"
 
 
 def text_of(http, body):
-    return http.post("/v1/chat/completions", json=body).json()["choices"][0]["message"]["content"]
+    answer = http.post("/v1/chat/completions", json=body)
+    assert answer.status_code == 200, answer.text
+    return answer.json()["choices"][0]["message"]["content"]
 
 
 async def leave(url, body, after_seconds):
