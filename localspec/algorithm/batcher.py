@@ -2,7 +2,8 @@
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Protocol
@@ -136,6 +137,14 @@ class Batcher:
             self._reading.discard(slot)
             self._changed.notify_all()
 
+    @contextmanager
+    def running(self, slot: int) -> Iterator[None]:
+        self.join(slot)
+        try:
+            yield
+        finally:
+            self.leave(slot)
+
     def release(self, slot: int) -> None:
         """Allow the next pass to overwrite the rows of this slot; idempotent."""
         with self._changed:
@@ -241,7 +250,7 @@ class Batcher:
             self._found[part.slot] = replace(
                 one, replies=max(replies, 1), pass_width=width, waited_seconds=waited
             )
-            if part.rows:
+            if one.rows:
                 self._reading.add(part.slot)
             if here:
                 here.since = now

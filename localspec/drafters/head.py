@@ -140,13 +140,11 @@ class StepHead(Head, Protocol):
     """A head whose rows combine a token and a feature."""
 
     columns: int
+    layer: int | None  # the prediction layer of the next runs; None: the head has only one
 
-    def features(self, hidden: np.ndarray) -> np.ndarray: ...
-    def choose(self, layer: int, position: int) -> None: ...
+    def features(self, hidden: np.ndarray, position: int) -> np.ndarray: ...
     def read(self, tokens: Sequence[int], features: np.ndarray, position: int) -> None: ...
-    def predict(
-        self, tokens: Sequence[int], features: np.ndarray, position: int
-    ) -> tuple[np.ndarray, np.ndarray]: ...
+    def predict(self, tokens: list[int], features: np.ndarray, position: int) -> tuple[Row, np.ndarray]: ...
 
 
 class BlockHead(Head, Protocol):
@@ -224,7 +222,7 @@ class HeadDrafter(Drafter):
     ) -> Proposal:
         if self.failure or limit <= 0:
             return Proposal()
-        with self.busy:
+        with self.busy, self.drafting():
             if not self._known.ends_with(tokens):
                 return Proposal()  # the head missed the newest passes, so this cycle has no draft
             self._free_space(limit)
@@ -292,7 +290,7 @@ class Steps(HeadDrafter):
     def _run(self, batches: Sequence[Sequence[int]], position: int) -> None:
         position += self._layout.is_shifted
         for batch in batches:
-            self.head.predict(batch, np.zeros((len(batch), self.head.columns), np.float32), position)
+            self.head.predict([*batch], np.zeros((len(batch), self.head.columns), np.float32), position)
             position += len(batch) if self.keeps else 0
 
     def _append(self, end: int) -> None:
@@ -318,7 +316,8 @@ class Steps(HeadDrafter):
     def _missing(self, end: int) -> tuple[list[int], np.ndarray, int]:
         """Return the tokens, features and first position of the missing rows before `end`."""
         known = self._known
-        tokens, features = known.text[known.held + 1 : end + 1], self.head.features(known.hidden(end))
+        tokens = known.text[known.held + 1 : end + 1]
+        features = self.head.features(known.hidden(end), known.held)
         position = known.held + self._layout.is_shifted
         if self._layout.is_shifted and self.keeps and known.held == known.first:
             zeros = np.zeros((1, features.shape[1]), np.float32)
@@ -338,7 +337,7 @@ class ChainDrafter(Steps):
     def _append(self, end: int) -> None:
         tokens, features, position = self._missing(end)
         for layer in range(self._layers):
-            self.head.choose(layer, position)
+            self.head.layer = layer
             self.head.read(tokens, features, position)
 
     def _rows(self, limit: int) -> Rows:
@@ -346,7 +345,7 @@ class ChainDrafter(Steps):
         # The newest row is read again with the next draft, because a short draft does not run all layers on it.
         tokens, features, position = self._missing(self._known.end)
         for layer in range(self._layers):
-            self.head.choose(layer, position)
+            self.head.layer = layer
             row, feature = self.head.predict(tokens, features, position)
             token = yield row
             tokens, features = [*tokens, token], np.concatenate([features, feature[None]])

@@ -1,7 +1,6 @@
 """Drafts by a smaller model, which decodes only the tokens that its cache lacks."""
 
 from collections.abc import Callable, Generator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 
 from localspec.algorithm.protocols import Backlog, Decoder, Drafter, Draw, Proposal, Rule, Stopping
 from localspec.errors import BackendFailure, ContextFull, LocalspecError, NotEnoughMemory
@@ -64,8 +63,6 @@ class ModelDrafter(Drafter):
     """
 
     source = Source.MODEL
-    # Returns a context manager for each proposal. Inside it, drafters of several replies may share passes.
-    drafting: Callable[[], AbstractContextManager[object]] = nullcontext
 
     def __init__(self, decoder: Decoder, is_end: Callable[[int], bool]) -> None:
         self.decoder = decoder

@@ -1,7 +1,7 @@
 """Decoding on one slot of a context: feed tokens, get rows of logits, roll back."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import cache, partial
 from math import ceil, inf
 from time import perf_counter
@@ -105,17 +105,9 @@ class SlotDecoder(CachedText):
 
         return lambda row: read()[row]
 
-    @contextmanager
-    def running(self) -> Iterator[None]:
+    def running(self) -> AbstractContextManager[None]:
         """Mark this slot as running. Passes of other slots then wait a little for this slot's passes."""
-        if (batcher := self.shared.batcher) is None:
-            yield
-            return
-        batcher.join(self.sequence)
-        try:
-            yield
-        finally:
-            batcher.leave(self.sequence)
+        return batcher.running(self.sequence) if (batcher := self.shared.batcher) else nullcontext()
 
     def release(self) -> None:
         if self.shared.batcher:

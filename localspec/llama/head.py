@@ -5,114 +5,166 @@
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from copy import copy
+from functools import partial
+from math import inf
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from localspec.llama.batch import Batch
-from localspec.llama.cache import Cache, params_of, size_context
+from localspec.algorithm.batcher import Batcher, Part
+from localspec.llama.batch import Batch, Stretch
+from localspec.llama.cache import WIDEST, Cache, params_of, size_context
 from localspec.llama.context import SlotDecoder
 from localspec.llama.library import lib
 from localspec.llama.model import Model
 from localspec.llama.prompt_cache import restore_state, state_of
 from localspec.llama.rows import FullRows, choose_prediction_layer, get_output, rows_at, set_output
-from localspec.sampler.passes import Candidates, Row
+from localspec.llama.shared import copied, joined
+from localspec.sampler.passes import Candidates, ForwardPass, Row
+
+ROWS = 32  # maximum tokens of a slot with output rows in one call
+CHUNK = 128  # maximum tokens in one call of a head without an encoder
+BLOCK = 16  # number of tokens in a block, for a model file without a block size
+
+
+class Call(NamedTuple):
+    """A kind of call of llama.cpp. Slots share a call if theirs are equal."""
+
+    batch: Batch
+    outputs: bool = True  # whether the outputs of all tokens are computed
+    hidden: bool = True  # whether the head's own outputs are read
+    encodes: bool = False  # whether the encoder runs; it adds nothing to the KV cache
 
 
 class HeadCache(Cache):
-    """The context of a head. It shares the target's `calling`, because they must take turns to decode."""
+    """The head of a slot. All slots share its context, and the target's `calling`: they must take turns to decode."""
+
+    sequence = 0
+    alone = False  # whether this slot shares no calls, because a seed must repeat a reply
+    layer: int | None = None  # the prediction layer; None: the head has only one
+    stale: float = inf  # the rows from this position on are removed before the next call
+    found: ForwardPass  # the result of the last call
 
     def __init__(
-        self, model: Model, target: SlotDecoder, *, chunk: int, rows: int, predicts: bool, **options: Any
+        self, model: Model, target: SlotDecoder, chunk: int, *, predicts: bool, slots: int = 1, **options: Any
     ) -> None:
-        """`chunk`, `rows`: maximum tokens and rows of logits in a call. `predicts`: whether the head is MTP."""
+        """`chunk`: maximum tokens of a slot in a call. `predicts`: whether the head is MTP."""
         params = params_of(model, **options)
-        size_context(params, chunk, rows)
+        size_context(params, chunk, ROWS, slots)
         params.ctx_other = target.shared.handle
-        if predicts:
-            params.ctx_type = lib.LLAMA_CONTEXT_TYPE_MTP
+        params.ctx_type = lib.LLAMA_CONTEXT_TYPE_MTP if predicts else params.ctx_type
         super().__init__(model, params, target)
         self.calling = target.shared.calling
-        self._last_token = model.vocab.size - 1
+        self._batch = partial(Batch, self.chunk, sequences=slots)
+        self.chunk, self.capacity = min(chunk, self.chunk), self.capacity // slots
+        self.most_rows = min(ROWS, self.chunk)  # maximum tokens with output rows in one call
+        self.batcher, self.heads = Batcher(self) if slots > 1 else None, {0: self}
+        self.columns: int = lib.llama_model_n_embd_out(model.pointer)  # width of an output row
         self._rows = FullRows(model.vocab.size, min(model.vocab.size, target.model.vocab.size))
 
+    def on(self, sequence: int) -> Self:
+        """Return the head of another slot."""
+        self.heads[sequence] = head = copy(self)
+        head.sequence = sequence
+        return head
+
     def cut(self, position: int) -> None:
-        lib.llama_memory_seq_rm(self.memory, 0, position, -1)
+        self.stale = min(self.stale, position)
+        if self.batcher:
+            self.batcher.release(self.sequence)
+
+    def forget(self, position: float = inf) -> None:
+        """Remove stale rows, and all from `position` on. Lock `calling` before, because another slot may decode."""
+        if (first := min(self.stale, position)) < inf:
+            lib.llama_memory_seq_rm(self.memory, self.sequence, int(first), -1)
+            self.stale = inf
 
     def state(self) -> np.ndarray | None:
         """Return a copy (uint8) of the KV cache; None if the model is remote or llama.cpp cannot copy it."""
-        return None if self.model.remote else state_of(self.handle)
+        self.forget()
+        return None if self.model.remote else state_of(self.handle, self.sequence)
 
     def restore(self, state: np.ndarray) -> bool:
-        """Restore a copy that `state` returned. Return False after a failure; the cache is then empty."""
-        lib.llama_memory_clear(self.memory, True)
-        if not (restored := restore_state(self.handle, state)):
-            lib.llama_memory_clear(self.memory, True)
-        return restored
+        self.forget()
+        return restore_state(self.handle, state, self.sequence)
 
+    def _fact(self, name: str, default: str) -> str:
+        return self.model.metadata.get(f"{self.model.architecture}.{name}", default)
 
-ROWS = 32  # maximum tokens with output rows in one call
-CHUNK = 128  # maximum tokens in one call of a head without an encoder
+    def decode(self, parts: Sequence[Part]) -> Sequence[ForwardPass]:
+        heads = [self.heads[slot] for slot in sorted(part.slot for part in parts)]
+        kinds = dict.fromkeys((head.call, head.layer) for head in heads)
+        with self.calling:
+            for kind in kinds:
+                self._decode(*kind, sharing := [head for head in heads if (head.call, head.layer) == kind])
+                for head in sharing if len(kinds) > 1 else ():  # the next call overwrites the rows
+                    head.found = copied(head.found)
+        return [self.heads[part.slot].found for part in parts]
+
+    def _decode(self, call: Call, layer: int | None, heads: Sequence["HeadCache"]) -> None:
+        """Make one call for all these heads, which are sorted by slot: otherwise llama.cpp needs more passes."""
+        width, stretches, values = max(len(head.tokens) for head in heads), list[Stretch](), heads[0].values
+        if len(heads) > 1 and values is not None:
+            values = np.concatenate([np.resize(head.values, (width, values.shape[1])) for head in heads])
+        for head in heads:
+            # Also remove rows of another layer, padding, and rows of a failed call.
+            head.forget(inf if layer is None and not self.batcher else head.position)
+            tokens = [min(token, self.model.vocab.size - 1) for token in head.tokens]
+            tokens += tokens[-1:] * (width - len(tokens))  # llama.cpp joins only sequences of equal length
+            stretches.append(Stretch(head.sequence, head.position, tokens, [call.outputs] * width))
+        if layer is not None:
+            choose_prediction_layer(self.handle, layer)
+        before, total, batch = self.busy_seconds, width * len(heads), call.batch.fill_all(stretches, values)
+        self.run(lib.llama_encode if call.encodes else lib.llama_decode, batch, total)
+        hidden = rows_at(get_output(self.handle), total, self.columns).copy() if call.hidden else np.empty(0)
+        for number, head in enumerate(heads):
+            head.busy_seconds += 0.0 if head is self else self.busy_seconds - before
+            own = slice(number * width, end := number * width + len(head.tokens))
+            rows = self._rows.read(self.handle, end)[own] if call.outputs and not call.encodes else ()
+            head.found = ForwardPass(head.position, head.tokens, rows, hidden[own], pass_width=total)
+
+    def _run(self, call: Call, tokens: Sequence[int], position: int, values: Any = None) -> ForwardPass:
+        """Return a pass with rows of logits, which are views until `cut`, and copies of the head's own outputs."""
+        found = list[ForwardPass]()
+        for begin in range(0, len(tokens), self.chunk):
+            own, count = slice(begin, begin + self.chunk), min(self.chunk, len(tokens) - begin)
+            self.call, self.tokens = call, tokens[own]
+            self.values = values[own] if isinstance(values, np.ndarray) else values
+            # The encoder ignores positions, but llama.cpp accepts only the position after the last one in the cache.
+            self.position = position if call.encodes else position + begin
+            if self.batcher:
+                self.batcher.decode(Part(self.sequence, self.tokens, count, self.alone or count > WIDEST))
+            else:
+                self._decode(call, self.layer, [self])
+            found.append(self.found)
+        return joined(found)
 
 
 class HeadContext(HeadCache):
     def __init__(self, model: Model, target: SlotDecoder, *, encodes: bool, **options: Any) -> None:
         """`encodes`: True for EAGLE-3, whose encoder turns hidden rows into features; False for MTP."""
-        chunk = ROWS if encodes else CHUNK
-        super().__init__(model, target, chunk=chunk, rows=ROWS, predicts=not encodes, **options)
+        super().__init__(model, target, ROWS if encodes else CHUNK, predicts=not encodes, **options)
         set_output(self.handle, True, True)
-        self._width: int = lib.llama_model_n_embd_out(model.pointer)
-        self._batch = Batch(self.chunk, columns=self._width)
-        self._features: Batch | None = None
-        if encodes:  # the encoder reads the hidden rows of three target layers
-            columns = 3 * int(model.metadata[f"{model.architecture}.target_hidden_size"])
-            self._features = Batch(self.chunk, columns=columns, tokens=False)
-        self.columns = self._width  # width of a feature row
-        self.most_rows = min(ROWS, self.chunk)  # maximum tokens with logits in one call
+        # Request all rows: for a request of fewer rows, llama.cpp returns wrong ones.
+        self._predict = Call(self._batch(columns=self.columns))
+        self._read = self._predict._replace(outputs=False, hidden=False)
+        columns = 3 * int(self._fact("target_hidden_size", "0"))  # EAGLE-3 reads three target layers
+        self._encode = Call(self._batch(columns=columns, tokens=False), encodes=True) if encodes else None
 
-    def features(self, hidden: np.ndarray) -> np.ndarray:
+    def features(self, hidden: np.ndarray, position: int) -> np.ndarray:
         """Turn the target's hidden rows [rows, columns] into features, float32 [rows, self.columns]."""
-        if self._features is None:
+        if self._encode is None:
             return np.array(hidden, dtype=np.float32)
-        found = []
-        for begin in range(0, len(hidden), self.chunk):
-            part = hidden[begin : begin + self.chunk]
-            # The encoder ignores positions, but llama.cpp accepts only the position after the last one in the cache.
-            position = int(lib.llama_memory_seq_pos_max(self.memory, 0)) + 1
-            batch = self._features.fill((), position, rows=len(part), embeddings=part)
-            self.run(lib.llama_encode, batch, len(part))
-            found.append(np.array(rows_at(get_output(self.handle), len(part), self._width)))
-        return np.concatenate(found)
-
-    def choose(self, layer: int, position: int) -> None:
-        """Switch to the prediction layer `layer`, and remove the cache's cells from `position` on."""
-        self.cut(position)
-        choose_prediction_layer(self.handle, layer)
+        return np.asarray(self._run(self._encode, [0] * len(hidden), position, hidden).hidden)
 
     def read(self, tokens: Sequence[int], features: np.ndarray, position: int) -> None:
-        for begin in range(0, len(tokens), self.chunk):
-            end = begin + self.chunk
-            self._decode(tokens[begin:end], features[begin:end], position + begin, rows=False)
+        self._run(self._read, tokens, position, features)
 
-    def predict(
-        self, tokens: Sequence[int], features: np.ndarray, position: int
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def predict(self, tokens: Sequence[int], features: np.ndarray, position: int) -> tuple[Row, np.ndarray]:
         """Append at most `most_rows` tokens; return the logits (a view) and the feature of the last token."""
-        count = len(tokens)
-        # Request all rows: for a request of fewer rows, llama.cpp returns wrong ones.
-        self._decode(tokens, features, position, rows=True)
-        row = self._rows.read(self.handle, count)[-1]
-        return row, np.array(rows_at(get_output(self.handle), count, self._width)[-1])
-
-    def _decode(self, tokens: Sequence[int], features: np.ndarray, position: int, *, rows: bool) -> None:
-        count = len(tokens)
-        known = [min(token, self._last_token) for token in tokens]
-        batch = self._batch.fill(known, position, rows=count if rows else 0, embeddings=features)
-        self.run(lib.llama_decode, batch, count)
-
-
-BLOCK_ROWS = 32  # maximum tokens or hidden rows in one call
-BLOCK = 16  # number of tokens in a block, for a model file without a block size
+        found = self._run(self._predict, tokens, position, features)
+        return found.rows[-1], np.asarray(found.hidden)[-1]
 
 
 class BlockContext(HeadCache):
@@ -120,38 +172,31 @@ class BlockContext(HeadCache):
         self, model: Model, target: SlotDecoder, *, layers: int, anchored: bool, **options: Any
     ) -> None:
         """`layers`: number of target layers in a hidden row. `anchored`: whether a block's first row is used."""
-        super().__init__(model, target, chunk=BLOCK_ROWS, rows=BLOCK_ROWS, predicts=False, **options)
+        super().__init__(model, target, ROWS, predicts=False, **options)
         self._top = int(self._fact("selector_top_k", "0"))
         self._anchored = anchored and self._fact("sample_from_anchor", "true") == "true"
         block = min(int(self._fact("block_size", str(BLOCK))), self.chunk)
         self.most_draft_tokens = block if self._anchored else block - 1
         set_output(self.handle, True, not self._top)
         lib.llama_set_causal_attn(self.handle, self._fact("attention.causal", "false") == "true")
-        self._width: int = lib.llama_model_n_embd(model.pointer)
+        columns = layers * lib.llama_model_n_embd(model.pointer)
         positions = 4 if lib.llama_model_rope_type(model.pointer) == lib.LLAMA_ROPE_TYPE_MROPE else 1
-        self._hidden = Batch(self.chunk, columns=layers * self._width, tokens=False, position_rows=positions)
-        self._block = Batch(self.chunk)
+        hidden = self._batch(columns=columns, tokens=False, position_rows=positions)
+        self._read = Call(hidden, outputs=False, hidden=False)
+        self._guess = Call(self._batch(), outputs=not self._top, hidden=self._top > 0)
         self._mask: int = lib.llama_vocab_mask(lib.llama_model_get_vocab(model.pointer))
-        self.most_rows = self.chunk  # maximum hidden rows in one call
 
     def read(self, hidden: np.ndarray, position: int) -> None:
         """Append the target's hidden rows [rows, columns], the first one at `position`."""
-        for begin in range(0, len(hidden), self.most_rows):
-            part = hidden[begin : begin + self.most_rows]
-            batch = self._hidden.fill((), position + begin, rows=0, embeddings=part)
-            self.run(lib.llama_decode, batch, len(part))
+        self._run(self._read, [0] * len(hidden), position, hidden)
 
     def guess(self, token: int, count: int, position: int) -> Callable[[int, int | None], Row]:
         """Compute `count` rows after `token`. Return a function that gives a row by its index and previous token."""
-        block = [min(token, self._last_token)] + [self._mask] * (count - self._anchored)
-        batch = self._block.fill(block, position, 0 if self._top else len(block))
-        self.run(lib.llama_decode, batch, len(block))
-        first = 0 if self._anchored else 1
+        block, first = [token] + [self._mask] * (count - self._anchored), 0 if self._anchored else 1
+        found = self._run(self._guess, block, position)
         if not self._top:
-            rows = self._rows.read(self.handle, len(block))[first:]
-            return lambda place, before: rows[place]
-        lattice = rows_at(get_output(self.handle), len(block), self._width)
-        lattice, top = lattice[first:], self._top
+            return lambda place, before: found.rows[first + place]
+        lattice, top = np.asarray(found.hidden)[first:], self._top
 
         def row(place: int, before: int | None) -> Row:
             """Return the `top` candidates of the row at index `place`, with their scores after token `before`."""
@@ -160,6 +205,3 @@ class BlockContext(HeadCache):
             return Candidates(lattice[place, :top].astype(np.int32), lattice[place, begin : begin + top])
 
         return row
-
-    def _fact(self, name: str, default: str) -> str:
-        return self.model.metadata.get(f"{self.model.architecture}.{name}", default)

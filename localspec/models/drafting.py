@@ -25,6 +25,7 @@ from localspec.files import file_of, recalled, store
 from localspec.gguf.matching import SAMPLE
 from localspec.llama.context import Context, SlotDecoder
 from localspec.llama.devices import devices
+from localspec.llama.head import HeadCache
 from localspec.machine.llama_build import installed_build
 from localspec.models.local_models import identity
 from localspec.models.plan import Plan
@@ -92,7 +93,7 @@ class Drafting:
         lookup: bool = True,
         learned: LearnedState | None = None,
         target: Context | None = None,
-        decoding: Sequence[SlotDecoder] = (),
+        decoding: Sequence[SlotDecoder | HeadCache] = (),
         starting_depth: int = STARTING_DEPTH,
         stored: Path | None = None,
         first: "Drafting | None" = None,

@@ -210,13 +210,12 @@ def slots_of(pair: Pair, plan: Plan, target: Context, found: Sequence["Opened"])
     for number, slot in enumerate(target.slots):
         own = found[number : number + 1]
         drafters = [each.drafter for each in own]
-        decoding = [slot, *(each.context for each in own if isinstance(each.context, SlotDecoder))]
         drafting = Drafting(
             drafters,
             estimated_costs(kind, shares),
             most=target.rows_max - 1 if limit is None else min(target.rows_max - 1, limit),
             target=target,
-            decoding=decoding,
+            decoding=[slot, *(each.context for each in own)],
             starting_depth=min(pair.starting_depth, DEPTH_OF_EXPERTS) if experts else pair.starting_depth,
             stored=learned_state_file(pair, plan, target.threads.usual),
             first=first,
@@ -306,40 +305,43 @@ def open_model(opening: Opening) -> Sequence[Opened]:
         drafter = ModelDrafter(slot, vocab.is_end)
         if shared:
             drafter = OtherVocabularyDrafter(slot, model.vocab, vocab, shared, vocab.is_end)
-        if len(context.slots) > 1:
-            drafter.drafting = slot.running
+        drafter.drafting = slot.running
         found.append(Opened(drafter, slot, model.name, notice))
     return found
 
 
 def open_head(opening: Opening, layout: Layout | None) -> Sequence[Opened]:
     """Open a prediction head for each slot. `layout` is None for a DFlash head."""
-    model, header, kind = opening.model(), opening.header, opening.pair.drafter
+    target, model, header, kind = opening.target, opening.model(), opening.header, opening.pair.drafter
     wants = HiddenRows(output=True)  # the target's hidden rows that the head reads
     if kind in (DraftKind.EAGLE3, DraftKind.DFLASH):
         read, last = target_layers(header), trunk_layers(opening.pair.target.header)
         wants = HiddenRows(tuple(layer for layer in read if layer < last), output=last in read)
-    name = "its own prediction head" if model is opening.target.model else model.name
-    common = opening.load.head_context | {"threads": opening.threads(opening.target.model)}
-    is_end, layers = opening.target.model.vocab.is_end, prediction_layers(header)
+    name = "its own prediction head" if model is target.model else model.name
+    more = opening.load.head_context | {"threads": opening.threads(target.model)}
+    is_end, layers = target.model.vocab.is_end, prediction_layers(header)
+    head: HeadContext | BlockContext
+    if layout is None:
+        head = BlockContext(
+            model, target, layers=len(wants.layers), anchored=has_markov_chain(header), **more
+        )
+    else:
+        head = HeadContext(model, target, encodes=kind is DraftKind.EAGLE3, **more)
+    opening.opened.enter_context(head)
     found = []
-    for slot in opening.target.slots:
+    for slot in target.slots:
         drafter: HeadDrafter
-        context: HeadContext | BlockContext
-        if layout is None:
-            anchored = has_markov_chain(header)
-            context = BlockContext(model, slot, layers=len(wants.layers), anchored=anchored, **common)
+        if isinstance(context := head.on(slot.sequence), BlockContext):
             drafter = BlockDrafter(context, wants, is_end)
+        elif layout is MTP and layers > 1:
+            drafter = ChainDrafter(context, wants, is_end, layers)
         else:
-            context = HeadContext(model, slot, encodes=kind is DraftKind.EAGLE3, **common)
-            if layout is MTP and layers > 1:
-                drafter = ChainDrafter(context, wants, is_end, layers)
-            else:
-                drafter = Steps(context, wants, is_end, layout)
-        opening.opened.enter_context(context)
+            drafter = Steps(context, wants, is_end, layout or MTP)
+        if head.batcher:
+            drafter.drafting = partial(head.batcher.running, slot.sequence)
         slot.head_state = drafter
         found.append(Opened(drafter, context, name))
-    opening.target.extract(wants)
+    target.extract(wants)
     return found
 
 

@@ -101,14 +101,14 @@ class Load:
     @property
     def context(self) -> dict[str, Any]:
         """Return this load as keyword arguments of `Context`."""
-        names = ("snapshots", "steps_back", "slots", "top_k_rows")
+        names = ("snapshots", "steps_back", "top_k_rows")
         return {**self.head_context, "rows_max": self.rows} | {name: getattr(self, name) for name in names}
 
     @property
     def head_context(self) -> dict[str, Any]:
         """Return this load as keyword arguments of `HeadContext`."""
         types = {"kv_type_k": self.kv_type, "kv_type_v": self.kv_type}
-        return {"length": self.length, **types, "flash_attn": self.flash_attn}
+        return {"length": self.length, **types, "flash_attn": self.flash_attn, "slots": self.slots}
 
 
 def layers_on(load: Load, total: int) -> tuple[int, ...]:

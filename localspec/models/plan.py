@@ -199,11 +199,7 @@ class MemoryProbe(Closing):
             known = _Buffers(**self._measurer.measure(file.here, **asked))
             remember(answer, known)
         self._remembered[answer] = known
-        contexts = load.slots if target is not None else 1
-        cache, compute = (
-            {device: contexts * size for device, size in _by_device(sizes, known.layers).items()}
-            for sizes in (known.cache, known.compute)
-        )
+        cache, compute = (_by_device(sizes, known.layers) for sizes in (known.cache, known.compute))
         weights: Counter[str] = Counter()
         for header in () if target is file else (file.header, *adapters):
             weights.update(weights_of(header, known.layers, load.cpu_moe, load.prediction))

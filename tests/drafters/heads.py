@@ -94,25 +94,32 @@ def plain_texts(walk, asked):
 
 @contextmanager
 def opened(kind, files):
+    with opened_slots(kind, files, 1) as (pair,):
+        yield pair
+
+
+@contextmanager
+def opened_slots(kind, files, slots):
+    """A target with its head for each slot; several heads share a context."""
     target_file, head_file = files
     with Model(target_file, prediction=head_file is None) as model:
-        target = Context(model, length=LENGTH, snapshots=5, threads=1, saved_bytes=100_000_000)
+        target = Context(model, length=LENGTH, snapshots=5, threads=1, saved_bytes=100_000_000, slots=slots)
         predicts = kind.layout in (MTP, ASSISTANT)
         file = Model(head_file, prediction=predicts) if head_file else model
         wants = HiddenRows(output=True) if predicts else HiddenRows((0, 2, 3))
+        options = {"length": LENGTH, "threads": 1, "slots": slots}
         if kind.layout is None:
             anchored = has_markov_chain(header_at(head_file))
-            head = BlockContext(file, target, layers=3, anchored=anchored, length=LENGTH, threads=1)
-            drafter = BlockDrafter(head, wants, never)
+            head = BlockContext(file, target, layers=3, anchored=anchored, **options)
+            how = (BlockDrafter,)
         else:
-            head = HeadContext(file, target, encodes=kind.layout is EAGLE3, length=LENGTH, threads=1)
-            chained = kind.walk.nextn > 1
-            how = (ChainDrafter, kind.walk.nextn) if chained else (Steps, kind.layout)
-            drafter = how[0](head, wants, never, how[1])
+            head = HeadContext(file, target, encodes=kind.layout is EAGLE3, **options)
+            how = (ChainDrafter, kind.walk.nextn) if kind.walk.nextn > 1 else (Steps, kind.layout)
         target.extract(wants)
-        target.head_state = drafter
+        for slot in target.slots:
+            slot.head_state = how[0](head.on(slot.sequence), wants, never, *how[1:])
         try:
-            yield Opened(target, drafter)
+            yield [Opened(slot, slot.head_state) for slot in target.slots]
         finally:
             head.close()
             if file is not model:

@@ -219,7 +219,7 @@ class ToyHead:
     def __init__(self, world, shift):
         self.world, self.shift, self.busy_seconds, self.held = world, shift, 0.0, {}
 
-    def features(self, hidden):
+    def features(self, hidden, position):
         return np.array(hidden, dtype=np.float32)
 
     def read(self, *rows):
@@ -242,12 +242,16 @@ class ToyHead:
 class ToyChain(ToyHead):
     """Three prediction layers, each with rows of its own; those of the others stay where one reads anew."""
 
+    layer = 0
+
     def __init__(self, world):
         super().__init__(world, MTP.is_shifted)
         self.layers = [{}, {}, {}]
 
-    def choose(self, layer, position):
-        self.held = self.layers[layer] = {p: t for p, t in self.layers[layer].items() if p < position}
+    def predict(self, tokens, features, position):
+        rows = self.layers[self.layer].items()
+        self.held = self.layers[self.layer] = {p: token for p, token in rows if p < position}
+        return super().predict(tokens, features, position)
 
     def cut(self, position):
         self.layers = [{p: t for p, t in rows.items() if p < position} for rows in self.layers]

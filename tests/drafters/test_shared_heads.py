@@ -1,0 +1,98 @@
+"""Heads of three replies in one context: they draft as each does alone, in a third of the passes."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from itertools import islice
+
+import numpy as np
+import pytest
+
+from localspec.algorithm.batcher import Batcher
+from localspec.llama.head import HeadCache
+from localspec.sampler.passes import Candidates
+from tests.drafters.heads import GREEDY, KINDS, opened_slots
+from tests.drafters.test_heads_on_ggufs import difference
+
+DEPTH, CYCLES, REPLIES = 3, 12, 3
+SHARING = {name: kind for name, kind in KINDS.items() if kind.keeps}  # others read the target's cache
+
+
+@pytest.fixture
+def passes(monkeypatch):
+    """How many heads shared each pass, in the order of their slots; a pass waits for all replies that draft."""
+    decode, found = HeadCache._decode, []
+
+    def counted(cache, call, layer, heads):
+        assert [head.sequence for head in heads] == sorted(head.sequence for head in heads)
+        found.append(len(heads))
+        decode(cache, call, layer, heads)
+
+    def seconds(batcher, began):
+        alone = any(part.alone for part in batcher._waiting.values())
+        return 0.0 if alone or len(batcher._waiting) >= batcher.replies else 1.0
+
+    monkeypatch.setattr(HeadCache, "_decode", counted)
+    monkeypatch.setattr(Batcher, "_worth_waiting", seconds)
+    return found
+
+
+class Watching:
+    """The greedy rule, which keeps the rows that were drafted from."""
+
+    def __init__(self):
+        self.rows = []
+        self.verify = GREEDY.verify
+
+    def draw(self, row, history, start):
+        self.rows.append(np.array(row.logits if isinstance(row, Candidates) else row))
+        return GREEDY.draw(row, history, start)
+
+
+def drafted(pair, prompt):
+    """The rows that a reply drafts from, and its cycles."""
+    watching, text = Watching(), list(prompt)
+    with pair.target.running():
+        cycles = list(islice(pair.cycles(text, DEPTH, 200, watching), CYCLES))
+    return watching.rows, [(cycle.tokens, cycle.accepted) for cycle in cycles], text
+
+
+@pytest.mark.parametrize("name", SHARING)
+def test_three_replies_at_once_draft_as_each_does_alone_in_a_third_of_the_passes(name, passes, tmp_path):
+    kind = KINDS[name]
+    files = kind.files(tmp_path)
+    prompts = [np.random.default_rng(i).integers(0, kind.walk.vocab_size, 8 + i).tolist() for i in range(3)]
+    with ExitStack() as opened:
+        pairs = [opened.enter_context(opened_slots(kind, files, 1))[0] for _ in prompts]
+        begin(pairs, prompts)
+        alone = list(map(drafted, pairs, prompts))
+    separate = len(passes)
+    passes.clear()
+    together = threading.Barrier(REPLIES, timeout=10)
+    with opened_slots(kind, files, REPLIES) as pairs, ThreadPoolExecutor(REPLIES) as threads:
+        for pair in pairs:
+            pair.drafter.drafting = at_once(pair.drafter.head, together)
+        begin(pairs, prompts)
+        found = list(threads.map(drafted, pairs, prompts))
+    assert len(passes) <= 1.1 * separate / REPLIES
+    for (rows, cycles, text), (rows_alone, cycles_alone, text_alone) in zip(found, alone, strict=True):
+        assert (cycles, text) == (cycles_alone, text_alone)
+        assert max(map(difference, rows, rows_alone)) < 1e-3
+    assert sum(accepted for _, cycles, _ in found for _, accepted in cycles) > 0
+
+
+def begin(pairs, prompts):
+    for pair, prompt in zip(pairs, prompts, strict=True):
+        pair.begin(prompt)
+
+
+def at_once(head, together):
+    """The heads draft while all three do."""
+
+    @contextmanager
+    def drafting():
+        with head.batcher.running(head.sequence):
+            together.wait()
+            yield
+
+    return drafting
