@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from localspec.serve.http import answer
 from localspec.serve.options import GONE, Problem
+from localspec.serve.page import is_for_page
 
 PUBLIC: Final = ("/health", "/v1/health")
 _ALLOWED: Final = {  # CORS headers of an answer to a web page whose origin is allowed
@@ -89,13 +90,14 @@ class Guard:
         if scope["path"] not in PUBLIC and self._too_many():
             return Problem(503, "too_many_connections", "too many connections are open")
         origin, host, key = headers.get("origin"), headers.get("host", ""), self._access.api_key
-        if origin is not None and not self._access.has_origin(origin):
+        is_own = origin is not None and origin.lower().partition("://")[2] == host.lower()
+        if origin is not None and not is_own and not self._access.has_origin(origin):
             hint = "start the server with --allow-origin and this origin"
             return Problem(403, "origin", f"web pages of {origin[:80]!r} may not send requests ({hint})")
         if not (key or is_local_name(host) or name_in(host) in self._access.hosts):
             what = f"this server does not answer to the Host {name_in(host)[:80]!r}"
             return Problem(403, "host", f"{what} (start it with --allow-host and this name, or with a key)")
-        free = scope["method"] == "OPTIONS" or scope["path"] in PUBLIC
+        free = scope["method"] == "OPTIONS" or scope["path"] in PUBLIC or is_for_page(scope)
         if key and not free and not hmac.compare_digest(key_in(headers).encode(), key.encode()):
             return Problem(401, "invalid_api_key", "the API key is missing or wrong")
         return None

@@ -233,6 +233,8 @@ class ReplyStream(StreamingResponse):
             case Cycle():
                 yield from writer.cycle(report)
             case Piece():
+                if asked.timed:
+                    writer.live["timings"]["localspec"] |= {"origin": report.origin, "source": report.source}
                 yield from writer.piece(report)
             case Finished():
                 done = self._replies.finished[number]

@@ -33,9 +33,6 @@ _OFF: Final = {  # llama-server's options that localspec lacks, with values that
 
 
 class LlamaServer(Interface):
-    async def greeting(self, request: Request) -> Response:
-        return Response("localspec is running\n", media_type="text/plain")
-
     async def health(self, request: Request) -> Response:
         self._loaded()
         return answer({"status": "ok"})
@@ -58,8 +55,8 @@ class LlamaServer(Interface):
             "is_sleeping": self._jobs.asleep,
         }
         engine = {"engine_pid": self._jobs.process.pid, "engine_restarts": self._jobs.restarts}
-        ours = {"target": ready.target, "draft": ready.draft, **engine, "waiting": self._jobs.waiting}
-        return answer({**found, "localspec": ours})
+        plan = {"target": ready.target, "draft": ready.draft, "machine": ready.machine}
+        return answer({**found, "localspec": {**plan, **engine, "waiting": self._jobs.waiting}})
 
     async def slots(self, request: Request) -> Response:
         ready, running = self._loaded(), self._jobs.running

@@ -1,10 +1,11 @@
 """Numbers of a reply for its client, and of all replies for Prometheus, mostly under llama-server's names."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from itertools import zip_longest
 from typing import Any, Final
 
+from localspec.chat.tally import Tally
 from localspec.events import Cycle, Prefill, Reply, Started, Stats
 
 _SPECULATION: Final = "llamacpp:spec_decode_num"
@@ -29,10 +30,18 @@ def usage(replies: Sequence[Reply], to_each_prompt: int = 1) -> dict[str, Any]:
 
 
 def timings(reply: Reply, notices: Sequence[str]) -> dict[str, Any]:
-    """Return llama-server's timings, and the gain of drafting under the key `localspec`."""
     stats = reply.stats
+    found = timings_of(stats, stats.prompt_tokens - stats.reused_tokens)
+    found["localspec"] |= {"seed": reply.seed, "notices": list(notices)}
+    return found
+
+
+def timings_of(stats: Stats, fresh: int) -> dict[str, Any]:
+    """Return llama-server's timings, and the gain of drafting under the key `localspec`.
+
+    `fresh`: number of prompt tokens that the prefill has read.
+    """
     speedup, saved = stats.speedup, stats.saved_seconds
-    fresh = stats.prompt_tokens - stats.reused_tokens
     return {
         "cache_n": stats.reused_tokens,
         **rates("prompt", fresh, fresh, stats.prefill_seconds),
@@ -56,8 +65,6 @@ def timings(reply: Reply, notices: Sequence[str]) -> dict[str, Any]:
             "restored_n": stats.restored_tokens,
             "restored_ms": round(stats.restore_seconds * 1000, 1),
             "waited_ms": round(stats.waited_seconds * 1000, 1),
-            "seed": reply.seed,
-            "notices": list(notices),
         },
     }
 
@@ -73,40 +80,40 @@ def rates(name: str, count: int, steps: int, seconds: float) -> dict[str, float]
 
 @dataclass(slots=True)
 class Running:
-    cached: int = 0  # number of prompt tokens from a cache
-    total: int = 0  # number of prompt tokens
     read: int = 0  # number of prompt tokens that the prefill has read so far
-    written: int = 0  # number of emitted tokens
-    read_seconds: float = 0.0
-    written_seconds: float = 0.0
+    tally: Tally = field(default_factory=Tally)
 
     def see(self, report: object) -> bool:
         """Count a report; return whether it changed the progress of the prefill."""
+        tally = self.tally
         match report:
             case Started():
-                self.total, self.cached = report.prompt_tokens, report.reused_tokens
+                tally.prompt_tokens, tally.reused_tokens = report.prompt_tokens, report.reused_tokens
             case Prefill():
-                self.read, self.read_seconds = report.done, report.seconds
+                self.read, tally.prefill_seconds = report.done, report.seconds
             case Cycle():
-                first = not self.written
-                self.written += len(report.tokens)
-                self.written_seconds += report.seconds
-                self.read = self.total - self.cached  # the first pass has read the prompt's last token
+                first = not tally.emitted
+                tally.add(report)
+                self.read = (
+                    tally.prompt_tokens - tally.reused_tokens
+                )  # the first pass has read the last token
                 return first
         return isinstance(report, Started | Prefill)
 
     @property
     def progress(self) -> dict[str, float]:
-        processed, milliseconds = self.cached + self.read, self.read_seconds * 1000
-        return {"total": self.total, "cache": self.cached, "processed": processed, "time_ms": milliseconds}
+        cached, milliseconds = self.tally.reused_tokens, self.tally.prefill_seconds * 1000
+        processed = cached + self.read
+        return {
+            "total": self.tally.prompt_tokens,
+            "cache": cached,
+            "processed": processed,
+            "time_ms": milliseconds,
+        }
 
     @property
-    def timings(self) -> dict[str, float]:
-        return {
-            "cache_n": self.cached,
-            **rates("prompt", self.read, self.read, self.read_seconds),
-            **rates("predicted", self.written, max(self.written - 1, 0), self.written_seconds),
-        }
+    def timings(self) -> dict[str, Any]:
+        return timings_of(self.tally.stats(), self.read)
 
 
 @dataclass(slots=True)

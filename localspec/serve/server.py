@@ -29,6 +29,7 @@ from localspec.serve.llama_server import LlamaServer
 from localspec.serve.numbers import Served
 from localspec.serve.openai import OpenAI
 from localspec.serve.options import Problem
+from localspec.serve.page import greeting
 from localspec.serve.replies import Names, Pairs
 from localspec.serve.responses import Responses
 
@@ -130,6 +131,7 @@ async def loaded(
     length = f"{ready.context_length} tokens of context"
     view.show_line(f"{ready.pair} is ready: {ready.target}{draft}; {length}{slots}")
     view.show_line(f"OpenAI's clients: base URL {addresses[0]}/v1, {key} key; Ctrl-C stops the server")
+    view.show_line(f"a chat in the browser: {addresses[0]}")
     jobs.on_event = view.noted
 
 
@@ -167,7 +169,7 @@ def routes_of(jobs: Jobs, pairs: Pairs, verbose: bool = False) -> list[Route]:
     bare, versioned = ("",), ("/v1", "")
     families: list[tuple[tuple[str, ...], ErrorBody, Mapping[str, Handler]]] = [
         (bare, Problem.body, {  # if several routes have the same path, the first one answers
-            "GET /": llama.greeting,
+            "GET /": greeting,
             "GET /props": llama.props,
             "GET /slots": llama.slots,
             "GET /metrics": llama.metrics,
