@@ -18,6 +18,7 @@ SHIPPED = (
     "localspec/tui/app.py",
     "localspec/models.toml",
     "localspec/py.typed",
+    "localspec/serve/page.html",
     "localspec/demo/demo-target.gguf",
 )
 
