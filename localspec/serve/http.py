@@ -224,7 +224,8 @@ class ReplyStream(StreamingResponse):
     def _written(self, number: int, report: Report) -> Iterator[bytes]:
         asked, writer = self._replies.asked, self._writers[number]
         has_news = writer.running.see(report) and asked.progress
-        writer.live = {"timings": writer.running.timings} if asked.timed else {}
+        if not isinstance(report, Piece):  # a piece has the numbers of its cycle
+            writer.live = {"timings": writer.running.timings} if asked.timed else {}
         match report:
             case Started():
                 yield from writer.started(report)
@@ -243,6 +244,7 @@ class ReplyStream(StreamingResponse):
         if has_news:
             writer.live["prompt_progress"] = writer.running.progress
             yield from writer.empty()
+            del writer.live["prompt_progress"]
 
 
 class Interface:
