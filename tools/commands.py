@@ -92,6 +92,8 @@ def _named(action: argparse.Action) -> str:
     value = "" if action.nargs == 0 else f" {action.metavar or '|'.join(map(str, action.choices or ()))}"
     if isinstance(action, argparse.BooleanOptionalAction):
         value = ""
+    if action.nargs == "?":
+        value = f" [{action.metavar}]"
     *others, last = action.option_strings or [str(action.metavar or action.dest)]
     return ", ".join(f"`{name}`" for name in [*others, f"{last}{value if action.option_strings else ''}"])
 
