@@ -53,8 +53,9 @@ class Stats:
     from_lookup: int = 0  # emitted tokens that lookup drafted
     from_prediction: int = 0  # emitted tokens that were drafted from the caller's prediction
     predicted: int = 0  # draft tokens proposed from the caller's prediction
-    from_grammar: int = 0  # emitted tokens that a grammar forced
+    from_grammar: int = 0  # emitted tokens that a grammar or a thinking budget forced
     switch_offs: int = 0  # number of times that drafting was switched off because it was slower
+    thinking_cut: bool = False  # whether the reasoning spent its budget and was ended
 
     def __repr__(self) -> str:
         kept = f", acceptance rate {self.acceptance_rate:.0%}" if self.drafted else ""
@@ -139,7 +140,7 @@ class Origin(StrEnum):
     ACCEPTED = "accepted"  # a draft token that the target accepted
     FIX = "fix"  # the target's replacement for a rejected draft token
     BONUS = "bonus"  # the target's extra token after a proposal that it accepted in full
-    FORCED = "forced"  # the only token that a grammar allowed
+    FORCED = "forced"  # the only token that a grammar or a thinking budget allowed
 
 
 class Source(StrEnum):

@@ -24,7 +24,9 @@ Whole: TypeAlias = int | None
 Number: TypeAlias = float | None
 Rule = Literal["auto", "greedy", "block", "coupled"]
 _PREFIX = "LOCALSPEC_"
-_SWITCHES = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+_SWITCHES = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(
+    ("0", "false", "no", "off"), False
+)
 MOST_LOGPROBS = 20  # largest number of alternatives that `logprobs` can list for each token
 MOST_DEPTH = 32  # largest draft depth
 MOST_PARALLEL = 8  # largest number of replies at once
@@ -46,6 +48,7 @@ class Option:
     repeats: bool = False  # whether the flag may be given several times
     kind: type | None = None  # bool, int, float or str; None: the code that uses the value checks it
     choices: tuple[str, ...] = ()  # the accepted words; if `kind` is int or float, numbers are accepted, too
+    switches: bool = False  # whether true and false are accepted beside numbers
     default: str = ""  # the default value in words; only options with a default are settings of config.toml
 
     @property
@@ -57,6 +60,7 @@ class Option:
     def expected(self) -> str:
         """The accepted values, in words."""
         texts = " or ".join(filter(None, [", ".join(self.choices[:-1]), *self.choices[-1:]]))
+        texts = "true, false" if self.switches else texts
         if self.kind is bool or self.kind is str:
             return texts or ("text" if self.kind is str else "true or false")
         number = "a whole number" if self.kind is int else "a number"
@@ -74,13 +78,13 @@ class Option:
         if self.kind is None or self.kind is bool or self.kind is str:
             return self.kind is None or isinstance(value, self.kind)
         if isinstance(value, bool) or not isinstance(value, int if self.kind is int else (int, float)):
-            return False
+            return self.switches and isinstance(value, bool)
         inside = self.least < value if self.above else self.least <= value
         return inside and value <= self.most and value < (2**64 if self.kind is int else math.inf)
 
     def read(self, text: str) -> Any:  # noqa: ANN401  a value of its kind
         """Convert the text of a value, without a check of its range. Raises ValueError or KeyError."""
-        if self.kind is bool:
+        if self.kind is bool or (self.switches and text.lower() in _SWITCHES and not text.isdecimal()):
             return _SWITCHES[text.lower()]
         return text if self.kind in (None, str) or text in self.choices else self.kind(text)
 
@@ -187,7 +191,12 @@ class ReplyOptions(TypedDict, total=False):
     ]
     speculate: Annotated[bool, Option("False: plain decoding")]
     system: Annotated[Text, Option("the system message", "TEXT", flags=("-s", "--system"), default="none")]
-    think: Annotated[Switch, Option("let a thinking model think, or ask for the answer at once", "")]
+    # think=0: a budget of 0 tokens, which is not the same as think=False
+    think: Annotated[
+        bool | int | None,
+        Option("let a thinking model think, for at most N tokens, or not", "N", 0, default="the template's"),
+    ]
+    think_message: Annotated[str, Option("ends the reasoning when its budget is spent")]
     template_arguments: Annotated[Mapping[str, Any] | None, Option("extra variables for the chat template")]
     overflow: Annotated[
         Literal["trim", "error"], Option("trim: drop the oldest messages that do not fit; error: raise")
@@ -218,8 +227,9 @@ def _typed(hint: Any, option: Option) -> Option:  # noqa: ANN401
     parts = [hint] if get_origin(hint) is Literal else get_args(hint) or [hint]
     choices = tuple(text for part in parts if get_origin(part) is Literal for text in get_args(part))
     kinds = [part for part in parts if part is not NoneType and get_origin(part) is not Literal] or [str]
-    simple = len(kinds) == 1 and kinds[0] in (bool, int, float, str)
-    return replace(option, kind=kinds[0] if simple else None, choices=choices)
+    switches = kinds == [bool, int]
+    simple = switches or (len(kinds) == 1 and kinds[0] in (bool, int, float, str))
+    return replace(option, kind=kinds[-1] if simple else None, choices=choices, switches=switches)
 
 
 LOAD, REPLY = _declared(LoadOptions), _declared(ReplyOptions)

@@ -34,7 +34,8 @@ class Request:
     depth: int | None = None  # None: automatic
     speculate: bool = True
     system: str | None = None
-    think: bool | None = None
+    think: bool | int | None = None  # a number: on, with a budget of tokens
+    think_message: str = ""
     template_arguments: Mapping[str, Any] = field(default_factory=dict)
     overflow: str = "trim"
     grammar: Grammar | None = None

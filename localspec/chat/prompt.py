@@ -71,7 +71,7 @@ def encode(
     template: ChatTemplate,
     messages: Sequence[Message],
     *,
-    think: bool | None = None,
+    think: bool | int | None = None,
     arguments: Mapping[str, Any] | None = None,
 ) -> Prompt:
     """Render and tokenise messages, with one bos token if the model expects it. Raises BadTemplate.

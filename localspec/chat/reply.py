@@ -16,6 +16,7 @@ from localspec.chat.options import Request, seed_fixes_depth
 from localspec.chat.scoring import ScoringRule
 from localspec.chat.tally import Tally
 from localspec.chat.text import TextStream
+from localspec.chat.thinking_budget import ThinkingBudget
 from localspec.control.timing import PlainClock
 from localspec.errors import LocalspecError
 from localspec.events import (
@@ -108,6 +109,7 @@ class ReplyBuilder:
         # If the grammar allows nothing more, the reply has ended by itself, even at its length limit.
         constraint = self._job.constraint
         self.ended = self.ended or (constraint is not None and constraint.finished)
+        self._tally.thinking_cut = self._job.budget is not None and self._job.budget.times_ended > 0
         parts = self._job.text.flush(cut=not self.ended)
         if settled := self._settled((), parts):
             yield Scores(tuple(settled))
@@ -180,6 +182,7 @@ class ReplyJob:
     generic_calls: bool = False  # whether the prompt describes another tool-call format than the model's
     questions: tuple[Any, ...] | None = None  # all messages except the assistant's; None for a raw text
     conversation: str = ""  # name of the stored conversation
+    budget: ThinkingBudget | None = None  # it contains the constraint
 
 
 class ReplyWriter:
@@ -200,18 +203,18 @@ class ReplyWriter:
                 yield Finished(empty.result(job.request.seed or 0, cancelled=True))
 
     def _written(self, slot: Slot, job: ReplyJob, waited_seconds: float) -> Iterator[Event]:
-        pair, request, prompt = self._pair, job.request, job.prompt
+        pair, request, prompt, forcer = self._pair, job.request, job.prompt, job.budget or job.constraint
         seed = fresh_seed() if request.seed is None else request.seed
-        rule = make_rule(request.rule, request.sampling, seed, job.constraint)
+        rule = make_rule(request.rule, request.sampling, seed, forcer)
         scoring = None
         if request.logprobs is not None:
-            chain = Chain(request.sampling, job.constraint) if request.post_sampling_probs else None
+            chain = Chain(request.sampling, forcer) if request.post_sampling_probs else None
             rule = scoring = ScoringRule(rule, pair.vocabulary, request.logprobs, chain)
         predicted = pair.vocabulary.tokenize(request.prediction, parse_special=False)
         strategy: Strategy = slot.drafting.strategy(rule, request, predicted)
-        if job.constraint is not None:
+        if forcer is not None:
             forces = request.speculate and request.depth != 0
-            strategy = Forcing(strategy, job.constraint, pair.widest_batch if forces else 0)
+            strategy = Forcing(strategy, forcer, pair.widest_batch if forces else 0)
         reused, restore_seconds = self._rewind(slot, strategy, job)
         yield Started(
             target=pair.target_name,
@@ -281,7 +284,7 @@ class ReplyWriter:
         reply: ReplyBuilder,
         scoring: ScoringRule | None,
     ) -> Iterator[Event]:
-        pair, constraint, limit = self._pair, job.constraint, job.request.max_tokens
+        pair, forcer, limit = self._pair, job.budget or job.constraint, job.request.max_tokens
         room, text = pair.target.capacity - len(job.prompt), list(job.prompt)
         written = len(text)  # number of tokens up to the end of the newest cycle
         if not job.cancelled():
@@ -306,8 +309,8 @@ class ReplyWriter:
                         yield Notice(f"the draft model failed, and the reply continues without it: {failure}")
                     if reply.ended or job.cancelled():
                         break
-        if constraint:
-            constraint.settle(text[:written])  # without the tokens of a cycle that ran ahead
+        if forcer:
+            forcer.settle(text[:written])  # without the tokens of a cycle that ran ahead
         yield from reply.finish()
         if not reply.ended and not job.cancelled() and len(reply.tokens) == room:
             full = f"the context of {pair.target.capacity:,} tokens is full, so the reply was cut off"

@@ -18,6 +18,7 @@ from localspec.chat.options import SAMPLING_NAMES, Request, request_from
 from localspec.chat.prompt import Prompt, tokens_of
 from localspec.chat.reply import ReplyJob, ReplyWriter
 from localspec.chat.text import TextStream
+from localspec.chat.thinking_budget import ThinkingBudget
 from localspec.errors import BadSetting, ContextFull
 from localspec.events import Event, Finished, Reply
 from localspec.options import ReplyOptions
@@ -315,6 +316,9 @@ class Session(Closing):
             calls is not None and not calls.native,
             tuple((message.role, message.content) for message in messages if message.role != "assistant"),
             self._stored_as,
+            None
+            if isinstance(request.think, bool | None)
+            else ThinkingBudget(constraint, request, text, template.thinking_ending, len(prompt.tokens)),
         )
 
     def _beside(self, request: Request) -> str:

@@ -35,6 +35,7 @@ class Tally:
     by_source: Counter[Source] = field(default_factory=Counter)
     predicted: int = 0
     switch_offs: int = 0
+    thinking_cut: bool = False
     _mode: Mode | None = None
 
     def add(self, cycle: Cycle) -> None:

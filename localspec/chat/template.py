@@ -13,7 +13,7 @@ from typing import Any
 from localspec.algorithm.protocols import Vocabulary
 from localspec.chat.messages import Message
 from localspec.chat.sandbox import Sandbox, rendered, unchangeable
-from localspec.chat.thinking import THINK, ThinkingStyle, after_prompt, style_of, thinking_variables
+from localspec.chat.thinking import THINK, A, ThinkingStyle, after_prompt, style_of, thinking_variables
 from localspec.chat.tools import Tool
 from localspec.errors import BadTemplate
 from localspec.events import ToolCall
@@ -78,7 +78,7 @@ class ChatTemplate:
         messages: Sequence[Message],
         *,
         add_generation_prompt: bool = True,
-        think: bool | None = None,
+        think: bool | int | None = None,
         arguments: Mapping[str, Any] | None = None,
     ) -> str:
         """Render the prompt; `think` sets the template's variables for reasoning, `arguments` any variables.
@@ -157,6 +157,18 @@ class ChatTemplate:
 
     def thinking_style(self, prompt: str) -> ThinkingStyle | None:
         return after_prompt(self._style, prompt) if self._style else None
+
+    @cached_property
+    def thinking_ending(self) -> str:
+        """The text from reasoning to the answer: a closing marker with white space, or several of them."""
+        closing = [marker for marker, kind in self._style.markers.items() if kind is A] if self._style else []
+        with suppress(BadTemplate):
+            turns = _PROBE, replace(_TURNS[1], reasoning=_THOUGHTS_PROBE)
+            text = self.render(turns, think=True, add_generation_prompt=False)
+            between, answered, _ = text.partition(_THOUGHTS_PROBE)[2].partition(_TURNS[1].content)
+            if answered and between.strip().startswith(tuple(closing)):
+                return between
+        return (self._style.ending if self._style else "") or "".join(closing[:1])
 
     @cached_property
     def stops(self) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 import codecs
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from copy import copy
 
 from localspec.algorithm.protocols import Vocabulary
 from localspec.chat.thinking import CALLING, A, R, ThinkingStyle
@@ -49,11 +50,12 @@ class TextStream:
         functions: Functions | None = None,
     ) -> None:
         markers = [*(style.markers if style else ()), *(calls.marks if calls else ()), *stops]
-        self._codes = Codes(vocabulary, markers)
-        self._detokenizer = Detokenizer(vocabulary, self._codes.by_token, starts_text=not continues_text)
-        form = calls.with_texts(self._codes.coded) if calls else None
-        self._reader = CallReader(form, functions or {}, self._codes.plain) if form else None
-        self._thinking = Thinking(style, form, functions or (), self._codes.coded)
+        self.vocabulary = vocabulary
+        self.codes = Codes(vocabulary, markers)
+        self.detokenizer = Detokenizer(vocabulary, self.codes.by_token, starts_text=not continues_text)
+        form = calls.with_texts(self.codes.coded) if calls else None
+        self._reader = CallReader(form, functions or {}, self.codes.plain) if form else None
+        self.thinking = Thinking(style, form, functions or (), self.codes.coded)
         self.calls: list[ToolCall] = []  # complete calls, and a call in which the reply ended
         self._scanner = StopScanner(stops)
 
@@ -65,20 +67,20 @@ class TextStream:
     def held(self) -> int:
         """The number of bytes that are not shown: incomplete text, or the stop string and the text after it."""
         text = self._scanner.held + (self._reader.held if self._reader else "")
-        text += self._codes.plain(self._thinking.held)
-        return len(text.encode("utf-8", "surrogatepass")) + self._detokenizer.held
+        text += self.codes.plain(self.thinking.held)
+        return len(text.encode("utf-8", "surrogatepass")) + self.detokenizer.held
 
     def push(self, token: int) -> list[TextPart]:
-        text = self._detokenizer.push(token)
-        return self._split(self._thinking.push(text)) if text and not self.stopped_by else []
+        text = self.detokenizer.push(token)
+        return self._split(self.thinking.push(text)) if text and not self.stopped_by else []
 
     def flush(self, *, cut: bool = False) -> list[TextPart]:
         """Return the rest of the text at the end of the reply; `cut`: whether the reply was cut off."""
         if self.stopped_by:
             return []
-        parts = self._split(self._thinking.push(self._detokenizer.flush()))
+        parts = self._split(self.thinking.push(self.detokenizer.flush()))
         if not self.stopped_by:
-            parts += self._split(self._thinking.flush())
+            parts += self._split(self.thinking.flush())
         if self._reader and not self.stopped_by:
             parts += self._without_stops(self._reader.flush(cut=cut))
         return parts if self.stopped_by else parts + self._released()
@@ -89,7 +91,7 @@ class TextStream:
             if self._reader and kind is not Kind.REASONING:
                 split += self._reader.push(text)
             else:
-                split.append(TextPart(self._codes.plain(text), kind))
+                split.append(TextPart(self.codes.plain(text), kind))
         return self._without_stops(split)
 
     def _without_stops(self, parts: Iterable[TextPart]) -> list[TextPart]:
@@ -155,6 +157,7 @@ class Detokenizer:
         self._drops_space = starts_text and prefixes_space(vocabulary)
 
     def push(self, token: int) -> str:
+        self._decoder = copy(self._decoder)  # a copy of this object keeps its state
         if token in self._visible:
             self._drops_space = False
             return self.flush() + self._visible[token]
@@ -264,7 +267,7 @@ class Thinking:
         markers |= dict.fromkeys(self._kept, Kind.TOOL_CALL)
         self._answered = False  # whether the reply had an answer before the current part
         self._begins = False  # whether no text of the current part was released yet
-        self._kinds = markers
+        self.markers = markers
         # White space at the start of a part is skipped, so markers are compared without leading space.
         self._beginnings = sorted(((m.lstrip(), m) for m in markers), key=lambda pair: -len(pair[0]))
         quotable = style is not None and style.quotable
@@ -273,9 +276,9 @@ class Thinking:
             A: Patterns(() if quotable else markers),
             Kind.TOOL_CALL: Patterns(markers),
         }
-        self._kind = R if style and style.opened else A
+        self.kind = R if style and style.opened else A
         self._fresh = style is not None  # whether the current part has only white space so far
-        self._drops_space = self._kind is R
+        self._drops_space = self.kind is R
         self._held = ""
 
     @property
@@ -283,6 +286,7 @@ class Thinking:
         return self._held + (self._headers.held if self._headers else "")
 
     def push(self, text: str) -> list[tuple[Kind, str]]:
+        self._headers = copy(self._headers)  # a copy of this object keeps its state
         self._held += self._headers.push(text) if self._headers else text
         parts: list[tuple[Kind, str]] = []
         while self._held and self._advance(parts):
@@ -291,8 +295,8 @@ class Thinking:
 
     def flush(self) -> list[tuple[Kind, str]]:
         held, self._held = self._held + (self._headers.flush() if self._headers else ""), ""
-        cut = any(marker.startswith(held) for marker in self._kinds) and "\ud800" <= held[:1] <= "\udfff"
-        return [(self._kind, held)] if held and not cut else []
+        cut = any(marker.startswith(held) for marker in self.markers) and "\ud800" <= held[:1] <= "\udfff"
+        return [(self.kind, held)] if held and not cut else []
 
     def _advance(self, parts: list[tuple[Kind, str]]) -> bool:
         """Release text up to the next marker, and skip the marker; return False if more text is needed."""
@@ -308,15 +312,15 @@ class Thinking:
             if begins and len(self._held) <= LONGEST_HEADER:
                 return False
             self._fresh = False
-        text, patterns = self._held, self._patterns[self._kind]
+        text, patterns = self._held, self._patterns[self.kind]
         match = patterns.find(text)
         released = match[0] if match else len(text) - patterns.unfinished(text)
         if released:
             begins, self._begins = self._begins, False
             apart = ""
-            if self._headers and self._kind is A:  # a blank line separates answers of different channels
+            if self._headers and self.kind is A:  # a blank line separates answers of different channels
                 apart, self._answered = "\n\n" if begins and self._answered else "", True
-            parts.append((self._kind, apart + text[:released]))
+            parts.append((self.kind, apart + text[:released]))
         if match:
             self._enter(match[1], text[released + len(match[1]) :], parts)
             return True
@@ -324,9 +328,9 @@ class Thinking:
         return False
 
     def _enter(self, marker: str, rest: str, parts: list[tuple[Kind, str]]) -> None:
-        self._kind = self._kinds[marker]
+        self.kind = self.markers[marker]
         self._fresh = self._drops_space = self._begins = True
         if marker in self._kept:
-            parts.append((self._kind, marker))
+            parts.append((self.kind, marker))
             self._fresh = False
         self._held = rest

@@ -24,6 +24,7 @@ class ThinkingStyle:
     quotable: bool = False
     opened: bool = False  # whether the prompt ends inside the reasoning
     channels: bool = False  # whether parts have headers, which `text.Headers` shortens to `markers`
+    ending: str = ""  # the text from reasoning to the answer; "": the first closing marker
 
 
 def _style(
@@ -33,7 +34,8 @@ def _style(
 
 
 def _tags(opening: str, closing: str) -> ThinkingStyle:
-    return ThinkingStyle(opening, (opening, closing), {opening: R, closing: A}, quotable=True)
+    markers = {opening: R, closing: A}
+    return ThinkingStyle(opening, (opening, closing), markers, quotable=True, ending=f"\n{closing}\n\n")
 
 
 THINK = _tags("<think>", "</think>")
@@ -48,7 +50,8 @@ _HARMONY = {  # gpt-oss
 }
 # fmt: off
 STYLES = (  # the first style with a sign in the template is used, so the common <think> is last
-    ThinkingStyle("harmony", ("<|channel|>analysis",), _HARMONY, channels=True),
+    ThinkingStyle("harmony", ("<|channel|>analysis",), _HARMONY, channels=True,
+                  ending="<|end|><|start|>assistant<|channel|>final<|message|>"),
     _style("gemma 4", "<|channel>thought", "<|channel>thought\n", ["<channel|>"]),
     _style("cohere", "<|START_THINKING|>", "<|START_THINKING|>", [
         "<|END_THINKING|>", "<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"]),
@@ -84,16 +87,18 @@ def after_prompt(style: ThinkingStyle, prompt: str) -> ThinkingStyle:
     return replace(style, opened=ends.get(last) is R and not prompt[last:].strip())
 
 
-def thinking_variables(think: bool, names: AbstractSet[str], literals: AbstractSet[str]) -> dict[str, Any]:
+def thinking_variables(
+    think: bool | int, names: AbstractSet[str], literals: AbstractSet[str]
+) -> dict[str, Any]:
     """Return variables that switch reasoning on or off; `names`, `literals`: the template's variables and literals."""
-    switches = ("enable_thinking", "thinking", "reasoning")
-    variables: dict[str, Any] = {name: think for name in switches if name in names}
+    switches, on = ("enable_thinking", "thinking", "reasoning"), think is not False
+    variables: dict[str, Any] = {name: on for name in switches if name in names}
     if "thinking_mode" in names:
-        variables["thinking_mode"] = "enabled" if think else "disabled"
-    if "thinking_budget" in names and not think:
-        variables["thinking_budget"] = 0
+        variables["thinking_mode"] = "enabled" if on else "disabled"
+    if "thinking_budget" in names and think is not True:
+        variables["thinking_budget"] = int(think)
     if "reasoning_effort" in names and not variables:
         least = next((word for word in ("no_think", "none", "minimal") if word in literals), "low")
-        if not think or "no_think" in literals:
-            variables["reasoning_effort"] = "high" if think else least
+        if not on or "no_think" in literals:
+            variables["reasoning_effort"] = "high" if on else least
     return variables

@@ -64,7 +64,13 @@ def add_option(group: Group, name: str, **changes: Any) -> None:  # noqa: ANN401
     if option.kind is str and option.choices:
         about["choices"] = option.choices
     what = option.about + "; may be repeated" * option.repeats
+    if option.switches:
+        about |= {"nargs": "?", "const": True}
     group.add_argument(*flags, **{"dest": name, "help": what} | about | changes)
+    if option.switches:
+        group.add_argument(
+            f"--no-{name}", dest=name, action="store_false", default=None, help=f"--{name}=off"
+        )
 
 
 def number(
@@ -75,7 +81,7 @@ def number(
 
 
 def _read(option: Option, text: str) -> object:
-    with suppress(ValueError):
+    with suppress(ValueError, KeyError):
         if option.admits(value := option.read(text)):
             return value
     raise argparse.ArgumentTypeError(f"{text!r} is not {option.expected}")
@@ -157,6 +163,11 @@ class Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, *args: Any, **options: Any) -> Any:  # noqa: ANN401  as in argparse
         """Parse as argparse does, but allow words of a prompt before and after an option. Raises BadSetting."""
+        if args and args[0] and "--" not in args[0] and "--think" in self._option_string_actions:
+            # The prompt may follow --think, so only a number is the value of --think.
+            pairs = zip(args[0], [*args[0][1:], ""], strict=True)
+            bare = (word == "--think" and not after.lstrip("-").isdecimal() for word, after in pairs)
+            args = ([word + "=on" * is_bare for word, is_bare in zip(args[0], bare, strict=True)], *args[1:])
         parsed, unknown = super().parse_known_args(*args, **options)
         if "words" in parsed and not any(word.startswith("-") for word in unknown):
             parsed.words, unknown = [*parsed.words, *unknown], []

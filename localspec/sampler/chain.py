@@ -174,6 +174,8 @@ SPARE = 128  # number of extra logits for penalties: a text seldom contains more
 class Constraint(Protocol):
     """A grammar's mask of the next token: the first step of the chain, the same for target and draft."""
 
+    whole_rows: bool  # whether the constraint needs whole rows, because it may forbid the likeliest tokens
+
     def permitted(self, row: Row, history: Sequence[int]) -> Row:
         """Return the row without the tokens forbidden after `history`.
 
@@ -193,7 +195,8 @@ class Chain:
         self.sampling = sampling
         self._drafting = _of_drafts(sampling)
         self._constraint = constraint
-        self._needs_all = bool(constraint) or sampling.logits_needed is None
+        self._masks = constraint is not None and constraint.whole_rows
+        self._needs_all = self._masks or sampling.logits_needed is None
         self._written = Written(sampling) if sampling.penalises else None
         self._buffers: list[np.ndarray] = []  # for weights of whole rows; see `_buffer`
 
@@ -289,7 +292,7 @@ class Chain:
             row = row.whole()
         if self._constraint is None:
             return row
-        if count and not (self._adjusts or isinstance(row, Candidates)):
+        if count and self._masks and not (self._adjusts or isinstance(row, Candidates)):
             # A grammar seldom forbids likely tokens, so usually only the likeliest ones are masked.
             ids = np.array([row.argmax()]) if count == 1 else largest(row, count + SPARE)[0]
             likely = Candidates(ids, row[ids])
@@ -327,7 +330,7 @@ class Chain:
     def _among(
         self, row: Candidates, history: Sequence[int], count: int, nats: float = math.inf
     ) -> tuple[np.ndarray, np.ndarray]:
-        if not self._adjusts:
+        if not self._adjusts or len(row.ids) == 1:  # a forced token stays, even if a bias bans it
             return largest(row, count, nats)
         order = row.ids.argsort()
         ids, logits = row.ids[order], row.logits[order]

@@ -63,27 +63,32 @@ class GrammarTokens:
         return matcher
 
 
-class _Tokenizer:
-    """The tokeniser for llguidance. It tokenises a text as the middle of a reply, not as its beginning."""
+class MiddleTokenizer:
+    """Tokenises a text as the middle of a reply, not as its beginning."""
 
-    def __init__(self, vocabulary: Vocabulary, end: int) -> None:
+    def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
+        # Some vocabularies put a space before a text. Behind a sentinel, the text is tokenised without this space.
+        spaced = prefixes_space(vocabulary)
+        self._before = vocabulary.tokenize(_SENTINEL, parse_special=False) if spaced else []
+
+    def __call__(self, text: bytes | str, *, parse_special: bool = False) -> list[int]:
+        text = text if isinstance(text, str) else text.decode()
+        if not self._before:
+            return self._vocabulary.tokenize(text, parse_special=parse_special)
+        tokens = self._vocabulary.tokenize(_SENTINEL + text, parse_special=parse_special)
+        assert tokens[: len(self._before)] == self._before, "the sentinel stays by itself"
+        return tokens[len(self._before) :]
+
+
+class _Tokenizer(MiddleTokenizer):  # for llguidance
+    def __init__(self, vocabulary: Vocabulary, end: int) -> None:
+        super().__init__(vocabulary)
         pieces = [vocabulary.piece(token) for token in range(vocabulary.size)]
         self.eos_token_id = vocabulary.eos if vocabulary.eos is not None else end
         self.bos_token_id = vocabulary.bos
         self.special_token_ids = [token for token, piece in enumerate(pieces) if not piece]
         self.tokens = [piece or vocabulary.text(token).encode() for token, piece in enumerate(pieces)]
-        # Some vocabularies put a space before a text. Behind a sentinel, the text is tokenised without this space.
-        spaced = prefixes_space(vocabulary)
-        self._before = vocabulary.tokenize(_SENTINEL, parse_special=False) if spaced else []
-
-    def __call__(self, text: bytes | str) -> list[int]:
-        text = text if isinstance(text, str) else text.decode()
-        if not self._before:
-            return self._vocabulary.tokenize(text, parse_special=False)
-        tokens = self._vocabulary.tokenize(_SENTINEL + text, parse_special=False)
-        assert tokens[: len(self._before)] == self._before, "the sentinel stays by itself"
-        return tokens[len(self._before) :]
 
 
 def prefixes_space(vocabulary: Vocabulary) -> bool:
@@ -148,6 +153,8 @@ class Constrained:
 
     Masks after draft tokens are kept, because the target uses the masks that the draft computed.
     """
+
+    whole_rows = True
 
     def __init__(
         self, matcher: "LLMatcher", name: str, tokens: GrammarTokens, *, start: int, ignored: str = ""

@@ -3,16 +3,25 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from time import perf_counter
+from typing import Protocol
 
 from localspec.algorithm.protocols import PlainStep, Proposal, Strategy
 from localspec.errors import LocalspecError
 from localspec.events import Cycle, Mode, Origin, Source
 from localspec.sampler.passes import Continued, ForwardPass
-from localspec.structure.constraint import Constrained
+
+
+class Forcer(Protocol):
+    """A constraint that may leave only one token; its methods are those of `constraint.Constrained`."""
+
+    def settle(self, tokens: Sequence[int]) -> None: ...
+    def forced(self, history: Sequence[int]) -> list[int]: ...
+    def valid(self, history: Sequence[int], tokens: Sequence[int]) -> int: ...
+    def mask(self, history: Sequence[int]) -> object: ...
 
 
 class Forcing(Strategy):
-    def __init__(self, inner: Strategy, forcer: Constrained, widest: int) -> None:
+    def __init__(self, inner: Strategy, forcer: Forcer, widest: int) -> None:
         """`widest`: the largest number of tokens in a verify batch. With 0, no tokens are forced."""
         self._inner = inner
         self._forcer = forcer

@@ -64,6 +64,13 @@ def test_a_reply_without_an_accepted_draft_has_no_percentage():
     )
 
 
+def test_a_thinking_that_was_cut_is_named():
+    stats = Stats(cycles=1, emitted=3, verify_seconds=1.0, thinking_cut=True)
+    reply = Reply("a", "", (1, 2, 3), 0, FinishReason.STOP, stats)
+    assert summary(reply) == "[3 tokens · 3.0 tokens/s · thinking cut]"
+    assert "thinking cut" in report(reply)
+
+
 def test_the_last_line_says_why_hardly_anything_was_drafted(capsys, monkeypatch):
     alone = ("Explain recursion", "--target", demo.target_path(), "--temperature", "0", "-n", "30")
     numbers, last = run(capsys, *alone)[2].splitlines()[-2:]

@@ -13,6 +13,7 @@ import pytest
 
 from localspec.algorithm import verification
 from localspec.cli import main
+from localspec.cli.program import parser
 from localspec.cli.prompt import piped_text, prompt_of, something_is_piped
 from localspec.options import Rule
 
@@ -38,6 +39,21 @@ def test_a_pair_that_nobody_knows_is_named_with_the_nearest_ones(words, capsys):
 
 def test_the_rules_that_can_be_named_are_the_rules_that_there_are():
     assert set(get_args(Rule)) == set(verification.RULES)
+
+
+@pytest.mark.parametrize(
+    ("words", "think", "prompt"),
+    [
+        ("run Hi", None, "Hi"), ("run --think Hi", True, "Hi"), ("run Hi --think", True, "Hi"),
+        ("run --no-think Hi", False, "Hi"), ("run --think 16 Hi you", 16, "Hi you"), ("run Hi --think 0", 0, "Hi"),
+        ("run --think=off Hi", False, "Hi"), ("run Say --think it", True, "Say it"),
+        ("run -- --think 5", None, "--think 5"), ("bench Hi --think 16", 16, "Hi"),
+    ],
+)  # fmt: skip
+def test_the_number_of_think_may_be_left_out(words, think, prompt):
+    parsed = parser(words.split()[0]).parse_args(words.split())
+    assert repr(parsed.think) == repr(think)
+    assert " ".join(parsed.words) == prompt
 
 
 def test_stats_and_json_go_together(capsys):

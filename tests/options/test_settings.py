@@ -73,6 +73,16 @@ def test_depth_may_be_a_number_or_auto():
     assert configured()["depth"] == "auto"
 
 
+def test_think_is_on_off_or_a_number(monkeypatch):
+    for text, think in (("true", True), ("false", False), ("0", 0), ("1", 1), ("512", 512)):
+        config(f"think = {text}")
+        assert repr(configured()["think"]) == repr(think)
+        monkeypatch.setenv("LOCALSPEC_THINK", text)
+        config("")
+        assert repr(configured()["think"]) == repr(think)
+        monkeypatch.delenv("LOCALSPEC_THINK")
+
+
 def test_one_variable_moves_every_folder(home):
     for folder in (options.config_dir(), options.data_dir(), options.cache_dir()):
         assert folder.is_relative_to(home)
@@ -103,7 +113,7 @@ def test_an_unknown_option_is_refused_with_the_nearest_name_wherever_it_is_given
 
 
 @pytest.mark.parametrize(
-    "text", ["depth = 'deep'", "top_p = 2", "threads = 0", "flash_attn = 'yes'", "seed = -1"]
+    "text", ["depth = 'deep'", "top_p = 2", "threads = 0", "think = -1", "flash_attn = 'yes'", "seed = -1"]
 )
 def test_a_value_out_of_range_is_named_with_its_place_and_what_fits(text):
     config(text)

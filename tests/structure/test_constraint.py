@@ -166,6 +166,8 @@ def test_grammars_of_several_replies_leave_the_stacks_of_later_threads_alone():
 class Masking:
     """A constraint with one mask at every text; it records the rows that were masked whole."""
 
+    whole_rows = True
+
     def __init__(self, allowed, *, few):
         self.mask, self.whole = Mask(allowed, np.flatnonzero(allowed) if few else None), []
 

@@ -37,6 +37,8 @@ CHAINS = {
 class Lattice:
     """A toy constraint: which symbols may follow depends on the whole text, and often it is only one."""
 
+    whole_rows = True
+
     def __init__(self, world, *, gathers):
         self.world = world
         self.gathers = gathers

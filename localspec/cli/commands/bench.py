@@ -129,7 +129,7 @@ def chosen_prompts(arguments: argparse.Namespace) -> "list[BenchPrompt]":
     from localspec.measure.bench import BUILT_IN_PROMPTS, Category
 
     for name in sorted(given_of(arguments, REPLY).keys() - {"temperature", "max_tokens"}):
-        flag = "no-think" if name == "think" and not arguments.think else name.replace("_", "-")
+        flag = "no-think" if name == "think" and arguments.think is False else name.replace("_", "-")
         raise BadSetting(f"--{flag} needs your own prompt", hint='add one: localspec bench PAIR "a prompt"')
     wanted = arguments.only or tuple(Category)
     if unknown := set(wanted) - set(Category):

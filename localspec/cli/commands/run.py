@@ -83,7 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
         parser = argparse.ArgumentParser()
         chat.add_arguments(parser)
         return chat.run(parser.parse_args([arguments.name], argparse.Namespace(command="chat")))
-    think = {None: "", True: "--think", False: "--no-think"}[arguments.think]
+    think = "" if arguments.think is None else "--no-think" if arguments.think is False else "--think"
     if arguments.raw and (flag := "--system" if arguments.system is not None else think):
         what = f"--raw continues the text without a chat template, which {flag} needs"
         raise BadSetting(what, hint=f"leave out --raw or {flag}")
@@ -234,6 +234,7 @@ def summary(reply: Reply) -> str:
         parts.append(f"{stats.mean_accepted_length:.2f} tokens per pass")
     if stats.from_prediction:
         parts.append(f"{counted(stats.from_prediction, 'token')} from the prediction")
+    parts += ["thinking cut"] * stats.thinking_cut
     return "[" + " · ".join(parts) + ENDINGS[reply.finish_reason] + "]"
 
 
@@ -264,7 +265,7 @@ def report(reply: Reply) -> str:
         ),
         ("  by depth", by_place, "acceptance rate at draft depth 1, 2, ..."),
         ("written by", "", ", ".join(f"{who} {count:,}" for who, count in writers.items() if count)),
-        ("end", reply.finish_reason, ""),
+        ("end", reply.finish_reason, "thinking cut" * s.thinking_cut),
         ("seed", str(reply.seed), ""),
     ]
     return aligned([row for row in rows if row[1] or row[0] == "written by"], left=3)

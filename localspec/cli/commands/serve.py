@@ -174,6 +174,7 @@ def line_of(served: "Served") -> str:
         parts += [f"{totals.replies} replies"] * (totals.replies > 1)
         parts += [f"{counted(sums.emitted, 'token')} at {sums.tokens_per_second:.0f}/s"]
         parts += [f"{speedup.value:.2f}x plain{beside(totals.judged)}"] if speedup else []
+        parts += ["thinking cut"] * any(reply.stats.thinking_cut for reply in served.replies)
         parts += ["cut by the limit"] * any(reply.finish_reason == "length" for reply in served.replies)
         parts += [f"prompt {sums.prompt_tokens}{cached}"]
     return f"{head}: {', '.join(parts)}" if parts else head
