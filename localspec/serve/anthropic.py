@@ -1,5 +1,6 @@
 """Anthropic's interface, as Claude Code uses it: content blocks become messages, replies become events."""
 
+import math
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -20,6 +21,7 @@ _DELTAS: Final = {
     Kind.ANSWER: ("text_delta", "text"),
     Kind.TOOL_CALL: ("input_json_delta", "partial_json"),
 }
+_LEAST_BUDGET: Final = 1024  # least number of tokens for thinking, as in Anthropic's interface
 _ERROR_TYPES: Final = {413: "request_too_large", 500: "api_error", 501: "api_error", 503: "overloaded_error"}
 
 
@@ -103,10 +105,14 @@ def texts_in(blocks: list[dict[str, Any]], which: str) -> list[str]:
 def as_chat(fields: Fields) -> None:
     """Replace the fields of an Anthropic request by those of chat completions. Raises BadSetting."""
     config = Fields(fields.take("output_config", dict, {}), "output_config")
-    thinking = Fields(fields.take("thinking", dict, {}), "thinking").take("type", str)
+    wanted = Fields(fields.take("thinking", dict, {}), "thinking")
+    thinking, budget = wanted.take("type", str), wanted.take("budget_tokens", int)
     if thinking not in (None, "enabled", "adaptive", "disabled"):
         what = f"thinking cannot be of type {cut(thinking)}"
         raise BadSetting(what, hint="give the type enabled, adaptive or disabled")
+    if budget is not None and not _LEAST_BUDGET <= budget < fields.rest.get("max_tokens", math.inf):
+        hint = f"give at least {_LEAST_BUDGET:,} tokens, and fewer than max_tokens"
+        raise BadSetting(f"budget_tokens cannot be {budget:,}", hint=hint)
     choice = Fields(fields.take("tool_choice", dict, {}), "tool_choice")
     kind = choice.take("type", str, "auto")
     names = {"any": "required", "auto": "auto", "none": "none", "tool": {"name": choice.take("name", str)}}
@@ -116,6 +122,7 @@ def as_chat(fields: Fields) -> None:
         "response_format": config.take("format", dict) or fields.take("output_format", dict),
         "reasoning_effort": config.take("effort", str),
         "think": None if thinking is None else thinking != "disabled",
+        "thinking_budget_tokens": budget,
         "stop": fields.rest.pop("stop_sequences", None),
         "tools": [as_openai(tool) for tool in fields.take("tools", list, [])],
         "tool_choice": names[kind],

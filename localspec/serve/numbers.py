@@ -62,6 +62,7 @@ def timings_of(stats: Stats, fresh: int) -> dict[str, Any]:
                 for source in ("target", "model", "head", "lookup", "prediction", "grammar")
             },
             "switched_off": stats.switch_offs,
+            "thinking_cut": stats.thinking_cut,
             "restored_n": stats.restored_tokens,
             "restored_ms": round(stats.restore_seconds * 1000, 1),
             "waited_ms": round(stats.waited_seconds * 1000, 1),

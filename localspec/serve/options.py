@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from localspec.errors import BadSetting
-from localspec.options import MOST_LOGIT, REPLY, check
+from localspec.options import MOST_LOGIT, REPLY, check, given_settings
 
 GONE: Final = 499  # the status of a request whose client left before the answer
 _BY_ERROR: Final = {  # HTTP status and code of an error; all other errors have the status 500
@@ -35,7 +35,9 @@ _OPTIONS: Final = {
     **{name: name for name in REPLY if name not in _READ_APART},
     "repetition_penalty": "repeat_penalty",
     "chat_template_kwargs": "template_arguments",
+    "reasoning_budget_message": "think_message",
 }
+_BUDGETS: Final = ("thinking_budget_tokens", "reasoning_budget_tokens", "thinking_token_budget")
 _OTHER_SAMPLERS: Final = (
     "mirostat", "xtc_probability", "dry_multiplier", "dynatemp_range", "typical_p", "tfs_z", "top_n_sigma",
 )  # fmt: skip
@@ -139,7 +141,10 @@ def openai_options(fields: Fields, more: Mapping[str, Any] | None = None) -> dic
     if (effort := fields.take("reasoning_effort", str)) is not None:
         options["think"] = effort not in ("none", "minimal")
         arguments = arguments | ({"reasoning_effort": effort} if options["think"] else {})
-    if options.get("think") is None:  # as in llama-server, thinking is on by default
+    budgets = [value for name in _BUDGETS if (value := fields.take(name, int)) is not None]
+    if budgets and options.get("think") is not False:
+        options["think"] = True if budgets[0] == -1 else budgets[0]  # -1: no limit
+    if options.get("think") is None and "think" not in given_settings()[0]:  # on, as in llama-server
         arguments = {"enable_thinking": True} | arguments
     opens = fields.take("add_generation_prompt", bool)
     if fields.take("continue_final_message", bool) and opens:

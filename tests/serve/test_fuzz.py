@@ -34,7 +34,7 @@ VALID = {
         {**LIMIT, "system": [{"type": "text", "text": "Be brief."}]},
         {
             **LIMIT, "messages": USED, "tools": [{"name": "f", "input_schema": SCHEMA}], "stream": True,
-            "tool_choice": {"type": "auto"}, "thinking": {"type": "enabled", "budget_tokens": 100},
+            "tool_choice": {"type": "auto"}, "thinking": {"type": "enabled"},
         },
     ],
     "/v1/messages/count_tokens": [{"messages": QUESTION, "system": "Be brief."}],

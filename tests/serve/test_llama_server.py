@@ -10,6 +10,7 @@ from localspec.chat.messages import Message
 from localspec.chat.options import request_from
 from localspec.chat.template import ChatTemplate
 from localspec.cli import main
+from localspec.errors import BadSetting
 from localspec.events import Stats
 from localspec.sampler.sampling import Sampling
 from localspec.serve.anthropic import as_chat
@@ -275,6 +276,41 @@ def test_models_think_in_every_interface_unless_a_request_says_otherwise(asked):
     assert text == ("yes" if thinks else "no")
     if not asked:
         assert read["template_arguments"] == {"enable_thinking": True}
+
+
+@pytest.mark.parametrize(
+    ("asked", "think"),
+    [
+        ({"thinking_budget_tokens": 16}, 16), ({"reasoning_budget_tokens": 0}, 0), ({"think": 16}, 16),
+        ({"reasoning_budget_tokens": -1}, True), ({"thinking_token_budget": 16.0}, 16),
+        ({"thinking_token_budget": 16, "think": True}, 16), ({"thinking_token_budget": 16, "think": False}, False),
+        ({"reasoning_budget_tokens": 16, "reasoning_effort": "high"}, 16),
+        ({"reasoning_budget_tokens": 16, "reasoning_effort": "none"}, False),
+        ({"thinking": {"type": "enabled", "budget_tokens": 1024}, "max_tokens": 1025}, 1024),
+        ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, 1024),
+        ({"thinking": {"type": "disabled"}, "max_tokens": 5}, False),
+    ],
+)  # fmt: skip
+def test_every_interface_has_a_budget_for_thinking(asked, think):
+    body = Fields({"messages": MESSAGES, "reasoning_budget_message": "Enough.", **asked})
+    if "thinking" in asked:
+        as_chat(body)
+    read = openai_options(body)
+    assert (repr(read["think"]), read["think_message"]) == (repr(think), "Enough.")
+    assert body.unknown() == ["the field messages has no effect"]
+
+
+@pytest.mark.parametrize("budget", [1023, 2048, "many"])
+def test_anthropics_budget_is_at_least_1024_and_below_max_tokens(budget):
+    body = Fields({"thinking": {"type": "enabled", "budget_tokens": budget}, "max_tokens": 2048})
+    with pytest.raises(BadSetting, match="budget_tokens cannot be"):
+        as_chat(body)
+
+
+def test_a_setting_of_think_holds_where_a_request_has_none(monkeypatch):
+    for setting in ("off", "16"):
+        monkeypatch.setenv("LOCALSPEC_THINK", setting)
+        assert openai_options(Fields({}))["template_arguments"] == {}
 
 
 def test_a_prompt_is_counted_and_left_open(http):
