@@ -116,6 +116,7 @@ def footer(message: StoredMessage) -> str:
             parts.append(acceptance_text(stats.accepted, stats.drafted))
             parts.append(f"{stats.mean_accepted_length:.1f} tokens per pass")
             parts += [times_text(stats.speedup.value)] if stats.speedup else []
+        parts += ["thinking cut"] * stats.thinking_cut
         if stats.restored_tokens and stats.restore_seconds:
             restored = counted(stats.restored_tokens, "token")
             parts.append(f"{restored} from the disk in {stats.restore_seconds:.1f} s")

@@ -16,11 +16,20 @@ from localspec.measure.race import BRANCHED
 
 async def test_settings_reach_the_engine(tmp_path):
     async with running(tmp_path, settings={"temperature": 0.7}) as chat:
-        for command in ("/seed 11", "/depth 3", "/draft off", "/top-k 40", "/max-tokens 99"):
+        for command in ("/seed 11", "/depth 3", "/draft off", "/top-k 40", "/max-tokens 99", "/think 50"):
             await chat.type(command)
         await chat.ask("exact hi")
         wanted = {"temperature": 0.7, "seed": 11, "depth": 3, "speculate": False, "top_k": 40}
-        assert asked(chat)[0].options == wanted | {"max_tokens": 99, "system": ""}
+        assert asked(chat)[0].options == wanted | {"max_tokens": 99, "think": 50, "system": ""}
+
+
+async def test_thinking_is_turned_on_and_off_and_limited(chat):
+    for argument, think in (("on", True), ("off", False), ("0", 0), ("512", 512)):
+        await chat.type(f"/think {argument}")
+        assert repr(chat.state.engine.settings["think"]) == repr(think)
+        assert chat.remarks[-1] == f"think is {argument}."
+    await chat.type("/think default")
+    assert "think" not in chat.state.engine.settings
 
 
 async def test_ollamas_commands_set_and_show_the_same_settings(chat):
@@ -37,7 +46,9 @@ async def test_ollamas_commands_set_and_show_the_same_settings(chat):
 async def test_a_bad_argument_is_refused_with_a_sentence(chat):
     before = chat.state.engine.settings
     wrong = "/set num_ctx 4096,/set quit now,/temp hot,/temp 9,/max-tokens -1,/depth 99,/top-p 2,/depth many"
-    for count, command in enumerate(f"{wrong},/draft maybe,/nonsense,/seed -1".split(","), start=1):
+    for count, command in enumerate(
+        f"{wrong},/draft maybe,/think hard,/nonsense,/seed -1".split(","), start=1
+    ):
         await chat.type(command)
         await chat.until(lambda count=count: len(chat.remarks) == count)
     assert chat.state.engine.settings == before

@@ -159,11 +159,12 @@ async def set_value(chat: Chat, argument: str, *, field: str, unset: str = "defa
         _set(chat, **{field: None if argument in (unset, "default") else _read(field, label, argument)})
     value = chat.state.engine.settings.get(field)
     shown = f"{value:g}" if isinstance(value, float) else value
+    shown = ("off", "on")[value] if isinstance(value, bool) else shown
     chat.notify(f"{label} is {f'{REPLY[field].default} (default)' if value is None else shown}.")
 
 
 def _read(field: str, label: str, text: str) -> Any:  # noqa: ANN401 - the value of a field
-    with suppress(ValueError):
+    with suppress(ValueError, KeyError):
         if REPLY[field].admits(value := REPLY[field].read(text)):
             return value
     raise Refusal(f"{label} takes {REPLY[field].expected}.")
@@ -256,6 +257,8 @@ COMMANDS: Final = (
     Command("edit", "chat", "Change your last message, or the one before", edit, "f8", "[N]", idle=True),
     Command("continue", "chat", "Continue a reply that was cut", go_on, idle=True),
     Command("system", "chat", "Set the system prompt; without text, show it", system, argument="[text|off]"),
+    Command("think", "chat", "Let the model think, at most N tokens, or not",
+            partial(set_value, field="think"), argument="on|off|N"),
     Command("thinking", "chat", "Fold or unfold the reasoning of replies", thinking, "ctrl+t"),
     Command("pair", "models", "Choose, download or switch the pair",
             pair, "ctrl+o", "[name|file]", "models", idle=True, aliases=("model", "models")),
