@@ -39,6 +39,7 @@ class Stats:
     reused_tokens: int = 0  # prompt tokens left out of the prefill, because a cache has them
     restored_tokens: int = 0  # reused tokens that came from a prompt cache on disk
     restore_seconds: float = 0.0  # time of reading the restored tokens from the disk
+    read_ahead_tokens: int = 0  # reused tokens that were prefilled before the request, while nobody waited
     waited_seconds: float = 0.0  # waits for a slot and for other replies' prefills; not in decode_seconds
     prefill_seconds: float = 0.0
     first_token_seconds: float = 0.0  # time from the request to the first token

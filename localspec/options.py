@@ -149,6 +149,12 @@ class LoadOptions(TypedDict, total=False):
         Option("which prompt caches go to disk: of stored conversations, or all", default="conversations"),
     ]
     cache_folder: Annotated[Text, Option("the folder of prompt caches on disk", default="the cache folder")]
+    read_ahead: Annotated[
+        Switch, Option("prefill the beginning of the next prompt while nobody waits", "", default="yes")
+    ]
+    read_ahead_seconds: Annotated[
+        Number, Option("longest time of reading ahead after a reply", least=0, default="60")
+    ]
 
 
 class ReplyOptions(TypedDict, total=False):

@@ -56,11 +56,11 @@ def test_every_option_of_loading_is_a_setting_and_a_flag_and_reaches_the_chats_e
     add_pair_options(parser)
     flags = "--context 512 --gpu-layers 2 --threads 3 --kv-type q8_0 --device A,B --split 3,1 --cpu-moe 4"
     more = "--draft-device C --flash-attn off --no-mmap --lora one.gguf --lora two.gguf:0.5"
-    more += " --rpc localhost:1 --ignore-memory"
+    more += " --rpc localhost:1 --ignore-memory --no-read-ahead"
     given = load_options(parser.parse_args(f"{flags} {more}".split()))
     assert given["mmap"] is False
     assert given["lora"] == "one.gguf,two.gguf:0.5"
-    assert options - {"cache", "cache_gb", "cache_folder"} == given.keys()
+    assert options - {"cache", "cache_gb", "cache_folder", "read_ahead_seconds"} == given.keys()
 
 
 def test_what_is_asked_for_reaches_the_models(monkeypatch, tmp_path):

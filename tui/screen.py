@@ -372,6 +372,9 @@ class ChatScreen(Screen[None], Chat):
     def _typed(self) -> None:
         self._typed_at = monotonic()
         self.prompt.suggest_completions()
+        if self.editing is None:
+            typed, open_one = self.prompt.certain, self.state.conversation
+            self.state.engine.read_ahead(typed, open_one.turns(typed), open_one.stored_name)
         if self._typed_at - self._drawn_at >= TYPING_SECONDS:
             self.call_after_refresh(self._draw)  # a tick does not draw while the user types
 

@@ -120,4 +120,5 @@ def footer(message: StoredMessage) -> str:
         if stats.restored_tokens and stats.restore_seconds:
             restored = counted(stats.restored_tokens, "token")
             parts.append(f"{restored} from the disk in {stats.restore_seconds:.1f} s")
+        parts += [f"{counted(stats.read_ahead_tokens, 'token')} read ahead"] * bool(stats.read_ahead_tokens)
     return " · ".join(parts)

@@ -66,6 +66,8 @@ class Slots:
         self.all = tuple(slots)
         self._free = list(self.all)
         self._changed = threading.Condition()
+        self.awaited = 0  # number of replies that wait for a slot
+        self.sent: dict[Slot, int] = {}  # by slot with an unsent text: number of tokens before it
         self._stores = stores  # whether prompt caches are stored on disk
         self._rest: threading.Timer | None = None  # stores prompt caches REST_SECONDS after the last reply
         self._storing = threading.Lock()
@@ -86,8 +88,11 @@ class Slots:
             self._begin_rest()
 
     @contextmanager
-    def unused(self) -> Iterator[Slot | None]:
+    def unused(self, ends: Callable[[], bool] = lambda: True) -> Iterator[Slot | None]:
+        """Claim all slots if no reply runs, and yield the first, else None; wait for their end until `ends()`."""
         with self._changed:
+            while len(self._free) < len(self.all) and not ends():
+                self._changed.wait(_LOOK_SECONDS)
             taken, self._free = (self._free, []) if len(self._free) == len(self.all) else ([], self._free)
         try:
             yield self.all[0] if taken else None
@@ -105,6 +110,7 @@ class Slots:
             if self._rest:
                 self._rest.cancel()
             for slot in self.all if stores else ():
+                self.forget_typed(slot)
                 slot.target.store(resting=False)
 
     def _begin_rest(self) -> None:
@@ -126,7 +132,13 @@ class Slots:
                     self._begin_rest()
                     return
                 if self._stores:
+                    self.forget_typed(slot)
                     slot.target.store(resting=True)
+
+    def forget_typed(self, slot: Slot) -> None:
+        """Remove a text that is typed but not sent, because no file may contain it."""
+        if (length := self.sent.pop(slot, None)) is not None and length < slot.target.length:
+            slot.target.rewind(length)
 
     def _close_at_end(self) -> None:
         """Store the prompt caches when Python ends, unless a reply still runs."""
@@ -138,19 +150,17 @@ class Slots:
 
     def _wait(self, prompt: Sequence[int], cancelled: Callable[[], bool]) -> Slot | None:
         with self._changed:
-            while not self._free:
-                if cancelled():
-                    return None
-                self._changed.wait(_LOOK_SECONDS)
+            self.awaited += 1
+            try:
+                while not self._free:
+                    if cancelled():
+                        return None
+                    self._changed.wait(_LOOK_SECONDS)
+            finally:
+                self.awaited -= 1
             if self._rest:
                 self._rest.cancel()
-
-            def worth(slot: Slot) -> tuple[int, int]:
-                """Return a sort key: a long common prefix first (a short prefill is fast), then few cached tokens."""
-                cached, common = len(slot.target.tokens), common_prefix_length(slot.target.tokens, 0, prompt)
-                return (common, 0) if common >= min(256, cached / 2 + 1) else (0, -cached)
-
-            slot = max(self._free, key=worth)
+            slot = best_slot(self._free, prompt)
             self._free.remove(slot)
             return slot
 
@@ -158,6 +168,16 @@ class Slots:
         with self._changed:
             self._free = [slot for slot in self.all if slot in slots or slot in self._free]
             self._changed.notify_all()
+
+
+def best_slot(slots: Iterable[Slot], prompt: Sequence[int]) -> Slot:
+    """Return the slot with the longest common prefix, because a short prefill is fast, else with few tokens."""
+
+    def worth(slot: Slot) -> tuple[int, int]:
+        cached, common = len(slot.target.tokens), common_prefix_length(slot.target.tokens, 0, prompt)
+        return (common, 0) if common >= min(256, cached / 2 + 1) else (0, -cached)
+
+    return max(slots, key=worth)
 
 
 def _call(method: "WeakMethod[Callable[[], None]]") -> None:
@@ -181,6 +201,7 @@ class LoadedPair:
     close: Callable[[], None]
     is_demo: bool = False
     runs_ahead: bool = False  # whether a cycle runs ahead of the reader, because a device computes
+    read_ahead_seconds: float = 0.0  # longest time of reading ahead after a reply; 0: nothing is read ahead
 
     @property
     def target(self) -> Decoder:

@@ -29,6 +29,8 @@ from localspec.errors import BadSetting
 
 _CONTROL_LIKE = re.compile(r"^<[|｜]|[|｜]>$")
 _CUT = "\U0010fffc"  # a private-use character that marks the end of the prompt, if a reply is continued
+# Beginnings of texts that no token has in common, also together with the space or the line end before them.
+_UNLIKE = ("b", "\u2063", " a", "\n\na")
 _C_SPACE = " \t\n\v\f\r"  # white space that llama.cpp strips beside some special tokens
 
 Span = tuple[int, int]  # start and end of a special token's text
@@ -117,6 +119,13 @@ def tokens_of(text: str | Sequence[int | str], vocabulary: Vocabulary) -> list[i
     if not tokens:
         raise BadSetting("the text is empty", hint="give at least one character to continue")
     return tokens
+
+
+def following_messages(messages: Sequence[Message], typed: str = "") -> tuple[tuple[Message, ...], ...]:
+    """Return alternatives of the next messages: results of the last calls, else a question that begins with `typed`."""
+    calls = messages[-1].tool_calls if messages else ()
+    results = (tuple(Message("tool", text, tool_call_id=call.id) for call in calls) for text in _UNLIKE)
+    return tuple(results) if calls else tuple((Message("user", typed + text),) for text in _UNLIKE)
 
 
 def opening_of(prompt: Prompt, closed: str, vocabulary: Vocabulary) -> int:

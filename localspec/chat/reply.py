@@ -3,6 +3,7 @@
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -11,7 +12,7 @@ from localspec.algorithm.loop import speculate
 from localspec.algorithm.noise import fresh_seed
 from localspec.algorithm.protocols import Decoder, Rule, Strategy, Vocabulary
 from localspec.algorithm.verification import make_rule
-from localspec.chat.loaded_pair import DEMO_OFF, LoadedPair, Slot
+from localspec.chat.loaded_pair import DEMO_OFF, LoadedPair, Slot, best_slot
 from localspec.chat.options import Request, seed_fixes_depth
 from localspec.chat.scoring import ScoringRule
 from localspec.chat.tally import Tally
@@ -49,6 +50,7 @@ GENERIC_CALLS = (
     "this model's chat template does not support tools: a system message describes them, in a tool-call format "
     "that the model may not be trained for"
 )
+DRAFT_CHUNK = 128  # largest number of tokens in a pass of a draft model that reads ahead
 WORTH_A_NOTICE = 16  # after this many cycles without drafting, a notice appears; shorter pauses are normal
 
 
@@ -183,6 +185,23 @@ class ReplyJob:
     questions: tuple[Any, ...] | None = None  # all messages except the assistant's; None for a raw text
     conversation: str = ""  # name of the stored conversation
     budget: ThinkingBudget | None = None  # it contains the constraint
+    sent: int | None = None  # number of tokens before a text that is typed but not sent; None: no such text
+    # Returns a job whose prompt is what the next one certainly begins with; None if `ends()` came true before.
+    following: "Callable[[Reply, Ends], ReplyJob | None] | None" = None
+
+    @property
+    def drafts(self) -> bool:
+        return self.request.speculate and self.request.depth != 0
+
+
+Ends = Callable[[], bool]
+Ahead = Callable[[Ends], ReplyJob | None]
+
+
+@dataclass(slots=True)
+class Upcoming:
+    ahead: Ahead
+    seconds: float  # time that is left to read it ahead
 
 
 class ReplyWriter:
@@ -191,16 +210,63 @@ class ReplyWriter:
         self._sent: dict[str, object] = {}  # sent notices, each with an object that identifies its sender
         # By slot: the messages of its latest prompt except the assistant's, or the tokens of a raw prompt.
         self._latest: dict[Slot, Sequence[Any]] = {}
+        # By slot: the next prompt of its conversation, until its beginning is read or another reply has the slot.
+        self._upcoming: dict[Slot, Upcoming] = {}
+        self._read: dict[Slot, range] = {}  # by slot, the positions of the tokens that were read ahead
 
     def reply(self, job: ReplyJob) -> Generator[Event]:
         began = perf_counter()
         with self._pair.slots.claimed(job.prompt, job.cancelled) as slot:
             if slot is not None:
+                self._upcoming.pop(slot, None)
                 with self._pair.threads.reply():
                     yield from self._written(slot, job, perf_counter() - began)
             else:
                 empty = ReplyBuilder(job, Tally(len(job.prompt), 0), self._pair.vocabulary)
                 yield Finished(empty.result(job.request.seed or 0, cancelled=True))
+
+    def read_ahead(self, stop: Ends) -> None:
+        """Prefill the certain beginnings of the next prompts of all conversations; stop soon after `stop()`."""
+        for slot, upcoming in list(self._upcoming.items()):
+            began, done = perf_counter(), True
+            try:
+                done = self.prefill(upcoming.ahead, stop, slot, seconds=upcoming.seconds)
+            finally:
+                upcoming.seconds -= perf_counter() - began
+                if (done or upcoming.seconds <= 0) and self._upcoming.get(slot) is upcoming:
+                    del self._upcoming[slot]
+
+    def prefill(self, ahead: Ahead, stop: Ends, slot: Slot | None = None, *, seconds: float) -> bool:
+        """Prefill a prompt without a reply until anybody waits, and return whether nothing of it is left."""
+        pair, deadline = self._pair, perf_counter() + seconds
+
+        def ends() -> bool:
+            return stop() or pair.slots.awaited > 0 or perf_counter() >= deadline
+
+        job = None if ends() else ahead(ends)
+        # All slots are claimed, because a reply that comes now must find the tokens that are being read.
+        with pair.slots.unused(ends) as free:
+            if job is None or free is None:
+                return False
+            slot = slot or best_slot(pair.slots.all, job.prompt)
+            if common_prefix_length(slot.target.tokens, 0, job.prompt) >= len(job.prompt) - 1:
+                return True
+            rule = make_rule(job.request.rule, job.request.sampling, job.request.seed or 0)
+            with slot.running(), pair.threads.reply():
+                strategy = self._strategy(slot, rule, job)
+                kept, _ = self._rewind(slot, strategy, job)
+                if job.sent is None:
+                    slot.target.checkpoint(lasting=False)  # to return here if a pass is stopped
+                else:
+                    pair.slots.sent[slot] = job.sent
+                for _ in read(slot.target, strategy, job):
+                    pass
+                before = self._read.get(slot, range(kept, 0))
+                self._read[slot] = range(min(kept, before.start), slot.target.length)
+                for drafter in slot.drafters if job.drafts and not strategy.why_off else ():
+                    while not ends() and drafter.backlog(job.prompt).unread:
+                        drafter.read(job.prompt, DRAFT_CHUNK)
+            return not ends()
 
     def _written(self, slot: Slot, job: ReplyJob, waited_seconds: float) -> Iterator[Event]:
         pair, request, prompt, forcer = self._pair, job.request, job.prompt, job.budget or job.constraint
@@ -210,11 +276,7 @@ class ReplyWriter:
         if request.logprobs is not None:
             chain = Chain(request.sampling, forcer) if request.post_sampling_probs else None
             rule = scoring = ScoringRule(rule, pair.vocabulary, request.logprobs, chain)
-        predicted = pair.vocabulary.tokenize(request.prediction, parse_special=False)
-        strategy: Strategy = slot.drafting.strategy(rule, request, predicted)
-        if forcer is not None:
-            forces = request.speculate and request.depth != 0
-            strategy = Forcing(strategy, forcer, pair.widest_batch if forces else 0)
+        strategy = self._strategy(slot, rule, job)
         reused, restore_seconds = self._rewind(slot, strategy, job)
         yield Started(
             target=pair.target_name,
@@ -232,6 +294,7 @@ class ReplyWriter:
             reused_tokens=reused,
             restored_tokens=reused if restore_seconds else 0,
             restore_seconds=restore_seconds,
+            read_ahead_tokens=sum(position < reused for position in self._read.pop(slot, ())),
             waited_seconds=waited_seconds,
             plain=PlainClock(lambda: strategy.plain_step),
         )
@@ -261,7 +324,16 @@ class ReplyWriter:
             why = f"the reply was cut off before it matched {job.constraint.name}"
             result = replace(result, unmatched=why)
             yield Notice(why)
+        # A reply that was cut off may be continued, and its tokens must stay for that.
+        if job.following and pair.read_ahead_seconds and result.finish_reason is FinishReason.STOP:
+            self._upcoming[slot] = Upcoming(partial(job.following, result), pair.read_ahead_seconds)
         yield Finished(result)
+
+    def _strategy(self, slot: Slot, rule: Rule, job: ReplyJob) -> Strategy:
+        predicted, forcer = job.request.prediction, job.budget or job.constraint
+        predicted_tokens = self._pair.vocabulary.tokenize(predicted, parse_special=False)
+        strategy = slot.drafting.strategy(rule, job.request, predicted_tokens)
+        return Forcing(strategy, forcer, self._pair.widest_batch * job.drafts) if forcer else strategy
 
     def _rewind(self, slot: Slot, strategy: Strategy, job: ReplyJob) -> tuple[int, float]:
         """Keep the common prefix of KV cache and prompt; return its length, and the seconds to restore a state."""
@@ -269,6 +341,10 @@ class ReplyWriter:
         text, before = job.prompt if job.questions is None else job.questions, self._latest.get(slot, ())
         self._latest[slot] = text
         continues = list(text[: len(before)]) == list(before)
+        if continues:
+            self._pair.slots.sent.pop(slot, None)
+        else:
+            self._pair.slots.forget_typed(slot)
         seconds = slot.target.recall(job.prompt, save=not continues)
         keep = slot.target.rewind(common_prefix_length(slot.target.tokens, 0, job.prompt[:-1]))
         strategy.observe(ForwardPass(0, job.prompt[:keep]), keep)

@@ -5,23 +5,25 @@ import os
 import threading
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from time import perf_counter, sleep
 from typing import Any, Unpack
 
 from localspec.chat.constraints import PromptBuilder
-from localspec.chat.fitting import Fitter, Messages, Omission
+from localspec.chat.fitting import Fitted, Fitter, Messages, Omission
 from localspec.chat.loaded_pair import LoadedPair
 from localspec.chat.messages import Infill, Message, Reasoning, are_continued, as_messages, with_reply
 from localspec.chat.options import SAMPLING_NAMES, Request, request_from
-from localspec.chat.prompt import Prompt, tokens_of
-from localspec.chat.reply import ReplyJob, ReplyWriter
+from localspec.chat.prompt import Prompt, following_messages, tokens_of
+from localspec.chat.reply import Ends, ReplyJob, ReplyWriter
 from localspec.chat.text import TextStream
 from localspec.chat.thinking_budget import ThinkingBudget
-from localspec.errors import BadSetting, ContextFull
+from localspec.errors import BadSetting, ContextFull, LocalspecError
 from localspec.events import Event, Finished, Reply
 from localspec.options import ReplyOptions
+from localspec.sampler.passes import common_prefix_length
 from localspec.stopping import Closing, leave_at_end
 
 PromptOrMessages = str | Sequence[Mapping[str, Any] | Message]
@@ -115,6 +117,22 @@ class Session(Closing):
             if slot and slot.target.tokens and not self._closed:
                 text = list(slot.target.tokens[-64:])
                 slot.drafting.calibrate(text, budget_seconds, stop or bool)
+
+    def read_ahead(self, ends: Ends, typed: Messages = (), **options: "Unpack[ReplyOptions]") -> None:
+        """Prefill the certain beginnings of the next prompts of all sessions of the pair, until `ends()` is true.
+
+        `typed`: a conversation whose last message is not sent yet, up to its last whole word; it is prefilled, too.
+        """
+        ends, seconds = self._watch(ends), self.pair.read_ahead_seconds
+        with self._working, suppress(LocalspecError):  # the next reply meets the error again and reports it
+            if self._closed or not seconds:
+                return
+            self._writer.read_ahead(ends)
+            if typed:
+                request = self._request(options)
+                *before, last = self._whole(typed, request, options)
+                ahead = partial(self._ahead, tuple(before), request, typed=last.content)
+                self._writer.prefill(ahead, ends, seconds=seconds)
 
     @property
     def messages(self) -> Messages:
@@ -278,18 +296,7 @@ class Session(Closing):
             yield event
 
     def _job(self, messages: Messages, request: Request, cancelled: Cancelled, requested: float) -> ReplyJob:
-        trims, template, beside = request.overflow == "trim", self.pair.template, self._beside(request)
-        self._check_space(sum(len(message.content) for message in messages[-1 if trims else 0 :]))
-        fitter = Fitter(
-            lambda messages: self._prompts.encode(messages, request),
-            self.pair.target.capacity,
-            request.max_tokens,
-            thinks=request.think is not False and template.thinking_style("") is not None,
-            beside=beside,
-        )
-        fitted = fitter.fit(self._reasoning.put_back(messages, beside), trim=trims, earlier=self._omissions)
-        if found := fitted.omission:
-            self._omissions[:] = [found, *(o for o in self._omissions if o != found)][:8]
+        template, fitted = self.pair.template, self._fit(messages, request)
         prompt = fitted.prompt
         style = template.thinking_style(prompt.text)
         constraint = self._prompts.constraint(request, style, len(prompt.tokens))
@@ -314,11 +321,56 @@ class Session(Closing):
             fitted.dropped_messages,
             requested,
             calls is not None and not calls.native,
-            tuple((message.role, message.content) for message in messages if message.role != "assistant"),
+            _questions(messages),
             self._stored_as,
             None
             if isinstance(request.think, bool | None)
             else ThinkingBudget(constraint, request, text, template.thinking_ending, len(prompt.tokens)),
+            following=lambda reply, ends: self._ahead(with_reply(messages, reply), request, ends),
+        )
+
+    def _fit(self, messages: Messages, request: Request) -> Fitted:
+        trims, beside = request.overflow == "trim", self._beside(request)
+        self._check_space(sum(len(message.content) for message in messages[-1 if trims else 0 :]))
+        fitter = Fitter(
+            lambda messages: self._prompts.encode(messages, request),
+            self.pair.target.capacity,
+            request.max_tokens,
+            thinks=request.think is not False and self.pair.template.thinking_style("") is not None,
+            beside=beside,
+        )
+        fitted = fitter.fit(self._reasoning.put_back(messages, beside), trim=trims, earlier=self._omissions)
+        if found := fitted.omission:
+            self._omissions[:] = [found, *(o for o in self._omissions if o != found)][:8]
+        return fitted
+
+    def _ahead(self, messages: Messages, request: Request, ends: Ends, typed: str = "") -> ReplyJob | None:
+        """Return a job that prefills what the next prompt begins with, whatever the next message says.
+
+        `typed`: the certain beginning of that message. Return None if `ends()` came true before.
+        """
+        counts = list[int]()
+        for text in dict.fromkeys(("", typed)):
+            prompts = list[Prompt]()
+            for following in following_messages(messages, text):
+                if ends():
+                    return None
+                fitted = self._fit((*messages, *following), request)
+                prompts.append(fitted.prompt)
+            common = (common_prefix_length(prompts[-1].tokens, 0, other.tokens) for other in prompts[:-1])
+            counts.append(min(common))
+        points: Sequence[int] = ()
+        if self.pair.target.needs_checkpoints:
+            points = self._prompts.branch_points(fitted.messages, fitted.prompt, request)[:-1]
+        return ReplyJob(
+            fitted.prompt.tokens[: counts[-1] + 1],  # the last token of a prompt is not prefilled
+            (*points, counts[0]),
+            request,
+            TextStream(self.pair.vocabulary, None, ()),
+            ends,
+            questions=_questions(messages),
+            conversation=self._stored_as,
+            sent=counts[0] if typed else None,
         )
 
     def _beside(self, request: Request) -> str:
@@ -365,6 +417,10 @@ class Session(Closing):
                 return
             except ValueError:  # another thread is running the generator at this moment
                 sleep(_LOOK_SECONDS)
+
+
+def _questions(messages: Messages) -> tuple[tuple[str, str], ...]:
+    return tuple((message.role, message.content) for message in messages if message.role != "assistant")
 
 
 async def in_a_thread(

@@ -16,6 +16,7 @@ class Tally:
     reused_tokens: int = 0
     restored_tokens: int = 0
     restore_seconds: float = 0.0
+    read_ahead_tokens: int = 0
     waited_seconds: float = 0.0
     prefill_seconds: float = 0.0
     first_token_seconds: float = 0.0

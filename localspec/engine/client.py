@@ -139,7 +139,7 @@ class _Connection:
         self.outbox.put(messages.encode(request))
         if isinstance(request, LoadPair):
             self.unanswered = [request]
-        elif self.unanswered:
+        elif self.unanswered and not isinstance(request, messages.Typed):
             self.unanswered.append(request)
 
     def quit(self) -> None:

@@ -80,6 +80,15 @@ class CompareReplies:
 
 
 @dataclass(frozen=True, slots=True)
+class Typed:
+    """A note, without a report, of a conversation whose last message is not sent yet; it may be read ahead."""
+
+    messages: Messages = ()  # the last one is cut after its last whole word; (): nothing is typed
+    options: Options = field(default_factory=dict)
+    conversation: str = ""  # as in Generate
+
+
+@dataclass(frozen=True, slots=True)
 class Cancel:
     serial: int
 
@@ -90,7 +99,7 @@ class Quit:
 
 
 Question = Render | Tokenize | Detokenize
-Request = LoadPair | Generate | Question | CompareReplies | Cancel | Quit
+Request = LoadPair | Generate | Question | CompareReplies | Typed | Cancel | Quit
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from localspec.engine.messages import Generate, LoadPair, Question, Ready, Rende
 from localspec.errors import BadSetting
 from localspec.events import Cycle, Finished, FinishReason, Notice
 from localspec.llama.check import remember_smoke_test, try_without_extra_buffers
+from localspec.machine.power import on_battery
 from localspec.machine.servers import addresses_of, answering_servers
 
 if TYPE_CHECKING:
@@ -146,6 +147,7 @@ class PairRequests:
         self._session: api.Session | None = None
         self._warnings = Warnings()
         logging.getLogger().addHandler(self._warnings)
+        self._typed = messages.Typed()  # the latest note; an empty one once it is read or sent
         self._asking = threading.Lock()  # locked while a Question is answered, so that only one runs
 
     def perform(self, request: messages.Request, send: Send, cancelled: Cancelled) -> None:
@@ -153,7 +155,10 @@ class PairRequests:
         match request:
             case LoadPair():
                 self._load(request, send)
+            case messages.Typed():
+                self._typed = request
             case Generate():
+                self._typed = messages.Typed()
                 with self._loaded().another(request.owner, request.conversation) as session:
                     reply(session, request, send, cancelled, self._warnings.take)
                 remember_smoke_test()
@@ -172,9 +177,14 @@ class PairRequests:
         return several or isinstance(request, Question)
 
     def rest(self, awaited: Callable[[], bool]) -> None:
-        """Measure the cost of batches once for each pair; stop as soon as `awaited()` is true."""
-        if self._session is not None:
-            self._session.calibrate(stop=awaited)
+        """Read the next prompts ahead, and measure the cost of batches; stop as soon as `awaited()` is true."""
+        if self._session is None:
+            return
+        typed, self._typed = self._typed, messages.Typed()
+        if not on_battery():
+            with self._session.another(stored_as=typed.conversation) as session:
+                session.read_ahead(awaited, typed.messages, **typed.options)
+        self._session.calibrate(stop=awaited)
 
     def unsaved(self) -> bool:
         return self._session is not None and self._session.pair.slots.unsaved()

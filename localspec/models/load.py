@@ -159,6 +159,7 @@ def load_pair(
             ),
             is_demo=is_demo(pair),
             runs_ahead=model.all_on_gpu and target.rollback_limit is None,
+            read_ahead_seconds=options.get("read_ahead_seconds", 60.0) * options.get("read_ahead", True),
             close=opened.pop_all().close,
         )
 

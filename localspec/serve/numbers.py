@@ -65,6 +65,7 @@ def timings_of(stats: Stats, fresh: int) -> dict[str, Any]:
             "thinking_cut": stats.thinking_cut,
             "restored_n": stats.restored_tokens,
             "restored_ms": round(stats.restore_seconds * 1000, 1),
+            "read_ahead_n": stats.read_ahead_tokens,
             "waited_ms": round(stats.waited_seconds * 1000, 1),
         },
     }
@@ -178,6 +179,7 @@ def exposition(totals: Totals, *, running: int, waiting: int, restarts: int) -> 
         ("counter", f"{_SPECULATION}_drafts_total", "Passes with a draft", sum(sums.drafted_by_position[:1])),
         ("counter", f"{_SPECULATION}_draft_tokens_total", "Draft tokens", sums.drafted),
         ("counter", f"{_SPECULATION}_accepted_tokens_total", "Accepted draft tokens", sums.accepted),
+        ("counter", "localspec:read_ahead_tokens_total", "Tokens read ahead", sums.read_ahead_tokens),
         ("counter", "localspec:replies_total", "Replies", totals.replies),
         ("counter", "localspec:saved_seconds_total", "Seconds saved", totals.judged.saved_seconds or 0.0),
         ("counter", "localspec:engine_restarts_total", "Restarts of the engine", restarts),

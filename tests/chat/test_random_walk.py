@@ -1,10 +1,12 @@
 """Whatever happened to a session before, a greedy reply is what a fresh cache says to the same prompt."""
 
+import itertools
 from random import Random
 
 import pytest
 
 import localspec
+from localspec.chat.messages import Message
 from localspec.errors import ContextFull
 from localspec.events import Finished
 from tests.near_ties import part_at_a_near_tie
@@ -18,6 +20,7 @@ QUESTIONS = (
 SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 TOOL = {"type": "function", "function": {"name": "f", "parameters": SCHEMA}}
 OPERATIONS = ("run", "run", "again", "edit", "cancel", "leave", "list", "complete", "schema", "tools")
+OPERATIONS += ("ahead", "ahead")
 STEPS = 40
 NARROW, WIDE = 8, 128  # from 64 on llama.cpp computes attention another way
 
@@ -78,6 +81,11 @@ def operate(session, operation, random):
         case "list":
             earlier = [{"role": "user", "content": "Why?"}, {"role": "assistant", "content": "Yes."}]
             return session.run([*earlier, {"role": "user", "content": asked}], **options)
+        case "ahead":  # what is typed is read ahead, until a random moment
+            looks, last = itertools.count(), random.randrange(1, 40)
+            typed = [*session.messages, Message("user", asked[: random.randrange(4, 20)])]
+            session.read_ahead(lambda: next(looks) >= last, typed, **options)
+            return session.run(asked, **options)
         case "complete":
             return session.complete("def add(a, b):\n    ", **options)
         case "schema":

@@ -20,6 +20,7 @@ from localspec.caches.store import finish, packed, usage
 from localspec.chat import conversations
 from localspec.chat.conversations import OLD, StoredMessage
 from localspec.chat.database import FILE
+from localspec.chat.messages import Message
 from localspec.cli import main
 from localspec.cli.program import reported
 from localspec.files import with_files
@@ -167,6 +168,8 @@ def test_what_an_engine_still_holds_is_not_written_after_the_deletion(session, t
         own.run([{"role": "user", "content": DIARY}], max_tokens=2)
     assert session.pair.slots.unsaved()
     conversations.delete(data_dir(), name)
+    session.read_ahead(bool, (*own.messages, Message("user", f"{WITHDRAWN} ")))
+    session.pair.slots.store()
     session.pair.target.store(resting=False)
     finish(30)
     assert with_lock([DIARY, TITLE, WITHDRAWN], session.pair.vocabulary) == set()

@@ -5,6 +5,8 @@ from driving import asked, running
 from localspec.tui.screen import ChatScreen
 from localspec.tui.widgets.prompt import Completion
 
+from localspec.engine.messages import Typed
+
 
 async def test_an_unknown_command_is_named_with_those_near_it_and_stays_in_the_prompt(chat):
     await chat.pilot.press(*"/tmp", "enter")
@@ -149,3 +151,26 @@ async def test_the_prompt_is_in_reach_on_every_size(tmp_path, size):
         await chat.until(lambda: chat.screen.prompt.region.bottom <= size[1])  # a busy machine is late
         region = chat.screen.prompt.region
         assert region.height >= (3 if size[1] > 15 else 1)
+
+
+async def test_what_is_typed_is_sent_for_reading_ahead_word_by_word_and_no_command_or_file_is(chat):
+    await chat.ask("exact first")
+    before = len(chat.engine.handler.asked)
+
+    def noted():
+        return [each for each in chat.engine.handler.asked[before:] if isinstance(each, Typed)]
+
+    def texts():
+        return [each.messages[-1].content if each.messages else "" for each in noted()]
+
+    await chat.pilot.press(*"and wh")
+    await chat.until(lambda: texts() == ["and "])
+    assert [message.content for message in noted()[0].messages] == ["exact first", "first", "and "]
+    await chat.pilot.press(*"at no", "backspace")
+    await chat.until(lambda: texts() == ["and ", "and what "])
+    chat.screen.prompt.replace_text("")
+    await chat.until(lambda: texts()[2:] == [""])
+    for text in ("/help me", "read @notes.txt and more"):
+        chat.screen.prompt.replace_text(text)
+        await chat.pilot.pause()
+    assert len(texts()) == 3

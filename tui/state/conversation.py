@@ -125,10 +125,12 @@ class OpenConversation:
     def saved(self) -> Conversation:
         return replace(self.about, messages=tuple(self.messages))
 
-    def turns(self) -> Messages:
-        """Return the system prompt and the messages up to the last question, for a request."""
+    def turns(self, typed: str = "") -> Messages:
+        """Return the system prompt and the messages up to the last question, or up to a typed one, for a request."""
         system = [Message("system", self.about.system)] if self.about.system else []
         asked = self.messages[: (self.last_question or 0) + 1]
+        if typed:
+            asked = [*self.messages, StoredMessage("user", typed)]
         # Join consecutive messages of one role, because many chat templates refuse two questions in a row.
         groups = itertools.groupby(asked, key=lambda message: message.role)
         turns = (Message(role, "\n\n".join(one.content for one in group)) for role, group in groups)

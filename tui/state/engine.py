@@ -159,6 +159,7 @@ class EngineState:
     _loading_request: messages.LoadPair | None = None
     _loaded_name: str = ""
     _serial: int = 0
+    _typed: str = ""  # text that was sent to be read ahead
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -205,6 +206,12 @@ class EngineState:
         stops = self.stops_loops
         asked = messages.Generate(serial, turns, options, True, conversation=conversation, stops_loops=stops)
         self.client.send(asked)
+
+    def read_ahead(self, typed: str, turns: messages.Messages, conversation: str = "") -> None:
+        """Let the engine read `turns` ahead, whose last message is the text `typed`; "": nothing is typed."""
+        if typed != self._typed and self.ready and not self.busy:
+            self._typed, turns = typed, turns if typed else ()
+            self.client.send(messages.Typed(turns, self.options_for(turns), conversation))
 
     def compare(self, turns: messages.Messages, temperature: float = 0.0, conversation: str = "") -> None:
         """Request the same reply twice, without and with drafting. Raises EngineDied."""
@@ -267,7 +274,7 @@ class EngineState:
     def _begin(self, beginning: str = "") -> ReplyState:
         if not self.client.alive:
             self.reload()
-        self._serial += 1
+        self._serial, self._typed = self._serial + 1, ""
         self.sides, self.compared = [], None
         self.reply = ReplyState(self._serial, beginning, is_demo=self.pair_name == DEMO)
         return self.reply

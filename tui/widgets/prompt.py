@@ -21,6 +21,8 @@ from .markdown import hanging_lines
 
 _BLANK_LINES: Final = re.compile(r"\A(?:[^\S\n]*\n)+")  # blank lines before the first line with text
 
+_LAST_WORD: Final = re.compile(r"\S+\Z")
+
 
 class PromptInput(TextArea):
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -90,6 +92,14 @@ class PromptInput(TextArea):
     def _before_cursor(self) -> str:
         row, column = self.cursor_location
         return self.document.get_line(row)[:column]
+
+    @property
+    def certain(self) -> str:
+        """The text before the cursor's last word; "" for a command, or if files are attached to the message."""
+        row, _ = self.cursor_location
+        before = "\n".join([*self.document.lines[:row], self._before_cursor])
+        whole = _LAST_WORD.sub("", _BLANK_LINES.sub("", before))
+        return "" if whole.startswith("/") or "@" in self.text or not whole.strip() else whole
 
     def suggest_completions(self) -> None:
         self._completion.show_for(self.text, self._before_cursor)

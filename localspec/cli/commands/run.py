@@ -244,6 +244,8 @@ def report(reply: Reply) -> str:
     cached = f"{s.reused_tokens:,} in the cache"
     if s.restored_tokens:
         cached += f", {s.restored_tokens:,} of these from the disk in {s.restore_seconds:.3f} s"
+    if s.read_ahead_tokens:
+        cached += f", {s.read_ahead_tokens:,} of these read ahead"
     by_place = ", ".join(f"{rate:.0%}" for rate in s.acceptance_by_position)
     writers = {"the target": s.from_target, "the draft model": s.from_model, "a head": s.from_head}
     writers |= {"lookup": s.from_lookup, "the prediction": s.from_prediction, "the grammar": s.from_grammar}
