@@ -63,6 +63,7 @@ class LlamaServer(Interface):
         if running >= ready.parallel and request.query_params.get("fail_on_no_slot"):
             raise Problem(503, "no_slot", "every slot is writing a reply")
         shared = {"n_ctx": ready.context_length, "speculative": bool(ready.draft)}
+        shared |= {"read_ahead_n": self._jobs.totals.sums.read_ahead_tokens}
         return answer([{"id": n, **shared, "is_processing": n < running} for n in range(ready.parallel)])
 
     async def completion(self, request: Request) -> Response:

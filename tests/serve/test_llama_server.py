@@ -1,7 +1,9 @@
 """llama-server's own interface: what its clients read."""
 
+import itertools
 import json
 from pathlib import Path
+from time import sleep
 
 import httpx
 import pytest
@@ -83,10 +85,27 @@ def test_tokens_are_banned_in_llama_servers_own_form(http):
 
 def test_slots_are_told_and_their_caches_are_nobodys_business(http):
     (slot,) = http.get("/slots").json()
+    assert slot["read_ahead_n"] >= 0
     assert (slot["id"], slot["is_processing"], slot["speculative"]) == (0, False, True)
     props = http.get("/props").json()
     assert (props["total_slots"], props["default_generation_settings"]["n_ctx"]) == (1, slot["n_ctx"])
     assert http.get("/slots?fail_on_no_slot=1").status_code == 200
+
+
+def test_the_next_turn_is_read_ahead_while_nobody_waits(http):
+    pauses = itertools.count(1)
+
+    def ahead():
+        turns = [{"role": "user", "content": f"Count to {next(pauses)}."}]
+        body = {"messages": turns, "temperature": 0, "max_tokens": 200}
+        answer = http.post("/v1/chat/completions", json=body).json()["choices"][0]["message"]["content"]
+        sleep(1)  # the engine begins after half a second
+        turns += [{"role": "assistant", "content": answer}, {"role": "user", "content": "And on?"}]
+        timings = http.post("/v1/chat/completions", json=body).json()["timings"]
+        return timings["localspec"]["read_ahead_n"]
+
+    until(ahead)
+    assert http.get("/slots").json()[0]["read_ahead_n"] > 0
 
 
 def test_the_probabilities_of_tokens_whole_and_in_a_stream(http):
