@@ -198,7 +198,7 @@ class Jobs:
         self._changed()
 
     def _notify(self, event: str) -> None:
-        self._loop.call_soon(lambda: self.on_event(event))
+        self._loop.call_soon(self.on_event, event)
 
     def _begin(self, job: Job) -> None:
         assert self.loaded is not None

@@ -98,7 +98,7 @@ def test_chunks_with_timings_have_the_origin_of_their_token_and_the_numbers_so_f
     *written, last = (chunk for chunk in chunks if "timings" in chunk)
     tokens = [chunk["timings"]["localspec"] for chunk in written]
     ours = last["timings"]["localspec"]
-    assert (tokens[0]["origin"], tokens[0]["source"]) == ("accepted", "model")
+    assert ("accepted", "model") in [(token["origin"], token["source"]) for token in tokens]
     assert [token["origin"] for token in tokens].count("accepted") == ours["tokens_by_source"]["model"]
     seen = [chunk["timings"] for chunk in written]
     assert [found["predicted_n"] for found in seen] == sorted(found["predicted_n"] for found in seen)
