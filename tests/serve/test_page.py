@@ -90,10 +90,11 @@ def test_the_page_of_another_address_of_this_machine_may_ask_its_own_server(http
     assert http.get("/props", headers=rebound).status_code == 403
 
 
-def test_chunks_with_timings_have_the_origin_of_their_token_and_the_numbers_so_far(http):
+def test_chunks_with_timings_have_the_origin_of_their_token_and_the_numbers_so_far(locked):
     body = {"messages": [{"role": "user", "content": "Hello"}], "temperature": 0, "stream": True}
     body["max_tokens"] = 20  # a token that ends the reply would have no text
-    with http.stream("POST", "/v1/chat/completions", json=body | {"timings_per_token": True}) as answer:
+    asked = {"json": body | {"timings_per_token": True}, "headers": {"x-api-key": "sesame"}, "timeout": 60}
+    with httpx.stream("POST", f"{locked.url}/v1/chat/completions", **asked) as answer:
         chunks = [json.loads(line[6:]) for line in answer.iter_lines() if line.startswith("data: {")]
     *written, last = (chunk for chunk in chunks if "timings" in chunk)
     tokens = [chunk["timings"]["localspec"] for chunk in written]
