@@ -31,7 +31,8 @@ def part_at_a_near_tie(target, prompt, one, other):
     with suppress(
         RollbackUnsupported
     ):  # the beginning of a text may have been read in a wide pass of another text
-        rows.append(row_after(target, text, 128, more=text[-1:] * 128))
+        room = min(128, target.capacity - len(text))
+        rows.append(row_after(target, text, 128, more=text[-1:] * room))
     target.rollback(0)
     moved = max(np.abs(a - b).max() for a, b in combinations(rows, 2))
     return min(abs(row[one[at]] - row[other[at]]) for row in rows) <= 2 * moved
