@@ -115,6 +115,8 @@ class ModelDrafter(Drafter):
         limit = min(limit, self.decoder.capacity - len(tokens) + self._first + 1)
         if self.failure or limit <= 0:
             return Proposal()
+        if self.decoder.length >= len(tokens) - self._first:  # the newest token is read again for its row
+            self.decoder.rewind(len(tokens) - 1 - self._first)
         unread = tokens[self._first + self.decoder.length :]
         with self.drafting():
             proposal, self.failure = draw(
