@@ -96,11 +96,12 @@ class CachedText(Closing):
 
     def lends(self, tokens: Sequence[int]) -> int:
         """Return how many of `tokens` need no prefill in a copy of this slot; 0 if copying costs too much."""
-        shared = common_prefix_length(self.tokens, 0, tokens)
-        if self.needs_checkpoints and shared < self.length:
+        held = list(self.tokens)  # a copy, because the slot's own thread may roll back meanwhile
+        shared = common_prefix_length(held, 0, tokens)
+        if self.needs_checkpoints and shared < len(held):
             kept = [checkpoint.length for checkpoint in self._checkpoints.lasting]
             shared = max((length for length in kept if length <= shared), default=0)
-        return shared if self.length <= _WORTH * shared else 0
+        return shared if len(held) <= _WORTH * shared else 0
 
     def copied(self, tokens: Sequence[int], at_least: int) -> PromptState | None:
         """Return a copy of the slot's state; None if `lends(tokens)` is now less than `at_least`."""

@@ -183,7 +183,7 @@ def test_a_reply_that_was_cut_off_keeps_its_tokens_because_it_may_be_continued(l
 def test_letters_are_read_ahead_by_target_and_draft():
     session, target, draft, _ = session_of(3)
     object.__setattr__(session.pair, "read_ahead_seconds", 60.0)
-    session.run("hello", temperature=0, max_tokens=60)
+    session.run("hello", temperature=0, max_tokens=60, depth=3)  # automatic depth may switch a draft off
     session.read_ahead(lambda: False)
     assert "".join(session.pair.vocabulary.text(token) for token in target.tokens).endswith("<u")
     assert draft.length >= target.length - 8

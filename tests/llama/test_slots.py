@@ -244,6 +244,19 @@ def test_a_lane_that_cannot_step_back_lends_nothing(load, tokens, shape):
         assert second.length == 20
 
 
+def test_a_lane_may_roll_back_while_another_looks_what_it_lends(load, tokens):
+    class RolledBack(list):
+        def __getitem__(self, index):
+            found = super().__getitem__(index)
+            del self[4:]
+            return found
+
+    with Context(load(), slots=2, **OPTIONS) as context:
+        list(context.prefill(prompt := tokens(20)))
+        context.tokens = RolledBack(context.tokens)
+        assert context.lends(prompt) in (4, 20)
+
+
 def test_a_long_text_of_another_lane_is_not_copied_for_its_short_beginning(load, tokens):
     common = tokens(300)
     with Context(load(), **OPTIONS | {"length": 4096}, slots=2, saved_bytes=1 << 30) as several:
