@@ -27,12 +27,14 @@ def part_at_a_near_tie(target, prompt, one, other):
     if at is None:
         return len(one) == len(other)
     text = [*prompt, *one[:at]]
+    usual, target.chunk = target.chunk, max(WIDTHS)  # `decode` splits wider passes
     rows = [row_after(target, text, width) for width in WIDTHS]
     with suppress(
         RollbackUnsupported
     ):  # the beginning of a text may have been read in a wide pass of another text
         room = min(128, target.capacity - len(text))
         rows.append(row_after(target, text, 128, more=text[-1:] * room))
+    target.chunk = usual
     target.rollback(0)
     moved = max(np.abs(a - b).max() for a, b in combinations(rows, 2))
     return min(abs(row[one[at]] - row[other[at]]) for row in rows) <= 2 * moved
