@@ -77,7 +77,7 @@ def test_three_replies_at_once_draft_as_each_does_alone_in_a_third_of_the_passes
     assert len(passes) <= 1.1 * separate / REPLIES
     for (rows, cycles, text), (rows_alone, cycles_alone, text_alone) in zip(found, alone, strict=True):
         assert (cycles, text) == (cycles_alone, text_alone)
-        assert max(map(difference, rows, rows_alone)) < 1e-3
+        assert max(map(difference, rows, rows_alone)) < 1e-2
     assert sum(accepted for _, cycles, _ in found for _, accepted in cycles) > 0
 
 
