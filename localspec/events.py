@@ -7,6 +7,7 @@ from typing import Any
 
 NOTICEABLE = 1.03  # ratio of the faster speed to the slower one: a smaller ratio counts as no difference
 HARDLY = 0.03  # draft tokens per emitted token: fewer cannot change the speed noticeably
+LEAST_JUDGED = 32  # tokens of the shortest reply whose speed is judged
 DEMO_PASS = 0.05  # seconds that a race counts for a demo pass, because a real demo pass is too short to watch
 
 

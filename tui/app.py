@@ -86,7 +86,7 @@ class ChatApp(App[None]):
     CSS_PATH: ClassVar[CSSPathType | None] = "app.tcss"
     ENABLE_COMMAND_PALETTE = False
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (INSPECTED_COLUMNS, "-wide")]  # noqa: RUF012 - Textual declares it so
-    VERTICAL_BREAKPOINTS = [(0, "-short"), (16, "-tall")]  # noqa: RUF012
+    VERTICAL_BREAKPOINTS = [(0, "-short"), (16, "-medium"), (32, "-tall")]  # noqa: RUF012
 
     def __init__(self, setup: Setup) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ class ChatApp(App[None]):
         self._no_controls = NoControls()
         self._collected_after: ReplyState | None = None
         self._typed: deque[events.Key | events.Paste] = deque()
-        self._is_typing = False
+        self._is_typing = self._has_notice = False
         # Time of the last Ctrl+C that found no reply to stop and no prompt to clear.
         self._asked_at = -AGAIN_SECONDS
         self._log_notices = LogNotices(self)
@@ -118,6 +118,8 @@ class ChatApp(App[None]):
             while self._typed and self.screen_stack:
                 event = self._typed.popleft()
                 is_text = self._is_text(event)
+                if self._has_notice:  # a notice ends at the next key
+                    self._show_notice(Content(""))
                 await super().on_event(event)
                 if not (is_text and self._typed and self._is_text(self._typed[0])):
                     await self._settled()
@@ -172,9 +174,13 @@ class ChatApp(App[None]):
     def notify(self, message: str, *, severity: str = "information", **_: Any) -> None:  # noqa: ANN401 - Textual's
         """Show a notice in the open dialog, or in the status line if no dialog is open."""
         style = "$text" if severity == "information" else f"$text-{severity}"
+        self._show_notice(Content.styled(for_terminal(message), style))
+
+    def _show_notice(self, notice: Content) -> None:
+        self._has_notice = bool(notice)
         for screen in reversed(self.screen_stack):
             if show := getattr(screen, "show_notice", None):
-                show(Content.styled(for_terminal(message), style))
+                show(notice)
                 return
 
     def on_mount(self) -> None:

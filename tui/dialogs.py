@@ -88,6 +88,7 @@ class RaceDialog(Dialog[None]):
         super().__init__()
         self._engine, self._share = engine, share
         self._seconds = 0.0  # the plain side is drawn up to this second of its decoding
+        self._is_marked = False  # whether the dialog has scrolled to the first words that differ
         self._heads, self._texts = (
             [Static(markup=False, classes="side") for _ in range(2)] for _ in range(2)
         )
@@ -103,6 +104,8 @@ class RaceDialog(Dialog[None]):
         scroll.anchor()
 
     def on_mount(self) -> None:
+        self.query_one(".keys").display = False  # the border shows them, which leaves a row to the texts
+        self.query_one(".box").border_subtitle = self.KEYS
         self._draw()
         self.set_interval(RACE_SECONDS, self._draw)
 
@@ -122,16 +125,27 @@ class RaceDialog(Dialog[None]):
             )
             side.update(text.rstrip())
             head.update(Content.assemble((title, "bold"), f"\n{clock(race_side)}"))
+        if branch_point is not None and engine.compared is not None and not self._is_marked:
+            self._is_marked, scroll = True, self.query_one(VerticalScroll)
+            same = Content("".join(for_terminal(text) for text, _ in drafting.written[:branch_point]))
+            scroll.anchor(False)
+            half = scroll.size.height // 2
+            scroll.scroll_to(y=same.get_height({}, self._texts[1].size.width) - half, animate=False)
         is_won = engine.compared is not None and Race(*(side.race_side for side in engine.sides)).is_won
         if engine.compared is not None:
-            headline, _, rest = engine.compared.verdict.partition("\n")
-            self._show(".verdict", for_terminal(rest))
+            lines, first = engine.compared.verdict.split("\n"), 1 + (branch_point is not None)
+            headline = "\n".join(lines[:first])
+            self._show(".verdict", for_terminal("\n".join(lines[first:])))
         elif not engine.comparing:
             headline = "ended before both sides had replied"
         elif branch_point is not None:
             headline = NOW_BRANCHED
+        elif drafting.is_done:
+            headline = "comparing the texts"
         else:
-            headline = "now drafting; plain is replayed" if drafting.cycles else "plain decoding runs first"
+            headline = (
+                "drafting, beside a replay of plain" if drafting.cycles else "plain decoding runs first"
+            )
         style = "bold $text-success" if is_won else "bold"
         self._show(".headline", Content.styled(for_terminal(headline), style))
 

@@ -116,7 +116,8 @@ class ChatScreen(Screen[None], Chat):
             line.show()
 
     def _status(self, width: int) -> Content:
-        if self._notice and monotonic() - self._remarked_at < 8.0:
+        is_outdated = self._notice.plain == table.BUSY and not self.state.engine.busy
+        if self._notice and not is_outdated and monotonic() - self._remarked_at < 8.0:
             return self._notice
         view, reply = self._reply_view or self.transcript.last_reply, self.state.engine.last_reply
         sentence = status.status(self.state.engine, self.state.downloads.progress)

@@ -6,7 +6,7 @@ from typing import Final
 
 from localspec.chat.conversations import StoredMessage
 from localspec.display import counted, size_text
-from localspec.events import NOTICEABLE
+from localspec.events import LEAST_JUDGED, NOTICEABLE
 from localspec.models.registry import DEMO
 
 from .state.engine import EngineState, PullProgress, ReplyState
@@ -64,7 +64,7 @@ def _engine_status(engine: EngineState) -> str:
             what = counted(reply.tally.emitted, "token")
         elif reply.prefill is not None:
             what = f"prefill {reply.prefill.done:,} / {reply.prefill.total:,}"
-        return f"comparing: {what}" if engine.comparing else what
+        return f"comparing{' the texts' if reply.final else f': {what}'}" if engine.comparing else what
     if engine.ready is None:
         return "no pair is loaded · /pair chooses one" if engine.client.alive else "the engine is not running"
     return "" if engine.recent else f"ready in {engine.ready.seconds:.1f} s"
@@ -72,16 +72,16 @@ def _engine_status(engine: EngineState) -> str:
 
 def gain(engine: EngineState, reply: ReplyState) -> tuple[str, bool]:
     """Return a text about drafting's gain in a reply, and whether drafting made the reply faster."""
-    stats = reply.stats
+    stats, is_judged = reply.stats, reply.stats.emitted >= LEAST_JUDGED
     if engine.pair_name == DEMO and stats.drafted:
         return f"{stats.mean_accepted_length:.1f} tokens per pass, demo pair", True
     if reply.is_off:
-        return "no gain here: drafting is off", False
+        return f"{'no gain here: ' * is_judged}drafting is off", False
     if not stats.drafted:
         is_wanted = engine.settings.get("speculate", True) and not engine.comparing
         return "nothing drafted" if is_wanted else "plain decoding", False
-    if stats.speedup is None:
-        return "gain not known yet", False
+    if stats.speedup is None or not is_judged:
+        return "gain not known yet" if reply.final is None else "too short to know the gain", False
     return times_text(stats.speedup.value), stats.speedup.value >= NOTICEABLE
 
 
@@ -115,7 +115,8 @@ def footer(message: StoredMessage) -> str:
         if stats.drafted:
             parts.append(acceptance_text(stats.accepted, stats.drafted))
             parts.append(f"{stats.mean_accepted_length:.1f} tokens per pass")
-            parts += [times_text(stats.speedup.value)] if stats.speedup else []
+            if stats.speedup and stats.emitted >= LEAST_JUDGED:
+                parts.append(times_text(stats.speedup.value))
         parts += ["thinking cut"] * stats.thinking_cut
         if stats.restored_tokens and stats.restore_seconds:
             restored = counted(stats.restored_tokens, "token")

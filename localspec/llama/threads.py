@@ -130,6 +130,7 @@ class Contention:
 
     cores: int  # number of cores that the process may use
     clock: Callable[[], float] = perf_counter
+    ours: Callable[[], float] = float  # processor seconds of the chat or server, which is not another program
     limit: int | None = None  # maximum threads under CPU contention; None: no contention
     usual: int = 1  # maximum threads of any context without CPU contention
     kept: int | None = None  # the `limit` in use; running replies keep it when `limit` changes
@@ -140,6 +141,7 @@ class Contention:
     _judged: list[tuple[int, float]] = field(default_factory=list)  # (tokens, seconds) of each pass
     _usable: float = 0.0  # processor seconds that the passes in `_judged` could have used
     _given: float = 0.0  # processor seconds that the passes in `_judged` used
+    _ours: float = 0.0  # `ours` at the first pass in `_judged`
     _before: dict[int, float] = field(default_factory=dict)  # by number of tokens: seconds with all threads
     _ratios: list[float] = field(default_factory=list)  # seconds of passes with fewer threads / `_before`
     _deaf_until: float = -math.inf  # clock time until which passes are not judged
@@ -221,7 +223,8 @@ class Contention:
 
     def _judge(self) -> None:
         threads = round(self._usable / max(sum(seconds for _, seconds in self._judged), 1e-9))
-        share = max(self._given / max(self._usable, 1e-9), 0.01)
+        given = self._given + max(self.ours() - self._ours, 0.0)
+        share = max(given / max(self._usable, 1e-9), 0.01)
         before, tried = dict(self._judged), self._given / threads
         self._lift()
         if share < CONTENDED:
@@ -243,7 +246,7 @@ class Contention:
         self._ratios.clear()
 
     def _forget_passes(self) -> None:
-        self._usable = self._given = 0.0
+        self._usable, self._given, self._ours = 0.0, 0.0, self.ours()
         self._judged.clear()
 
 
@@ -253,6 +256,14 @@ def _notice(before: int, now: int) -> str:
         f"programs {'use' if now < before else 'no longer use'} the processor. This can change a word of the reply. "
         f"To keep {before}, set --threads {before}"
     )
+
+
+def parent_seconds() -> float:
+    """Return the processor seconds of the parent's main thread, which draws the chat; 0.0 outside Linux."""
+    try:
+        return int(Path(f"/proc/{os.getppid()}/schedstat").read_text().split()[0]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
 
 
 class Threads:
@@ -276,7 +287,8 @@ class Threads:
 def yield_threads(contexts: Iterable[Threads]) -> Contention:
     """Let these contexts use fewer threads under CPU contention; return their common Contention."""
     several = [threads for threads in contexts if threads.reading > 1]
-    contention = Contention(usable_cores(), usual=max((threads.usual for threads in several), default=1))
+    usual = max((threads.usual for threads in several), default=1)
+    contention = Contention(usable_cores(), usual=usual, ours=parent_seconds)
     for threads in several:
         threads.contention = contention
     return contention

@@ -23,6 +23,7 @@ from localspec.sampler.passes import NO_TEXT, Candidates, common_prefix_length
 DEMO_DEPTH = 4
 FEW = 1.1  # tokens per pass; with fewer, drafting gains hardly any time
 AS_FAR_BACK = 200  # number of a text's last tokens on which `width_gap` compares batch widths
+NEAR = 32  # as AS_FAR_BACK, tried first: this mostly explains a branch point, and a reader waits for it
 WIDTHS = frozenset({2, 5, 9})  # batch widths that `width_gap` always includes
 
 Messages = str | Sequence[Mapping[str, Any] | Message]
@@ -40,9 +41,13 @@ class Divergence:
 
     @property
     def chances(self) -> str:
-        """A clause with the probabilities of the two likeliest tokens."""
+        """The probabilities of the two likeliest tokens, as text."""
         second = self.likeliest * float(np.exp(-(self.top_two_gap or 0.0)))
-        return f"the two likeliest words there have {self.likeliest:.1%} and {second:.1%}"
+        return f"{self.likeliest:.0%} and {second:.0%}"
+
+    def is_near(self, rounding: float) -> bool:
+        """Return whether rounding, which moves a logit by up to `rounding`, explains the branch point."""
+        return (self.top_two_gap or 0.0) <= 2 * rounding
 
 
 def first_difference(plain: Sequence[int], speculative: Sequence[int]) -> int | None:
@@ -85,10 +90,12 @@ def row_after(decoder: Decoder, tokens: Sequence[int]) -> np.ndarray:
     return row
 
 
-def width_difference_on(pair: LoadedPair, tokens: Sequence[int], widths: Collection[int] = ()) -> float:
-    """Return `width_gap` for the last AS_FAR_BACK tokens of a text; the tokens before them are context."""
+def width_difference_on(
+    pair: LoadedPair, tokens: Sequence[int], widths: Collection[int] = (), back: int = AS_FAR_BACK
+) -> float:
+    """Return `width_gap` for the last `back` tokens of a text; the tokens before them are context."""
     with pair.threads.keeping():
-        return width_gap(pair.target, tokens, max(len(tokens) - AS_FAR_BACK, 0), widths)
+        return width_gap(pair.target, tokens, max(len(tokens) - back, 0), widths)
 
 
 def width_gap(decoder: Decoder, tokens: Sequence[int], start: int = 0, widths: Collection[int] = ()) -> float:
@@ -254,29 +261,31 @@ def divergence_of(
     if widths is None:
         return Divergence(index, one, other, None), None
     text = [*prompt, *plain.tokens[:index]]
-    width_difference, row = width_difference_on(pair, text, widths), row_after(pair.target, text)
-    return Divergence(index, one, other, top_two_gap(row), likeliest(row)), width_difference
+    row = row_after(pair.target, text)
+    where = Divergence(index, one, other, top_two_gap(row), likeliest(row))
+    difference = width_difference_on(pair, text, widths, NEAR)
+    if not where.is_near(difference):
+        difference = max(difference, width_difference_on(pair, text, widths))
+    return where, difference
 
 
 def verdicts(comparison: Comparison, text_of: Callable[[int], str]) -> list[str]:
     """Return sentences about the speed, a difference of the texts, and doubts about the comparison."""
     sentences, where = [str(comparison)], comparison.divergence
     stats, rounding = comparison.speculative.stats, comparison.width_difference
-    if not stats.draft_seconds and stats.mean_accepted_length < FEW:
-        sentences.append(f"{NO_DRAFT[0].upper()}{NO_DRAFT[1:]}.")
     if comparison.cancelled:
         sentences.append("Stopped early, so the texts are not compared.")
     elif where and where.top_two_gap is not None and rounding is not None:
-        near, at = where.top_two_gap <= 2 * rounding, f"{where.index + 1:,}"
-        kind, why = ("a near-tie", ", so rounding decided") if near else ("and no near-tie explains it", "")
+        at = f"{where.index + 1:,}"
         drafted, plain = (
             "the end" if token is None else repr(text_of(token)) for token in (where.speculative, where.plain)
         )
         sentences += [
-            f"The texts differ from token {at} on, {kind}: {where.chances}{why}. Their scores are "
-            f"{where.top_two_gap:.4f} apart, and rounding moves each by up to {rounding:.4f}.",
-            *["`localspec verify` tests this."] * (not near),
-            f"Token {at}: {drafted} with drafting, {plain} without.",
+            f"Token {at} was a near-tie, {where.chances}: rounding decides here."
+            if where.is_near(rounding)
+            else f"Token {at} was no near-tie, {where.chances}: `localspec verify` looks for the fault.",
+            f"It is {drafted} with drafting, and {plain} without. The scores of the two likeliest tokens are "
+            f"{where.top_two_gap:.4f} apart; rounding moves each by up to {rounding:.4f}.",
         ]
     elif where and comparison.rule in SEED_DECIDES:
         sentences.append(
@@ -287,4 +296,6 @@ def verdicts(comparison: Comparison, text_of: Callable[[int], str]) -> list[str]
         sentences.append(
             "Both texts are random samples, so they may differ. At temperature 0 they can be compared."
         )
+    if not stats.draft_seconds and stats.mean_accepted_length < FEW:
+        sentences.append(f"{NO_DRAFT[0].upper()}{NO_DRAFT[1:]}.")
     return [*sentences, *[DEMO_MODEL] * comparison.is_demo]

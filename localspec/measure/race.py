@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from localspec.display import counted, for_terminal
 from localspec.events import (
     DEMO_PASS,
+    LEAST_JUDGED,
     NOTICEABLE,
     Cycle,
     Event,
@@ -39,8 +40,9 @@ LEGEND = (
 )
 BRANCHED = "bold white on red"  # style of the first token that differs
 NOW_BRANCHED = "The texts differ from the marked word on. Probabilities follow at the end."
+FRAME_COLUMNS, FRAME_ROWS = 7, 8  # cells of the picture on a terminal that are not text
 UNFAIR = "The draft tokens do not explain this difference in time: is the processor busy? Run it again later."
-CONTENDED = "Another program used the processor, so these times are unreliable. Close it and measure again."
+CONTENDED = "Another program used the processor: close it and measure again."
 STALLED = "Not measured: the machine stalled meanwhile. Run it again."
 
 
@@ -96,9 +98,10 @@ class Race:
 
     @property
     def speedup(self) -> float:
-        """Seconds of plain decoding / seconds of drafting; 0 until both sides are done."""
-        done = self.plain.is_done and self.drafting.is_done and self.drafting.seconds
-        return self.plain.seconds / self.drafting.seconds if done else 0.0
+        """Seconds per token of plain decoding / those of drafting; 0 until both sides are done."""
+        done = self.plain.is_done and self.drafting.is_done and self.plain.tokens and self.drafting.seconds
+        work = self.plain.tokens * self.drafting.seconds
+        return self.plain.seconds * self.drafting.tokens / work if done else 0.0
 
     @property
     def race_sides(self) -> dict[str, RaceSide]:
@@ -110,7 +113,7 @@ class Race:
         side = self.drafting
         accepted = sum(origin is Origin.ACCEPTED for _, origin in side.written)
         stats = Stats(cycles=side.cycles, emitted=side.tokens, drafted=side.drafted, accepted=accepted)
-        measured = not (stats.hardly_drafted or self.held_up)
+        measured = not (stats.hardly_drafted or self.held_up or stats.emitted < LEAST_JUDGED)
         return measured and self.speedup >= NOTICEABLE and is_fair(self.speedup, stats)
 
     @property
@@ -159,20 +162,24 @@ def headline(
     `seconds`: the time of plain decoding, and the time of drafting. `contended`: whether other programs used
     the processor; if so, the sentence reports no slowdown.
     """
-    if not ratio:
-        return "Too few tokens were decoded to compare the speed."
     speedup, why = caused(ratio, drafting), CONTENDED if contended else ""
     gain = "Slower, " * (speedup < 1) + f"{speedup:.{1 if speedup >= 1.1 else 2}f} times as fast"
-    took = f"{seconds[1]:.1f} s instead of {seconds[0]:.1f} s, "
-    if drafting.hardly_drafted:
-        gain, took, why = "Almost nothing was drafted", "", "A difference in time is noise."
+    took, speed = f"{seconds[1]:.1f} s instead of {seconds[0]:.1f} s", drafting.tokens_per_second
+    if not ratio or drafting.emitted < LEAST_JUDGED:
+        gain, took, why = "Too few tokens to compare the speed", "", ""
+    elif drafting.hardly_drafted:
+        gain, took = f"{'Almost nothing' if drafting.drafted else 'Nothing'} was drafted", ""
+        why = "A difference in time is noise."
     elif not is_fair(ratio, drafting) or (contended and ratio < NOTICEABLE):
         gain, took, why = "Not measured", "", why or UNFAIR
-    elif 1 / NOTICEABLE < speedup < NOTICEABLE:
+    elif not identical:  # the texts differ in length, so seconds would compare nothing
+        took = f"{speed:.1f} instead of {speed / ratio:.1f} tokens/s"
+    if took and 1 / NOTICEABLE < speedup < NOTICEABLE:
         gain = "As fast as plain decoding"
     same = "the same text" if identical else "each text sampled" if sampled else "but the texts differ"
     kept = f"{drafting.accepted:,} of {counted(drafting.drafted, 'draft token')} accepted"
-    return f"{gain}, {same}: {took}{kept}. {why}".rstrip()
+    numbers = ", ".join(filter(None, (took, kept if drafting.drafted else "")))
+    return f"{gain}, {same}{': ' * bool(numbers)}{numbers}. {why}".rstrip()
 
 
 def picture(
@@ -181,10 +188,14 @@ def picture(
     about: str,
     headline: str = "",
     branch_point: int | None = None,
+    room: tuple[int, int] | None = None,
 ) -> "RenderableType":
-    """Return a table of both sides with their clocks, and below the table a legend, headline and `about`."""
+    """Return a table of both sides with their clocks, and below the table a legend, headline and `about`.
+
+    `room`: columns and rows of a terminal, which then shows the newest rows of the texts, and no legend and `about`.
+    """
     from rich.box import ROUNDED
-    from rich.console import Group
+    from rich.console import Console, Group
     from rich.table import Table
     from rich.text import Text
 
@@ -201,8 +212,14 @@ def picture(
         )
         words = (for_terminal(text) for text, _ in race_side.written)
         texts.append(Text.assemble(*zip(words, styles, strict=True)))
+    if room:
+        headline = headline or NOW_BRANCHED * (branch_point is not None)
+        sides.title.truncate(room[0], overflow="ellipsis")
+        wrapped = (text.wrap(Console(), (room[0] - FRAME_COLUMNS) // 2) for text in texts)
+        texts = [Text("\n").join(lines[-max(room[1] - FRAME_ROWS, 1) :]) for lines in wrapped]
+        sides.add_row(*texts)
+        return Group(sides, Text(headline, "bold"))
     sides.add_row(*texts)
-    headline = headline or NOW_BRANCHED * (branch_point is not None)
     legend = Text("   ").join(Text(f"■ {name}", STYLES[origin]) for name, origin in LEGEND)
     return Group(sides, legend, *[Text(headline, "bold")] * bool(headline), Text(for_terminal(about), "dim"))
 

@@ -1,6 +1,9 @@
 """A simulated machine: threads share its cores with busy programs, and all wait for the slowest of them."""
 
 import random
+import subprocess
+import sys
+import time
 from contextlib import ExitStack
 from functools import partial
 from itertools import pairwise, product, repeat
@@ -58,6 +61,37 @@ def test_one_crowded_pass_that_takes_long_is_enough():
     machine.step(width=128)
     machine.step()
     assert machine.used == [2, 1]
+
+
+def test_the_chat_that_draws_is_not_another_program():
+    machine = Machine(cores=2, usual=2)
+    machine.others = 1
+    lost = 0.0  # processor seconds that the chat took from the passes
+
+    def step():
+        nonlocal lost
+        before = machine.now
+        machine.step()
+        lost += 2 * (machine.now - before) / 3
+
+    machine.contention.ours = lambda: lost
+    for _ in range(20):
+        step()
+    assert not machine.contention.contended
+    machine.contention.ours = float
+    machine.run(2 * JUDGED_PASSES)
+    assert machine.contention.contended
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the seconds of another process")
+def test_the_seconds_of_the_parent_are_those_of_its_main_thread():
+    code = "from localspec.llama.threads import parent_seconds as s; print(s()); input(); print(s())"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=-1, stdout=-1, text=True) as child:
+        first = float(child.stdout.readline())
+        began = time.process_time()
+        while time.process_time() - began < 0.3:
+            pass
+        assert float(child.communicate("\n")[0]) - first > 0.2
 
 
 @pytest.mark.parametrize("others", [0, 2])

@@ -30,6 +30,8 @@ from localspec.events import (
     Stats,
 )
 from localspec.measure.compare import (
+    AS_FAR_BACK,
+    NEAR,
     Comparison,
     Divergence,
     SideEvent,
@@ -46,7 +48,7 @@ from localspec.measure.race import CONTENDED, NOW_BRANCHED, UNFAIR, Race, RaceSi
 from localspec.models.pair_info import measured_speedups
 from tests.measure.faults import leaky_comparison
 
-GUESSED = Stats(cycles=4, emitted=10, drafted=4, accepted=3, draft_seconds=0.6, verify_seconds=0.4)
+GUESSED = Stats(cycles=16, emitted=40, drafted=30, accepted=24, draft_seconds=0.6, verify_seconds=0.4)
 
 
 def race_side(*texts):
@@ -71,26 +73,33 @@ def test_a_clock_counts_passes_and_goes_back():
 @pytest.mark.parametrize(
     ("speedup", "said"),
     [
-        (2.34, "2.3 times as fast, the same text: 1.0 s instead of 2.0 s, 3 of 4 draft tokens accepted."),
+        (2.34, "2.3 times as fast, the same text: 1.0 s instead of 2.0 s, 24 of 30 draft tokens accepted."),
         (1.01, "As fast as plain decoding, the same text: "),
         (0.5, "Slower, 0.50 times as fast, the same text: "),
-        (0.0, "Too few tokens were decoded"),
+        (0.0, "Too few tokens to compare the speed, the same text: 24 of 30 draft tokens accepted."),
     ],
 )
 def test_the_headline_says_the_gain_first_then_the_text(speedup, said):
     assert headline(speedup, True, (2.0, 1.0), GUESSED).startswith(said)
-    assert "the texts differ" in headline(2.0, False, (2.0, 1.0), GUESSED)
+    assert headline(2.0, False, (1.0, 1.0), GUESSED).startswith(
+        "2.0 times as fast, but the texts differ: 40.0 instead of 20.0 tokens/s, 24 of 30"
+    )
+    short = replace(GUESSED, emitted=31)
+    assert headline(2.0, True, (2.0, 1.0), short).startswith("Too few tokens to compare the speed, the same")
     assert "differ" not in headline(2.0, False, (2.0, 1.0), GUESSED, sampled=True)
 
 
 @pytest.mark.parametrize("speedup", [0.7, 1.2])
-@pytest.mark.parametrize(("drafted", "guesses"), [(0, "0 of 0 draft tokens"), (1, "0 of 1 draft token")])
-def test_where_hardly_anything_was_guessed_a_difference_is_noise(speedup, drafted, guesses):
+@pytest.mark.parametrize(
+    ("drafted", "said"),
+    [
+        (0, "Nothing was drafted, the same text."),
+        (1, "Almost nothing was drafted, the same text: 0 of 1 draft token accepted."),
+    ],
+)
+def test_where_hardly_anything_was_guessed_a_difference_is_noise(speedup, drafted, said):
     found = headline(speedup, True, (1.2, 1.0), Stats(cycles=40, emitted=40, drafted=drafted))
-    assert (
-        found
-        == f"Almost nothing was drafted, the same text: {guesses} accepted. A difference in time is noise."
-    )
+    assert found == f"{said} A difference in time is noise."
 
 
 def test_no_gain_is_claimed_that_the_guesses_cannot_have_brought():
@@ -143,11 +152,23 @@ def test_texts_part_at_the_first_other_word_as_soon_as_it_is_written():
     assert Race(sampled, race_side("b")).branch_point is None
     console = Console(file=io.StringIO(), width=80, color_system="truecolor", force_terminal=True)
     race = Race(same, race_side("a ", "they "))
-    console.print(picture(race.race_sides, "prompt", "about", branch_point=race.branch_point))
+    console.print(picture(race.race_sides, "prompt", "about", "", race.branch_point, (80, 24)))
     drawn = console.file.getvalue()
     assert "41mthe " in drawn
     assert "41mthey " in drawn
     assert NOW_BRANCHED in drawn
+
+
+def test_a_race_on_80_by_24_shows_the_newest_16_rows_of_text_and_cuts_no_word():
+    console = Console(file=io.StringIO(), width=80, height=24)
+    long = race_side(*(f"number {number} of many rows of text\n" for number in range(40)))
+    race = Race(long, race_side("other"))
+    console.print(picture(race.race_sides, "a prompt " * 30, "about", "", race.branch_point, (80, 24)))
+    rows = console.file.getvalue().splitlines()
+    shown = [row for row in rows if re.search(r"number \d+ of many rows of text ", row)]
+    assert len(rows) <= 24
+    assert len(shown) >= 15  # the last row is the empty one after the last newline
+    assert "number 39" in shown[-1]
 
 
 def test_no_text_of_a_model_steers_the_terminal_that_shows_the_race():
@@ -240,8 +261,8 @@ def test_another_program_on_the_processor_is_told(session):
     finally:
         session.pair.threads.limit = None
     assert found.contended
-    slower = Stats(cycles=2, emitted=6, drafted=4, accepted=4, verify_seconds=2.0)
-    found = measured(found, Stats(cycles=6, emitted=6, verify_seconds=1.0), slower, contended=True)
+    slower = Stats(cycles=20, emitted=60, drafted=40, accepted=40, verify_seconds=2.0)
+    found = measured(found, Stats(cycles=60, emitted=60, verify_seconds=1.0), slower, contended=True)
     said = verdict_on(found)
     assert re.match(r"Not measured, the same text: \d+ of \d+ draft tokens accepted\. " + CONTENDED, said)
     assert CONTENDED not in verdict_on(replace(found, contended=False))
@@ -317,8 +338,8 @@ def test_the_first_difference(plain, speculative, index):
 @pytest.mark.parametrize(
     ("gap", "said"),
     [
-        (0.01, "a near-tie: the two likeliest words there have 41.0% and 40.6%, so rounding decided."),
-        (0.05, "no near-tie explains it"),
+        (0.01, "Token 3 was a near-tie, 41% and 41%: rounding decides here."),
+        (0.05, "Token 3 was no near-tie, 41% and 39%: `localspec verify`"),
     ],
 )
 def test_a_near_tie_is_called_one_and_anything_else_is_not(session, gap, said):
@@ -342,15 +363,15 @@ def test_the_chances_of_two_words_are_those_of_the_row():
     row = np.random.default_rng(4).normal(0, 2, 50).astype(np.float32) + 80
     first, second = np.sort(np.exp(row.astype(float)) / np.exp(row.astype(float)).sum())[:-3:-1]
     said = Divergence(0, 1, 2, top_two_gap(row), likeliest(row)).chances
-    assert said == f"the two likeliest words there have {first:.1%} and {second:.1%}"
+    assert said == f"{first:.0%} and {second:.0%}"
 
 
 def test_greedy_texts_have_one_number_of_threads_and_are_measured_at_their_own_widths(tiny_gguf, monkeypatch):
     """On a busy machine the number changes between replies, and the last bits of a row with it."""
     used, measured = set(), []
 
-    def measure(_pair, _tokens, widths):
-        measured.append(set(widths))
+    def measure(_pair, _tokens, widths, back=AS_FAR_BACK):
+        measured.append((back, set(widths)))
         return 0.0
 
     monkeypatch.setattr("localspec.measure.compare.width_difference_on", measure)
@@ -363,8 +384,11 @@ def test_greedy_texts_have_one_number_of_threads_and_are_measured_at_their_own_w
             threads.contention.limit = 1
     assert not step.identical
     assert used == {2}
-    (widths,) = measured
-    assert {1, 13} <= widths
+    assert [back for back, _ in measured] == [
+        NEAR,
+        AS_FAR_BACK,
+    ]  # the second because the first explains nothing
+    assert all({1, 13} <= widths for _, widths in measured)
 
 
 def test_a_row_that_was_looked_up_holds_up_no_other_slot():

@@ -6,9 +6,11 @@ import pytest
 from driving import asked, running
 from localspec.tui.commands.table import COMMANDS, find, matching
 from localspec.tui.dialogs import HelpDialog, RaceDialog, help_page
+from localspec.tui.status import status
 from localspec.tui.widgets.lines import Inspector
 from localspec.tui.widgets.prompt import Completion
 from scripted_engine import Gate
+from textual.containers import VerticalScroll
 from textual.widgets import Static, TextArea
 
 from localspec.measure.race import BRANCHED
@@ -68,8 +70,9 @@ async def test_a_race_shows_both_sides_then_its_headline_and_the_first_differenc
         lines = chat.drawn.splitlines()
         (headline,) = (n for n, line in enumerate(lines) if "2.0 times as fast" in line)
         assert any("plain decoding " in line and "with drafting" in line for line in lines[headline:])
+        assert "41% and 38%: rounding decides here." in "".join(lines[headline : headline + 4])
         verdict = str(chat.app.screen.query_one(".verdict", Static).content)
-        assert "Token 58: ' weights' with drafting" in verdict
+        assert verdict.startswith("It is ' weights' with drafting")
         columns = [side.content for side in chat.app.screen.query(".side")][-2:]
         words = [
             [str(column)[span.start : span.end].strip() for span in column.spans if span.style == BRANCHED]
@@ -80,7 +83,11 @@ async def test_a_race_shows_both_sides_then_its_headline_and_the_first_differenc
         engine.compared = engine.sides[1].final = None  # as while drafting writes
         engine.comparing = True
         await chat.until(lambda: "The texts differ from" in chat.drawn)
-        engine.comparing = False
+        engine.reply = engine.sides[1]
+        assert status(engine, None).startswith("comparing: ")
+        engine.sides[1].final = engine.sides[0].final
+        assert status(engine, None) == "comparing the texts"
+        engine.reply, engine.comparing = None, False
         assert chat.state.engine.plain_speed
         assert chat.engine.handler.asked[-1].options["temperature"] == 0
         await chat.pilot.press("escape")
@@ -97,6 +104,18 @@ async def test_a_race_on_a_small_terminal_shows_lines_of_both_texts(tmp_path):
         await chat.pilot.press("home")
         await chat.settled()
         assert sum(line.count("yes, this is a") == 2 for line in chat.drawn.splitlines()) >= 2, chat.drawn
+        assert RaceDialog.KEYS in chat.drawn
+
+
+async def test_a_race_at_80_by_24_has_16_lines_of_text_and_shows_the_words_that_differ(tmp_path):
+    async with running(tmp_path, size=(80, 24)) as chat:
+        await chat.ask("differ please, " + "and think of it, " * 60)
+        await chat.pilot.press("f9")
+        await chat.until(lambda: "rounding decides here" in chat.drawn and chat.drawn.count("✓") == 2)
+        texts = chat.app.screen.query_one(VerticalScroll)
+        await chat.until(lambda: "weights" in chat.drawn and "parameters" in chat.drawn)
+        assert texts.size.height >= 16
+        assert all(side.size.width >= 36 for side in chat.app.screen.query(".side"))
         assert RaceDialog.KEYS in chat.drawn
 
 

@@ -1,11 +1,13 @@
 """Keys that newcomers press: to scroll, to stop, to leave, and words that other programs know."""
 
+import math
 import signal
 import sys
 
 import pytest
 from driving import footer, messages, running, stored
 from localspec.tui.commands import table
+from localspec.tui.commands.table import BUSY
 from localspec.tui.lists import PairsDialog
 from localspec.tui.screen import ChatScreen
 from localspec.tui.widgets.lines import Inspector, Line
@@ -70,6 +72,25 @@ async def test_ctrl_c_clears_what_is_typed_as_in_a_shell_and_undo_brings_it_back
     await chat.ask("exact one")
     await chat.pilot.press("x", "f8", "ctrl+c")
     await chat.until(lambda: chat.screen.editing is None and chat.screen.prompt.text == "x")
+
+
+async def test_a_notice_ends_at_the_next_key_or_with_the_reply_that_it_is_about(tmp_path):
+    gate = Gate(hold_after=3)
+    async with running(tmp_path, gate=gate) as chat:
+        await chat.type("/nonsense")
+        await chat.until(lambda: "There is no command /nonsense" in chat.drawn)
+        chat.screen._remarked_at = math.inf  # as if no time passed
+        await chat.pilot.press("x")
+        await chat.until(lambda: "There is no command" not in chat.drawn)
+        await chat.pilot.press("ctrl+u")
+        await chat.type("why?")
+        await chat.until(lambda: chat.state.engine.busy)
+        await chat.type("and?")
+        await chat.until(lambda: BUSY in chat.drawn)
+        chat.screen._remarked_at = math.inf
+        gate.opened.set()
+        await chat.until(lambda: not chat.state.engine.busy and BUSY not in chat.drawn)
+        assert chat.screen._notice  # no key has ended it
 
 
 @pytest.mark.parametrize("size", [(100, 20), (40, 12)])

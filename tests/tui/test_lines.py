@@ -54,9 +54,28 @@ def test_the_meter_blames_no_drafting_that_nobody_asked_for():
     """A comparison's plain side does not draft, and neither does a reply after /draft off."""
     state = engine(replace(READY, pair="pair"))
     state.compare((Message("user", "Why?"),))
-    for mode, said in ((Mode.PLAIN, "plain decoding"), (Mode.OFF, "no gain here: drafting is off")):
-        state.absorb(Cycle((1,), (Origin.PLAIN,), (), 0, 0, Source.PLAIN, 1, 0.0, 0.01, 0.0, mode))
+    for mode, count, said in (
+        (Mode.PLAIN, 1, "plain decoding"),
+        (Mode.OFF, 1, "drafting is off"),
+        (Mode.OFF, 30, "no gain here: drafting is off"),
+    ):
+        for _ in range(count):
+            state.absorb(Cycle((1,), (Origin.PLAIN,), (), 0, 0, Source.PLAIN, 1, 0.0, 0.01, 0.0, mode))
         assert lines.meter_line(state, 120).plain.startswith(said)
+
+
+def test_no_reply_of_fewer_than_32_tokens_is_called_faster_or_slower():
+    state = engine(replace(READY, pair="pair"))
+    state.ask((Message("user", "Why?"),))
+    guess = Cycle((1,), (Origin.FIX,), (1,), 0, 1, Source.MODEL, 2, 0.01, 0.02, 0.0)
+    for count, said in ((31, "too short to know the gain"), (1, "no gain here: 0.50x")):
+        for _ in range(count):
+            state.absorb(guess)
+        stats = state.reply.tally.stats()
+        state.reply.final = replace(stats, plain_seconds=0.5 * stats.decode_seconds)
+        assert lines.meter_line(state, 120).plain.startswith(said)
+        told = status.footer(state.reply.message("stop"))
+        assert ("0.50x" in told) is (count == 1)
 
 
 @pytest.mark.parametrize(

@@ -187,7 +187,9 @@ def compare_shown(
     live = Live(auto_refresh=False)
 
     def show(race: "Race") -> None:
-        live.update(picture(race.race_sides, prompt, about, branch_point=race.branch_point), refresh=True)
+        ended = race.plain.is_done and race.drafting.is_done
+        room = None if ended else (live.console.width, live.console.height)
+        live.update(picture(race.race_sides, prompt, about, "", race.branch_point, room), refresh=True)
 
     with live if drawn else nullcontext(), DrawnLine(sys.stderr) as line:
         for step in compare_events(session, prompt, **options):
