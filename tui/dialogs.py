@@ -125,12 +125,10 @@ class RaceDialog(Dialog[None]):
             )
             side.update(text.rstrip())
             head.update(Content.assemble((title, "bold"), f"\n{clock(race_side)}"))
-        if branch_point is not None and engine.compared is not None and not self._is_marked:
-            self._is_marked, scroll = True, self.query_one(VerticalScroll)
+        if branch_point is not None and engine.compared and plain.is_done and not self._is_marked:
+            self._is_marked = True
             same = Content("".join(for_terminal(text) for text, _ in drafting.written[:branch_point]))
-            scroll.anchor(False)
-            half = scroll.size.height // 2
-            scroll.scroll_to(y=same.get_height({}, self._texts[1].size.width) - half, animate=False)
+            self.call_after_refresh(self._scroll_to, same.get_height({}, self._texts[1].size.width))
         is_won = engine.compared is not None and Race(*(side.race_side for side in engine.sides)).is_won
         if engine.compared is not None:
             lines, first = engine.compared.verdict.split("\n"), 1 + (branch_point is not None)
@@ -148,6 +146,11 @@ class RaceDialog(Dialog[None]):
             )
         style = "bold $text-success" if is_won else "bold"
         self._show(".headline", Content.styled(for_terminal(headline), style))
+
+    def _scroll_to(self, row: int) -> None:
+        scroll = self.query_one(VerticalScroll)
+        scroll.anchor(False)
+        scroll.scroll_to(y=row - scroll.size.height // 2, animate=False)
 
     async def action_share(self) -> None:
         if self._engine.compared is not None:

@@ -94,9 +94,9 @@ def _speed(engine: EngineState, reply: ReplyState) -> str:
 def welcome(engine: EngineState, _width: int) -> Content:
     lines = []
     if ready := engine.ready:
-        draft = (ready.draft, "proposes draft tokens; each accepted one saves a pass")
+        draft = (ready.draft, "drafts tokens; each one that the model above accepts saves time")
         none = ("no draft model", "only repeated text is drafted; --draft FILE adds one")
-        roles = [(ready.target, "writes: every token is its own choice"), draft if ready.draft else none]
+        roles = [(ready.target, "decides every token of a reply"), draft if ready.draft else none]
         cells = max(len(name) for name, _ in roles)
         lines = [
             Content.assemble((for_terminal(f"{name:<{cells}}"), "bold"), f"  {role}") for name, role in roles
