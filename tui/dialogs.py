@@ -128,7 +128,7 @@ class RaceDialog(Dialog[None]):
         if branch_point is not None and engine.compared and plain.is_done and not self._is_marked:
             self._is_marked = True
             same = Content("".join(for_terminal(text) for text, _ in drafting.written[:branch_point]))
-            self.call_after_refresh(self._scroll_to, same.get_height({}, self._texts[1].size.width))
+            self.call_after_refresh(self._show_row, same.get_height({}, self._texts[1].size.width))
         is_won = engine.compared is not None and Race(*(side.race_side for side in engine.sides)).is_won
         if engine.compared is not None:
             lines, first = engine.compared.verdict.split("\n"), 1 + (branch_point is not None)
@@ -147,7 +147,7 @@ class RaceDialog(Dialog[None]):
         style = "bold $text-success" if is_won else "bold"
         self._show(".headline", Content.styled(for_terminal(headline), style))
 
-    def _scroll_to(self, row: int) -> None:
+    def _show_row(self, row: int) -> None:
         scroll = self.query_one(VerticalScroll)
         scroll.anchor(False)
         scroll.scroll_to(y=row - scroll.size.height // 2, animate=False)
