@@ -144,18 +144,16 @@ async def test_help_stays_among_the_keys(tmp_path, width):
 @pytest.mark.parametrize("size", [(100, 30), (80, 24)])
 async def test_an_empty_chat_names_both_models_and_offers_what_they_answer(tmp_path, size):
     async with running(tmp_path, size=size) as chat:
-        await chat.until(
-            lambda: "scripted-8b  writes" in chat.drawn and "scripted-1b  proposes" in chat.drawn
-        )
+        await chat.until(lambda: "scripted-8b  decides" in chat.drawn and "scripted-1b  drafts" in chat.drawn)
         assert "pair: demo · ^o" in chat.drawn
         for text in (*lines.SUGGESTIONS, lines.SUGGESTIONS[0]):
             assert text[:22] in chat.drawn
             await chat.pilot.press("tab")
             assert chat.screen.prompt.text == text
         await chat.ask("exact hi")
-        await chat.until(lambda: "writes" not in chat.drawn)
+        await chat.until(lambda: "decides" not in chat.drawn)
         await chat.pilot.press("ctrl+n")
-        await chat.until(lambda: "scripted-8b  writes" in chat.drawn)
+        await chat.until(lambda: "scripted-8b  decides" in chat.drawn)
 
 
 @pytest.mark.parametrize(("cycles", "said"), [(1, "2 of 2 draft tokens accepted"), (9, "acceptance 100%")])
