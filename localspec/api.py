@@ -47,6 +47,7 @@ def load(
     pull: bool = False,
     spare_cores: int = 0,
     owner: str = "",
+    is_use: bool = True,
     on_stage: Callable[[str], object] | None = None,
     **options: "Unpack[LoadOptions]",
 ) -> Session:
@@ -59,7 +60,7 @@ def load(
     pair used or downloaded last is loaded; if no pair is on this machine, the demo.
     target, draft: GGUF files or models on Hugging Face, in place of `pair`. draft="lookup": draft by lookup alone.
     speculate=False: plain decoding. pull=True: download missing files. spare_cores: CPU cores to leave free.
-    owner: a name; prompt caches on disk are used only by loads with the same `owner`.
+    owner: loads with the same name share prompt caches on disk. is_use: whether the pair may be the next default.
     on_stage: a function that is called with a description of each stage of the load.
     Raises LocalspecError, whose `hint` says what to do.
     """
@@ -94,7 +95,8 @@ def load(
     if is_demo(found):  # the automatic depth would be 0, because the demo's draft saves no time
         defaults.setdefault("depth", found.starting_depth)
     session = Session(engine, cast(ReplyOptions, defaults))
-    mark_used(found.used_as)
+    if is_use:
+        mark_used(found.used_as)
     return session
 
 

@@ -73,7 +73,7 @@ def open_session(arguments: argparse.Namespace) -> "Session":
 
     pair, options = chosen_pair(arguments), load_options(arguments) | {"cache_gb": 0}
     with DrawnLine(sys.stderr) as line:
-        return api.load(pair, speculate=not arguments.no_draft, on_stage=line.draw, **options)
+        return api.load(pair, speculate=not arguments.no_draft, is_use=False, on_stage=line.draw, **options)
 
 
 def open_engine_session(arguments: argparse.Namespace) -> "EngineSession":

@@ -31,6 +31,14 @@ from localspec.engine.spawn import take_early
 from localspec.errors import BadSetting, LocalspecError, UnknownPair
 from localspec.options import data_dir, naming_settings
 
+# The commands of other programs, with ours, or with what to do instead.
+OTHER_NAMES = {"ls": "list", "show": "info", "remove": "rm"}
+NO_COMMANDS = {
+    "ps": "nothing runs in the background: a model is loaded while `localspec run`, `chat` or `serve` runs",
+    "stop": "nothing runs in the background: Ctrl-C ends `localspec serve`, and Ctrl-Q the chat",
+    "create": "a GGUF file needs no import: `localspec chat FILE.gguf`; `localspec pairs add` names a pair",
+}
+
 
 def run(arguments: Sequence[str]) -> int:
     if sys.stderr is None:  # stderr is closed, so the next opened file would receive its text
@@ -132,7 +140,10 @@ def _spelled_out(arguments: Sequence[str]) -> Sequence[str]:
         return ["--help"]
     if arguments[0] == "help":
         arguments = [*arguments[1:], "--help"]
+    arguments = [OTHER_NAMES.get(arguments[0], arguments[0]), *arguments[1:]]
     command = arguments[0]
+    if command in NO_COMMANDS:
+        raise BadSetting(f"localspec has no command {command}", hint=NO_COMMANDS[command])
     if command.partition("=")[0] == "--resume":
         return ["chat", *arguments]
     if " " in command.strip():

@@ -10,7 +10,7 @@ import threading
 
 from localspec.cli.commands.completion import complete_with_pairs
 from localspec.display import print_notice, printable
-from localspec.errors import BadSetting
+from localspec.errors import BadSetting, UnknownPair
 from localspec.files import MOST_BYTES, with_files
 
 TIMEOUT_SECONDS = 2.0
@@ -37,15 +37,37 @@ def take_pair(arguments: argparse.Namespace, *, prompt_optional: bool = False) -
         or (prompt_optional and not elsewhere and len(words[0].split()) == 1 and words[0] != "-")
     ):
         arguments.name, arguments.words = words[0], words[1:]
+    if not (prompt_optional or arguments.name or elsewhere) and len(words) == 1:
+        refuse_model_word(words[0])
     if len(arguments.words) > 1:
         from localspec.models.registry import named, near_names
 
         first, second = words[:2]
+        if not arguments.name and os.path.isfile(os.path.expanduser(first)):
+            hint = f'add its text to the prompt: localspec run -f {first} "{printable(second, 60)}"'
+            raise BadSetting(f"{first} is a file, not a pair", hint=hint)
         if not (arguments.name or elsewhere) and (" " in second.strip() or near_names(first)):
             named(first)  # raises UnknownPair
         quoted = f'"{printable(" ".join(arguments.words), 60)}"'
         hint = f"put a prompt of several words in quotes: {quoted}"
         raise BadSetting(f"unexpected argument {arguments.words[1]}", hint=hint)
+
+
+def refuse_model_word(word: str) -> None:
+    """Raise UnknownPair if a prompt is one word that looks like a model, as llama3.1, qwen2.5:7b or gemma."""
+    from localspec.models.registry import near_names
+
+    is_model = re.fullmatch(r"[a-z][a-z._-]+\d[\w.+-]*|[a-z][\w.-]+:[\w.-]+", word, re.IGNORECASE)
+    near = near_names(word) if is_model or (word.isalpha() and word.islower()) else []
+    begun = [name for name in near if name.startswith(word.lower()) and len(word) > 2]
+    if is_model or begun:
+        pull = (
+            f"`localspec pull {near[0]}` downloads a pair of that name"
+            if near
+            else "`localspec pairs` lists pairs"
+        )
+        hint = f'{pull}; a prompt has more words, or a stop: localspec run "{word}?"'
+        raise UnknownPair(f"{word} is the name of a model, and no such model is here", hint=hint)
 
 
 def prompt_of(arguments: argparse.Namespace) -> str:

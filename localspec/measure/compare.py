@@ -183,7 +183,7 @@ def compare(
 
     The options are those of `run`, but the default temperature is 0. Raises the errors of `localspec.errors`.
     """
-    with api.load(pair, target=target, draft=draft, cache_gb=0) as session:
+    with api.load(pair, target=target, draft=draft, cache_gb=0, is_use=False) as session:
         return compare_on(session, prompt, **options)
 
 

@@ -141,7 +141,7 @@ def speed(part: ReportPart) -> Iterator[ReportRow]:
 
 def loaded(part: ReportPart) -> api.Session:
     here = {"device": part.device, "context_length": 2048, "rpc": part.rpc, "cache_gb": 0}
-    return api.load(**{**here, **part.load})
+    return api.load(**{**here, **part.load}, is_use=False)
 
 
 PARTS = {"logits": logits, "verify": verify, "speed": speed}

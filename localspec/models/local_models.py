@@ -14,7 +14,16 @@ from platformdirs import user_cache_path
 
 from localspec import options
 from localspec.errors import DownloadFailed
-from localspec.files import AHEAD_SECONDS, file_of, lies_in, read_numbers, recalled, remember_number, store
+from localspec.files import (
+    AHEAD_SECONDS,
+    change_json_object,
+    file_of,
+    lies_in,
+    read_numbers,
+    recalled,
+    remember_number,
+    store,
+)
 from localspec.gguf.facts import table_path
 from localspec.gguf.header import Header, header_at, joined, parts_of, read_header
 from localspec.models import hub
@@ -191,6 +200,12 @@ def _hash_file(path: Path) -> Path:
 
 def mark_used(name: str) -> None:
     remember_number(options.data_dir() / "last-used.json", name, time.time())
+
+
+def forget_use(name: str) -> Path:
+    """Forget the last use of a pair, and return the file that had it. Raises OSError."""
+    change_json_object(path := options.data_dir() / "last-used.json", {name: None})
+    return path
 
 
 def last_uses() -> dict[str, float]:

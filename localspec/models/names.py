@@ -19,6 +19,7 @@ from localspec.models.hub import RemoteFile
 from localspec.models.local_models import ModelFile
 from localspec.models.registry import (
     DEMO,
+    OWN,
     Pair,
     add_pair,
     all_pairs,
@@ -238,16 +239,14 @@ def default_pair() -> Pair:
         written, used = [file.here.stat().st_mtime for file in pair.files], uses.get(pair.used_as, 0.0)
         return max(used, *written), used, written[0]
 
-    absolute = ([Path(path) for path in use.split("\n")] for use in uses if Path(use).is_absolute())
-    files = [of_files(*paths) for paths in absolute if all(path.is_file() for path in paths)]
-    here = [pair for pair in (*all_pairs(), *files) if pair.on_disk and pair.target.path != demo_target]
+    here = [pair for pair in all_pairs() if pair.on_disk and pair.target.path != demo_target]
     return max(here, key=latest, default=None) or known(DEMO) or named(DEMO)
 
 
 def of_files(target: str | Path, draft: str | Path | None = None) -> Pair:
     file = _file_at(target)
     name, drafts = parts_of(file.place)[0].stem, None if draft is None else _file_at(draft)
-    return Pair(name, DraftKind.MODEL, file, drafts)
+    return Pair(name, DraftKind.MODEL, file, drafts, use=OWN)
 
 
 def _file_at(given: str | Path) -> ModelFile:

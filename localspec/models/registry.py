@@ -5,8 +5,10 @@ import difflib
 import json
 import os
 import re
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,14 +16,15 @@ from localspec import options
 from localspec.errors import BadSetting, UnknownPair
 from localspec.files import expanded, read_toml, unreadable, write_text_atomically
 from localspec.gguf.facts import DraftKind, draft_kind, has_head
-from localspec.gguf.header import Header
+from localspec.gguf.header import Header, parts_of
 from localspec.gguf.matching import Adapter, SharedTokens, check
-from localspec.models.local_models import ModelFile, distinct
+from localspec.models.local_models import ModelFile, distinct, last_uses
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 _NAME = re.compile(r"[a-z0-9][a-z0-9._+-]*")
 _DEVICES = {"CON", "PRN", "AUX", "NUL", *(f"{port}{n}" for port in ("COM", "LPT") for n in range(10))}
 DEMO = "demo"
+OWN = "your own file"  # `Pair.use` of a file that was opened
 _NEVER_WRITTEN = {"lora", "listed", "rest", "first_sha256"}  # fields that are not in a pair's TOML file
 
 
@@ -64,7 +67,8 @@ class Pair:
 
     @property
     def used_as(self) -> str:
-        return "\n".join(self.paths) or self.name
+        """The key of the pair's last use. A draft file that only one call named is not part of it."""
+        return self.paths[0] if self.paths else self.name
 
     @property
     def drafter(self) -> DraftKind:
@@ -100,8 +104,20 @@ def users_folder() -> Path:
 
 
 def all_pairs() -> tuple[Pair, ...]:
-    """Return every readable pair. A user's pair replaces a built-in pair of the same name."""
-    return tuple({pair.name: pair for pair in (*_built_in(), *users_pairs().values())}.values())
+    """Return every readable pair and the opened files. A user's pair replaces a built-in pair of the same name."""
+    pairs = {pair.name: pair for pair in (*_built_in(), *users_pairs().values())}
+    return (*pairs.values(), *_opened_files(pairs))
+
+
+def _opened_files(taken: Collection[str]) -> Iterator[Pair]:
+    """Yield the opened files of the user that are still there, the latest first, under names that are not taken."""
+    names = {name.lower() for name in taken}
+    for key, _ in sorted(last_uses().items(), key=lambda used: -used[1]):
+        if Path(key).is_absolute() and Path(key).is_file():
+            stem = parts_of(Path(key))[0].stem
+            numbered = (stem if n == 1 else f"{stem}-{n}" for n in count(1))
+            names.add((name := next(free for free in numbered if free.lower() not in names)).lower())
+            yield Pair(name, DraftKind.MODEL, ModelFile.at(Path(key)), use=OWN)
 
 
 @cache  # models.toml never changes, and each look-up of a name needs it
@@ -190,7 +206,7 @@ def near_names(name: str) -> list[str]:
 def _by_name() -> dict[str, Pair]:
     pairs = all_pairs()
     aliases = {alias.lower(): pair for pair in pairs for alias in pair.aliases}
-    return aliases | {pair.name: pair for pair in pairs}
+    return aliases | {pair.name.lower(): pair for pair in pairs}
 
 
 def check_name(name: str) -> None:

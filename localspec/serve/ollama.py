@@ -2,7 +2,6 @@
 
 import hashlib
 import math
-import os
 import re
 import time
 from collections.abc import Iterator, Sequence
@@ -17,6 +16,8 @@ from localspec.chat.messages import made_id
 from localspec.engine.messages import Generate, Ready
 from localspec.errors import BadSetting, LocalspecError
 from localspec.events import FinishReason, Kind, Scored, ToolCall
+from localspec.models.local_models import ModelFile
+from localspec.models.names import quant_of
 from localspec.serve.http import Interface, Writer, answer, dumped, fields_of, unless_gone
 from localspec.serve.openai import chat_scores, prompt_of, scores_of_chat
 from localspec.serve.options import Fields, Problem, cut, name_of, openai_options
@@ -60,16 +61,15 @@ class Ollama(Interface):
         return answer(self._model(chosen.name, modelfile="", parameters="", **more))
 
     def _model(self, name: str, **more: Any) -> dict[str, Any]:
-        stats: list[os.stat_result] = []
-        with suppress(Problem, LocalspecError, OSError):  # another program may remove a file
-            files = self._pairs.choose(name).load.pair.files
-            stats = [file.path.stat() for file in files if file.path]
-        changed = max((stat.st_mtime for stat in stats), default=0.0)
-        unknown = dict.fromkeys(("parent_model", "family", "parameter_size", "quantization_level"), "")
-        found: dict[str, Any] = {"name": name, "model": name, "size": sum(stat.st_size for stat in stats)}
-        found["modified_at"] = written(datetime.fromtimestamp(changed, UTC))
+        paths = self._pairs.paths(name)
+        size = sum(path.stat().st_size for path in paths)
+        found: dict[str, Any] = {"name": name, "model": name, "size": size}
+        found["modified_at"] = written(datetime.fromtimestamp(self._pairs.changed(name), UTC))
         found["digest"] = hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()
-        return {**found, "details": {"format": "gguf", "families": [], **unknown}, **more}
+        details: dict[str, Any] = {}
+        with suppress(LocalspecError, OSError):  # another program may remove or change a file
+            details = details_of(ModelFile.at(paths[0])) if paths else {}
+        return {**found, "details": details, **more}
 
     async def chat(self, request: Request) -> Response:
         fields = await fields_of(request)
@@ -117,6 +117,15 @@ class Ollama(Interface):
         if self._jobs.loaded is None or self._jobs.load != chosen.load:
             raise Problem(503, "loading", "another pair is being loaded")
         return self._jobs.loaded
+
+
+def details_of(file: ModelFile) -> dict[str, Any]:
+    """Return the family, number of parameters and quantisation in a model's file. Raises LocalspecError, OSError."""
+    header = file.header
+    count = sum(math.prod(tensor.shape) for tensor in header.tensors)
+    size = f"{count / 1e9:.1f}B" if count >= 1e9 else f"{count / 1e6:.2f}M"
+    about = {"family": header.architecture, "families": [header.architecture], "parameter_size": size}
+    return {"parent_model": "", "format": "gguf", **about, "quantization_level": quant_of(file)}
 
 
 def as_chat(fields: Fields) -> None:

@@ -4,6 +4,7 @@ import secrets
 import time
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -63,10 +64,15 @@ class OpenAI(Interface):
         return answer(self._model(self._pairs.choose(request.path_params["name"]).name))
 
     def _model(self, name: str) -> dict[str, Any]:
-        found: dict[str, Any] = {"id": name, "object": "model", "created": 0, "owned_by": "localspec"}
+        created = int(self._pairs.changed(name))
+        found: dict[str, Any] = {"id": name, "object": "model", "created": created, "owned_by": "localspec"}
         found |= self._pairs.about(name)
         # Clients of Anthropic's API read these fields.
-        found |= {"type": "model", "display_name": name, "created_at": "1970-01-01T00:00:00Z"}
+        found |= {
+            "type": "model",
+            "display_name": name,
+            "created_at": f"{datetime.fromtimestamp(created, UTC):%FT%TZ}",
+        }
         loaded, state = self._jobs.loaded, "unloaded"
         if loaded is not None and self._pairs.pair_of(name) == loaded.pair:
             length, state = loaded.context_length, state if self._jobs.asleep else "loaded"

@@ -3,11 +3,14 @@
 import asyncio
 import difflib
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from localspec.engine.messages import Generate, LoadPair, Report
+from localspec.errors import LocalspecError
 from localspec.events import Finished, Kind, Notice, Piece, Reply, Scored, Scores, ToolCall
 from localspec.models.registry import all_pairs, known, named
 from localspec.serve import numbers
@@ -45,8 +48,7 @@ class Pairs:
 
     def names(self) -> list[str]:
         others = [pair.name for pair in all_pairs() if pair.on_disk and pair.name != self.first]
-        pairs = dict.fromkeys(name for name in [self._shown, *others] if name)
-        return [name + part for name in pairs for part in ("", TARGET)]
+        return list(dict.fromkeys(name for name in [self._shown, *others] if name))
 
     def pair_of(self, model: str) -> str | None:
         """Return the name of the pair that a model name means; None if the pair is not on this machine."""
@@ -61,6 +63,16 @@ class Pairs:
         found, given = known(pair), self._given if pair == self.first else Names()
         aliases = given.aliases or (found.aliases if found else ())
         return {"aliases": sorted(aliases), "tags": sorted(given.tags)}
+
+    def paths(self, model: str) -> list[Path]:
+        """Return the paths of a model's files, the target's first; [] if the model is not on this machine."""
+        with suppress(Problem, LocalspecError, OSError):
+            return [path for file in self.choose(model).load.pair.files if (path := file.path)]
+        return []
+
+    def changed(self, model: str) -> float:
+        """Return the time in seconds since 1970 when the newest file of a model was written; 0 if there is none."""
+        return max((path.stat().st_mtime for path in self.paths(model)), default=0.0)
 
     def choose(self, model: str) -> Chosen:
         """Return the pair that a model name means; "" is the first pair. Raises Problem, LocalspecError."""

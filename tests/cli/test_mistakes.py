@@ -74,7 +74,11 @@ WRONG_LINES = [
     ("completion bsh", "did you mean bash?"),
     ("--pair demo", "`localspec chat --pair demo`"),
     ("fit demo", "--trim N: at least 256"),
-    ("show demo", "did you mean info?"),
+    ("ps", "a model is loaded while `localspec run`"),
+    ("run llama3.1", "`localspec pull llama-3"),
+    ("run qwen2.5:7b", "`localspec pull qwen2.5-7b+0.5b` downloads a pair of that name"),
+    ("run gemma", "a prompt has more words, or a stop"),
+    ("run notes.txt Hi", 'localspec run -f notes.txt "Hi"'),
     ("pull", "name one of `localspec pairs`"),
     ("run Hi -m demoo", "did you mean demo?"),
     ("run Hi -m demo --lora no.gguf", "there is no adapter file no.gguf"),
@@ -101,6 +105,7 @@ def files(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     shutil.copy(demo.target_path(), "smol.gguf")
     Path("no-model.gguf").write_bytes(b"x" * 100)
+    Path("notes.txt").write_text("a note")
 
 
 def refused(words, code, capsys):

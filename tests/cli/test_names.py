@@ -13,6 +13,7 @@ import pytest
 import localspec
 from localspec import demo
 from localspec.cli import main
+from localspec.cli.commands import demo as command
 from localspec.cli.options import did_you_mean
 from localspec.cli.prompt import is_pair
 from localspec.errors import UnknownPair
@@ -50,6 +51,25 @@ def test_a_prompt_may_end_like_a_file():
 def test_a_file_in_place_of_a_name_takes_a_draft(smol, capsys):
     assert main(["run", "smol.gguf", "Hi", "--draft", "small.gguf", *SHORT, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["draft"] == "localspec demo draft"
+
+
+def test_measurements_and_a_draft_of_one_command_are_not_used_next_time(smol, monkeypatch, capsys):
+    assert main(["run", "smol.gguf", "Hi", "--draft", "small.gguf", *SHORT]) == 0
+    assert capsys.readouterr().err.splitlines()[-1].startswith("[smol · 2 tokens")
+    used = local_models.last_uses()
+    assert [*used] == [smol]
+    monkeypatch.setattr(
+        command, "enlarged", lambda stage: (Path(shutil.copy(smol, "other.gguf")), demo.draft_path())
+    )
+    for words in (
+        ["demo"],
+        ["bench", "small.gguf", "Hi", *SHORT],
+        ["verify", "small.gguf", "--seconds", "1"],
+        ["info", "small.gguf"],
+    ):
+        assert main(words) in (0, 3, 130), words
+        assert local_models.last_uses() == used, words
+    assert names.default_pair().paths == (smol,)
 
 
 def test_python_and_the_settings_take_a_file_too(smol, monkeypatch):

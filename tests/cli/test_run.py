@@ -59,22 +59,22 @@ def test_a_prompt_may_stand_behind_options(capsys, line):
 
 def test_a_reply_without_an_accepted_draft_has_no_percentage():
     stats = Stats(cycles=3, emitted=3, drafted=1, verify_seconds=1.0)
-    assert summary(Reply("a", "", (1, 2, 3), 0, FinishReason.STOP, stats)) == (
-        "[3 tokens · 3.0 tokens/s · 0 of 1 draft token accepted · 1.00 tokens per pass]"
+    assert summary(Reply("a", "", (1, 2, 3), 0, FinishReason.STOP, stats), "mine") == (
+        "[mine · 3 tokens · 3.0 tokens/s · 0 of 1 draft token accepted · 1.00 tokens per pass]"
     )
 
 
 def test_a_thinking_that_was_cut_is_named():
     stats = Stats(cycles=1, emitted=3, verify_seconds=1.0, thinking_cut=True)
     reply = Reply("a", "", (1, 2, 3), 0, FinishReason.STOP, stats)
-    assert summary(reply) == "[3 tokens · 3.0 tokens/s · thinking cut]"
+    assert summary(reply, "mine") == "[mine · 3 tokens · 3.0 tokens/s · thinking cut]"
     assert "thinking cut" in report(reply)
 
 
 def test_the_last_line_says_why_hardly_anything_was_drafted(capsys, monkeypatch):
     alone = ("Explain recursion", "--target", demo.target_path(), "--temperature", "0", "-n", "30")
     numbers, last = run(capsys, *alone)[2].splitlines()[-2:]
-    assert re.match(r"\[\d+ tokens · .* tokens/s", numbers)
+    assert re.match(r"\[demo-target · \d+ tokens · .* tokens/s", numbers)
     assert last.startswith("notice: almost nothing was drafted: without a draft model")
     assert "was drafted" not in run(capsys, *alone, "--no-draft")[2]
     monkeypatch.setenv("LOCALSPEC_DEPTH", "0")

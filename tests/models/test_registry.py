@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import localspec
+from localspec import options
 from localspec.cli import main
 from localspec.demo import draft_path, target_path
 from localspec.errors import BadSetting, NotOnDisk, UnknownPair
@@ -243,16 +244,34 @@ def test_nothing_named_means_the_files_used_last_while_they_are_there(two_pairs,
     target, draft = (shutil.copy(tiny_gguf(), tmp_path / f"{name}.gguf") for name in ("mine", "small"))
     os.utime(target, (0, 0))
     local_models.mark_used("one")
-    for paths in ([target], [target, draft]):
-        with localspec.load(target=paths[0], draft=paths[1] if paths[1:] else None):
+    for given in (None, draft):  # a draft that was named is for that call only
+        with localspec.load(target=target, draft=given):
             pass
-        found = find()
-        assert [str(file.path) for file in found.files] == [str(path) for path in paths]
-        assert found.paths == tuple(map(str, paths))
-    os.remove(draft)
-    assert find().files[0].path == target
+        assert find().paths == (str(target),)
+    with localspec.load(target=draft, is_use=False):
+        pass
+    assert find() == find("MINE") == named("mine")
+    assert find().paths == (str(target),)
     os.remove(target)
     assert find().used_as == "one"
+
+
+def test_an_opened_file_has_a_name_that_no_pair_has_and_is_forgotten_without_being_removed(
+    two_pairs, tiny_gguf, tmp_path, capsys
+):
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        local_models.mark_used(str(shutil.copy(tiny_gguf(), tmp_path / folder / "one.gguf")))
+    assert [pair.name for pair in all_pairs() if pair.paths] == ["one-2", "one-3"]
+    assert named("one-2").paths == (str(tmp_path / "b" / "one.gguf"),)
+    assert main(["list"]) == 0
+    assert "one-3" in capsys.readouterr().out
+    assert main(["rm", "one-2"]) == 0
+    assert capsys.readouterr().out == (
+        f"kept {tmp_path}/b/one.gguf: it is a file of yours\n"
+        f"one-2 is no longer in {options.data_dir() / 'last-used.json'}\n"
+    )
+    assert named("one-2").paths == (str(tmp_path / "a" / "one.gguf"),)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="pipes with a name")

@@ -90,6 +90,6 @@ def test_an_alias_names_the_first_pair_in_answers_and_is_listed_with_the_words_a
     assert found.choose("SMALL:target") == replace(
         found.choose("small"), name="SMALL:target", speculate=False
     )
-    assert [name for name in found.names() if "mine" in name or "Code" in name] == ["Code", "Code:target"]
+    assert [name for name in found.names() if "mine" in name or "Code" in name] == ["Code"]
     assert found.about("small") == {"aliases": ["Code", "small"], "tags": ["chat", "fim"]}
     assert pairs().about("mine") == {"aliases": ["org/repo:q4_k_m", "short"], "tags": []}

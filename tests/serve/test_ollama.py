@@ -100,10 +100,11 @@ def test_a_wrong_method_or_path_gets_a_sentence_of_its_own(http, method, path, s
     assert (answer.status_code, answer.json()) == (status, {"error": said})
 
 
-def test_models_have_the_size_and_the_age_of_their_files(client):
-    sizes = {model.model: model.size for model in client.list().models}
-    assert sizes["demo"] == sizes["demo:target"] > 10**6
-    assert all(model.modified_at.year > 2000 for model in client.list().models)
+def test_models_have_the_size_and_the_age_and_the_details_of_their_files(client):
+    (demo,) = [model for model in client.list().models if model.model == "demo"]
+    assert demo.size > 10**6
+    assert demo.modified_at.year > 2000
+    assert (demo.details.family, demo.details.parameter_size) == ("llama", "3.85M")
 
 
 @pytest.mark.parametrize(

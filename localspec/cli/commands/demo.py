@@ -74,7 +74,9 @@ def raced(target: Path, draft: Path) -> tuple["Race", str, str]:
     from localspec.measure.summary import this_machine
 
     with (
-        api.load(target=target, draft=draft, context_length=CONTEXT, gpu_layers=0, cache_gb=0) as opened,
+        api.load(
+            target=target, draft=draft, context_length=CONTEXT, gpu_layers=0, cache_gb=0, is_use=False
+        ) as opened,
         Session(opened.pair) as session,
     ):
         about = f"{session.target_name}, on the CPU; {this_machine().sentence()}"

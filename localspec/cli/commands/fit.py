@@ -74,7 +74,7 @@ def trim(arguments: argparse.Namespace, options: dict[str, Any], files: "Pair", 
         def reported(tokens: int) -> None:
             line.draw(f"the target answers the built-in prompts: {tokens:,} tokens")
 
-        with api.load(**options, on_stage=line.draw) as session:
+        with api.load(**options, is_use=False, on_stage=line.draw) as session:
             found = making.trim_for(session.pair, files.draft.here, path, count, ANSWER, reported)
     making.keep(name, files, path, f"{files.name} with its draft trimmed to {found.output_tokens:,} tokens")
     say(
@@ -115,7 +115,7 @@ def distill(arguments: argparse.Namespace, options: dict[str, Any], files: "Pair
             line.draw(f"learning: {done}; Ctrl-C stops and keeps the best draft")
 
         if making.answered(folder) < plan.answered:
-            with api.load(**options | {"speculate": False}, on_stage=line.draw) as session:
+            with api.load(**options | {"speculate": False}, is_use=False, on_stage=line.draw) as session:
                 making.collect(session.pair, folder, plan.answered, collected)
         with stop_on_interrupt() as stopped:
             learned = learn(source, files.target.name, folder, path, plan, learned_so_far, stopped.is_set)
@@ -159,7 +159,10 @@ def judge_it(options: dict[str, Any], old: str, path: Path, line: DrawnLine) -> 
     limits, found = Limits(rounds=1, seconds=SECONDS), []
     for draft in (old, str(path)):
         chosen = options | {"speculate": True, "draft": draft} | {"cache_gb": 0}
-        with api.load(**chosen, on_stage=line.draw) as session, stop_on_interrupt(session) as stopped:
+        with (
+            api.load(**chosen, is_use=False, on_stage=line.draw) as session,
+            stop_on_interrupt(session) as stopped,
+        ):
             prompts, arms, ended = unseen_prompts(session.pair), (PLAIN, AUTO), stopped.is_set
             outcome = bench(session, prompts, arms, (0.0,), limits, on_step=reported, stopped=ended)
             found.append(outcome.measurements)

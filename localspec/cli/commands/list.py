@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     uses = local_models.last_uses()
     here = [pair for pair in registry.all_pairs() if pair.on_disk]
-    here.sort(key=lambda pair: -uses.get(pair.name, 0.0))
+    here.sort(key=lambda pair: -uses.get(pair.used_as, 0.0))
     unused = removal.leftovers()
     files = local_models.distinct(file for pair in here for file in pair.files)
     texts, text_bytes = usage(folder_of_texts())
@@ -29,14 +29,14 @@ def run(arguments: argparse.Namespace) -> int:
     total = text_bytes + demo + answers + sum(left.bytes for left in unused)
     total += sum(file.all_bytes for file in files)
     if arguments.json:
-        pairs = [as_json(pair, uses.get(pair.name)) for pair in here]
+        pairs = [as_json(pair, uses.get(pair.used_as)) for pair in here]
         left_over = [{"path": str(left.path), "bytes": left.bytes, "pair": left.pair} for left in unused]
         caches = {"texts": texts, "bytes": text_bytes}
         found = {"pairs": pairs, "unused": left_over, "caches": caches, "answers_bytes": answers}
         say_json({**found, "enlarged_demo_bytes": demo, "bytes": total}, indent=2)
         return 0
     days = {name: f"{datetime.fromtimestamp(used):%Y-%m-%d %H:%M}" for name, used in uses.items()}
-    rows = [(pair.name, pair_info.file_bytes(pair), days.get(pair.name, "-")) for pair in here]
+    rows = [(pair.name, pair_info.file_bytes(pair), days.get(pair.used_as, "-")) for pair in here]
     whys = (
         f"`localspec pull {left.pair}` completes it" if left.pair else "no pair uses it" for left in unused
     )

@@ -10,7 +10,7 @@ from localspec.cli.commands.completion import complete_with_pairs
 from localspec.cli.commands.list import folder_of_texts
 from localspec.display import say, say_json, size_text
 from localspec.errors import BadSetting
-from localspec.models import registry, removal
+from localspec.models import local_models, registry, removal
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     for file, reason in done.kept:
         say(f"kept {file}: {reason}")
     if written_in:
-        say(f"{arguments.name} is no longer in {written_in.parent}")
+        say(f"{arguments.name} is no longer in {written_in if pair.paths else written_in.parent}")
     if done.removed:
         say(f"{size_text(done.freed)} freed")
     elif not (done.kept or written_in):
@@ -62,4 +62,6 @@ def remove_pair(pair: registry.Pair) -> tuple[removal.Removal, Path | None]:
             hint = "download another pair to use instead: `localspec pull NAME`"
             raise BadSetting("the demo pair is part of localspec and cannot be removed", hint=hint)
         return done, None
+    if pair.paths:  # a file that was opened
+        return removal.remove(pair), local_models.forget_use(pair.used_as)
     return removal.remove(pair), registry.take_out(pair.name) if users else None

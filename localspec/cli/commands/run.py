@@ -110,7 +110,7 @@ def run(arguments: argparse.Namespace) -> int:
                 talk = replace(talk, pair=session.name, files=session.files)
                 store(talk, prompt, reply, requested=arguments.store is True)
     if arguments.stats or not (arguments.json or arguments.quiet):
-        say(report(reply) if arguments.stats else summary(reply), to=sys.stderr)
+        say(report(reply) if arguments.stats else summary(reply, names["pair"]), to=sys.stderr)
         drafts = not arguments.no_draft and configured(depth=arguments.depth).get("depth") != 0
         if drafts and not late and reply.stats.emitted >= 16 and reply.stats.hardly_drafted:  # not if short
             from localspec.chat.loaded_pair import NO_DRAFT  # imported only if needed, because it is slow
@@ -226,9 +226,10 @@ def store(talk: "Conversation", prompt: str, reply: Reply, *, requested: bool) -
         say(f"notice: {what}", to=sys.stderr)
 
 
-def summary(reply: Reply) -> str:
+def summary(reply: Reply, name: str) -> str:
+    """Return the line of numbers; `name`: the name of the pair that answered."""
     stats = reply.stats
-    parts = [counted(stats.emitted, "token"), f"{stats.tokens_per_second:.1f} tokens/s"]
+    parts = [name, counted(stats.emitted, "token"), f"{stats.tokens_per_second:.1f} tokens/s"]
     if stats.drafted:
         parts.append(f"{stats.accepted:,} of {counted(stats.drafted, 'draft token')} accepted")
         parts.append(f"{stats.mean_accepted_length:.2f} tokens per pass")
