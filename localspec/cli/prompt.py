@@ -58,9 +58,11 @@ def refuse_model_word(word: str) -> None:
     from localspec.models.registry import near_names
 
     is_model = re.fullmatch(r"[a-z][a-z._-]+\d[\w.+-]*|[a-z][\w.-]+:[\w.-]+", word, re.IGNORECASE)
-    near = near_names(word) if is_model or (word.isalpha() and word.islower()) else []
-    begun = [name for name in near if name.startswith(word.lower()) and len(word) > 2]
-    if is_model or begun:
+    plain = word.lower().replace(":", "-")
+    spellings = plain, re.sub(r"([a-z])(\d)", r"\1-\2", plain, count=1)  # as qwen2.5-7b and llama-3.1-8b
+    begun = [name for text in spellings for name in near_names(text) if name.startswith(text)]
+    if is_model or (len(word) > 2 and begun):
+        near = begun or near_names(word)
         pull = (
             f"`localspec pull {near[0]}` downloads a pair of that name"
             if near
