@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
+from itertools import chain
 from statistics import median
 from typing import Any, TypeVar
 
@@ -25,6 +26,7 @@ Log = float
 """The logarithm of a ratio, in which 2x and 0.5x are equally far from 1x."""
 
 LEAST_TOKENS = 16  # tokens; the speed of a shorter reply is not counted
+MORE = "--details shows speeds, acceptance, and the depths by kind of prompt."
 COLUMNS = "", "T", "depth", "acceptance", "tokens/pass", "plain", "drafting", "speed-up", "95 %", "finding"
 
 Pair = tuple[Measurement, Measurement]  # the plain reply and another arm's reply in the same block
@@ -198,15 +200,18 @@ def verdict(summary: Summary, temperature: float) -> BenchRow:
 
 
 def headlines(summary: Summary) -> str:
-    rows = [verdict(summary, temperature) for temperature in summary.temperatures]
-    lines = [
+    """Return a line for each temperature: what drafting gains over all categories."""
+    return "\n".join(
         f"{VERDICTS[finding(row.speedup)]} at T={row.temperature:g}: {speedup_text(row.speedup)}, "
-        f"acceptance rate {row.acceptance_rate:.0%}, {row.mean_accepted_length:.2f} tokens per pass."
-        for row in rows
-    ]
-    if any(finding(row.speedup) is Finding.UNSURE for row in rows):
-        lines.append("Undecided: the range contains 1x. Measure for longer: --seconds 900")
-    return "\n".join(lines)
+        f"acceptance rate {row.acceptance_rate:.0%}."
+        for row in (verdict(summary, temperature) for temperature in summary.temperatures)
+    )
+
+
+def hints(summary: Summary) -> str:
+    verdicts = [finding(verdict(summary, temperature).speedup) for temperature in summary.temperatures]
+    longer = "Undecided: the range contains 1x. Measure for longer: --seconds 900\n"
+    return longer * (Finding.UNSURE in verdicts) + MORE
 
 
 def speedup_text(speedup: Interval) -> str:
@@ -215,6 +220,26 @@ def speedup_text(speedup: Interval) -> str:
 
 def range_text(speedup: Interval, unknown: str) -> str:
     return f"{speedup.low:.2f} to {speedup.high:.2f}" if speedup.known else unknown
+
+
+def overview(summary: Summary, *, is_demo: bool = False) -> str:
+    """Return a text table with a row for each category, and for each depth over all categories."""
+    found = {(row.category, row.arm, row.temperature): row for row in summary.rows}
+    what, other = ("acceptance", "tokens/pass") if is_demo else ("speed-up", "95 %")
+    rows = [("", "depth", *(name for t in summary.temperatures for name in (f"{what} at T={t:g}", other)))]
+    for category, arm in dict.fromkeys((row.category, row.arm) for row in summary.rows):
+        if category is None or arm == summary.rows[0].arm:
+            cells = (_cells(found.get((category, arm, t)), is_demo) for t in summary.temperatures)
+            rows.append((category or "all", arm.removeprefix("depth "), *chain.from_iterable(cells)))
+    return aligned(rows)
+
+
+def _cells(row: BenchRow | None, is_demo: bool) -> tuple[str, str]:
+    if row is None:
+        return "", ""
+    if is_demo:
+        return f"{row.acceptance_rate:.0%}", f"{row.mean_accepted_length:.2f}"
+    return f"{row.speedup.middle:.2f}x", range_text(row.speedup, "too few")
 
 
 def table(summary: Summary, *, is_demo: bool = False) -> str:

@@ -29,16 +29,32 @@ def run(capsys, *arguments):
     return code, out, err
 
 
-def test_the_report_has_table_and_verdict_and_the_progress_goes_to_stderr(capsys, tmp_path):
+@pytest.mark.parametrize("details", [False, True])
+def test_the_report_has_verdicts_and_one_table_and_the_progress_goes_to_stderr(capsys, tmp_path, details):
     """Copies of the demo's files are no toy."""
     target = shutil.copy(demo.target_path(), tmp_path / "target.gguf")
     draft = shutil.copy(demo.draft_path(), tmp_path / "draft.gguf")
-    code, out, err = run(capsys, "bench", "--target", target, "--draft", draft, *QUICK, "--depths", "2")
+    code, out, err = run(
+        capsys,
+        "bench",
+        "--target",
+        target,
+        "--draft",
+        draft,
+        *QUICK,
+        "--depths",
+        "2",
+        *["--details"] * details,
+    )
     assert code == 0
-    for word in ("speed-up", "tokens/pass", "json", "at T=0:", "at T=0.8:"):
-        assert word in out
-    assert out.startswith(tuple(VERDICTS.values()))
-    assert max(map(len, out.splitlines()[3:])) <= 100
+    lines = out.splitlines()
+    assert all(line.startswith(tuple(VERDICTS.values())) for line in lines[:2])
+    assert [f"at T={t}:" in line for t, line in zip(("0", "0.8"), lines, strict=False)] == [True, True]
+    assert "speed-up" in lines[3]
+    assert max(map(len, lines)) <= 100
+    assert ("tokens/pass" in out) is (", loaded in" in out) is details
+    assert ("--details shows" in out) is not details
+    assert len(lines) <= 24
     assert "json: order record" in err
     assert "json: order record" not in out
 

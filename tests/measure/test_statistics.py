@@ -17,7 +17,9 @@ from localspec.measure.summary import (
     Summary,
     finding,
     headlines,
+    hints,
     mean_ratio,
+    overview,
     student_quantile,
     table,
 )
@@ -115,10 +117,6 @@ def row(category, low, middle, high, **changes):
     return replace(row, **changes)
 
 
-def headline(*rows):
-    return headlines(Summary(rows, 0))
-
-
 @pytest.mark.parametrize(
     ("low", "middle", "high", "expected"),
     [
@@ -138,17 +136,19 @@ def test_a_finding_is_never_stronger_than_its_interval(low, middle, high, expect
 @pytest.mark.parametrize(
     ("low", "middle", "high", "begins"),
     [
-        (1.1, 1.3, 1.5, "Drafting pays at T=0: 1.30x (1.10 to 1.50), acceptance rate 70%, 2.40 tokens"),
+        (1.1, 1.3, 1.5, "Drafting pays at T=0: 1.30x (1.10 to 1.50), acceptance rate 70%."),
         (0.7, 0.8, 0.9, "Drafting does not pay at T=0: 0.80x"),
         (0.8, 1.1, 1.5, "Undecided at T=0: 1.10x"),
         (0.0, 3.0, float("inf"), "Undecided at T=0: 3.00x (too few"),
     ],
 )
 def test_the_verdict_is_that_of_the_mix(low, middle, high, begins):
-    said = headline(row(CODE, 1.7, 1.9, 2.1), row(None, low, middle, high))
+    found = Summary((row(CODE, 1.7, 1.9, 2.1), row(None, low, middle, high)), 0)
+    (said,) = headlines(found).splitlines()
     assert said.startswith(begins)
-    assert len(said.splitlines()[0]) <= 100
-    assert ("Measure for longer" in said) is begins.startswith("Undecided")
+    assert len(said) <= 80
+    assert ("Measure for longer" in hints(found)) is begins.startswith("Undecided")
+    assert "--details" in hints(found)
 
 
 def test_the_table_has_a_row_for_each_category_and_depth_in_equal_columns():
@@ -158,7 +158,26 @@ def test_the_table_has_a_row_for_each_category_and_depth_in_equal_columns():
     assert max(map(len, lines)) <= 100
 
 
-def test_the_speed_of_a_toy_is_left_out():
-    text = table(Summary((row(CODE, 0.5, 0.6, 0.7), row(None, 0.5, 0.6, 0.7)), 0), is_demo=True)
+def test_the_overview_fits_a_screen_and_has_the_fixed_depths_over_all_categories_alone():
+    rows = [
+        row(kind, 0.7, 0.8, 0.9, arm=arm, temperature=t)
+        for t in (0.0, 0.8)
+        for kind in (*Category, None)
+        for arm in ("auto", "depth 2", "depth 16")
+    ]
+    lines = overview(Summary(tuple(rows), 0)).splitlines()
+    assert [line.split()[:2] for line in lines[1:]] == [
+        *([kind, "auto"] for kind in Category),
+        *(["all", depth] for depth in ("auto", "2", "16")),
+    ]
+    assert all(line.count("0.80x  0.70 to 0.90") == 0 or line.count("0.70 to 0.90") == 2 for line in lines)
+    assert max(map(len, lines)) < 80
+    del rows[21]  # code at T=0.8 was not measured
+    assert overview(Summary(tuple(rows), 0)).count("0.80x") == 2 * 9 - 1
+
+
+@pytest.mark.parametrize("shown", [table, overview])
+def test_the_speed_of_a_toy_is_left_out(shown):
+    text = shown(Summary((row(CODE, 0.5, 0.6, 0.7), row(None, 0.5, 0.6, 0.7)), 0), is_demo=True)
     assert "70%" in text
     assert not re.search(r"0\.[67]|slower|speed", text)

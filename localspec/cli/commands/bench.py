@@ -16,6 +16,7 @@ from localspec.cli.commands.run import as_json as reply_as_json
 from localspec.cli.loading import names_of, open_session, stop_on_interrupt
 from localspec.cli.options import (
     add_pair_options,
+    add_quiet_option,
     add_reply_options,
     given_of,
     list_of,
@@ -25,7 +26,7 @@ from localspec.cli.options import (
 from localspec.cli.prompt import add_prompt_argument, prompt_of, take_pair
 from localspec.display import DrawnLine, counted, obeys_sequences, print_notice, say, say_json
 from localspec.errors import BadSetting, ContextFull, LocalspecError
-from localspec.events import NOTICEABLE, Cycle, Notice
+from localspec.events import Cycle, Notice
 from localspec.options import MOST_DEPTH, REPLY, ReplyOptions
 
 if TYPE_CHECKING:
@@ -49,11 +50,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--depths", type=list_of(number(int, 1, MOST_DEPTH)), metavar="N,N", help=fixed)
     kinds = "kinds of prompts to measure: code, chat, prose, json, edit, long"
     group.add_argument("--only", type=list_of(str), metavar="WHAT", help=kinds)
+    what = "print speeds, acceptance and every depth by kind of prompt"
+    group.add_argument("--details", action="store_true", help=what)
     add = group.add_mutually_exclusive_group().add_argument
     add("--runs", type=number(int, 1), metavar="N", help="number of rounds over the prompts")
     limit = f"time limit in seconds (default: {SECONDS:g})"
     add("--seconds", type=number(float, 0, above=True), metavar="S", help=limit)
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of the report")
+    group = parser.add_argument_group("output")
+    group.add_argument("--json", action="store_true", help="print one JSON object instead of the report")
+    add_quiet_option(group)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -113,12 +118,14 @@ def bench_built_in(arguments: argparse.Namespace) -> int:
         say_json({**subject, **summary.record(machine, outcome, found), "costs": asdict(costs)})
     else:
         say(DEMO_MODEL if is_demo else summary.headlines(found))
-        say(f"\n{summary.table(found, is_demo=is_demo)}\n")
-        say(f"{subject['target']} with {subject['draft']}, loaded in {loaded:.1f} s")
-        if is_demo and any(row.arm == "auto" and row.mean_accepted_length < NOTICEABLE for row in found.rows):
-            say("auto: drafting is off, because on a model this small it costs more than it saves.")
-        if outcome.too_long:
-            say(f"Prompts that do not fit into the context: {', '.join(outcome.too_long)}.")
+        shown = summary.table if arguments.details else summary.overview
+        say(f"\n{shown(found, is_demo=is_demo)}\n")
+        if not arguments.details:
+            say(summary.MORE if is_demo else summary.hints(found))
+        else:
+            say(f"{subject['target']} with {subject['draft']}, loaded in {loaded:.1f} s")
+            if outcome.too_long:
+                say(f"Prompts that do not fit into the context: {', '.join(outcome.too_long)}.")
         if outcome.stopped:
             say("Stopped early, so the intervals are wider.")
     return CANCELLED if outcome.stopped else 0
@@ -141,7 +148,7 @@ def bench_prompt(arguments: argparse.Namespace) -> int:
     from localspec.measure.compare import verdicts
     from localspec.measure.summary import this_machine
 
-    for name in ("depths", "only", "runs", "seconds"):
+    for name in ("depths", "only", "runs", "seconds", "details"):
         if getattr(arguments, name):
             raise BadSetting(f"--{name} is for the built-in prompts", hint=f"leave out --{name}")
     arguments.temperature, *others = arguments.temperature or (None,)
@@ -152,7 +159,7 @@ def bench_prompt(arguments: argparse.Namespace) -> int:
         pair, machine = names_of(session), this_machine(arguments.threads)
         models = " with ".join(filter(None, (session.target_name, session.draft_name)))
         about = f"{models}; {machine.sentence()}"
-        found, _ = compare_shown(session, prompt, about, quiet=arguments.json, **options)
+        found, _ = compare_shown(session, prompt, about, quiet=arguments.json or arguments.quiet, **options)
         verdict = verdicts(found, session.text_of) if found else []
     if found is None:
         say("Stopped before both sides had replied.", to=sys.stderr)
