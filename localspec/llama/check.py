@@ -101,15 +101,14 @@ class Health:
 
     @property
     def notice(self) -> str:
-        if self.extra_buffers:
-            return ""
+        cause = f"llama.cpp crashed ({self.died_of}) with repacked weights, and runs slower without them"
+        return "" if self.extra_buffers else f"{cause}; `localspec doctor` shows the repair"
+
+    @property
+    def repair(self) -> str:
+        """The command that rebuilds llama.cpp so that it can repack weights for this processor."""
         amx = ("CMAKE_C_FLAGS=-mno-amx-int8", "CMAKE_CXX_FLAGS=-mno-amx-int8")
-        without = amx if "amx_int8" in processor() else ("GGML_NATIVE=off",)
-        return (
-            f"llama.cpp crashed ({self.died_of}), perhaps when it repacked weights for this processor. It "
-            "now runs without repacking, which is slower. Rebuild llama.cpp to repack weights again: "
-            f"{rebuild_command(*without)}"
-        )
+        return rebuild_command(*(amx if "amx_int8" in processor() else ("GGML_NATIVE=off",)))
 
 
 _known: Health | None = None

@@ -151,6 +151,19 @@ def test_without_a_name_the_chat_opens_the_file_that_was_used_last(begun, tiny_g
     assert ChatApp(begun()).state.conversation.about.files == (str(path),)
 
 
+@pytest.mark.parametrize("words", [(), ("--no-store",)])
+def test_a_chat_that_stored_something_ends_with_the_command_that_continues_it(
+    begun, words, capsys, monkeypatch
+):
+    talked = []
+    monkeypatch.setattr("localspec.tui.plain.chat", lambda setup: bool(talked and conversation(talked[0])))
+    for talked[:] in ([], ["20250101-a"]):
+        program.run(["chat", "--plain", *words])
+        ends = talked and not words
+        said = "Continue with: localspec --resume 20250101-a\n" if ends else ""
+        assert capsys.readouterr().out == said
+
+
 @pytest.mark.parametrize("words", [("--resume",), ("--resume", "2025"), ("--resume=2025",)])
 def test_resume_without_a_command_opens_the_chat(begun, words):
     conversation("20250101-a")

@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,11 +14,11 @@ from localspec.cli.options import (
     pair_of,
     reply_options,
 )
-from localspec.display import obeys_sequences, on_terminal, print_notice
+from localspec.display import obeys_sequences, on_terminal, print_notice, say
 from localspec.errors import BadSetting
 
 if TYPE_CHECKING:
-    from localspec.chat.conversations import Conversation
+    from localspec.chat.conversations import Conversation, ListedConversation
     from localspec.files import FileLock
 
 
@@ -90,9 +91,23 @@ def _chat(
             stored=arguments.store,
             pull=arguments.pull,
         )
-        return int(chat(setup))
+        before = latest(folder)
+        code = int(chat(setup))
+        if arguments.store and (last := latest(folder)) and last != before:
+            say(f"Continue with: localspec --resume {last[0].name}")
+        return code
     finally:
         engine.close()
+
+
+def latest(folder: Path) -> "list[ListedConversation]":
+    """Return the latest stored conversation in a list; an empty list if there is none or it cannot be read."""
+    from localspec.chat.conversations import listing
+    from localspec.chat.database import StoreFailed
+
+    with suppress(StoreFailed):
+        return listing(folder, most=1)
+    return []
 
 
 def take_pair_of(resumed_pair: str, files: tuple[str, ...], arguments: argparse.Namespace) -> None:
@@ -100,11 +115,11 @@ def take_pair_of(resumed_pair: str, files: tuple[str, ...], arguments: argparse.
     from localspec.models.registry import is_known
 
     if resumed_pair and not (arguments.target or pair_of(arguments)):
-        if is_known(resumed_pair):
-            arguments.pair = resumed_pair
-        elif files and all(Path(file).is_file() for file in files):
+        if files and all(Path(file).is_file() for file in files):
             arguments.target, *draft = files
             arguments.draft = arguments.draft or next(iter(draft), None)
+        elif is_known(resumed_pair):
+            arguments.pair = resumed_pair
         else:
             why = f"whose file {files[0]} is missing" if files else "which is not a known pair"
             print_notice(f"the conversation was with {resumed_pair}, {why}; another pair continues it")

@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
     rpc = arguments.rpc or (settings["rpc"].value if "rpc" in settings else "")
     with DrawnLine(sys.stderr) as stage:
         stage.draw("trying llama.cpp")
-        notice = check().notice  # tries the build in a child process, and raises if it crashes
+        health = check()  # tries the build in a child process, and raises if it crashes
         from localspec import api
         from localspec.models.load import connect
 
@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
     gpu = find_gpu()
     command = install_command(gpu, platform.system()) if gpu and not backend.supports_gpu else None
     if arguments.json:
-        facts = {"note": notice, "mistakes": list(map(str, mistakes)), "gpu": gpu and asdict(gpu)}
+        facts = {"note": health.notice, "mistakes": list(map(str, mistakes)), "gpu": gpu and asdict(gpu)}
         say_json({"backend": asdict(backend), "devices": found, **facts, "install": command})
         return WRONG_USAGE if mistakes else 0
     kind = "GPU" if backend.supports_gpu else "CPU"
@@ -80,8 +80,9 @@ def run(arguments: argparse.Namespace) -> int:
     say(f"This llama.cpp uses {features or 'no processor extensions, such as AVX2'}.")
     for device, described in zip(devices, found, strict=True):
         say(f"{device.kind:<5} {about(device, described)}")
-    if notice:
-        say(f"\n{notice[0].upper()}{notice[1:]}")
+    if health.notice:
+        say(f"\nllama.cpp crashed with repacked weights ({health.died_of}). Rebuild it to use them again:")
+        say(f"    {health.repair}")
     if gpu and command:
         say(f"\n{gpu.vendor} GPU found ({gpu.name}), but this llama.cpp cannot use it. Install one that can:")
         say(f"    {command}")
