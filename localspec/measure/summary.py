@@ -155,10 +155,17 @@ def row_of(
 
 
 def log_ratio(pair: Pair) -> Log:
-    """Return the logarithm of a speed-up; 0 if hardly anything was drafted, because the ratio is then noise."""
+    """Return the logarithm of a speed-up.
+
+    If hardly anything was drafted, the passes of both replies cost the same, and a difference between them is noise.
+    The time outside the passes then decides: drafting and deciding on it.
+    """
     plain, other = pair
-    idle = other.drafted <= HARDLY * other.emitted
-    return 0.0 if idle else math.log(other.tokens_per_second / plain.tokens_per_second)
+    passes = other.verify_seconds / other.emitted
+    if other.drafted <= HARDLY * other.emitted:
+        passes = plain.verify_seconds / plain.emitted
+    seconds = passes + (other.decode_seconds - other.verify_seconds) / other.emitted
+    return -math.log(seconds * plain.tokens_per_second)
 
 
 def grouped(values: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:

@@ -1,6 +1,7 @@
 """A bench compares like with like: the same prompts in changing order, no prefill, nothing half done."""
 
 from collections import Counter, defaultdict
+from dataclasses import replace
 
 import pytest
 
@@ -160,3 +161,14 @@ def test_no_gain_or_loss_is_claimed_that_drafting_cannot_have_caused(seconds, dr
         found = row.speedup
         assert found.middle == pytest.approx(speedup)
         assert max(found.low, found.high) == pytest.approx(speedup)
+
+
+def test_the_time_of_deciding_on_drafts_shows_where_nothing_is_drafted():
+    clock = Clock()
+    session = ScriptedSession(clock, lambda _arm, _prompt: 0.1, drafted=0)
+    measured = [
+        replace(m, decode_seconds=1.1 * m.decode_seconds) if m.arm == "auto" else m  # passes take as long
+        for m in benched(session, clock, rounds=1).measurements
+    ]
+    rows = [row for row in summarise(measured).rows if row.arm == "auto"]
+    assert [row.speedup.middle for row in rows] == pytest.approx([1 / 1.1] * len(rows))
