@@ -86,7 +86,8 @@ class ModelDrafter(Drafter):
         else:
             if not (batch.start or self._first):
                 decoder.recall(batch.tokens[:kept], save=False)  # another reply may have prefilled this text
-            decoder.rewind(self._common_prefix(decoder.tokens, batch, kept))
+            if (keep := self._common_prefix(decoder.tokens, batch, kept)) < decoder.length:
+                decoder.rewind(keep)
         if end + AT_ONCE > self._first + decoder.capacity:
             self._restart(end - decoder.capacity // 2)
 

@@ -130,7 +130,9 @@ def test_no_word_crosses_the_edge(line, width, monkeypatch):
     screen = Screen()
     with redirect_stdout(screen), redirect_stderr(screen):
         main(line.split())
-    rows = [row for row in screen.rows() if not row.startswith("    CMAKE_ARGS=")]  # stays whole, to be copied
+    rows = [
+        row for row in screen.rows() if not row.startswith("    CMAKE_ARGS=")
+    ]  # stays whole, to be copied
     assert "".join(rows)
     assert [row for row in rows if len(row) > width and len(row.split()) > 1 and row[:5].strip()] == []
 

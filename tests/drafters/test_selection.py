@@ -12,8 +12,9 @@ from localspec.algorithm.loop import speculate
 from localspec.algorithm.verification import make_rule
 from localspec.control.cost_table import CostTable
 from localspec.control.costs import Costs
+from localspec.control.depth import DepthControl
 from localspec.drafters.model import ModelDrafter
-from localspec.drafters.selection import Plain, best_prefix
+from localspec.drafters.selection import MOST_SKIPPED, Plain, best_prefix
 from localspec.events import Mode, Source
 from localspec.models.drafting import Drafting
 from localspec.sampler.passes import ForwardPass
@@ -235,6 +236,20 @@ def test_steps_that_decide_on_drafting_say_how_long_it_took():
     assert steps[0].deciding_seconds > 0.0
     # After a decision that a busy machine made long, a few steps have none.
     assert sum(cycle.deciding_seconds > 0.0 for cycle in steps) > len(steps) / 4
+
+
+def test_steps_without_a_decision_are_not_learned_and_their_tokens_refill_the_budget(monkeypatch):
+    target, rule, learned, saved = Ticking(3), make_rule("greedy", GREEDY, 1), [], []
+    target.table = CostTable((1, 2), (1e-6, 2e-6), {})
+    learn, save = Costs.learn_verify, DepthControl.save
+    monkeypatch.setattr(Costs, "learn_verify", lambda *a, **k: learned.append(1) or learn(*a, **k))
+    monkeypatch.setattr(DepthControl, "save", lambda self, count: saved.append(count) or save(self, count))
+    _, cycles = run(target, None, [1, 2], drafting=drafting_of(None, DEAR, 2), room=400, rule=rule, end=never)
+    skipped = sum(cycle.is_plain and not cycle.deciding_seconds for cycle in cycles)
+    assert skipped > 200
+    assert len(learned) == len(cycles) - skipped
+    plain = sum(len(cycle.tokens) for cycle in cycles if cycle.is_plain)
+    assert plain - MOST_SKIPPED <= sum(saved) <= plain
 
 
 @pytest.mark.parametrize(("step_seconds", "decisions"), [(1e-6, 400 / 17), (1e3, 400)])
