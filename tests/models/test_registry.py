@@ -264,6 +264,8 @@ def test_an_opened_file_has_a_name_that_no_pair_has_and_is_forgotten_without_bei
         local_models.mark_used(str(shutil.copy(tiny_gguf(), tmp_path / folder / "one.gguf")))
     assert [pair.name for pair in all_pairs() if pair.paths] == ["one-2", "one-3"]
     assert named("one-2").paths == (str(tmp_path / "b" / "one.gguf"),)
+    assert main(["info", "one-2"]) == 0
+    assert capsys.readouterr().out.startswith("target       one.gguf\n"), "no draft drafts for it"
     assert main(["list"]) == 0
     assert "one-3" in capsys.readouterr().out
     assert main(["rm", "one-2"]) == 0

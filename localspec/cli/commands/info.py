@@ -75,6 +75,7 @@ def _named(arguments: argparse.Namespace) -> Pair:
     try:
         if is_known(arguments.pair) or not is_file:
             pair = named(arguments.pair)
+            pair = pair if pair.listed else replace(pair, name="")  # a file that was opened
         else:
             pair = Pair("", DraftKind.MODEL, model_file(arguments.pair))
         if arguments.draft is None:
