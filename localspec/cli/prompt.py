@@ -14,6 +14,10 @@ from localspec.errors import BadSetting, UnknownPair
 from localspec.files import MOST_BYTES, with_files
 
 TIMEOUT_SECONDS = 2.0
+# Names as llama3.1, qwen2.5:7b and those without a number in Ollama's library.
+_MODEL = re.compile(
+    r"[a-z][a-z._-]+\d[\w.+-]*|[a-z][\w.-]+:[\w.-]+|mi[sx]tral|deepseek|codellama|llava", re.I
+)
 
 
 def add_prompt_argument(parser: argparse.ArgumentParser, *, optional: bool = False) -> None:
@@ -57,7 +61,7 @@ def refuse_model_word(word: str) -> None:
     """Raise UnknownPair if a prompt is one word that looks like a model, as llama3.1, qwen2.5:7b or gemma."""
     from localspec.models.registry import near_names
 
-    is_model = re.fullmatch(r"[a-z][a-z._-]+\d[\w.+-]*|[a-z][\w.-]+:[\w.-]+", word, re.IGNORECASE)
+    is_model = _MODEL.fullmatch(word)
     plain = word.lower().replace(":", "-")
     spellings = plain, re.sub(r"([a-z])(\d)", r"\1-\2", plain, count=1)  # as qwen2.5-7b and llama-3.1-8b
     begun = [name for text in spellings for name in near_names(text) if name.startswith(text)]

@@ -129,7 +129,8 @@ async def loaded(
     draft = f", drafted by {ready.draft}" if ready.draft else ""
     slots = f", {ready.parallel} replies at once" if ready.parallel > 1 else ""
     length = f"{ready.context_length} tokens of context"
-    view.show_line(f"{ready.pair} is ready: {ready.target}{draft}; {length}{slots}")
+    models = f": {ready.target}{draft}" if draft or ready.target != ready.pair else ""
+    view.show_line(f"{ready.pair} is ready{models}; {length}{slots}")
     view.show_line(f"OpenAI's clients: base URL {addresses[0]}/v1, {key} key; Ctrl-C stops the server")
     view.show_line(f"a chat in the browser: {addresses[0]}")
     jobs.on_event = view.noted

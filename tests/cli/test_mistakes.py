@@ -77,6 +77,7 @@ WRONG_LINES = [
     ("ps", "a model is loaded while `localspec run`"),
     ("run llama3.1", "`localspec pull llama-3.1-8b+1b`"),
     ("run qwen2.5:7b", "`localspec pull qwen2.5-7b+0.5b` downloads a pair of that name"),
+    ("run mistral", "`localspec pairs` lists pairs"),
     ("run gemma", "a prompt has more words, or a stop"),
     ("run notes.txt Hi", 'localspec run -f notes.txt "Hi"'),
     ("pull", "name one of `localspec pairs`"),
