@@ -43,13 +43,14 @@ def take_pair(arguments: argparse.Namespace, *, prompt_optional: bool = False) -
         arguments.name, arguments.words = words[0], words[1:]
     if not (prompt_optional or arguments.name or elsewhere) and len(words) == 1:
         refuse_model_word(words[0])
+    first, second = [*words, "Summarise:", ""][:2]
+    may_be_file = not arguments.name and (words[1:] or "." in first)  # not a plain word, as "hello"
+    if may_be_file and os.path.isfile(os.path.expanduser(first)):
+        hint = f'add its text to the prompt: localspec run -f {first} "{printable(second, 60)}"'
+        raise BadSetting(f"{first} is a file, not a {'pair' if words[1:] else 'prompt'}", hint=hint)
     if len(arguments.words) > 1:
         from localspec.models.registry import named, near_names
 
-        first, second = words[:2]
-        if not arguments.name and os.path.isfile(os.path.expanduser(first)):
-            hint = f'add its text to the prompt: localspec run -f {first} "{printable(second, 60)}"'
-            raise BadSetting(f"{first} is a file, not a pair", hint=hint)
         if not (arguments.name or elsewhere) and (" " in second.strip() or near_names(first)):
             named(first)  # raises UnknownPair
         quoted = f'"{printable(" ".join(arguments.words), 60)}"'

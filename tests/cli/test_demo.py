@@ -35,6 +35,7 @@ def test_the_small_pair_is_paced_where_nothing_can_be_written(capsys):
     )
     assert err.startswith("notice: plain decoding and drafting race; the result comes within a minute\n")
     assert "cannot be written" in err
+    assert err.endswith("`localspec pull qwen3-4b+0.6b` downloads a real pair\n")
 
 
 def test_too_little_memory_writes_nothing_and_says_so(home, capsys, monkeypatch):

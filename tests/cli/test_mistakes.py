@@ -80,6 +80,7 @@ WRONG_LINES = [
     ("run mistral", "`localspec pairs` lists pairs"),
     ("run gemma", "a prompt has more words, or a stop"),
     ("run notes.txt Hi", 'localspec run -f notes.txt "Hi"'),
+    ("run notes.txt", "notes.txt is a file, not a prompt"),
     ("pull", "name one of `localspec pairs`"),
     ("run Hi -m demoo", "did you mean demo?"),
     ("run Hi -m demo --lora no.gguf", "there is no adapter file no.gguf"),

@@ -42,6 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
         print_notice("plain decoding and drafting race; the result comes within a minute")
     try:
         say(race()[2])
+        print_notice("the demo knows a few texts only; `localspec pull qwen3-4b+0.6b` downloads a real pair")
     except KeyboardInterrupt:
         say("Stopped before the end of the race.", to=sys.stderr)
         return CANCELLED
