@@ -41,40 +41,42 @@ def take_pair(arguments: argparse.Namespace, *, prompt_optional: bool = False) -
         or (prompt_optional and not elsewhere and len(words[0].split()) == 1 and words[0] != "-")
     ):
         arguments.name, arguments.words = words[0], words[1:]
-    if not (prompt_optional or arguments.name or elsewhere) and len(words) == 1:
-        refuse_model_word(words[0])
-    first, second = [*words, "Summarise:", ""][:2]
-    may_be_file = not arguments.name and (words[1:] or "." in first)  # not a plain word, as "hello"
-    if may_be_file and os.path.isfile(os.path.expanduser(first)):
-        hint = f'add its text to the prompt: localspec run -f {first} "{printable(second, 60)}"'
-        raise BadSetting(f"{first} is a file, not a {'pair' if words[1:] else 'prompt'}", hint=hint)
+    if words and not arguments.name:
+        refuse_file(arguments)
+        if not elsewhere:
+            refuse_model(*words[:2])
     if len(arguments.words) > 1:
-        from localspec.models.registry import named, near_names
-
-        if not (arguments.name or elsewhere) and (" " in second.strip() or near_names(first)):
-            named(first)  # raises UnknownPair
         quoted = f'"{printable(" ".join(arguments.words), 60)}"'
         hint = f"put a prompt of several words in quotes: {quoted}"
         raise BadSetting(f"unexpected argument {arguments.words[1]}", hint=hint)
 
 
-def refuse_model_word(word: str) -> None:
-    """Raise UnknownPair if a prompt is one word that looks like a model, as llama3.1, qwen2.5:7b or gemma."""
-    from localspec.models.registry import near_names
+def refuse_file(arguments: argparse.Namespace) -> None:
+    """Raise BadSetting if the first word is a file. A prompt that is one plain word may have the name of a file."""
+    first, *more = arguments.words
+    if (more or "." in first) and os.path.isfile(os.path.expanduser(first)):
+        prompt = printable(more[0] if more else "Summarise:", 60)
+        hint = f'add its text to the prompt: localspec {arguments.command} -f {first} "{prompt}"'
+        raise BadSetting(f"{first} is a file, not a {'pair' if more else 'prompt'}", hint=hint)
 
-    is_model = _MODEL.fullmatch(word)
+
+def refuse_model(word: str, second: str = "") -> None:
+    """Raise UnknownPair if a word, perhaps before a `second` one, looks like a model's name, as qwen2.5:7b or gemma."""
+    from localspec.models.registry import named, near_names
+
+    if second and (" " in second.strip() or near_names(word)):
+        named(word)  # raises UnknownPair
     plain = word.lower().replace(":", "-")
     spellings = plain, re.sub(r"([a-z])(\d)", r"\1-\2", plain, count=1)  # as qwen2.5-7b and llama-3.1-8b
-    begun = [name for text in spellings for name in near_names(text) if name.startswith(text)]
-    if is_model or (len(word) > 2 and begun):
-        near = begun or near_names(word)
-        pull = (
-            f"`localspec pull {near[0]}` downloads a pair of that name"
-            if near
-            else "`localspec pairs` lists pairs"
-        )
-        hint = f'{pull}; a prompt has more words, or a stop: localspec run "{word}?"'
-        raise UnknownPair(f"{word} is the name of a model, and no such model is here", hint=hint)
+    begun = [name for text in spellings for name in near_names(text) if name.lower().startswith(text)]
+    if not (_MODEL.fullmatch(word) or (len(word) > 2 and begun)):
+        return
+    hint = "`localspec pairs` lists pairs"
+    if near := begun or near_names(word):
+        does = f"run {near[0]} PROMPT` asks" if named(near[0]).on_disk else f"pull {near[0]}` downloads"
+        hint = f"`localspec {does} a model like it"
+    hint += f'; to ask about the word, write a question: localspec run "What is {word}?"'
+    raise UnknownPair(f"{word} is the name of a model, and no such model is here", hint=hint)
 
 
 def prompt_of(arguments: argparse.Namespace) -> str:

@@ -121,7 +121,8 @@ class DrafterSelection(Strategy):
         self._chosen: DepthControl | None = None  # the drafter of this cycle
         self._proposal = Proposal()
         self._skipped = 0  # number of coming plain steps without a decision
-        self._undecided: int | None = None  # tokens of plain steps since a decision; None: this cycle has one
+        self._decides = True  # whether this cycle has a decision
+        self._undecided = 0  # tokens of plain steps since the last decision
         for candidate in candidates:
             candidate.drafter.begin()
             candidate.begin()
@@ -148,12 +149,12 @@ class DrafterSelection(Strategy):
     def propose(self, tokens: Sequence[int], room: int) -> Proposal:
         if self._skipped and self._slot.replies == 1:
             self._skipped -= 1
-            self._undecided = self._undecided or 0
+            self._decides = False
             self._context_tokens = len(tokens)
             return Proposal(mode=self._proposal.mode)
-        for candidate in self._candidates if self._undecided else ():
-            candidate.save(self._undecided or 0)
-        self._undecided = None
+        for candidate in self._candidates:
+            candidate.save(self._undecided)
+        self._decides, self._undecided = True, 0
         began, busy = perf_counter(), self.busy_seconds
         self._move(len(tokens), self._slot.replies)
         self._plan = self._concurrent.plan(self._costs) if self._slot.replies > 1 else None
@@ -181,7 +182,7 @@ class DrafterSelection(Strategy):
 
     def learn(self, cycle: Cycle) -> None:
         self._slot.replies = cycle.replies
-        if self._undecided is not None and cycle.replies == 1:  # learning takes as long as deciding
+        if not self._decides and cycle.replies == 1:  # learning takes as long as deciding
             self._undecided += len(cycle.tokens)
             return
         self._move(self._context_tokens, cycle.replies)

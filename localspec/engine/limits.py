@@ -9,7 +9,7 @@ from localspec.events import Cycle, Event, Finished, FinishReason, Piece
 
 REPEATS, LONGEST_BLOCK = 8, 64  # a loop is a block of at most LONGEST_BLOCK tokens that comes REPEATS times
 _INSIDE_A_LINE = 48  # tokens of a loop inside a line, because "ha ha ha" may be meant
-# Letters, emoji and parts of emoji. Rulers and columns of numbers have none, and may repeat themselves.
+# Letters, emoji and parts of emoji. Rulers and columns of numbers have none, and may be longer.
 _WORDS = re.compile("[^\\W\\d_]|[\U0001f000-\U0001faff\ufffd]")
 LOOPED = (
     "the reply repeated the same text eight times, so it was ended; "
@@ -72,8 +72,8 @@ class LoopLimit(Limit):
         self._tokens = (self._tokens + list(event.tokens))[-REPEATS * LONGEST_BLOCK :]
         if not (block := self._text_of(repeated_block(self._tokens))):
             return False
-        whole_lines = "\n" in block or repeated_block(self._tokens, _INSIDE_A_LINE)
-        return bool(whole_lines and _WORDS.search(block)) and not _is_laid_out(self._text)
+        least = _INSIDE_A_LINE * ("\n" not in block) if _WORDS.search(block) else REPEATS * LONGEST_BLOCK
+        return bool(repeated_block(self._tokens, least)) and not _is_laid_out(self._text)
 
 
 def repeated_block(tokens: Sequence[int], least: int = 0) -> Sequence[int]:

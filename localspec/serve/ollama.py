@@ -21,7 +21,7 @@ from localspec.models.names import quant_of
 from localspec.serve.http import Interface, Writer, answer, dumped, fields_of, unless_gone
 from localspec.serve.openai import chat_scores, prompt_of, scores_of_chat
 from localspec.serve.options import Fields, Problem, cut, name_of, openai_options
-from localspec.serve.replies import Chosen, FinishedReply
+from localspec.serve.replies import Chosen, FinishedReply, changed_at
 
 _NANO: Final = 1_000_000_000
 _NEVER: Final = datetime(2318, 1, 1, tzinfo=UTC)
@@ -61,14 +61,12 @@ class Ollama(Interface):
         return answer(self._model(chosen.name, modelfile="", parameters="", **more))
 
     def _model(self, name: str, **more: Any) -> dict[str, Any]:
-        paths = self._pairs.paths(name)
-        size = sum(path.stat().st_size for path in paths)
-        found: dict[str, Any] = {"name": name, "model": name, "size": size}
-        found["modified_at"] = written(datetime.fromtimestamp(self._pairs.changed(name), UTC))
+        files, details = self._pairs.files(name), dict[str, Any]()
+        found: dict[str, Any] = {"name": name, "model": name, "modified_at": written(changed_at(files))}
+        found["size"] = sum(stat.st_size for stat in files.values())
         found["digest"] = hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()
-        details: dict[str, Any] = {}
         with suppress(LocalspecError, OSError):  # another program may remove or change a file
-            details = details_of(ModelFile.at(paths[0])) if paths else {}
+            details = details_of(next(iter(files))) if files else {}
         return {**found, "details": details, **more}
 
     async def chat(self, request: Request) -> Response:

@@ -4,7 +4,6 @@ import secrets
 import time
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -19,7 +18,7 @@ from localspec.serve import numbers
 from localspec.serve.http import Interface, Writer, answer, data_line, fields_of
 from localspec.serve.jobs import Jobs
 from localspec.serve.options import Fields, cut, openai_options, whole
-from localspec.serve.replies import Block, FinishedReply, Pairs, ReplyRequest
+from localspec.serve.replies import Block, FinishedReply, Pairs, ReplyRequest, changed_at
 
 MOST_PROMPTS: Final = 64  # limit of prompts in one request for completions
 
@@ -64,15 +63,12 @@ class OpenAI(Interface):
         return answer(self._model(self._pairs.choose(request.path_params["name"]).name))
 
     def _model(self, name: str) -> dict[str, Any]:
-        created = int(self._pairs.changed(name))
-        found: dict[str, Any] = {"id": name, "object": "model", "created": created, "owned_by": "localspec"}
+        at = changed_at(self._pairs.files(name))
+        found: dict[str, Any] = {"id": name, "object": "model", "created": int(at.timestamp())}
+        found["owned_by"] = "localspec"
         found |= self._pairs.about(name)
         # Clients of Anthropic's API read these fields.
-        found |= {
-            "type": "model",
-            "display_name": name,
-            "created_at": f"{datetime.fromtimestamp(created, UTC):%FT%TZ}",
-        }
+        found |= {"type": "model", "display_name": name, "created_at": f"{at:%FT%TZ}"}
         loaded, state = self._jobs.loaded, "unloaded"
         if loaded is not None and self._pairs.pair_of(name) == loaded.pair:
             length, state = loaded.context_length, state if self._jobs.asleep else "loaded"

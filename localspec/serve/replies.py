@@ -2,16 +2,18 @@
 
 import asyncio
 import difflib
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from localspec.engine.messages import Generate, LoadPair, Report
 from localspec.errors import LocalspecError
 from localspec.events import Finished, Kind, Notice, Piece, Reply, Scored, Scores, ToolCall
+from localspec.models.local_models import ModelFile
 from localspec.models.registry import all_pairs, known, named
 from localspec.serve import numbers
 from localspec.serve.jobs import Job, Jobs, came
@@ -64,15 +66,12 @@ class Pairs:
         aliases = given.aliases or (found.aliases if found else ())
         return {"aliases": sorted(aliases), "tags": sorted(given.tags)}
 
-    def paths(self, model: str) -> list[Path]:
-        """Return the paths of a model's files, the target's first; [] if the model is not on this machine."""
-        with suppress(Problem, LocalspecError, OSError):
-            return [path for file in self.choose(model).load.pair.files if (path := file.path)]
-        return []
-
-    def changed(self, model: str) -> float:
-        """Return the time in seconds since 1970 when the newest file of a model was written; 0 if there is none."""
-        return max((path.stat().st_mtime for path in self.paths(model)), default=0.0)
+    def files(self, model: str) -> dict[ModelFile, os.stat_result]:
+        """Return a model's files with their sizes and times, the target first; {} if it is not on this machine."""
+        with suppress(Problem, LocalspecError, OSError):  # another program may remove a file
+            files = self.choose(model).load.pair.files
+            return {file: path.stat() for file in files if (path := file.path)}
+        return {}
 
     def choose(self, model: str) -> Chosen:
         """Return the pair that a model name means; "" is the first pair. Raises Problem, LocalspecError."""
@@ -90,6 +89,11 @@ def split_text(model: str) -> tuple[str, bool]:
     """Return the pair in a model name, in lower case, and whether the name means its target alone."""
     name = model.casefold().removesuffix(LATEST)
     return name.removesuffix(TARGET), name.endswith(TARGET)
+
+
+def changed_at(files: Mapping[ModelFile, os.stat_result]) -> datetime:
+    """Return the time when the newest of a model's files was written; 1970 without files."""
+    return datetime.fromtimestamp(max((stat.st_mtime for stat in files.values()), default=0.0), UTC)
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,6 +55,8 @@ def letters_until_the_limit(text):
         ("----\n" * 20, False),
         ("\u2500" * 80, False),
         ("0 0 " * 40, False),
+        ("1." * 255, False),
+        ("1." * 256, True),
         ("```\n" + "print(a)\n" * 20, False),
         ("```\nprint(a)\n```\n" + "print(a)\n" * 8, True),
         ("| a | b |\n" * 20, False),

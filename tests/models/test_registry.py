@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 import localspec
-from localspec import options
 from localspec.cli import main
 from localspec.demo import draft_path, target_path
 from localspec.errors import BadSetting, NotOnDisk, UnknownPair
@@ -270,8 +269,7 @@ def test_an_opened_file_has_a_name_that_no_pair_has_and_is_forgotten_without_bei
     assert "one-3" in capsys.readouterr().out
     assert main(["rm", "one-2"]) == 0
     assert capsys.readouterr().out == (
-        f"kept {tmp_path}/b/one.gguf: it is a file of yours\n"
-        f"one-2 is no longer in {options.data_dir() / 'last-used.json'}\n"
+        f"kept {tmp_path}/b/one.gguf: it is a file of yours\none-2 is no longer in the list\n"
     )
     assert named("one-2").paths == (str(tmp_path / "a" / "one.gguf"),)
 

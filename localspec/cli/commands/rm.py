@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     for file, reason in done.kept:
         say(f"kept {file}: {reason}")
     if written_in:
-        say(f"{arguments.name} is no longer in {written_in if pair.paths else written_in.parent}")
+        say(f"{arguments.name} is no longer in the list")
     if done.removed:
         say(f"{size_text(done.freed)} freed")
     elif not (done.kept or written_in):
