@@ -19,9 +19,12 @@ Tensors = Iterator[tuple[str, np.ndarray]]
 class Shape:
     """What a test model is; equal shapes give equal files."""
 
-    architecture: Literal["llama", "gemma2", "gemma3", "qwen2", "qwen3", "mamba", "lfm2", "qwen35"] = "llama"
+    architecture: Literal[
+        "llama", "gemma2", "gemma3", "qwen2", "qwen2vl", "qwen3", "mamba", "lfm2", "qwen35"
+    ] = "llama"
     vocab: Literal["bpe", "spm"] = "bpe"
     vocab_size: int = 512
+    special: tuple[str, ...] = ()  # control tokens beside ChatML's
     layers: int = 2
     embedding: int = 64
     heads: int = 4
@@ -50,7 +53,7 @@ def write_gguf(path: Path, shape: Shape = Shape()) -> Path:
         writer.add_rope_scaling_orig_ctx_len(shape.context_length)
     if shape.chat_template is not None:
         writer.add_chat_template(shape.chat_template)
-    {"bpe": add_bpe, "spm": add_spm}[shape.vocab](writer, shape.vocab_size, shape.add_bos)
+    {"bpe": add_bpe, "spm": add_spm}[shape.vocab](writer, shape.vocab_size, shape.add_bos, shape.special)
     add_header, tensors = ARCHITECTURES[shape.architecture]
     add_header(writer, shape)
     random, noise = np.random.default_rng(shape.seed), np.random.default_rng(shape.seed + 1)
@@ -193,6 +196,12 @@ def _qwen2(shape: Shape, layer: int, random: np.random.Generator) -> Tensors:
         yield f"attn_{name}.bias", matrix(random, 1, width)[0]
 
 
+def _qwen2vl_header(writer: gguf.GGUFWriter, shape: Shape) -> None:
+    _transformer_header(writer, shape)
+    pairs = shape.embedding // shape.heads // 2  # time, height, width
+    writer.add_rope_dimension_sections([pairs // 4, pairs * 3 // 8, pairs * 3 // 8, 0])
+
+
 _STATE, _KERNEL = 8, 4
 
 
@@ -273,6 +282,7 @@ ARCHITECTURES: dict[str, tuple[AddHeader, Callable[[Shape, int, np.random.Genera
     "gemma2": (_gemma2_header, _gemma2),
     "gemma3": (_gemma3_header, _gemma3),
     "qwen2": (_transformer_header, _qwen2),
+    "qwen2vl": (_qwen2vl_header, _qwen2),
     "qwen3": (_transformer_header, _qwen3),
     "mamba": (_mamba_header, _mamba),
     "lfm2": (_lfm2_header, _lfm2),

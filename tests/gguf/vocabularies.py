@@ -2,7 +2,7 @@
 
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -32,14 +32,15 @@ def byte_letters() -> dict[int, str]:
     return {byte: chr(byte) for byte in printable} | {byte: chr(256 + i) for i, byte in enumerate(others)}
 
 
-def add_bpe(writer: gguf.GGUFWriter, size: int, add_bos: bool) -> None:
+def add_bpe(writer: gguf.GGUFWriter, size: int, add_bos: bool, special: Sequence[str] = ()) -> None:
     """Bytes, then merges of pairs and triples, frequent letters first; the control tokens last."""
+    control = (*special, *CONTROL)
     letters = byte_letters()
     order = [letters[ord(c)] for c in _FREQUENT]
     order += [letter for letter in letters.values() if letter not in order]
-    merges = list(itertools.islice(_merges(order), size - 256 - len(CONTROL)))
-    tokens = [*letters.values(), *(left + right for left, right in merges), *CONTROL]
-    kinds = [gguf.TokenType.NORMAL] * (size - len(CONTROL)) + [gguf.TokenType.CONTROL] * len(CONTROL)
+    merges = list(itertools.islice(_merges(order), size - 256 - len(control)))
+    tokens = [*letters.values(), *(left + right for left, right in merges), *control]
+    kinds = [gguf.TokenType.NORMAL] * (size - len(control)) + [gguf.TokenType.CONTROL] * len(control)
     add_facts(writer, tokenizer_model="gpt2", tokenizer_pre="gpt-2", token_list=tokens, token_types=kinds)
     writer.add_token_merges([f"{left} {right}" for left, right in merges] or ["a b"])
     add_facts(writer, bos_token_id=size - 3, eos_token_id=size - 1, add_bos_token=add_bos)
@@ -50,12 +51,12 @@ def _merges(order: list[str]):
     yield from ((left + middle, right) for left, middle, right in itertools.product(order, order, order))
 
 
-def add_spm(writer: gguf.GGUFWriter, size: int, add_bos: bool) -> None:
+def add_spm(writer: gguf.GGUFWriter, size: int, add_bos: bool, special: Sequence[str] = ()) -> None:
     """<unk>, <s>, </s>, 256 bytes, ChatML's control tokens, then characters and pairs with falling scores."""
     head = [("<unk>", gguf.TokenType.UNKNOWN)]
     head += [(text, gguf.TokenType.CONTROL) for text in ("<s>", "</s>")]
     head += [(f"<0x{byte:02X}>", gguf.TokenType.BYTE) for byte in range(256)]
-    head += [(text, gguf.TokenType.CONTROL) for text in CONTROL]
+    head += [(text, gguf.TokenType.CONTROL) for text in (*CONTROL, *special)]
     order = [c.replace(" ", "▁") for c in _FREQUENT if c != "\n"]
     pieces = itertools.chain(order, (a + b for a, b in itertools.product(order, order) if b != "▁"))
     tail = [(piece, gguf.TokenType.NORMAL) for piece in itertools.islice(pieces, size - len(head))]
