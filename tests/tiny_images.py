@@ -89,7 +89,7 @@ class ImageModel:
     projector: Path
 
 
-def write_image_model(folder: Path, kind: str, noise: float = 0.1) -> ImageModel:
+def write_image_model(folder: Path, kind: str, noise: float = 0.02) -> ImageModel:
     """Write a target, its projector, and as its draft the same weights with `noise`."""
     shape = TARGETS[kind]
     draft = replace(shape, architecture=_DRAFTS[kind], name=f"{shape.name} draft", noise=noise)
