@@ -35,6 +35,7 @@ _SMOLVLM = (  # knows only lists
     "{% elif line['type'] == 'image' %}{{ '<image>' }}{% endif %}{% endfor %}<end_of_utterance>\n{% endfor %}"
     "{% if add_generation_prompt %}{{ 'Assistant:' }}{% endif %}"
 )
+_VISION = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>")
 _TILES = tuple(f"<row_{row}_col_{column}>" for row, column in itertools.product((1, 2, 3), repeat=2))
 
 # The models, by the text model's family: what llama.cpp does with images differs in these.
@@ -55,10 +56,19 @@ TARGETS = {
     "qwen2vl": Shape(
         "qwen2vl",
         vocab_size=640,
-        special=("<|vision_start|>", "<|vision_end|>", "<|image_pad|>"),
+        special=_VISION,
         chat_template=_QWEN,
         name="tiny qwen2vl",
         seed=5,
+    ),
+    # the same, with layers whose state cannot be cut
+    "qwen35": Shape(
+        "qwen35",
+        vocab_size=640,
+        special=_VISION,
+        chat_template=_QWEN,
+        name="tiny qwen35",
+        seed=13,
     ),
     # a chunk of 16 rows for each of up to four tiles and for the whole, with text between
     "idefics3": Shape(
@@ -77,7 +87,8 @@ TARGETS = {
         seed=7,
     ),
 }
-_DRAFTS = {"gemma3": "gemma3", "qwen2vl": "qwen2", "idefics3": "llama"}  # their text-only architectures
+# Their text-only architectures.
+_DRAFTS = {"gemma3": "gemma3", "qwen2vl": "qwen2", "qwen35": "qwen35", "idefics3": "llama"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +173,16 @@ def _qwen2vl(writer: gguf.GGUFWriter, random: np.random.Generator, text_width: i
     yield from _linear(random, "mm.2", text_width, 4 * _WIDTH, scale=4.0)
 
 
+def _qwen35(writer: gguf.GGUFWriter, random: np.random.Generator, text_width: int) -> Tensors:
+    add_facts(
+        writer, clip_projector_type="qwen3vl_merger", vision_image_size=224, vision_spatial_merge_size=2
+    )
+    yield "v.patch_embd.weight.1", _patches(random)
+    yield from _siglip(random, patches=(224 // _PATCH) ** 2, fused=True)
+    yield from _linear(random, "mm.0", 4 * _WIDTH, 4 * _WIDTH)
+    yield from _linear(random, "mm.2", text_width, 4 * _WIDTH, scale=4.0)
+
+
 def _idefics3(writer: gguf.GGUFWriter, random: np.random.Generator, text_width: int) -> Tensors:
     add_facts(writer, clip_projector_type="idefics3", vision_image_size=64, vision_projector_scale_factor=2)
     add_facts(writer, vision_preproc_image_size=128)
@@ -169,26 +190,27 @@ def _idefics3(writer: gguf.GGUFWriter, random: np.random.Generator, text_width: 
     yield "mm.model.fc.weight", matrix(random, text_width, 4 * _WIDTH, scale=4.0)
 
 
-_PROJECTORS = {"gemma3": _gemma3, "qwen2vl": _qwen2vl, "idefics3": _idefics3}
+_PROJECTORS = {"gemma3": _gemma3, "qwen2vl": _qwen2vl, "qwen35": _qwen35, "idefics3": _idefics3}
 
 
-def _siglip(random: np.random.Generator, patches: int) -> Tensors:
+def _siglip(random: np.random.Generator, patches: int, fused: bool = False) -> Tensors:
     yield "v.patch_embd.weight", _patches(random)
     yield "v.patch_embd.bias", matrix(random, 1, _WIDTH)[0]
     yield "v.position_embd.weight", matrix(random, patches, _WIDTH)
-    yield from _layers(random)
+    yield from _layers(random, fused)
 
 
 def _patches(random: np.random.Generator) -> np.ndarray:
     return matrix(random, _WIDTH, 3 * _PATCH**2, scale=3.0).reshape(_WIDTH, 3, _PATCH, _PATCH)
 
 
-def _layers(random: np.random.Generator) -> Tensors:
+def _layers(random: np.random.Generator, fused: bool = False) -> Tensors:
     for layer in range(_LAYERS):
         for name in ("ln1", "ln2"):
             yield from _norm(f"v.blk.{layer}.{name}")
-        for name in ("attn_q", "attn_k", "attn_v", "attn_out"):
-            yield from _linear(random, f"v.blk.{layer}.{name}", _WIDTH, _WIDTH)
+        for name in ("attn_qkv",) if fused else ("attn_q", "attn_k", "attn_v"):
+            yield from _linear(random, f"v.blk.{layer}.{name}", 3 * _WIDTH if fused else _WIDTH, _WIDTH)
+        yield from _linear(random, f"v.blk.{layer}.attn_out", _WIDTH, _WIDTH)
         yield from _linear(random, f"v.blk.{layer}.ffn_up", _HIDDEN, _WIDTH)
         yield from _linear(random, f"v.blk.{layer}.ffn_down", _WIDTH, _HIDDEN)
     yield from _norm("v.post_ln")

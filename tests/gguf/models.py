@@ -198,8 +198,13 @@ def _qwen2(shape: Shape, layer: int, random: np.random.Generator) -> Tensors:
 
 def _qwen2vl_header(writer: gguf.GGUFWriter, shape: Shape) -> None:
     _transformer_header(writer, shape)
-    pairs = shape.embedding // shape.heads // 2  # time, height, width
-    writer.add_rope_dimension_sections([pairs // 4, pairs * 3 // 8, pairs * 3 // 8, 0])
+    writer.add_rope_dimension_sections(_sections(shape))
+
+
+def _sections(shape: Shape) -> list[int]:
+    """The pairs of a head that turn by time, by row, by column and by nothing."""
+    pairs = shape.embedding // shape.heads // 2
+    return [(pairs + 2) // 3, (pairs + 1) // 3, pairs // 3, 0]
 
 
 _STATE, _KERNEL = 8, 4
@@ -249,7 +254,7 @@ _LINEAR_HEADS, _LINEAR_WIDTH = 2, 32  # of the layers with linear attention: hea
 def _qwen35_header(writer: gguf.GGUFWriter, shape: Shape) -> None:
     _transformer_header(writer, shape)
     width = shape.embedding // shape.heads
-    add_facts(writer, key_length=width, value_length=width, rope_dimension_sections=[width // 2, 0, 0, 0])
+    add_facts(writer, key_length=width, value_length=width, rope_dimension_sections=_sections(shape))
     add_facts(writer, ssm_conv_kernel=_KERNEL, ssm_inner_size=_LINEAR_HEADS * _LINEAR_WIDTH)
     add_facts(writer, ssm_state_size=_LINEAR_WIDTH, ssm_time_step_rank=_LINEAR_HEADS)
     add_facts(writer, ssm_group_count=_LINEAR_HEADS, full_attention_interval=2)
