@@ -52,6 +52,18 @@ TARGETS = {
         name="tiny gemma3",
         seed=3,
     ),
+    # one chunk of 70 to 1120 rows that see each other in every other layer
+    "gemma4": Shape(
+        "gemma4",
+        vocab="spm",
+        vocab_size=640,
+        special=("<start_of_turn>", "<end_of_turn>", "<start_of_image>", "<|image>", "<image|>"),
+        window=512,
+        add_bos=True,
+        chat_template=_GEMMA,
+        name="tiny gemma4",
+        seed=19,
+    ),
     # one chunk of as many rows as the picture needs, and fewer positions than rows
     "qwen2vl": Shape(
         "qwen2vl",
@@ -87,8 +99,8 @@ TARGETS = {
         seed=7,
     ),
 }
-# Their text-only architectures.
-_DRAFTS = {"gemma3": "gemma3", "qwen2vl": "qwen2", "qwen35": "qwen35", "idefics3": "llama"}
+# The drafts' architectures: qwen2 has no positions of two dimensions.
+_DRAFTS = {kind: shape.architecture for kind, shape in TARGETS.items()} | {"qwen2vl": "qwen2"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,13 +117,13 @@ def write_image_model(folder: Path, kind: str, noise: float = 0.02) -> ImageMode
     shape = TARGETS[kind]
     draft = replace(shape, architecture=_DRAFTS[kind], name=f"{shape.name} draft", noise=noise)
     return ImageModel(
-        target=_varied(write_gguf(folder / f"{kind}.gguf", shape)),
-        draft=_varied(write_gguf(folder / f"{kind}-draft.gguf", draft)),
+        target=_varied(write_gguf(folder / f"{kind}.gguf", shape), kind),
+        draft=_varied(write_gguf(folder / f"{kind}-draft.gguf", draft), kind),
         projector=write_projector(folder / f"mmproj-{kind}.gguf", kind),
     )
 
 
-def _varied(path: Path) -> Path:
+def _varied(path: Path, kind: str) -> Path:
     """Change weights so that a reply is readable text, and follows from more than its last token."""
     reader = gguf.GGUFReader(path, "r+")
     tokens, kinds, end = (
@@ -125,8 +137,8 @@ def _varied(path: Path) -> Path:
     tensors = {tensor.name: tensor.data for tensor in reader.tensors}
     tensors.get("output.weight", tensors["token_embd.weight"])[silent] *= np.float16(0.01)
     for name, values in tensors.items():
-        if name.endswith("attn_q_norm.weight"):
-            values *= 4  # a gemma3 that looks at all tokens alike repeats itself
+        if kind.startswith("gemma") and name.endswith("attn_q_norm.weight"):
+            values *= {"gemma3": 4, "gemma4": 2}[kind]  # one that looks at all tokens alike repeats itself
     return path
 
 
@@ -148,7 +160,7 @@ def write_projector(path: Path, kind: str, seed: int = 11) -> Path:
     add_facts(writer, vision_projection_dim=text_width, vision_attention_layernorm_eps=1e-6)
     add_facts(writer, vision_image_mean=[0.5] * 3, vision_image_std=[0.5] * 3, vision_use_gelu=True)
     for name, values in _PROJECTORS[kind](writer, random, text_width):
-        writer.add_tensor(name, values.astype(np.float32))
+        writer.add_tensor(name, values if values.dtype == np.float16 else values.astype(np.float32))
     return closed(writer, path)
 
 
@@ -160,6 +172,18 @@ def _gemma3(writer: gguf.GGUFWriter, random: np.random.Generator, text_width: in
     yield from _siglip(random, patches=(128 // _PATCH) ** 2)
     yield "mm.soft_emb_norm.weight", np.full(_WIDTH, 4.0)
     yield "mm.input_projection.weight", matrix(random, _WIDTH, text_width, scale=8.0)
+
+
+def _gemma4(writer: gguf.GGUFWriter, random: np.random.Generator, text_width: int) -> Tensors:
+    add_facts(writer, clip_projector_type="gemma4v", vision_image_size=192, vision_projector_scale_factor=3)
+    yield "v.patch_embd.weight", _patches(random)
+    longest = 1120 * 3  # patches, in a picture of one row
+    yield (
+        "v.position_embd.weight",
+        matrix(random, 2 * longest, _WIDTH).reshape(2, longest, _WIDTH).astype("f2"),
+    )
+    yield from _layers(random)
+    yield "mm.input_projection.weight", matrix(random, text_width, _WIDTH, scale=8.0)
 
 
 def _qwen2vl(writer: gguf.GGUFWriter, random: np.random.Generator, text_width: int) -> Tensors:
@@ -190,7 +214,13 @@ def _idefics3(writer: gguf.GGUFWriter, random: np.random.Generator, text_width: 
     yield "mm.model.fc.weight", matrix(random, text_width, 4 * _WIDTH, scale=4.0)
 
 
-_PROJECTORS = {"gemma3": _gemma3, "qwen2vl": _qwen2vl, "qwen35": _qwen35, "idefics3": _idefics3}
+_PROJECTORS = {
+    "gemma3": _gemma3,
+    "gemma4": _gemma4,
+    "qwen2vl": _qwen2vl,
+    "qwen35": _qwen35,
+    "idefics3": _idefics3,
+}
 
 
 def _siglip(random: np.random.Generator, patches: int, fused: bool = False) -> Tensors:

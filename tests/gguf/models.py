@@ -20,7 +20,7 @@ class Shape:
     """What a test model is; equal shapes give equal files."""
 
     architecture: Literal[
-        "llama", "gemma2", "gemma3", "qwen2", "qwen2vl", "qwen3", "mamba", "lfm2", "qwen35"
+        "llama", "gemma2", "gemma3", "gemma4", "qwen2", "qwen2vl", "qwen3", "mamba", "lfm2", "qwen35"
     ] = "llama"
     vocab: Literal["bpe", "spm"] = "bpe"
     vocab_size: int = 512
@@ -31,7 +31,7 @@ class Shape:
     kv_heads: int = 2
     feed_forward: int = 128
     tied: bool = False  # the output matrix is the embedding
-    window: int = 16  # gemma2 and gemma3: every other layer sees so many tokens
+    window: int = 16  # gemma2 to gemma4: every other layer sees so many tokens
     context_length: int = 2048  # tokens, as the file says
     weights: Literal["F32", "F16", "Q8_0"] = "F16"
     seed: int = 0
@@ -106,6 +106,8 @@ def matrix(random: np.random.Generator, rows: int, columns: int, scale: float = 
 def _common(shape: Shape, random: np.random.Generator) -> Tensors:
     embedding = matrix(random, shape.vocab_size, shape.embedding, scale=3.0)
     yield "token_embd.weight", embedding
+    if shape.architecture == "gemma4":
+        yield "rope_freqs.weight", np.ones(shape.embedding // shape.heads // 2)
     norm = "token_embd_norm.weight" if shape.architecture == "lfm2" else "output_norm.weight"
     yield norm, np.ones(shape.embedding)
     if not shape.tied and not shape.architecture.startswith("gemma"):
@@ -177,6 +179,14 @@ def _gemma3_header(writer: gguf.GGUFWriter, shape: Shape) -> None:
 def _gemma3(shape: Shape, layer: int, random: np.random.Generator) -> Tensors:
     yield from _gemma2(shape, layer, random)
     yield from _norms_of_heads(shape)
+
+
+def _gemma4_header(writer: gguf.GGUFWriter, shape: Shape) -> None:
+    _gemma2_header(writer, shape)
+    width = shape.embedding // shape.heads
+    writer.add_sliding_window_pattern([layer % 2 == 0 for layer in range(shape.layers)])
+    add_facts(writer, key_length_swa=width, value_length_swa=width, embedding_length_per_layer_input=0)
+    add_facts(writer, rope_freq_base=1_000_000.0, rope_freq_base_swa=10_000.0)
 
 
 def _qwen3(shape: Shape, layer: int, random: np.random.Generator) -> Tensors:
@@ -286,6 +296,7 @@ ARCHITECTURES: dict[str, tuple[AddHeader, Callable[[Shape, int, np.random.Genera
     "llama": (_transformer_header, _llama),
     "gemma2": (_gemma2_header, _gemma2),
     "gemma3": (_gemma3_header, _gemma3),
+    "gemma4": (_gemma4_header, _gemma3),
     "qwen2": (_transformer_header, _qwen2),
     "qwen2vl": (_qwen2vl_header, _qwen2),
     "qwen3": (_transformer_header, _qwen3),
