@@ -33,9 +33,11 @@ from localspec.options import data_dir, naming_settings
 
 # The commands of other programs, with ours, or with what to do instead.
 OTHER_NAMES = {"ls": "list", "show": "info", "remove": "rm"}
+ANSWERED = {
+    "ps": "Nothing runs in the background: a model is loaded while `localspec run`, `chat` or `serve` runs.",
+    "stop": "Nothing runs in the background: Ctrl-C ends `localspec serve`, and Ctrl-Q the chat.",
+}
 NO_COMMANDS = {
-    "ps": "nothing runs in the background: a model is loaded while `localspec run`, `chat` or `serve` runs",
-    "stop": "nothing runs in the background: Ctrl-C ends `localspec serve`, and Ctrl-Q the chat",
     "create": "a GGUF file needs no import: `localspec chat FILE.gguf`; `localspec pairs add` names a pair",
 }
 
@@ -118,6 +120,9 @@ def _run(arguments: Sequence[str]) -> int:
         import argcomplete
 
         argcomplete.autocomplete(parser())  # prints the words and ends the process if a shell completes
+    if sentence := ANSWERED.get(next(iter(arguments), "")):
+        say(sentence)
+        return 0
     arguments = _spelled_out(arguments)
     try:
         parsed = parser(arguments[0]).parse_args(arguments)
