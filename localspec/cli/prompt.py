@@ -16,7 +16,9 @@ from localspec.files import MOST_BYTES, with_files
 TIMEOUT_SECONDS = 2.0
 # Names as llama3.1, qwen2.5:7b and those without a number in Ollama's library.
 _MODEL = re.compile(
-    r"[a-z][a-z._-]+\d[\w.+-]*|[a-z][\w.-]+:[\w.-]+|mi[sx]tral|deepseek|codellama|llava", re.I
+    r"[a-z][a-z._-]+\d[\w.+-]*|[a-z][\w.-]+:[\w.-]+|mi[sx]tral|deepseek|(?:code|tiny)llama|llava|phi|smollm"
+    r"|starcoder|vicuna",
+    re.I,
 )
 
 

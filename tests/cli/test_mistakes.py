@@ -80,6 +80,8 @@ WRONG_LINES = [
     ("run gpt-oss:20b Hi", "gpt-oss:20b is the name of a model"),
     ("run mistral Hi", "mistral is the name of a model"),
     ("run mistral", "`localspec pairs` lists pairs"),
+    ("run phi", "phi is the name of a model"),
+    ("run tinyllama", "tinyllama is the name of a model"),
     ("run gemma", 'localspec run "What is gemma?"'),
     ("run notes.txt Hi", 'localspec run -f notes.txt "Hi"'),
     ("run notes.txt", "notes.txt is a file, not a prompt"),
