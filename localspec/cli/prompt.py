@@ -7,10 +7,11 @@ import re
 import stat
 import sys
 import threading
+from contextlib import suppress
 
 from localspec.cli.commands.completion import complete_with_pairs
 from localspec.display import print_notice, printable
-from localspec.errors import BadSetting, UnknownPair
+from localspec.errors import BadSetting, NotOnDisk, UnknownPair
 from localspec.files import MOST_BYTES, with_files
 
 TIMEOUT_SECONDS = 2.0
@@ -90,6 +91,11 @@ def prompt_of(arguments: argparse.Namespace) -> str:
         parts = [argument or "", piped_text() if something_is_piped() else ""]
     prompt = with_files("\n\n".join(part for part in parts if part.strip()), arguments.file)
     if not prompt:
+        if arguments.name:
+            from localspec.models.names import find
+
+            with suppress(NotOnDisk):  # the prompt is missing all the same
+                find(arguments.name)  # raises UnknownPair for a file that is not there
         given = argument not in (None, "-") or something_is_piped()
         command = " ".join(filter(None, ["localspec", arguments.command, arguments.name]))
         hint = f'{command} "What is speculative decoding?"'

@@ -69,6 +69,8 @@ WRONG_LINES = [
     ("run Hi --draft-model smol", "did you mean --draft?"),
     ("rum", "did you mean run?"),
     ("run demo", 'localspec run demo "What is'),
+    ("run qwen3-4b+0.6b", 'localspec run qwen3-4b+0.6b "What is'),
+    ("run foo.gguf", "foo.gguf does not exist"),
     ("delete demo", "did you mean rm?"),
     ("search qwen", "did you mean pairs?"),
     ("completion bsh", "did you mean bash?"),
