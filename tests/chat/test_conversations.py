@@ -1,6 +1,7 @@
 """Conversations on disk: what was written is there for all processes, whatever happened to the file."""
 
 import asyncio
+import io
 import json
 import os
 import random
@@ -17,6 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from localspec.tui.state.conversation import OpenConversation, to_markdown
+from rich.cells import cell_len
 
 from localspec.chat import conversations, database
 from localspec.chat.conversations import Conversation, ConversationInUse, StoredMessage
@@ -365,6 +367,23 @@ def test_conversations_are_listed_searched_and_shown(talks, capsys):
     assert json.loads(capsys.readouterr().out)["messages"][1]["reasoning"] == "hm"
     assert main(["chats", "show", "2025"]) == 2
     assert "2 conversations have an ID that begins with '2025'" in capsys.readouterr().err
+
+
+def test_on_a_terminal_each_conversation_has_one_row_whose_title_is_cut(talks, capsys, monkeypatch):
+    title = "日本 " + "a long title " * 20
+    conversations.save(
+        data_dir(), replace(conversations.read(data_dir(), "20250102-b"), name="20250103-c", given_title=title)
+    )
+    assert main(["chats"]) == 0
+    assert title[: conversations.TITLE_LENGTH - 1] in capsys.readouterr().out
+    screen = io.StringIO()
+    screen.isatty = lambda: True
+    monkeypatch.setattr(sys, "stdout", screen)
+    monkeypatch.setenv("COLUMNS", "60")
+    assert main(["chats"]) == 0
+    (row,) = [row for row in screen.getvalue().splitlines() if "日本" in row]
+    assert cell_len(row) == 59
+    assert row.endswith("…")
 
 
 @pytest.mark.parametrize(("file", "begins"), [([], "# A title\n"), (["out.json"], "{"), (["out.md"], "# A")])

@@ -3,10 +3,11 @@ unique. `localspec chat --resume ID` continues a conversation.
 """
 
 import argparse
+import sys
 from dataclasses import asdict
 from datetime import datetime
 
-from localspec.display import aligned, counted, line_for_terminal, say, say_json
+from localspec.display import aligned, columns, counted, line_for_terminal, on_terminal, say, say_json
 from localspec.options import data_dir
 
 
@@ -40,10 +41,21 @@ def run(arguments: argparse.Namespace) -> int:
         for row in rows:
             when = f"{datetime.fromtimestamp(row.talked):%Y-%m-%d %H:%M}"
             lines.append((row.name, when, f"{row.count:,}", row.title))
-        say(aligned([list(map(line_for_terminal, line)) for line in lines], left=4), wrap=False)
+        table = aligned([list(map(line_for_terminal, line)) for line in lines], left=4)
+        say(cut_rows(table) if on_terminal(sys.stdout) else table, wrap=False)
     else:
         say("no conversation has these words" if arguments.like else "no conversation is stored")
     return 0
+
+
+def cut_rows(table: str) -> str:
+    """Return a table whose rows end at the edge of the terminal, so that each conversation has one row."""
+    from rich.text import Text  # imported only here, because it is slow
+
+    rows = [Text(row) for row in table.split("\n")]
+    for row in rows:
+        row.truncate(columns(sys.stdout) - 1, overflow="ellipsis")
+    return "\n".join(row.plain for row in rows)
 
 
 def run_show(arguments: argparse.Namespace) -> int:
