@@ -200,6 +200,10 @@ def find(
         pair, target = None, pair
     if draft == LOOKUP:
         return find(pair, target, pull=pull).alone
+    text = str(draft or "")
+    if is_known(text) and not (is_file_reference(text) or os.path.exists(expanded(text))):
+        hint = f"give a GGUF file, ORG/REPO:QUANT or {LOOKUP}, or the pair alone: --pair {text}"
+        raise BadSetting(f"{text} is a pair, and a draft is one model", hint=hint)
     if target is None and draft is not None:
         if pair is None or is_on_hub(None, str(draft)):
             why = f"on Hugging Face does not fit the pair {pair}" if pair else "was given without a target"

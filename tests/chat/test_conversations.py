@@ -372,7 +372,8 @@ def test_conversations_are_listed_searched_and_shown(talks, capsys):
 def test_on_a_terminal_each_conversation_has_one_row_whose_title_is_cut(talks, capsys, monkeypatch):
     title = "日本 " + "a long title " * 20
     conversations.save(
-        data_dir(), replace(conversations.read(data_dir(), "20250102-b"), name="20250103-c", given_title=title)
+        data_dir(),
+        replace(conversations.read(data_dir(), "20250102-b"), name="20250103-c", given_title=title),
     )
     assert main(["chats"]) == 0
     assert title[: conversations.TITLE_LENGTH - 1] in capsys.readouterr().out

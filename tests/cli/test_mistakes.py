@@ -44,6 +44,8 @@ WRONG_LINES = [
     ("run Hi --draft= --no-draft", "--no-draft: not allowed with argument --draft"),
     ("run Hi --no-compact-json", "--json-schema"),
     ("run Hi --pair demo --target x.gguf", "--target"),
+    ("run Hi --draft demo", "ORG/REPO:QUANT or lookup, or the pair alone: --pair demo"),
+    ("run smol.gguf Hi --draft demo", "demo is a pair, and a draft is one model"),
     ("bench demo --pair demo", "hint: localspec bench demo"),
     ("bench demo Hi --no-draft", "--no-draft"),
     ("bench demo Hi --depth 0", "--depth 0"),
