@@ -203,6 +203,7 @@ def routes_of(jobs: Jobs, pairs: Pairs, verbose: bool = False) -> list[Route]:
             "POST /api/chat": api.chat,
             "POST /api/generate": api.generate,
             "POST /api/show": api.show,
+            "POST /api/pull": no_pull,
             **dict.fromkeys(("POST /api/embed", "POST /api/embeddings"), no_embeddings),
         }),
     ]  # fmt: skip
@@ -217,6 +218,12 @@ def routes_of(jobs: Jobs, pairs: Pairs, verbose: bool = False) -> list[Route]:
 async def no_embeddings(request: Request) -> Response:
     what = "is not supported: localspec makes no embeddings; run an embedding model in another server"
     raise Problem(501, "not_supported", f"{request.url.path[:80]} {what}")
+
+
+async def no_pull(request: Request) -> Response:
+    raise Problem(
+        501, "not_supported", "the endpoint downloads no models: `localspec pull NAME` does, on its machine"
+    )
 
 
 async def failed(request: Request, error: Exception) -> Response:

@@ -92,6 +92,12 @@ def test_errors_are_one_sentence(client):
     [
         ("GET", "/api/chat", 405, "/api/chat takes POST, not GET"),
         ("POST", "/api/tags", 405, "/api/tags takes GET, HEAD, not POST"),
+        (
+            "POST",
+            "/api/pull",
+            501,
+            "the endpoint downloads no models: `localspec pull NAME` does, on its machine",
+        ),
         ("GET", "/api/wings", 404, "there is no path /api/wings here"),
     ],
 )
