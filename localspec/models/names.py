@@ -2,8 +2,10 @@
 
 import os
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from math import prod
 from pathlib import Path, PurePosixPath
 from stat import S_ISREG
 from urllib.parse import unquote
@@ -13,6 +15,7 @@ from localspec.errors import BadSetting, NotOnDisk, UnknownPair
 from localspec.files import expanded, locked
 from localspec.gguf.facts import DraftKind, trained_context
 from localspec.gguf.header import parts_of
+from localspec.gguf.tensor_types import BLOCKS
 from localspec.models import hub, local_models
 from localspec.models.download import PairNotOnDisk, check_here, fetch
 from localspec.models.hub import RemoteFile
@@ -118,6 +121,14 @@ def chosen(repo: str, wanted: str, models: tuple[ModelFile, ...]) -> ModelFile:
 def quant_of(model: ModelFile) -> str:
     found = _QUANT.findall(model.file.removesuffix(".gguf"))
     return str(found[-1]) if found else ""
+
+
+def quantisation_of(model: ModelFile) -> str:
+    """Return the quantisation in a file's name; else the type of most weights. Raises LocalspecError, OSError."""
+    weights = Counter[str]()
+    for tensor in model.header.tensors:
+        weights[BLOCKS[tensor.type][0]] += prod(tensor.shape)
+    return quant_of(model) or max(weights, key=weights.__getitem__, default="")
 
 
 def _as_listed(file: RemoteFile, first_sha256: str = "") -> ModelFile:

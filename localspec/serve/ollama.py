@@ -17,7 +17,7 @@ from localspec.engine.messages import Generate, Ready
 from localspec.errors import BadSetting, LocalspecError
 from localspec.events import FinishReason, Kind, Scored, ToolCall
 from localspec.models.local_models import ModelFile
-from localspec.models.names import quant_of
+from localspec.models.names import quantisation_of
 from localspec.serve.http import Interface, Writer, answer, dumped, fields_of, unless_gone
 from localspec.serve.openai import chat_scores, prompt_of, scores_of_chat
 from localspec.serve.options import Fields, Problem, cut, name_of, openai_options
@@ -123,7 +123,7 @@ def details_of(file: ModelFile) -> dict[str, Any]:
     count = sum(math.prod(tensor.shape) for tensor in header.tensors)
     size = f"{count / 1e9:.1f}B" if count >= 1e9 else f"{count / 1e6:.2f}M"
     about = {"family": header.architecture, "families": [header.architecture], "parameter_size": size}
-    return {"parent_model": "", "format": "gguf", **about, "quantization_level": quant_of(file)}
+    return {"parent_model": "", "format": "gguf", **about, "quantization_level": quantisation_of(file)}
 
 
 def as_chat(fields: Fields) -> None:

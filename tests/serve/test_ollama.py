@@ -111,6 +111,7 @@ def test_models_have_the_size_and_the_age_and_the_details_of_their_files(client)
     assert demo.size > 10**6
     assert demo.modified_at.year > 2000
     assert (demo.details.family, demo.details.parameter_size) == ("llama", "3.85M")
+    assert demo.details.quantization_level == "Q8_0"
 
 
 @pytest.mark.parametrize(
