@@ -57,8 +57,11 @@ class Pairs:
         asked, _ = split_text(model)
         if asked in ("", self.first.casefold()) or asked in self._others:
             return self.first
-        pair = known(asked)
-        return pair.name if pair and (pair.name == self.first or pair.on_disk) else None
+        if pair := known(asked):
+            return pair.name if pair.name == self.first or pair.on_disk else None
+        here = {self.first, *(pair.name for pair in all_pairs() if pair.on_disk)}
+        begun = [name for name in here if name.casefold().startswith(tuple(asked + mark for mark in "-._+"))]
+        return begun[0] if len(begun) == 1 else None  # as smollm2 for SmolLM2-135M-Instruct.Q4_1
 
     def about(self, model: str) -> dict[str, list[str]]:
         pair = self.pair_of(model) or ""

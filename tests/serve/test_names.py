@@ -1,5 +1,6 @@
 """What a model may be called: as the server was started, by an alias, as it was pulled, in any case."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 from localspec.demo import __file__ as demo
 from localspec.engine.messages import LoadPair, Ready
 from localspec.gguf.facts import DraftKind
-from localspec.models.local_models import ModelFile
+from localspec.models.local_models import ModelFile, mark_used
 from localspec.models.registry import Pair, named
 from localspec.serve.options import Problem
 from localspec.serve.replies import Names, Pairs
@@ -59,6 +60,18 @@ def test_a_file_is_called_by_its_path_as_it_was_given():
     load = LoadPair(Pair("A", DraftKind.MODEL, ModelFile.at(Path("/x/A.gguf"))))
     files = Pairs(Queue(load, "A"), Names("./A.gguf"))
     assert files.choose("./a.GGUF").load == files.choose("A").load == load
+
+
+def test_the_beginning_of_the_name_of_one_model_means_it(tmp_path):
+    for name in ("Smol-1B-Instruct.Q8_0", "Other-1B.Q8_0", "Other-2B.Q8_0"):
+        shutil.copy(Path(demo).with_name("demo-draft.gguf"), tmp_path / f"{name}.gguf")
+        mark_used(str(tmp_path / f"{name}.gguf"))
+    for name in ("smol", "Smol-1B", "smol-1b-instruct:latest"):
+        assert pairs().choose(name).load.pair.name == "Smol-1B-Instruct.Q8_0"
+    assert pairs("Other-1B.Q8_0").choose("other-1b").load.pair.name == "Other-1B.Q8_0"
+    for name in ("smo", "other", "qwen3-4b"):
+        with pytest.raises(Problem, match="there is no model"):
+            pairs().choose(name)
 
 
 @pytest.mark.parametrize("name", ["yours", "short:draft", "org/repo:q8_0", "llama-3-8b+1b"])
