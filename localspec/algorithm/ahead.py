@@ -1,5 +1,6 @@
-"""One cycle ahead: while a reader holds the events of a cycle, the next cycle runs in another thread."""
+"""Cycles ahead: while a reader holds the events of a cycle, the next cycles run in another thread."""
 
+from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -9,8 +10,8 @@ from localspec.stopping import current_stop, stopping_at
 _Item = TypeVar("_Item")
 
 
-def one_ahead(items: Iterator[_Item]) -> Generator[_Item]:
-    """Yield the items. While the caller uses an item, another thread makes the next one.
+def ahead(items: Iterator[_Item], most: int = 1) -> Generator[_Item]:
+    """Yield the items. While the caller uses an item, another thread makes the next ones, at most `most`.
 
     Closing this generator waits for the item that is being made, because models and caches are in use until then.
     The caller does not get this item.
@@ -21,11 +22,15 @@ def one_ahead(items: Iterator[_Item]) -> Generator[_Item]:
         with stopping_at(stop):
             return next(items, None)
 
-    with ThreadPoolExecutor(1, "cycle") as thread:
-        coming = _begun(thread, following)
-        while (item := coming()) is not None:
-            coming = _begun(thread, following)
+    thread = ThreadPoolExecutor(1, "cycle")
+    try:
+        # The thread begins the next item without waiting for the caller, who may not have this one yet.
+        coming = deque(_begun(thread, following) for _ in range(most + 1))
+        while (item := coming.popleft()()) is not None:
             yield item
+            coming.append(_begun(thread, following))
+    finally:
+        thread.shutdown(cancel_futures=True)
 
 
 def _begun(thread: ThreadPoolExecutor, work: Callable[[], _Item]) -> Callable[[], _Item]:

@@ -7,7 +7,7 @@ from functools import partial
 from time import perf_counter
 from typing import Any
 
-from localspec.algorithm.ahead import one_ahead
+from localspec.algorithm.ahead import ahead
 from localspec.algorithm.loop import speculate
 from localspec.algorithm.noise import fresh_seed
 from localspec.algorithm.protocols import Decoder, Rule, Strategy, Vocabulary
@@ -52,10 +52,9 @@ GENERIC_CALLS = (
 )
 DRAFT_CHUNK = 128  # largest number of tokens in a pass of a draft model that reads ahead
 WORTH_A_NOTICE = 16  # after this many cycles without drafting, a notice appears; shorter pauses are normal
-
-
-# A cycle, the scores of its tokens, and `why_off` and `failure` of the strategy after it.
-_State = tuple[Cycle, Sequence[Scored], str | None, LocalspecError | None]
+AHEAD = 2  # most cycles that run ahead: with one, a reader whose time varies leaves the device idle
+# A cycle, the scores of its tokens, and `why_off` and `failure` of the strategy and `ends` of the job after it.
+_State = tuple[Cycle, Sequence[Scored], str | None, LocalspecError | None, tuple[bool, bool, bool]]
 
 
 class ReplyBuilder:
@@ -66,6 +65,7 @@ class ReplyBuilder:
         self.overlapped = overlapped
         self.tokens: list[int] = []
         self.ended = False  # whether an end token, a stop string or a grammar ended the reply
+        self.ends = job.ends()  # after the newest cycle
         self._job = job
         self._tally = tally
         self._vocabulary = vocabulary
@@ -109,9 +109,7 @@ class ReplyBuilder:
 
     def finish(self) -> Iterator[Event]:
         # If the grammar allows nothing more, the reply has ended by itself, even at its length limit.
-        constraint = self._job.constraint
-        self.ended = self.ended or (constraint is not None and constraint.finished)
-        self._tally.thinking_cut = self._job.budget is not None and self._job.budget.times_ended > 0
+        self.ended, self._tally.thinking_cut = self.ended or self.ends[0], self.ends[2]
         parts = self._job.text.flush(cut=not self.ended)
         if settled := self._settled((), parts):
             yield Scores(tuple(settled))
@@ -188,6 +186,11 @@ class ReplyJob:
     sent: int | None = None  # number of tokens before a text that is typed but not sent; None: no such text
     # Returns a job whose prompt is what the next one certainly begins with; None if `ends()` came true before.
     following: "Callable[[Reply, Ends], ReplyJob | None] | None" = None
+
+    def ends(self) -> tuple[bool, bool, bool]:
+        """Return whether the grammar allows only the end here, whether it allows it, and whether a budget was spent."""
+        finished, complete = (g.finished, g.complete) if (g := self.constraint) else (False, True)
+        return finished, complete, self.budget is not None and self.budget.times_ended > 0
 
     @property
     def drafts(self) -> bool:
@@ -320,7 +323,7 @@ class ReplyWriter:
         result = reply.result(seed, cancelled=job.cancelled())
         if pair.is_demo:  # the speed-up of the demo pair means nothing
             result = replace(result, stats=replace(result.stats, plain_seconds=0.0, plain_error_seconds=0.0))
-        if job.constraint is not None and not job.constraint.complete:
+        if job.constraint is not None and not reply.ends[1]:
             why = f"the reply was cut off before it matched {job.constraint.name}"
             result = replace(result, unmatched=why)
             yield Notice(why)
@@ -362,19 +365,19 @@ class ReplyWriter:
     ) -> Iterator[Event]:
         pair, forcer, limit = self._pair, job.budget or job.constraint, job.request.max_tokens
         room, text = pair.target.capacity - len(job.prompt), list(job.prompt)
-        written = len(text)  # number of tokens up to the end of the newest cycle
         if not job.cancelled():
             most, is_end = room if limit is None else min(limit, room), pair.vocabulary.is_end
-            cycles = speculate(slot.target, strategy, text, rule=rule, room=most, is_end=is_end)
             cycles_off, off_sent, failure_sent = 0, False, False
 
             def states() -> Generator[_State]:
-                for cycle in cycles:
-                    yield cycle, scoring.scores if scoring else (), strategy.why_off, strategy.failure
+                for cycle in speculate(slot.target, strategy, text, rule=rule, room=most, is_end=is_end):
+                    if forcer:
+                        forcer.settle(text)
+                    scores = scoring.scores if scoring else ()
+                    yield cycle, scores, strategy.why_off, strategy.failure, job.ends()
 
-            with closing(one_ahead(states()) if pair.runs_ahead else states()) as found:
-                for cycle, scores, why_off, failure in found:
-                    written += len(cycle.tokens)
+            with closing(ahead(states(), AHEAD) if pair.runs_ahead else states()) as found:
+                for cycle, scores, why_off, failure, reply.ends in found:
                     yield from reply.absorb(cycle, scores)
                     cycles_off = cycles_off + 1 if why_off else 0
                     if why_off and cycles_off >= WORTH_A_NOTICE and not off_sent:
@@ -385,8 +388,6 @@ class ReplyWriter:
                         yield Notice(f"the draft model failed, and the reply continues without it: {failure}")
                     if reply.ended or job.cancelled():
                         break
-        if forcer:
-            forcer.settle(text[:written])  # without the tokens of a cycle that ran ahead
         yield from reply.finish()
         if not reply.ended and not job.cancelled() and len(reply.tokens) == room:
             full = f"the context of {pair.target.capacity:,} tokens is full, so the reply was cut off"

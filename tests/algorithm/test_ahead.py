@@ -1,4 +1,4 @@
-"""One cycle runs ahead of its reader, never two, and closing leaves nothing running."""
+"""Cycles run ahead of their reader, never more than allowed, and closing leaves nothing running."""
 
 import random
 import subprocess
@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from localspec.algorithm.ahead import one_ahead
+from localspec.algorithm.ahead import ahead
 from localspec.stopping import Stop, current_stop, stopping_at
 
 
@@ -19,14 +19,15 @@ def counted(count, made, pause=0.0):
         yield number
 
 
-def test_the_items_are_the_same_and_one_is_made_while_the_reader_has_the_last():
-    made, ahead = [], []
-    for number in one_ahead(counted(50, made)):
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_the_items_are_the_same_and_others_are_made_while_the_reader_has_the_last(most):
+    made, more = [], []
+    for number in ahead(counted(50, made), most):
         time.sleep(random.Random(number).choice((0, 0.002)))
-        ahead.append(len(made) - number)
+        more.append(len(made) - number)
     assert made == list(range(1, 51))
-    assert set(ahead) <= {0, 1}
-    assert 1 in ahead
+    assert set(more) <= set(range(most + 1))
+    assert most in more
 
 
 def test_reader_and_maker_work_at_the_same_time():
@@ -37,15 +38,16 @@ def test_reader_and_maker_work_at_the_same_time():
         met.wait()
         yield 1
 
-    for number in one_ahead(meeting()):
+    for number in ahead(meeting()):
         if number == 0:
             met.wait()  # would raise if the next item were made only after this one was used
 
 
+@pytest.mark.parametrize("most", [1, 3])
 @pytest.mark.parametrize("read", [0, 1, 3])
-def test_closing_waits_for_the_item_that_is_being_made(read):
+def test_closing_waits_for_the_item_that_is_being_made_and_no_other(read, most):
     made = []
-    reader = one_ahead(counted(9, made, pause=0.01))
+    reader = ahead(counted(9, made, pause=0.01), most)
     for _ in range(read):
         next(reader)
     reader.close()
@@ -59,7 +61,7 @@ def test_an_error_reaches_the_reader_after_the_items_before_it():
         yield 1
         raise ValueError("broken")
 
-    reader = one_ahead(failing())
+    reader = ahead(failing())
     assert next(reader) == 1
     with pytest.raises(ValueError, match="broken"):
         next(reader)
@@ -67,19 +69,19 @@ def test_an_error_reaches_the_reader_after_the_items_before_it():
 
 def test_the_work_has_its_readers_stop():
     with stopping_at(stop := Stop()):
-        assert list(one_ahead(current_stop() is stop for _ in range(2))) == [True, True]
+        assert list(ahead(current_stop() is stop for _ in range(2))) == [True, True]
 
 
 def test_a_program_that_ends_beside_a_reader_ends_by_itself():
     code = """
 import threading, time
-from localspec.algorithm.ahead import one_ahead
+from localspec.algorithm.ahead import ahead
 def items():
     while True:
         time.sleep(0.001)
         yield 1
 def read():
-    for _ in one_ahead(items()):
+    for _ in ahead(items()):
         time.sleep(0.001)
 threading.Thread(target=read, daemon=True).start()
 time.sleep(0.1)

@@ -1,13 +1,15 @@
-"""Where a device computes, the next cycle runs while the reader has the last one, and nothing else changes."""
+"""Where a device computes, the next cycles run while the reader has the last one, and nothing else changes."""
 
 import random
+from collections import deque
 from dataclasses import replace
+from itertools import islice
 
 import numpy as np
 import pytest
 
 import localspec
-from localspec.algorithm.ahead import one_ahead
+from localspec.algorithm.ahead import ahead
 from localspec.chat.session import Session
 from localspec.events import Finished, Piece, Scores
 from localspec.llama.shared import SharedContext
@@ -68,18 +70,18 @@ def seen(session, number, options, left):
     return kept
 
 
-def slow_readers(items):
-    """Make the next item before the reader has this one, as if every reader were slow."""
-    coming = next(items, None)
-    while (item := coming) is not None:
-        coming = next(items, None)
-        yield item
+def slow_readers(items, most):
+    """Make the next `most` items before the reader has this one, as if every reader were slow."""
+    coming = deque(islice(items, most))
+    while coming:
+        coming += islice(items, 1)
+        yield coming.popleft()
 
 
-@pytest.mark.parametrize("ahead", [one_ahead, slow_readers])
+@pytest.mark.parametrize("way", [ahead, slow_readers])
 @pytest.mark.parametrize("seed", range(4))
-def test_replies_that_run_ahead_are_the_same_also_when_their_readers_leave(seed, ahead, monkeypatch):
-    monkeypatch.setattr("localspec.chat.reply.one_ahead", ahead)
+def test_replies_that_run_ahead_are_the_same_also_when_their_readers_leave(seed, way, monkeypatch):
+    monkeypatch.setattr("localspec.chat.reply.ahead", way)
     chance, plain, late = random.Random(seed), session_of(seed), late_session(seed)
     for number in range(40):
         options, left = request(chance), chance.choice((None, None, 3, 6, 11))
