@@ -121,6 +121,13 @@ async def test_a_chat_of_a_pair_that_is_not_here_begins_with_the_question_and_no
         await chat.until(lambda: SUGGESTIONS[0] in chat.drawn)
 
 
+async def test_pull_alone_asks_for_a_name(chat):
+    await chat.type("/pull")
+    await chat.until(lambda: chat.remarks == ["/pull NAME downloads a pair; /pair lists them all."])
+    assert not chat.pairs.progress
+    assert not chat.notices
+
+
 async def test_no_question_takes_the_keys_of_a_person_who_types(chat):
     await chat.pilot.press("w", "h")
     await chat.screen.attempt(pair, "llama-3-8b+1b")

@@ -160,9 +160,9 @@ async def pair(chat: Chat, argument: str) -> None:
 
 async def pull(chat: Chat, argument: str) -> None:
     engine, downloads = chat.state.engine, chat.state.downloads
-    name = argument or engine.wanted or engine.pair_name
+    name = argument or engine.wanted
     if not name:
-        raise Refusal("Which pair? /pair lists them.")
+        raise Refusal("/pull NAME downloads a pair; /pair lists them all.")
     if downloads.progress is not None:
         raise Refusal(f"{downloads.progress.name} is being downloaded; wait until it is here.")
     size = await asyncio.to_thread(downloads.size, name)
