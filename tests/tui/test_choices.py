@@ -155,6 +155,10 @@ async def test_a_race_is_shared_as_a_picture_that_names_models_machine_and_progr
     ):
         assert part in drawn
     await chat.pilot.press("escape")
+    await chat.ask("exact a later reply")
+    await chat.type("/share later.svg")
+    await chat.until(lambda: (tmp_path / "later.svg").exists())
+    assert (tmp_path / "later.svg").read_text("utf-8") == next(tmp_path.glob("exact*.svg")).read_text("utf-8")
     await chat.type("/share exact-some-words-b.svg")
     await chat.until(lambda: "exists already" in chat.remarks[-1])
 

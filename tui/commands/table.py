@@ -75,27 +75,27 @@ async def thinking(chat: Chat, _argument: str) -> None:
 
 
 async def compare(chat: Chat, argument: str) -> None:
-    conversation = chat.state.conversation
+    conversation, engine = chat.state.conversation, chat.state.engine
     if conversation.last_question is None:
         raise Refusal("Ask something first: /compare runs the last message again.")
     temperature = _read("temperature", "temperature", argument) if argument else 0.0
-    chat.state.engine.compare(conversation.turns(), temperature, conversation.stored_name)
+    engine.compare(conversation.turns(), temperature, conversation.stored_name)
+    engine.raced = conversation.messages[conversation.last_question].content
     chat.refresh_state()
     await chat.show_race()
 
 
 async def share(chat: Chat, argument: str) -> None:
-    engine, conversation = chat.state.engine, chat.state.conversation
-    ready, question = engine.ready, conversation.last_question
-    if engine.compared is None or question is None or ready is None:
+    engine, ready = chat.state.engine, chat.state.engine.ready
+    if engine.compared is None or ready is None:
         raise Refusal("There is no race to share yet; /compare runs one.")
     from localspec.measure.race import Race, svg  # imported here because the module loads slowly
 
     race = Race(*(side.race_side for side in engine.sides))
-    about = f"{ready.target} with {ready.draft or 'lookup'}; {ready.machine}"
-    prompt = conversation.messages[question].content
-    drawn = svg(race.race_sides, prompt, about, engine.compared.verdict, race.branch_point)
-    path = write_new(argument or free_name(conversation.saved, ".svg"), drawn)
+    began = engine.sides[1].started  # another pair may be loaded now
+    about = f"{began.target} with {began.draft or 'lookup'}; {ready.machine}" if began else ready.machine
+    drawn = svg(race.race_sides, engine.raced, about, engine.compared.verdict, race.branch_point)
+    path = write_new(argument or free_name(chat.state.conversation.saved, ".svg"), drawn)
     chat.notify(f"Drawn into {path}.")
 
 

@@ -150,6 +150,7 @@ class EngineState:
     comparing: bool = False
     sides: list[ReplyState] = field(default_factory=list)  # replies of the last race: plain, then drafting
     compared: messages.Compared | None = None
+    raced: str = ""  # the question of the last race
     reply: ReplyState | None = None  # the running reply
     last_reply: ReplyState | None = None  # the reply whose statistics are shown
     recent: deque[ReplyState] = field(default_factory=lambda: deque(maxlen=9))  # the newest replies
@@ -216,7 +217,7 @@ class EngineState:
     def compare(self, turns: messages.Messages, temperature: float = 0.0, conversation: str = "") -> None:
         """Request the same reply twice, without and with drafting. Raises EngineDied."""
         serial = self._begin().serial
-        self.comparing = True
+        self.comparing, self.sides, self.compared = True, [], None
         options = {**self.options_for(turns), "temperature": temperature}
         self.client.send(messages.CompareReplies(serial, turns, options, conversation))
 
@@ -275,7 +276,6 @@ class EngineState:
         if not self.client.alive:
             self.reload()
         self._serial, self._typed = self._serial + 1, ""
-        self.sides, self.compared = [], None
         self.reply = ReplyState(self._serial, beginning, is_demo=self.pair_name == DEMO)
         return self.reply
 
