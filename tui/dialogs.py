@@ -14,7 +14,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from localspec.display import for_terminal
-from localspec.measure.race import BRANCHED, NOW_BRANCHED, Race, clock
+from localspec.measure.race import BRANCHED, NOW_BRANCHED, STOPPED, Race, clock
 
 from .commands.table import COMMANDS
 from .state.engine import EngineState, ReplyState
@@ -87,6 +87,7 @@ class RaceDialog(Dialog[None]):
     def __init__(self, engine: EngineState, share: Callable[[], Awaitable[object]]) -> None:
         super().__init__()
         self._engine, self._share = engine, share
+        self._is_stopping = False  # whether the user has stopped the race
         self._seconds = 0.0  # the plain side is drawn up to this second of its decoding
         self._is_marked = False  # whether the dialog has scrolled to the first words that differ
         self._heads, self._texts = (
@@ -135,7 +136,7 @@ class RaceDialog(Dialog[None]):
             headline = "\n".join(lines[:first])
             self._show(".verdict", for_terminal("\n".join(lines[first:])))
         elif not engine.comparing:
-            headline = "ended before both sides had replied"
+            headline = STOPPED
         elif branch_point is not None:
             headline = NOW_BRANCHED
         elif drafting.is_done:
@@ -157,8 +158,11 @@ class RaceDialog(Dialog[None]):
             await self._share()
 
     def action_leave(self) -> None:
+        """Stop the race and stay for its verdict; leave if it has ended, or if it was stopped before."""
+        if not self._engine.comparing or self._is_stopping:
+            self.dismiss()
         self._engine.stop()
-        self.dismiss()
+        self._is_stopping = True
 
 
 _TYPING = (

@@ -221,7 +221,12 @@ class PlainChat(Chat):
                 print_line(f"/{command.usage}: {command.help}")
         print_line('""" begins and ends a message of several lines. @path attaches a file. ^c stops a reply.')
 
-    async def show_comparison(self, compared: Compared) -> None:
+    async def show_comparison(self, compared: Compared | None) -> None:
+        if compared is None:
+            from localspec.measure.race import STOPPED  # imported here because the module loads slowly
+
+            print_line(STOPPED)
+            return
         print_line(f"plain decoding:\n{compared.plain.text.strip()}\n")
         if compared.drafted.text != compared.plain.text:
             print_line(f"with drafting:\n{compared.drafted.text.strip()}\n")

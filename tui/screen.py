@@ -355,8 +355,8 @@ class ChatScreen(Screen[None], Chat):
 
         await self.app.push_screen(RaceDialog(self.state.engine, partial(table.run, self, "share")))
 
-    async def show_comparison(self, compared: Compared) -> None:
-        if self.app.screen is self:  # the user has closed the race's dialog
+    async def show_comparison(self, compared: Compared | None) -> None:
+        if compared is not None and self.app.screen is self:  # the user has closed the race's dialog
             await self.notice(compared.verdict)
 
     def action_scroll_conversation(self, direction: Literal[-1, 1]) -> None:

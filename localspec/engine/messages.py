@@ -156,7 +156,7 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class ComparisonStopped:
-    """A report that a comparison was cancelled before both of its replies ended."""
+    """A report that a comparison was cancelled before both of its replies had enough tokens for a verdict."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -223,10 +223,10 @@ class PairRequests:
             for event in compare_events(session, request.messages, cancelled=cancelled, **options):
                 if isinstance(event, SideEvent):
                     send(event.event)
-                elif not event.cancelled:
+                elif event.has_verdict:
                     report_comparison(session, event, send)
-        if cancelled():
-            send(messages.ComparisonStopped())
+                    return
+        send(messages.ComparisonStopped())
 
     def _loaded(self) -> api.Session:
         if self._session is None:
@@ -251,7 +251,9 @@ def report_comparison(session: api.Session, found: "Comparison", send: Send) -> 
     from localspec.models.pair_info import remember_speedup
 
     fair = found.speedup and is_fair(found.measured_ratio, found.speculative.stats)
-    if fair and not (found.is_demo or found.contended):  # `localspec pairs` shows this speedup
+    if fair and not (
+        found.is_demo or found.contended or found.cancelled
+    ):  # `localspec pairs` shows this speedup
         remember_speedup(session.name, found.speedup)
     verdict = "\n".join(verdicts(found, session.text_of))
     send(messages.Compared(found.speculative, found.plain, verdict))

@@ -1,7 +1,8 @@
 """One prompt with and without drafting: the branch point, both speeds, and the verdict."""
 
+import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -13,10 +14,11 @@ from localspec.algorithm.verification import SEED_DECIDES, Greedy
 from localspec.chat.loaded_pair import DEMO_MODEL, NO_DRAFT, LoadedPair
 from localspec.chat.messages import Message, as_messages
 from localspec.chat.session import Session
+from localspec.chat.tally import Tally
 from localspec.display import counted
 from localspec.errors import LocalspecError
-from localspec.events import Cycle, Event, Finished, FinishReason, Reply, Started
-from localspec.measure.race import caused, headline
+from localspec.events import LEAST_JUDGED, Cycle, Event, Finished, FinishReason, Reply, Started
+from localspec.measure.race import STOPPED, caused, headline
 from localspec.options import ReplyOptions
 from localspec.sampler.passes import NO_TEXT, Candidates, common_prefix_length
 
@@ -144,6 +146,11 @@ class Comparison:
         return headline(self.measured_ratio, self.identical, seconds, drafted, **kinds)
 
     @property
+    def has_verdict(self) -> bool:
+        """Whether both replies ended by themselves, or have enough tokens to judge what they have."""
+        return not self.cancelled or min(len(self.plain.tokens), len(self.speculative.tokens)) >= LEAST_JUDGED
+
+    @property
     def identical(self) -> bool:
         """Whether both replies have the same tokens."""
         return self.divergence is None
@@ -205,13 +212,16 @@ def compare_events(
     """Yield the events of the plain reply and of the speculative reply, then a Comparison.
 
     `messages`: the whole conversation. A call of `session.cancel()`, or True from `cancelled`, stops the
-    running reply and keeps its text. After a stopped plain reply there is no speculative reply or Comparison.
+    running reply, and the Comparison is on the tokens that both replies have. If the plain reply was stopped, the
+    speculative one has LEAST_JUDGED tokens; if the plain reply has fewer, there is no Comparison.
     """
     pair, given = session.pair, list(as_messages(messages))
     common = ReplyOptions(temperature=0.0) | options | {"overflow": "error"}
     if pair.is_demo:  # the automatic depth would be 0, because the demo's draft saves no time
         common = ReplyOptions(depth=DEMO_DEPTH) | common
     replies, rule, prompt, read, contended, widths = list[Reply](), "", list[int](), 0, False, set[int]()
+    cycles: tuple[list[Cycle], list[Cycle]] = [], []
+    ended = False  # whether a reply was stopped
     with pair.threads.keeping():  # because the number of threads may change a text
         for speculative in (False, True):
             session.reset()
@@ -219,26 +229,45 @@ def compare_events(
             own = common | {"speculate": speculative}
             if speculative and common.get("depth") == 0:  # with depth 0 both replies would be plain
                 own["depth"] = "auto"
-            for event in session.stream(given, cancelled=cancelled, **own):
+            if ended:
+                own["max_tokens"] = LEAST_JUDGED
+            for event in session.stream(given, cancelled=None if ended else cancelled, **own):
                 match event:
                     case Started(rule=rule, prompt_tokens=read):
                         if rule in SEED_DECIDES:
                             common["seed"] = event.seed  # gives both replies the same random numbers
                     case Cycle():
+                        cycles[speculative].append(event)
                         contended |= pair.threads.contended
                         widths.add(max(event.width, event.pass_width))
                     case Finished(reply=reply):
+                        if ended:  # this side is as little at its end as the other one
+                            event = Finished(reply := replace(reply, finish_reason=FinishReason.CANCELLED))
                         replies.append(reply)
                         prompt = list(pair.target.tokens[:read])
                 yield SideEvent(speculative, event)
-            if ended := replies[-1].finish_reason is FinishReason.CANCELLED:
+            ended |= replies[-1].finish_reason is FinishReason.CANCELLED
+            if ended and len(replies[-1].tokens) < LEAST_JUDGED:
                 break
         session.reset()
         if len(replies) == 2:
-            plain, drafted = replies
-            measured = not ended and rule == Greedy.name
+            count = min(len(reply.tokens) for reply in replies) if ended else sys.maxsize
+            plain, drafted = (begun(*side, count) for side in zip(replies, cycles, strict=True))
+            measured = count >= LEAST_JUDGED and rule == Greedy.name
             found = divergence_of(pair, prompt, plain, drafted, widths if measured else None)
             yield Comparison(plain, drafted, rule, *found, ended, contended, pair.is_demo)
+
+
+def begun(reply: Reply, cycles: Sequence[Cycle], count: int) -> Reply:
+    """Return a reply with its first `count` tokens and the statistics of their cycles; its text stays whole."""
+    if len(reply.tokens) <= count:
+        return reply
+    of_prompt = ("prompt_tokens", "reused_tokens", "prefill_seconds", "first_token_seconds")
+    tally = Tally(**{name: getattr(reply.stats, name) for name in of_prompt})
+    for cycle in cycles:
+        if tally.emitted < count:
+            tally.add(cycle)
+    return replace(reply, tokens=reply.tokens[:count], stats=tally.stats())
 
 
 def empty_caches(pair: LoadedPair) -> None:
@@ -271,11 +300,11 @@ def divergence_of(
 
 def verdicts(comparison: Comparison, text_of: Callable[[int], str]) -> list[str]:
     """Return sentences about the speed, a difference of the texts, and doubts about the comparison."""
+    if not comparison.has_verdict:
+        return [STOPPED]
     sentences, where = [str(comparison)], comparison.divergence
     stats, rounding = comparison.speculative.stats, comparison.width_difference
-    if comparison.cancelled:
-        sentences.append("Stopped early, so the texts are not compared.")
-    elif where and where.top_two_gap is not None and rounding is not None:
+    if where and where.top_two_gap is not None and rounding is not None:
         at = f"{where.index + 1:,}"
         drafted, plain = (
             "the end" if token is None else repr(text_of(token)) for token in (where.speculative, where.plain)
@@ -296,6 +325,8 @@ def verdicts(comparison: Comparison, text_of: Callable[[int], str]) -> list[str]
         sentences.append(
             "Both texts are random samples, so they may differ. At temperature 0 they can be compared."
         )
+    if comparison.cancelled:
+        sentences.append(f"Stopped early: this compares the first {len(comparison.plain.tokens):,} tokens.")
     if not stats.draft_seconds and stats.mean_accepted_length < FEW:
         sentences.append(f"{NO_DRAFT[0].upper()}{NO_DRAFT[1:]}.")
     return [*sentences, *[DEMO_MODEL] * comparison.is_demo]

@@ -16,6 +16,7 @@ from localspec.events import (
     Cycle,
     Event,
     Finished,
+    FinishReason,
     Origin,
     Piece,
     Started,
@@ -43,6 +44,7 @@ NOW_BRANCHED = "The texts differ from the marked word on. Probabilities follow a
 FRAME_COLUMNS, FRAME_ROWS = 7, 8  # cells of the picture on a terminal that are not text
 UNFAIR = "The draft tokens do not explain this difference in time: is the processor busy? Run it again later."
 CONTENDED = "Another program used the processor: close it and measure again."
+STOPPED = f"Stopped before both sides had {LEAST_JUDGED} tokens, so there is no verdict."
 STALLED = "Not measured: the machine stalled meanwhile. Run it again."
 
 
@@ -79,8 +81,8 @@ class RaceSide:
             case Piece():
                 written = (*self.written, (event.text, event.origin))
                 return replace(self, written=written, times=(*self.times, self.seconds))
-            case Finished():
-                return replace(self, is_done=True)
+            case Finished(reply=reply):
+                return replace(self, is_done=reply.finish_reason is not FinishReason.CANCELLED)
         return self
 
     def until(self, seconds: float) -> "RaceSide":

@@ -16,6 +16,7 @@ from localspec.display import counted
 from localspec.engine.requests import report_comparison
 from localspec.errors import LocalspecError
 from localspec.events import (
+    LEAST_JUDGED,
     Cycle,
     Finished,
     FinishReason,
@@ -44,7 +45,17 @@ from localspec.measure.compare import (
     verdicts,
     width_gap,
 )
-from localspec.measure.race import CONTENDED, NOW_BRANCHED, UNFAIR, Race, RaceSide, clock, headline, picture
+from localspec.measure.race import (
+    CONTENDED,
+    NOW_BRANCHED,
+    STOPPED,
+    UNFAIR,
+    Race,
+    RaceSide,
+    clock,
+    headline,
+    picture,
+)
 from localspec.models.pair_info import measured_speedups
 from tests.measure.faults import leaky_comparison
 
@@ -301,7 +312,32 @@ def test_cancelling_the_second_side_keeps_both(session):
     assert isinstance(last, Comparison)
     assert last.cancelled
     assert last.speculative.finish_reason is FinishReason.CANCELLED
-    assert "Stopped early" in verdict_on(last)
+    assert verdict_on(last) == STOPPED
+
+
+@pytest.mark.parametrize("side", [False, True], ids=["plain", "drafting"])
+def test_a_race_that_is_stopped_is_judged_on_the_tokens_that_both_sides_have(session, side):
+    race, counts, stop = Race(), [0, 0], threading.Event()
+    for step in compare_events(session, PROMPT, cancelled=stop.is_set, temperature=0.0, max_tokens=400):
+        if isinstance(step, Comparison):
+            continue
+        if isinstance(step.event, Cycle):
+            counts[step.speculative] += len(step.event.tokens)
+            if counts[side] >= 40:
+                stop.set()
+        name = "drafting" if step.speculative else "plain"
+        race = replace(race, **{name: getattr(race, name).after(step.event)})
+    assert isinstance(step, Comparison)
+    assert step.cancelled
+    assert step.identical
+    count = len(step.speculative.tokens)
+    assert LEAST_JUDGED <= count < counts[not side] or count == counts[1] == LEAST_JUDGED
+    assert step.plain.stats.emitted == len(step.plain.tokens) == count
+    assert step.plain.stats.decode_seconds > 0
+    assert race.branch_point is None, "one text begins as the other"
+    verdict = verdict_on(step)
+    assert verdict.startswith("The same text in ")
+    assert f"Stopped early: this compares the first {count} tokens." in verdict
 
 
 def test_cancelling_the_first_side_ends_it_all(session):

@@ -129,7 +129,24 @@ async def test_a_race_that_is_left_stops(tmp_path):
         await chat.until(lambda: "9 passes" in chat.drawn)
         await chat.pilot.press("escape")
         await chat.until(lambda: not chat.state.engine.busy)
+        await chat.until(lambda: "Stopped before both sides had 32 tokens" in chat.drawn)
         assert not chat.state.engine.compared
+        await chat.pilot.press("escape")
+        assert chat.app.screen is chat.screen
+
+
+async def test_a_race_is_left_at_once_with_a_second_escape(tmp_path, monkeypatch):
+    gate = Gate(hold_after=9)
+    async with running(tmp_path, gate=gate) as chat:
+        gate.opened.set()
+        await chat.ask("why?")
+        gate.opened.clear()
+        monkeypatch.setattr(chat.engine, "send", lambda request: None)  # an engine that does not stop
+        await chat.pilot.press("f9")
+        await chat.pilot.press("escape")
+        assert isinstance(chat.app.screen, RaceDialog)
+        await chat.pilot.press("escape")
+        assert chat.app.screen is chat.screen
 
 
 async def test_a_race_is_shared_as_a_picture_that_names_models_machine_and_program(

@@ -50,7 +50,7 @@ class Chat:
     async def suggest_pull(self, name: str, question: str) -> None: ...  # typing /pull again also says yes
     async def show_help(self) -> None: ...
     async def show_race(self) -> None: ...
-    async def show_comparison(self, compared: messages.Compared) -> None: ...
+    async def show_comparison(self, compared: messages.Compared | None) -> None: ...  # None: no verdict
     async def copy(self, text: str) -> None: ...
     async def escape(self) -> None: ...  # ends an editing, else stops the reply
     async def quit(self) -> None: ...
@@ -229,6 +229,7 @@ async def receive(chat: Chat, report: messages.Report) -> None:
             await chat.show_comparison(report)
         case messages.ComparisonStopped():
             engine.end_reply()
+            await chat.show_comparison(None)
         case messages.Failure():
             await _take_failure(chat, report)
         case messages.Died():

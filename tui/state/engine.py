@@ -19,6 +19,7 @@ from localspec.events import (
     Cycle,
     Event,
     Finished,
+    FinishReason,
     Kind,
     Mode,
     Origin,
@@ -50,6 +51,7 @@ class ReplyState:
     lengths: Counter[int] = field(default_factory=Counter)  # how many cycles emitted 1, 2, … tokens
     proposal: tuple[str, ...] = ()  # the text of each draft token of the last cycle
     final: Stats | None = None  # the engine's statistics, after the reply has ended
+    is_stopped: bool = False  # whether the user ended the reply of a race
     is_demo: bool = False  # whether the demo pair replies; in a race, all its passes take equally long
 
     def __post_init__(self) -> None:
@@ -90,7 +92,7 @@ class ReplyState:
             tokens=self.tally.emitted,
             cycles=self.tally.cycles,
             drafted=self.tally.drafted,
-            is_done=self.final is not None,
+            is_done=self.final is not None and not self.is_stopped,
             is_demo=self.is_demo,
             is_sampled=self.started is not None and self.started.rule == "block",
         )
@@ -251,6 +253,7 @@ class EngineState:
             self.sides.append(self.reply)
         if isinstance(event, Finished):
             self.reply.final = event.reply.stats
+            self.reply.is_stopped = event.reply.finish_reason is FinishReason.CANCELLED
         self.reply.absorb(event)
 
     def end_reply(self, final: Reply | None = None) -> None:

@@ -146,6 +146,7 @@ def chosen_prompts(arguments: argparse.Namespace) -> "list[BenchPrompt]":
 
 def bench_prompt(arguments: argparse.Namespace) -> int:
     from localspec.measure.compare import verdicts
+    from localspec.measure.race import STOPPED
     from localspec.measure.summary import this_machine
 
     for name in ("depths", "only", "runs", "seconds", "details"):
@@ -162,7 +163,7 @@ def bench_prompt(arguments: argparse.Namespace) -> int:
         found, _ = compare_shown(session, prompt, about, quiet=arguments.json or arguments.quiet, **options)
         verdict = verdicts(found, session.text_of) if found else []
     if found is None:
-        say("Stopped before both sides had replied.", to=sys.stderr)
+        say(STOPPED, to=sys.stderr)
         return CANCELLED
     if arguments.json:
         same = ("rule", "identical", "speedup", "width_difference", "cancelled", "contended", "is_demo")
@@ -182,7 +183,7 @@ def compare_shown(
     """Compare plain decoding with drafting, as a race on a terminal; return the comparison and the race.
 
     During the drafted reply the race shows the plain reply as it was after the same time. The comparison is
-    None if the plain reply was stopped.
+    None if the plain reply was stopped with too few tokens.
     """
     from rich.live import Live
 
