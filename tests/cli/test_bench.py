@@ -147,6 +147,24 @@ def test_a_terminal_shows_both_sides_as_they_are_written(capsys, monkeypatch):
     assert "16 tokens · 16 passes ✓" in out
 
 
+@pytest.mark.parametrize(("flags", "count"), [([], 12), (["--max-tokens", "14"], 14)])
+def test_replies_to_your_own_prompt_have_a_limit_and_a_terminal_shows_how_far_they_are(
+    capsys, monkeypatch, flags, count
+):
+    """A small model in a loop would fill its context twice."""
+    monkeypatch.setattr("localspec.cli.commands.bench.TOKENS", 12)
+    arguments = ("bench", "demo", "Tell me a story", "--threads", "1", "--json", *flags)
+    _code, out, err = run(capsys, *arguments)
+    found = json.loads(out)
+    for side in ("plain", "speculative"):
+        assert (found[side]["stats"]["emitted"], found[side]["finish_reason"]) == (count, "length")
+    assert "of 2" not in err
+    monkeypatch.setattr("localspec.display.obeys_sequences", lambda stream: stream is sys.stderr)
+    _code, _out, err = run(capsys, *arguments)
+    assert "plain, 1 of 2: 10 tokens" in err
+    assert f"drafting, 2 of 2: {count} tokens" in err
+
+
 def test_json_is_one_object_with_both_sides(capsys):
     code, out, _ = raced(capsys, "Tell me a story", "--seed", 3, "--temperature", 0.8, "--json")
     found = json.loads(out)

@@ -27,7 +27,7 @@ from localspec.cli.prompt import add_prompt_argument, prompt_of, take_pair
 from localspec.display import DrawnLine, counted, obeys_sequences, print_notice, say, say_json
 from localspec.errors import BadSetting, ContextFull, LocalspecError
 from localspec.events import Cycle, Notice
-from localspec.options import MOST_DEPTH, REPLY, ReplyOptions
+from localspec.options import MOST_DEPTH, REPLY, ReplyOptions, configured
 
 if TYPE_CHECKING:
     from localspec.chat.session import Session
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
     from localspec.measure.race import Race
 
 SECONDS = 300.0  # time limit without --seconds and --runs
-TEMPERATURES, TOKENS = (0.0, 0.8), 128  # defaults for replies to built-in prompts
+TEMPERATURES, TOKENS = (0.0, 0.8), 128  # defaults; your own prompt is answered at temperature 0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_prompt_argument(parser, optional=True)
     add_pair_options(parser)
-    limit = f"end the reply after N tokens (default: {TOKENS}; no limit for your own prompt)"
+    limit = f"end the reply after N tokens (default: {TOKENS})"
     tokens = {"help": limit, "type": number(int, 1)}
     add_reply_options(parser, temperature={"type": list_of(number(float, 0))}, max_tokens=tokens)
     group = parser.add_argument_group("built-in prompts")
@@ -156,6 +156,7 @@ def bench_prompt(arguments: argparse.Namespace) -> int:
     if others:
         raise BadSetting("your own prompt is answered at one temperature", hint="give one value")
     options, prompt = reply_options(arguments), prompt_of(arguments)
+    options.setdefault("max_tokens", configured().get("max_tokens", TOKENS))
     with open_session(arguments) as session, stop_on_interrupt(session):
         pair, machine = names_of(session), this_machine(arguments.threads)
         models = " with ".join(filter(None, (session.target_name, session.draft_name)))
@@ -213,7 +214,9 @@ def compare_shown(
                 plain = race.plain.until(race.drafting.seconds) if step.speculative else race.plain
                 show(replace(race, plain=plain))
             elif not drawn:
-                line.draw(f"{side}: {counted(getattr(race, side).tokens, 'token')}")
+                line.draw(
+                    f"{side}, {1 + step.speculative} of 2: {counted(getattr(race, side).tokens, 'token')}"
+                )
         if drawn:
             show(race)
     return found, race
