@@ -12,6 +12,7 @@ import ctypes
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from statistics import median
 
 import numpy as np
@@ -82,7 +83,11 @@ class StandIn:
 
     def __init__(self, rows: Sequence[np.ndarray], seconds: float, *, drafts: bool) -> None:
         self._whole, self._seconds, self._drafts = rows, seconds, drafts
-        self._cut = [Candidates(ids := (-row).argsort()[:TOP_K].astype(np.int32), row[ids]) for row in rows]
+        tops = [(-row).argsort()[:TOP_K].astype(np.int32) for row in rows]
+        wholes = [None if drafts else partial(np.asarray, row) for row in rows]
+        self._cut = [
+            Candidates(ids, row[ids], whole) for ids, row, whole in zip(tops, rows, wholes, strict=True)
+        ]
         self._rows: Sequence[Row] = self._cut if drafts else rows
         self.tokens: list[int] = []
         self.busy_seconds = 0.0

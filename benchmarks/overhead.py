@@ -45,7 +45,7 @@ SETTINGS = {
 class Half:
     """A grammar that allows every second token."""
 
-    _mask = Mask(np.arange(VOCABULARY) % 2 == 0, None)
+    whole_rows, _mask = True, Mask(np.arange(VOCABULARY) % 2 == 0, None)
 
     def permitted(self, row: Row, history: Sequence[int]) -> Row:
         return self._mask.applied(row)

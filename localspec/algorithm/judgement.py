@@ -52,12 +52,26 @@ def block(
         share = min(1.0, share * p(i - 1).of(token) / drawn_with(q[i - 1], token))
         if share == 0.0:
             break  # all later shares are 0, so no longer prefix can be accepted
-        if coin(i - 1, _kept_at(i, share, tokens, q, p)):
+        # h_i is at most `share`, so a coin that fails with `share` needs no p(i).
+        if coin(i - 1, share) and coin(i - 1, _kept_at(i, share, tokens, q, p)):
             kept, kept_share = i, share
+        if kept < i and not _may_keep_more(i, share, tokens, q, coin):
+            break
     here = p(kept)
     if kept == len(tokens):
         return kept, here
     return kept, excess(here, q[kept], tokens[kept], kept_share)
+
+
+def _may_keep_more(
+    i: int, share: float, tokens: Sequence[int], q: Sequence[Distribution | None], coin: Coin
+) -> bool:
+    """Return whether more than i tokens may be accepted, for any p: each p/q is at most 1/q."""
+    for j in range(i, len(tokens)):
+        share = min(1.0, share / drawn_with(q[j], tokens[j]))
+        if coin(j, share):
+            return True
+    return False
 
 
 def _kept_at(

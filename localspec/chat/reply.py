@@ -314,7 +314,8 @@ class ReplyWriter:
         reply = ReplyBuilder(job, tally, pair.vocabulary, overlapped=pair.runs_ahead)
         try:
             slot.target.late = pair.runs_ahead
-            slot.target.top_k_rows(None if scoring or job.constraint else request.sampling.logits_needed)
+            needed = request.sampling.logits_needed  # a grammar seldom forbids all top-k logits
+            slot.target.top_k_rows(None if scoring or (job.constraint and needed != 1) else needed)
             yield from self._generate(slot, job, rule, strategy, reply, scoring)
         finally:
             slot.target.late = False

@@ -5,12 +5,12 @@ from collections.abc import Callable, Generator, Sequence
 from localspec.algorithm.protocols import Backlog, Decoder, Drafter, Draw, Proposal, Rule, Stopping
 from localspec.errors import BackendFailure, ContextFull, LocalspecError, NotEnoughMemory
 from localspec.events import Source
-from localspec.sampler.passes import Continued, ForwardPass, Row, common_prefix_length
+from localspec.sampler.passes import Continued, ForwardPass, LateRows, Row, common_prefix_length
 
 # Errors of a draft model after which the target continues without drafts.
 FAILURES = (BackendFailure, ContextFull, NotEnoughMemory)
 
-Rows = Generator[Row, int, None]
+Rows = Generator[Row | LateRows, int, None]
 """A generator of a draft's rows of logits: after the text, then after each token that is sent to it."""
 
 
@@ -120,9 +120,8 @@ class ModelDrafter(Drafter):
             self.decoder.rewind(len(tokens) - 1 - self._first)
         unread = tokens[self._first + self.decoder.length :]
         with self.drafting():
-            proposal, self.failure = draw(
-                self, rows_after(self.decoder, unread), tokens, limit, rule, stopping, self._is_end
-            )
+            rows = rows_after(self.decoder, unread)
+            proposal, self.failure = draw(self, rows, tokens, limit, rule, stopping, self._is_end)
         return proposal
 
     def _common_prefix(self, known: Sequence[int], batch: ForwardPass, kept: int) -> int:
@@ -143,15 +142,24 @@ class ModelDrafter(Drafter):
         self._first = first
 
 
-def rows_after(decoder: Decoder, *unread: Sequence[int]) -> Rows:
-    """Yield the row after the unread batches, then the row after each token that is sent to the generator."""
-    for batch in unread:
-        (row,) = decoder.decode(batch, rows=1).rows
-    token = yield row
+def rows_after(decoder: Decoder, unread: Sequence[int]) -> Rows:
+    """Yield the row after the unread tokens, then the row after each token that is sent to the generator.
+
+    The receiver reads each row before it sends a token.
+    """
+    token = yield _row(decoder, unread)
     decoder.checkpoint(lasting=False)  # to step back here if the draft is rejected
     while True:
-        (row,) = decoder.decode([token], rows=1).rows
-        token = yield row
+        token = yield _row(decoder, [token])
+
+
+def _row(decoder: Decoder, tokens: Sequence[int]) -> Row | LateRows:
+    decoder.late = True
+    try:
+        rows = decoder.decode(tokens, rows=1).rows
+    finally:
+        decoder.late = False
+    return rows if isinstance(rows, LateRows) else rows[0]
 
 
 def decode_and_forget(decoder: Decoder, batches: Sequence[Sequence[int]]) -> None:

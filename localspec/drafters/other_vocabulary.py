@@ -15,7 +15,7 @@ from localspec.algorithm.protocols import Decoder, Proposal, Rule, Stopping, Voc
 from localspec.drafters.model import AT_ONCE, ModelDrafter, Rows, decode_and_forget, draw, rows_after
 from localspec.gguf.matching import SharedTokens
 from localspec.sampler.chain import SPARE, largest
-from localspec.sampler.passes import Candidates, ForwardPass, Row, common_prefix_length
+from localspec.sampler.passes import Candidates, ForwardPass, Row, arrived, common_prefix_length
 
 LOOK_BACK = 48  # `_beginning` looks for the beginning of a word among this many newest tokens
 
@@ -162,7 +162,7 @@ class OtherVocabularyDrafter(ModelDrafter):
         """Yield the draft model's rows with the target's token ids; stop before a row without shared tokens."""
         rows = rows_after(self.decoder, unread)
         row = next(rows)
-        while len((output_tokens := self._output_tokens(row)).ids):
+        while len((output_tokens := self._output_tokens(arrived(row))).ids):
             row = rows.send(self._draft_tokens[(yield output_tokens)])
 
     def _held(self, tokens: Sequence[int]) -> int:

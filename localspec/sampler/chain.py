@@ -15,7 +15,7 @@ from typing import Literal, Protocol
 import numpy as np
 
 from localspec.errors import BackendFailure
-from localspec.sampler.passes import Candidates, Row
+from localspec.sampler.passes import Candidates, LateRows, Row, arrived
 from localspec.sampler.penalties import Written, biased
 from localspec.sampler.sampling import Sampling
 
@@ -174,7 +174,10 @@ SPARE = 128  # number of extra logits for penalties: a text seldom contains more
 class Constraint(Protocol):
     """A grammar's mask of the next token: the first step of the chain, the same for target and draft."""
 
-    whole_rows: bool  # whether the constraint needs whole rows, because it may forbid the likeliest tokens
+    whole_rows: bool  # whether the constraint may need whole rows, because it may forbid the likeliest tokens
+
+    def mask(self, history: Sequence[int]) -> object:
+        """Find what may follow `history`, so that `permitted` need not."""
 
     def permitted(self, row: Row, history: Sequence[int]) -> Row:
         """Return the row without the tokens forbidden after `history`.
@@ -196,7 +199,8 @@ class Chain:
         self._drafting = _of_drafts(sampling)
         self._constraint = constraint
         self._masks = constraint is not None and constraint.whole_rows
-        self._needs_all = self._masks or sampling.logits_needed is None
+        needed = sampling.logits_needed
+        self._needs_all = needed is None or (self._masks and needed != 1)
         self._written = Written(sampling) if sampling.penalises else None
         self._buffers: list[np.ndarray] = []  # for weights of whole rows; see `_buffer`
 
@@ -207,7 +211,9 @@ class Chain:
         looked_at = SPARE if s.repeat_last_n < 0 else s.repeat_last_n
         return len(s.logit_bias) + (looked_at if self._written else 0)
 
-    def distribution(self, row: Row, history: Sequence[int], *, drafts: bool = False) -> Distribution:
+    def distribution(
+        self, row: Row | LateRows, history: Sequence[int], *, drafts: bool = False
+    ) -> Distribution:
         """Return the distribution of the token after `history`, at a temperature above 0. No probability is 0.
 
         `drafts`: whether the row is a draft's. Unlikely tokens may then be left out.
@@ -264,15 +270,26 @@ class Chain:
         self._buffers = [*self._buffers[1 - _MOST_BUFFERS :], np.empty(len(row), np.float32)]
         return self._buffers[-1]
 
-    def likeliest(self, row: Row, history: Sequence[int]) -> tuple[int, float]:
+    def likeliest(self, row: Row | LateRows, history: Sequence[int]) -> tuple[int, float]:
         """Return the likeliest token after `history`, and its probability among the GREEDY_HEAD likeliest."""
-        ids, logits = self._head(self._permitted(row, history, GREEDY_HEAD), history, GREEDY_HEAD)
+        row = self._permitted(row, history, GREEDY_HEAD)
+        if isinstance(row, Candidates) and not self._adjusts:
+            head = row.logits.astype(np.float64)
+            head.partition(spare := max(len(head) - GREEDY_HEAD, 0))
+            heights = np.exp(head[spare:] - finite(float(row.logits[at := int(row.logits.argmax())])))
+            if (total := float(np.add.reduce(heights))) < 2.0:  # two equal logits would give 2 or more
+                return int(row.ids[at]), 1.0 / total
+        ids, logits = self._head(row, history, GREEDY_HEAD)
         at = int(logits.argmax())
         return int(ids[at]), float(1.0 / np.exp(logits - logits[at]).sum())
 
     def best(self, row: Row, history: Sequence[int]) -> int:
         """Return the likeliest token after `history`; of equally likely tokens, the one with the lowest id."""
         row = self._permitted(row, history, 1)
+        if isinstance(row, Candidates) and not self._adjusts and len(row.ids) > 1:
+            top = finite(float(row.logits[at := int(row.logits.argmax())]))
+            if np.count_nonzero(row.logits == top) == 1:
+                return int(row.ids[at])
         if isinstance(row, Candidates) or self._adjusts:
             return int(self._head(row, history, 1)[0][0])
         at = int(row.argmax())
@@ -283,11 +300,14 @@ class Chain:
     def _adjusts(self) -> bool:
         return bool(self.sampling.logit_bias or self._written)
 
-    def _permitted(self, row: Row, history: Sequence[int], count: int) -> Row:
+    def _permitted(self, row: Row | LateRows, history: Sequence[int], count: int) -> Row:
         """Return the row without forbidden tokens; if every logit matters, replace Candidates by the whole row.
 
         `count`: number of likeliest tokens that the caller needs; 0: all. The result may contain only the likeliest.
         """
+        if isinstance(row, LateRows) and self._constraint:
+            self._constraint.mask(history)  # while a device computes the row
+        row = arrived(row)
         if self._needs_all and isinstance(row, Candidates) and row.whole:
             row = row.whole()
         if self._constraint is None:

@@ -38,6 +38,11 @@ class LateRows(Sequence[Row]):
         return iter(self[:])
 
 
+def arrived(row: Row | LateRows) -> Row:
+    """Return the row; wait for the pass if the row is late."""
+    return row[0] if isinstance(row, LateRows) else row
+
+
 @dataclass(frozen=True, slots=True)
 class HiddenRows:
     """The parts of a hidden row that a drafter reads. The columns of a row are in the order of these fields."""

@@ -137,6 +137,8 @@ class Mask:
         """
         if isinstance(row, Candidates):
             kept = self.allowed.take(row.ids, mode="clip") & (row.ids < len(self.allowed))
+            if row.whole and not kept.any():
+                return self.applied(row.whole())
             return Candidates(row.ids[kept], row.logits[kept]) if kept.any() else row
         if self.ids is not None:
             ids = self.ids[self.ids < len(row)] if len(row) < len(self.allowed) else self.ids

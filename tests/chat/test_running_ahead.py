@@ -15,12 +15,13 @@ from localspec.events import Finished, Piece, Scores
 from localspec.llama.shared import SharedContext
 from localspec.sampler.passes import LateRows
 from localspec.structure.constraint import Constrained
-from tests.structure.toys import Characters, ToyContext, engine_of, session_of, toys
+from tests.structure.toys import Characters, engine_of, session_of
+from tests.toy_engine import ToyContext, ToyDraftContext
 
 SCHEMA = {"type": "object", "properties": {"a": {"enum": ["x", "yy", 12]}, "b": {"type": "boolean"}}}
 
 
-class LateContext(ToyContext):
+class LateRowsOf:
     """A toy on a device: the rows of a pass come when they are first read, and are lost at the next pass."""
 
     passes, late = 0, False
@@ -36,12 +37,20 @@ class LateContext(ToyContext):
         return replace(found, rows=LateRows(rows, read)) if rows and self.late else found
 
 
+class LateContext(LateRowsOf, ToyContext):
+    """A target on a device."""
+
+
+class LateDraftContext(LateRowsOf, ToyDraftContext):
+    """A draft on a device."""
+
+
 def ahead_of(session):
     return Session(replace(session.pair, runs_ahead=True))
 
 
 def late_session(seed):
-    _, draft = toys(Characters(), seed, capacity=2000, agreement=0.8)
+    draft = LateDraftContext(seed, 0.8, capacity=2000, vocabulary=Characters.size)
     target = LateContext(seed, capacity=2000, vocabulary=Characters.size)
     return ahead_of(
         Session(engine_of(Characters(), "{% for m in messages %}{{ m.content }}|{% endfor %}", target, draft))

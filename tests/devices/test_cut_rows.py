@@ -127,6 +127,24 @@ def test_texts_are_those_of_whole_rows(
     assert bool(read_again) == (most < 128)
 
 
+@pytest.mark.parametrize("pattern", ["[a-f]{3,30}", "(?s:.{3,30})"], ids=["few tokens", "most tokens"])
+def test_a_greedy_grammar_reads_whole_rows_where_it_forbids_all_cut_logits(
+    tiny_gguf, always, read_again, pattern
+):
+    target, draft = (str(tiny_gguf(**SHAPE, noise=noise)) for noise in (0.0, 0.1))
+    with api.load(target=target, draft=draft, threads=1, context_length=512) as session:
+        for case in range(12):
+            prompt = "".join(random.Random(case).choices("abcdefghij ", k=20))
+            texts = []
+            for rows in (nullcontext, whole_rows):
+                with rows():
+                    options = {"regex": pattern, "temperature": 0, "max_tokens": 12}
+                    texts.append(session.complete(prompt, depth=case % 4, **options).tokens)
+                session.reset()
+            assert texts[0] == texts[1]
+    assert len(read_again) < 4 if "." in pattern else len(read_again) >= 4
+
+
 @pytest.mark.parametrize(("cut", "whole"), [(1.0, 2.0), (2.0, 1.0)])
 def test_rows_are_cut_where_that_is_the_faster_way(tiny_gguf, monkeypatch, cut, whole):
     """The clock is faked."""
