@@ -193,6 +193,11 @@ class ReplyJob:
         return finished, complete, self.budget is not None and self.budget.times_ended > 0
 
     @property
+    def logits_needed(self) -> int | None:  # a grammar may forbid some of the largest logits, but seldom all
+        needed = self.request.sampling.logits_needed
+        return None if self.constraint and needed != 1 else needed
+
+    @property
     def drafts(self) -> bool:
         return self.request.speculate and self.request.depth != 0
 
@@ -314,8 +319,7 @@ class ReplyWriter:
         reply = ReplyBuilder(job, tally, pair.vocabulary, overlapped=pair.runs_ahead)
         try:
             slot.target.late = pair.runs_ahead
-            needed = request.sampling.logits_needed  # a grammar seldom forbids all top-k logits
-            slot.target.top_k_rows(None if scoring or (job.constraint and needed != 1) else needed)
+            slot.target.top_k_rows(None if scoring else job.logits_needed)
             yield from self._generate(slot, job, rule, strategy, reply, scoring)
         finally:
             slot.target.late = False
