@@ -321,13 +321,17 @@ def verdict(found: Verification) -> str:
         first = "NO DIFFERENCE so far, but not everything was tested."
         return "\n".join([first, *lacking, "Give the test more time: --seconds N"])
     texts, near = len(found.cases), sum(bool(case.parts) for case in found.cases)
-    rounding = f"; {near} part where two words were about equally likely, and rounding chose" if near else ""
+    first = f"NO DIFFERENCE: all {texts} texts at temperature 0 are equal, token for token."
+    if near:
+        first = (
+            f"NO DIFFERENCE beyond rounding: {texts - near} of {texts} texts at temperature 0 are equal, and {near} "
+            f"{'parts' if near == 1 else 'part'} at a near-tie.\n"
+            "At a near-tie two words are about equally likely, and rounding chooses."
+        )
     replies = counted(found.sampled.texts, "reply", "replies")
     together = f" They were written {found.at_once} at a time." if found.at_once > 1 else ""
     return (
-        "NO DIFFERENCE: this pair writes the text that its target would write alone.\n"
-        f"At temperature 0, {texts - near} of {texts} texts are the same, token for token{rounding}.\n"
-        f"The target read {replies} at temperature {found.temperature:g} again, "
+        f"{first}\nThe target read {replies} at temperature {found.temperature:g} again, "
         f"without a draft: their words are as likely as its own.{together}"
     )
 

@@ -28,7 +28,7 @@ def verify(capsys, *arguments):
 def test_the_demo_pair_passes_with_a_table_a_verdict_and_progress(capsys):
     code, out, err = verify(capsys, "demo", "--seed", 4)
     assert code == 0
-    assert out.index("NO DIFFERENCE: this pair writes") < out.index("Temperature 0:") < out.index("nats")
+    assert out.index("NO DIFFERENCE: all 8 texts") < out.index("Temperature 0:") < out.index("nats")
     assert "greedy texts" in err
     assert "sampled texts" in err
 

@@ -76,6 +76,26 @@ def test_too_few_sampled_tokens_are_named():
     assert as_json(found)["verdict"] == "incomplete"
 
 
+@pytest.mark.parametrize(
+    ("near", "headline"),
+    [
+        (0, "NO DIFFERENCE: all 6 texts at temperature 0 are equal, token for token."),
+        (
+            1,
+            "NO DIFFERENCE beyond rounding: 5 of 6 texts at temperature 0 are equal, and 1 parts at a near-tie.",
+        ),
+        (
+            4,
+            "NO DIFFERENCE beyond rounding: 2 of 6 texts at temperature 0 are equal, and 4 part at a near-tie.",
+        ),
+    ],
+)
+def test_the_headline_counts_the_texts_that_part_by_rounding(near, headline):
+    cases = [case(0.001)] * near + [case()] * (6 - near)
+    found = verification(*cases, sampled=SampledResult(9, 400, 0.0, 1.0, 1.0))
+    assert verdict(found).splitlines()[0] == headline
+
+
 def test_only_a_given_seed_has_passes_of_its_own(session, few_texts):
     target, kept = session.pair.target, {}
     for seed in (None, 4):
