@@ -201,6 +201,7 @@ class LoadedPair:
     close: Callable[[], None]
     is_demo: bool = False
     runs_ahead: bool = False  # whether a cycle runs ahead of the reader, because a device computes
+    trained_context: int | None = None  # in tokens; None: unknown
     read_ahead_seconds: float = 0.0  # longest time of reading ahead after a reply; 0: nothing is read ahead
 
     @property

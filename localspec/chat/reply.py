@@ -16,7 +16,7 @@ from localspec.chat.loaded_pair import DEMO_OFF, LoadedPair, Slot, best_slot
 from localspec.chat.options import Request, seed_fixes_depth
 from localspec.chat.scoring import ScoringRule
 from localspec.chat.tally import Tally
-from localspec.chat.text import TextStream
+from localspec.chat.text import TextStream, repeated_block
 from localspec.chat.thinking_budget import ThinkingBudget
 from localspec.control.timing import PlainClock
 from localspec.errors import LocalspecError
@@ -396,7 +396,12 @@ class ReplyWriter:
         yield from reply.finish()
         if not reply.ended and not job.cancelled() and len(reply.tokens) == room:
             full = f"the context of {pair.target.capacity:,} tokens is full, so the reply was cut off"
-            yield Notice(f"{full}; load the pair with a larger context (--context)")
+            hint = ""
+            if repeated_block(reply.tokens):
+                hint = "; it repeats itself, and --max-tokens (-n) limits it"
+            elif not pair.trained_context or pair.target.capacity < pair.trained_context:
+                hint = "; load the pair with a larger context (--context)"
+            yield Notice(full + hint)
 
     def _take_notices(self, job: ReplyJob, rule: Rule) -> Iterator[Notice]:
         fixed = self._pair.rollback_limit != 0 and seed_fixes_depth(job.request, rule)

@@ -13,8 +13,18 @@ from localspec.structure.read_calls import CallReader, Functions, TextPart
 from localspec.structure.tool_call_format import ToolCallFormat
 
 LONGEST_HEADER = 256  # characters; a longer text is shown, because it is no header
+REPEATS, LONGEST_BLOCK = 8, 64  # a loop is a block of at most LONGEST_BLOCK tokens that comes REPEATS times
 _RECIPIENT = " to="
 _FIRST_CODE, _CODES = 0xD800, 2048  # lone surrogates, which UTF-8 text never has
+
+
+def repeated_block(tokens: Sequence[int], least: int = 0) -> Sequence[int]:
+    """Return the shortest block that ends the tokens REPEATS times, in at least `least` tokens; () without one."""
+    for size in range(1, min(LONGEST_BLOCK, len(tokens) // REPEATS) + 1):
+        loop = tokens[-max(REPEATS * size, least) :]
+        if loop[-1] == loop[-1 - size] and len(loop) >= least and loop[size:] == loop[:-size]:
+            return loop[-size:]
+    return ()
 
 
 class Patterns:

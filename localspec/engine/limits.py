@@ -5,9 +5,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from localspec.chat.text import LONGEST_BLOCK, REPEATS, repeated_block
 from localspec.events import Cycle, Event, Finished, FinishReason, Piece
 
-REPEATS, LONGEST_BLOCK = 8, 64  # a loop is a block of at most LONGEST_BLOCK tokens that comes REPEATS times
 _INSIDE_A_LINE = 48  # tokens of a loop inside a line, because "ha ha ha" may be meant
 # Letters, emoji and parts of emoji. Rulers and columns of numbers have none, and may be longer.
 _WORDS = re.compile("[^\\W\\d_]|[\U0001f000-\U0001faff\ufffd]")
@@ -74,15 +74,6 @@ class LoopLimit(Limit):
             return False
         least = _INSIDE_A_LINE * ("\n" not in block) if _WORDS.search(block) else REPEATS * LONGEST_BLOCK
         return bool(repeated_block(self._tokens, least)) and not _is_laid_out(self._text)
-
-
-def repeated_block(tokens: Sequence[int], least: int = 0) -> Sequence[int]:
-    """Return the shortest block that ends the tokens REPEATS times, in at least `least` tokens; () without one."""
-    for size in range(1, min(LONGEST_BLOCK, len(tokens) // REPEATS) + 1):
-        loop = tokens[-max(REPEATS * size, least) :]
-        if loop[-1] == loop[-1 - size] and len(loop) >= least and loop[size:] == loop[:-size]:
-            return loop[-size:]
-    return ()
 
 
 def _is_laid_out(text: str) -> bool:

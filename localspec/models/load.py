@@ -34,6 +34,7 @@ from localspec.gguf.facts import (
     has_markov_chain,
     prediction_layers,
     target_layers,
+    trained_context,
     trunk_layers,
 )
 from localspec.gguf.header import Header
@@ -124,8 +125,7 @@ def load_pair(
             on_stage(f"loading the draft, {file.name} ({size_text(file.all_bytes)})")
             opening = Opening(pair, plan.draft, plan.shared, mmap, target, threads_of, opened)
             found = OPENERS[pair.drafter](opening)
-        model = target.model
-        contexts = [*target.slots, *(each.context for each in found)]
+        model, contexts = target.model, [*target.slots, *(each.context for each in found)]
         sampling, unsupported = Sampling.from_metadata(model.metadata)
         template, template_notices = template_of(model.chat_template, model.vocab)
         for context in contexts:
@@ -159,6 +159,7 @@ def load_pair(
             ),
             is_demo=is_demo(pair),
             runs_ahead=model.all_on_gpu and target.rollback_limit is None,
+            trained_context=trained_context(pair.target.header),
             read_ahead_seconds=options.get("read_ahead_seconds", 60.0) * options.get("read_ahead", True),
             close=opened.pop_all().close,
         )

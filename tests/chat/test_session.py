@@ -1,5 +1,6 @@
 """Conversations on exact toy models: what is remembered, reused, trimmed, stopped, cancelled and scored."""
 
+import dataclasses
 import threading
 
 import numpy as np
@@ -387,3 +388,21 @@ def test_log_softmax_and_the_largest():
     assert np.exp(log_softmax(logits)).sum() == pytest.approx(1.0)
     assert top(logits, 3) == [1, 2, 0]
     assert top(logits, 0) == []
+
+
+@pytest.mark.parametrize(
+    ("trained", "loops", "hint"),
+    [
+        (None, False, "; load the pair with a larger context (--context)"),
+        (4096, False, "; load the pair with a larger context (--context)"),
+        (64, False, ""),
+        (4096, True, "; it repeats itself, and --max-tokens (-n) limits it"),
+    ],
+)
+def test_a_larger_context_is_advised_where_the_model_has_one_and_does_not_loop(trained, loops, hint):
+    session, *_ = session_of(end=False, capacity=64)
+    pair = dataclasses.replace(session.pair, trained_context=trained)
+    bias = {"logit_bias": {5: 100.0}} if loops else {}
+    events = list(Session(pair).stream_complete("abc", **GREEDY, **bias))
+    (full,) = [event.text for event in events if isinstance(event, Notice) and " is full" in event.text]
+    assert full == f"the context of 64 tokens is full, so the reply was cut off{hint}"
