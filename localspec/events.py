@@ -61,7 +61,7 @@ class Stats:
 
     def __repr__(self) -> str:
         kept = f", acceptance rate {self.acceptance_rate:.0%}" if self.drafted else ""
-        faster = f", {self.speedup.value:.2f}x plain" if self.speedup else ""
+        faster = f", {self.speedup.value:.2f}x plain" if self.speedup and self.emitted >= LEAST_JUDGED else ""
         return f"Stats({self.emitted} tokens, {self.tokens_per_second:.1f} tokens/s{kept}{faster})"
 
     @property
@@ -312,6 +312,7 @@ class Reply:
     cut_calls: tuple[ToolCall, ...] = ()  # calls that the reply did not finish, with their arguments so far
     reasoning_tokens: int = 0
     stopped_by: str = ""  # the stop string that ended the reply
+    target: str = ""  # name of the model that answered
     unmatched: str = ""  # why the answer does not match its schema, regex or grammar; "": it matches
 
     def __str__(self) -> str:
@@ -319,7 +320,7 @@ class Reply:
 
     def __repr__(self) -> str:
         text = self.text if len(self.text) <= 60 else f"{self.text[:57]}..."
-        return f"Reply({text!r}, {self.finish_reason.value}, {self.stats!r})"
+        return f"Reply({text!r}, {self.finish_reason.value}, {self.stats!r}, target={self.target!r})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from localspec import api, demo
 from localspec.chat.tally import LEAST_CYCLES
 from localspec.cli.options import add_pair_options, load_options
 from localspec.errors import BadSetting
-from localspec.events import FinishReason
+from localspec.events import FinishReason, Stats
 from localspec.options import LOAD, REPLY, SETTINGS
 
 
@@ -198,6 +198,15 @@ def test_a_reply_prints_as_its_text_and_shows_itself_in_a_line():
     for value in (reply, reply.stats):
         assert len(repr(value)) < 200
     assert "30 tokens" in repr(reply)
+    assert reply.target == "localspec demo target"
+    assert repr(reply).endswith(", target='localspec demo target')")
+
+
+@pytest.mark.parametrize(("count", "shown"), [(31, False), (32, True)])
+def test_statistics_show_no_speed_up_of_a_reply_that_is_too_short_to_judge(count, shown):
+    stats = Stats(cycles=16, emitted=count, drafted=30, accepted=20, verify_seconds=1.0, plain_seconds=1.5)
+    assert stats.speedup
+    assert ("1.50x plain" in repr(stats)) is shown
 
 
 def test_a_comparison_shows_its_result_first():

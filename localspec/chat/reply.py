@@ -115,7 +115,7 @@ class ReplyBuilder:
             yield Scores(tuple(settled))
         yield from self._pieces(parts, Origin.PLAIN, Source.PLAIN)
 
-    def result(self, seed: int, *, cancelled: bool) -> Reply:
+    def result(self, seed: int, target: str, *, cancelled: bool) -> Reply:
         early = FinishReason.CANCELLED if cancelled else FinishReason.LENGTH
         calls = self._job.text.calls
         return Reply(
@@ -129,6 +129,7 @@ class ReplyBuilder:
             cut_calls=tuple(call for call in calls if call.unreadable),
             reasoning_tokens=self._reasoning_tokens,
             stopped_by=self._job.text.stopped_by,
+            target=target,
         )
 
     def _settled(self, scores: Sequence[Scored], parts: Sequence[TextPart]) -> list[Scored]:
@@ -231,7 +232,7 @@ class ReplyWriter:
                     yield from self._written(slot, job, perf_counter() - began)
             else:
                 empty = ReplyBuilder(job, Tally(len(job.prompt), 0), self._pair.vocabulary)
-                yield Finished(empty.result(job.request.seed or 0, cancelled=True))
+                yield Finished(empty.result(job.request.seed or 0, self._pair.target_name, cancelled=True))
 
     def read_ahead(self, stop: Ends) -> None:
         """Prefill the certain beginnings of the next prompts of all conversations; stop soon after `stop()`."""
@@ -325,7 +326,7 @@ class ReplyWriter:
             slot.target.late = False
             slot.target.top_k_rows(None)
         slot.drafting.store()
-        result = reply.result(seed, cancelled=job.cancelled())
+        result = reply.result(seed, pair.target_name, cancelled=job.cancelled())
         if pair.is_demo:  # the speed-up of the demo pair means nothing
             result = replace(result, stats=replace(result.stats, plain_seconds=0.0, plain_error_seconds=0.0))
         if job.constraint is not None and not reply.ends[1]:
