@@ -165,6 +165,7 @@ class RaceDialog(Dialog[None]):
         self._is_stopping = True
 
 
+_SPEED: Final = "Drawing takes a core, so `localspec run` is faster where cores are few; --threads N decides."
 _TYPING = (
     ("enter", "Send"),
     ("shift+enter, ^j", "New line (many terminals only know ^j)"),
@@ -195,7 +196,8 @@ def help_page(folder: str, width: int) -> Content:
     for area, found in rows.items():
         lines += [_help_head(area), *(line for row in found for line in _row(*row, width))]
     folder_line = Content(f"Conversations, prompts and choices: {folder}")
-    for area, text in (("tokens in the live text", LEGEND), ("files", folder_line)):
+    texts = {"tokens in the live text": LEGEND, "speed": Content(_SPEED), "files": folder_line}
+    for area, text in texts.items():
         lines += [_help_head(area), *hanging_lines(Content("  "), text, width)]
     return Content("\n").join(lines)[1:]
 
