@@ -6,6 +6,7 @@ docs/developers/rules.md proves it, and tests/algorithm/test_lossless.py checks 
 """
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 
 from localspec.sampler.chain import Distribution, excess, excess_mass
 
@@ -55,23 +56,16 @@ def block(
         # h_i is at most `share`, so a coin that fails with `share` needs no p(i).
         if coin(i - 1, share) and coin(i - 1, _kept_at(i, share, tokens, q, p)):
             kept, kept_share = i, share
-        if kept < i and not _may_keep_more(i, share, tokens, q, coin):
+        # p/q is at most 1/q. If the coins of all longer prefixes fail with these shares, they fail for any p.
+        most = accumulate(
+            map(drawn_with, q[i:], tokens[i:]), lambda c, here: min(1.0, c / here), initial=share
+        )
+        if kept < i and not any(coin(j, c) for j, c in enumerate(most, i - 1) if j >= i):
             break
     here = p(kept)
     if kept == len(tokens):
         return kept, here
     return kept, excess(here, q[kept], tokens[kept], kept_share)
-
-
-def _may_keep_more(
-    i: int, share: float, tokens: Sequence[int], q: Sequence[Distribution | None], coin: Coin
-) -> bool:
-    """Return whether more than i tokens may be accepted, for any p: each p/q is at most 1/q."""
-    for j in range(i, len(tokens)):
-        share = min(1.0, share / drawn_with(q[j], tokens[j]))
-        if coin(j, share):
-            return True
-    return False
 
 
 def _kept_at(

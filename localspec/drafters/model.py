@@ -1,6 +1,7 @@
 """Drafts by a smaller model, which decodes only the tokens that its cache lacks."""
 
 from collections.abc import Callable, Generator, Sequence
+from itertools import count
 
 from localspec.algorithm.protocols import Backlog, Decoder, Drafter, Draw, Proposal, Rule, Stopping
 from localspec.errors import BackendFailure, ContextFull, LocalspecError, NotEnoughMemory
@@ -142,24 +143,17 @@ class ModelDrafter(Drafter):
         self._first = first
 
 
-def rows_after(decoder: Decoder, unread: Sequence[int]) -> Rows:
-    """Yield the row after the unread tokens, then the row after each token that is sent to the generator.
-
-    The receiver reads each row before it sends a token.
-    """
-    token = yield _row(decoder, unread)
-    decoder.checkpoint(lasting=False)  # to step back here if the draft is rejected
-    while True:
-        token = yield _row(decoder, [token])
-
-
-def _row(decoder: Decoder, tokens: Sequence[int]) -> Row | LateRows:
-    decoder.late = True
-    try:
-        rows = decoder.decode(tokens, rows=1).rows
-    finally:
-        decoder.late = False
-    return rows if isinstance(rows, LateRows) else rows[0]
+def rows_after(decoder: Decoder, batch: Sequence[int]) -> Rows:
+    """Yield the row after the batch, then the row after each token that is sent; read a row before you send a token."""
+    for drafted in count():
+        decoder.late = True
+        try:
+            rows = decoder.decode(batch, rows=1).rows
+        finally:
+            decoder.late = False
+        batch = [(yield rows if isinstance(rows, LateRows) else rows[0])]
+        if not drafted:
+            decoder.checkpoint(lasting=False)  # to step back here if the draft is rejected
 
 
 def decode_and_forget(decoder: Decoder, batches: Sequence[Sequence[int]]) -> None:

@@ -7,9 +7,11 @@ chain keeps every token, the distributions of drafts leave out unlikely ones.
 
 import math
 import sys
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import accumulate
 from typing import Literal, Protocol
 
 import numpy as np
@@ -220,6 +222,8 @@ class Chain:
         """
         s = self._drafting if drafts else self.sampling
         row = self._permitted(row, history, s.top_k)
+        if isinstance(row, Candidates) and not self._adjusts and (found := _of_few(row, s)):
+            return found
         if isinstance(row, Candidates) or s.top_k:
             size = len(row.ids if isinstance(row, Candidates) else row)
             # Min-p removes all logits more than `nats` below the largest one. Without top-k it seldom leaves only one.
@@ -248,12 +252,11 @@ class Chain:
 
         Each filter removes the tokens below some logit. The sum is None if top-p is off.
         """
-        top = finite(logits.max())
-        if s.top_p == 1.0:
-            return (logits >= top + math.log(s.min_p)).nonzero()[0], None
-        heights = _heights(logits, top, 1.0, self._buffer(logits))
-        total = float(np.add.reduce(_block_sums(heights)))
-        if s.min_p > 0.0:
+        top, total = finite(logits.max()), None
+        if s.top_p < 1.0:
+            heights = _heights(logits, top, 1.0, self._buffer(logits))
+            total = float(np.add.reduce(_block_sums(heights)))
+        if total is None or s.min_p > 0.0:
             return (logits >= top + math.log(s.min_p)).nonzero()[0], total
         for edge in _EDGES:
             ids = (heights >= edge).nonzero()[0]
@@ -286,15 +289,11 @@ class Chain:
     def best(self, row: Row, history: Sequence[int]) -> int:
         """Return the likeliest token after `history`; of equally likely tokens, the one with the lowest id."""
         row = self._permitted(row, history, 1)
-        if isinstance(row, Candidates) and not self._adjusts and len(row.ids) > 1:
-            top = finite(float(row.logits[at := int(row.logits.argmax())]))
-            if np.count_nonzero(row.logits == top) == 1:
-                return int(row.ids[at])
-        if isinstance(row, Candidates) or self._adjusts:
+        logits = row.logits if (cut := isinstance(row, Candidates)) else row
+        top = finite(float(logits[at := int(logits.argmax())]))
+        if self._adjusts or (cut and (len(logits) == 1 or np.count_nonzero(logits == top) > 1)):
             return int(self._head(row, history, 1)[0][0])
-        at = int(row.argmax())
-        finite(row[at])
-        return at
+        return int(row.ids[at]) if isinstance(row, Candidates) else at
 
     @property
     def _adjusts(self) -> bool:
@@ -305,7 +304,7 @@ class Chain:
 
         `count`: number of likeliest tokens that the caller needs; 0: all. The result may contain only the likeliest.
         """
-        if isinstance(row, LateRows) and self._constraint:
+        if self._constraint and isinstance(row, LateRows):
             self._constraint.mask(history)  # while a device computes the row
         row = arrived(row)
         if self._needs_all and isinstance(row, Candidates) and row.whole:
@@ -333,7 +332,7 @@ class Chain:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return ascending ids and the logits of the `count` likeliest tokens; `nats`: see `largest`."""
         if isinstance(row, Candidates):
-            found = self._among(row, history, count, nats)
+            found = self._among(row, history, count)
             # A missing logit is at most the row's least one, and bias and penalties never raise a missing logit.
             if row.whole is None or found[1].min() > row.logits.min():
                 return found
@@ -347,11 +346,9 @@ class Chain:
                 return found
         return largest(self._adjusted(row, history), count)
 
-    def _among(
-        self, row: Candidates, history: Sequence[int], count: int, nats: float = math.inf
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def _among(self, row: Candidates, history: Sequence[int], count: int) -> tuple[np.ndarray, np.ndarray]:
         if not self._adjusts or len(row.ids) == 1:  # a forced token stays, even if a bias bans it
-            return largest(row, count, nats)
+            return largest(row, count)
         order = row.ids.argsort()
         ids, logits = row.ids[order], row.logits[order]
         finite(logits.max())
@@ -377,6 +374,32 @@ def _all_ids(size: int) -> np.ndarray:
     ids = np.arange(size)
     ids.flags.writeable = False
     return ids
+
+
+_ALONE = np.ones(1)
+_FEW = 16  # for at most this many tokens, Python takes less time than numpy, above all when neither is in a cache
+
+
+def _of_few(row: Candidates, s: Sampling) -> Distribution | None:
+    """Return the distribution of a row without bias and penalties, if min-p keeps few of its tokens, else None."""
+    top = finite(float(row.logits[row.logits.argmax()]))
+    at = (row.logits >= np.float64(top + math.log(s.min_p))).nonzero()[0] if s.min_p > 0.0 else ()
+    if not 0 < len(at) <= min(s.top_k or _FEW, _FEW) or len(row.ids) <= s.top_k:
+        return None
+    if len(at) == 1:
+        return Distribution(row.ids[at], _ALONE)
+    pairs = sorted(zip(row.ids[at].tolist(), (row.logits[at] - np.float64(top)).tolist(), strict=True))
+    if s.top_p < 1.0:
+        order = sorted(pairs, key=lambda pair: -pair[1])
+        heights = list(accumulate(math.exp(below) for _, below in order))
+        if heights[-2] >= s.top_p * (total := heights[-1]):  # top-p may remove some of them
+            (head := row.logits.astype(np.float64)).partition(others := len(head) - (s.top_k or len(head)))
+            total = float(np.add.reduce(np.exp(head[others:] - top)))
+        pairs = sorted(order[: 1 + bisect_left(heights, s.top_p * total)])
+    cold = max(s.temperature, COLDEST)
+    found = [(token, weight) for token, below in pairs if (weight := math.exp(below / cold)) > 0.0]
+    weights = np.array([weight for _, weight in found])
+    return Distribution(np.array([token for token, _ in found]), weights / np.add.reduce(weights))
 
 
 def _shaped(ids: np.ndarray, logits: np.ndarray, s: Sampling, total: float | None) -> Distribution:

@@ -38,8 +38,7 @@ class LateRows(Sequence[Row]):
         return iter(self[:])
 
 
-def arrived(row: Row | LateRows) -> Row:
-    """Return the row; wait for the pass if the row is late."""
+def arrived(row: Row | LateRows) -> Row:  # it waits for a late row
     return row[0] if isinstance(row, LateRows) else row
 
 
