@@ -11,8 +11,8 @@ from typing import Any, Unpack, cast
 
 from localspec.chat.loaded_pair import LoadedPair
 from localspec.chat.messages import Message, as_messages
+from localspec.chat.session import Images, in_a_thread, last_reply
 from localspec.chat.session import Session as Session
-from localspec.chat.session import in_a_thread, last_reply
 from localspec.errors import BadSetting
 from localspec.events import Event, Reply
 from localspec.files import after_fork
@@ -143,14 +143,15 @@ class RunOptions(ReplyOptions, total=False):
     target: str | Path | None
     draft: str | Path | None
     pull: bool
+    images: Images
 
 
 @explains(REPLY)
 def run(prompt_or_messages: Prompt, **options: "Unpack[RunOptions]") -> Reply:
     """Answer one prompt, or the last message of a list; every call begins a new conversation.
 
-    pair, target, draft, pull: as for `load`. The pair stays loaded until a call names another pair or
-    `unload()` is called. Raises LocalspecError, whose `hint` says what to do.
+    pair, target, draft, pull: as for `load`. images: paths or contents of image files for a prompt. The pair stays
+    loaded until a call names another pair or `unload()` is called. Raises LocalspecError, whose `hint` says what to do.
     """
     return last_reply(stream(prompt_or_messages, **options))
 
@@ -162,7 +163,8 @@ def stream(
     **options: "Unpack[RunOptions]",
 ) -> Iterator[Event]:
     """Yield the events of a `run`. Calls in other threads wait until this stream is closed or has ended."""
-    return _streamed(as_messages(prompt_or_messages), threading.current_thread(), cancelled, options)
+    messages = as_messages(prompt_or_messages, options.pop("images", ()))
+    return _streamed(messages, threading.current_thread(), cancelled, options)
 
 
 def _streamed(
@@ -171,7 +173,7 @@ def _streamed(
     cancelled: Callable[[], bool] | None,
     options: RunOptions,
 ) -> Iterator[Event]:
-    named = {name: options.get(name) for name in RunOptions.__annotations__ if name not in REPLY}
+    named = {name: options.get(name) for name in ("pair", "target", "draft", "pull")}
     others: Any = {name: value for name, value in options.items() if name not in named}
     with _turn(asker, cancelled or bool):
         yield from _keep_loaded(named, cancelled).stream(messages, cancelled=cancelled, **others)
@@ -184,7 +186,8 @@ async def arun(prompt_or_messages: Prompt, **options: "Unpack[RunOptions]") -> R
 
 def astream(prompt_or_messages: Prompt, **options: "Unpack[RunOptions]") -> AsyncIterator[Event]:
     """Call `stream` in a thread, for asyncio. Leaving the loop over the events stops load and reply."""
-    messages, asker = as_messages(prompt_or_messages), threading.current_thread()
+    messages = as_messages(prompt_or_messages, options.pop("images", ()))
+    asker = threading.current_thread()
     return in_a_thread(lambda left: _streamed(messages, asker, left, options), _asynchronous)
 
 

@@ -204,6 +204,7 @@ class Prefill:
     done: int  # number of tokens decoded so far
     total: int  # number of tokens to decode
     seconds: float  # time of the prefill so far
+    image_tokens: int = 0  # tokens of the image that is encoded now, which takes seconds on a CPU; 0: none
 
 
 @dataclass(frozen=True, slots=True)

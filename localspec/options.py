@@ -132,6 +132,9 @@ class LoadOptions(TypedDict, total=False):
     rpc: Annotated[
         Text, Option("llama.cpp RPC servers whose devices to use", "HOST:PORT[,...]", default="none")
     ]
+    mmproj: Annotated[
+        Text, Option("the projector for images, or none", "FILE", default="the one beside the target")
+    ]
     lora: Annotated[
         Text, Option("a LoRA adapter of the target", "FILE[:SCALE]", repeats=True, default="none")
     ]

@@ -56,7 +56,7 @@ def test_every_option_of_loading_is_a_setting_and_a_flag_and_reaches_the_chats_e
     add_pair_options(parser)
     flags = "--context 512 --gpu-layers 2 --threads 3 --kv-type q8_0 --device A,B --split 3,1 --cpu-moe 4"
     more = "--draft-device C --flash-attn off --no-mmap --lora one.gguf --lora two.gguf:0.5"
-    more += " --rpc localhost:1 --ignore-memory --no-read-ahead"
+    more += " --rpc localhost:1 --ignore-memory --no-read-ahead --mmproj FILE"
     given = load_options(parser.parse_args(f"{flags} {more}".split()))
     assert given["mmap"] is False
     assert given["lora"] == "one.gguf,two.gguf:0.5"

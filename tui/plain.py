@@ -21,7 +21,7 @@ from localspec.events import Kind
 from . import status
 from .commands import table
 from .commands.base import Chat, Severity, receive_all
-from .state import clipboard, mentions
+from .state import clipboard
 from .state.chat import ChatState, Setup
 
 TIMEOUT_SECONDS: Final = 2  # longest time to stop a reply or to end the program
@@ -103,13 +103,14 @@ class PlainChat(Chat):
                 await table.run(self, *command)
         elif text.strip():
             try:
-                asked = await asyncio.to_thread(mentions.with_mentioned, text)
+                asked = await asyncio.to_thread(self.state.asked, text, True, self.editing)
             except BadSetting as error:
                 self._failed = True
                 await self.notice(str(error), error.hint, "error")
                 return
             self.state.remember_prompt(text)
             editing, self.editing = self.editing, None
+            self.state.images = ()
             await self.is_saved(self.state.conversation.ask(asked, instead_of=editing))
             await self.ask_again()
 
@@ -183,7 +184,7 @@ class PlainChat(Chat):
 
     def begin_editing(self, index: int) -> None:
         self.editing = index
-        print_line(f"The next message replaces: {self.state.conversation.messages[index].content}")
+        print_line(f"The next message replaces: {self.state.conversation.messages[index].shown}")
         print_line(f"{'^c' if on_terminal(sys.stdin) else '/stop'} leaves it as it was.")
 
     async def escape(self) -> None:

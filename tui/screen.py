@@ -22,7 +22,7 @@ from localspec.errors import BadSetting
 from . import status
 from .commands import table
 from .commands.base import Chat, receive_all
-from .state import clipboard, mentions
+from .state import clipboard
 from .state.chat import ChatState
 from .widgets.lines import (
     Inspector,
@@ -174,7 +174,8 @@ class ChatScreen(Screen[None], Chat):
             self.notify(table.BUSY)
         else:
             try:
-                text = await asyncio.to_thread(mentions.with_mentioned, message, message == self._refused)
+                words = message == self._refused
+                asked = await asyncio.to_thread(self.state.asked, message, words, self.editing)
             except BadSetting as error:
                 self._refused = message
                 self.notify(f"{error}; {error.hint}.", severity="warning")
@@ -183,10 +184,11 @@ class ChatScreen(Screen[None], Chat):
             self.state.remember_prompt(message)
             editing = self.editing
             self.end_editing()
-            await self.is_saved(self.state.conversation.ask(text, editing))
+            self.state.images = ()
+            await self.is_saved(self.state.conversation.ask(asked, editing))
             if editing is not None:
                 await self.transcript.keep(editing)
-            await self.transcript.add(UserMessage(text))
+            await self.transcript.add(UserMessage(asked.shown))
             await self.ask_again()
 
     def action_command(self, name: str) -> None:
@@ -239,6 +241,7 @@ class ChatScreen(Screen[None], Chat):
             if changed:
                 self.begin_editing(index)
             self.prompt.replace_text(question.content)
+            self.state.images = question.images
         elif conversation.is_changed:
             await self._take_back()
             what = "The changed message has no reply; the old one is back."

@@ -64,6 +64,8 @@ def _engine_status(engine: EngineState) -> str:
             what = counted(reply.tally.emitted, "token")
         elif reply.prefill is not None:
             what = f"prefill {reply.prefill.done:,} / {reply.prefill.total:,}"
+            if count := reply.prefill.image_tokens:
+                what = f"encoding an image of {count:,} tokens"
         return f"comparing{' the texts' if reply.final else f': {what}'}" if engine.comparing else what
     if engine.ready is None:
         return "no pair is loaded · /pair chooses one" if engine.client.alive else "the engine is not running"

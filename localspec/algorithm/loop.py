@@ -6,12 +6,12 @@ Leviathan et al., "Fast Inference from Transformers via Speculative Decoding" (2
 from collections.abc import Callable, Iterator
 from time import perf_counter
 
-from localspec.algorithm.protocols import Decoder, Proposal, Rule, Strategy, Verdict
+from localspec.algorithm.protocols import LoopDecoder, Proposal, Rule, Strategy, Verdict
 from localspec.events import Cycle, Origin, Source
 
 
 def speculate(
-    target: Decoder,
+    target: LoopDecoder,
     strategy: Strategy,
     tokens: list[int],
     *,

@@ -63,34 +63,38 @@ class Verdict:
     origin: Origin  # BONUS if all draft tokens were accepted, PLAIN if there were none, else FIX
 
 
-class Decoder(Protocol):
+class LoopDecoder(Protocol):
     """A model with a KV cache: it appends tokens, returns their rows of logits, and steps back."""
 
     @property
     def length(self) -> int: ...
 
     @property
-    def tokens(self) -> Sequence[int]: ...  # tokens in the cache, in order
-
-    capacity: int  # number of tokens that the cache can hold
-    busy_seconds: float  # total time inside the model
-    late: bool  # whether `decode` may return before a device has computed the rows, whose first access then waits
-    conversation: str  # the stored conversation that the tokens belong to; "" for none
+    def busy_seconds(self) -> float: ...  # total time inside the model
 
     def decode(self, tokens: Sequence[int], rows: int) -> ForwardPass:
         """Append tokens to the cache; return a pass with a row of logits for each of the last `rows` tokens."""
-
-    def top_k_rows(self, logits: int | None) -> None:
-        """Let later rows contain only this many of their largest logits; None: all logits."""
-
-    def prefill(self, tokens: Sequence[int], cancelled: Callable[[], bool] = ...) -> Iterator[ForwardPass]:
-        """Append tokens in chunks, without logits. To cancel, stop iterating, or return True from `cancelled`."""
 
     def rollback(self, keep: int) -> None:
         """Forget all but the first `keep` tokens; idempotent.
 
         Tokens of the latest verify batch can always be forgotten. Raises RollbackUnsupported if older ones cannot.
         """
+
+
+class Decoder(LoopDecoder, Protocol):
+    @property
+    def tokens(self) -> Sequence[int]: ...  # tokens in the cache, in order
+
+    capacity: int  # number of tokens that the cache can hold
+    late: bool  # whether `decode` may return before a device has computed the rows, whose first access then waits
+    conversation: str  # the stored conversation that the tokens belong to; "" for none
+
+    def top_k_rows(self, logits: int | None) -> None:
+        """Let later rows contain only this many of their largest logits; None: all logits."""
+
+    def prefill(self, tokens: Sequence[int], cancelled: Callable[[], bool] = ...) -> Iterator[ForwardPass]:
+        """Append tokens in chunks, without logits. To cancel, stop iterating, or return True from `cancelled`."""
 
     def rewind(self, keep: int) -> int:
         """Step back to `keep` tokens, or to fewer if the cache cannot; return the number of tokens left."""

@@ -7,9 +7,10 @@ from typing import Any
 
 from localspec.algorithm.protocols import Vocabulary
 from localspec.chat.fitting import Messages
+from localspec.chat.images import ReadImage, with_marks
 from localspec.chat.messages import Message
 from localspec.chat.options import Request
-from localspec.chat.prompt import Prompt, encode, opening_of
+from localspec.chat.prompt import Prompt, encode, opening_of, with_shown_images
 from localspec.chat.template import ChatTemplate
 from localspec.chat.thinking import A, R, ThinkingStyle
 from localspec.chat.tools import spelled_out
@@ -21,38 +22,51 @@ from localspec.structure.tool_call_format import GENERIC, ToolCallFormat
 
 # `branch_points` renders this question, which no user writes, to find where other conversations differ.
 _OTHER = "\u2063"
+NO_IMAGES = "`localspec pull NAME --images` fetches what it needs; for your own files: --mmproj FILE"
 _LONG = 256  # a system message and tools of fewer tokens get no checkpoint, because their prefill is fast
 
 
 class PromptBuilder:
     """Makes prompts and constraints. The first grammar takes about 1 s longer, to prepare the vocabulary."""
 
-    def __init__(self, vocabulary: Vocabulary, template: ChatTemplate) -> None:
+    def __init__(
+        self, vocabulary: Vocabulary, template: ChatTemplate, read_image: ReadImage | None = None
+    ) -> None:
         self._vocabulary = vocabulary
         self._template = template
+        self._read_image = read_image
 
     def encode(self, messages: Messages, request: Request) -> Prompt:
-        rendered, arguments = self._rendered(messages, request)
-        return encode(self._vocabulary, self._template, rendered, think=request.think, arguments=arguments)
+        rendered, arguments, images = self._rendered(messages, request)
+        variables: dict[str, Any] = {"think": request.think, "arguments": arguments}
+        return encode(self._vocabulary, self._template, rendered, **variables, images=images)
 
     def branch_points(self, messages: Messages, prompt: Prompt, request: Request) -> Sequence[int]:
         """Return the positions in `prompt` at which other conversations, or later prompts of this one, may differ."""
 
         def shared(messages: Messages) -> int:
-            rendered, arguments = self._rendered(messages, request)
+            rendered, arguments, images = self._rendered(messages, request)
             variables = {**arguments, "add_generation_prompt": False}
             closed = self._template.render(rendered, think=request.think, arguments=variables)
+            closed = with_shown_images(closed, images, self._vocabulary)
             return opening_of(prompt, closed, self._vocabulary)
 
         system = messages[:1] if messages[0].role == "system" else ()
         other = shared((*system, Message("user", _OTHER))) if system or request.tools else 0
         return (*([other] if other >= _LONG else []), shared(messages))
 
-    def _rendered(self, messages: Messages, request: Request) -> tuple[Sequence[Message], dict[str, Any]]:
+    def _rendered(
+        self, messages: Messages, request: Request
+    ) -> tuple[Sequence[Message], dict[str, Any], dict[str, Sequence[int]]]:
+        """Return the messages to render, with marks in place of images, the variables, and the images by mark."""
+        messages, images = with_marks(messages)
+        if images and self._read_image is None:
+            raise BadSetting("this model reads no images", hint=NO_IMAGES)
+        read = {mark: self._read_image(image.data) for mark, image in images.items() if self._read_image}
         form = self.tool_call_format(request) or self._template.tool_call_format
         tools = self._template.tool_variables(request.tools) if form.native and request.tools else None
         rendered = messages if tools else spelled_out(messages, request.tools, form)
-        return rendered, {**(tools or {}), **request.template_arguments}
+        return rendered, {**(tools or {}), **request.template_arguments}, read
 
     def tool_call_format(self, request: Request) -> ToolCallFormat | None:
         if not request.tools:

@@ -1,5 +1,6 @@
 """Conversations on disk, with the prompts that were typed in them. A process locks its open conversation."""
 
+import base64
 import json
 import logging
 import math
@@ -16,6 +17,7 @@ from typing import Any, Final
 
 from localspec.caches.store import forget_conversation
 from localspec.chat.database import FILE, TABLES, StoreFailed, perform, select
+from localspec.chat.images import Image, shown
 from localspec.errors import BadSetting, LocalspecError
 from localspec.events import Stats
 from localspec.files import AHEAD_SECONDS, FileLock, rename_damaged, repaired
@@ -45,6 +47,11 @@ class StoredMessage:
     pair: str = field(default="", compare=False)  # the pair that wrote the reply
     versions: tuple["StoredMessage", ...] = ()  # all replies to one message, oldest first; () for one reply
     version: int = 0  # the index of this reply in `versions`
+    images: tuple[Image, ...] = ()  # `content` has a PLACE for each
+
+    @property
+    def shown(self) -> str:
+        return shown(self.content, self.images)
 
     def has_words_after(self, beginning: str) -> bool:
         """Return whether the reply has reasoning, or text after `beginning`."""
@@ -80,7 +87,7 @@ class Conversation:
 
     @property
     def title(self) -> str:
-        questions = (message.content for message in self.messages if message.role == "user")
+        questions = (message.shown for message in self.messages if message.role == "user")
         line = " ".join((self.given_title or next(questions, "empty")).split())
         return line if len(line) <= TITLE_LENGTH else line[: TITLE_LENGTH - 1] + "…"
 
@@ -173,11 +180,18 @@ def save(folder: Path, *conversations: Conversation) -> None:
     steps: list[tuple[object, ...]] = []
     for one in conversations:
         text = "\n".join((one.title, one.pair, *(message.content for message in one.messages))).casefold()
-        body = json.dumps(asdict(one), ensure_ascii=False)
+        body = as_json(one)
         texts = map(repaired, (one.name, one.title, one.pair, one.course_of, text, body))
         written = (insert, *texts, one.talked, len(one.messages))
         steps.append(written if one.messages else ("DELETE FROM conversations WHERE name = ?", one.name))
     perform(folder, *steps)
+
+
+def as_json(conversation: Conversation, indent: int | None = None) -> str:
+    def text(data: bytes) -> str:
+        return base64.b64encode(data).decode()
+
+    return json.dumps(asdict(conversation), indent=indent, ensure_ascii=False, default=text)
 
 
 def courses(folder: Path, name: str) -> list[str]:

@@ -10,6 +10,7 @@ from typing import Protocol
 from weakref import WeakMethod
 
 from localspec.algorithm.protocols import Decoder, Drafter, Rule, Strategy, Vocabulary
+from localspec.chat.images import ReadImage
 from localspec.chat.options import Request
 from localspec.chat.template import ChatTemplate
 from localspec.sampler.passes import common_prefix_length
@@ -200,6 +201,7 @@ class LoadedPair:
     notices: tuple[str, ...]  # notices for the first reply
     close: Callable[[], None]
     is_demo: bool = False
+    read_image: ReadImage | None = None  # None: the model reads no images
     runs_ahead: bool = False  # whether a cycle runs ahead of the reader, because a device computes
     trained_context: int | None = None  # in tokens; None: unknown
     read_ahead_seconds: float = 0.0  # longest time of reading ahead after a reply; 0: nothing is read ahead

@@ -5,8 +5,10 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from localspec.chat.images import PLACE, Image, image_in_message, image_of
 from localspec.errors import BadSetting, LocalspecError
 from localspec.events import Reply, ToolCall
 
@@ -15,9 +17,10 @@ if TYPE_CHECKING:
 
 ROLES = ("system", "user", "assistant", "tool")
 _REASONING_KEYS = ("reasoning", "reasoning_content")  # different servers use different keys
-KEYS = ("role", "content", "tool_calls", "tool_call_id", "name", *_REASONING_KEYS)
+KEYS = ("role", "content", "tool_calls", "tool_call_id", "name", "images", *_REASONING_KEYS)
 # By the type of a message's part: the key of its text.
 _PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
+_IMAGES = ("image_url", "input_image", "image")  # types of parts that are images
 _MADE_ID = re.compile(r"c\d{8,}")  # an id from `made_id`: nine characters, as some templates require
 _FORM = 'write a message as {"role": "user", "content": "..."}'
 _CALL_FORM = 'write tool_calls as [{"id": "...", "function": {"name": "...", "arguments": {...}}}]'
@@ -30,6 +33,7 @@ class Message:
     reasoning: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str = ""  # id of the call whose result this message contains
+    images: tuple[Image, ...] = ()  # `content` has a PLACE for each
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -44,13 +48,21 @@ class Message:
             for c in self.tool_calls
         )
         content, reasoning = change(self.content), change(self.reasoning)
-        return Message(self.role, content, reasoning, calls, change(self.tool_call_id))
+        return Message(self.role, content, reasoning, calls, change(self.tool_call_id), self.images)
 
 
-def as_messages(prompt_or_messages: str | Sequence[Mapping[str, Any] | Message]) -> tuple[Message, ...]:
-    """Return messages from a text, or from a list of Messages and OpenAI-style dictionaries. Raises BadSetting."""
+def as_messages(
+    prompt_or_messages: str | Sequence[Mapping[str, Any] | Message], images: Iterable[object] = ()
+) -> tuple[Message, ...]:
+    """Return messages from a text, or from a list of Messages and OpenAI-style dictionaries. Raises BadSetting.
+
+    `images`: the images that precede a text, as `image_of` reads them.
+    """
+    before = tuple(map(image_of, [images] if isinstance(images, str | bytes | Path) else images))
     if isinstance(prompt_or_messages, str):
-        return (_checked(Message("user", prompt_or_messages), "the prompt"),)
+        return (_checked(with_images(prompt_or_messages, before), "the prompt"),)
+    if before:
+        raise BadSetting("images belong to a prompt that is one text", hint="put them into the messages")
     if isinstance(prompt_or_messages, Mapping | Message) or not isinstance(prompt_or_messages, Sequence):
         what = f"the messages are {_kind(prompt_or_messages)}, not a text or a list"
         raise BadSetting(what, hint=f"{_FORM}, in a list")
@@ -60,6 +72,13 @@ def as_messages(prompt_or_messages: str | Sequence[Mapping[str, Any] | Message])
         _checked(_as_message(given, f"message {n}"), f"message {n}")
         for n, given in enumerate(prompt_or_messages, start=1)
     )
+
+
+def with_images(text: str, images: Sequence[Image]) -> Message:
+    """Return a user's message with images before its text, unless the text has their places."""
+    if images and text.count(PLACE) != len(images):
+        text = PLACE * len(images) + text.replace(PLACE, "\ufffd")
+    return Message("user", text, images=tuple(images))
 
 
 def are_continued(messages: Sequence[Message]) -> bool:
@@ -115,7 +134,7 @@ def digests(messages: Iterable[Message], beside: str) -> Iterator[bytes]:
             ("" if _MADE_ID.fullmatch(call.id) else call.id, call.name, call.arguments, call.unreadable)
             for call in message.tool_calls
         ]
-        whole = (message.role, content, calls, message.tool_call_id)
+        whole = (message.role, content, calls, message.tool_call_id, *(i.digest for i in message.images))
         chain.update(json.dumps(whole, sort_keys=True, default=str).encode())
         yield chain.digest()
 
@@ -142,12 +161,21 @@ def _as_message(given: object, which: str) -> Message:
     role, calls = filled.get("role", ""), filled.get("tool_calls", ())
     if isinstance(calls, str | Mapping) or not isinstance(calls, Sequence):
         raise BadSetting(f"tool_calls of {which} is not a list", hint=_CALL_FORM)
+    content, images = _content_of(filled.get("content", ""), which)
+    if isinstance(beside := filled.get("images", ()), str | Mapping) or not isinstance(beside, Sequence):
+        raise BadSetting(f"the images of {which} are {_kind(beside)}", hint="give a list of images")
+    if images and beside:
+        raise BadSetting(f"{which} has images in its content and beside it", hint="give all in its content")
+    if beside:
+        images = [*map(image_in_message, beside)]
+        content = with_images(content, images).content
     return Message(
         "system" if role == "developer" else role,
-        _text_of(filled.get("content", ""), which),
+        content,
         next((filled[key] for key in _REASONING_KEYS if key in filled), ""),
         tuple(_call_of(call, which) for call in calls),
         str(filled.get("tool_call_id", "")),
+        tuple(images),
     )
 
 
@@ -170,21 +198,33 @@ def _call_of(given: object, which: str) -> ToolCall:
     return ToolCall(name, arguments, str(outer.get("id", "")), unreadable)
 
 
-def _text_of(content: object, which: str) -> str:
-    """Return the text of a message; parts in OpenAI's form are joined by line ends, as in llama.cpp's server."""
+def _content_of(content: object, which: str) -> tuple[str, list[Image]]:
+    """Return a message's content and images. As in llama.cpp's server, line ends join texts without an image between.
+
+    Content parts are in the form of OpenAI's interfaces.
+    """
     if isinstance(content, str):
-        return content
+        return content, []
     if not isinstance(content, Sequence) or isinstance(content, bytes | bytearray):
         raise BadSetting(f"the content of {which} is {_kind(content)}", hint="give the content as text")
-    texts: list[str] = []
+    texts, images = [""], list[Image]()
     for part in content:
         kind = part.get("type") if isinstance(part, Mapping) else _kind(part)
         found = part.get(_PARTS.get(str(kind), "")) if isinstance(part, Mapping) else None
-        if not isinstance(found, str):
-            hint = 'send only text, as {"type": "text", "text": "..."}'
-            raise BadSetting(f"{which} has a part that is not text: {kind}", hint=hint)
-        texts.append(found)
-    return "\n".join(texts)
+        if kind in _IMAGES and isinstance(part, Mapping):
+            source = part.get(str(kind), part.get("image_url"))
+            source = source.get("url") if isinstance(source, Mapping) else source
+            images.append(image_in_message(source))
+            texts += [PLACE, ""]
+        elif isinstance(found, str):
+            begun = "\n" if texts[-1] else ""
+            texts[-1] += begun + found
+        else:
+            hint = 'send texts, as {"type": "text", "text": "..."}, and images'
+            raise BadSetting(f"{which} has a part that is neither text nor an image: {kind}", hint=hint)
+    if images:  # no text may look like the place of an image
+        texts[::2] = [text.replace(PLACE, "\ufffd") for text in texts[::2]]
+    return "".join(texts), images
 
 
 def _checked(message: Message, which: str) -> Message:
@@ -194,7 +234,7 @@ def _checked(message: Message, which: str) -> Message:
         )
     if not isinstance(message.content, str) or not isinstance(message.reasoning, str):
         raise BadSetting(f"content and reasoning of {which} must be texts", hint=_FORM)
-    if message.role == "user" and not message.content.strip():
+    if message.role == "user" and not (message.content.strip() or message.images):
         raise BadSetting(f"{which} is empty", hint="give some text")
     if message.tool_calls and message.role != "assistant":
         what = f"{which} has tool calls, but its role is {message.role!r}"

@@ -22,10 +22,12 @@ from itertools import pairwise
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from localspec.algorithm.images import ImageRow
 from localspec.algorithm.protocols import Vocabulary
+from localspec.chat.images import split_at_marks
 from localspec.chat.messages import Message, are_continued
 from localspec.chat.template import ChatTemplate
-from localspec.errors import BadSetting
+from localspec.errors import BadSetting, BadTemplate
 
 _CONTROL_LIKE = re.compile(r"^<[|｜]|[|｜]>$")
 _CUT = "\U0010fffc"  # a private-use character that marks the end of the prompt, if a reply is continued
@@ -75,10 +77,12 @@ def encode(
     *,
     think: bool | int | None = None,
     arguments: Mapping[str, Any] | None = None,
+    images: Mapping[str, Sequence[int]] | None = None,
 ) -> Prompt:
     """Render and tokenise messages, with one bos token if the model expects it. Raises BadTemplate.
 
     If the reply continues the last message, the prompt ends with that message. `arguments`: template variables.
+    `images`: the tokens of each image, by the mark at its place.
     """
     rendered = partial(template.render, think=think, arguments=arguments)
 
@@ -93,13 +97,34 @@ def encode(
 
     controls = special_token_texts(vocabulary)
     own, text = _distinct(render, messages, template, controls)
-    if controls.spans(text) == own:
-        tokens = vocabulary.tokenize(text, parse_special=True)
-    else:
-        tokens = tokens_around(vocabulary, controls, text, own)
+    tokens, place = list[int](), 0
+    for number, part in enumerate(parts := split_at_marks(text)):
+        if number % 2:
+            tokens += (images or {})[part]
+        elif part:
+            spans = [(a - place, b - place) for a, b in own if place <= a and b <= place + len(part)]
+            if controls.spans(part) == spans:
+                tokens += vocabulary.tokenize(part, parse_special=True)
+            else:
+                tokens += tokens_around(vocabulary, controls, part, spans)
+        place += len(part)
+    if images and sorted(parts[1::2]) != sorted(images):
+        what = "the chat template leaves an image out or repeats it"
+        raise BadTemplate(what, hint="attach images to messages of the user")
+    if tokens and isinstance(tokens[-1], ImageRow):
+        raise BadTemplate("the prompt ends with an image", hint="add a text after the image")
     if vocabulary.add_bos and vocabulary.bos is not None and tokens[:1] != [vocabulary.bos]:
         tokens.insert(0, vocabulary.bos)
-    return Prompt(tokens, text)
+    return Prompt(tokens, with_shown_images(text, images or {}, vocabulary))
+
+
+def with_shown_images(text: str, images: Mapping[str, Sequence[int]], vocabulary: Vocabulary) -> str:
+    """Replace the mark of each image in a rendered text by the text tokens that begin and end the image."""
+    for mark, tokens in images.items():
+        words = (t for t in tokens if not isinstance(t, ImageRow))
+        pieces = (vocabulary.piece(token) or vocabulary.text(token).encode() for token in words)
+        text = text.replace(mark, b"".join(pieces).decode(errors="replace"))
+    return text
 
 
 def tokens_of(text: str | Sequence[int | str], vocabulary: Vocabulary) -> list[int]:
@@ -136,7 +161,8 @@ def opening_of(prompt: Prompt, closed: str, vocabulary: Vocabulary) -> int:
     while count and size > 0:
         count -= 1
         token = prompt.tokens[count]
-        size -= len(vocabulary.piece(token) or vocabulary.text(token).encode())
+        if not isinstance(token, ImageRow):
+            size -= len(vocabulary.piece(token) or vocabulary.text(token).encode())
     return count
 
 

@@ -8,6 +8,7 @@ from time import perf_counter
 from typing import Any
 
 from localspec.algorithm.ahead import ahead
+from localspec.algorithm.images import ImageChunk, TextDecoder, observed, stretches, without_images
 from localspec.algorithm.loop import speculate
 from localspec.algorithm.noise import fresh_seed
 from localspec.algorithm.protocols import Decoder, Rule, Strategy, Vocabulary
@@ -46,10 +47,12 @@ DEPTH_FIXED = (
     "a seed fixes the draft depth, so that the same seed gives the same text; "
     "--rule coupled keeps the depth automatic"
 )
+UNSEEN_IMAGE = "the draft does not see the image: it drafts from the text"
 GENERIC_CALLS = (
     "this model's chat template does not support tools: a system message describes them, in a tool-call format "
     "that the model may not be trained for"
 )
+END = ForwardPass(0, ())  # follows the last pass of a prompt
 DRAFT_CHUNK = 128  # largest number of tokens in a pass of a draft model that reads ahead
 WORTH_A_NOTICE = 16  # after this many cycles without drafting, a notice appears; shorter pauses are normal
 AHEAD = 2  # most cycles that run ahead: with one, a reader whose time varies leaves the device idle
@@ -151,22 +154,33 @@ class ReplyBuilder:
 
 def read(target: Decoder, strategy: Strategy, job: "ReplyJob") -> Iterator[Prefill]:
     """Prefill the uncached tokens of the prompt except the last; keep checkpoints at branch points."""
-    prompt, cancelled = job.prompt, job.cancelled
+    prompt, text, cancelled = job.prompt, job.text_prompt, job.cancelled
     total, done, seconds = len(prompt) - 1 - target.length, 0, 0.0
 
-    def passes() -> Iterator[ForwardPass]:
+    def passes() -> Iterator[ForwardPass | ImageChunk]:
         for branch_point in sorted(min(each, len(prompt) - 1) for each in job.branch_points):
             if target.needs_checkpoints and target.length < branch_point and not cancelled():
-                yield from target.prefill(prompt[target.length : branch_point], cancelled)
+                yield from passes_to(branch_point)
                 target.checkpoint(lasting=True)
-        yield from target.prefill(prompt[target.length : -1], cancelled)
+        yield from passes_to(len(prompt) - 1)
+
+    def passes_to(end: int) -> Iterator[ForwardPass | ImageChunk]:
+        """Yield each pass, and each image before it is encoded."""
+        for begin, stop, image in stretches(prompt, target.length, end):
+            if image and not image.is_encoded and not cancelled():
+                yield image
+                image.encode()
+            yield from target.prefill(prompt[begin:stop], cancelled)
 
     batches, began = passes(), perf_counter()
-    while not cancelled() and (batch := next(batches, None)):
-        strategy.observe(batch, len(batch.tokens))
-        done += len(batch.tokens)
+    while not cancelled() and (batch := next(batches, END)) is not END:
+        encoded = 0 if isinstance(batch, ForwardPass) else batch.count
+        if isinstance(batch, ForwardPass):
+            done += len(batch.tokens)
+            batch = observed(batch, prompt) if len(text) < len(prompt) else batch
+            strategy.observe(batch, len(batch.tokens))
         seconds += perf_counter() - began
-        yield Prefill(done, total, seconds)
+        yield Prefill(done, total, seconds, encoded)
         began = perf_counter()
 
 
@@ -192,6 +206,11 @@ class ReplyJob:
         """Return whether the grammar allows only the end here, whether it allows it, and whether a budget was spent."""
         finished, complete = (g.finished, g.complete) if (g := self.constraint) else (False, True)
         return finished, complete, self.budget is not None and self.budget.times_ended > 0
+
+    @property
+    def text_prompt(self) -> list[int]:
+        """The prompt as drafters and rules read it."""
+        return without_images(self.prompt)
 
     @property
     def logits_needed(self) -> int | None:  # a grammar may forbid some of the largest logits, but seldom all
@@ -272,9 +291,10 @@ class ReplyWriter:
                     pass
                 before = self._read.get(slot, range(kept, 0))
                 self._read[slot] = range(min(kept, before.start), slot.target.length)
+                text = job.text_prompt
                 for drafter in slot.drafters if job.drafts and not strategy.why_off else ():
-                    while not ends() and drafter.backlog(job.prompt).unread:
-                        drafter.read(job.prompt, DRAFT_CHUNK)
+                    while not ends() and drafter.backlog(text).unread:
+                        drafter.read(text, DRAFT_CHUNK)
             return not ends()
 
     def _written(self, slot: Slot, job: ReplyJob, waited_seconds: float) -> Iterator[Event]:
@@ -311,7 +331,7 @@ class ReplyWriter:
             tally.prefill_seconds = event.seconds
             yield event
         busy = strategy.busy_seconds
-        for _ in strategy.sync(prompt):
+        for _ in strategy.sync(job.text_prompt):
             tally.draft_seconds = tally.draft_prefill_seconds = strategy.busy_seconds - busy
             if job.cancelled():
                 break
@@ -356,7 +376,8 @@ class ReplyWriter:
             self._pair.slots.forget_typed(slot)
         seconds = slot.target.recall(job.prompt, save=not continues)
         keep = slot.target.rewind(common_prefix_length(slot.target.tokens, 0, job.prompt[:-1]))
-        strategy.observe(ForwardPass(0, job.prompt[:keep]), keep)
+        kept = without_images(job.prompt[:keep])
+        strategy.observe(ForwardPass(0, kept), len(kept))
         slot.target.conversation = job.conversation
         return keep, seconds
 
@@ -370,13 +391,15 @@ class ReplyWriter:
         scoring: ScoringRule | None,
     ) -> Iterator[Event]:
         pair, forcer, limit = self._pair, job.budget or job.constraint, job.request.max_tokens
-        room, text = pair.target.capacity - len(job.prompt), list(job.prompt)
+        room, text = pair.target.capacity - len(job.prompt), job.text_prompt
+        hidden = len(job.prompt) - len(text)
+        target = TextDecoder(slot.target, hidden) if hidden else slot.target
         if not job.cancelled():
             most, is_end = room if limit is None else min(limit, room), pair.vocabulary.is_end
             cycles_off, off_sent, failure_sent = 0, False, False
 
             def states() -> Generator[_State]:
-                for cycle in speculate(slot.target, strategy, text, rule=rule, room=most, is_end=is_end):
+                for cycle in speculate(target, strategy, text, rule=rule, room=most, is_end=is_end):
                     if forcer:
                         forcer.settle(text)
                     scores = scoring.scores if scoring else ()
@@ -406,7 +429,13 @@ class ReplyWriter:
 
     def _take_notices(self, job: ReplyJob, rule: Rule) -> Iterator[Notice]:
         fixed = self._pair.rollback_limit != 0 and seed_fixes_depth(job.request, rule)
-        once = (*self._pair.notices, *([DEPTH_FIXED] * fixed), *([GENERIC_CALLS] * job.generic_calls))
+        unseen = job.drafts and bool(self._pair.draft_name) and len(job.text_prompt) < len(job.prompt)
+        once = (
+            *self._pair.notices,
+            *([DEPTH_FIXED] * fixed),
+            *([GENERIC_CALLS] * job.generic_calls),
+            *([UNSEEN_IMAGE] * unseen),
+        )
         mine = object()  # `setdefault` lets only one of several threads send a notice
         yield from (Notice(text) for text in once if self._sent.setdefault(text, mine) is mine)
         if job.constraint and job.constraint.ignored:

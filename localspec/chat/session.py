@@ -8,11 +8,14 @@ from concurrent.futures import Executor
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from time import perf_counter, sleep
 from typing import Any, Unpack
 
+from localspec.algorithm.images import without_images
 from localspec.chat.constraints import PromptBuilder
 from localspec.chat.fitting import Fitted, Fitter, Messages, Omission
+from localspec.chat.images import Image
 from localspec.chat.loaded_pair import LoadedPair
 from localspec.chat.messages import Infill, Message, Reasoning, are_continued, as_messages, with_reply
 from localspec.chat.options import SAMPLING_NAMES, Request, request_from
@@ -27,6 +30,7 @@ from localspec.sampler.passes import common_prefix_length
 from localspec.stopping import Closing, leave_at_end
 
 PromptOrMessages = str | Sequence[Mapping[str, Any] | Message]
+Images = Sequence[str | Path | bytes | Image]
 Cancelled = Callable[[], bool]
 _LOOK_SECONDS = 0.001
 _SHORTEN = "shorten the prompt, or start again with a larger context: --context N"
@@ -67,7 +71,7 @@ class Session(Closing):
         self._looking = threading.RLock()
         self._process = os.getpid()
         self._closed = False
-        self._prompts = PromptBuilder(pair.vocabulary, pair.template)
+        self._prompts = PromptBuilder(pair.vocabulary, pair.template, pair.read_image)
         self._writer = ReplyWriter(pair)
         self._open = {self}  # the open sessions of the pair
 
@@ -115,7 +119,7 @@ class Session(Closing):
         self._require_process()
         with self._working, self.pair.slots.unused() as slot:
             if slot and slot.target.tokens and not self._closed:
-                text = list(slot.target.tokens[-64:])
+                text = without_images(slot.target.tokens)[-64:]
                 slot.drafting.calibrate(text, budget_seconds, stop or bool)
 
     def read_ahead(self, ends: Ends, typed: Messages = (), **options: "Unpack[ReplyOptions]") -> None:
@@ -172,24 +176,28 @@ class Session(Closing):
             piece = self.pair.vocabulary.piece(token)
             return piece.decode(errors="replace") if piece else self.pair.vocabulary.text(token)
 
-    def run(self, prompt_or_messages: PromptOrMessages, **options: "Unpack[ReplyOptions]") -> Reply:
+    def run(
+        self, prompt_or_messages: PromptOrMessages, *, images: Images = (), **options: "Unpack[ReplyOptions]"
+    ) -> Reply:
         """Reply to a text, which continues the conversation, or to a list of messages, which replaces it.
 
+        `images`: paths or contents of image files that belong to a text.
         If the last message is the assistant's, the reply continues that message and has only the new text.
         help(localspec.run) lists the options.
         """
-        return last_reply(self.stream(prompt_or_messages, **options))
+        return last_reply(self.stream(prompt_or_messages, images=images, **options))
 
     def stream(
         self,
         prompt_or_messages: PromptOrMessages,
         *,
+        images: Images = (),
         cancelled: Cancelled | None = None,
         **options: "Unpack[ReplyOptions]",
     ) -> Iterator[Event]:
         """Reply as `run` does, but yield events; the last is Finished. The reply ends when `cancelled` returns true."""
         cancelled, request, conversation = self._watch(cancelled), self._request(options), self._conversation
-        messages = self._whole(prompt_or_messages, request, options)
+        messages = self._whole(prompt_or_messages, request, options, images)
         return self._converse(messages, request, cancelled, conversation)
 
     def prompt_of(self, prompt_or_messages: PromptOrMessages, **options: "Unpack[ReplyOptions]") -> Prompt:
@@ -232,9 +240,13 @@ class Session(Closing):
         return self._reply(cancelled, lambda: job)
 
     def _whole(
-        self, prompt_or_messages: PromptOrMessages, request: Request, options: ReplyOptions
+        self,
+        prompt_or_messages: PromptOrMessages,
+        request: Request,
+        options: ReplyOptions,
+        images: Images = (),
     ) -> Messages:
-        messages = as_messages(prompt_or_messages)
+        messages = as_messages(prompt_or_messages, images)
         if isinstance(prompt_or_messages, str):
             messages = (*(replace(message, reasoning="") for message in self._messages), *messages)
         # The configured system message is used only if the messages have none.
@@ -299,7 +311,8 @@ class Session(Closing):
         template, fitted = self.pair.template, self._fit(messages, request)
         prompt = fitted.prompt
         style = template.thinking_style(prompt.text)
-        constraint = self._prompts.constraint(request, style, len(prompt.tokens))
+        start = len(without_images(prompt.tokens))
+        constraint = self._prompts.constraint(request, style, start)
         calls = self._prompts.tool_call_format(request)
         text = TextStream(
             self.pair.vocabulary,
@@ -325,7 +338,7 @@ class Session(Closing):
             self._stored_as,
             None
             if isinstance(request.think, bool | None)
-            else ThinkingBudget(constraint, request, text, template.thinking_ending, len(prompt.tokens)),
+            else ThinkingBudget(constraint, request, text, template.thinking_ending, start),
             following=lambda reply, ends: self._ahead(with_reply(messages, reply), request, ends),
         )
 
@@ -419,8 +432,10 @@ class Session(Closing):
                 sleep(_LOOK_SECONDS)
 
 
-def _questions(messages: Messages) -> tuple[tuple[str, str], ...]:
-    return tuple((message.role, message.content) for message in messages if message.role != "assistant")
+def _questions(messages: Messages) -> tuple[tuple[str, ...], ...]:
+    return tuple(
+        (m.role, m.content, *(i.digest for i in m.images)) for m in messages if m.role != "assistant"
+    )
 
 
 async def in_a_thread(

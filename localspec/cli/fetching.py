@@ -8,9 +8,17 @@ from localspec.display import DrawnLine, bar_text, duration_text, print_line, pr
 from localspec.errors import NotOnDisk
 from localspec.machine.devices import last_devices
 from localspec.models import hub, names, pair_info
-from localspec.models.download import Fetching, PairNotOnDisk, PullEvent, PullStage, bytes_to_fetch
+from localspec.models.download import (
+    Fetching,
+    PairNotOnDisk,
+    PullEvent,
+    PullStage,
+    bytes_to_fetch,
+    fetch_projector,
+)
 from localspec.models.download import fetch as fetch_pair
 from localspec.models.pair_info import Fit
+from localspec.models.projector import published
 from localspec.models.registry import Pair
 
 DRAFT_HELP = "a GGUF file, ORG/REPO:QUANT, or lookup (default: the target's head, else lookup in the text)"
@@ -48,7 +56,7 @@ def question(pair: Pair) -> str:
     return f"{pair.name} is not on this machine ({size}; {fit}). Download it?"
 
 
-def fetch_reference(target: str, draft: str | None) -> None:
+def fetch_reference(target: str, draft: str | None, *, images: bool = False) -> None:
     pair = names.known_as(target, draft)
     if pair is None:
         try:
@@ -62,7 +70,7 @@ def fetch_reference(target: str, draft: str | None) -> None:
         if draft is None and (known := pair_info.suggested_draft(pair.target.name, pair.target.header)):
             what = f"{known.name} ({size_text(known.all_bytes)}) can draft for {target}"
             print_notice(f"{what}: localspec pull {target} --draft {known.repo}:{known.file}")
-    fetch(pair)
+    fetch(pair, images=images)
 
 
 def tell_models(several: names.SeveralModels) -> None:
@@ -71,8 +79,11 @@ def tell_models(several: names.SeveralModels) -> None:
         say(f"{names.quant_of(model) or '-':<10} {size:>18}  {several.repo}:{model.file}")
 
 
-def fetch(pair: Pair) -> None:
-    """Fetch a pair and show the progress on stderr; Ctrl-C keeps the bytes received so far."""
+def fetch(pair: Pair, *, images: bool = False) -> None:
+    """Fetch a pair and show the progress on stderr; Ctrl-C keeps the bytes received so far.
+
+    `images`: whether to fetch the projector with which the target reads images.
+    """
     line = DrawnLine(sys.stderr)
 
     def show(event: PullEvent) -> None:
@@ -85,6 +96,12 @@ def fetch(pair: Pair) -> None:
     try:
         line.draw(f"asking {hub.host()} for {pair.name}")
         fetch_pair(pair, show)
+        if images:
+            projector = published(pair)
+            show(
+                f"{projector.name} is the newest in {projector.repo}; its sha256 is the Hub's, not pinned here"
+            )
+            fetch_projector(pair, projector, show)
     except KeyboardInterrupt:
         line.clear()
         say(f"Stopped. Resume with: localspec pull {pair.name}", to=sys.stderr)

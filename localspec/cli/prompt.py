@@ -8,11 +8,15 @@ import stat
 import sys
 import threading
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from localspec.cli.commands.completion import complete_with_pairs
 from localspec.display import print_notice, printable
 from localspec.errors import BadSetting, NotOnDisk, UnknownPair
 from localspec.files import MOST_BYTES, with_files
+
+if TYPE_CHECKING:
+    from localspec.chat.images import Image
 
 TIMEOUT_SECONDS = 2.0
 # Names as llama3.1, qwen2.5:7b and those without a number in Ollama's library.
@@ -88,7 +92,8 @@ def prompt_of(arguments: argparse.Namespace) -> str:
     if argument == "-":
         parts = ["" if sys.stdin is None else piped_text()]
     else:
-        parts = [argument or "", piped_text() if something_is_piped() else ""]
+        piped = something_is_piped() and "-" not in vars(arguments).get("image", ())
+        parts = [argument or "", piped_text() if piped else ""]
     prompt = with_files("\n\n".join(part for part in parts if part.strip()), arguments.file)
     if not prompt:
         if arguments.name:
@@ -101,6 +106,16 @@ def prompt_of(arguments: argparse.Namespace) -> str:
         hint = f'{command} "What is speculative decoding?"'
         raise BadSetting("the prompt is empty" if given else "there is no prompt", hint=hint)
     return prompt
+
+
+def images_of(arguments: argparse.Namespace) -> "tuple[Image, ...]":
+    """Return the images of --image; the name - means standard input. Raises BadSetting."""
+    if not arguments.image:
+        return ()
+    from localspec.chat.images import MOST_BYTES, image_of
+
+    piped = (sys.stdin.buffer.read(MOST_BYTES + 1) for _ in range(1))
+    return tuple(image_of(next(piped, b"") if name == "-" else name) for name in arguments.image)
 
 
 def is_pair(word: str) -> bool:

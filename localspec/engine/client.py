@@ -13,7 +13,8 @@ from time import monotonic
 from typing import Any, Final, TypeAlias
 
 from localspec import errors
-from localspec.chat.messages import Message
+from localspec.chat.images import Image
+from localspec.chat.messages import Message, with_images
 from localspec.engine import messages
 from localspec.engine.messages import Failure, Generate, LoadPair, Report
 from localspec.engine.spawn import COMMAND, spawn
@@ -280,9 +281,9 @@ class EngineSession(Closing):
     def resume(self, messages: Iterable[Message]) -> None:
         self._history = tuple(messages)
 
-    def stream(self, prompt: str, **options: Any) -> Iterator[Event]:
+    def stream(self, prompt: str, images: Sequence[Image] = (), **options: Any) -> Iterator[Event]:
         """Answer the prompt after the messages of `resume`. Yield all events except Cycle."""
-        return self._reply(Generate(0, (*self._history, Message("user", prompt)), options))
+        return self._reply(Generate(0, (*self._history, with_images(prompt, images)), options))
 
     def stream_complete(self, text: str, **options: Any) -> Iterator[Event]:
         return self._reply(Generate(0, options=options, continued=text))

@@ -130,6 +130,7 @@ class Ready:
     end_tokens: tuple[int, ...] = ()
     metadata: Mapping[str, str] = field(default_factory=dict)
     reasons: bool = False  # whether the chat template lets the model think
+    reads_images: bool = False
     settings: Options = field(default_factory=dict)  # default options of replies
 
 

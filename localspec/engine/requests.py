@@ -72,7 +72,7 @@ def answer(session: api.Session, question: Question) -> Rendered:
         case messages.Render():
             with session.another(question.owner) as own:
                 prompt = own.prompt_of(question.messages, **question.options)
-            return Rendered(prompt.text, tuple(prompt.tokens))
+            return Rendered(prompt.text, tuple(map(int, prompt.tokens)))
         case messages.Tokenize(_, text, special, adds):
             tokens = vocabulary.tokenize(text, parse_special=special, add_special=adds)
             pieces = list[str | tuple[int, ...]]()
@@ -118,6 +118,7 @@ def ready(session: api.Session, seconds: float) -> Ready:
         end_tokens=end_tokens(vocabulary),
         metadata={k: v for k, v in (model.metadata if model else {}).items() if len(v) <= 500},
         reasons=pair.template.thinking_style("") is not None,
+        reads_images=pair.read_image is not None,
         settings=session.settings,
     )
 

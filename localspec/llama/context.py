@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from localspec.algorithm.batcher import Part
+from localspec.algorithm.images import ImageRow, next_piece
 from localspec.errors import ContextFull, RollbackUnsupported
 from localspec.llama.model import Model
 from localspec.llama.prompt_cache import WORTH_A_COPY, PromptCache
@@ -52,7 +53,7 @@ class SlotDecoder(CachedText):
             return ForwardPass(before, tokens)
         found: list[ForwardPass] = []
         try:
-            while len(rest) > max(most := self._most_tokens(), rows):
+            while len(rest) > max(most := self._most_tokens(), rows) and not isinstance(rest[0], ImageRow):
                 head = min(most, len(rest) - rows)
                 found.append(self._pass(rest[:head], 0))
                 rest = rest[head:]
@@ -130,10 +131,12 @@ class SlotDecoder(CachedText):
         leads = 0 if model.gpu or model.size_bytes < SMALL_BYTES else ceil(_JUDGED_BYTES / model.size_bytes)
         lead = min(leads, JUDGED_PASSES, len(tokens) // _TOKENS_EACH) * NARROW
         with suppress(WorkStopped):
-            if not lead and len(tokens) > NARROW and model.can_roll_back and counts and counts.due:
-                self.decode(tokens[:NARROW], 0)  # only to measure CPU contention
-                self.rollback(self.length - NARROW)
-            while chunk := tokens[done : done + (NARROW if done < lead else self._most_tokens())]:
+            is_text = len(tokens) > NARROW and not isinstance(tokens[0], ImageRow)
+            if is_text and not lead and model.can_roll_back and counts and counts.due:
+                narrow = next_piece(tokens, NARROW)
+                self.decode(narrow, 0)  # only to measure CPU contention
+                self.rollback(self.length - len(narrow))
+            while chunk := next_piece(tokens[done:], NARROW if done < lead else self._most_tokens()):
                 read = partial(self.decode, chunk, 0)
                 is_long = len(chunk) * self.model.size_bytes >= _LONG_PASS
                 busy = self.busy_seconds
@@ -184,6 +187,10 @@ class SlotDecoder(CachedText):
             if save and self.length - shared >= WORTH_A_COPY and (copy := self.copy()):
                 self.prompt_cache.save(copy)
             restored = found is not None and self.replace(found)
+            if restored:  # tokens from the disk do not know their images
+                most = common_prefix_length(self.tokens, 0, tokens)
+                self.tokens[:most] = tokens[:most]
+                self.place_images(0)
         return perf_counter() - began if stored and restored else 0.0
 
     def _check_space(self, count: int) -> None:

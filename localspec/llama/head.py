@@ -43,6 +43,9 @@ class HeadCache(Cache):
     sequence = 0
     alone = False  # whether this slot shares no calls, because a seed must repeat a reply
     layer: int | None = None  # the prediction layer; None: the head has only one
+    shift: Callable[[], int] = (
+        int  # returns what is added to positions, for a head that reads the target's cache
+    )
     stale: float = inf  # the rows from this position on are removed before the next call
     found: ForwardPass  # the result of the last call
 
@@ -132,7 +135,7 @@ class HeadCache(Cache):
             self.call, self.tokens = call, tokens[own]
             self.values = values[own] if isinstance(values, np.ndarray) else values
             # The encoder ignores positions, but llama.cpp accepts only the position after the last one in the cache.
-            self.position = position if call.encodes else position + begin
+            self.position = position + self.shift() + (0 if call.encodes else begin)
             if self.batcher:
                 self.batcher.decode(Part(self.sequence, self.tokens, count, self.alone or count > WIDEST))
             else:

@@ -34,10 +34,10 @@ logger.addHandler(logging.NullHandler())
 _CONTINUES = 5  # GGML_LOG_LEVEL_CONT: the text continues the previous line
 _LEVELS = {1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR}  # GGML_LOG_LEVEL
 # These lines are not logged as warnings, because they are expected: a model without a tokenizer, a context
-# longer than the model was trained for, a pass that was stopped.
+# longer than the model was trained for, a pass that was stopped, an image with positions in two dimensions.
 _EXPECTED = re.compile(
     r"adding \d+ dummy tokens|n_ctx_seq \(\d+\) . n_ctx_train|failed with error 1$|compute status: 1$"
-    r"|removing memory module entries|ret = 2$"
+    r"|removing memory module entries|ret = 2$|non-consecutive token position|Qwen-VL|image-min-tokens|/16842"
 )
 
 
@@ -83,7 +83,7 @@ try:
 except (ImportError, OSError, RuntimeError, AttributeError) as error:
     raise BackendFailure(f"llama.cpp could not be loaded: {error}", hint=_HINT) from error
 
-__all__ = ["forget_log_errors", "lib", "log_errors", "symbol", "text_of"]
+__all__ = ["forget_log_errors", "lib", "log_errors", "log_to_python", "symbol", "text_of"]
 
 _router = LogRouter()
 log_errors = _router.errors  # llama.cpp's error lines since `forget_log_errors`, the oldest first
@@ -150,7 +150,7 @@ def text_of(raw: bytes | None) -> str:
 
 
 @lib.llama_log_callback  # type: ignore[untyped-decorator]
-def _on_log(level: int, text: bytes, _data: object) -> None:
+def log_to_python(level: int, text: bytes, _data: object) -> None:
     _router.write(level, text_of(text))
 
 
@@ -217,7 +217,7 @@ def reason() -> str:
 
 _check_layout()
 with DelayedInterrupt():  # Ctrl-C must not interrupt the start of a GPU's driver
-    lib.llama_log_set(_on_log, None)  # replaces llama_cpp's callback, which prints
+    lib.llama_log_set(log_to_python, None)  # replaces llama_cpp's callback, which prints
     symbol("ggml_set_abort_callback", ctypes.c_void_p, [ctypes.c_void_p])(_on_abort)
     lib.llama_backend_init()
 # Libraries log when they unload, after Python has ended. So the callback must then be a C function. This

@@ -14,6 +14,7 @@ from time import perf_counter
 import numpy as np
 
 from localspec.algorithm.batcher import Batcher, Part
+from localspec.algorithm.images import ImageRow, chunks_of, next_piece
 from localspec.errors import BackendFailure, BadModelFile, LocalspecError
 from localspec.gguf.trimmed import TokenTable
 from localspec.llama.batch import Batch, EmbeddingBatch, Stretch, TrimmedRows
@@ -58,6 +59,9 @@ class CachedText(Closing):
         self._last_width = 0  # number of tokens in the last batch; a recurrent state can roll back only these
         self._padding = 0  # number of padding and rolled-back tokens in the cache after `tokens`
         self._kept = 0  # number of tokens in the sequence `Cache.spare`
+        # By number of tokens up to the end of an image: how many more tokens there are than positions, and than
+        # tokens in the text of drafters, in which each chunk of an image is one token.
+        self._surplus: dict[int, tuple[int, int]] = {}
 
     def close(self) -> None:
         self.cache.close()
@@ -75,8 +79,31 @@ class CachedText(Closing):
     def needs_checkpoints(self) -> bool:
         return bool(self.cache.window) or not self.model.can_roll_back
 
+    def position(self, count: int) -> int:
+        """Return llama.cpp's position after the first `count` tokens. With M-RoPE, images take fewer positions."""
+        return count - self._surplus_before(count)[0]
+
+    def text_shift(self) -> int:
+        """Return the difference between llama.cpp's next position and the number of tokens in the text of drafters."""
+        positions, texts = self._surplus_before(self.length)
+        return texts - positions
+
+    def _surplus_before(self, count: int) -> tuple[int, int]:
+        return max((more for end, more in self._surplus.items() if end <= count), default=(0, 0))
+
+    def place_images(self, start: int) -> None:
+        """Count the positions of the images among the tokens from `start` on."""
+        self._surplus = {end: more for end, more in self._surplus.items() if end <= start}
+        for index, chunk in chunks_of(self.tokens[start:]):
+            end = start + index + chunk.count
+            positions, texts = self._surplus_before(end)
+            more = positions + chunk.count - chunk.positions, texts + chunk.count - 1
+            self._surplus[end] = more
+
     def took(self, tokens: Sequence[int], padding: int, seconds: float) -> None:
         self.tokens.extend(tokens)
+        if self._surplus or isinstance(tokens[0], ImageRow):
+            self.place_images(self.length - len(tokens))
         self._last_width, self._padding = len(tokens) + padding, padding
         self.busy_seconds += seconds
 
@@ -125,6 +152,7 @@ class CachedText(Closing):
                 self.clear()
                 return False
             self.tokens += found.tokens
+            self.place_images(0)
             self._padding = found.padding
             self._checkpoints.become(found.checkpoints)
             if self.head_state and found.head_state is not None:
@@ -194,9 +222,10 @@ class CachedText(Closing):
             lib.llama_synchronize(self.cache.handle)
             size = lib.llama_memory_seq_pos_max(self.cache.memory, self.sequence) + 1
             del self.tokens[length:]
+            behind = abs(size - self.position(length))
             # No snapshot has the state before the batch, because llama.cpp makes snapshots only during the batch.
             self._last_width = self._padding = 0
-            possible = not length or self._can_step_back(length, abs(size - length))
+            possible = not length or self._can_step_back(length, behind)
             if not (possible and self._forget(length)):
                 self.return_to_checkpoint()
         return text[self.length :]
@@ -217,15 +246,15 @@ class CachedText(Closing):
         self.tokens.clear()
 
     def _forget(self, start: int) -> bool:  # returns False if llama.cpp cannot remove the tokens
-        return bool(lib.llama_memory_seq_rm(self.cache.memory, self.sequence, start, -1))
+        return bool(lib.llama_memory_seq_rm(self.cache.memory, self.sequence, self.position(start), -1))
 
     def _can_step_back(self, keep: int, dropped: int) -> bool:
         if not self.model.can_roll_back:
             # llama.cpp itself does not check that its snapshots belong to the last batch.
             return dropped <= max(0, min(self.cache.snapshots, self._last_width - 1))
         # The next token must find all tokens of its sliding window in the cache.
-        window, memory = self.cache.window, self.cache.memory
-        return not window or lib.llama_memory_seq_pos_min(memory, self.sequence) <= max(0, keep + 1 - window)
+        window, memory, place = self.cache.window, self.cache.memory, self.position(keep)
+        return not window or lib.llama_memory_seq_pos_min(memory, self.sequence) <= max(0, place + 1 - window)
 
 
 Wanted = tuple[CachedText, Sequence[int], int]  # a slot, its new tokens, the number of last tokens with rows
@@ -236,6 +265,7 @@ class ContextOptions:
     length: int  # maximum tokens in each slot
     slots: int = 1
     batch_size: int | None = None  # maximum tokens in a call of llama.cpp, and in a chunk of a prompt
+    image_rows: int = 0  # maximum rows of an image that llama.cpp must decode in one batch
     rows_max: int = 9  # maximum rows of logits for one slot in a pass: largest draft depth + 1
     snapshots: int = 0  # maximum tokens to roll back in a recurrent state; each costs the memory of a state
     steps_back: bool = False  # whether a recurrent draft keeps its newest checkpoint on the device
@@ -262,6 +292,8 @@ class SharedContext(Cache):
         self.rows_max = int(min(options.rows_max, model.rows_in_place))
         chunk = options.batch_size or (_GPU_CHUNK if model.gpus else _CPU_CHUNK)
         size_context(params, chunk, self.rows_max, slots)
+        usual = params.n_ubatch  # maximum tokens of a pass without an image
+        params.n_ubatch = params.n_batch = max(usual, min(options.image_rows, params.n_ctx))
         params.n_rs_seq = options.snapshots  # llama.cpp sets 0 for architectures without snapshots
         self.spare = 1 if options.steps_back and slots == 1 and not model.can_roll_back else 0
         self.window: int = 0 if params.swa_full else lib.llama_model_n_swa(model.pointer)
@@ -282,6 +314,7 @@ class SharedContext(Cache):
             most = min(TOP_K + size - output_tokens, size)
             sampler = TopK(most, params, [CUT] if top_k_rows else range(slots))
         super().__init__(model, params, sampler)
+        self.widest, self.chunk = self.chunk, usual
         self.slot_count, self.batcher = slots, Batcher(self) if slots > 1 else None
         self.slots: Sequence[CachedText] = ()
         self.capacity //= slots
@@ -318,9 +351,10 @@ class SharedContext(Cache):
                 lost = [slot.recover(length) for slot, length in zip(slots, lengths, strict=True)]
                 if len(parts) > 1 and isinstance(failure, LocalspecError):  # the batcher will retry each part
                     for slot, tokens in zip(slots, lost, strict=True):
-                        for start in range(0, len(tokens), self.chunk):
+                        while piece := next_piece(tokens, self.chunk):
                             with stopping_at(None):
-                                self.read([(slot, tokens[start : start + self.chunk], 0)])
+                                self.read([(slot, piece, 0)])
+                            tokens = tokens[len(piece) :]
                 raise
 
     def _decode(self, parts: Sequence[Part]) -> Sequence[ForwardPass]:
@@ -367,6 +401,8 @@ class SharedContext(Cache):
 
         `whole`: for a single slot with top-k logits, a function that returns a whole row by its index.
         """
+        if isinstance(first := wanted[0][1][0], ImageRow):
+            return [self._read_image(wanted[0][0], wanted[0][1], first)]
         width, starts = max(len(tokens) for _, tokens, _ in wanted), [slot.length for slot, _, _ in wanted]
         # If a recurrent state could not roll back the padding, do not pad: llama.cpp then runs several passes.
         pads = self.model.can_roll_back or width - 1 <= self.snapshots
@@ -380,7 +416,8 @@ class SharedContext(Cache):
             readable = tokens
             if self._vocabulary != self._shared:  # the target may have special tokens that the draft lacks
                 readable = [min(token, self._shared - 1) for token in tokens]
-            stretches.append(Stretch(slot.sequence, start, [*readable, *[0] * padding], flags))
+            at = slot.position(start)
+            stretches.append(Stretch(slot.sequence, at, [*readable, *[0] * padding], flags))
             paddings.append(padding)
         before, batch = self.busy_seconds, self._batch.fill_all(stretches)
         late = wanted[0][2] > 0 and wanted[0][0].late and self.computes_late
@@ -401,6 +438,20 @@ class SharedContext(Cache):
             found.append(ForwardPass(start, tokens, own, shown, pass_width=shared))
             row, token = row + rows, token + len(tokens) + padding
         return found
+
+    def _read_image(self, slot: CachedText, tokens: Sequence[int], first: ImageRow) -> ForwardPass:
+        start, before, count = slot.length, self.busy_seconds, len(tokens)
+        slot.forget_padding()
+        position, sequence = slot.position(start), slot.sequence
+
+        def decode(context: object, _batch: object) -> int:
+            return first.chunk.decode(context, position, sequence)
+
+        self.run(decode, None, count, threads=slot.threads)
+        slot.took(tokens, 0, self.busy_seconds - before)
+        last = (count - 1) % self.widest + 1  # tokens of the last batch, whose hidden rows llama.cpp keeps
+        hidden = self._hidden.read(last) if self._hidden else None
+        return ForwardPass(start, tokens, (), hidden)
 
     @property
     def computes_late(self) -> bool:

@@ -4,7 +4,7 @@ import hashlib
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -18,6 +18,7 @@ from localspec.gguf.matching import check
 from localspec.models import hub, local_models
 from localspec.models.hub import RemoteFile, of_system
 from localspec.models.local_models import ModelFile
+from localspec.models.projector import check_projector
 from localspec.models.registry import Pair
 
 PART = ".part"  # suffix of an incomplete file
@@ -92,6 +93,15 @@ def fetch(
     if gone := next((file for file in pair.files if not (file.repo or file.path)), None):
         raise absent(pair, gone)
     return _Pull(pair, on_progress, cancelled).run()
+
+
+def fetch_projector(
+    pair: Pair, projector: ModelFile, on_progress: Callable[[PullEvent], object] = lambda event: None
+) -> Path:
+    """Fetch the projector for images that was published with a pair's target, and return its path."""
+    return _Pull(replace(pair, target=projector, draft=None), on_progress, bool, check=check_projector).run()[
+        0
+    ]
 
 
 class PartialFile:
@@ -204,8 +214,13 @@ class PartialFile:
 
 class _Pull:
     def __init__(
-        self, pair: Pair, progress: Callable[[PullEvent], object], cancelled: Callable[[], bool]
+        self,
+        pair: Pair,
+        progress: Callable[[PullEvent], object],
+        cancelled: Callable[[], bool],
+        check: Callable[[Sequence[Header], Sequence[str]], object] = check,
     ) -> None:
+        self._check = check
         self._pair, self._tell, self._cancelled = pair, progress, cancelled
         self._done = dict.fromkeys(pair.hub_files, 0)  # bytes of each file that are on the disk
         self._began = 0.0  # time.monotonic() when the first download began
@@ -298,12 +313,12 @@ class _Pull:
         by_place = {part.final: part for part in parts.values()}
         try:
             headers = [self._header(file, by_place) for file in self._pair.files]
-            check(headers, [file.name for file in self._pair.files])
+            self._check(headers, [file.name for file in self._pair.files])
         except (BadModelFile, IncompatiblePair):
             for part in parts.values():
                 part.restart()
             raise
-        if any(part.fetched for part in parts.values()):  # else an earlier pull has sent this notice
+        if self._pair.draft and any(part.fetched for part in parts.values()):  # else it is known
             self._tell("target and draft fit each other")
 
     def _header(self, file: ModelFile, parts: dict[Path, PartialFile]) -> Header:

@@ -44,6 +44,7 @@ from localspec.llama.check import ensure_gpu, take_news
 from localspec.llama.context import Context, SlotDecoder
 from localspec.llama.devices import add_servers, default_gpu, devices
 from localspec.llama.head import BlockContext, HeadContext
+from localspec.llama.images import Projector
 from localspec.llama.model import Model
 from localspec.llama.prompt_cache import DiskPromptCache
 from localspec.llama.threads import MOST_THREADS, SMALL_BYTES, default_threads, yield_threads
@@ -118,7 +119,7 @@ def load_pair(
     threads_of = partial(threads_for, wanted=threads, spare_cores=spare_cores)
     with ExitStack() as opened:
         on_stage(f"loading the target, {pair.target.name} ({size_text(pair.target.all_bytes)})")
-        target = open_target(pair, plan, mmap, threads_of, opened)
+        target, projector = open_target(pair, plan, mmap, threads_of, opened)
         found: Sequence[Opened] = ()  # the draft of each slot; () if there is no draft
         if plan.draft:
             file = pair.draft or pair.target
@@ -127,7 +128,7 @@ def load_pair(
             found = OPENERS[pair.drafter](opening)
         model, contexts = target.model, [*target.slots, *(each.context for each in found)]
         sampling, unsupported = Sampling.from_metadata(model.metadata)
-        template, template_notices = template_of(model.chat_template, model.vocab)
+        template, about_template = template_of(model.chat_template, model.vocab)
         for context in contexts:
             context.threads.reading = threads_of(context.model, spare_cores=0)
         counts = yield_threads(each.threads for each in contexts if not (threads or each.model.gpu))
@@ -154,10 +155,10 @@ def load_pair(
                 *plan.lines,
                 *(each.notice for each in found[:1] if each.notice),
                 *([PLAIN_NOTICE.format(model.name)] if speculate and target.rollback_limit == 0 else []),
-                *unsupported,
-                *template_notices,
+                *(*unsupported, *about_template),
             ),
             is_demo=is_demo(pair),
+            read_image=projector.tokens if projector else None,
             runs_ahead=model.all_on_gpu and target.rollback_limit is None,
             trained_context=trained_context(pair.target.header),
             read_ahead_seconds=options.get("read_ahead_seconds", 60.0) * options.get("read_ahead", True),
@@ -236,11 +237,15 @@ def threads_for(model: Model, wanted: int | None, spare_cores: int) -> int:
 
 def open_target(
     pair: Pair, plan: Plan, mmap: bool | None, threads: Callable[[Model], int], opened: ExitStack
-) -> Context:
+) -> tuple[Context, Projector | None]:
     model = opened.enter_context(Model(pair.target.here, **plan.target.place, mmap=mmap, lora=pair.lora))
+    projector, rows = None, {}
+    if path := plan.projector:
+        projector = opened.enter_context(Projector(path, model, identity(path), threads=threads(model)))
+        rows = {"image_rows": projector.most_rows}
     context = Context(
         model,
-        **plan.target.context,
+        **plan.target.context | rows,
         threads=threads(model),
         checkpoint_bytes=int(CHECKPOINT_SHARE * model.size_bytes),
         saved_bytes=memory_for_texts(model),
@@ -250,7 +255,7 @@ def open_target(
             f"{model.name} is recurrent: it cannot remove rejected draft tokens",
             hint="run it without a draft model: --no-draft",
         )
-    return context
+    return context, projector
 
 
 def memory_for_texts(model: Model) -> int:
@@ -339,6 +344,7 @@ def open_head(opening: Opening, layout: Layout | None) -> Sequence[Opened]:
             drafter = ChainDrafter(context, wants, is_end, layers)
         else:
             drafter = Steps(context, wants, is_end, layout or MTP)
+            context.shift = context.shift if drafter.keeps else slot.text_shift
         if head.batcher:
             drafter.drafting = partial(head.batcher.running, slot.sequence)
         slot.head_state = drafter
@@ -357,7 +363,11 @@ OPENERS: Mapping[DraftKind, Callable[[Opening], Sequence[Opened]]] = {
 
 
 def disk_prompt_cache(
-    pair: Pair, load: Load, target: Context, settings: Mapping[str, Any], owner: str
+    pair: Pair,
+    load: Load,
+    target: Context,
+    settings: Mapping[str, Any],
+    owner: str,
 ) -> DiskPromptCache | None:
     """Attach a prompt cache on disk to the target. Return None if its budget is 0 or the model is remote."""
     budget = int(1e9 * settings.get("cache_gb", 8))

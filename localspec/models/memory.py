@@ -31,6 +31,7 @@ class MemoryOptions:
     parallel: int = 1  # number of replies at once
     more_parallel: int = 1  # replaces `parallel` if the target is on GPUs and all KV caches fit
     threads: int | None = None  # number of CPU threads that the user set; attention is measured with it
+    mmproj: str | None = None  # path of the projector for images, or "none"
 
 
 def memory_options_of(options: Mapping[str, Any]) -> MemoryOptions:
@@ -48,6 +49,7 @@ def memory_options_of(options: Mapping[str, Any]) -> MemoryOptions:
         parallel=1 if parallel == "auto" else parallel,
         more_parallel=AUTO_PARALLEL if parallel == "auto" else 1,
         threads=options.get("threads"),
+        mmproj=options.get("mmproj"),
     )
 
 
@@ -86,6 +88,7 @@ class Load:
     prediction: bool = False  # whether to load the model's prediction layers
     slots: int = 1  # slots of the context, each with a KV cache of `length` tokens
     top_k_rows: bool = False  # whether a GPU may choose the top-k logits
+    image_rows: int = 0  # maximum rows of an image that must be decoded at once
 
     @property
     def spills(self) -> bool:
@@ -101,7 +104,7 @@ class Load:
     @property
     def context(self) -> dict[str, Any]:
         """Return this load as keyword arguments of `Context`."""
-        names = ("snapshots", "steps_back", "top_k_rows")
+        names = ("snapshots", "steps_back", "top_k_rows", *(["image_rows"] if self.image_rows else []))
         return {**self.head_context, "rows_max": self.rows} | {name: getattr(self, name) for name in names}
 
     @property

@@ -13,7 +13,7 @@ from localspec.display import size_text
 from localspec.errors import BadSetting
 from localspec.files import file_of, recalled, remember
 from localspec.gguf.facts import DraftKind, trained_context, trunk_layers
-from localspec.gguf.header import Header
+from localspec.gguf.header import Header, header_of_part
 from localspec.gguf.matching import SharedTokens
 from localspec.machine.devices import Device, remember_devices, with_host
 from localspec.machine.llama_build import installed_build, missing_device
@@ -21,6 +21,7 @@ from localspec.models.attention import Attention, attention_of
 from localspec.models.local_models import ModelFile, identity
 from localspec.models.memory import CHECKPOINT_SHARE, HOST, Experts, Load, MemoryOptions, Needs, Sizes
 from localspec.models.placement import SHORTEST_CONTEXT, MemoryBudget, Placement, Placements
+from localspec.models.projector import ROWS_AT_ONCE, kind_of, memory_of, projector_of, without_projector
 from localspec.models.registry import Pair
 from localspec.stopping import Closing
 
@@ -53,6 +54,7 @@ class Plan:
     lines: tuple[str, ...]  # notices about surprising choices, with their reasons
     shared: SharedTokens | None = None  # None if target and draft have the same vocabulary
     attention: Attention | None = None  # the target's attention; None if it was not measured
+    projector: Path | None = None  # the file with which the target reads images; None: it reads none
 
 
 def plan(
@@ -213,12 +215,13 @@ class MemoryProbe(Closing):
         adapters: Sequence[Header] = (),
         kind: DraftKind = DraftKind.MODEL,
         target: ModelFile | None = None,
+        image_rows: int = 0,
     ) -> Sizes:
         header, inside = file.header, target is file
         return Sizes(
             file.name,
             header.of_model("block_count"),
-            lambda load: self.needs(file, load, adapters, kind, target),
+            lambda load: self.needs(file, replace(load, image_rows=image_rows), adapters, kind, target),
             trained_context(header),
             experts_of(header),
             kind,
@@ -303,8 +306,12 @@ def plan_for(pair: Pair, memory_options: MemoryOptions, devices: Sequence[Device
     with MemoryProbe(devices) as probe:
         if (kind := pair.drafter) is not DraftKind.LOOKUP:
             beside = probe.sizes(pair.draft or target, (), kind, target if kind.is_head else None)
-        sizes, there = probe.sizes(target, pair.adapters), probe.devices()
-        found = plan(sizes, beside, there, memory_options)
+        there, rows = probe.devices(), 0
+        if projector := projector_of(pair, memory_options.mmproj):
+            header = header_of_part(projector)
+            there, rows = without_projector(there, memory_of(header)), ROWS_AT_ONCE.get(kind_of(header), 0)
+        sizes = probe.sizes(target, pair.adapters, image_rows=rows)
+        found = replace(plan(sizes, beside, there, memory_options), projector=projector)
         measured = measures_attention(found, kind)
         if not (measured and (known := attention_of(target.header, memory_options.threads))):
             return found

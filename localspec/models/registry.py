@@ -41,6 +41,7 @@ class Pair:
     context: int | None = None  # trained context length of the target, in tokens
     starting_depth: int = 4
     published: tuple[str, ...] = ()
+    images: bool = False  # whether a projector for images was published with the target
     lora: tuple[Adapter, ...] = ()  # LoRA adapters of the loaded target; not stored with the pair
     listed: bool = False  # whether the registry has the pair under its name
 

@@ -14,6 +14,7 @@ from localspec.gguf.facts import table_path
 from localspec.models import local_models
 from localspec.models.download import PART, part_of, pull_lock
 from localspec.models.hub import of_system
+from localspec.models.projector import downloaded
 from localspec.models.registry import Pair, all_pairs, unreadable_pairs
 from localspec.options import cache_dir
 
@@ -65,6 +66,7 @@ def remove(pair: Pair) -> Removal:
             kept += [(str(name), "a link leads to its folder") for name in names]
         if not place.exists() and (cached := file.path):
             kept.append((str(cached), "it belongs to another program"))
+    unwanted += [path for path in downloaded(pair) if path.resolve() not in used and not unread]
     with alone(pull_lock(), *_PULL_RUNS):
         return _removed(unwanted, kept)
 
@@ -124,11 +126,13 @@ def size_of(path: Path) -> int:
 
 def _used(pairs: Iterable[Pair]) -> dict[Path, str]:
     """Return the used files, with a pair's name for each. Fetched files of incomplete pairs do not count."""
-    return {
-        local_models.path_of(file): pair.name
-        for pair in pairs
-        for file in (pair.singles if pair.on_disk else [file for file in pair.files if not file.repo])
-    }
+    found = dict[Path, str]()
+    for pair in pairs:
+        files = pair.singles if pair.on_disk else [file for file in pair.files if not file.repo]
+        paths = [*map(local_models.path_of, files)]
+        paths += [path.resolve() for path in downloaded(pair)] if pair.on_disk else []
+        found |= dict.fromkeys(paths, pair.name)
+    return found
 
 
 def _removed(unwanted: Iterable[Path], kept: list[tuple[str, str]]) -> Removal:

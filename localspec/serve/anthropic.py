@@ -69,19 +69,34 @@ def converted_from(message: object, which: str) -> Iterator[dict[str, Any]]:
     role, blocks = message["role"], blocks_in(message.get("content"), which)
     for block in blocks:
         if block["type"] == "tool_result":
-            text = "\n".join(texts_in(blocks_in(block.get("content") or "", which), which))
-            yield {"role": "tool", "content": text, "tool_call_id": block.get("tool_use_id")}
+            result = content_of(blocks_in(block.get("content") or "", which), which, "\n")
+            yield {"role": "tool", "content": result, "tool_call_id": block.get("tool_use_id")}
     others = ("tool_use", "tool_result", "thinking", "redacted_thinking")
-    texts = texts_in([block for block in blocks if block["type"] not in others], which)
+    said = [block for block in blocks if block["type"] not in others]
     calls = [
         {"id": block.get("id"), "name": block.get("name"), "arguments": block.get("input", {})}
         for block in blocks
         if block["type"] == "tool_use"
     ]
     thoughts = "\n\n".join(str(block.get("thinking", "")) for block in blocks if block["type"] == "thinking")
-    if texts or calls or role == "assistant":
-        text = ("\n\n" if role == "user" else "").join(texts)
-        yield {"role": role, "content": text, "reasoning": thoughts, "tool_calls": calls}
+    if said or calls or role == "assistant":
+        content = content_of(said, which, "\n\n" if role == "user" else "")
+        yield {"role": role, "content": content, "reasoning": thoughts, "tool_calls": calls}
+
+
+def content_of(blocks: list[dict[str, Any]], which: str, between: str) -> str | list[dict[str, Any]]:
+    """Return the content of a message: one text with `between` between texts, or parts if there are images."""
+    if not any(block["type"] == "image" for block in blocks):
+        return between.join(texts_in(blocks, which))
+    parts = list[dict[str, Any]]()
+    for block in blocks:
+        if block["type"] == "image":
+            given = block.get("source")
+            source = given if isinstance(given, dict) else {}
+            parts.append({"type": "image", "image": source.get("data") or source.get("url")})
+        else:
+            parts += [{"type": "text", "text": text} for text in texts_in([block], which)]
+    return parts
 
 
 def blocks_in(content: object, which: str) -> list[dict[str, Any]]:

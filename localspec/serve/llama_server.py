@@ -48,7 +48,7 @@ class LlamaServer(Interface):
             "model_path": ready.path,
             "chat_template": ready.template,
             "chat_template_caps": {"supports_tools": True, "supports_tool_calls": True},
-            "modalities": {"vision": False, "audio": False},
+            "modalities": {"vision": ready.reads_images, "audio": False},
             "bos_token": ready.bos,
             "eos_token": ready.eos,
             "build_info": f"localspec {localspec.__version__}",

@@ -57,6 +57,7 @@ class Ollama(Interface):
         info: dict[str, Any] = {"general.basename": ready.target, **ready.metadata}
         info[f"{ready.metadata.get('general.architecture', '')}.context_length"] = ready.context_length
         capabilities = ["completion", "tools", *(["thinking"] if ready.reasons else [])]
+        capabilities += ["vision"] if ready.reads_images else []
         more = {"template": ready.template, "model_info": info, "capabilities": capabilities}
         return answer(self._model(chosen.name, modelfile="", parameters="", **more))
 
@@ -79,10 +80,13 @@ class Ollama(Interface):
         text, system = fields.take("prompt", str, ""), fields.take("system", str, "")
         raw = fields.take("raw", bool, False)
         fields.refuse({"suffix": "models only continue a text", "context": "/api/chat takes conversations"})
+        images = fields.take("images", list, [])
+        if images and raw:
+            raise BadSetting("a raw prompt cannot have images", hint="leave out raw, or use /api/chat")
         prompt = Generate(0, continued=text) if text else None
-        if text and not raw:
+        if (text or images) and not raw:
             told = [{"role": "system", "content": system}] if system else []
-            prompt = prompt_of([*told, {"role": "user", "content": text}])
+            prompt = prompt_of([*told, {"role": "user", "content": text, "images": images}])
         return await self._reply(request, fields, prompt, "response")
 
     async def _reply(self, request: Request, fields: Fields, prompt: Generate | None, name: str) -> Response:
@@ -160,8 +164,6 @@ def as_openai(messages: list[Any]) -> list[Any]:
     for message in messages:
         if not isinstance(message, dict):
             return messages
-        if message.get("images"):
-            raise BadSetting("a message has images, but localspec reads only text", hint="leave out `images`")
         calls = message.get("tool_calls")
         calls = calls if isinstance(calls, list) and all(isinstance(call, dict) for call in calls) else []
         calls = [{"id": made_id(len(found), n), **call} for n, call in enumerate(calls)]

@@ -98,7 +98,9 @@ def prompt_of(messages: list[Any]) -> Generate:
     # System messages at the beginning are joined, because most chat templates accept only one.
     count = next((n for n, message in enumerate(read) if message.role != "system"), len(read))
     if count > 1:
-        read = (Message("system", "\n\n".join(m.content for m in read[:count])), *read[count:])
+        images = tuple(image for m in read[:count] for image in m.images)
+        whole = "\n\n".join(m.content for m in read[:count])
+        read = (Message("system", whole, images=images), *read[count:])
     return Generate(0, read)
 
 

@@ -44,7 +44,8 @@ _OTHER_SAMPLERS: Final = (
 _NEUTRAL: Final = {"typical_p": 1, "tfs_z": 1, "top_n_sigma": -1}
 _REFUSED: Final = {
     **dict.fromkeys(_OTHER_SAMPLERS, "localspec has penalties, top-k, top-p, min-p and temperature"),
-    **dict.fromkeys(("audio", "image_data", "images"), "models read and write only text"),
+    **dict.fromkeys(("image_data", "images"), "put images into messages"),
+    "audio": "models read text and images, and write text",
     "web_search_options": "localspec never searches the web",
     "lora": "adapters are loaded at the start, with --lora",
 }

@@ -210,7 +210,7 @@ def test_a_conversation_is_open_in_one_process_only(tmp_path):
 
 async def test_a_new_conversation_is_held_from_its_first_message_on(tmp_path):
     held = OpenConversation(tmp_path, Conversation.new("demo"))
-    await held.ask("why?")
+    await held.ask(StoredMessage("user", "why?"))
     with pytest.raises(ConversationInUse):
         conversations.resume(tmp_path, held.about.name)
     for _ in range(2):

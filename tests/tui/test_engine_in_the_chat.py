@@ -70,7 +70,7 @@ async def test_restart_ends_a_comparison_that_hangs(tmp_path, monkeypatch):
         gate.hold_after = 0
         await chat.pilot.press("f9")
         await chat.until(lambda: chat.state.engine.comparing)
-        await chat.pilot.press("escape")
+        await chat.pilot.press("escape", "escape")  # the first one waits for a verdict
         await chat.type("/restart")
         await chat.until(lambda: chat.engine.starts == 2 and not chat.state.engine.busy)
         await chat.ready()

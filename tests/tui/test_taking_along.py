@@ -16,13 +16,13 @@ def files(tmp_path, monkeypatch):
     (folder / "src").mkdir(parents=True)
     (folder / "src" / "a.py").write_text("a = 1\n")
     (folder / "two words.md").write_text("# two\n")
-    (folder / "picture.png").write_bytes(b"\x89PNG\0")
+    (folder / "archive.zip").write_bytes(b"PK\3\4\0")
     monkeypatch.chdir(folder)
 
 
 @pytest.mark.parametrize("text", ["see @src/a.py", "what is @src/a.py?", "(no) @src/a.py, or"])
 def test_a_mentioned_file_goes_along(files, text):
-    assert mentions.with_mentioned(text) == f"{text}\n\na.py:\n\n```py\na = 1\n```"
+    assert mentions.with_mentioned(text).content == f"{text}\n\na.py:\n\n```py\na = 1\n```"
 
 
 NO_FILES = ("mail me@src/a.py", "@nobody", "@src", "@~nobody/x", "a @ b", '@"', "@app.route", "@a/b")
@@ -30,7 +30,7 @@ NO_FILES = ("mail me@src/a.py", "@nobody", "@src", "@~nobody/x", "a @ b", '@"', 
 
 @pytest.mark.parametrize("text", [*NO_FILES, "@" + "x" * 5000])
 def test_what_is_no_file_is_only_text(files, text):
-    assert mentions.with_mentioned(text) == text
+    assert mentions.with_mentioned(text).content == text
 
 
 @pytest.mark.parametrize("text", ["see @nofile.txt", 'see @"no such.md", please', "@src/b.py?"])
@@ -40,7 +40,7 @@ def test_a_file_that_is_missing_stops_the_message(files, text):
 
 
 def test_files_are_offered_by_the_beginning_of_their_path(files):
-    assert mentions.completions("") == ["@src/", "@picture.png", '@"two words.md"']
+    assert mentions.completions("") == ["@src/", "@archive.zip", '@"two words.md"']
     assert mentions.completions("src/") == mentions.completions("src/a") == ["@src/a.py"]
     assert mentions.completions('"two w') == ['@"two words.md"']
     assert mentions.completions("nowhere/") == mentions.completions("~nobody/") == []
@@ -61,10 +61,10 @@ async def test_a_mention_is_completed_and_sent(files, chat):
 
 
 async def test_a_file_that_cannot_go_along_is_told_and_the_message_stays(files, chat):
-    await chat.type("what is @picture.png")
+    await chat.type("what is @archive.zip")
     await chat.until(lambda: chat.remarks)
     assert "is not a text file" in chat.remarks[0]
-    assert chat.screen.prompt.text == "what is @picture.png"
+    assert chat.screen.prompt.text == "what is @archive.zip"
     assert not asked(chat)
 
 

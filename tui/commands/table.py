@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, Final
 
 from localspec.chat import conversations
+from localspec.chat.images import image_of
 from localspec.options import REPLY
 
 from ..state.conversation import free_name, write_export, write_new
@@ -65,6 +66,15 @@ async def system(chat: Chat, argument: str) -> None:
         conversation.about = replace(conversation.about, system="" if argument == "off" else argument)
     prompt = conversation.about.system
     await chat.notice(f"System prompt: {prompt}" if prompt else "No system prompt.")
+
+
+async def image(chat: Chat, argument: str) -> None:
+    if argument and argument != "off":
+        chat.state.images += (await asyncio.to_thread(image_of, argument),)
+    elif argument:
+        chat.state.images = ()
+    about = "; ".join(image.about for image in chat.state.images)
+    await chat.notice(f"With the next message: {about}." if about else "/image FILE attaches an image.")
 
 
 async def thinking(chat: Chat, _argument: str) -> None:
@@ -256,6 +266,7 @@ COMMANDS: Final = (
     Command("version", "chat", "Show another version of the last reply", version, "f5", "[N]", idle=True),
     Command("edit", "chat", "Change your last message, or the one before", edit, "f8", "[N]", idle=True),
     Command("continue", "chat", "Continue a reply that was cut", go_on, idle=True),
+    Command("image", "chat", "Attach an image to the next message", image, argument="FILE|off"),
     Command("system", "chat", "Set the system prompt; without text, show it", system, argument="[text|off]"),
     Command("think", "chat", "Let the model think, at most N tokens, or not",
             partial(set_value, field="think"), argument="on|off|N"),

@@ -5,12 +5,15 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from localspec.chat.conversations import Conversation
+from localspec.chat.conversations import Conversation, StoredMessage
+from localspec.chat.images import Image
 from localspec.engine.client import EngineProcess
 from localspec.engine.messages import LoadPair, Options
+from localspec.errors import BadSetting
 from localspec.events import Piece
 from localspec.files import FileLock, change_json_object
 
+from . import mentions
 from .conversation import OpenConversation
 from .engine import Downloads, EngineState
 from .remembered import Preferences, PromptHistory, Saver
@@ -40,6 +43,7 @@ class ChatState:
         self.prompt_history = PromptHistory(setup.folder, stored=setup.stored)
         self.preferences = Preferences.load(setup.folder / "chat.json")
         self.saver = Saver(tell)
+        self.images: tuple[Image, ...] = ()  # images that go with the next message
         self.conversation = self.new_conversation(setup.system)
         if setup.resumed:
             self.conversation = self.opened(*setup.resumed)
@@ -69,6 +73,15 @@ class ChatState:
         self.preferences = replace(self.preferences, **changes)  # type: ignore[arg-type]
         if self.setup.stored:
             self.saver.save(partial(change_json_object, self.setup.folder / "chat.json", changes))
+
+    def asked(self, text: str, words: bool = True, editing: int | None = None) -> StoredMessage:
+        """Return a typed message with the files and images that belong to it. Raises BadSetting."""
+        images = self.images if editing is None else self.conversation.messages[editing].images
+        found, ready = mentions.with_mentioned(text, words, images), self.engine.ready
+        if found.images and ready and not ready.reads_images:
+            hint = f"`localspec pull {ready.pair} --images` fetches what it needs, if there is something"
+            raise BadSetting(f"{ready.target} reads no images", hint=hint)
+        return found
 
     def remember_prompt(self, text: str) -> None:
         self.saver.save(partial(self.prompt_history.add, text, self.conversation.stored_name))

@@ -2,16 +2,15 @@
 
 import asyncio
 import itertools
-import json
 import re
 import time
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
 
 from localspec.chat import conversations
-from localspec.chat.conversations import Conversation, StoredMessage
+from localspec.chat.conversations import Conversation, StoredMessage, as_json
 from localspec.chat.messages import Message
 from localspec.engine.messages import Messages
 from localspec.errors import BadSetting
@@ -36,9 +35,8 @@ class OpenConversation:
     def resumed(cls, folder: Path, lock: FileLock, found: Conversation, *, stored: bool) -> Self:
         return cls(folder, replace(found, messages=(), course_of=""), list(found.messages), stored, lock=lock)
 
-    async def ask(self, question: str, instead_of: int | None = None) -> None:
+    async def ask(self, message: StoredMessage, instead_of: int | None = None) -> None:
         """Add a question; with `instead_of`, replace the messages from that index on. Raises OSError."""
-        message = StoredMessage("user", question)
         if instead_of is None:
             await self.add(message)
         else:
@@ -133,14 +131,18 @@ class OpenConversation:
             asked = [*self.messages, StoredMessage("user", typed)]
         # Join consecutive messages of one role, because many chat templates refuse two questions in a row.
         groups = itertools.groupby(asked, key=lambda message: message.role)
-        turns = (Message(role, "\n\n".join(one.content for one in group)) for role, group in groups)
-        return (*system, *turns)
+        return (*system, *(_joined(role, [*group]) for role, group in groups))
+
+
+def _joined(role: str, group: list[StoredMessage]) -> Message:
+    images = tuple(image for one in group for image in one.images)
+    return Message(role, "\n\n".join(one.content for one in group), images=images)
 
 
 def write_export(conversation: Conversation, name: str) -> Path:
     """Write JSON if `name` ends with .json, else Markdown; return the file's path. Raises BadSetting."""
-    as_json = json.dumps(asdict(conversation), indent=2, ensure_ascii=False) + "\n"
-    return write_new(name, as_json if name.endswith(".json") else to_markdown(conversation))
+    whole = as_json(conversation, indent=2) + "\n" if name.endswith(".json") else to_markdown(conversation)
+    return write_new(name, whole)
 
 
 def free_name(conversation: Conversation, ending: str) -> str:
@@ -176,5 +178,5 @@ def to_markdown(conversation: Conversation) -> str:
         sections.append(f"## {'You' if message.role == 'user' else 'Reply'}")
         if message.reasoning:
             sections.append(f"<details><summary>Reasoning</summary>\n\n{message.reasoning}\n\n</details>")
-        sections.append(message.content)
+        sections.append(message.shown)
     return "\n\n".join(sections) + "\n"

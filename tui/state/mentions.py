@@ -1,27 +1,57 @@
 """Attach the files that a message mentions as @path. Other mentions stay text."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
+from urllib.parse import unquote
 
+from localspec.chat.conversations import StoredMessage
+from localspec.chat.images import PLACE, Image, image_of
+from localspec.chat.messages import with_images
 from localspec.errors import BadSetting
 from localspec.files import expanded, with_files
 
 _MENTION: Final = re.compile(r'(?<!\S)@(?:"(?P<quoted>[^"\n]+)"|(?P<plain>\S+))')
 _TYPING: Final = re.compile(r'(?:^|\s)@(?P<start>"[^"\n]*|[^\s"]*)$')
+IMAGE: Final = re.compile(r".*\.(png|jpe?g|gif|bmp|ppm|pgm|webp)", re.IGNORECASE)
 _AFTER_A_WORD: Final = ".,;:!?)]}'"
 _A_FILE: Final = re.compile(  # only these endings make a word a file name, because @app.route is code
-    r".*\.(c|cc|cfg|cpp|css|csv|go|h|html|ini|java|js|json|log|md|pdf|png|py|rs|rst|sh|sql|tex|toml|ts|txt|xml|ya?ml)"
+    r".*\.(c|cc|cfg|cpp|css|csv|go|h|html|ini|java|jpe?g|js|json|log|md|pdf|png|py|rs|rst|sh|sql|tex|toml|ts|txt|xml|ya?ml)"
 )
 
 
-def with_mentioned(text: str, words: bool = True) -> str:
-    """Attach the mentioned files to a message. Raises BadSetting for a missing or binary file.
+def with_mentioned(text: str, words: bool = True, images: Sequence[Image] = ()) -> StoredMessage:
+    """Return a message with the mentioned files and images. Raises BadSetting for a missing or binary file.
 
-    `words`: whether an @word without a file ending stays plain text. In a message of several lines it always does.
+    `images`: those that the text has places for, or that precede it. `words`: whether an @word without a file ending
+    stays plain text. In a message of several lines it always does.
     """
-    return with_files(text, dict.fromkeys(_files(text, words or "\n" in text)))
+    files = dict.fromkeys(_files(text, words or "\n" in text))
+    text, given, found = with_images(text, images).content, iter(images), list[Image]()
+
+    def placed(match: re.Match[str]) -> str:
+        path = next(_files(match[0], words=True), None) if match[0] != PLACE else None
+        if match[0] != PLACE and (path is None or not IMAGE.fullmatch(path.name)):
+            return match[0]
+        found.append(image_of(path) if path else next(given))
+        return PLACE
+
+    if images or any(IMAGE.fullmatch(path.name) for path in files):
+        text = re.sub(
+            f"{PLACE}|{_MENTION.pattern}", placed, text if images else text.replace(PLACE, "\ufffd")
+        )
+    texts = [path for path in files if not IMAGE.fullmatch(path.name)]
+    return StoredMessage("user", with_files(text, texts), images=tuple(found))
+
+
+def pasted(text: str) -> str | None:
+    """Return the mention of an image whose path was pasted or dropped; None for another text."""
+    path = unquote(text.strip().strip("'\"").removeprefix("file://").replace("\\ ", " "))
+    try:
+        return _mention(path) + " " if IMAGE.search(path) and expanded(path).is_file() else None
+    except (OSError, ValueError, BadSetting):
+        return None
 
 
 def typed_mention(before_cursor: str) -> str | None:

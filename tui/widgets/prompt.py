@@ -14,7 +14,7 @@ from textual.widgets.option_list import Option
 from localspec.display import for_terminal
 
 from ..commands import table
-from ..state.mentions import completions, typed_mention
+from ..state.mentions import completions, pasted, typed_mention
 from ..state.remembered import PromptHistory
 from .lines import SUGGESTIONS
 from .markdown import hanging_lines
@@ -50,6 +50,11 @@ class PromptInput(TextArea):
         super().undo()
         if self.text == text:
             self.move_cursor(cursor)
+
+    async def _on_paste(self, event: events.Paste) -> None:
+        if mention := pasted(event.text):  # a file that was dropped on the terminal comes as its path
+            event.prevent_default()
+            self.insert(mention)
 
     async def _on_key(self, event: events.Key) -> None:
         if event.key == "tab" and not self._completion.is_open and self.text in ("", *SUGGESTIONS):

@@ -169,7 +169,7 @@ class Transcript(VerticalScroll, PlainContainer):
 
 
 def view_of(message: StoredMessage) -> Widget:
-    return UserMessage(message.content) if message.role == "user" else ReplyView(message)
+    return UserMessage(message.shown) if message.role == "user" else ReplyView(message)
 
 
 def _place(part: Widget) -> int:

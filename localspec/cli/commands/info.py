@@ -102,6 +102,12 @@ def _as_text(pair: Pair, found: pair_info.PairInfo) -> list[str]:
         why = "this target is slow on a CPU; `localspec pairs` marks a pair for this machine"
         lines += [f"caution      {why}"]
     lines += [f"attention    {chosen}"] if plan and (chosen := _attention(pair, plan)) else []
+    if plan and plan.projector:
+        lines += [
+            f"images       read with {plan.projector.name} ({size_text(plan.projector.stat().st_size)})"
+        ]
+    elif pair.images:
+        lines += [f"images       `localspec pull {pair.name} --images` downloads what it needs to read them"]
     how = "as llama.cpp plans it" if pair.on_disk else "estimated"
     return [*lines, *(_plan_lines(plan, how) if plan else [])]
 

@@ -52,7 +52,8 @@ def run(arguments: argparse.Namespace) -> int:
         row = rows[pair.name]
         size, memory, star = size_text(row.size_bytes), size_text(row.memory_bytes), " ★"[row.recommended]
         where = "here" if row.on_disk else FITS[row.fits]
-        say(f"{pair.name:<{name}} {star}  {size:>7}  {memory:>7}  {where:<7}  {pair.use}")
+        use = pair.use + ", reads images" * pair.images
+        say(f"{pair.name:<{name}} {star}  {size:>7}  {memory:>7}  {where:<7}  {use}")
     say(f"\n{LEGEND}")
     for reason in unread.values():
         print_notice(reason)
@@ -72,7 +73,7 @@ def run_add(arguments: argparse.Namespace) -> int:
 
 
 def as_json(pair: registry.Pair, row: PairRow) -> dict[str, object]:
-    same = ("name", "aliases", "kind", "use", "context", "starting_depth")
+    same = ("name", "aliases", "kind", "use", "context", "starting_depth", "images")
     return {name: getattr(pair, name) for name in (*same, "published")} | {
         "bytes": row.size_bytes,
         "memory_bytes": row.memory_bytes,

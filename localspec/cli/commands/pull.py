@@ -19,6 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         add("name", nargs="?", metavar="NAME", help="a pair, or a model on Hugging Face as ORG/REPO:Q4_K_M")
     )
     add("--draft", metavar="FILE", help=DRAFT_HELP)
+    add("--images", action="store_true", help="also download what the target needs to read images")
     add_quiet_option(parser)
 
 
@@ -27,10 +28,10 @@ def run(arguments: argparse.Namespace) -> int:
     if name is None:
         raise BadSetting("no pair is named", hint="name one of `localspec pairs`: localspec pull NAME")
     if is_on_hub(name, draft) and not (registry.is_known(name) and draft is None):
-        fetch_reference(name, draft)
+        fetch_reference(name, draft, images=arguments.images)
     elif draft:
         what = "--draft is for a model on Hugging Face, not for the name of a pair"
         raise BadSetting(what, hint="leave out --draft")
     else:
-        fetch(registry.named(name))
+        fetch(registry.named(name), images=arguments.images)
     return 0

@@ -19,7 +19,7 @@ from localspec.cli.options import (
     add_reply_options,
     reply_options,
 )
-from localspec.cli.prompt import add_prompt_argument, prompt_of, something_is_piped, take_pair
+from localspec.cli.prompt import add_prompt_argument, images_of, prompt_of, something_is_piped, take_pair
 from localspec.display import (
     DrawnLine,
     aligned,
@@ -47,6 +47,7 @@ from localspec.options import configured
 
 if TYPE_CHECKING:
     from localspec.chat.conversations import Conversation
+    from localspec.chat.messages import Message
 
 ENDINGS = {
     FinishReason.STOP: "",
@@ -66,6 +67,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--conversation", dest="resume", metavar="ID", help="resume this conversation")
     store = "store the conversation and its caches on disk (default: on a terminal, or if it is resumed)"
     add("--store", action=argparse.BooleanOptionalAction, help=store)
+    what = "add an image to the prompt; may be repeated"
+    parser.add_argument("--image", action="append", default=[], metavar="FILE", help=what)
     what = "draft from this text, a prediction of the reply, for example a file to edit"
     parser.add_argument("--predict", metavar="FILE", help=what)
     group = parser.add_argument_group("output")
@@ -78,7 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     take_pair(arguments)
-    has_prompt = arguments.words or arguments.file or something_is_piped()
+    has_prompt = arguments.words or arguments.file or arguments.image or something_is_piped()
     if arguments.name and not has_prompt and on_terminal(sys.stdin) and on_terminal(sys.stdout):
         parser = argparse.ArgumentParser()
         chat.add_arguments(parser)
@@ -87,6 +90,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.raw and (flag := "--system" if arguments.system is not None else think):
         what = f"--raw continues the text without a chat template, which {flag} needs"
         raise BadSetting(what, hint=f"leave out --raw or {flag}")
+    if arguments.raw and arguments.image:
+        raise BadSetting("--raw cannot have images", hint="leave out --raw or --image")
+    images = images_of(arguments)
     options, prompt = reply_options(arguments), prompt_of(arguments)
     if arguments.predict is not None:
         options["prediction"] = text_of(arguments.predict)
@@ -94,21 +100,28 @@ def run(arguments: argparse.Namespace) -> int:
         if talk.messages:
             options = {"system": talk.system or None} | options
             chat.take_pair_of(talk.pair, talk.files, arguments)
+        if not (images or any(m.images for m in talk.messages)):
+            arguments.mmproj = "none"  # loading a projector takes seconds
         with open_engine_session(arguments) as session, stop_on_interrupt(session):
             if talk.messages:
                 from localspec.chat.messages import Message
 
-                session.resume(Message(m.role, m.content) for m in talk.messages)
+                session.resume(Message(m.role, m.content, images=m.images) for m in talk.messages)
             session.conversation = talk.name if stored else ""
             session.stops_loops = stops_loops(options)
-            stream = session.stream_complete if arguments.raw else session.stream
-            events, names = stream(prompt, **options), names_of(session)
+            names = names_of(session)
+            if arguments.raw:
+                events = session.stream_complete(prompt, **options)
+            else:
+                events = session.stream(prompt, images, **options)
             reply, late = show(events, quiet=arguments.json)
             if arguments.json:
                 say_json({**names, **as_json(reply)}, ensure_ascii=False)
             if stored and reply.tokens:
                 talk = replace(talk, pair=session.name, files=session.files)
-                store(talk, prompt, reply, requested=arguments.store is True)
+                from localspec.chat.messages import with_images
+
+                store(talk, with_images(prompt, images), reply, requested=arguments.store is True)
     if arguments.stats or not (arguments.json or arguments.quiet):
         say(report(reply) if arguments.stats else summary(reply, names["pair"]), to=sys.stderr)
         drafts = not arguments.no_draft and configured(depth=arguments.depth).get("depth") != 0
@@ -146,6 +159,9 @@ def show(events: Iterator[Event], *, quiet: bool) -> tuple[Reply, list[str]]:
             match event:
                 case Started():
                     line.draw(f"reading the prompt: {event.prompt_tokens - event.reused_tokens:,} tokens")
+                    continue
+                case Prefill(image_tokens=count) if count:
+                    line.draw(f"encoding an image: {count:,} tokens")
                     continue
                 case Prefill():
                     line.draw(f"reading the prompt: {event.done:,} of {event.total:,} tokens")
@@ -206,7 +222,7 @@ def prompt_conversation(arguments: argparse.Namespace) -> "Iterator[tuple[Conver
         lock.release()
 
 
-def store(talk: "Conversation", prompt: str, reply: Reply, *, requested: bool) -> None:
+def store(talk: "Conversation", prompt: "Message", reply: Reply, *, requested: bool) -> None:
     """Append a prompt and its reply to the stored conversation.
 
     `requested`: whether a failure raises LocalspecError. If False, it prints a notice, even with --quiet.
@@ -215,7 +231,8 @@ def store(talk: "Conversation", prompt: str, reply: Reply, *, requested: bool) -
     from localspec.options import data_dir
 
     answer = (reply.text, reply.reasoning, reply.reasoning_tokens, reply.finish_reason.value, reply.stats)
-    added = StoredMessage("user", prompt), StoredMessage("assistant", *answer, talk.pair)
+    asked = StoredMessage("user", prompt.content, images=prompt.images)
+    added = asked, StoredMessage("assistant", *answer, talk.pair)
     talk = replace(talk, messages=(*talk.messages, *added), talked=time.time(), course_of="")
     try:
         save(data_dir(), talk)

@@ -1,0 +1,114 @@
+"""Images in prompts: each row of an image is one token of the prompt, with an id that no vocabulary has.
+
+The ids of an image's rows depend on its content. So a prompt with another image has other tokens, and no cache that
+compares tokens answers from the wrong image. Drafters and rules never see these tokens: `without_images` replaces
+each chunk of an image by one placeholder.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from localspec.algorithm.protocols import Decoder
+from localspec.sampler.passes import ForwardPass
+
+FIRST_ID = 2**31  # smallest id of a row of an image; ids of a vocabulary are smaller
+
+
+class ImageChunk(Protocol):
+    """Rows of an image that the target decodes together."""
+
+    count: int  # number of rows
+    positions: int  # number of positions that the rows take; with M-RoPE fewer than rows
+    placeholder: int  # token of the vocabulary in place of the chunk, in the text of drafters
+
+    @property
+    def rows(self) -> Sequence["ImageRow"]: ...
+
+    @property
+    def is_encoded(self) -> bool: ...
+
+    def encode(self) -> None:
+        """Compute the rows, which takes seconds on a CPU. Raises BackendFailure."""
+
+    def decode(self, context: object, position: int, sequence: int) -> int:
+        """Append the rows to the KV cache of a context of llama.cpp; return a code as llama_decode does."""
+
+
+class ImageRow(int):
+    chunk: ImageChunk
+    index: int  # index of the row in its chunk
+
+    @classmethod
+    def of(cls, chunk: ImageChunk, ids: Sequence[int]) -> "tuple[ImageRow, ...]":
+        rows = tuple(cls(id_ % FIRST_ID + FIRST_ID) for id_ in ids)
+        for index, row in enumerate(rows):
+            row.chunk, row.index = chunk, index
+        return rows
+
+
+def chunks_of(tokens: Sequence[int]) -> Iterator[tuple[int, ImageChunk]]:
+    """Yield each chunk of an image in a text, with the index of its first row."""
+    for index, token in enumerate(tokens):
+        if isinstance(token, ImageRow) and not token.index:
+            yield index, token.chunk
+
+
+def stretches(tokens: Sequence[int], begin: int, end: int) -> Iterator[tuple[int, int, ImageChunk | None]]:
+    """Split a part of a text at its images: yield begin and end of each stretch, and the chunk of an image or None."""
+    offset = begin
+    for index, chunk in chunks_of(tokens[begin:end]):
+        if begin < (first := offset + index):
+            yield begin, first, None
+        begin = first + chunk.count
+        yield first, begin, chunk
+    if begin < end:
+        yield begin, end, None
+
+
+def next_piece(tokens: Sequence[int], most: int) -> Sequence[int]:
+    """Return the beginning of a text that one pass decodes: a chunk of an image, or at most `most` other tokens."""
+    if tokens and isinstance(first := tokens[0], ImageRow):
+        return tokens[: first.chunk.count - first.index]
+    end = next((index for index, token in enumerate(tokens[:most]) if isinstance(token, ImageRow)), most)
+    return tokens[:end]
+
+
+def without_images(tokens: Sequence[int]) -> list[int]:
+    """Return a text with one placeholder for each chunk of an image."""
+    return [
+        token.chunk.placeholder if isinstance(token, ImageRow) else token
+        for token in tokens
+        if not (isinstance(token, ImageRow) and token.index)
+    ]
+
+
+def observed(batch: ForwardPass, prompt: Sequence[int]) -> ForwardPass:
+    """Return a pass over a part of a prompt as drafters observe it: in the text without images."""
+    tokens, hidden = without_images(batch.tokens), batch.hidden
+    if hidden is not None and len(tokens) < len(batch.tokens):
+        hidden = hidden[-1:]  # a pass over an image has no other tokens
+    return replace(batch, start=len(without_images(prompt[: batch.start])), tokens=tokens, hidden=hidden)
+
+
+class TextDecoder:
+    """The part of a `Decoder` that the loop uses, after a prompt with images: lengths are those of the text."""
+
+    def __init__(self, target: Decoder, hidden_rows: int) -> None:
+        """`hidden_rows`: number of the prompt's tokens that its text lacks."""
+        self._target, self._hidden_rows = target, hidden_rows
+
+    @property
+    def length(self) -> int:
+        return self._target.length - self._hidden_rows
+
+    @property
+    def busy_seconds(self) -> float:
+        return self._target.busy_seconds
+
+    def decode(self, tokens: Sequence[int], rows: int) -> ForwardPass:
+        found = self._target.decode(tokens, rows)
+        return replace(found, start=found.start - self._hidden_rows)
+
+    def rollback(self, keep: int) -> None:
+        self._target.rollback(keep + self._hidden_rows)

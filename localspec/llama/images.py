@@ -1,0 +1,163 @@
+"""The projector of a model: it turns an image into rows that the model reads in place of tokens.
+
+llama.cpp's library libmtmd does the work. An image becomes text tokens and one chunk of rows, or a chunk for each tile
+of a large image. Computing the rows of a chunk, `encode`, takes seconds on a CPU, and nothing interrupts it.
+"""
+
+import ctypes
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from hashlib import sha256, shake_128
+from pathlib import Path
+from threading import Lock
+from typing import Any
+from weakref import WeakValueDictionary
+
+import numpy as np
+
+from localspec.algorithm.images import ImageRow
+from localspec.errors import BackendFailure, BadModelFile, BadSetting
+from localspec.llama.freeing import free_with
+from localspec.llama.library import forget_log_errors, lib, log_to_python, reason
+from localspec.llama.model import Model
+from localspec.stopping import Closing, DelayedInterrupt, current_stop
+
+_RECENT = 16  # number of latest chunks whose rows stay, of 2 to 20 MB each
+_LARGE = 4096  # width and height of an image that takes the most rows
+_SMALLER = "send a smaller image"
+_PUBLISHED = "use the projector that was published with the model: --mmproj FILE"
+
+
+class Projector(Closing):
+    def __init__(self, path: Path, model: Model, identity: str, *, threads: int) -> None:
+        """`identity`: a key of the file's content. Raises BadModelFile."""
+        from llama_cpp import mtmd_cpp  # not at the top, because most models have no projector
+
+        self.mtmd: Any = mtmd_cpp
+        mtmd_cpp.mtmd_helper_log_set(log_to_python, None)
+        params = mtmd_cpp.mtmd_context_params_default()
+        params.use_gpu, params.n_threads, params.print_timings = bool(model.gpus), threads, False
+        params.warmup = False
+        forget_log_errors()
+        with DelayedInterrupt():
+            pointer = mtmd_cpp.mtmd_init_from_file(str(path).encode(), model.pointer, params)
+        if not pointer:
+            raise BadModelFile(f"{path.name} is no projector for {model.name}: {reason()}", hint=_PUBLISHED)
+        self._pointer, self._finalizer = pointer, free_with(self, _free, mtmd_cpp, pointer, model)
+        self.identity, self._columns = identity, lib.llama_model_n_embd_inp(model.pointer)
+        self.placeholder = model.vocab.tokenize("image", parse_special=False)[-1]
+        # A chunk that llama.cpp decodes without causal attention must fit into one batch.
+        self.most_rows = self._most_rows() if mtmd_cpp.mtmd_decode_use_non_causal(pointer, None) else 0
+        self._encoding = Lock()  # two threads that encode would get each other's rows
+        # Clients send all images of a conversation with each message, and a slot may be needed in between.
+        self._recent = deque[Chunk](maxlen=_RECENT)
+        self._chunks = WeakValueDictionary[tuple[bytes, int], Chunk]()  # by image and index of the chunk
+
+    def close(self) -> None:
+        self._finalizer()
+
+    @property
+    def handle(self) -> Any:
+        assert self._finalizer.alive, "the projector is closed"
+        return self._pointer
+
+    def tokens(self, data: bytes) -> list[int]:
+        """Return the tokens that stand for an image in a prompt: ImageRows, and the model's marks around them."""
+        found, image, count = list[int](), sha256(data).digest(), ctypes.c_size_t()
+        with self._parts(data) as parts:
+            for number, part in enumerate(parts):
+                if self.mtmd.mtmd_input_chunk_get_type(part) == self.mtmd.MTMD_INPUT_CHUNK_TYPE_TEXT:
+                    ids = self.mtmd.mtmd_input_chunk_get_tokens_text(part, ctypes.byref(count))
+                    found += ids[: count.value]
+                    if min(found) < 0:
+                        raise BadSetting("the model lacks tokens that its projector writes", hint=_PUBLISHED)
+                    continue
+                if (chunk := self._chunks.get((image, number))) is None:
+                    chunk = self._chunks[image, number] = Chunk(self, part, data, image.hex(), number)
+                self._recent.append(chunk)
+                found += chunk.rows
+        return found
+
+    def encode(self, chunk: "Chunk") -> np.ndarray:
+        """Return the rows of a chunk, float32 [rows, columns]. Raises BackendFailure."""
+        with self._encoding, self._parts(chunk.data) as parts:
+            if chunk.values is not None:  # another thread has just encoded it
+                return chunk.values
+            with DelayedInterrupt():
+                failed = self.mtmd.mtmd_encode_chunk(self.handle, parts[chunk.number])
+            if failed:
+                raise BackendFailure(f"llama.cpp cannot encode the image: {reason()}", hint=_SMALLER)
+            values = self.mtmd.mtmd_get_output_embd(self.handle)
+            return np.ctypeslib.as_array(values, (chunk.count, self._columns)).copy()
+
+    def _most_rows(self) -> int:
+        with self._parts(None) as parts:
+            return max(int(self.mtmd.mtmd_input_chunk_get_n_tokens(part)) for part in parts)
+
+    @contextmanager
+    def _parts(self, data: bytes | None) -> Iterator[Sequence[Any]]:
+        """Yield the chunks of text and of rows that stand for an image; None: for a large image without pixels."""
+        mtmd, handle = self.mtmd, self.handle
+        forget_log_errors()
+        if data is None:
+            bitmap = mtmd.mtmd_bitmap_init(_LARGE, _LARGE, None)
+        else:
+            raw = (ctypes.c_uint8 * len(data)).from_buffer_copy(data)
+            bitmap = mtmd.mtmd_helper_bitmap_init_from_buf(handle, raw, len(data), False)
+        if not bitmap:
+            raise BadSetting(
+                "llama.cpp cannot read the image: its file may be damaged", hint="check the file"
+            )
+        with ExitStack() as held:
+            held.callback(mtmd.mtmd_bitmap_free, bitmap)
+            held.callback(mtmd.mtmd_input_chunks_free, chunks := mtmd.mtmd_input_chunks_init())
+            part = ctypes.pointer(mtmd.mtmd_input_part(text=None, bitmap=bitmap))
+            parts = (ctypes.POINTER(mtmd.mtmd_input_part) * 1)(part)
+            if mtmd.mtmd_tokenize_from_parts(handle, chunks, parts, 1, False):
+                raise BadSetting(f"the model cannot use the image: {reason()}", hint=_SMALLER)
+            yield [mtmd.mtmd_input_chunks_get(chunks, n) for n in range(mtmd.mtmd_input_chunks_size(chunks))]
+
+
+def _free(mtmd: Any, pointer: Any, _model: Model) -> None:
+    with DelayedInterrupt():
+        mtmd.mtmd_free(pointer)
+
+
+class Chunk:
+    """The rows of an image, or of one of its tiles; an `ImageChunk`."""
+
+    def __init__(self, projector: Projector, part: Any, data: bytes, image: str, number: int) -> None:
+        """`part`: llama.cpp's chunk; `number`: its index among the parts of the image."""
+        mtmd, self._projector = projector.mtmd, projector
+        self.data, self.number, self.placeholder = data, number, projector.placeholder
+        self.count: int = mtmd.mtmd_input_chunk_get_n_tokens(part)
+        self.positions: int = mtmd.mtmd_input_chunk_get_n_pos(part)
+        self._pointer = mtmd.mtmd_input_chunk_get_placeholder(part)  # without the pixels
+        free_with(self, mtmd.mtmd_input_chunk_free, self._pointer)
+        ids = shake_128(repr((image, number, self.count, projector.identity)).encode()).digest(4 * self.count)
+        self._ids: list[int] = np.frombuffer(ids, np.uint32).tolist()
+        self.values: np.ndarray | None = None  # float32 [rows, columns]; None until it is encoded
+
+    @property
+    def rows(self) -> tuple[ImageRow, ...]:
+        return ImageRow.of(self, self._ids)
+
+    @property
+    def is_encoded(self) -> bool:
+        return self.values is not None
+
+    def encode(self) -> None:
+        if self.values is None:
+            self.values = self._projector.encode(self)
+
+    def decode(self, context: object, position: int, sequence: int) -> int:
+        self.encode()
+        assert self.values is not None
+        mtmd, values = self._projector.mtmd, self.values.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
+        place, after, no_call = (position, sequence), lib.llama_pos(), mtmd.mtmd_helper_post_decode_callback()
+        batch, handle = lib.llama_n_batch(context), self._projector.handle
+        code = mtmd.mtmd_helper_decode_image_chunk(
+            handle, context, self._pointer, values, *place, batch, ctypes.byref(after), no_call, None
+        )
+        return 2 if code and current_stop().asked else int(code)

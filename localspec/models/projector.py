@@ -1,0 +1,126 @@
+"""The projector of a pair: the file with which its target reads images."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from localspec.errors import BadModelFile, BadSetting, UnknownPair
+from localspec.files import expanded
+from localspec.gguf.header import Header, header_of_part
+from localspec.machine.devices import Device
+from localspec.models import hub
+from localspec.models.local_models import ModelFile, models_dir
+from localspec.models.memory import HOST
+from localspec.models.registry import Pair
+
+NONE = "none"  # value of the option `mmproj` for a load without a projector
+_NAME = re.compile(r"mmproj.*\.gguf$", re.IGNORECASE)
+_PRECISIONS = ("f16", "bf16", "q8_0", "f32", "")  # the preferred ones first
+# By projector: how the architectures of its models begin. With another model of the same width it would load, and the
+# model would then describe images that nobody sent.
+_ARCHITECTURES = {
+    "gemma3": ("gemma3",), "gemma3nv": ("gemma3n",), "gemma4v": ("gemma4",), "gemma4uv": ("gemma4",),
+    "qwen2vl_merger": ("qwen2vl",), "qwen2.5vl_merger": ("qwen2vl",), "qwen3vl_merger": ("qwen3vl", "qwen35"),
+}  # fmt: skip
+_UNSUPPORTED = ("deepseek4v", "hunyuanvl")  # the tokens of an image depend on the text before it
+# By projector: the most rows of an image that llama.cpp decodes at once, without causal attention.
+ROWS_AT_ONCE = {"gemma3": 256, "gemma3nv": 256, "gemma4v": 1120, "gemma4uv": 1120}
+
+
+def projector_of(pair: Pair, wanted: str | None = None) -> Path | None:
+    """Return the projector for a pair's target; None if there is none. Raises BadSetting for a wrong `wanted`.
+
+    `wanted`: the path of a projector, or NONE. If it is not given, take one that was downloaded with the target, or
+    that lies beside the target under the usual name.
+    """
+    if wanted == NONE:
+        return None
+    if wanted:
+        path = expanded(wanted).absolute()
+        if not path.is_file():
+            raise BadSetting(f"{path} does not exist", hint="give a file that was published as mmproj")
+        if why := misfit(header_of_part(path), pair.target.header):
+            raise BadSetting(f"{path.name} {why}", hint="use the projector that was published with the model")
+        return path
+    if not (target := pair.target.path):
+        return None
+    header = pair.target.header
+    found = [path for path in target.parent.iterdir() if _NAME.search(path.name)] + downloaded(pair)
+    words = set(re.split(r"[-_.]", target.name.lower()))
+    fits = [
+        path for path in sorted(found) if _fits(path, header)
+    ]  # the best name has most words of the target's
+    return max(fits, key=lambda path: len(words & {*re.split(r"[-_.]", path.name.lower())}), default=None)
+
+
+def downloaded(pair: Pair) -> list[Path]:
+    """Return the projectors that were downloaded from the repository of a pair's target."""
+    if not (repo := pair.target.repo):
+        return []
+    found = (models_dir() / repo.replace("/", "--")).glob("*/*")
+    return [path for path in found if _NAME.search(path.name)]
+
+
+def _fits(path: Path, target: Header) -> bool:
+    try:
+        return not misfit(header_of_part(path), target)
+    except BadModelFile:
+        return False
+
+
+def misfit(projector: Header, target: Header) -> str:
+    """Return why a target cannot use a projector, as a phrase to follow its name; "" if no reason is known."""
+    kind, name = kind_of(projector), target.architecture
+    if not kind or kind in _UNSUPPORTED:
+        return f"is a projector that localspec cannot use: {kind}" if kind else "is no projector for images"
+    listed = name.startswith(tuple(begin for begins in _ARCHITECTURES.values() for begin in begins))
+    if not name.startswith(_ARCHITECTURES.get(kind, ("\0" if listed else name,))):
+        return f"is a projector ({kind}) of another model than {name}"
+    made, wanted = projector.number("clip.vision.projection_dim"), target.of_model("embedding_length")
+    return "" if made in (wanted, None) else f"makes rows of {made} numbers, not {wanted}"
+
+
+def kind_of(header: Header) -> str:
+    """Return the type of a projector; "" if the file has none for images."""
+    kinds = header.text("clip.vision.projector_type") or header.text("clip.projector_type")
+    return kinds if header.architecture == "clip" and header.flag("clip.has_vision_encoder", True) else ""
+
+
+def check_projector(headers: Sequence[Header], names: Sequence[str]) -> None:
+    """Raise BadModelFile if a file is no projector for images."""
+    if not kind_of(headers[0]):
+        raise BadModelFile(f"{names[0]} is no projector for images", hint="give one with --mmproj FILE")
+
+
+def memory_of(header: Header) -> int:
+    """Estimate the bytes of a projector with the activations of the largest image."""
+    names = ("image_size", "patch_size", "feed_forward_length")
+    size, patch, width = (header.number(f"clip.vision.{name}") or 0 for name in names)
+    return header.file_bytes + 3 * 4 * (size // max(patch, 1)) ** 2 * width
+
+
+def without_projector(devices: tuple[Device, ...], needed: int) -> tuple[Device, ...]:
+    """Return the devices with the free memory that a projector leaves: it goes to the first GPU, else to the CPU."""
+    first = next((device for device in devices if device.is_gpu), None)
+    name = first.name if first else HOST
+    return tuple(
+        replace(each, free_bytes=max(each.free_bytes - needed * (each.name == name), 0)) for each in devices
+    )
+
+
+def published(pair: Pair) -> ModelFile:
+    """Return the projector that was published with the pair's target, as the Hub lists it now. Raises UnknownPair."""
+    file = pair.target
+    listed = hub.listing(file.repo, file.revision) if file.repo else ()
+    found = [each for each in listed if _NAME.search(Path(each.file).name)]
+
+    def rank(file: str) -> int:
+        words = {*re.split(r"[-_.]", file.lower()), ""}
+        return next(place for place, precision in enumerate(_PRECISIONS) if precision in words)
+
+    if not found:
+        where = f"{file.repo} has no projector" if file.repo else f"{file.name} is a file of yours"
+        raise UnknownPair(f"{where}, so {pair.name} reads no images", hint="give one with --mmproj FILE")
+    best = min(found, key=lambda each: rank(each.file))
+    return ModelFile(best.repo, best.file, best.commit, best.bytes, best.sha256 or "").pinned()
