@@ -28,7 +28,7 @@ class ImageChunk(Protocol):
     @property
     def is_encoded(self) -> bool: ...
 
-    def encode(self) -> None:
+    def encode(self) -> object:
         """Compute the rows, which takes seconds on a CPU. Raises BackendFailure."""
 
     def decode(self, context: object, position: int, sequence: int) -> int:

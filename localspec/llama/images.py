@@ -5,14 +5,13 @@ of a large image. Computing the rows of a chunk, `encode`, takes seconds on a CP
 """
 
 import ctypes
-from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import lru_cache
 from hashlib import sha256, shake_128
 from pathlib import Path
 from threading import Lock
 from typing import Any
-from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -23,7 +22,7 @@ from localspec.llama.library import forget_log_errors, lib, log_to_python, reaso
 from localspec.llama.model import Model
 from localspec.stopping import Closing, DelayedInterrupt, current_stop
 
-_RECENT = 16  # number of latest chunks whose rows stay, of 2 to 20 MB each
+_RECENT = 16  # number of latest images whose rows stay, of 2 to 20 MB each
 _LARGE = 4096  # width and height of an image that takes the most rows
 _SMALLER = "send a smaller image"
 _PUBLISHED = "use the projector that was published with the model: --mmproj FILE"
@@ -49,10 +48,10 @@ class Projector(Closing):
         self.placeholder = model.vocab.tokenize("image", parse_special=False)[-1]
         # A chunk that llama.cpp decodes without causal attention must fit into one batch.
         self.most_rows = self._most_rows() if mtmd_cpp.mtmd_decode_use_non_causal(pointer, None) else 0
-        self._encoding = Lock()  # two threads that encode would get each other's rows
-        # Clients send all images of a conversation with each message, and a slot may be needed in between.
-        self._recent = deque[Chunk](maxlen=_RECENT)
-        self._chunks = WeakValueDictionary[tuple[bytes, int], Chunk]()  # by image and index of the chunk
+        self._reading, self._encoding = Lock(), Lock()  # threads that encode would get each other's rows
+        self._known = lru_cache(_RECENT)(
+            self._read
+        )  # clients send all images of a conversation with each message
 
     def close(self) -> None:
         self._finalizer()
@@ -64,7 +63,11 @@ class Projector(Closing):
 
     def tokens(self, data: bytes) -> list[int]:
         """Return the tokens that stand for an image in a prompt: ImageRows, and the model's marks around them."""
-        found, image, count = list[int](), sha256(data).digest(), ctypes.c_size_t()
+        with self._reading:
+            return self._known(data)
+
+    def _read(self, data: bytes) -> list[int]:
+        found, image, count = list[int](), sha256(data).hexdigest(), ctypes.c_size_t()
         with self._parts(data) as parts:
             for number, part in enumerate(parts):
                 if self.mtmd.mtmd_input_chunk_get_type(part) == self.mtmd.MTMD_INPUT_CHUNK_TYPE_TEXT:
@@ -72,24 +75,20 @@ class Projector(Closing):
                     found += ids[: count.value]
                     if min(found) < 0:
                         raise BadSetting("the model lacks tokens that its projector writes", hint=_PUBLISHED)
-                    continue
-                if (chunk := self._chunks.get((image, number))) is None:
-                    chunk = self._chunks[image, number] = Chunk(self, part, data, image.hex(), number)
-                self._recent.append(chunk)
-                found += chunk.rows
+                else:
+                    found += Chunk(self, part, data, image, number).rows
         return found
 
     def encode(self, chunk: "Chunk") -> np.ndarray:
         """Return the rows of a chunk, float32 [rows, columns]. Raises BackendFailure."""
-        with self._encoding, self._parts(chunk.data) as parts:
-            if chunk.values is not None:  # another thread has just encoded it
-                return chunk.values
-            with DelayedInterrupt():
-                failed = self.mtmd.mtmd_encode_chunk(self.handle, parts[chunk.number])
-            if failed:
-                raise BackendFailure(f"llama.cpp cannot encode the image: {reason()}", hint=_SMALLER)
-            values = self.mtmd.mtmd_get_output_embd(self.handle)
-            return np.ctypeslib.as_array(values, (chunk.count, self._columns)).copy()
+        with self._encoding:
+            if chunk.values is None:  # no other thread has just encoded it
+                with self._parts(chunk.data) as parts, DelayedInterrupt():
+                    if self.mtmd.mtmd_encode_chunk(self.handle, parts[chunk.number]):
+                        raise BackendFailure(f"llama.cpp cannot encode the image: {reason()}", hint=_SMALLER)
+                    values = self.mtmd.mtmd_get_output_embd(self.handle)
+                    chunk.values = np.ctypeslib.as_array(values, (chunk.count, self._columns)).copy()
+            return chunk.values
 
     def _most_rows(self) -> int:
         with self._parts(None) as parts:
@@ -147,14 +146,11 @@ class Chunk:
     def is_encoded(self) -> bool:
         return self.values is not None
 
-    def encode(self) -> None:
-        if self.values is None:
-            self.values = self._projector.encode(self)
+    def encode(self) -> np.ndarray:
+        return self._projector.encode(self) if self.values is None else self.values
 
     def decode(self, context: object, position: int, sequence: int) -> int:
-        self.encode()
-        assert self.values is not None
-        mtmd, values = self._projector.mtmd, self.values.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
+        mtmd, values = self._projector.mtmd, self.encode().ctypes.data_as(ctypes.POINTER(ctypes.c_float))
         place, after, no_call = (position, sequence), lib.llama_pos(), mtmd.mtmd_helper_post_decode_callback()
         batch, handle = lib.llama_n_batch(context), self._projector.handle
         code = mtmd.mtmd_helper_decode_image_chunk(
