@@ -24,30 +24,38 @@ class DraftTemperature:
     """The temperature factor for the drafts of one reply. Each starts with 1, so the same seed repeats the reply."""
 
     def __init__(self) -> None:
-        self.factor = 1.0
+        self._factor = 1.0
         self._kept = np.zeros(len(FACTORS))  # sum of overlaps for each factor; older positions count less
         self._seen = 0
         self._cycles = 0
         self._drafted: dict[int, Distribution] = {}  # q at factor 1, by position in the present cycle
+        self._judged: list[tuple[Distribution, Distribution]] = []  # p and q of positions not learned yet
 
     def shape(self, q: Distribution, position: int) -> Distribution | None:
         """Return the distribution to draw a draft token from at a position; None: take the likeliest token."""
         self._drafted[position] = q
-        return sharpened(q, self.factor) if self.factor else None
+        return sharpened(q, factor) if (factor := self.factor) else None
 
     def learn(self, first: int, judged: int, p: Callable[[int], Distribution]) -> None:
-        """Learn from the target's p at `judged` positions from `first` on, wherever `shape` has recorded a q."""
+        """Note the target's p at `judged` positions from `first` on, wherever `shape` has recorded a q."""
         drafted, self._drafted = self._drafted, {}
         self._cycles += 1
         if self._cycles > EAGER_CYCLES and self._cycles % EVERY:
             return
-        for i in range(judged):
-            if (q := drafted.get(first + i)) is not None:
-                self._kept = self._kept * DECAY + overlaps(p(i), q)
-                self._seen += 1
-        best = int(self._kept.argmax())
-        if self._seen >= ENOUGH and self._kept[best] > BETTER * self._kept[FACTORS.index(self.factor)]:
-            self.factor = FACTORS[best]
+        self._judged += [(p(i), drafted[first + i]) for i in range(judged) if first + i in drafted]
+
+    @property
+    def factor(self) -> float:
+        """The present factor, after learning from the noted positions, which takes time."""
+        for here, q in self._judged:
+            self._kept = self._kept * DECAY + overlaps(here, q)
+        self._seen += len(self._judged)
+        if self._judged and self._seen >= ENOUGH:
+            best = int(self._kept.argmax())
+            better = self._kept[best] > BETTER * self._kept[FACTORS.index(self._factor)]
+            self._factor = FACTORS[best] if better else self._factor
+        self._judged = []
+        return self._factor
 
 
 def sharpened(q: Distribution, factor: float) -> Distribution:

@@ -67,6 +67,7 @@ class BlockRule:
     seed_decides: ClassVar[bool] = False
 
     def draw(self, row: Row | LateRows, history: Sequence[int], start: int) -> Draw:
+        _ = self.sharpness.factor  # learned before `distribution`, which may wait for the row
         whole = self.chain.distribution(row, history, drafts=True)
         likeliest = int(whole.probabilities.argmax())
         confidence = float(whole.probabilities[likeliest])
