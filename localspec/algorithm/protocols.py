@@ -8,7 +8,7 @@ from typing import Protocol, Self
 from localspec.errors import LocalspecError
 from localspec.events import Cycle, Mode, Origin, Source
 from localspec.sampler.chain import Distribution
-from localspec.sampler.passes import ForwardPass, HiddenRows, LateRows, Row
+from localspec.sampler.passes import ComingRow, ForwardPass, HiddenRows, Row
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +173,7 @@ class Rule(Protocol):
     def seed_decides(self) -> bool:
         """Whether the seed and the target alone determine the text, with any drafter and any depth."""
 
-    def draw(self, row: Row | LateRows, history: Sequence[int], start: int) -> Draw:
+    def draw(self, row: ComingRow, history: Sequence[int], start: int) -> Draw:
         """Draw a token to follow `history` from the draft model's row.
 
         `start`: length of the text where the proposal begins. The random number depends on `start`, because a

@@ -12,7 +12,7 @@ from localspec.algorithm.sharpness import DraftTemperature
 from localspec.errors import BadSetting
 from localspec.events import Origin
 from localspec.sampler.chain import Chain, Constraint, Distribution
-from localspec.sampler.passes import Continued, LateRows, Row
+from localspec.sampler.passes import ComingRow, Continued, Row
 from localspec.sampler.sampling import Sampling
 
 
@@ -24,7 +24,7 @@ class Greedy:
     name: ClassVar[str] = "greedy"
     seed_decides: ClassVar[bool] = True
 
-    def draw(self, row: Row | LateRows, history: Sequence[int], start: int) -> Draw:
+    def draw(self, row: ComingRow, history: Sequence[int], start: int) -> Draw:
         token, confidence = self.chain.likeliest(row, history)
         return Draw(token, None, confidence)
 
@@ -44,7 +44,7 @@ class Coupled:
     name: ClassVar[str] = "coupled"
     seed_decides: ClassVar[bool] = True
 
-    def draw(self, row: Row | LateRows, history: Sequence[int], start: int) -> Draw:
+    def draw(self, row: ComingRow, history: Sequence[int], start: int) -> Draw:
         q = self.chain.distribution(row, history, drafts=True)
         return Draw(self.noise.loudest(q, len(history)), None, float(q.probabilities.max()))
 
@@ -66,7 +66,7 @@ class BlockRule:
     name: ClassVar[str] = "block"
     seed_decides: ClassVar[bool] = False
 
-    def draw(self, row: Row | LateRows, history: Sequence[int], start: int) -> Draw:
+    def draw(self, row: ComingRow, history: Sequence[int], start: int) -> Draw:
         _ = self.sharpness.factor  # learned before `distribution`, which may wait for the row
         whole = self.chain.distribution(row, history, drafts=True)
         likeliest = int(whole.probabilities.argmax())

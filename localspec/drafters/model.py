@@ -6,12 +6,12 @@ from itertools import count
 from localspec.algorithm.protocols import Backlog, Decoder, Drafter, Draw, Proposal, Rule, Stopping
 from localspec.errors import BackendFailure, ContextFull, LocalspecError, NotEnoughMemory
 from localspec.events import Source
-from localspec.sampler.passes import Continued, ForwardPass, LateRows, Row, common_prefix_length
+from localspec.sampler.passes import ComingRow, Continued, ForwardPass, LateRows, common_prefix_length
 
 # Errors of a draft model after which the target continues without drafts.
 FAILURES = (BackendFailure, ContextFull, NotEnoughMemory)
 
-Rows = Generator[Row | LateRows, int, None]
+Rows = Generator[ComingRow, int, None]
 """A generator of a draft's rows of logits: after the text, then after each token that is sent to it."""
 
 

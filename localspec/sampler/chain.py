@@ -17,7 +17,7 @@ from typing import Literal, Protocol
 import numpy as np
 
 from localspec.errors import BackendFailure
-from localspec.sampler.passes import Candidates, LateRows, Row, arrived
+from localspec.sampler.passes import Candidates, ComingRow, LateRows, Row, arrived
 from localspec.sampler.penalties import Written, biased
 from localspec.sampler.sampling import Sampling
 
@@ -201,21 +201,15 @@ class Chain:
         self._drafting = _of_drafts(sampling)
         self._constraint = constraint
         self._masks = constraint is not None and constraint.whole_rows
-        needed = sampling.logits_needed
-        self._needs_all = needed is None or (self._masks and needed != 1)
+        self._needs_all = sampling.logits_needed is None or (self._masks and sampling.logits_needed != 1)
         self._written = Written(sampling) if sampling.penalises else None
+        self._adjusts = bool(sampling.logit_bias or self._written)
+        # The largest number of logits that bias and penalties can lower; estimated if penalties see the whole text.
+        looked_at = SPARE if sampling.repeat_last_n < 0 else sampling.repeat_last_n
+        self._lowered = len(sampling.logit_bias) + (looked_at if self._written else 0)
         self._buffers: list[np.ndarray] = []  # for weights of whole rows; see `_buffer`
 
-    @property
-    def _lowered(self) -> int:
-        """The largest number of logits that bias and penalties can lower; estimated if penalties see the whole text."""
-        s = self.sampling
-        looked_at = SPARE if s.repeat_last_n < 0 else s.repeat_last_n
-        return len(s.logit_bias) + (looked_at if self._written else 0)
-
-    def distribution(
-        self, row: Row | LateRows, history: Sequence[int], *, drafts: bool = False
-    ) -> Distribution:
+    def distribution(self, row: ComingRow, history: Sequence[int], *, drafts: bool = False) -> Distribution:
         """Return the distribution of the token after `history`, at a temperature above 0. No probability is 0.
 
         `drafts`: whether the row is a draft's. Unlikely tokens may then be left out.
@@ -273,7 +267,7 @@ class Chain:
         self._buffers = [*self._buffers[1 - _MOST_BUFFERS :], np.empty(len(row), np.float32)]
         return self._buffers[-1]
 
-    def likeliest(self, row: Row | LateRows, history: Sequence[int]) -> tuple[int, float]:
+    def likeliest(self, row: ComingRow, history: Sequence[int]) -> tuple[int, float]:
         """Return the likeliest token after `history`, and its probability among the GREEDY_HEAD likeliest."""
         row = self._permitted(row, history, GREEDY_HEAD)
         if isinstance(row, Candidates) and not self._adjusts:
@@ -295,11 +289,7 @@ class Chain:
             return int(self._head(row, history, 1)[0][0])
         return int(row.ids[at]) if isinstance(row, Candidates) else at
 
-    @property
-    def _adjusts(self) -> bool:
-        return bool(self.sampling.logit_bias or self._written)
-
-    def _permitted(self, row: Row | LateRows, history: Sequence[int], count: int) -> Row:
+    def _permitted(self, row: ComingRow, history: Sequence[int], count: int) -> Row:
         """Return the row without forbidden tokens; if every logit matters, replace Candidates by the whole row.
 
         `count`: number of likeliest tokens that the caller needs; 0: all. The result may contain only the likeliest.

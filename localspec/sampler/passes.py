@@ -38,7 +38,10 @@ class LateRows(Sequence[Row]):
         return iter(self[:])
 
 
-def arrived(row: Row | LateRows) -> Row:  # it waits for a late row
+ComingRow = Row | LateRows  # LateRows of one row
+
+
+def arrived(row: ComingRow) -> Row:  # it waits for a late row
     return row[0] if isinstance(row, LateRows) else row
 
 
