@@ -55,7 +55,7 @@ GENERIC_CALLS = (
 END = ForwardPass(0, ())  # follows the last pass of a prompt
 DRAFT_CHUNK = 128  # largest number of tokens in a pass of a draft model that reads ahead
 WORTH_A_NOTICE = 16  # after this many cycles without drafting, a notice appears; shorter pauses are normal
-AHEAD = 2  # most cycles that run ahead: with one, a reader whose time varies leaves the device idle
+AHEAD = 3  # most cycles that run ahead: with one, a reader whose time varies leaves the device idle
 # A cycle, the scores of its tokens, and `why_off` and `failure` of the strategy and `ends` of the job after it.
 _State = tuple[Cycle, Sequence[Scored], str | None, LocalspecError | None, tuple[bool, bool, bool]]
 
