@@ -16,7 +16,7 @@ from localspec.sampler.passes import ForwardPass
 
 # If a decision for plain decoding takes more than this share of a plain step, the next steps are plain without one.
 DECIDING_SHARE = 0.01
-MOST_SKIPPED = 16  # lookup in the text begins at most this many tokens late
+MOST_SKIPPED = 32  # lookup in the text begins at most this many tokens late
 PREFILL_CHUNK = 128  # largest number of tokens in one prefill of a drafter
 
 
@@ -123,6 +123,8 @@ class DrafterSelection(Strategy):
         self._skipped = 0  # number of coming plain steps without a decision
         self._decides = True  # whether this cycle has a decision
         self._undecided = 0  # tokens of plain steps since the last decision
+        self._unread: ForwardPass | None = None  # these steps, if no drafter needs their hidden rows
+        self._reads_rows = any(candidate.drafter.hidden_rows_needed for candidate in candidates)
         for candidate in candidates:
             candidate.drafter.begin()
             candidate.begin()
@@ -152,6 +154,7 @@ class DrafterSelection(Strategy):
             self._decides = False
             self._context_tokens = len(tokens)
             return Proposal(mode=self._proposal.mode)
+        self._observe_skipped()
         for candidate in self._candidates:
             candidate.save(self._undecided)
         self._decides, self._undecided = True, 0
@@ -177,8 +180,19 @@ class DrafterSelection(Strategy):
         return self._proposal
 
     def observe(self, batch: ForwardPass, kept: int) -> None:
+        if not (self._decides or self._reads_rows) and kept == len(batch.tokens):
+            before = self._unread or ForwardPass(batch.start, [])
+            self._unread = ForwardPass(before.start, [*before.tokens, *batch.tokens])
+            return
+        self._observe_skipped()
         for candidate in self._candidates:
             candidate.drafter.observe(batch, kept)
+
+    def _observe_skipped(self) -> None:
+        if skipped := self._unread:
+            self._unread = None
+            for candidate in self._candidates:
+                candidate.drafter.observe(skipped, len(skipped.tokens))
 
     def learn(self, cycle: Cycle) -> None:
         self._slot.replies = cycle.replies

@@ -13,6 +13,7 @@ from localspec.algorithm.verification import make_rule
 from localspec.control.cost_table import CostTable
 from localspec.control.costs import Costs
 from localspec.control.depth import DepthControl
+from localspec.drafters.lookup import LookupDrafter
 from localspec.drafters.model import ModelDrafter
 from localspec.drafters.selection import MOST_SKIPPED, Plain, best_prefix
 from localspec.events import Mode, Source
@@ -252,7 +253,23 @@ def test_steps_without_a_decision_are_not_learned_and_their_tokens_refill_the_bu
     assert plain - MOST_SKIPPED <= sum(saved) <= plain
 
 
-@pytest.mark.parametrize(("step_seconds", "decisions"), [(1e-6, 400 / 17), (1e3, 400)])
+def test_steps_without_a_decision_are_observed_together_and_none_is_lost(monkeypatch):
+    target, rule, seen = Ticking(3), make_rule("greedy", GREEDY, 1), []
+    target.table = CostTable((1, 2), (1e-6, 2e-6), {})
+    observe = LookupDrafter.observe
+    monkeypatch.setattr(LookupDrafter, "observe", lambda self, *a: seen.append(a) or observe(self, *a))
+    tokens, cycles = run(
+        target, None, [1, 2], drafting=drafting_of(None, DEAR, 2), room=400, rule=rule, end=never
+    )
+    assert len(seen) < len(cycles) / 4
+    known = []
+    for batch, kept in seen:
+        known[batch.start :] = batch.tokens[:kept]
+    assert known == tokens[: len(known)]
+    assert len(tokens) - len(known) <= MOST_SKIPPED + 1
+
+
+@pytest.mark.parametrize(("step_seconds", "decisions"), [(1e-6, 400 / 33), (1e3, 400)])
 def test_where_a_decision_costs_much_of_a_plain_step_fewer_steps_have_one(step_seconds, decisions):
     target, rule = Ticking(3), make_rule("greedy", GREEDY, 1)
     target.table = CostTable((1, 2), (step_seconds, 2 * step_seconds), {})
