@@ -26,6 +26,7 @@ from localspec.options import configured, data_dir, texts_dir
 OLD: Final = "conversations"  # the folder of locks, and of files that earlier versions of localspec wrote
 TITLE_LENGTH: Final = 60
 MOST_PROMPTS: Final = 500
+MOST_IMAGE_BYTES: Final = 64 * 1024 * 1024  # limit of the images of one stored conversation
 KEPT_SECONDS: Final = 30 * 86_400  # time until damaged and imported files are deleted
 UNREADABLE: Final = (KeyError, IndexError, TypeError, ValueError, OverflowError, AttributeError)
 
@@ -180,11 +181,21 @@ def save(folder: Path, *conversations: Conversation) -> None:
     steps: list[tuple[object, ...]] = []
     for one in conversations:
         text = "\n".join((one.title, one.pair, *(message.content for message in one.messages))).casefold()
-        body = as_json(one)
+        body = as_json(_with_fewer_images(one))
         texts = map(repaired, (one.name, one.title, one.pair, one.course_of, text, body))
         written = (insert, *texts, one.talked, len(one.messages))
         steps.append(written if one.messages else ("DELETE FROM conversations WHERE name = ?", one.name))
     perform(folder, *steps)
+
+
+def _with_fewer_images(conversation: Conversation) -> Conversation:
+    """Replace the oldest images by their names, so that the others have at most MOST_IMAGE_BYTES together."""
+    found, room = list(conversation.messages), MOST_IMAGE_BYTES
+    for index in reversed(range(len(found))):
+        room -= sum(len(image.data) for image in found[index].images)
+        if room < 0 and found[index].images:
+            found[index] = replace(found[index], content=found[index].shown, images=())
+    return replace(conversation, messages=tuple(found))
 
 
 def as_json(conversation: Conversation, indent: int | None = None) -> str:
