@@ -147,10 +147,10 @@ _SPACES = str.maketrans("▁ĠĊ", "   ")
 _WIDTH, _HIDDEN, _LAYERS, _HEADS, _PATCH = 32, 64, 2, 2, 8  # of the projectors' vision models
 
 
-def write_projector(path: Path, kind: str, seed: int = 11) -> Path:
-    """Write the vision model and the projector for the target of one kind."""
+def write_projector(path: Path, kind: str, text_width: int | None = None, seed: int = 11) -> Path:
+    """Write the vision model and the projector for the target of one kind, or for one of another width."""
     random = np.random.default_rng(seed)
-    text_width = TARGETS[kind].embedding
+    text_width = text_width or TARGETS[kind].embedding
     writer = gguf.GGUFWriter(path, "clip")
     add_facts(writer, name=f"tiny {kind} projector", file_type=gguf.LlamaFileType.ALL_F32)
     add_facts(

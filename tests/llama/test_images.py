@@ -16,10 +16,13 @@ from localspec.algorithm.images import ImageRow, chunks_of
 from localspec.caches.store import finish
 from localspec.chat.reply import UNSEEN_IMAGE
 from localspec.events import FinishReason, Notice, Piece, Prefill
+from localspec.gguf.header import header_at
 from localspec.llama.images import Projector
 from localspec.sampler.passes import common_prefix_length
+from tests.drafters.heads import KINDS as HEADS
 from tests.llama.images import KINDS, LOAD, PICTURES, RECORDED, image_url, model_in, turns_of
 from tests.llama.rows import NEAR, logits_of
+from tests.tiny_images import write_projector
 
 pytestmark = pytest.mark.usefixtures("home")
 
@@ -83,6 +86,20 @@ def test_every_chat_has_the_servers_texts_and_counts(load, kind, way):
                 assert not number or reply.stats.reused_tokens >= asked.cached_tokens - 8, (name, number)
                 accepted += reply.stats.accepted
     assert accepted > 0 or way != "with a draft"
+
+
+@pytest.mark.parametrize(("name", "kind"), [("mtp inside", "qwen35"), ("assistant", "gemma4")])
+def test_a_head_changes_no_text_about_images(tmp_path, name, kind):
+    target, head = HEADS[name].files(tmp_path)
+    write_projector(tmp_path / "mmproj.gguf", kind, header_at(target).of_model("embedding_length"))
+    found = []
+    for depth in (0, 3):
+        with localspec.load(target=target, draft=head, **LOAD) as session:
+            for images in (["square.png"], [], ["other.ppm", "dot.png"]):
+                asked = {"images": [PICTURES[image] for image in images], "temperature": 0}
+                found.append(session.run("ab cd ef", depth=depth, max_tokens=14, **asked))
+    assert [reply.text for reply in found[:3]] == [reply.text for reply in found[3:]]
+    assert sum(reply.stats.from_head for reply in found) > 6
 
 
 @pytest.mark.parametrize("kind", KINDS)
