@@ -18,6 +18,7 @@ from localspec.errors import BadSetting, LocalspecError
 from localspec.events import FinishReason, Kind, Scored, ToolCall
 from localspec.models.local_models import ModelFile
 from localspec.models.names import quantisation_of
+from localspec.models.projector import projector_of
 from localspec.serve.http import Interface, Writer, answer, dumped, fields_of, unless_gone
 from localspec.serve.openai import chat_scores, prompt_of, scores_of_chat
 from localspec.serve.options import Fields, Problem, cut, name_of, openai_options
@@ -25,6 +26,7 @@ from localspec.serve.replies import Chosen, FinishedReply, changed_at
 
 _NANO: Final = 1_000_000_000
 _NEVER: Final = datetime(2318, 1, 1, tzinfo=UTC)
+_LONGEST: Final = 500  # characters of a fact about a model; a template has its own field
 _MOST_SECONDS: Final = 10**9  # thirty years; a longer time counts as infinite
 _UNITS: Final = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001, "": 1.0}
 _DURATION: Final = re.compile(r"(-?)(\d+(?:\.\d+)?|(?:\d+(?:\.\d+)?(?:h|ms|m|s))+)")
@@ -53,12 +55,24 @@ class Ollama(Interface):
     async def show(self, request: Request) -> Response:
         fields = await fields_of(request)
         chosen = self._pairs.choose(fields.take("model", str) or fields.take("name", str, ""))
-        ready = await self._loading(request, chosen)
-        info: dict[str, Any] = {"general.basename": ready.target, **ready.metadata}
-        info[f"{ready.metadata.get('general.architecture', '')}.context_length"] = ready.context_length
-        capabilities = ["completion", "tools", *(["thinking"] if ready.reasons else [])]
-        capabilities += ["vision"] if ready.reads_images else []
-        more = {"template": ready.template, "model_info": info, "capabilities": capabilities}
+        pair, ready = chosen.load.pair, self._jobs.loaded if self._jobs.load == chosen.load else None
+        if (
+            ready is None and pair.target.path
+        ):  # clients ask for each model of a list: none is loaded for that
+            header = pair.target.header
+            template, length = header.text("tokenizer.chat_template"), header.of_model("context_length")
+            info = {key: header.get(key) for key in header.entries}
+            thinks, sees = "think" in template, projector_of(pair) is not None
+        else:
+            ready = ready or await self._loading(request, chosen)
+            template, length, info = ready.template, ready.context_length, dict[str, Any](ready.metadata)
+            thinks, sees = ready.reasons, ready.reads_images
+            info = {"general.basename": ready.target, **info}
+        info = {key: value for key, value in info.items() if isinstance(value, str | int | float)}
+        info = {key: value for key, value in info.items() if len(str(value)) <= _LONGEST}
+        info[f"{info.get('general.architecture', '')}.context_length"] = length
+        capabilities = ["completion", "tools", *["thinking"] * thinks, *["vision"] * sees]
+        more = {"template": template, "model_info": info, "capabilities": capabilities}
         return answer(self._model(chosen.name, modelfile="", parameters="", **more))
 
     def _model(self, name: str, **more: Any) -> dict[str, Any]:

@@ -2,12 +2,16 @@
 
 import json
 import math
+import shutil
+from pathlib import Path
 
 import ollama
 import pytest
 
+from localspec.demo import __file__ as demo
 from localspec.errors import BadSetting
 from localspec.serve.ollama import as_openai, kept_seconds
+from tests.serve.conftest import serving
 from tests.serve.test_openai import QUESTION
 
 GREEDY = {"temperature": 0, "num_predict": 24}
@@ -78,6 +82,18 @@ def test_what_editors_ask_before_they_talk(client, http):
     assert client.ps().models[0].model == "demo"
     assert client.chat("demo", []).done_reason == "load"
     assert http.get("/").text == "localspec is running\n"
+
+
+def test_a_model_that_is_not_loaded_is_described_and_leaves_the_loaded_one_alone(client, tmp_path):
+    own = shutil.copy(Path(demo).with_name("demo-draft.gguf"), tmp_path / "Small.gguf")
+    with serving(tmp_path / "home", str(own)) as endpoint:
+        asked = ollama.Client(endpoint.url)
+        shown, loaded = asked.show("demo"), client.show("demo")
+        assert asked.ps().models[0].model == "Small"
+        assert (shown.template, shown.capabilities) == (loaded.template, loaded.capabilities)
+        for key in ("general.architecture", "llama.context_length"):
+            assert shown.modelinfo[key] == loaded.modelinfo[key]
+        assert asked.show("Small").modelinfo["llama.context_length"] == 2048
 
 
 def test_errors_are_one_sentence(client):
