@@ -7,10 +7,12 @@ import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import httpx
 import pytest
 
+from localspec.demo import __file__ as demo
 from localspec.serve.page import headers, page
 from tests.serve.conftest import serving
 
@@ -291,3 +293,14 @@ def test_the_settings_of_python_clients_and_curl_work_as_they_are_shown(opened, 
             command = ["sh", "-c", text] if program == "curl" else [sys.executable, "-c", text]
             done = subprocess.run(command, capture_output=True, text=True, timeout=60)
             assert (done.returncode, len(done.stdout) > 20) == (0, True), done.stderr
+
+
+def test_the_chosen_model_is_the_one_that_the_heading_names(opened, tmp_path):
+    own = shutil.copy(Path(demo).with_name("demo-draft.gguf"), tmp_path / "Small.gguf")
+    with serving(tmp_path / "home", str(own)) as endpoint:
+        endpoint.http.post("/api/chat", json={"model": "demo", "messages": []})
+        tab = opened(endpoint.url)
+        tab.locator("#model option").first.wait_for(state="attached")
+        assert tab.locator("#model option").all_inner_texts() == ["Small", "demo"]
+        assert "demo target" in tab.locator("#plan").inner_text()
+        assert tab.locator("#model").input_value() == "demo"
