@@ -117,7 +117,8 @@ class RaceDialog(Dialog[None]):
         branch_point = Race(plain, drafting).branch_point
         if len(engine.sides) == 2:
             self._seconds = max(self._seconds + RACE_SECONDS * drafting.is_done, drafting.seconds)
-            plain = plain.until(self._seconds)
+            is_stopped = engine.compared is not None and not drafting.is_done
+            plain = plain.begun(len(drafting.written)) if is_stopped else plain.until(self._seconds)
         sides = zip(self._heads, self._texts, Race(plain, drafting).race_sides.items(), strict=True)
         for head, side, (title, race_side) in sides:
             text = Content("").join(

@@ -88,9 +88,14 @@ class RaceSide:
     def until(self, seconds: float) -> "RaceSide":
         if seconds >= self.seconds:
             return self
-        written, share = self.written[: bisect_right(self.times, seconds)], seconds / self.seconds
+        written = self.written[: bisect_right(self.times, seconds)]
+        share = len(written) / len(self.written) if written else seconds / self.seconds
         cycles, tokens = int(share * self.cycles), int(share * self.tokens)
         return replace(self, written=written, seconds=seconds, cycles=cycles, tokens=tokens, is_done=False)
+
+    def begun(self, pieces: int) -> "RaceSide":
+        """Return the side when it had as many pieces of text as the other side of a stopped race."""
+        return self.until(self.times[pieces - 1]) if 0 < pieces < len(self.times) else self
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,6 +81,17 @@ def test_a_clock_counts_passes_and_goes_back():
     assert whole.until(1.5) is whole
 
 
+def test_a_side_of_a_stopped_race_is_cut_to_the_text_of_the_other_and_counts_its_tokens_exactly():
+    whole = RaceSide()
+    for number in range(6):  # passes get slower as the text grows
+        whole = whole.after(replace(plain_cycle(), verify_seconds=1.0 + number))
+        whole = whole.after(Piece(f"{number} ", Kind.ANSWER, Origin.PLAIN, Source.PLAIN))
+    cut = whole.begun(2)
+    assert ([text for text, _ in cut.written], cut.seconds) == (["0 ", "1 "], 3.0)
+    assert (cut.tokens, cut.cycles) == (2, 2)
+    assert whole.begun(6) is whole
+
+
 @pytest.mark.parametrize(
     ("speedup", "said"),
     [
