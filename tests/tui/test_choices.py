@@ -89,10 +89,16 @@ async def test_a_race_shows_both_sides_then_its_headline_and_the_first_differenc
         assert status(engine, None) == "comparing the texts"
         engine.reply, engine.comparing = None, False
         assert chat.state.engine.plain_speed
-        assert chat.engine.handler.asked[-1].options["temperature"] == 0
+        asked = chat.engine.handler.asked[-1].options
+        assert (asked["temperature"], asked["max_tokens"]) == (0, 256), "a model in a loop has no end"
         await chat.pilot.press("escape")
         await chat.type("/compare 0.5")
         await chat.until(lambda: chat.engine.handler.asked[-1].options["temperature"] == 0.5)
+        await chat.until(lambda: "times as fast" in chat.drawn)
+        await chat.pilot.press("escape")
+        chat.state.engine.settings["max_tokens"] = 40
+        await chat.type("/compare")
+        await chat.until(lambda: chat.engine.handler.asked[-1].options["max_tokens"] == 40)
         assert len(chat.saved[0].messages) == 2
 
 

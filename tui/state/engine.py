@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from localspec.measure.race import RaceSide
     from localspec.models.pair_info import PairRow
 
+RACE_TOKENS = 256  # limit of each side of a race; a model in a loop has no end
+
 
 @dataclass(slots=True)
 class ReplyState:
@@ -220,7 +222,7 @@ class EngineState:
         """Request the same reply twice, without and with drafting. Raises EngineDied."""
         serial = self._begin().serial
         self.comparing, self.sides, self.compared = True, [], None
-        options = {**self.options_for(turns), "temperature": temperature}
+        options = {"max_tokens": RACE_TOKENS, **self.options_for(turns), "temperature": temperature}
         self.client.send(messages.CompareReplies(serial, turns, options, conversation))
 
     def options_for(self, turns: messages.Messages) -> messages.Options:
