@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from localspec import demo, errors, options
-from localspec.errors import BackendFailure, LocalspecError, NotEnoughMemory
+from localspec.errors import BackendFailure, BadModelFile, LocalspecError, NotEnoughMemory
 from localspec.files import file_of, recalled, remember
 from localspec.machine.children import describe_exit, died_by_signal, environment_of_child
 from localspec.machine.llama_build import (
@@ -48,6 +48,7 @@ class SmokeTest:
     kv_types: tuple[str, ...] = ("f16",)  # KV cache types: the target's, then those of drafts
     # The number of tokens in each pass. It varies, because llama.cpp chooses kernels by the number of tokens.
     widths: tuple[int, ...] = (16, 2, 1)
+    projector: str = ""  # path of a projector to try in place of passes
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,6 +253,21 @@ def try_gpu(
         what = f"llama.cpp crashes with flash attention on {name} ({died_of})"
         _news.append(f"{what}, so localspec turns flash attention off for this device")
     return remember(file, replace(known, died_of=died_of or known.died_of, plain=True))
+
+
+def ensure_projector(path: Path, identity: str, target: Path, on_first: Callable[[], object]) -> None:
+    """Encode an image in a child process, once for each projector. Raises BadModelFile if llama.cpp crashes on it."""
+    file = _build_file("projector", identity)
+    if (cause := recalled(file, str)) is None:
+        on_first()
+        place = {"gpu_layers": 0}
+        outcome = decode_in_child(SmokeTest(str(target), place, extra_buffers=False, projector=str(path)))
+        if _was_killed(outcome):
+            raise why_unusable(outcome)
+        cause = remember(file, outcome.cause)  # an error of another kind comes again, with its own sentence
+    if cause:
+        what = f"{path.name} is damaged: llama.cpp crashes on it ({cause})"
+        raise BadModelFile(what, hint="download the projector again, or leave it out: --mmproj none")
 
 
 def _death(smoke_test: SmokeTest) -> str:

@@ -3,12 +3,26 @@
 import json
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from localspec.errors import BackendFailure, LocalspecError
 from localspec.llama.check import Health, SmokeTest, assume
 from localspec.machine.children import end_with_stdin, limit_this_process
+
+if TYPE_CHECKING:
+    from localspec.llama.model import Model
+
+
+def encode(path: Path, model: "Model") -> None:
+    """Encode a small black image."""
+    from localspec.algorithm.images import chunks_of
+    from localspec.llama.images import Projector
+
+    with Projector(path, model, "", threads=1) as projector:
+        for _, chunk in chunks_of(projector.tokens(b"P6 64 64 255\n" + bytes(3 * 64 * 64))):
+            chunk.encode()
 
 
 def main() -> None:
@@ -31,6 +45,9 @@ def main() -> None:
             "rows_max": 9,
         }
         with Model(Path(smoke_test.path), **smoke_test.place) as model:
+            if smoke_test.projector:
+                encode(Path(smoke_test.projector), model)
+                smoke_test = replace(smoke_test, kv_types=())
             for number, kv_type in enumerate(smoke_test.kv_types):
                 more: dict[str, Any] = {"kv_type_k": kv_type, "kv_type_v": kv_type, "top_k": number > 0}
                 try:

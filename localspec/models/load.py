@@ -40,7 +40,7 @@ from localspec.gguf.facts import (
 from localspec.gguf.header import Header
 from localspec.gguf.matching import SharedTokens, in_words
 from localspec.gguf.trimmed import token_table
-from localspec.llama.check import ensure_gpu, take_news
+from localspec.llama.check import ensure_gpu, ensure_projector, take_news
 from localspec.llama.context import Context, SlotDecoder
 from localspec.llama.devices import add_servers, default_gpu, devices
 from localspec.llama.head import BlockContext, HeadContext
@@ -53,7 +53,7 @@ from localspec.machine.llama_build import installed_build
 from localspec.machine.servers import use_servers, used_servers
 from localspec.models.attention import attention_of
 from localspec.models.drafting import Drafting, estimated_costs, learned_state_file, warm_up
-from localspec.models.local_models import identity
+from localspec.models.local_models import identity, is_ours
 from localspec.models.memory import CHECKPOINT_SHARE, HOST, Load, MemoryOptions
 from localspec.models.placement import DEPTH_OF_EXPERTS
 from localspec.models.plan import Plan, measures_attention, plan_for
@@ -96,6 +96,9 @@ def plan_pair(
         if (checked := check_gpus(there, gpus_of(found), memory_options, on_stage)) == memory_options:
             break
         memory_options = checked
+    if (path := found.projector) and not is_ours(path):  # a downloaded projector has its publisher's hash
+        trying = partial(on_stage, f"trying {path.name} for the first time")
+        ensure_projector(path, identity(path), pair.target.here, trying)
     if not found.attention and measures_attention(found, pair.drafter):
         attention_of(pair.target.header, memory_options.threads, on_stage)
         found = plan_for(pair, memory_options, there)
