@@ -22,7 +22,7 @@ from localspec.structure.tool_call_format import GENERIC, ToolCallFormat
 
 # `branch_points` renders this question, which no user writes, to find where other conversations differ.
 _OTHER = "\u2063"
-NO_IMAGES = "`localspec pull NAME --images` fetches what it needs; for your own files: --mmproj FILE"
+NO_IMAGES = "`localspec pairs` marks those that do, and `pull NAME --images` completes them; or give --mmproj FILE"
 _LONG = 256  # a system message and tools of fewer tokens get no checkpoint, because their prefill is fast
 
 

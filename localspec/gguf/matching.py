@@ -260,6 +260,9 @@ def _refuse_file(header: Header, name: str) -> None:
         )
     if not header.architecture or not header.tensors:
         raise BadModelFile(f"{name} is not a model", hint="choose another file")
+    if header.architecture == "clip":
+        what = f"{name} is a projector, with which a model reads images"
+        raise BadModelFile(what, hint="run the model, and give this file with --mmproj FILE")
     if hazard := first_known_crash(header):
         raise BadModelFile(f"{name} {printable(hazard)}", hint=ANOTHER_COPY)
     if header.vocabulary is None:

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from localspec.chat.conversations import Conversation, StoredMessage
+from localspec.chat.constraints import NO_IMAGES
 from localspec.chat.images import Image
 from localspec.engine.client import EngineProcess
 from localspec.engine.messages import LoadPair, Options
@@ -79,8 +80,7 @@ class ChatState:
         images = self.images if editing is None else self.conversation.messages[editing].images
         found, ready = mentions.with_mentioned(text, words, images), self.engine.ready
         if found.images and ready and not ready.reads_images:
-            hint = f"`localspec pull {ready.pair} --images` fetches what it needs, if there is something"
-            raise BadSetting(f"{ready.target} reads no images", hint=hint)
+            raise BadSetting(f"{ready.target} reads no images", hint=NO_IMAGES)
         return found
 
     def remember_prompt(self, text: str) -> None:
