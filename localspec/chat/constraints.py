@@ -7,7 +7,7 @@ from typing import Any
 
 from localspec.algorithm.protocols import Vocabulary
 from localspec.chat.fitting import Messages
-from localspec.chat.images import ReadImage, with_marks
+from localspec.chat.images import NO_IMAGES, ReadImage, with_marks
 from localspec.chat.messages import Message
 from localspec.chat.options import Request
 from localspec.chat.prompt import Prompt, encode, opening_of, with_shown_images
@@ -22,7 +22,6 @@ from localspec.structure.tool_call_format import GENERIC, ToolCallFormat
 
 # `branch_points` renders this question, which no user writes, to find where other conversations differ.
 _OTHER = "\u2063"
-NO_IMAGES = "`localspec pairs` marks those that do, and `pull NAME --images` completes them; or give --mmproj FILE"
 _LONG = 256  # a system message and tools of fewer tokens get no checkpoint, because their prefill is fast
 
 

@@ -16,6 +16,9 @@ from localspec.errors import BadSetting
 PLACE = "\ufffc"  # the character in place of each image in the content of a message
 MOST_BYTES = 32 * 1024 * 1024  # maximum bytes of an image file
 MOST_PIXELS = 64_000_000  # maximum pixels of an image: a photo of a telephone has at most 50 million
+NO_IMAGES = (
+    "`localspec pairs` marks those that do, and `pull NAME --images` completes them; or give --mmproj FILE"
+)
 _URL = re.compile(r"\Adata:[\w.+/;=-]*?;base64,", re.IGNORECASE)
 _KEY = secrets.token_hex(16)  # nobody who writes a message knows it
 

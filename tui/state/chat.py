@@ -6,8 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from localspec.chat.conversations import Conversation, StoredMessage
-from localspec.chat.constraints import NO_IMAGES
-from localspec.chat.images import Image
+from localspec.chat.images import NO_IMAGES, Image
 from localspec.engine.client import EngineProcess
 from localspec.engine.messages import LoadPair, Options
 from localspec.errors import BadSetting
