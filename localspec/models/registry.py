@@ -197,11 +197,16 @@ def is_known(name: str) -> bool:
 
 
 def near_names(name: str) -> list[str]:
-    """Return the names of at most three pairs whose name or alias begins with `name`, or is similar to it."""
-    wanted, by_name = name.strip().lower(), _by_name()
-    begun = [known for known in by_name if wanted and known.startswith(wanted)]
+    """Return the names of at most three pairs whose name or alias begins with `name`, or is similar to it.
+
+    Ollama's llama3.1:8b is llama-3.1-8b. Pairs of this machine come first.
+    """
+    wanted, by_name = name.strip().lower().removesuffix(":latest").replace(":", "-"), _by_name()
+    spellings = wanted, re.sub(r"([a-z])(\d)", r"\1-\2", wanted, count=1)
+    begun = [known for known in by_name if wanted and known.startswith(spellings)]
     found = begun or difflib.get_close_matches(wanted, by_name, n=6, cutoff=0.6)
-    return list(dict.fromkeys(by_name[known].name for known in found))[:3]
+    pairs = dict.fromkeys(by_name[known] for known in found)
+    return [pair.name for pair in sorted(pairs, key=lambda pair: not pair.on_disk)][:3]
 
 
 def _by_name() -> dict[str, Pair]:

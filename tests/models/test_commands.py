@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from localspec.cli.fetching import agreed, fetch_if_wanted, question
 from localspec.models import local_models, pair_info
 from localspec.models.download import PairNotOnDisk
 from localspec.models.names import default_pair
-from localspec.models.registry import named, users_folder
+from localspec.models.registry import named, near_names, users_folder
 from tests.gguf.mutations import taken_apart
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -26,6 +27,15 @@ def test_an_unknown_name_ends_with_a_sentence_and_code_2(capsys):
     told = capsys.readouterr().err
     assert "error: there is no pair called llama-3-8b\n" in told
     assert "did you mean llama-3.1-8b+1b?" in told
+
+
+def test_names_of_ollama_lead_to_the_nearest_pair_and_to_models_of_this_machine_first(tmp_path):
+    assert near_names("llama3.1") == near_names("llama3.1:latest") == ["llama-3.1-8b+1b"]
+    assert near_names("llama3.2:3b") == ["llama-3.2-3b+1b"]
+    own = shutil.copy(Path(demo.__file__).with_name("demo-draft.gguf"), tmp_path / "SmolLM2-135M.Q8_0.gguf")
+    local_models.mark_used(str(own))
+    assert near_names("smollm2") == ["SmolLM2-135M.Q8_0", "smollm2-1.7b+135m"]
+    assert near_names("smollm2:135m") == ["SmolLM2-135M.Q8_0"]
 
 
 def test_pairs_lists_everything_without_the_network(known, hub, capsys):
