@@ -320,9 +320,8 @@ def text_of(path: str | Path) -> str:
         if len(content) > MOST_BYTES and b"\0" not in content:
             raise BadSetting(f"{file} is too large for any context", hint="attach only the part that matters")
         if b"\0" in content:
-            raise BadSetting(
-                f"{file} is not a text file", hint=f"{hint}; images and documents cannot be read"
-            )
+            hint += "; `localspec run --image FILE` reads images, and documents cannot be read"
+            raise BadSetting(f"{file} is not a text file", hint=hint)
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise BadSetting(f"{file} is not UTF-8 text", hint=hint) from error

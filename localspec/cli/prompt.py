@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from localspec.chat.images import Image
 
 TIMEOUT_SECONDS = 2.0
+_IMAGES = b"\x89PNG", b"GIF8", b"\xff\xd8\xff\xe0", b"\xff\xd8\xff\xe1", b"\xff\xd8\xff\xdb"  # first bytes
 # Names as llama3.1, qwen2.5:7b and those without a number in Ollama's library.
 _MODEL = re.compile(
     r"[a-z][a-z._-]+\d[\w.+-]*|[a-z][\w.-]+:[\w.-]+|mi[sx]tral|deepseek|(?:code|tiny)llama|llava|phi|smollm"
@@ -63,7 +64,13 @@ def refuse_file(arguments: argparse.Namespace) -> None:
     first, *more = arguments.words
     if (more or "." in first) and os.path.isfile(os.path.expanduser(first)):
         prompt = printable(more[0] if more else "Summarise:", 60)
-        hint = f'add its text to the prompt: localspec {arguments.command} -f {first} "{prompt}"'
+        does, command, option = "add its text to the prompt", arguments.command, "-f"
+        with suppress(OSError), open(os.path.expanduser(first), "rb") as file:
+            if (begin := file.read(4)) == b"GGUF":  # as the files of Ollama, whose names are hashes
+                does, option = "take it as the model", "--target"
+            elif begin in _IMAGES or begin[:2] == b"BM":
+                does, command, option = "add the image to the prompt", "run", "--image"
+        hint = f'{does}: localspec {command} {option} {first} "{prompt}"'
         raise BadSetting(f"{first} is a file, not a {'pair' if more else 'prompt'}", hint=hint)
 
 

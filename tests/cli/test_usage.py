@@ -37,6 +37,17 @@ def test_a_pair_that_nobody_knows_is_named_with_the_nearest_ones(words, capsys):
     assert hint.count("llama-3.1-8b+1b") == 1
 
 
+@pytest.mark.parametrize(
+    ("begin", "option"),
+    [(b"GGUF\3\0", "--target"), (b"\x89PNG\r\n", "--image"), (b"BM\0\0", "--image"), (b"Milk", "-f")],
+)
+def test_a_file_before_the_prompt_leads_to_the_option_that_reads_it(begin, option, tmp_path, capsys):
+    file = tmp_path / "sha256-ab"
+    file.write_bytes(begin)
+    assert main(["run", str(file), "Say hi"]) == 2
+    assert f': localspec run {option} {file} "Say hi"' in capsys.readouterr().err
+
+
 def test_the_rules_that_can_be_named_are_the_rules_that_there_are():
     assert set(get_args(Rule)) == set(verification.RULES)
 
