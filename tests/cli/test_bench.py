@@ -13,6 +13,7 @@ import pytest
 from localspec import demo
 from localspec.chat.loaded_pair import DEMO_MODEL
 from localspec.cli import main
+from localspec.cli.commands import bench as bench_command
 from localspec.llama.threads import Contention
 from localspec.measure.race import CONTENDED
 from localspec.measure.summary import VERDICTS
@@ -66,6 +67,14 @@ def test_the_toy_has_counts_of_guesses_and_no_speed(capsys):
     assert "tokens/pass" in out
     assert not re.search(r"slower|pays?\b|speed-up|\dx\b", out.removeprefix(DEMO_MODEL))
     assert "tokens/s" not in err
+
+
+def test_the_toy_needs_one_round_and_not_five_minutes(capsys, monkeypatch):
+    monkeypatch.setattr(bench_command, "SECONDS", 20.0)
+    quick = ("--only", "chat", "--threads", "1", "--max-tokens", "24", "--temperature", "0", "--json")
+    code, out, _err = run(capsys, "bench", "demo", *quick)
+    assert code == 0
+    assert {m["round"] for m in json.loads(out)["measurements"]} == {0}
 
 
 def test_json_is_one_object_with_every_reply_and_a_busy_processor_is_told_beside_it(capsys, monkeypatch):

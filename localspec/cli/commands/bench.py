@@ -80,7 +80,6 @@ def bench_built_in(arguments: argparse.Namespace) -> int:
     temperatures = arguments.temperature or TEMPERATURES
     seconds = arguments.seconds if arguments.seconds or arguments.runs else SECONDS
     tokens = TOKENS if arguments.max_tokens is None else arguments.max_tokens
-    limits = Limits(rounds=arguments.runs, seconds=seconds, max_tokens=tokens)
     contended = False
 
     def on_step(step: "BenchStep") -> None:
@@ -94,11 +93,11 @@ def bench_built_in(arguments: argparse.Namespace) -> int:
         is_demo, loaded = session.pair.is_demo, perf_counter() - began
         subject: dict[str, Any] = names_of(session) | {"draft": session.draft_name or "lookup"}
         subject |= {"load_seconds": loaded, "max_tokens": tokens, "is_demo": is_demo}
+        rounds = arguments.runs or (1 if is_demo and not arguments.seconds else None)
         arms = (PLAIN, AUTO, *map(Arm, arguments.depths or (DEMO_DEPTH,) * is_demo))
         with DrawnLine(sys.stderr) as line:
-            outcome = bench(
-                session, prompts, arms, temperatures, limits, on_step=on_step, stopped=stopped.is_set
-            )
+            what = session, prompts, arms, temperatures, Limits(rounds, seconds, tokens)
+            outcome = bench(*what, on_step=on_step, stopped=stopped.is_set)
         assert isinstance(session.pair.drafting, Drafting)
         costs = session.pair.drafting.costs.table()
     if contended:
