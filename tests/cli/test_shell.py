@@ -165,6 +165,7 @@ def test_settings_are_shown_with_their_source(home, monkeypatch, capsys):
     assert found["settings"]["temperature"] == {"value": 0.5, "source": str(home / "config.toml")}
     assert found["settings"]["top_k"] is None
     assert found["paths"]["data"] == str(home / "data")
+    assert found["paths"]["conversations"] == str(home / "data" / "chats.db")
 
 
 @pytest.mark.parametrize("form", [[], ["--json"]])

@@ -9,6 +9,7 @@ import re
 from dataclasses import asdict
 
 from localspec import options
+from localspec.chat.database import FILE
 from localspec.cli.options import WRONG_USAGE
 from localspec.display import say, say_json, tell
 from localspec.machine.children import SECRET_VARIABLES
@@ -34,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
         "your pairs": registry.users_folder(),
         "known pairs": registry.registry_file(),
         "models": local_models.models_dir(),
-        "conversations": options.data_dir() / "conversations",
+        "conversations": options.data_dir() / FILE,
         "data": options.data_dir(),
         "cache": options.cache_dir(),
         "Hugging Face": local_models.hub_cache(),
