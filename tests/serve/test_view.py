@@ -47,6 +47,11 @@ def test_a_request_is_one_line_with_its_path_outcome_and_tokens(monkeypatch):
     )
 
 
+def test_the_line_of_a_request_names_the_model_that_answered(monkeypatch):
+    line = shown(monkeypatch, Served("POST", "/v1/x", 200, 2.0, replies=(replace(REPLY, target="Qwen3 4B"),)))
+    assert "200 in 2.0 s: Qwen3 4B, 50 tokens at 25/s" in line
+
+
 def test_several_replies_and_one_at_its_limit_say_so(monkeypatch):
     cut = replace(REPLY, finish_reason=FinishReason.LENGTH)
     line = shown(monkeypatch, Served("POST", "/v1/chat/completions", 200, 2.0, replies=(REPLY, cut)))

@@ -171,6 +171,7 @@ def line_of(served: "Served") -> str:
         totals = served.totals
         sums, speedup = totals.sums, totals.judged.speedup if totals.sums.drafted else None
         cached = f" ({sums.reused_tokens} cached)" if sums.reused_tokens else ""
+        parts += filter(None, [served.replies[0].target])  # a server may load one model after another
         parts += [f"{totals.replies} replies"] * (totals.replies > 1)
         parts += [f"{counted(sums.emitted, 'token')} at {sums.tokens_per_second:.0f}/s"]
         parts += [f"{speedup.value:.2f}x plain{beside(totals.judged)}"] if speedup else []
