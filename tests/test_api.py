@@ -198,6 +198,8 @@ def test_a_reply_prints_as_its_text_and_shows_itself_in_a_line():
     for value in (reply, reply.stats):
         assert len(repr(value)) < 200
     assert "30 tokens" in repr(reply)
+    with localspec.load("demo") as session:
+        assert repr(session) == "Session(target='localspec demo target', draft='localspec demo draft')"
     assert reply.target == "localspec demo target"
     assert repr(reply).endswith(", target='localspec demo target')")
 

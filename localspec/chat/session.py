@@ -143,6 +143,9 @@ class Session(Closing):
         """The messages of the conversation so far, without reasoning."""
         return self._messages
 
+    def __repr__(self) -> str:
+        return f"Session(target={self.target_name!r}, draft={self.draft_name!r})"
+
     @property
     def name(self) -> str:
         """The pair's name."""
