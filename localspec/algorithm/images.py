@@ -23,9 +23,6 @@ class ImageChunk(Protocol):
     placeholder: int  # token of the vocabulary in place of the chunk, in the text of drafters
 
     @property
-    def rows(self) -> Sequence["ImageRow"]: ...
-
-    @property
     def is_encoded(self) -> bool: ...
 
     def encode(self) -> object:
@@ -96,13 +93,13 @@ def observed(batch: ForwardPass, prompt: Sequence[int]) -> ForwardPass:
 class TextDecoder:
     """The part of a `Decoder` that the loop uses, after a prompt with images: lengths are those of the text."""
 
-    def __init__(self, target: Decoder, hidden_rows: int) -> None:
-        """`hidden_rows`: number of the prompt's tokens that its text lacks."""
-        self._target, self._hidden_rows = target, hidden_rows
+    def __init__(self, target: Decoder, lacking: int) -> None:
+        """`lacking`: number of the prompt's tokens that its text lacks."""
+        self._target, self._lacking = target, lacking
 
     @property
     def length(self) -> int:
-        return self._target.length - self._hidden_rows
+        return self._target.length - self._lacking
 
     @property
     def busy_seconds(self) -> float:
@@ -110,7 +107,7 @@ class TextDecoder:
 
     def decode(self, tokens: Sequence[int], rows: int) -> ForwardPass:
         found = self._target.decode(tokens, rows)
-        return replace(found, start=found.start - self._hidden_rows)
+        return replace(found, start=found.start - self._lacking)
 
     def rollback(self, keep: int) -> None:
-        self._target.rollback(keep + self._hidden_rows)
+        self._target.rollback(keep + self._lacking)

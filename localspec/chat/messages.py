@@ -236,6 +236,8 @@ def _checked(message: Message, which: str) -> Message:
         raise BadSetting(f"content and reasoning of {which} must be texts", hint=_FORM)
     if message.role == "user" and not (message.content.strip() or message.images):
         raise BadSetting(f"{which} is empty", hint="give some text")
+    if message.images and message.content.count(PLACE) != len(message.images):
+        message = replace(message, content=with_images(message.content, message.images).content)
     if message.tool_calls and message.role != "assistant":
         what = f"{which} has tool calls, but its role is {message.role!r}"
         raise BadSetting(what, hint="put tool calls into a message of the assistant")

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from time import perf_counter
 from typing import Any
 
@@ -52,7 +52,6 @@ GENERIC_CALLS = (
     "this model's chat template does not support tools: a system message describes them, in a tool-call format "
     "that the model may not be trained for"
 )
-END = ForwardPass(0, ())  # follows the last pass of a prompt
 DRAFT_CHUNK = 128  # largest number of tokens in a pass of a draft model that reads ahead
 WORTH_A_NOTICE = 16  # after this many cycles without drafting, a notice appears; shorter pauses are normal
 AHEAD = 3  # most cycles that run ahead: with one, a reader whose time varies leaves the device idle
@@ -167,13 +166,15 @@ def read(target: Decoder, strategy: Strategy, job: "ReplyJob") -> Iterator[Prefi
     def passes_to(end: int) -> Iterator[ForwardPass | ImageChunk]:
         """Yield each pass, and each image before it is encoded."""
         for begin, stop, image in stretches(prompt, target.length, end):
+            if target.length < begin:  # the passes before were cancelled
+                return
             if image and not image.is_encoded and not cancelled():
                 yield image
                 image.encode()
             yield from target.prefill(prompt[begin:stop], cancelled)
 
     batches, began = passes(), perf_counter()
-    while not cancelled() and (batch := next(batches, END)) is not END:
+    while not cancelled() and (batch := next(batches, None)):
         encoded = 0 if isinstance(batch, ForwardPass) else batch.count
         if isinstance(batch, ForwardPass):
             done += len(batch.tokens)
@@ -184,7 +185,7 @@ def read(target: Decoder, strategy: Strategy, job: "ReplyJob") -> Iterator[Prefi
         began = perf_counter()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ReplyJob:
     prompt: Sequence[int]
     branch_points: Sequence[int]  # positions at which a later prompt may differ from this one
@@ -207,8 +208,8 @@ class ReplyJob:
         finished, complete = (g.finished, g.complete) if (g := self.constraint) else (False, True)
         return finished, complete, self.budget is not None and self.budget.times_ended > 0
 
-    @property
-    def text_prompt(self) -> list[int]:
+    @cached_property
+    def text_prompt(self) -> Sequence[int]:
         """The prompt as drafters and rules read it."""
         return without_images(self.prompt)
 
@@ -391,9 +392,9 @@ class ReplyWriter:
         scoring: ScoringRule | None,
     ) -> Iterator[Event]:
         pair, forcer, limit = self._pair, job.budget or job.constraint, job.request.max_tokens
-        room, text = pair.target.capacity - len(job.prompt), job.text_prompt
-        hidden = len(job.prompt) - len(text)
-        target = TextDecoder(slot.target, hidden) if hidden else slot.target
+        room, text = pair.target.capacity - len(job.prompt), list(job.text_prompt)
+        lacking = len(job.prompt) - len(text)
+        target = TextDecoder(slot.target, lacking) if lacking else slot.target
         if not job.cancelled():
             most, is_end = room if limit is None else min(limit, room), pair.vocabulary.is_end
             cycles_off, off_sent, failure_sent = 0, False, False

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from localspec.chat.images import Image
 
 TIMEOUT_SECONDS = 2.0
-_IMAGES = b"\x89PNG", b"GIF8", b"\xff\xd8\xff\xe0", b"\xff\xd8\xff\xe1", b"\xff\xd8\xff\xdb"  # first bytes
 # Names as llama3.1, qwen2.5:7b and those without a number in Ollama's library.
 _MODEL = re.compile(
     r"[a-z][a-z._-]+\d[\w.+-]*|[a-z][\w.-]+:[\w.-]+|mi[sx]tral|deepseek|(?:code|tiny)llama|llava|phi|smollm"
@@ -64,12 +63,15 @@ def refuse_file(arguments: argparse.Namespace) -> None:
     first, *more = arguments.words
     if (more or "." in first) and os.path.isfile(os.path.expanduser(first)):
         prompt = printable(more[0] if more else "Summarise:", 60)
+        from localspec.chat.images import image_of
+
         does, command, option = "add its text to the prompt", arguments.command, "-f"
         with suppress(OSError), open(os.path.expanduser(first), "rb") as file:
-            if (begin := file.read(4)) == b"GGUF":  # as the files of Ollama, whose names are hashes
+            if file.read(4) == b"GGUF":  # as the files of Ollama, whose names are hashes
                 does, option = "take it as the model", "--target"
-            elif begin in _IMAGES or begin[:2] == b"BM":
-                does, command, option = "add the image to the prompt", "run", "--image"
+        with suppress(BadSetting):
+            image_of(first)
+            does, command, option = "add the image to the prompt", "run", "--image"
         hint = f'{does}: localspec {command} {option} {first} "{prompt}"'
         raise BadSetting(f"{first} is a file, not a {'pair' if more else 'prompt'}", hint=hint)
 
@@ -121,8 +123,8 @@ def images_of(arguments: argparse.Namespace) -> "tuple[Image, ...]":
         return ()
     from localspec.chat.images import MOST_BYTES, image_of
 
-    piped = (sys.stdin.buffer.read(MOST_BYTES + 1) for _ in range(1))
-    return tuple(image_of(next(piped, b"") if name == "-" else name) for name in arguments.image)
+    piped = sys.stdin.buffer.read(MOST_BYTES + 1) if "-" in arguments.image else b""
+    return tuple(image_of(piped if name == "-" else name) for name in arguments.image)
 
 
 def is_pair(word: str) -> bool:

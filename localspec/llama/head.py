@@ -43,9 +43,7 @@ class HeadCache(Cache):
     sequence = 0
     alone = False  # whether this slot shares no calls, because a seed must repeat a reply
     layer: int | None = None  # the prediction layer; None: the head has only one
-    shift: Callable[[], int] = (
-        int  # returns what is added to positions, for a head that reads the target's cache
-    )
+    shift: Callable[[], int] = int  # returns what to add to positions in the target's cache
     stale: float = inf  # the rows from this position on are removed before the next call
     found: ForwardPass  # the result of the last call
 

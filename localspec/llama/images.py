@@ -4,6 +4,7 @@ llama.cpp's library libmtmd does the work. An image becomes text tokens and one 
 of a large image. Computing the rows of a chunk, `encode`, takes seconds on a CPU, and nothing interrupts it.
 """
 
+import atexit
 import ctypes
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -18,7 +19,7 @@ import numpy as np
 from localspec.algorithm.images import ImageRow
 from localspec.errors import BackendFailure, BadModelFile, BadSetting
 from localspec.llama.freeing import free_with
-from localspec.llama.library import forget_log_errors, lib, log_to_python, reason
+from localspec.llama.library import forget_log_errors, lib, log_nothing, log_to_python, reason
 from localspec.llama.model import Model
 from localspec.stopping import Closing, DelayedInterrupt, current_stop
 
@@ -31,10 +32,14 @@ _PUBLISHED = "use the projector that was published with the model: --mmproj FILE
 class Projector(Closing):
     def __init__(self, path: Path, model: Model, identity: str, *, threads: int) -> None:
         """`identity`: a key of the file's content. Raises BadModelFile."""
-        from llama_cpp import mtmd_cpp  # not at the top, because most models have no projector
-
+        try:  # not at the top, because most models have no projector
+            from llama_cpp import mtmd_cpp
+        except (ImportError, OSError, RuntimeError, AttributeError) as error:
+            what = f"this llama.cpp reads no images, because its library libmtmd is missing: {error}"
+            raise BackendFailure(what, hint="load the model without a projector: --mmproj none") from error
         self.mtmd: Any = mtmd_cpp
         mtmd_cpp.mtmd_helper_log_set(log_to_python, None)
+        atexit.register(mtmd_cpp.mtmd_helper_log_set, log_nothing, None)
         params = mtmd_cpp.mtmd_context_params_default()
         params.use_gpu, params.n_threads, params.print_timings = bool(model.gpus), threads, False
         params.warmup = False
@@ -49,9 +54,8 @@ class Projector(Closing):
         # A chunk that llama.cpp decodes without causal attention must fit into one batch.
         self.most_rows = self._most_rows() if mtmd_cpp.mtmd_decode_use_non_causal(pointer, None) else 0
         self._reading, self._encoding = Lock(), Lock()  # threads that encode would get each other's rows
-        self._known = lru_cache(_RECENT)(
-            self._read
-        )  # clients send all images of a conversation with each message
+        # Clients send all images of a conversation with each message.
+        self._known = lru_cache(_RECENT)(self._read)
 
     def close(self) -> None:
         self._finalizer()

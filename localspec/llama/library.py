@@ -83,7 +83,7 @@ try:
 except (ImportError, OSError, RuntimeError, AttributeError) as error:
     raise BackendFailure(f"llama.cpp could not be loaded: {error}", hint=_HINT) from error
 
-__all__ = ["forget_log_errors", "lib", "log_errors", "log_to_python", "symbol", "text_of"]
+__all__ = ["forget_log_errors", "lib", "log_errors", "log_nothing", "log_to_python", "symbol", "text_of"]
 
 _router = LogRouter()
 log_errors = _router.errors  # llama.cpp's error lines since `forget_log_errors`, the oldest first
@@ -222,4 +222,5 @@ with DelayedInterrupt():  # Ctrl-C must not interrupt the start of a GPU's drive
     lib.llama_backend_init()
 # Libraries log when they unload, after Python has ended. So the callback must then be a C function. This
 # C function ignores its arguments.
-atexit.register(lib.llama_log_set, ctypes.cast(lib._lib.llama_max_devices, lib.llama_log_callback), None)
+log_nothing = ctypes.cast(lib._lib.llama_max_devices, lib.llama_log_callback)
+atexit.register(lib.llama_log_set, log_nothing, None)

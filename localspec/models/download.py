@@ -99,9 +99,8 @@ def fetch_projector(
     pair: Pair, projector: ModelFile, on_progress: Callable[[PullEvent], object] = lambda event: None
 ) -> Path:
     """Fetch the projector for images that was published with a pair's target, and return its path."""
-    return _Pull(replace(pair, target=projector, draft=None), on_progress, bool, check=check_projector).run()[
-        0
-    ]
+    alone = replace(pair, target=projector, draft=None)
+    return _Pull(alone, on_progress, bool, check=check_projector).run()[0]
 
 
 class PartialFile:
