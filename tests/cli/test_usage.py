@@ -16,6 +16,7 @@ from localspec.cli import main
 from localspec.cli.program import parser
 from localspec.cli.prompt import piped_text, prompt_of, something_is_piped
 from localspec.options import Rule
+from tests.tiny_images import pictures
 
 pytestmark = pytest.mark.usefixtures("home_of_processes")
 
@@ -38,12 +39,12 @@ def test_a_pair_that_nobody_knows_is_named_with_the_nearest_ones(words, capsys):
 
 
 @pytest.mark.parametrize(
-    ("begin", "option"),
-    [(b"GGUF\3\0", "--target"), (b"\x89PNG\r\n", "--image"), (b"BM\0\0", "--image"), (b"Milk", "-f")],
+    ("kind", "option"),
+    [("GGUF", "--target"), ("dot.png", "--image"), ("small.bmp", "--image"), ("Milk", "-f")],
 )
-def test_a_file_before_the_prompt_leads_to_the_option_that_reads_it(begin, option, tmp_path, capsys):
+def test_a_file_before_the_prompt_leads_to_the_option_that_reads_it(kind, option, tmp_path, capsys):
     file = tmp_path / "sha256-ab"
-    file.write_bytes(begin)
+    file.write_bytes(pictures().get(kind, kind.encode()))
     assert main(["run", str(file), "Say hi"]) == 2
     assert f': localspec run {option} {file} "Say hi"' in capsys.readouterr().err
 
