@@ -50,7 +50,8 @@ ROOMS = {
 ROOMS = {room: {*names.split()} for room, names in ROOMS.items()}
 # The rooms of tui/, each of which may import those before it; the app is what stands in no folder.
 TUI_ROOMS = ("state", "status", "commands", "plain", "widgets", "dialogs", "lists", "screen", "app")
-# The lines that each room may have. A change that adds a feature raises its room's figure in the same commit.
+# The lines of each room when they were last recorded. A change of SLACK lines needs no word about them.
+SLACK = 30
 LINES = {
     "demo": 20,
     "errors": 80,
@@ -269,10 +270,11 @@ def lines_of_rooms():
 
 
 def test_no_room_grows_beyond_its_lines():
-    grown = {room: lines for room, lines in lines_of_rooms().items() if lines > LINES[room]}
-    allowed = {room: LINES[room] for room in grown}
+    more = {room: lines - LINES[room] for room, lines in lines_of_rooms().items()}
+    grown = {room: lines for room, lines in more.items() if lines > SLACK}
     assert grown == {}, (
-        f"at most {allowed}; `python -m tests.test_architecture` prints the table, and a feature raises it"
+        f"these rooms grew by more than {SLACK} lines: make them smaller, or raise their figures in LINES to what "
+        "`python -m tests.test_architecture` prints and say in the commit what the lines are for"
     )
 
 
