@@ -1,15 +1,25 @@
 """Fixtures that every test may need."""
 
 import os
+import runpy
+import shutil
 import signal
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
-from localspec import options as localspec_options
+EXACT = Path(__file__).with_name("exact")
+on_devices = any(argument.startswith("--device") for argument in sys.argv)  # they round in another way
+if not on_devices and "PYTEST_XDIST_WORKER" not in os.environ:  # workers begin with this environment
+    os.environ["LOCALSPEC_EXACT_DEMO"] = tempfile.mkdtemp(prefix="localspec-demo-")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(EXACT), os.environ.get("PYTHONPATH"))))
+    runpy.run_path(str(EXACT / "sitecustomize.py"))
+
+from localspec import options as localspec_options  # noqa: E402  after its modules are exact
 
 CACHE_DIR = localspec_options.cache_dir
 
@@ -64,6 +74,11 @@ def pytest_configure(config):
         os.environ.setdefault("GGML_VK_DISABLE_FUSION", "1")  # Mesa 22's crashes in some fused programs
 
 
+def pytest_unconfigure(config):
+    if not on_devices and not hasattr(config, "workerinput"):
+        shutil.rmtree(os.environ["LOCALSPEC_EXACT_DEMO"], ignore_errors=True)
+
+
 def pytest_generate_tests(metafunc):
     if names := metafunc.config.getoption("--device"):
         metafunc.parametrize("device", names, indirect=True, scope="session")
@@ -89,6 +104,19 @@ def cache_of_all_homes(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("localspec.options.cache_dir", lambda: folder)
         yield folder
+
+
+@pytest.fixture
+def shipped(monkeypatch):
+    """Give a test what users have: an f16 KV cache, flash attention where it is faster, the demo pair in Q8_0."""
+    from localspec import demo
+    from localspec.llama import cache
+
+    monkeypatch.setattr(cache, "exact", False, raising=False)
+    for role in ("target", "draft"):
+        path = Path(demo.__file__).with_name(f"demo-{role}.gguf")
+        monkeypatch.setattr(demo, f"{role}_path", lambda path=path: path)
+    monkeypatch.delenv("LOCALSPEC_EXACT_DEMO", raising=False)
 
 
 @pytest.fixture

@@ -33,7 +33,7 @@ class Shape:
     tied: bool = False  # the output matrix is the embedding
     window: int = 16  # gemma2 to gemma4: every other layer sees so many tokens
     context_length: int = 2048  # tokens, as the file says
-    weights: Literal["F32", "F16", "Q8_0"] = "F16"
+    weights: Literal["F32", "F16", "Q8_0"] = "F32"
     seed: int = 0
     noise: float = 0.0  # share of random change: gives a draft for the model with the same seed
     add_bos: bool = False
@@ -42,6 +42,7 @@ class Shape:
     experts: int = 0  # llama only: of which each token uses two
     yarn: float = 0.0  # RoPE scaling beyond the context length
     tensors_in_part: int = 0  # 0: one file
+    recorded: bool = False  # with the values that llama.cpp's server had for the texts in tests/llama/data
 
 
 def write_gguf(path: Path, shape: Shape = Shape()) -> Path:
@@ -95,6 +96,7 @@ def _add(
         return
     if shape.noise:
         values = values + shape.noise * values.std() * noise.standard_normal(values.shape, dtype=np.float32)
+    values = values.astype(np.float16) if shape.recorded else values
     kind = gguf.GGMLQuantizationType[shape.weights]
     writer.add_tensor(name, gguf.quants.quantize(values.astype(np.float32), kind), raw_dtype=kind)
 
@@ -130,15 +132,19 @@ def _attention_header(writer: gguf.GGUFWriter, shape: Shape) -> None:
 def attention(shape: Shape, random: np.random.Generator) -> Tensors:
     width, kv = shape.embedding, shape.embedding // shape.heads * shape.kv_heads
     yield "attn_norm.weight", np.ones(width)
-    yield "attn_q.weight", matrix(random, width, width, scale=2.0)
-    yield "attn_k.weight", matrix(random, kv, width, scale=2.0)
+    # A larger scale attends to single tokens, and multiplies what rounding moves
+    scale = 2.0 if shape.recorded else 1.5
+    yield "attn_q.weight", matrix(random, width, width, scale=scale)
+    yield "attn_k.weight", matrix(random, kv, width, scale=scale)
     yield "attn_v.weight", matrix(random, kv, width)
     yield "attn_output.weight", matrix(random, width, width)
 
 
 def feed_forward(shape: Shape, random: np.random.Generator) -> Tensors:
+    # llama.cpp has GELU between -10 and 10 from a table with f16 steps; so nearly all inputs are beyond
+    scale = 1e4 if shape.architecture.startswith("gemma") and not shape.recorded else 1.0
     yield "ffn_norm.weight", np.ones(shape.embedding)
-    yield "ffn_gate.weight", matrix(random, shape.feed_forward, shape.embedding)
+    yield "ffn_gate.weight", matrix(random, shape.feed_forward, shape.embedding, scale)
     yield "ffn_up.weight", matrix(random, shape.feed_forward, shape.embedding)
     yield "ffn_down.weight", matrix(random, shape.embedding, shape.feed_forward)
 

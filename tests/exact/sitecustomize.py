@@ -1,0 +1,89 @@
+"""Exact arithmetic in every process of the tests: Python imports this file at its start from PYTHONPATH.
+
+Rounding decides between two tokens when their logits are close, and each processor rounds in another way. With
+weights and a KV cache in F32, and without flash attention, logits move by 1e-5 and not by 1e-2; tests/test_ground.py
+measures it. So localspec's default KV cache is F32 here, "auto" has no flash attention, and the demo pair has its
+weights in F32. Quantised caches stay as they are; the fixture `shipped` brings all of it back.
+"""
+
+import importlib.util
+import os
+import sys
+from importlib.abc import MetaPathFinder
+from pathlib import Path
+
+FOLDER = "LOCALSPEC_EXACT_DEMO"  # names the folder of the demo pair in F32
+
+
+def exact_cache(module):
+    """Make contexts with an F32 cache and plain attention where localspec has "f16" and "auto"."""
+    module.exact, params_of = True, module.params_of
+
+    def exact_params(model, length, threads=None, kv_type_k="f16", kv_type_v="f16", flash_attn="auto"):
+        if module.exact and (kv_type_k, kv_type_v) == ("f16", "f16"):
+            kv_type_k = kv_type_v = "f32"
+            flash_attn = "off" if flash_attn == "auto" else flash_attn
+        return params_of(model, length, threads, kv_type_k, kv_type_v, flash_attn)
+
+    module.params_of = exact_params
+
+
+def exact_demo(module):
+    """Use the demo pair with weights in F32."""
+    for role in ("target", "draft"):
+        shipped = getattr(module, f"{role}_path")()
+        setattr(module, f"{role}_path", lambda shipped=shipped: with_f32_weights(shipped))
+
+
+def with_f32_weights(source):
+    """Return the path of a GGUF with the same tensors in F32, and write it if it is not there yet."""
+    out = Path(os.environ[FOLDER], source.name)
+    if out.exists():
+        return out
+    import gguf
+    import numpy as np
+
+    reader, part = gguf.GGUFReader(source), out.with_suffix(f".{os.getpid()}")
+    writer = gguf.GGUFWriter(part, reader.fields["general.architecture"].contents())
+    for name, field in reader.fields.items():
+        if not name.startswith("GGUF.") and name != "general.architecture":
+            kind, *inner = field.types
+            writer.add_key_value(name, field.contents(), kind, sub_type=inner[-1] if inner else None)
+    for tensor in reader.tensors:
+        writer.add_tensor(
+            tensor.name, gguf.quants.dequantize(tensor.data, tensor.tensor_type).astype(np.float32)
+        )
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    os.replace(part, out)  # another process may have written it in the meantime
+    return out
+
+
+CHANGED = {"localspec.llama.cache": exact_cache, "localspec.demo": exact_demo}
+
+
+class Exact(MetaPathFinder):
+    """Changes the modules above when they are imported."""
+
+    def __init__(self):
+        self.left = dict(CHANGED)
+
+    def find_spec(self, name, path=None, target=None):
+        change = self.left.pop(name, None)
+        if change is None:
+            return None
+        spec = importlib.util.find_spec(name)
+        run = spec.loader.exec_module
+
+        def exec_module(module):
+            run(module)
+            change(module)
+
+        spec.loader.exec_module = exec_module
+        return spec
+
+
+if FOLDER in os.environ and not any(type(finder).__name__ == "Exact" for finder in sys.meta_path):
+    sys.meta_path.insert(0, Exact())
