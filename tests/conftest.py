@@ -109,13 +109,10 @@ def cache_of_all_homes(tmp_path_factory):
 @pytest.fixture
 def shipped(monkeypatch):
     """Give a test what users have: an f16 KV cache, flash attention where it is faster, the demo pair in Q8_0."""
-    from localspec import demo
-    from localspec.llama import cache
+    from localspec.llama import cache, model
 
     monkeypatch.setattr(cache, "exact", False, raising=False)
-    for role in ("target", "draft"):
-        path = Path(demo.__file__).with_name(f"demo-{role}.gguf")
-        monkeypatch.setattr(demo, f"{role}_path", lambda path=path: path)
+    monkeypatch.setattr(model, "exact", False, raising=False)
     monkeypatch.delenv("LOCALSPEC_EXACT_DEMO", raising=False)
 
 

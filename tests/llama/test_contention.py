@@ -290,7 +290,9 @@ def unsteady(monkeypatch):
     [{"temperature": 0}, {"temperature": 1, "seed": 3}, {"temperature": 1, "seed": 3, "rule": "coupled"}],
 )
 @pytest.mark.parametrize("depth", [0, 4])
-def test_every_reply_is_one_of_those_at_a_fixed_number_of_threads(tiny_gguf, unsteady, options, depth):
+def test_every_reply_is_one_of_those_at_a_fixed_number_of_threads(
+    tiny_gguf, shipped, unsteady, options, depth
+):
     """Rows of single tokens behind 512 cells are other ones with another number of threads: here both can be seen."""
     prompt = [5 + i % 7 * 11 + i * i % 90 for i in range(600)]
 
@@ -307,13 +309,14 @@ def test_every_reply_is_one_of_those_at_a_fixed_number_of_threads(tiny_gguf, uns
         session.pair.target.rollback(0)  # the next reply begins with an empty cache
         return found, notices
 
-    settings = {"target": tiny_gguf(), "context_length": 1024, "cache_gb": 0}
+    settings = {"target": tiny_gguf(weights="F16"), "context_length": 1024, "cache_gb": 0}
     fixed = {}
     for number in (1, 2):
         with api.load(**settings, threads=number) as session:
             fixed[number], _ = written(session)
             assert written(session) == (fixed[number], [])
-    assert fixed[1] != fixed[2]
+    if fixed[1] == fixed[2]:
+        pytest.skip("this build computes alike with one thread and with two")
     with api.load(**settings, threads=2) as session:
         session.pair.target.threads.contention = session.pair.threads
         session.pair.threads.usual = 2

@@ -211,10 +211,14 @@ def test_two_replies_that_are_cancelled_during_one_encoding_leave_the_projector_
 def test_a_reply_that_ends_at_any_event_leaves_the_next_one_right(load, kind):
     asked, other = turns_of(kind, "two")[0], turns_of(kind, "late")[1]
     with load(kind, "model", parallel=2) as session:
+        vocabulary = session.pair.vocabulary
+        endless = {token: -100.0 for token in range(vocabulary.size) if vocabulary.is_end(token)}
         for end in range(1, 9):
             with session.another() as own:
                 stop = list[int]()
-                events = own.stream(asked.messages, cancelled=partial(bool, stop), depth=3)
+                events = own.stream(
+                    asked.messages, cancelled=partial(bool, stop), depth=3, logit_bias=endless
+                )
                 for _ in range(end):
                     next(events)
                 stop.append(end)

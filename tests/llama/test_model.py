@@ -16,7 +16,9 @@ from tests.gguf.models import Shape, write_gguf
 
 
 def test_a_model_knows_its_facts(load):
-    model = load(name="Tiny Llama", layers=3, embedding=64, vocab_size=300, context_length=4096)
+    model = load(
+        name="Tiny Llama", weights="F16", layers=3, embedding=64, vocab_size=300, context_length=4096
+    )
     assert (model.name, model.architecture, model.layer_count) == ("Tiny Llama", "llama", 3)
     parameters = 2 * 300 * 64 + 64 + 3 * (2 * 64 + 2 * 64 * 64 + 2 * 32 * 64 + 3 * 128 * 64)
     assert model.size_bytes == 2 * parameters + 2 * 64 * 7  # F16, and F32 for the seven norms

@@ -13,7 +13,7 @@ from localspec.caches.store import Facts, Store, finish, usage
 from localspec.llama.prompt_cache import FORGOTTEN_SECONDS, DiskPromptCache, PromptCache, PromptState
 from localspec.sampler.passes import common_prefix_length
 from tests.llama.restoring import compare
-from tests.llama.rows import NEAR, logits_of, row_after
+from tests.llama.rows import logits_of, near, row_after
 from tests.llama.test_prompt_states import KINDS, ROOM, SETTINGS
 
 SLOW = (100, 10.0)  # tokens and seconds: no disk is that slow
@@ -66,7 +66,7 @@ def test_rows_after_a_return_from_the_disk_are_those_before(cache, tokens, kind)
     assert seconds > 0
     assert kept == 700
     # llama.cpp lays the cells of a window in order, which a ring is not: sums of halves change.
-    most = NEAR if kind == "window" else 1e-6
+    most = near(kind) if kind == "window" else 1e-6
     assert np.abs(logits_of(other.decode([5], 1).rows[0]) - row).max() <= most
 
 
@@ -82,7 +82,7 @@ def test_a_beginning_comes_back_as_far_as_the_cache_can_be_cut(cache, tokens, ki
     kept = begin(other, prompt)[1]
     assert kept == (600 if other.needs_checkpoints else 650)
     row = logits_of(other.decode(prompt[kept:], 1).rows[0])
-    assert np.abs(row - row_after(cache(kind), prompt)).max() < NEAR
+    assert np.abs(row - row_after(cache(kind), prompt)).max() < near(kind)
 
 
 def test_what_is_short_or_quickly_read_is_not_stored(cache, tokens, folder):

@@ -6,7 +6,7 @@ import pytest
 import localspec
 from localspec.llama import shared
 from localspec.sampler.passes import common_prefix_length
-from tests.llama.rows import NEAR, logits_of, row_after
+from tests.llama.rows import NEAR, logits_of, near, row_after
 
 ROOM = {"length": 1024, "saved_bytes": 100_000_000, "checkpoint_bytes": 100_000_000}
 KINDS = {
@@ -40,10 +40,10 @@ def test_two_conversations_that_alternate_are_read_once(cache, tokens, kind):
     assert ask(model, other)[0] == 0
     kept, row = ask(model, one := [*one, 7, 8])
     assert kept == 400
-    assert np.abs(row - row_after(cache(kind), one)).max() < NEAR
+    assert np.abs(row - row_after(cache(kind), one)).max() < near(kind)
     kept, row = ask(model, other := [*other, 9])
     assert kept == 500
-    assert np.abs(row - row_after(cache(kind), other)).max() < NEAR
+    assert np.abs(row - row_after(cache(kind), other)).max() < near(kind)
 
 
 def test_what_they_share_is_not_read_again_either(cache, tokens):

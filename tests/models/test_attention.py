@@ -140,7 +140,7 @@ def test_a_load_with_another_cache_or_the_users_word_measures_nothing(tiny_gguf,
 
 
 def test_a_plan_counts_the_memory_that_attention_needs_and_keeps_flash_attention_without_it(
-    tiny_gguf, measurements, monkeypatch
+    shipped, tiny_gguf, measurements, monkeypatch
 ):
     def planned(free, **options):
         monkeypatch.setattr("localspec.machine.devices.available_bytes", lambda: free)

@@ -199,7 +199,7 @@ def test_a_terminal_is_asked(missing, monkeypatch, answer, wanted):
 
 
 def test_nobody_is_asked_where_there_is_no_terminal_or_with_pull(missing, known):
-    assert f"{(known.target.size + known.draft.size) / 1000:.0f} kB" in question(missing.pair)
+    assert f"{(known.target.size + known.draft.size) / 1e6:.1f} MB" in question(missing.pair)
     assert agreed(lambda: question(missing.pair), Terminal(isatty=False), lambda: "y") is False
     with pytest.raises(PairNotOnDisk):
         fetch_if_wanted(missing, None, None, pull=False)

@@ -33,7 +33,7 @@ def test_the_shapes_are_those_of_the_pinned_files(name):
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_estimates_are_near_what_llama_cpp_plans(name, device, tmp_path):
+def test_estimates_are_near_what_llama_cpp_plans(name, device, shipped, tmp_path):
     # A server serves one process, and the child that measures would be a second one.
     gpus = (device,) if device not in (None, "CPU") and not device.startswith("RPC") else ()
     loads = [Load(8192, devices=gpus, rows=33), Load(4096, "q8_0" if gpus else "f16", devices=gpus)]
@@ -66,7 +66,7 @@ def test_the_memory_of_a_pair_is_more_than_its_files_and_less_than_twice():
 
 
 def test_a_model_that_is_not_here_is_planned_by_its_header_and_one_that_is_by_llama_cpp(
-    hub, tiny_gguf, capsys
+    hub, shipped, tiny_gguf, capsys
 ):
     hub.add("org/Mix-GGUF", "Mix-Q8_0.gguf", tiny_gguf(layers=3, experts=4))
     shown = []
