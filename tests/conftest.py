@@ -109,11 +109,15 @@ def cache_of_all_homes(tmp_path_factory):
 @pytest.fixture
 def shipped(monkeypatch):
     """Give a test what users have: an f16 KV cache, flash attention where it is faster, the demo pair in Q8_0."""
+    as_shipped(monkeypatch)
+
+
+def as_shipped(patch):
     from localspec.llama import cache, model
 
-    monkeypatch.setattr(cache, "exact", False, raising=False)
-    monkeypatch.setattr(model, "exact", False, raising=False)
-    monkeypatch.delenv("LOCALSPEC_EXACT_DEMO", raising=False)
+    patch.setattr(cache, "exact", False, raising=False)
+    patch.setattr(model, "exact", False, raising=False)
+    patch.delenv("LOCALSPEC_EXACT_DEMO", raising=False)
 
 
 @pytest.fixture

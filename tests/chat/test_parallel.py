@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import localspec
-from localspec.algorithm.batcher import PassSeconds
 from localspec.chat.loaded_pair import Slot, Slots
 from localspec.chat.session import Session
 from localspec.drafters.model import ModelDrafter
@@ -19,7 +18,6 @@ from localspec.events import Cycle, Finished, FinishReason, Notice
 from localspec.models import load
 from tests.chat.letters import GREEDY, session_of
 from tests.drafters.heads import KINDS
-from tests.near_ties import part_at_a_near_tie
 
 LOAD = {"threads": 1, "context_length": 512}
 REPLY = {"temperature": 0, "max_tokens": 40}
@@ -71,15 +69,11 @@ def texts(files, parallel, wanted, **options):
 
 
 @pytest.mark.parametrize("name", [*PAIRS, *(kind for kind in KINDS if kind != "assistant")])
-def test_replies_at_once_have_the_texts_that_each_has_alone(files_of, name, monkeypatch):
-    # Chunks of a prompt and widths of passes move the last bits of rows, and these models have many near-ties.
-    monkeypatch.setattr(PassSeconds, "chunk", lambda pass_seconds: 128)
+def test_replies_at_once_have_the_texts_that_each_has_alone(files_of, name):
     files, wanted = files_of(name), prompts(6)
     alone, drafted, _ = texts(files, 1, wanted, depth=3)
     found, _, notices = texts(files, 3, wanted, depth=3)
-    with localspec.load(target=files[0], draft="lookup", **LOAD) as session:
-        for prompt, *both in zip(wanted, found, alone, strict=True):
-            assert part_at_a_near_tie(session.pair.target, prompt, *both)
+    assert found == alone
     assert name == "lookup" or sum(reply.stats.accepted for reply in drafted) > 0
     assert any("3 replies run at once" in notice for notice in notices)
 

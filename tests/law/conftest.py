@@ -28,14 +28,12 @@ WORDS = (
 )
 
 
-@pytest.fixture(scope="session", params=["random-q8", "random-f16", "sliding-window", "demo"])
+@pytest.fixture(scope="session", params=["random", "sliding-window", "demo"])
 def pair(request, tiny_gguf):
-    wide = {"layers": 4, "embedding": 128, "feed_forward": 256}
     match request.param:
-        case "random-q8":
-            target, draft = (tiny_gguf(weights="Q8_0", noise=noise, **wide) for noise in (0.0, 0.2))
-        case "random-f16":
-            target, draft = (tiny_gguf(weights="F16", noise=noise, **wide) for noise in (0.0, 0.2))
+        case "random":
+            wide = {"layers": 4, "embedding": 128, "feed_forward": 256}
+            target, draft = (tiny_gguf(noise=noise, **wide) for noise in (0.0, 0.2))
         case "sliding-window":
             target, draft = (tiny_gguf(architecture="gemma2", window=16, noise=noise) for noise in (0.0, 0.1))
         case _:

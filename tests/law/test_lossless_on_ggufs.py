@@ -1,4 +1,4 @@
-"""On real models speculation changes nothing but near-ties: D is what batch widths alone change."""
+"""On GGUFs speculation changes no text, greedy or coupled."""
 
 import itertools
 import random
@@ -9,29 +9,15 @@ import pytest
 
 import localspec
 from localspec.algorithm.loop import speculate
-from localspec.algorithm.noise import gumbel
 from localspec.algorithm.verification import make_rule
 from localspec.drafters.model import ModelDrafter
 from localspec.drafters.selection import Fixed, Plain
-from localspec.measure.compare import width_gap
 from localspec.sampler.passes import ForwardPass
 from localspec.sampler.sampling import Sampling
+from tests.llama.rows import NEAR, row_after
 
 GREEDY = make_rule("greedy", Sampling(temperature=0), seed=0)
 NEW_TOKENS = 60
-
-
-@pytest.fixture(scope="session")
-def gap(pair, opened):
-    """D, the largest logit difference between batch widths 1, 2, 5 and 9 on the same prefixes."""
-    target, _ = opened
-    texts = [
-        target.model.vocab.tokenize(" ".join([prompt] * 5), parse_special=False)[:60]
-        for prompt in pair.prompts
-    ]
-    largest = max(width_gap(target, tokens) for tokens in texts)
-    print(f"\n{pair.name}: D = {largest:.4f}")
-    return largest
 
 
 @dataclass
@@ -66,33 +52,21 @@ def generate(target, strategy, prompt, rule=GREEDY, room=NEW_TOKENS):
     return tokens[len(prompt) :], rows
 
 
-def top_two_gap(row):
-    second, first = np.sort(row)[-2:]
-    return float(first - second)
-
-
 @pytest.mark.parametrize("depth", [1, 4, 8])
-def test_greedy_text_differs_from_plain_only_at_near_ties(pair, opened, gap, depth):
+def test_greedy_text_is_the_plain_one(pair, opened, depth):
     target, draft = opened
-    identical = 0
     for text in pair.prompts:
         prompt = target.model.vocab.tokenize(text, parse_special=False)
-        plain, plain_rows = generate(target, Plain(), prompt)
+        plain, _ = generate(target, Plain(), prompt)
         drafter = ModelDrafter(draft, target.model.vocab.is_end)
         draft.rollback(0)
         tokens, rows = generate(target, Fixed(drafter, depth, GREEDY), prompt)
         assert drafter.failure is None
         assert all(token == int(row.argmax()) for token, row in zip(tokens, rows, strict=True))
-        first = next((i for i, (a, b) in enumerate(zip(plain, tokens, strict=False)) if a != b), None)
-        if first is None:
-            identical += 1
-            assert len(plain) == len(tokens)
-        else:
-            assert top_two_gap(plain_rows[first]) <= 2 * gap
-    print(f"\n{pair.name}, depth {depth}: identical text on {identical} of {len(pair.prompts)} prompts")
+        assert tokens == plain
 
 
-def test_after_a_cancel_the_cache_holds_the_kept_tokens_and_nothing_else(pair, opened, gap):
+def test_after_a_cancel_the_cache_holds_the_kept_tokens_and_nothing_else(pair, opened):
     target, draft = opened
     chance = random.Random(5)
     vocab = target.model.vocab
@@ -113,10 +87,7 @@ def test_after_a_cancel_the_cache_holds_the_kept_tokens_and_nothing_else(pair, o
         assert drafter.failure is None
         row = np.array(target.decode(tokens[-1:], 1).rows[0])
         target.rollback(0)
-        # The same batch for the prompt: D compares narrow widths, and the kernels of wide batches differ more.
-        list(target.prefill(prompt[:-1]))
-        fresh = [np.array(target.decode([token], 1).rows[0]) for token in tokens[len(prompt) - 1 :]][-1]
-        assert np.abs(row - fresh).max() <= max(gap, width_gap(target, tokens))
+        np.testing.assert_allclose(row, row_after(target, tokens), atol=NEAR)
 
 
 FLAT = {"temperature": 2.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}  # so that rare tokens come up
@@ -154,40 +125,17 @@ SEEDS = range(3)
 SAMPLING = Sampling(temperature=0.8)
 
 
-def scores(row, history, seed):
-    """log probability + noise of the tokens that the chain leaves, by token."""
-    p = make_rule("coupled", SAMPLING, seed).chain.distribution(row, history)
-    noisy = np.log(p.probabilities) + gumbel(seed, len(history), p.ids)
-    return dict(zip(p.ids.tolist(), noisy.tolist(), strict=True))
-
-
 @pytest.mark.parametrize("depth", [1, 4])
-def test_coupled_text_differs_from_plain_only_at_near_ties_and_truncation_edges(pair, opened, depth):
+def test_coupled_text_is_the_plain_one(pair, opened, depth):
     target, draft = opened
     vocab = target.model.vocab
-    tallies = {"identical": 0, "near-tie": 0, "truncation edge": 0}
     for text in pair.prompts:
         prompt = vocab.tokenize(text, parse_special=False)
-        gap = width_gap(target, vocab.tokenize(" ".join([text] * 5), parse_special=False)[:60])
         for seed in SEEDS:
             rule = make_rule("coupled", SAMPLING, seed)
-            plain, plain_rows = generate(target, Plain(), prompt, rule, room=40)
+            plain, _ = generate(target, Plain(), prompt, rule, room=40)
             draft.rollback(0)
             drafter = ModelDrafter(draft, vocab.is_end)
-            tokens, rows = generate(target, Fixed(drafter, depth, rule), prompt, rule, room=40)
+            tokens, _ = generate(target, Fixed(drafter, depth, rule), prompt, rule, room=40)
             assert drafter.failure is None
-            first = next((i for i, (a, b) in enumerate(zip(plain, tokens, strict=False)) if a != b), None)
-            if first is None:
-                assert len(plain) == len(tokens)
-                tallies["identical"] += 1
-                continue
-            history = [*prompt, *plain[:first]]
-            one, other = (scores(found[first], history, seed) for found in (plain_rows, rows))
-            if one.keys() != other.keys():
-                tallies["truncation edge"] += 1
-                moved = np.abs(plain_rows[first] - rows[first]).max()
-                assert moved <= 2 * gap, "a token crossed an edge that width alone cannot carry it over"
-            else:
-                tallies["near-tie"] += 1
-                assert abs(one[plain[first]] - one[tokens[first]]) <= 2 * gap / SAMPLING.temperature
-    print(f"\n{pair.name}, depth {depth}: {tallies}")
+            assert tokens == plain

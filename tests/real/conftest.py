@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import localspec
+from tests.conftest import as_shipped
 from tests.gguf.models import weakened
 
 
@@ -13,6 +14,7 @@ from tests.gguf.models import weakened
 def home(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LOCALSPEC_HOME", str(tmp_path_factory.mktemp("home")))
+        as_shipped(patch)
         yield
 
 
