@@ -2,8 +2,9 @@
 
 Rounding decides between two tokens when their logits are close, and each processor rounds in another way. With
 weights and a KV cache in F32, and without flash attention, logits move by 1e-5 and not by 1e-2; tests/test_ground.py
-measures it. So localspec's default KV cache is F32 here, "auto" has no flash attention, and the demo pair is
-loaded with its weights in F32. Quantised caches stay as they are; the fixture `shipped` brings all of it back.
+measures it. So localspec's default KV cache is F32 here, "auto" has no flash attention, the demo pair is loaded with
+its weights in F32, and contexts have one thread by default. Quantised caches stay as they are; the fixture `shipped`
+brings all of it back.
 """
 
 import filecmp
@@ -24,6 +25,7 @@ def exact_cache(module):
         if module.exact and (kv_type_k, kv_type_v) == ("f16", "f16"):
             kv_type_k = kv_type_v = "f32"
             flash_attn = "off" if flash_attn == "auto" else flash_attn
+            threads = threads or 1  # several would wait for each other on a busy machine
         return params_of(model, length, threads, kv_type_k, kv_type_v, flash_attn)
 
     module.params_of = exact_params
@@ -69,7 +71,10 @@ def with_f32_weights(source):
     return out
 
 
-CHANGED = {"localspec.llama.cache": exact_cache, "localspec.llama.model": exact_demo}
+CHANGED = {
+    "localspec.llama.cache": exact_cache,
+    "localspec.llama.model": exact_demo,
+}
 
 
 class Exact(MetaPathFinder):
