@@ -37,7 +37,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     try:
         if path.exists() and not path.is_file():  # reading a pipe would block
             raise OSError(errno.EINVAL, "it is not a file")
-        return tomllib.loads(path.read_text("utf-8"))
+        return tomllib.loads(path.read_text("utf-8-sig"))
     except (ValueError, RecursionError) as error:
         raise BadSetting(f"{path} is not valid TOML: {error}", hint="repair or remove the file") from error
     except OSError as error:

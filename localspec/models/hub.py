@@ -7,6 +7,7 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from math import isfinite
 from time import sleep
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
@@ -68,10 +69,10 @@ def look(repo: str, file: str, revision: str = "main") -> RemoteFile:
     def ask() -> RemoteFile:
         _session()
         url = hf_hub_url(repo, file, revision=revision, endpoint=endpoint)
-        found = get_hf_file_metadata(url, timeout=_METADATA_SECONDS, endpoint=endpoint)
+        with _hub_shaped():
+            found = get_hf_file_metadata(url, timeout=_METADATA_SECONDS, endpoint=endpoint)
         if not found.commit_hash or found.size is None:
-            what = f"the server at {urlsplit(url).hostname} does not answer like a Hugging Face Hub"
-            raise DownloadFailed(what, hint="check HF_ENDPOINT and the proxy settings")
+            raise _no_hub()
         sha256 = found.etag if re.fullmatch(r"[0-9a-f]{64}", found.etag or "") else None
         with_token = _origin(found.location) == _origin(url)
         return RemoteFile(repo, file, found.commit_hash, found.location, found.size, sha256, with_token)
@@ -87,16 +88,45 @@ def listing(repo: str, revision: str = "main") -> tuple[RemoteFile, ...]:
     def ask() -> tuple[RemoteFile, ...]:
         _session()
         api = HfApi(endpoint=endpoint, library_name="localspec")
-        found = api.model_info(repo, revision=revision, files_metadata=True, timeout=_METADATA_SECONDS)
-        if not found.sha:
-            raise DownloadFailed(f"the server {host()} is not a Hugging Face Hub", hint="check HF_ENDPOINT")
-        return tuple(
-            RemoteFile(repo, file.rfilename, found.sha, "", file.size, file.lfs.sha256, with_token=True)
-            for file in found.siblings or ()
-            if file.size and file.lfs
-        )
+        with _hub_shaped():
+            found = api.model_info(repo, revision=revision, files_metadata=True, timeout=_METADATA_SECONDS)
+            files = tuple(
+                RemoteFile(repo, file.rfilename, found.sha, "", file.size, file.lfs.sha256, with_token=True)
+                for file in found.siblings or ()
+                if file.size and file.lfs and found.sha
+            )
+        if not isinstance(found.sha, str) or not all(map(_is_file, files)):
+            raise _no_hub()
+        return files
 
     return _patiently(ask, repo)
+
+
+@contextmanager
+def _hub_shaped() -> Iterator[None]:
+    """Turn the errors of huggingface_hub about an answer of another shape into one sentence."""
+    from httpx2 import InvalidURL
+
+    try:
+        yield
+    except (InvalidURL, UnicodeEncodeError):  # about the request, not its answer
+        raise
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        from huggingface_hub.errors import HFValidationError
+
+        if isinstance(error, HFValidationError):  # a ValueError about the name
+            raise
+        raise _no_hub() from error
+
+
+def _is_file(remote: RemoteFile) -> bool:
+    named, sized = isinstance(remote.file, str), isinstance(remote.bytes, int)
+    return named and sized and re.fullmatch(r"[0-9a-f]{64}", str(remote.sha256)) is not None
+
+
+def _no_hub() -> DownloadFailed:
+    what = f"the server at {host()} does not answer like a Hugging Face Hub"
+    return DownloadFailed(what, hint="check HF_ENDPOINT and the proxy settings, or log in to this network")
 
 
 @contextmanager
@@ -168,6 +198,8 @@ def translated(error: Exception, name: str) -> LocalspecError:
             failure, text, hint = Unreachable, f"the proxy does not work: {why}", _PROXIES
         case httpx2.TimeoutException():
             failure, text, hint = Unreachable, f"{_host(error)} stopped answering about {name}", _RESUMES
+        case httpx2.ConnectError() if proxy := _proxy_of(error):
+            failure, text, hint = Unreachable, f"the proxy {proxy} cannot be reached: {why}", _PROXIES
         case httpx2.ConnectError():
             why = "no network, or no server of that name" if _is_unnamed(error) else why
             failure, text = Unreachable, f"{_host(error)} cannot be reached: {why}"
@@ -211,6 +243,15 @@ def _host(error: Exception) -> str:
     return host()
 
 
+def _proxy_of(error: Exception) -> str:
+    """Return the address of the proxy that the request of `error` went to, or "" if it needs none."""
+    from urllib.request import getproxies, proxy_bypass
+
+    proxies, name = getproxies(), _host(error)
+    address = proxies.get(urlsplit(_endpoint()).scheme) or proxies.get("all", "")
+    return (urlsplit(address).netloc.rpartition("@")[2] or address) if not proxy_bypass(name) else ""
+
+
 def _is_unnamed(error: BaseException | None) -> bool:
     while error is not None and not isinstance(error, socket.gaierror):
         error = error.__cause__ or error.__context__
@@ -223,8 +264,12 @@ def _status(error: Exception) -> int | None:
 
 
 def _seconds_asked_for(error: Exception) -> float | None:
-    with suppress(AttributeError, ValueError):
-        return max(0.0, float(error.response.headers.get("Retry-After", "")))  # type: ignore[attr-defined]
+    """Return the wait of `Retry-After`, or that of `RateLimit` (`"resolvers";r=0;t=9`), which the Hub sends."""
+    headers = getattr(getattr(error, "response", None), "headers", {})
+    rate_limit = re.search(r";\s*t=(\d+)", headers.get("RateLimit", ""))
+    with suppress(ValueError, OverflowError):
+        seconds = float(headers.get("Retry-After") or (rate_limit[1] if rate_limit else ""))
+        return max(0.0, seconds) if isfinite(seconds) else None
     return None
 
 

@@ -25,6 +25,7 @@ class Served:
     head_status: int | None = None
     error_code: str = ""  # X-Error-Code that goes with a status
     retry_after: str = ""
+    rate_limit: str = ""
     drops: list[int] = field(default_factory=list)  # the coming GETs break off after so many bytes
     after_a_drop: list[int] = field(default_factory=list)  # statuses of the GETs that follow a drop
     ignores_range: bool = False
@@ -49,6 +50,7 @@ class Hub:
         self.requests: list[Request] = []
         self.sent: Counter[str] = Counter()  # bytes of bodies, by file name
         self.bytes_per_second = bytes_per_second
+        self.page: bytes | None = None  # answers every request with 200, as a portal's login page does
         handler = type("Handler", (_Handler,), {"hub": self})
         self._server = _Server(("127.0.0.1", 0), handler)
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05})
@@ -95,6 +97,8 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
     def do_HEAD(self) -> None:
+        if self._answer_with_page(body=False):
+            return
         if (served := self._asked_for()) is None:
             return
         if served.head_status is not None:
@@ -110,6 +114,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def do_GET(self) -> None:
+        if self._answer_with_page(body=True):
+            return
         if found := re.match(r"/api/models/([^/]+/[^/?]+)", self.path):
             self._list(found[1])
             return
@@ -133,6 +139,16 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(end - start))
         self.end_headers()
         self._send(served, start, end)
+
+    def _answer_with_page(self, body: bool) -> bool:
+        if (page := self.hub.page) is None:
+            return False
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(page)))
+        self.end_headers()
+        if body:
+            self.wfile.write(page)
+        return True
 
     def _list(self, repo: str) -> None:
         prefix = f"/{repo}/resolve/main/"
@@ -191,5 +207,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("X-Error-Code", code or (served.error_code if served else ""))
         if served and served.retry_after:
             self.send_header("Retry-After", served.retry_after)
+        if served and served.rate_limit:
+            self.send_header("RateLimit", served.rate_limit)
         self.send_header("Content-Length", "0")
         self.end_headers()

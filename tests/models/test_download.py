@@ -164,6 +164,24 @@ def test_a_short_illness_of_the_server_passes_and_a_long_wait_is_quoted(served, 
     assert served.pair.on_disk
 
 
+@pytest.mark.parametrize(
+    ("retry_after", "rate_limit", "waits"),
+    [
+        ("", '"resolvers";r=0;t=9', 9.0),
+        ("7", '"resolvers";r=0;t=9', 7.0),
+        ("nan", "", 0.5),
+        ("-inf", "", 0.5),
+    ],
+)
+def test_the_wait_that_the_server_names_is_kept(served, monkeypatch, retry_after, rate_limit, waits):
+    waited = []
+    monkeypatch.setattr("localspec.models.hub.sleep", waited.append)
+    served.target.statuses = [429]
+    served.target.retry_after, served.target.rate_limit = retry_after, rate_limit
+    fetch(served.pair)
+    assert waited == [waits]
+
+
 def test_the_token_goes_to_the_hub_and_never_to_another_origin(served, hub, monkeypatch, impatient):
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     with Hub() as cdn:

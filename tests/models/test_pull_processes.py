@@ -80,6 +80,40 @@ def test_a_proxy_is_used(known, hub):
     assert any(request.path.startswith("http://hub.example/") for request in hub.requests)
 
 
+_LFS = '"lfs": {"sha256": "x", "size": 1, "pointerSize": 1}}]}'
+_SHAPES = (
+    "<html>log in</html>",
+    "[]",
+    "{}",
+    '"text"',
+    "null",
+    '{"error": "blocked"}',
+    '{"id": "a/b", "sha": 3}',
+    '{"id": "a/b", "siblings": 7}',
+    '{"id": "a/b", "sha": "abc", "siblings": [{"rfilename": null, "size": 1, ' + _LFS,
+    '{"id": "a/b", "sha": "abc", "siblings": [{"rfilename": "f.gguf", "size": "many", ' + _LFS,
+    "[" * 100_000,
+)
+
+
+@pytest.mark.parametrize("page", [*map(str.encode, _SHAPES), b"\xff\xfe\x00"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "pull org/r",
+        "info org/r:Q4_K_M",
+        "run --pull --target org/r:Q4_K_M Hi",
+        "pairs add x --target org/r:Q4_K_M",
+    ],
+)
+def test_an_answer_of_another_shape_is_one_sentence_that_names_the_server(hub, impatient, capsys, line, page):
+    hub.page = page
+    assert main(line.split()) == 1
+    error, hint = capsys.readouterr().err.splitlines()
+    assert "the server at 127.0.0.1 does not answer like a Hugging Face Hub" in error
+    assert hint.startswith("hint: check HF_ENDPOINT")
+
+
 @pytest.fixture
 def network(monkeypatch, impatient):
     """Sets variables that are read when a session begins, so that one begins."""
@@ -99,6 +133,7 @@ def network(monkeypatch, impatient):
         ({"ALL_PROXY": "socks5://127.0.0.1:9"}, "(cannot be reached|socksio)"),
         ({"ALL_PROXY": "socks4://127.0.0.1:9"}, "the proxy settings cannot be used"),
         ({"HTTP_PROXY": "http://proxy:port"}, "the proxy settings cannot be used"),
+        ({"HTTP_PROXY": "http://ada:secret@127.0.0.1:9"}, "the proxy 127.0.0.1:9 cannot be reached"),
         ({"SSL_CERT_FILE": "/nowhere/cert.pem"}, "the certificates cannot be read"),
         ({"HF_TOKEN": "hf_ünsafe"}, "a space or a character outside ASCII"),
         ({"HF_TOKEN": "hf_a b"}, "a space or a character outside ASCII"),

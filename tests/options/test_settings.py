@@ -44,6 +44,11 @@ def test_a_mistake_in_the_file_is_named(text, says):
         configured()
 
 
+def test_a_byte_order_mark_is_skipped():
+    config("\ufefftemperature = 0.5\n")
+    assert configured() == {"temperature": 0.5}
+
+
 def test_a_mistyped_name_is_suggested():
     config("contxt = 5")
     with pytest.raises(BadSetting) as caught:
