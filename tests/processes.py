@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 
-def until(condition, seconds=60.0):
+def until(condition, seconds=300.0):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "the condition stayed false"

@@ -210,7 +210,7 @@ def test_a_file_without_an_end_is_not_read_to_its_end(tmp_path):
             text_of(endless)
         command = [sys.executable, "-m", "localspec", "run", "demo", "-"]
         with subprocess.Popen(["yes"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as yes:
-            ended = subprocess.run(command, stdin=yes.stdout, capture_output=True, text=True, timeout=60)
+            ended = subprocess.run(command, stdin=yes.stdout, capture_output=True, text=True, timeout=300)
             yes.kill()
         assert "standard input is too large" in ended.stderr
     finally:

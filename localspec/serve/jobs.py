@@ -276,8 +276,11 @@ class Jobs:
 
 async def came(awake: asyncio.Event, timeout_seconds: float | None) -> bool:
     awake.clear()
+    # Python 3.11's `wait_for` loses a cancel that comes together with a report: the reply of a client that
+    # left then went on to its end.
     with suppress(TimeoutError):
-        return await asyncio.wait_for(awake.wait(), timeout_seconds)
+        async with asyncio.timeout(timeout_seconds):
+            return await awake.wait()
     return False
 
 

@@ -74,7 +74,7 @@ def test_a_pair_that_rests_stores_what_it_has_read(monkeypatch):
     monkeypatch.setattr(prompt_cache, "SHARE", 1.0)
     with localspec.load("demo", threads=1, cache="all") as session:
         ask(session)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 300
         while not usage(folder())[0]:
             assert time.monotonic() < deadline
             time.sleep(0.02)

@@ -148,7 +148,6 @@ def test_carried_templates_stop_at_text_that_no_answer_has(name):
         assert stop == stop.rstrip()
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     ("source", "complaint"),
     [

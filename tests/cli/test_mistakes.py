@@ -240,7 +240,7 @@ def test_arguments_that_are_no_utf_8_are_replaced_or_refused_in_a_sentence(files
 
 def test_piped_text_without_a_command_gets_a_word():
     done = subprocess.run(
-        [sys.executable, "-m", "localspec"], input="some text", capture_output=True, text=True, timeout=60
+        [sys.executable, "-m", "localspec"], input="some text", capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0
     assert "usage: localspec" in done.stdout

@@ -195,7 +195,7 @@ def completed(line):
     environment = {**os.environ, "_ARGCOMPLETE": "1", "COMP_LINE": line, "COMP_POINT": str(len(line))}
     code = "import os, sys; os.dup2(1, 8); os.dup2(2, 9)\nfrom localspec.cli import main; main()"
     done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=300
     )
     return [word.strip() for word in done.stdout.split("\013")]
 

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("home_of_processes")
 
 def shell(words, **options):
     return subprocess.run(
-        [sys.executable, "-m", "localspec", *words], text=True, timeout=120, stderr=subprocess.PIPE, **options
+        [sys.executable, "-m", "localspec", *words], text=True, timeout=300, stderr=subprocess.PIPE, **options
     )
 
 
@@ -107,7 +107,7 @@ def test_a_pipe_that_stays_open_is_waited_for_with_a_word():
         text=True,
     )
     assert "reading standard input" in process.stderr.readline()
-    process.communicate(timeout=60)
+    process.communicate(timeout=300)
     assert process.returncode == 0
 
 
@@ -122,7 +122,7 @@ def test_piped_text_is_utf_8_whatever_the_code_page(encoding, monkeypatch):
 
 def test_bytes_that_are_no_text_are_refused():
     command = [sys.executable, "-m", "localspec", "run", "Read this:"]
-    done = subprocess.run(command, input=b"\x80\xff", capture_output=True, timeout=60)
+    done = subprocess.run(command, input=b"\x80\xff", capture_output=True, timeout=300)
     assert done.returncode == 2
     assert done.stderr.startswith(b"error: standard input is not UTF-8 text")
 
@@ -138,7 +138,7 @@ def test_without_any_standard_input_there_is_no_prompt(words, monkeypatch, capsy
 @pytest.mark.skipif(sys.platform == "win32", reason="another shell")
 def test_notes_never_reach_stdout_where_stderr_is_closed():
     command = f"{sys.executable} -m localspec run Hi --json --pair demo --max-tokens 4 </dev/null 2>&-"
-    done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0
     assert json.loads(done.stdout)["pair"] == "demo"
 
@@ -164,7 +164,7 @@ def test_output_that_cannot_be_written_is_no_success(line, unbuffered):
 @pytest.mark.parametrize("line", ["--help", "run --help", "pairs", "pairs --json", "info demo"])
 def test_a_reader_that_goes_away_early_is_nothing_to_speak_of(line):
     done = subprocess.run(
-        f"{sys.executable} -m localspec {line} | head -1", shell=True, capture_output=True, timeout=120
+        f"{sys.executable} -m localspec {line} | head -1", shell=True, capture_output=True, timeout=300
     )
     assert done.stdout
     assert done.stderr == b""

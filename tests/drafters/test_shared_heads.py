@@ -68,7 +68,7 @@ def test_three_replies_at_once_draft_as_each_does_alone_in_a_third_of_the_passes
         alone = list(map(drafted, pairs, prompts))
     separate = len(passes)
     passes.clear()
-    together = threading.Barrier(REPLIES, timeout=10)
+    together = threading.Barrier(REPLIES, timeout=300)
     with opened_slots(kind, files, REPLIES) as pairs, ThreadPoolExecutor(REPLIES) as threads:
         for pair in pairs:
             pair.drafter.drafting = at_once(pair.drafter.head, together)

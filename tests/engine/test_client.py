@@ -141,7 +141,7 @@ def test_the_engine_gets_neither_keys_nor_tokens(monkeypatch):
     for name in (*SECRET_VARIABLES, "LOCALSPEC_SEED"):
         monkeypatch.setenv(name, "1234")
     child = spawn([sys.executable, "-c", "import json, os; print(json.dumps(dict(os.environ)))"])
-    out, _ = child.communicate(timeout=30)
+    out, _ = child.communicate(timeout=300)
     assert [name for name, value in json.loads(out).items() if value == "1234"] == ["LOCALSPEC_SEED"]
 
 

@@ -171,7 +171,7 @@ def storing(path, copy):
 
 
 def wait_for(true):
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 300
     while not true():
         assert time.monotonic() < deadline
         time.sleep(0.02)

@@ -36,7 +36,7 @@ def program(methods, **values):
 
 def numbered(engine, *kinds, count=1):
     """The reports, each after the serial of its request, up to the first ones of these kinds."""
-    found, deadline = [], time.monotonic() + 120
+    found, deadline = [], time.monotonic() + 300
     while sum(isinstance(report, kinds) for _, report in found) < count:
         assert time.monotonic() < deadline, f"none of {kinds} in {found[-3:]}"
         found += engine.drain_numbered()

@@ -168,7 +168,7 @@ def test_texts_on_their_way_to_a_slow_disk_count_in_the_budget_of_the_memory(fol
 
     class Slow(Store):
         def write(self, tokens, facts, parts):
-            assert let.wait(30)
+            assert let.wait(300)
             return super().write(tokens, facts, parts)
 
     facts = Facts("a model", sys.executable, True, (), (), 0.0)

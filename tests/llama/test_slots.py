@@ -300,7 +300,7 @@ def test_rolling_back_waits_for_no_pass_of_another_lane(load, tokens):
         with several.shared.calling:  # as long as a pass is under way
             beside = threading.Thread(target=second.rollback, args=(9,))
             beside.start()
-            beside.join(30)
+            beside.join(300)
             assert not beside.is_alive()
         found = np.array(together(several, tokens(2), tokens(2))[1])
         with Context(load(), **OPTIONS) as one:
@@ -347,7 +347,7 @@ def test_a_cancelled_prompt_leaves_the_other_lane_alone(load, tokens):
                     first.rollback(10)
         finally:
             over.set()
-            beside.join(30)
+            beside.join(300)
         for row in rows:
             np.testing.assert_allclose(row, rows[0], atol=NEAR)
 

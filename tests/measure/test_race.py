@@ -449,5 +449,5 @@ def test_a_row_that_was_looked_up_holds_up_no_other_slot():
                 target=lambda done=done: (other.decode([5], 1), done.set()), daemon=True
             )
             decode.start()
-            assert done.wait(20)
+            assert done.wait(300)
             other.rollback(0)

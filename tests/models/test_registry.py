@@ -281,7 +281,7 @@ def test_a_pipe_among_the_pairs_blocks_no_command():
     reading = threading.Thread(target=lambda: found.append(unreadable_pairs()), daemon=True)
     found = []
     reading.start()
-    reading.join(20)
+    reading.join(300)
     assert "is not a file" in str(found[0]["mine"])
 
 

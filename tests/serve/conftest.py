@@ -38,11 +38,11 @@ def serving(home, *arguments, environment=None, stderr=subprocess.DEVNULL, files
     try:
         said = list(itertools.takewhile(lambda line: "is ready" not in line, process.stdout))
         url = next(found[1] for line in said if (found := ADDRESS.match(line)))
-        with httpx.Client(base_url=url, timeout=60) as http:
+        with httpx.Client(base_url=url, timeout=300) as http:
             yield Endpoint(url, process, http)
     finally:
         process.terminate()
-        process.wait(10)
+        process.wait(300)
         process.stdout.close()
 
 

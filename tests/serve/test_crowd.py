@@ -12,7 +12,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 import httpx
-import pytest
 
 from tests.serve.conftest import serving
 
@@ -177,7 +176,6 @@ async def crowd(url, number, clients, *, kills=0, seed=1):
     return outcome
 
 
-@pytest.mark.timeout(120)
 def test_every_client_gets_its_own_word_while_others_leave_and_an_engine_is_killed(tmp_path):
     with serving(tmp_path, "demo", "--parallel", "4") as endpoint:
         outcome = asyncio.run(crowd(endpoint.url, 30, 8, kills=1))

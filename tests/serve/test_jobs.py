@@ -43,6 +43,12 @@ ASKED = Detokenize(0, (1, 2))
 FINISHED = Finished(Reply("", "", (), 0, FinishReason.STOP, Stats()))
 
 
+async def turns():
+    """Let the event loop do all that is ready, and what follows from it."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
 class Process:
     """Notes what it is sent; `say` makes it report."""
 
@@ -78,7 +84,7 @@ class Process:
 
     async def say(self, *reports):
         self.report(*reports)
-        await asyncio.sleep(0.01)
+        await turns()
 
     def answers(self):
         return [request.serial for request in self.sent if isinstance(request, Generate)]
@@ -87,6 +93,19 @@ class Process:
 @pytest.fixture
 async def process():
     return Process()
+
+
+@pytest.fixture
+async def passed(monkeypatch):
+    """A clock of the event loop that stands still: `await passed(0.3)` moves it."""
+    loop, now = asyncio.get_running_loop(), [0.0]
+    monkeypatch.setattr(loop, "time", lambda: now[0])
+
+    async def later(seconds):
+        now[0] += seconds
+        await turns()
+
+    return later
 
 
 @pytest.fixture
@@ -329,11 +348,12 @@ async def test_an_engine_that_dies_ends_every_running_reply_with_a_sentence(slot
     assert (slots.running, slots.waiting, slots.restarts) == (1, 0, 1)
 
 
-async def test_a_lane_that_heeds_no_cancel_ends_the_engine_also_beside_others(slots, process, monkeypatch):
-    monkeypatch.setattr(jobs_module, "STUCK_SECONDS", 0.01)
+async def test_a_lane_that_heeds_no_cancel_ends_the_engine_also_beside_others(slots, process, passed):
     stuck, beside = slots.submit(DEMO, Generate(0)), slots.submit(DEMO, Generate(0))
     stuck.give_up()
-    await asyncio.sleep(0.05)
+    await passed(jobs_module.STUCK_SECONDS - 0.1)
+    assert process.starts == 0
+    await passed(0.2)
     assert process.starts == 1
     with pytest.raises(Problem, match="the engine stopped responding"):
         await beside.next(1)
@@ -381,33 +401,50 @@ def test_options_that_are_nested_too_deeply_never_reach_the_queue():
         openai_options(Fields({"json_schema": deep}))
 
 
-async def test_an_idle_pair_is_unloaded_and_the_next_request_loads_it_again(process):
+async def test_an_idle_pair_is_unloaded_and_the_next_request_loads_it_again(process, passed):
     jobs = Jobs(process, DEMO, keep_alive_seconds=0.3)
     reply = jobs.submit(DEMO, Generate(0))
     await process.say(*READY)
     question = jobs.ask(DEMO, ASKED)
     await process.say((1, FINISHED))
-    await asyncio.sleep(0.4)
+    await passed(0.4)
     assert (await reply.next(1), process.unloads, jobs.seconds_left) == (FINISHED, 0, None)
     await process.say((2, Rendered("of the question")))
     assert await question.last() == Rendered("of the question")
-    assert 0 < jobs.seconds_left <= 0.3
-    await asyncio.sleep(0.4)
+    await passed(0.2)
+    assert 0 < jobs.seconds_left < 0.2
+    assert process.unloads == 0
+    await passed(0.2)
     assert (process.unloads, process.starts, jobs.asleep) == (1, 0, True)
     for number, make in enumerate((jobs.submit, jobs.ask), 1):
         make(DEMO, Generate(0))
         assert (process.starts, process.sent[-1], jobs.asleep) == (number, DEMO, False)
         await process.say(*READY)
         await process.say(FINISHED)
-        await asyncio.sleep(0.4)
+        await passed(0.4)
         assert (process.unloads, jobs.asleep) == (number + 1, True)
 
 
-async def test_a_request_changes_how_long_the_pair_is_kept_until_it_is_unloaded(jobs, process):
-    await asyncio.sleep(0.02)
+async def test_a_request_changes_how_long_the_pair_is_kept_until_it_is_unloaded(jobs, process, passed):
+    await passed(1e6)
     assert (process.unloads, jobs.seconds_left) == (0, None)
     jobs.keep_alive(60)
     assert jobs.seconds_left > 50
     jobs.keep_alive(0)
-    await asyncio.sleep(0.02)
+    await passed(0)
     assert (process.unloads, jobs.keep_alive_seconds) == (1, None)
+
+
+@pytest.mark.parametrize("turns_later", range(4))
+async def test_a_client_that_leaves_as_a_report_comes_ends_the_wait_for_it(turns_later):
+    awake = asyncio.Event()
+    waiting = asyncio.create_task(jobs_module.came(awake, 10))
+    await turns()
+    awake.set()
+    for _ in range(turns_later):
+        await asyncio.sleep(0)
+    if waiting.cancel():
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+    else:
+        assert await waiting

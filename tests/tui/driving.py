@@ -93,7 +93,7 @@ class Chat:
     def saved(self) -> list[Conversation]:
         return all_in(self.folder)
 
-    async def until(self, condition: Callable[[], object], seconds: float = 60.0) -> None:
+    async def until(self, condition: Callable[[], object], seconds: float = 300.0) -> None:
         deadline = time.monotonic() + seconds
         while not condition():
             assert not self.app._exception, "the app has failed"
@@ -110,7 +110,7 @@ class Chat:
             ticked = asyncio.Event()
             self.screen.post_message(Tick())
             self.screen.call_later(ticked.set)
-            await asyncio.wait_for(ticked.wait(), 20.0)
+            await asyncio.wait_for(ticked.wait(), 300)
             await self.pilot.pause()
 
     @property

@@ -42,7 +42,7 @@ class Terminal:
                 return False
         return True
 
-    def until(self, text, seconds=60.0, typing=""):
+    def until(self, text, seconds=300.0, typing=""):
         """Everything since the last call, up to and including a text; meanwhile a key is typed again and again."""
         deadline = time.monotonic() + seconds
         while text not in self.drawn:

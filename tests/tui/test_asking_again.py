@@ -74,7 +74,7 @@ async def test_a_reply_stopped_before_its_first_word_puts_the_question_back(tmp_
 @pytest.mark.parametrize(("said", "waiting"), [("", ""), ("", "next"), ("\n", "")])
 async def test_a_reply_that_ends_without_a_word_says_so(monkeypatch, said, waiting, chat):
     typed = threading.Event()
-    monkeypatch.setattr(scripted_engine, "answer_to", lambda _prompt: (said, "") if typed.wait(20) else None)
+    monkeypatch.setattr(scripted_engine, "answer_to", lambda _prompt: (said, "") if typed.wait(300) else None)
     await chat.type("why?")
     await chat.until(lambda: chat.state.engine.busy)
     chat.screen.prompt.replace_text(waiting)
@@ -305,7 +305,7 @@ async def test_retrying_while_the_reply_is_being_saved_replaces_it_all_the_same(
     def slowly(folder, talk):
         if len(talk.messages) == 2:
             saving.set()
-            written.wait(20)
+            written.wait(300)
         write(folder, talk)
 
     monkeypatch.setattr(conversations, "save", slowly)

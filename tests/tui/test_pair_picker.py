@@ -242,7 +242,7 @@ async def test_a_small_terminal_shows_several_pairs(tmp_path):
 
 def ends(downloads):
     """What the next pull or list that ends reports."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 300
     while not (found := downloads.take_ended()):
         assert time.monotonic() < deadline
         time.sleep(0.002)
