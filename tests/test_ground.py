@@ -12,6 +12,7 @@ import pytest
 
 from localspec import demo
 from localspec.llama.model import Model
+from tests.raw_passes import RawPasses, moved
 
 ARCHITECTURES = [
     "llama",
@@ -25,8 +26,6 @@ ARCHITECTURES = [
     "lfm2",
     "qwen35",
 ]
-# Numbers of tokens in a pass, whose rows are compared with those of single tokens: llama.cpp adds up in another order.
-WIDTHS = (2, 4, 9, 32)
 LENGTH, READ = 300, 200  # tokens of a text, and those read again at each width
 MARGIN = 4  # gaps between the likeliest two tokens are at least so many times what rounding moves
 
@@ -38,43 +37,9 @@ def processor():
     return f"{(names or [platform.processor()])[0]} ({features})"
 
 
-class Passes:
-    """Passes of raw llama.cpp over one text, from an empty F32 cache without flash attention."""
-
-    def __init__(self, model):
-        params = llama_cpp.llama_context_default_params()
-        params.n_ctx, params.n_batch, params.n_ubatch, params.n_outputs_max = 512, 64, 64, 64
-        params.type_k = params.type_v = llama_cpp.GGML_TYPE_F32
-        params.flash_attn_type, params.swa_full = 0, True
-        params.n_threads = params.n_threads_batch = 1
-        self.size = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(model.pointer))
-        self.context = llama_cpp.llama_init_from_model(model.pointer, params)
-        self.batch, self.length = llama_cpp.llama_batch_init(64, 0, 1), 0
-
-    def close(self):
-        llama_cpp.llama_batch_free(self.batch)
-        llama_cpp.llama_free(self.context)
-
-    def read(self, tokens):
-        self.batch.n_tokens = len(tokens)
-        for at, token in enumerate(tokens):
-            self.batch.token[at], self.batch.pos[at] = token, self.length + at
-            self.batch.n_seq_id[at], self.batch.seq_id[at][0], self.batch.logits[at] = 1, 0, True
-        assert llama_cpp.llama_decode(self.context, self.batch) == 0
-        self.length += len(tokens)
-        rows = (llama_cpp.llama_get_logits_ith(self.context, at) for at in range(len(tokens)))
-        return [np.ctypeslib.as_array(row, (self.size,)).copy() for row in rows]
-
-    def all_rows(self, text, width):
-        llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(self.context), True)
-        self.length = 0
-        parts = [text[at : at + width] for at in range(0, len(text), width)]
-        return np.stack([row for part in parts for row in self.read(part)])
-
-
 def moved_and_gap(model, start):
     """Return the largest move of a logit between widths of a pass, and the smallest gap of the likeliest tokens."""
-    passes = Passes(model)
+    passes = RawPasses(model)
     text, gaps = list(start), []
     rows = passes.all_rows(text, 1)
     while len(text) < LENGTH:
@@ -82,10 +47,8 @@ def moved_and_gap(model, start):
         gaps.append(first - second)
         text.append(int(rows[-1].argmax()))
         rows = passes.read(text[-1:])
-    one = passes.all_rows(text[:READ], 1)
-    moved = max(np.abs(passes.all_rows(text[:READ], width) - one).max() for width in WIDTHS)
     passes.close()
-    return float(moved), float(min(gaps))
+    return moved(model, text[:READ]), float(min(gaps))
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

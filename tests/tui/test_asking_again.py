@@ -311,7 +311,7 @@ async def test_retrying_while_the_reply_is_being_saved_replaces_it_all_the_same(
     monkeypatch.setattr(conversations, "save", slowly)
     chat.screen.prompt.replace_text("exact yes")
     chat.app.simulate_key("enter")  # the pilot would wait for the end of the tick
-    await asyncio.to_thread(saving.wait, 20)
+    await asyncio.to_thread(saving.wait, 300)
     chat.app.simulate_key("ctrl+r")
     await asyncio.sleep(0.3)  # a command that does not wait would run now
     written.set()
