@@ -56,7 +56,7 @@ def begin(model, prompt):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_rows_after_a_return_from_the_disk_are_those_before(cache, tokens, kind):
+def test_rows_after_a_return_from_the_disk_are_those_before(cache, load, tokens, kind):
     model, text = cache(kind), tokens(700)
     model.decode(text, 0)
     store(model)
@@ -66,12 +66,12 @@ def test_rows_after_a_return_from_the_disk_are_those_before(cache, tokens, kind)
     assert seconds > 0
     assert kept == 700
     # llama.cpp lays the cells of a window in order, which a ring is not: sums of halves change.
-    most = near(kind) if kind == "window" else 1e-6
+    most = near(kind, load(**KINDS[kind])) if kind == "window" else 1e-6
     assert np.abs(logits_of(other.decode([5], 1).rows[0]) - row).max() <= most
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_beginning_comes_back_as_far_as_the_cache_can_be_cut(cache, tokens, kind):
+def test_a_beginning_comes_back_as_far_as_the_cache_can_be_cut(cache, load, tokens, kind):
     model, text = cache(kind, snapshots=0), tokens(800)
     model.decode(text[:600], 0)
     model.checkpoint(lasting=True)
@@ -82,7 +82,7 @@ def test_a_beginning_comes_back_as_far_as_the_cache_can_be_cut(cache, tokens, ki
     kept = begin(other, prompt)[1]
     assert kept == (600 if other.needs_checkpoints else 650)
     row = logits_of(other.decode(prompt[kept:], 1).rows[0])
-    assert np.abs(row - row_after(cache(kind), prompt)).max() < near(kind)
+    assert np.abs(row - row_after(cache(kind), prompt)).max() < near(kind, load(**KINDS[kind]))
 
 
 def test_what_is_short_or_quickly_read_is_not_stored(cache, tokens, folder):

@@ -34,16 +34,16 @@ def ask(cache, prompt):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_two_conversations_that_alternate_are_read_once(cache, tokens, kind):
+def test_two_conversations_that_alternate_are_read_once(cache, load, tokens, kind):
     model, one, other = cache(kind), tokens(400), tokens(500, seed=1)
     ask(model, one)
     assert ask(model, other)[0] == 0
     kept, row = ask(model, one := [*one, 7, 8])
     assert kept == 400
-    assert np.abs(row - row_after(cache(kind), one)).max() < near(kind)
+    assert np.abs(row - row_after(cache(kind), one)).max() < near(kind, load(**KINDS[kind]))
     kept, row = ask(model, other := [*other, 9])
     assert kept == 500
-    assert np.abs(row - row_after(cache(kind), other)).max() < near(kind)
+    assert np.abs(row - row_after(cache(kind), other)).max() < near(kind, load(**KINDS[kind]))
 
 
 def test_what_they_share_is_not_read_again_either(cache, tokens):
