@@ -154,8 +154,9 @@ class SimulatedDrafter:
             self._next = min(self._next, batch.start + kept)
 
     def backlog(self, tokens: Sequence[int]) -> Backlog:
-        unread = len(tokens) - 1 - self._next
-        return Backlog(unread if unread > AT_ONCE else 0, self._next - self._first, self._first)
+        unread, older = len(tokens) - 1 - self._next, self._first
+        held = self._next - self._first
+        return Backlog(unread if unread > AT_ONCE else 0, held, older if older > AT_ONCE else 0)
 
     def read(self, tokens: Sequence[int], most: int) -> int:
         count = min(most, len(tokens) - 1 - self._next)

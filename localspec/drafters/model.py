@@ -52,7 +52,8 @@ def draw(
     return Proposal.drawn(draws, drafter.source, depth=limit, runs=drafter.model_runs(asked)), failure
 
 
-# The first draft step decodes at most this many unread tokens. A cache with room for fewer tokens is emptied.
+# The first draft step decodes at most this many unread tokens. A cache with room for fewer tokens is emptied. For this
+# many older tokens the text is not read again: a cache that restarted begins as many tokens late as were unread.
 AT_ONCE = 8
 
 
@@ -95,8 +96,8 @@ class ModelDrafter(Drafter):
     def backlog(self, tokens: Sequence[int]) -> Backlog:
         held = self._held(tokens)
         unread = 0 if self.failure else max(len(tokens) - 1 - self._first - held, 0)
-        spare = self.decoder.capacity // 2 - held - unread
-        return Backlog(unread if unread > AT_ONCE else 0, held, min(self._first, max(spare, 0)))
+        older = min(self._first, max(self.decoder.capacity // 2 - held - unread, 0))
+        return Backlog(unread if unread > AT_ONCE else 0, held, older if older > AT_ONCE else 0)
 
     def read(self, tokens: Sequence[int], most: int) -> int:
         held = self._held(tokens)

@@ -1,7 +1,9 @@
-"""The draft model as a drafter: what it proposes when it fails."""
+"""The draft model as a drafter: what it proposes when it fails, and what it reads again."""
+
+import pytest
 
 from localspec.algorithm.verification import make_rule
-from localspec.drafters.model import ModelDrafter
+from localspec.drafters.model import AT_ONCE, ModelDrafter
 from localspec.errors import BackendFailure
 from localspec.sampler.passes import ForwardPass
 from localspec.sampler.sampling import Sampling
@@ -34,3 +36,12 @@ def test_what_was_drawn_before_a_failure_is_proposed_and_then_nothing():
     assert draft.tokens == [*text, proposal.tokens[0]]
     after = drafter.propose([*text, proposal.tokens[0], 7], 4, rule)
     assert (after.tokens, after.depth, draft.calls) == ((), 0, 3)
+
+
+@pytest.mark.parametrize(("missing", "older"), [(1, 0), (AT_ONCE, 0), (AT_ONCE + 1, AT_ONCE + 1)])
+def test_a_text_is_not_read_again_for_the_few_tokens_before_the_cache(missing, older):
+    """The first step reads few unread tokens at once, so a cache that restarts without reading begins after them."""
+    text, drafter = [5] * 100, ModelDrafter(Toy(4), lambda token: False)
+    drafter.restart(text, len(text) - 1 - missing)
+    drafter.read(text, 1000)
+    assert drafter.backlog(text).older == older
