@@ -23,9 +23,6 @@ from localspec import options as localspec_options  # noqa: E402  after its modu
 
 CACHE_DIR = localspec_options.cache_dir
 
-# Tests run side by side: a thread of llama.cpp that spins while it waits takes the core of another test.
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-
 # How long an example takes says how busy the machine is, not whether the code is right.
 settings.register_profile("same", deadline=None, derandomize=True)
 settings.register_profile("searching", deadline=None, max_examples=1000)  # --hypothesis-profile searching

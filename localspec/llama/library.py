@@ -10,7 +10,7 @@ import platform
 import re
 import sys
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -67,6 +67,26 @@ class LogRouter:
         logger.log(logging.DEBUG if _EXPECTED.search(line) else self._level, "%s", line)
 
 
+SPINS = "1000"  # GOMP_SPINCOUNT; libgomp's default is 300,000
+
+
+@contextlib.contextmanager
+def short_spin() -> Iterator[None]:
+    """Let the OpenMP threads of a libgomp that loads here sleep after a short wait, unless the user chose a wait.
+
+    By default they spin for milliseconds. If another program has the core of the thread that they wait for,
+    every barrier then takes a time slice of the system. Child processes do not inherit the variable.
+    """
+    ours = not {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & os.environ.keys()
+    if ours:
+        os.environ["GOMP_SPINCOUNT"] = SPINS
+    try:
+        yield
+    finally:
+        if ours:
+            del os.environ["GOMP_SPINCOUNT"]
+
+
 os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # without this, a crash makes ggml start gdb and print pages
 health()  # tests llama.cpp in a child process first, because a crash at the import would end this process
 
@@ -78,7 +98,7 @@ _HINT = (
 )
 
 try:
-    with DelayedInterrupt():
+    with DelayedInterrupt(), short_spin():
         from llama_cpp import llama_cpp as lib
 except (ImportError, OSError, RuntimeError, AttributeError) as error:
     raise BackendFailure(f"llama.cpp could not be loaded: {error}", hint=_HINT) from error

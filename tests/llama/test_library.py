@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.llama.library import LogRouter, lib, log_errors
+from localspec.llama.library import SPINS, LogRouter, lib, log_errors
 from localspec.llama.model import Model
 
 
@@ -29,6 +29,27 @@ from localspec.llama.devices import backend_summary, devices
 from localspec.llama.model import Model
 devices(), backend_summary()
 """
+
+
+@pytest.mark.process
+@pytest.mark.skipif(sys.platform != "linux", reason="only builds for Linux use libgomp")
+@pytest.mark.parametrize(
+    ("given", "wait"),
+    [
+        ({}, f"GOMP_SPINCOUNT = '{SPINS}'"),
+        ({"GOMP_SPINCOUNT": "77"}, "GOMP_SPINCOUNT = '77'"),
+        ({"OMP_WAIT_POLICY": "active"}, "OMP_WAIT_POLICY = 'ACTIVE'"),
+    ],
+    ids=str,
+)
+def test_waiting_threads_spin_shortly_unless_the_user_chose_a_wait_and_children_inherit_nothing(given, wait):
+    unset = {name: value for name, value in os.environ.items() if "OMP_" not in name}
+    script = "import os, localspec.llama.library\nprint({n: v for n, v in os.environ.items() if 'OMP_' in n})"
+    shown = {"OMP_DISPLAY_ENV": "VERBOSE"}  # libgomp prints its settings when it loads
+    done = python(script, env=unset | shown | given)
+    assert wait in done.stderr or "GOMP" not in done.stderr  # a build without OpenMP prints nothing
+    assert done.stdout.strip() == str(shown | given)
+    assert (f"GOMP_SPINCOUNT = '{SPINS}'" in done.stderr) <= (not given)
 
 
 @pytest.mark.parametrize(
