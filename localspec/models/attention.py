@@ -1,4 +1,4 @@
-"""The choice between flash attention and plain attention on a CPU, measured once for each shape of layers."""
+"""The choice of attention on a CPU: flash attention, unless `bench --attention` measured that plain is much faster."""
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -12,6 +12,7 @@ from localspec.gguf.header import Header
 from localspec.llama.threads import MOST_THREADS, SMALL_BYTES, default_threads
 from localspec.machine.llama_build import installed_build, processor
 
+FASTER = 1.2  # plain attention is chosen only where it is at least this many times as fast
 # Assumed tokens of a tool's result, and of the reply to it. The text before them is in the KV cache.
 NEW_TOKENS, REPLY_TOKENS = 200, 200
 # Reply tokens from a pass of each width. Widths above 1 have draft tokens, with the acceptance of placement.py.
@@ -27,7 +28,7 @@ class Attention:
 
     @property
     def flash_attn(self) -> str:
-        return "off" if self.plain < self.flash else "auto"
+        return "off" if FASTER * self.plain <= self.flash else "auto"
 
 
 def turn_seconds(passes: Mapping[tuple[int, int], float]) -> float:
@@ -71,7 +72,7 @@ def attention_of(
     if found is None and on_stage:
         from localspec.llama.attention import attention_seconds  # late: it loads llama.cpp
 
-        on_stage("measuring attention on this CPU, once")
+        on_stage("measuring attention on this CPU")
         with suppress(LocalspecError, OSError):
             passes = attention_seconds(*shape, threads)
             measured = Attention(turn_seconds(passes["on"]), turn_seconds(passes["off"]))

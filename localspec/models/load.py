@@ -51,12 +51,11 @@ from localspec.llama.threads import MOST_THREADS, SMALL_BYTES, default_threads, 
 from localspec.machine.devices import Device, available_bytes
 from localspec.machine.llama_build import installed_build
 from localspec.machine.servers import use_servers, used_servers
-from localspec.models.attention import attention_of
 from localspec.models.drafting import Drafting, estimated_costs, learned_state_file, warm_up
 from localspec.models.local_models import identity, is_ours
 from localspec.models.memory import CHECKPOINT_SHARE, HOST, Load, MemoryOptions
 from localspec.models.placement import DEPTH_OF_EXPERTS
-from localspec.models.plan import Plan, measures_attention, plan_for
+from localspec.models.plan import Plan, plan_for
 from localspec.models.registry import Pair
 from localspec.options import texts_dir
 from localspec.sampler.passes import HiddenRows
@@ -68,11 +67,6 @@ PLAIN_NOTICE = "{} is recurrent: it cannot remove rejected draft tokens, so noth
 DEMO_NOTICE = (
     "this is the small demo pair: it answers most questions with nonsense, and its speed says nothing about real "
     "pairs. `localspec pairs` lists real pairs, `localspec pull NAME` downloads one"
-)
-
-ATTENTION_NOTICE = (
-    "on this CPU conversations are faster without flash attention, so this model runs without it from now on. "
-    "`localspec info` shows the measured times; --flash-attn on turns flash attention on again"
 )
 
 
@@ -99,11 +93,6 @@ def plan_pair(
     if (path := found.projector) and not is_ours(path):  # a downloaded projector has its publisher's hash
         trying = partial(on_stage, f"trying {path.name} for the first time")
         ensure_projector(path, identity(path), pair.target.here, trying)
-    if not found.attention and measures_attention(found, pair.drafter):
-        attention_of(pair.target.header, memory_options.threads, on_stage)
-        found = plan_for(pair, memory_options, there)
-        if found.target.flash_attn == "off":
-            found = replace(found, lines=(*found.lines, ATTENTION_NOTICE))
     return replace(found, shared=shared)
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from localspec.chat.loaded_pair import DEMO_MODEL
 from localspec.cli import CANCELLED
 from localspec.cli.commands.run import as_json as reply_as_json
-from localspec.cli.loading import names_of, open_session, stop_on_interrupt
+from localspec.cli.loading import chosen_pair, names_of, open_session, stop_on_interrupt
 from localspec.cli.options import (
     add_pair_options,
     add_quiet_option,
@@ -52,6 +52,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--only", type=list_of(str), metavar="WHAT", help=kinds)
     what = "print speeds, acceptance and every depth by kind of prompt"
     group.add_argument("--details", action="store_true", help=what)
+    what = "measure attention on the CPU for later loads, in place of the prompts; see `info`"
+    group.add_argument("--attention", action="store_true", help=what)
     add = group.add_mutually_exclusive_group().add_argument
     add("--runs", type=number(int, 1), metavar="N", help="number of rounds over the prompts")
     limit = f"time limit in seconds (default: {SECONDS:g})"
@@ -63,10 +65,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     take_pair(arguments, prompt_optional=True)
+    if arguments.attention:
+        return measure_attention(arguments)
     if arguments.no_draft or arguments.depth == 0:
         hint = "leave out --no-draft and --depth 0"
         raise BadSetting("without drafting, both sides would be plain decoding", hint=hint)
     return (bench_prompt if arguments.words or arguments.file else bench_built_in)(arguments)
+
+
+def measure_attention(arguments: argparse.Namespace) -> int:
+    """Measure both kinds of attention, and store the times for later loads."""
+    from localspec.models.attention import attention_of
+
+    header = chosen_pair(arguments).target.header
+    with DrawnLine(sys.stderr) as line:
+        found = attention_of(header, configured(threads=arguments.threads).get("threads"), line.draw)
+    if found is None:
+        hint = "retry when no other program uses the processor; `localspec info` says whether this model has a choice"
+        raise LocalspecError("attention was not measured", hint=hint)
+    chosen = "plain" if found.flash_attn == "off" else "flash"
+    say(f"Later loads on this CPU use {chosen} attention. `localspec info` shows both times.")
+    return 0
 
 
 def bench_built_in(arguments: argparse.Namespace) -> int:

@@ -143,7 +143,11 @@ def _fit(pair: Pair, shared: matching.SharedTokens | None) -> str:
 def _attention(pair: Pair, plan: Plan) -> str:
     if (known := plan.attention) is None:
         measured = attention_shape(pair.target.header) and measures_attention(plan, pair.drafter)
-        return "flash attention, until the first load on this CPU measures both" if measured else ""
+        return (
+            "flash attention; `localspec bench --attention` measures whether plain is faster"
+            if measured
+            else ""
+        )
     layers = pair.target.header.of_model("block_count")
     flash, plain = (f"{layers * seconds:.1f} s" for seconds in (known.flash, known.plain))
     chosen = "plain" if plan.target.flash_attn == "off" else "flash"
