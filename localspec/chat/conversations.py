@@ -2,35 +2,28 @@
 
 import base64
 import json
-import logging
-import math
-import os
 import re
 import secrets
 import time
-from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from localspec.caches.store import forget_conversation
 from localspec.chat.database import FILE, TABLES, StoreFailed, perform, select
 from localspec.chat.images import Image, shown
+from localspec.chat.recovery import blank
 from localspec.errors import BadSetting, LocalspecError
 from localspec.events import Stats
-from localspec.files import AHEAD_SECONDS, FileLock, rename_damaged, repaired
+from localspec.files import AHEAD_SECONDS, FileLock, repaired
 from localspec.options import configured, data_dir, texts_dir
 
-OLD: Final = "conversations"  # the folder of locks, and of files that earlier versions of localspec wrote
+LOCKS: Final = "conversations"  # the folder of locks
 TITLE_LENGTH: Final = 60
 MOST_PROMPTS: Final = 500
 MOST_IMAGE_BYTES: Final = 64 * 1024 * 1024  # limit of the images of one stored conversation
-KEPT_SECONDS: Final = 30 * 86_400  # time until damaged and imported files are deleted
-UNREADABLE: Final = (KeyError, IndexError, TypeError, ValueError, OverflowError, AttributeError)
-
-log = logging.getLogger(__name__)
 
 
 class ConversationInUse(LocalspecError):
@@ -104,8 +97,6 @@ class ListedConversation:
 
 def listing(folder: Path, text: str = "", most: int = -1) -> list[ListedConversation]:
     """Return the conversations that contain every word of `text`, latest first. Raises StoreFailed."""
-    if not text:
-        _import_old(folder)
     # A time in the future, due to a wrong clock, counts as 0, because it would always put a conversation first.
     query = "SELECT name, title, iif(talked > ?, 0, talked) AS at, pair, count FROM conversations WHERE 1"
     words = [re.sub(r"([\\%_])", r"\\\1", word) for word in text.casefold().split()]
@@ -156,7 +147,7 @@ def resume(folder: Path, name: str) -> tuple[FileLock, Conversation]:
 
 def hold(folder: Path, name: str) -> FileLock:
     """Return a lock on the conversation against other processes. Raises ConversationInUse."""
-    lock = FileLock(folder / OLD / f"{name}.lock")
+    lock = FileLock(folder / LOCKS / f"{name}.lock")
     try:
         free = lock.try_acquire()
     except OSError:  # a conversation can be used without a lock file
@@ -170,8 +161,7 @@ def hold(folder: Path, name: str) -> FileLock:
 
 
 def exists(name: str) -> bool:
-    is_old = (data_dir() / OLD / f"{name}.jsonl").exists()
-    return is_old or bool(select(data_dir(), "SELECT 1 FROM conversations WHERE name = ?", name))
+    return bool(select(data_dir(), "SELECT 1 FROM conversations WHERE name = ?", name))
 
 
 def save(folder: Path, *conversations: Conversation) -> None:
@@ -211,7 +201,7 @@ def courses(folder: Path, name: str) -> list[str]:
 
 
 def delete(folder: Path, name: str) -> None:
-    """Delete a conversation with its earlier courses, typed prompts, caches and old files.
+    """Delete a conversation with its earlier courses, typed prompts, and caches.
 
     If ConversationInUse or OSError is raised, the conversation is still stored.
     """
@@ -221,17 +211,18 @@ def delete(folder: Path, name: str) -> None:
         for each in names:
             locks.callback(hold(folder, each).release)
         _forget_caches(*names, *(row[0] for row in before))
-        steps: list[tuple[object, ...]] = []
+        steps, typed, words = list[tuple[object, ...]](), set[str](), set[str]()
         for each in names:
             with suppress(LocalspecError):
-                typed = [one.content for one in read(folder, each).messages if one.role == "user"]
-                steps += [("DELETE FROM prompts WHERE text = ?", repaired(text)) for text in typed]
+                messages = read(folder, each).messages
+                words |= {repaired(one.content) for one in messages}
+                typed |= {repaired(one.content) for one in messages if one.role == "user"}
+            words |= {row[0] for row in select(folder, "SELECT text FROM prompts WHERE name = ?", each)}
+            steps += [("DELETE FROM prompts WHERE text = ?", text) for text in typed]
             steps += [(f"DELETE FROM {table} WHERE name = ?", each) for table in TABLES]
-        # Damaged or half-written files, and files of earlier versions, may contain text of the conversation.
-        for pattern in (f"{FILE}.damaged*", ".prompts.jsonl.*", *(f"{OLD}/{each}.jsonl*" for each in names)):
-            for path in folder.glob(pattern):
-                path.unlink()
         perform(folder, *steps)
+        for kept in folder.glob(f"{FILE}.damaged*"):
+            blank(kept, names, words)
         perform(folder, ("PRAGMA wal_checkpoint(TRUNCATE)",))
         _forget_caches(*names)  # an engine may have stored another cache meanwhile
 
@@ -250,107 +241,4 @@ def add_prompt(folder: Path, text: str, name: str = "") -> None:
 
 
 def prompts(folder: Path) -> list[str]:
-    _import_old(folder)
     return [row[0] for row in select(folder, "SELECT text FROM prompts ORDER BY rowid")]
-
-
-def _import_old(folder: Path) -> None:
-    """Import the files of earlier versions of localspec; rename or delete each imported file."""
-    prompts = folder / "prompts.jsonl"
-    if prompts.exists():
-        for value in _read_lines(prompts)[0][-MOST_PROMPTS:]:
-            text, *name = value if isinstance(value, list) else [value]
-            if len(name) < 2 and all(isinstance(part, str) for part in (text, *name)):
-                add_prompt(folder, text, *name)
-        prompts.unlink()
-    for path in sorted((folder / OLD).glob("*.jsonl")):
-        with suppress(ConversationInUse, FileNotFoundError), ExitStack() as lock:
-            lock.callback(hold(folder, path.stem).release)
-            _import(folder, path)
-    for path in [*(folder / OLD).glob("*.imported"), *folder.glob(f"{FILE}.damaged*")]:
-        if time.time() - path.stat().st_mtime > KEPT_SECONDS:
-            path.unlink(missing_ok=True)
-
-
-def _import(folder: Path, path: Path) -> None:
-    values, damaged = _read_lines(path)
-    try:
-        found, questions, unreadable = _rebuilt(path.stem, values)
-    except UNREADABLE:
-        renamed = rename_damaged(path)
-        log.warning("%s is not a conversation; the file is kept as %s", path.name, renamed.name)
-        return
-    if damaged + unreadable:
-        log.warning("%s is damaged: %d lines were left out", path.name, damaged + unreadable)
-    if not select(folder, "SELECT 1 FROM conversations WHERE name = ?", path.stem):
-        save(folder, found)
-    # Earlier versions stored typed prompts without the name of their conversation, so it is added here.
-    named = "UPDATE prompts SET name = ? WHERE name = '' AND text = ?"
-    perform(folder, *((named, path.stem, repaired(text)) for text in questions))
-    if not found.messages or read(folder, path.stem) == found:
-        os.utime(path.replace(f"{path}.imported"))
-
-
-def _read_lines(path: Path) -> tuple[list[Any], int]:
-    """Return the JSON values of a file's lines, and the number of damaged lines. Raises OSError."""
-    values: list[Any] = []
-    damaged = 0
-    for line in path.read_bytes().split(b"\n"):
-        if line.strip():
-            try:
-                values.append(json.loads(line))
-            except (ValueError, RecursionError):
-                damaged += 1
-    return values, damaged
-
-
-def _rebuilt(name: str, values: Sequence[Any]) -> tuple[Conversation, set[str], int]:
-    """Return the conversation in a file's lines, all its questions, and the number of unreadable lines."""
-    head, *lines = values
-    if (head["type"], head["version"]) != ("conversation", 1) or not math.isfinite(head["created"]):
-        raise ValueError("another format")
-    pair, system, files = _settings(head)
-    questions, unreadable, title = set[str](), 0, ""
-    talked = float(head["created"]) if head["created"] < time.time() + AHEAD_SECONDS else 0.0
-    messages: list[StoredMessage] = []
-    for line in lines:
-        batch = line.get("records") if isinstance(line, dict) else None
-        for record in batch if isinstance(batch, list) else [line]:
-            try:
-                match record["type"]:
-                    case "message":
-                        messages.append(_message(record, pair))
-                        questions |= {record["content"]} if record["role"] == "user" else set()
-                    case "version" if record["back"] > 0 and messages[-record["back"]].role == "assistant":
-                        other = _message(record, pair)
-                        messages[-record["back"]] = messages[-record["back"]].replaced_by(other)
-                    case "choose" if record["back"] > 0 and record["version"] >= 0:
-                        messages[-record["back"]] = messages[-record["back"]].in_version(record["version"])
-                    case "keep":
-                        del messages[max(0, int(record["count"])) :]
-                    case "settings":
-                        pair, system, files = _settings(record)
-                    case "title":
-                        title = str(record["title"])
-                    case unknown:
-                        raise ValueError(unknown)
-                if talked < (at := record.get("at", 0.0)) < time.time() + AHEAD_SECONDS:
-                    talked = float(at)
-            except UNREADABLE:
-                unreadable += 1
-    return Conversation(name, pair, system, tuple(messages), title, files, talked), questions, unreadable
-
-
-def _settings(record: dict[str, Any]) -> tuple[str, str, tuple[str, ...]]:
-    return str(record["pair"]), str(record["system"]), tuple(map(str, record.get("files", ())))
-
-
-def _message(record: dict[str, Any], pair: str) -> StoredMessage:
-    import msgspec  # not at the top, because it takes 20 ms
-
-    own = {"content": "", "pair": pair if record["role"] == "assistant" else "", **record}
-    names = ("role", "content", "reasoning", "reasoning_tokens", "outcome", "pair")
-    message = msgspec.convert({name: own[name] for name in names if name in own}, StoredMessage)
-    if message.role not in ("user", "assistant"):
-        raise ValueError(message.role)
-    return message

@@ -3,15 +3,18 @@
 Each change is one transaction, which is on the disk before the screen shows the change as finished.
 """
 
+import errno
 import logging
 import os
 import sqlite3
 from contextlib import closing, suppress
 from pathlib import Path
+from shutil import disk_usage
 from typing import Any, Final
 
+from localspec.chat import recovery
 from localspec.errors import LocalspecError
-from localspec.files import locked, rename_damaged
+from localspec.files import locked
 
 FILE: Final = "chats.db"
 VERSION: Final = 1  # version of the tables
@@ -36,73 +39,130 @@ class StoreFailed(LocalspecError, OSError):
 
 def select(folder: Path, query: str, *values: object) -> list[Any]:
     """Return the rows of a query; without a file of conversations, return no rows. Raises StoreFailed."""
-    return perform(folder, (query, *values)) if (folder / FILE).exists() else []
+    path = folder / FILE
+    if recovery.in_progress(path) or not path.exists():
+        if not recovery.in_progress(path):
+            return []
+        _recovered(path)
+    for is_last in (False, True):
+        try:
+            with closing(_reader(path)) as db:
+                version = _version(db, path)
+                return db.execute(query, values).fetchall() if version else []
+        except (sqlite3.Error, OSError) as error:
+            if is_last or not _is_damage(error) or not os.access(path, os.W_OK):
+                raise _failure(path, error) from error
+            _recovered(path)
+    raise AssertionError("the second attempt returns or raises")
+
+
+def _reader(path: Path) -> sqlite3.Connection:
+    """Open the file without making one, also where nothing can be written. Raises sqlite3.Error."""
+    mode = "rw"  # a reader that may write removes the write-ahead log's files at its end
+    if not os.access(path.parent, os.W_OK):
+        logged = Path(f"{path}-wal").exists() and Path(f"{path}-shm").exists()
+        mode = "ro" if logged else "ro&immutable=1"
+    elif not os.access(path, os.W_OK):
+        mode = "ro"
+    return sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", WAIT_SECONDS, uri=True)
 
 
 def perform(folder: Path, *steps: tuple[Any, ...]) -> list[Any]:
     """Execute statements with values as one transaction; return the last statement's rows. Raises StoreFailed."""
     path, rows = folder / FILE, list[Any]()
-    for is_last in (False, True):
+    for is_last in (False, False, True):
         try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # SQLite's other files get this mode too
+            opened = _made(path)
             with closing(sqlite3.connect(path, WAIT_SECONDS, isolation_level="IMMEDIATE")) as db:
                 db.execute("PRAGMA secure_delete = ON")
                 db.execute("PRAGMA synchronous = FULL")
-                (version,) = db.execute("PRAGMA user_version").fetchone()
-                if version > VERSION:
-                    raise StoreFailed(f"a newer localspec wrote {path}", hint="update localspec")
-                if version < VERSION:
+                if _version(db, path) < VERSION:
                     with locked(path.parent):
                         _make_tables(db)
+                if opened not in _checked:
+                    if db.execute("PRAGMA quick_check(1)").fetchone() != ("ok",):
+                        raise sqlite3.DatabaseError(_DAMAGED)
+                    _checked.add(opened)
                 with db:
                     for statement, *values in steps:
                         rows = db.execute(statement, values).fetchall()
-            return rows
+            if opened == _identity(path):
+                return rows  # else a recovery has replaced the file meanwhile
         except (sqlite3.Error, OSError) as error:
-            code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-            if is_last or code not in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-                if isinstance(error, StoreFailed):
-                    raise
-                what = f"the conversations in {path} cannot be read or written: {error}"
-                raise StoreFailed(what, hint="check the disk and its permissions") from error
-            _recover(path)
-    raise AssertionError("the second attempt returns or raises")
+            if is_last or not _is_damage(error):
+                raise _failure(path, error) from error
+            _recovered(path)
+    raise StoreFailed(f"{path} is replaced again and again", hint="close the other programs that use it")
+
+
+_DAMAGED: Final = "database disk image is malformed"
+_checked: set[tuple[Path, int, int]] = (
+    set()
+)  # files that were whole when this process first opened them for writing
+
+
+def _made(path: Path) -> tuple[Path, int, int]:
+    """Make the file if there is none, end an interrupted recovery, and return which file it is. Raises OSError."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if recovery.in_progress(path) or not path.exists():
+        with locked(path.parent):
+            if recovery.in_progress(path):
+                recovery.recover(path, _SCHEMA, TABLES)
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # SQLite's other files get this mode too
+    return _identity(path)
+
+
+def _identity(path: Path) -> tuple[Path, int, int]:
+    status = path.stat()
+    return path, status.st_dev, status.st_ino
+
+
+def _version(db: sqlite3.Connection, path: Path) -> int:
+    (version,) = db.execute("PRAGMA user_version").fetchone()
+    if version > VERSION:
+        raise StoreFailed(f"a newer localspec wrote {path}", hint="update localspec")
+    return int(version)
+
+
+def _is_damage(error: Exception) -> bool:
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    return code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or str(error) == _DAMAGED
+
+
+def _failure(path: Path, error: Exception) -> StoreFailed:
+    if isinstance(error, StoreFailed):
+        return error
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    is_full = code == sqlite3.SQLITE_FULL or getattr(error, "errno", 0) in (errno.ENOSPC, errno.EDQUOT)
+    with suppress(OSError):
+        is_full |= code == sqlite3.SQLITE_IOERR and disk_usage(path.parent).free < 1 << 16
+    if is_full:
+        return StoreFailed(f"the disk is full: {path} keeps what it has", hint="make room and try again")
+    what = f"the conversations in {path} cannot be read or written: {error}"
+    return StoreFailed(what, hint="check the disk and its permissions")
+
+
+def _recovered(path: Path) -> None:
+    """Recover a damaged file, unless another process has done so. Raises StoreFailed."""
+    try:
+        with locked(path.parent):
+            if not recovery.in_progress(path):
+                with suppress(sqlite3.DatabaseError), closing(sqlite3.connect(path)) as db:
+                    if db.execute("PRAGMA integrity_check(1)").fetchone() == ("ok",):
+                        return
+            recovery.recover(path, _SCHEMA, TABLES)
+    except (sqlite3.Error, OSError) as error:
+        raise _failure(path, error) from error
 
 
 def _make_tables(db: sqlite3.Connection) -> None:
-    mode = ""
-    with suppress(sqlite3.OperationalError):
+    try:
         (mode,) = db.execute("PRAGMA journal_mode = WAL").fetchone()
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_FULL:
+            raise
+        mode = ""
     if mode != "wal":
         db.execute("PRAGMA journal_mode = DELETE")
         log.warning("the file system of %s refuses a write-ahead log: saving takes longer", FILE)
     db.executescript(_SCHEMA)
-
-
-def _recover(path: Path) -> None:
-    """Rename a damaged file, and copy its readable rows to a new file. Raises OSError."""
-    with locked(path.parent):
-        with suppress(sqlite3.DatabaseError), closing(sqlite3.connect(path)) as db:
-            if db.execute("PRAGMA integrity_check(1)").fetchone() == ("ok",):
-                return  # another process has already replaced the damaged file
-        kept = rename_damaged(path)
-        os.utime(kept)
-        for ending in ("-wal", "-shm"):
-            with suppress(FileNotFoundError):
-                os.replace(f"{path}{ending}", f"{kept}{ending}")
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
-        with closing(sqlite3.connect(path)) as db, closing(sqlite3.connect(kept)) as damaged:
-            _make_tables(db)
-            damaged.execute("PRAGMA writable_schema = ON")  # lets SQLite read the rest of a truncated file
-            damaged.text_factory = lambda content: content.decode(errors="replace")
-            for table, columns in TABLES.items():
-                values = "?" + ", ?" * len(columns.split(", "))
-                again = f"INSERT OR IGNORE INTO {table} (rowid, {columns}) VALUES ({values})"
-                for order in ("ASC", "DESC"):
-                    with db, suppress(sqlite3.DatabaseError):
-                        rows = damaged.execute(f"SELECT rowid, {columns} FROM {table} ORDER BY rowid {order}")
-                        for row in rows:
-                            db.execute(again, row)
-            count = db.execute("SELECT count(*) FROM conversations").fetchone()[0]
-    log.warning("%s was damaged and is kept as %s; %d conversations were recovered", path, kept.name, count)

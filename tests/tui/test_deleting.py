@@ -18,7 +18,7 @@ from localspec.tui.state.remembered import PromptHistory
 import localspec
 from localspec.caches.store import finish, packed, usage
 from localspec.chat import conversations
-from localspec.chat.conversations import OLD, StoredMessage
+from localspec.chat.conversations import StoredMessage
 from localspec.chat.database import FILE
 from localspec.chat.messages import Message
 from localspec.cli import main
@@ -105,10 +105,8 @@ def fill(session, tmp_path):
     cache = next(p for p in (cache_dir() / "texts").glob("*.cache") if name.encode() in p.read_bytes())
     half = cache.read_bytes()[:-1000]
     cache.with_name("0" * 32 + ".cache.partkilled").write_bytes(half)
-    (data_dir() / ".prompts.jsonl.killed").write_text(TYPED)  # by an earlier copy, as the next two
-    (data_dir() / OLD).mkdir(exist_ok=True)
-    (data_dir() / OLD / f"{name}.jsonl.imported").write_text(TYPED)
-    (data_dir() / f"{FILE}.damaged").write_text(TYPED)
+    (data_dir() / f"{FILE}.damaged").write_bytes((data_dir() / FILE).read_bytes())
+    (data_dir() / f"{FILE}.damaged-2").write_text(TYPED)  # no SQLite file any more
     reported(ValueError(DIARY[:200]), ["run", "--seed", "1", "--system", WITHDRAWN, "--", f"--{TITLE}"])
     return name
 
@@ -124,10 +122,10 @@ def everywhere(session, name):
     """Before the deletion: all places that it has to reach hold something."""
     vocabulary = session.pair.vocabulary
     found = with_lock(SECRETS, vocabulary)
-    old = {".prompts.jsonl.killed", f"{name}.jsonl.imported", f"{FILE}.damaged"}
+    old = {f"{FILE}.damaged", f"{FILE}.damaged-2"}
     assert {FILE, "0" * 32 + ".cache.partkilled", *old} < found
-    assert len(found) == 6  # and the cache
-    assert len(with_lock([OTHER], vocabulary)) == 2
+    assert len(found) == 5  # and the cache
+    assert len(with_lock([OTHER], vocabulary)) == 3
     assert list((data_dir() / "reports").iterdir())
     assert usage(cache_dir() / "texts")[0] == 3
 
@@ -135,7 +133,7 @@ def everywhere(session, name):
 def gone(session):
     vocabulary = session.pair.vocabulary
     assert with_lock(SECRETS, vocabulary) == set()
-    assert len(with_lock([OTHER], vocabulary)) == 2
+    assert len(with_lock([OTHER], vocabulary)) == 3
 
 
 def test_the_shell_deletes_every_word(session, tmp_path, capsys):

@@ -3,6 +3,7 @@ unique. `localspec chat --resume ID` continues a conversation.
 """
 
 import argparse
+import json
 import sys
 from dataclasses import asdict
 from datetime import datetime
@@ -39,13 +40,20 @@ def run(arguments: argparse.Namespace) -> int:
     elif rows:
         lines = [("ID", "TALKED", "MESSAGES", "TITLE")]
         for row in rows:
-            when = f"{datetime.fromtimestamp(row.talked):%Y-%m-%d %H:%M}"
-            lines.append((row.name, when, f"{row.count:,}", row.title))
+            lines.append((row.name, moment(row.talked), f"{row.count:,}", row.title))
         table = aligned([list(map(line_for_terminal, line)) for line in lines], left=4)
         say(cut_rows(table) if on_terminal(sys.stdout) else table, wrap=False)
     else:
         say("no conversation has these words" if arguments.like else "no conversation is stored")
     return 0
+
+
+def moment(seconds: object) -> str:
+    """Return a time of a stored conversation as text; an odd one, as of another program, is "-"."""
+    try:
+        return f"{datetime.fromtimestamp(float(str(seconds))):%Y-%m-%d %H:%M}"
+    except (ValueError, OverflowError, OSError):
+        return "-"
 
 
 def cut_rows(table: str) -> str:
@@ -64,7 +72,7 @@ def run_show(arguments: argparse.Namespace) -> int:
 
     found = conversations.read(data_dir(), conversations.find(data_dir(), arguments.id, only=True))
     if arguments.json:
-        say_json(asdict(found), indent=2, ensure_ascii=False)
+        say_json(json.loads(conversations.as_json(found)), indent=2, ensure_ascii=False)
     else:
         say(to_markdown(found), end="")
     return 0

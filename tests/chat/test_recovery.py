@@ -1,0 +1,195 @@
+"""A damaged file of conversations: nothing that can be read is lost, whatever interrupts the recovery."""
+
+import os
+import random
+import re
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from contextlib import closing, suppress
+
+import pytest
+
+from localspec.chat import conversations, recovery
+from localspec.chat.conversations import Conversation, StoredMessage
+from localspec.chat.database import FILE, StoreFailed
+from localspec.chat.recovery import Pages
+from localspec.errors import BadSetting
+
+pytestmark = pytest.mark.usefixtures("home")
+
+SIZE = 4096
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Forty conversations of 20 bytes to 12 kB, each of whose words has its number."""
+    folder = tmp_path_factory.mktemp("whole")
+    for n in range(40):
+        question = StoredMessage("user", f"<{n}> " * (4 + 60 * (n % 9) ** 2 // 2))
+        about = {"talked": 1e9 + n, "messages": (question, StoredMessage("assistant", f"reply <{n}>"))}
+        conversations.save(folder, Conversation(f"n{n:02}", "demo", "", **about))
+        conversations.add_prompt(folder, question.content, f"n{n:02}")
+    return (folder / FILE).read_bytes()
+
+
+def damaged(folder, whole, *pages):
+    content = bytearray(whole)
+    for page in pages:
+        content[page * SIZE : (page + 1) * SIZE] = bytes(SIZE)
+    (folder / FILE).write_bytes(content)
+
+
+def rows_outside(folder, content, page):
+    """The conversations whose records have no byte in a page."""
+    (folder / "copy").write_bytes(content)
+    with Pages(folder / "copy") as pages:
+        cells = [cell for cell in pages.cells() if cell.kind == 13 and cell.columns == 8]
+    begin, end = page * SIZE, (page + 1) * SIZE
+    return {c.values[0] for c in cells if all(b >= end or e <= begin for b, e in c.parts)}
+
+
+def readable(folder):
+    """The names that are listed and can be read; the list itself may be whole where the rows are damaged."""
+    names = set()
+    for row in conversations.listing(folder):
+        with suppress(BadSetting, StoreFailed):
+            names.add(conversations.read(folder, row.name).name)
+    return names
+
+
+@pytest.mark.parametrize("step", [17, pytest.param(1, marks=pytest.mark.nightly)])
+def test_the_rows_of_whole_pages_survive_a_damaged_page_and_the_deletion_that_meets_it(
+    tmp_path, whole, caplog, step
+):
+    for page in range(0, len(whole) // SIZE, step):
+        folder = tmp_path / str(page)
+        folder.mkdir()
+        damaged(folder, whole, page)
+        expected = rows_outside(folder, whole, page)
+        victim = min(expected)
+        conversations.delete(folder, victim)
+        assert readable(folder) >= expected - {victim}, page
+        left = b"".join(path.read_bytes() for path in folder.glob(f"{FILE}*"))
+        assert not re.search(rb"<%d>" % int(victim[1:]), left), page
+        conversations.add_prompt(folder, "more")
+    assert "recovered" in caplog.text
+
+
+def test_several_pages_and_random_bytes_cost_only_their_own_rows(tmp_path, whole):
+    chance = random.Random(3)
+    for round_ in range(10):
+        folder = tmp_path / str(round_)
+        folder.mkdir()
+        content, pages = bytearray(whole), chance.sample(range(1, len(whole) // SIZE), 4)
+        for page in pages:
+            content[page * SIZE : (page + 1) * SIZE] = chance.randbytes(SIZE)
+        (folder / FILE).write_bytes(content)
+        expected = set.intersection(*(rows_outside(folder, whole, page) for page in pages))
+        conversations.add_prompt(folder, "more")
+        assert readable(folder) >= expected
+
+
+def test_pages_of_the_write_ahead_log_are_recovered(tmp_path, whole):
+    damaged(tmp_path, whole)
+    with closing(sqlite3.connect(tmp_path / FILE)) as other:
+        other.execute("BEGIN").connection.execute("SELECT * FROM conversations").fetchone()  # keeps the log
+        conversations.save(tmp_path, Conversation("late", messages=(StoredMessage("user", "late words"),)))
+        for name in (FILE, f"{FILE}-wal"):
+            shutil.copyfile(tmp_path / name, tmp_path / f"{name}.copy")
+    for name in (FILE, f"{FILE}-wal"):
+        os.replace(tmp_path / f"{name}.copy", tmp_path / name)
+    with (tmp_path / FILE).open("r+b") as file:
+        file.write(bytes(100))
+    conversations.add_prompt(tmp_path, "more")
+    assert len(readable(tmp_path)) == 41
+
+
+class Killed(BaseException):
+    """The end of the process."""
+
+
+@pytest.mark.parametrize("step", ["replace", "unlink", "_build", "fsync", "sync_folder"])
+def test_a_recovery_that_was_killed_at_any_step_is_ended_by_the_next_start(
+    tmp_path, whole, monkeypatch, step
+):
+    owner = recovery if step in ("_build", "sync_folder") else os if step != "unlink" else recovery.Path
+    usual = getattr(owner, step)
+    for late in (False, True):
+        for number in range(5):
+            folder = tmp_path / f"{late}{number}"
+            folder.mkdir()
+            damaged(folder, whole, 5)
+            expected, calls = rows_outside(folder, whole, 5), []
+
+            def dying(*values, number=number, late=late, calls=calls, **more):
+                calls.append(values)
+                done = usual(*values, **more) if late else None
+                if len(calls) > number:
+                    raise Killed
+                return done if late else usual(*values, **more)
+
+            with monkeypatch.context() as patch:
+                patch.setattr(owner, step, dying)
+                with suppress(Killed):
+                    conversations.add_prompt(folder, "more")
+            assert readable(folder) >= expected
+            conversations.add_prompt(folder, "more")
+            assert readable(folder) >= expected
+            assert not recovery.in_progress(folder / FILE)
+
+
+ADD = """
+import sys
+from pathlib import Path
+from localspec.chat import conversations
+print("begun", flush=True)
+conversations.add_prompt(Path(sys.argv[1]), "more")
+"""
+
+
+@pytest.mark.nightly
+def test_a_killed_process_loses_nothing(tmp_path, whole):
+    chance = random.Random(1)
+    for round_ in range(50):
+        folder = tmp_path / str(round_)
+        folder.mkdir()
+        damaged(folder, whole, 5)
+        expected = rows_outside(folder, whole, 5)
+        with subprocess.Popen([sys.executable, "-c", ADD, str(folder)], stdout=subprocess.PIPE) as process:
+            process.stdout.readline()
+            time.sleep(chance.uniform(0, 0.2))  # a moment of the recovery, or one before or behind it
+            process.send_signal(signal.SIGKILL)
+        assert readable(folder) >= expected
+        conversations.add_prompt(folder, "more")
+        assert readable(folder) >= expected
+
+
+@pytest.mark.process
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="mounts small disks")
+@pytest.mark.parametrize("kilobytes", [8, 200, 400, 900])
+def test_a_full_disk_is_one_sentence_and_loses_nothing(tmp_path, whole, kilobytes):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    size = len(whole) // 1024 + kilobytes
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}k", "tmpfs", str(disk)]
+    if subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("this machine mounts nothing")
+    try:
+        damaged(disk, whole, 5)
+        expected = rows_outside(tmp_path, whole, 5)
+        refused = ""
+        try:
+            conversations.add_prompt(disk, "more")
+        except StoreFailed as error:
+            refused = str(error)
+        if refused:
+            assert "the disk is full" in refused
+            subprocess.run(["mount", "-o", f"remount,size={size + 4000}k", str(disk)], check=True)
+            conversations.add_prompt(disk, "more")
+        assert readable(disk) >= expected
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
