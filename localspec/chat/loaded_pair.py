@@ -178,7 +178,8 @@ def best_slot(slots: Iterable[Slot], prompt: Sequence[int]) -> Slot:
         cached, common = len(slot.target.tokens), common_prefix_length(slot.target.tokens, 0, prompt)
         return (common, 0) if common >= min(256, cached / 2 + 1) else (0, -cached)
 
-    return max(slots, key=worth)
+    several = tuple(slots)
+    return max(several, key=worth) if len(several) > 1 else several[0]
 
 
 def _call(method: "WeakMethod[Callable[[], None]]") -> None:

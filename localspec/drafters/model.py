@@ -86,9 +86,11 @@ class ModelDrafter(Drafter):
         if end < self._first:
             self._restart(0)
         else:
-            if not (batch.start or self._first):
+            keep = self._common_prefix(decoder.tokens, batch, kept)
+            if not (batch.start or self._first) and kept - keep > AT_ONCE:
                 decoder.recall(batch.tokens[:kept], save=False)  # another reply may have prefilled this text
-            if (keep := self._common_prefix(decoder.tokens, batch, kept)) < decoder.length:
+                keep = self._common_prefix(decoder.tokens, batch, kept)
+            if keep < decoder.length:
                 decoder.rewind(keep)
         if end + AT_ONCE > self._first + decoder.capacity:
             self._restart(end - decoder.capacity // 2)

@@ -174,14 +174,16 @@ class SlotDecoder(CachedText):
 
     def recall(self, tokens: Sequence[int], *, save: bool = True) -> float:
         began, shared = perf_counter(), common_prefix_length(self.tokens, 0, tokens)
-        with self.shared.calling:
-            lent = {slot: slot.lends(tokens) for slot in self.shared.slots}
-        other = max(lent, key=lent.__getitem__)
-        most = max(shared, lent[other])
-        stored = self.prompt_cache.from_disk(tokens, most)  # without the lock: other slots may decode
-        with self.shared.calling:
-            found = stored or self.prompt_cache.take(tokens, most + WORTH_A_COPY)
-        found = found or other.copied(tokens, shared + WORTH_A_COPY)
+        stored = found = None
+        if len(tokens) - shared >= WORTH_A_COPY:
+            with self.shared.calling:
+                lent = {slot: slot.lends(tokens) for slot in self.shared.slots}
+            other = max(lent, key=lent.__getitem__)
+            most = max(shared, lent[other])
+            stored = self.prompt_cache.from_disk(tokens, most)  # without the lock: other slots may decode
+            with self.shared.calling:
+                found = stored or self.prompt_cache.take(tokens, most + WORTH_A_COPY)
+            found = found or other.copied(tokens, shared + WORTH_A_COPY)
         with self.shared.calling:
             self.forget_padding()
             if save and self.length - shared >= WORTH_A_COPY and (copy := self.copy()):

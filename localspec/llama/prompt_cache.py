@@ -15,7 +15,7 @@ import numpy as np
 
 from localspec.caches.store import Facts, Store, Stored, later, packed, unpacked
 from localspec.llama.library import lib
-from localspec.sampler.passes import common_prefix_length
+from localspec.sampler.passes import begins_alike, common_prefix_length
 
 log = logging.getLogger(__name__)
 
@@ -240,7 +240,7 @@ class PromptCache:
 
     def save(self, text: PromptState) -> None:
         """Save a state. Drop states whose tokens are a prefix of its tokens, and others to meet the budget."""
-        kept = (s for s in self._saved if common_prefix_length(s.tokens, 0, text.tokens) < len(s.tokens))
+        kept = (s for s in self._saved if not begins_alike(s.tokens, text.tokens, len(s.tokens)))
         self._saved = [*kept, text]
         while self._saved and self._bytes > self.budget:
             dropped = self._saved.pop(self._least_useful())
@@ -251,16 +251,23 @@ class PromptCache:
 
     def take(self, tokens: Sequence[int], at_least: int) -> PromptState | None:
         """Remove and return the state with the longest common prefix, if the prefix has `at_least` tokens."""
-        shared = [common_prefix_length(saved.tokens, 0, tokens) for saved in self._saved]
+        shared = self._shared(tokens, at_least)
         most = max(shared, default=0)
-        return self._saved.pop(shared.index(most)) if most >= at_least else None
+        return self._saved.pop(shared.index(most)) if most >= max(at_least, 1) else None
 
     def from_disk(self, tokens: Sequence[int], cached: int) -> PromptState | None:
         """Return a state on disk if it saves time, else None. `cached`: how many of `tokens` a slot has."""
-        if not self.disk:
+        if not self.disk or len(tokens) - cached < LEAST:
             return None
-        most = max([cached, *(common_prefix_length(saved.tokens, 0, tokens) for saved in self._saved)])
-        return self.disk.find(tokens, most, self.budget)
+        return self.disk.find(tokens, max([cached, *self._shared(tokens, cached)]), self.budget)
+
+    def _shared(self, tokens: Sequence[int], at_least: int) -> list[int]:
+        """Return the common prefix length of each saved state, or 0 for one that is less than `at_least`."""
+        alike = (begins_alike(saved.tokens, tokens, at_least) for saved in self._saved)
+        return [
+            common_prefix_length(saved.tokens, at_least, tokens[at_least:]) if same else 0
+            for saved, same in zip(self._saved, alike, strict=True)
+        ]
 
     def wants(self, tokens: Sequence[int], size: int, conversation: str) -> bool:
         """Return whether a slot's state of `size` bytes, or any saved state, should be written to the disk."""
@@ -298,9 +305,7 @@ class PromptCache:
 
     def _least_useful(self) -> int:
         for index, saved in enumerate(self._saved):
-            shared = (
-                common_prefix_length(saved.tokens, 0, newer.tokens) for newer in self._saved[index + 1 :]
-            )
-            if 2 * max(shared, default=0) >= len(saved.tokens):  # at least half are in a newer state
+            half = -(-len(saved.tokens) // 2)
+            if any(begins_alike(saved.tokens, newer.tokens, half) for newer in self._saved[index + 1 :]):
                 return index
         return 0

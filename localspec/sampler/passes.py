@@ -94,7 +94,21 @@ class Continued(Sequence[int]):
 NO_TEXT = ForwardPass(0, ())  # drafters that observe this pass forget the text
 
 
+_COMPARED = 1024  # tokens of a slice: slices are compared several times as fast as single tokens
+
+
 def common_prefix_length(held: Sequence[int], start: int, tokens: Sequence[int]) -> int:
     """Return the common prefix length of `held` and the text `held[:start]` followed by `tokens`."""
     end = min(len(held), start + len(tokens))
-    return next((i for i in range(start, end) if held[i] != tokens[i - start]), end)
+    for at in range(start, end, _COMPARED):
+        stop = min(at + _COMPARED, end)
+        if list(held[at:stop]) != list(tokens[at - start : stop - start]):
+            return next(i for i in range(at, stop) if held[i] != tokens[i - start])
+    return end
+
+
+def begins_alike(one: Sequence[int], other: Sequence[int], count: int) -> bool:
+    """Return whether two texts have at least `count` tokens, and their first `count` are equal."""
+    if min(len(one), len(other)) < count:
+        return False
+    return not count or (one[count - 1] == other[count - 1] and list(one[:count]) == list(other[:count]))
