@@ -214,7 +214,7 @@ class ReplyOptions(TypedDict, total=False):
         Mapping[str, Any] | str | type | None,
         Option("the answer is JSON that follows this schema", "FILE|TEXT"),
     ]
-    compact_json: Annotated[bool, Option("leave white space out of JSON, or allow it", "")]
+    compact_json: Annotated[bool, Option("leave white space out of JSON, or allow it anywhere", "")]
     regex: Annotated[Text, Option("the whole answer matches this pattern", "PATTERN")]
     grammar: Annotated[Text, Option("the answer follows this grammar: Lark or GBNF", "FILE")]
     tools: Annotated[Sequence[Mapping[str, Any]] | None, Option("functions for the model, in OpenAI's form")]

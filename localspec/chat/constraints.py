@@ -17,7 +17,7 @@ from localspec.chat.tools import spelled_out
 from localspec.errors import BadSetting
 from localspec.structure.call_grammar import calls_grammar
 from localspec.structure.constraint import Constrained, GrammarTokens
-from localspec.structure.grammar import lenient, rules_around
+from localspec.structure.grammar import rules_around
 from localspec.structure.tool_call_format import GENERIC, ToolCallFormat
 
 # `branch_points` renders this question, which no user writes, to find where other conversations differ.
@@ -105,7 +105,9 @@ class PromptBuilder:
         try:
             matcher = tokens.matcher(grammar, around)
         except BadSetting as error:
-            matcher = tokens.matcher(lenient(grammar), around)
+            if grammar.lenient is None:
+                raise
+            matcher = tokens.matcher(replace(grammar, definition=grammar.lenient), around)
             ignored = str(error).replace("cannot be used", "is followed only in part", 1)
             ignored = ignored.replace("Unimplemented keys:", "a grammar cannot express", 1)
         return Constrained(matcher, grammar.name, tokens, start=start, ignored=ignored)

@@ -111,7 +111,7 @@ def grammar_from(options: Mapping[str, Any]) -> Grammar | None:
     if len(given) > 1:
         raise BadSetting(f"{given[0]} and {given[1]} are both given", hint="leave out one of them")
     if "json_schema" in options:
-        return json_grammar(options["json_schema"], compact=options.get("compact_json", True))
+        return json_grammar(options["json_schema"], compact=options.get("compact_json"))
     if "regex" in options:
         return regex_grammar(options["regex"])
     return written_grammar(options["grammar"]) if "grammar" in options else None

@@ -5,7 +5,8 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from localspec.structure.grammar import ANYTHING, SPACED, Grammar, as_lark, escaped, literal
+from localspec.structure.grammar import ANYTHING, Grammar, escaped, literal
+from localspec.structure.layout import SPACED, as_lark
 from localspec.structure.read_calls import Functions
 from localspec.structure.schema import kinds_of, narrowed, resolved
 from localspec.structure.tool_call_format import COUNTER, ID, NAME, TYPE, ToolCallFormat, parts_of
@@ -59,7 +60,7 @@ class _Calls:
         first = f"({self._call(form.begin + form.open)}{other}) {tail}"
         text, before_calls = "TEXT", f"| {first}"
         if answer is not None:
-            self._lines.append(f"answer: %json {json.dumps(answer.definition['json_schema'])}")
+            self._lines.append(answer.definition["lark_grammar"].replace("start:", "answer:", 1))
             text = "answer"
         elif _before_special(head := form.begin + form.open + form.name_end, self._names) != head:
             between = f"({' | '.join(self._text(mark.rstrip()) for mark in frames)})*" if frames else ""

@@ -101,7 +101,7 @@ def first_sentence(error: str) -> str:
     """Return the main line of llguidance's message, which may quote the whole grammar."""
     lines = [line.strip() for line in error.splitlines() if line.strip()]
     line = next((line for line in lines if line.startswith("error:")), lines[0] if lines else "NoExtension")
-    line = line.removeprefix("error: ")
+    line = line.removeprefix("error: ").rpartition("failed to compile JSON schema: ")[2]
     if line.startswith("NoExtension"):
         return "it matches no text"
     return line if len(line) <= 200 else f"{line[:200]}..."

@@ -7,14 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from localspec.errors import BadSetting
+from localspec.structure.layout import COMPACT, FLEXIBLE, as_lark, in_layouts
 from localspec.structure.schema import narrowed, read_schema
 
 LARGEST = 1_000_000  # largest number of characters in a schema or a regular expression
 MOST_RULES = 1_000  # low, because llguidance follows rules by recursion, and converts them slowly
-
-FLEXIBLE = {"whitespace_pattern": r"[ \n\r\t]{1,40}"}  # small models may write white space without end
-COMPACT = {"whitespace_flexible": False}
-SPACED = {**COMPACT, "item_separator": ", ", "key_separator": ": "}  # the white space of Python's json module
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,23 +19,21 @@ class Grammar:
     """A grammar of llguidance; `constraint.GrammarTokens` compiles it, and finds its errors."""
 
     name: str  # the name in messages: "the JSON schema"
-    definition: Mapping[str, Any]  # {"json_schema": ...} or {"lark_grammar": ...}
+    definition: Mapping[str, Any]  # {"lark_grammar": ...}, where `start` is the first rule
+    lenient: Mapping[str, Any] | None = None  # the same without the keywords that llguidance does not support
 
 
-def json_grammar(schema: object, *, compact: bool = True) -> Grammar:
-    """Return the grammar of a JSON schema; `compact`: whether to forbid white space; keys are then forced."""
-    options = COMPACT if compact else FLEXIBLE
+def json_grammar(schema: object, *, compact: bool | None = None) -> Grammar:
+    """Return the grammar of a JSON schema; `compact`: whether to forbid white space; None: as the model begins."""
     narrow = narrowed(read_schema(schema, largest=LARGEST))
-    return Grammar("the JSON schema", {"json_schema": {**narrow, "x-guidance": options}})
 
+    def definition(**options: bool) -> dict[str, str]:
+        if compact is None:
+            return {"lark_grammar": "\n".join(in_layouts(narrow, narrow, "start", **options))}
+        given = {**narrow, "x-guidance": {**(COMPACT if compact else FLEXIBLE), **options}}
+        return {"lark_grammar": f"start: %json {json.dumps(given)}"}
 
-def lenient(grammar: Grammar) -> Grammar:
-    """Return the grammar with the option to ignore keywords of the schema that llguidance does not support."""
-    schema = grammar.definition.get("json_schema")
-    if schema is None:
-        return grammar
-    options = {**schema["x-guidance"], "lenient": True}
-    return Grammar(grammar.name, {"json_schema": {**schema, "x-guidance": options}})
+    return Grammar("the JSON schema", definition(), definition(lenient=True))
 
 
 def regex_grammar(pattern: object) -> Grammar:
@@ -83,10 +78,6 @@ def _text(given: object, name: str, largest: int) -> str:
 def escaped(text: str) -> str:
     """Escape a text for a regular expression between slashes."""
     return re.escape(text).replace("/", r"\/").replace("\\\n", r"\n")
-
-
-def as_lark(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
 
 
 def literal(text: str, names: Mapping[str, int]) -> str:

@@ -43,7 +43,7 @@ def read_schema(given: object, *, largest: int) -> dict[str, Any]:
     if not isinstance(schema, dict):
         raise BadSetting("the JSON schema is not an object", hint=_HINT)
     _check_multiples(schema)
-    references = sum("$ref" in part for part in _objects(schema))
+    references = sum("$ref" in part for part in objects_in(schema))
     if references * (levels := depth(schema)) > LONGEST_PATH:
         what = f"the JSON schema is too complex: {references:,} references in {levels:,} levels"
         raise BadSetting(what, hint="use fewer $ref, or nest the schema less deeply")
@@ -61,7 +61,7 @@ def narrowed(schema: dict[str, Any]) -> dict[str, Any]:
     Objects that name properties get no other properties. Numbers get at most 15 digits before the point and 9 after
     it. Limits in the schema stay. A schema with allOf is unchanged, because narrow parts could contradict each other.
     """
-    parts = list(_objects(schema))
+    parts = list(objects_in(schema))
     if any("allOf" in part for part in parts):
         return schema
     # Combined schemas use the common multiple of every multipleOf, so FINEST is not added to them.
@@ -118,8 +118,8 @@ def _only_names(schema: Mapping[str, Any]) -> bool:
 def _check_multiples(schema: dict[str, Any]) -> None:
     """Refuse a multipleOf that takes minutes to compile. In combined schemas, check the common multiple of all."""
     together = 1
-    combined = any(_COMBINING & part.keys() for part in _objects(schema))
-    for part in _objects(schema):
+    combined = any(_COMBINING & part.keys() for part in objects_in(schema))
+    for part in objects_in(schema):
         if isinstance(part.get("multipleOf"), int | float):
             digits = Decimal(str(part["multipleOf"])).as_tuple().digits  # the digits of 0.25 are those of 25
             value = int("".join(map(str, digits)) or 0) or 1
@@ -129,14 +129,14 @@ def _check_multiples(schema: dict[str, Any]) -> None:
                 raise BadSetting(what, hint="use a multipleOf with fewer digits")
 
 
-def _objects(value: object) -> Iterator[dict[str, Any]]:
+def objects_in(value: object) -> Iterator[dict[str, Any]]:
     if isinstance(value, dict):
         yield value
         for part in value.values():
-            yield from _objects(part)
+            yield from objects_in(part)
     elif isinstance(value, list):
         for part in value:
-            yield from _objects(part)
+            yield from objects_in(part)
 
 
 def kind_of(value: object) -> str:

@@ -60,11 +60,83 @@ def test_a_schema_is_a_dictionary_its_text_or_a_model_class(schema, accepts):
     assert not accepts(grammar, '{"age":3}')
 
 
-def test_json_is_compact_unless_the_caller_wants_white_space(accepts):
+def test_a_caller_may_choose_compact_json_or_white_space_anywhere(accepts):
     spaced = '{ "name": "Ann",\n  "age": 3 }'
     assert not accepts(json_grammar(PERSON), spaced)
+    assert not accepts(json_grammar(PERSON, compact=True), '{"name": "Ann"}')
     assert accepts(json_grammar(PERSON, compact=False), spaced)
     assert not accepts(json_grammar(PERSON, compact=False), '{"name":' + " " * 200 + '"Ann"}')
+
+
+TREE = {
+    "$defs": {
+        "node": {
+            "type": "object",
+            "properties": {
+                "name": {"type": "string"},
+                "rest": {"type": "array", "items": {"$ref": "#/$defs/node"}},
+            },
+            "required": ["name"],
+        }
+    },
+    "$ref": "#/$defs/node",
+}
+VALUES = [
+    (PERSON, {"name": "Ann", "age": 3}),
+    ({"type": "array", "items": PERSON, "minItems": 2}, [{"name": "Ann"}, {"name": "Bo", "age": 3}]),
+    (TREE, {"name": "a", "rest": [{"name": "b", "rest": [{"name": "c"}]}, {"name": "d"}]}),
+    ({"type": "object"}, {"a": [1, {"größe": None}], "b": {"c": True}}),
+    ({"anyOf": [{"type": "null"}, {"type": "array", "items": {"type": "integer"}, "maxItems": 1}]}, [7]),
+]
+LAYOUTS = [{"separators": (",", ":")}, {}, {"indent": 2}, {"indent": 4}, {"indent": "\t"}]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+@pytest.mark.parametrize(("schema", "value"), VALUES)
+def test_a_model_may_choose_each_usual_layout(schema, value, layout, accepts):
+    assert accepts(json_grammar(schema), json.dumps(value, ensure_ascii=False, **layout))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_schemas_allow_only_valid_json_in_any_layout(seed, tokens, vocab):
+    schema, text = schema_of(seed), []
+    walker = Constrained(tokens.matcher(json_grammar(schema)), "it", tokens, start=0)
+    random = np.random.default_rng(seed)
+    newline = vocab.tokenize("{\n", parse_special=False)[-1]
+    while not walker.finished and len(text) < 400:
+        allowed = np.flatnonzero(walker.mask(text).allowed)
+        text.append(newline if newline in allowed else int(random.choice(allowed)))
+        walker.settle(text)
+    if walker.finished:
+        written = b"".join(map(vocab.piece, text)).decode(errors="replace")
+        jsonschema.Draft202012Validator(schema).validate(json.loads(written))
+
+
+def test_white_space_has_no_end_in_no_layout_and_does_not_mix(accepts):
+    grammar = json_grammar(PERSON)
+    for text in (
+        '{\n\n  "name": "Ann"\n}',
+        '{\n  "name":"Ann"\n}',
+        '{\n  "name": "Ann",\n    "age": 3\n}',
+        '{"name":  "Ann"}',
+    ):
+        assert not accepts(grammar, text)
+    one_line = '[\n  {"name": "Ann", "age": 3},\n  {"name": "Bo"}\n]'
+    assert accepts(json_grammar({"type": "array", "items": PERSON}), one_line)
+
+
+def test_the_first_white_space_decides_and_the_rest_is_forced(tokens, vocab):
+    for begun, forced in (
+        ('{\n  "name": "A"', ',\n  "age": '),
+        ('{"name":"A"', ',"age":'),
+        ('{\n\t"name": "A"', ',\n\t"age": '),
+    ):
+        schema = {**PERSON, "required": ["name", "age"]}
+        matcher = tokens.matcher(json_grammar(schema))
+        assert matcher.consume_tokens(vocab.tokenize(begun, parse_special=False))
+        found = b"".join(map(vocab.piece, matcher.compute_ff_tokens())).decode()
+        assert found
+        assert forced.startswith(found)
 
 
 def test_objects_get_no_properties_that_the_schema_does_not_name(accepts):
@@ -169,6 +241,8 @@ HOSTILE = {
     "very deep text": lambda: json_grammar('{"items":' * 100_000),
     "a contradiction": lambda: json_grammar({"type": "integer", "minimum": 5, "maximum": 3}),
     "itself": lambda: json_grammar({"$ref": "#"}),
+    "itself by name": lambda: json_grammar({"$defs": {"a": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"}),
+    "keywords of wrong types": lambda: json_grammar({"type": "array", "minItems": "x", "items": []}),
     "many references": lambda: json_grammar(chain_of_references(9_000)),
     "a large automaton": lambda: json_grammar({"type": "integer", "multipleOf": 999_983}),
     "large automata that meet": lambda: json_grammar(

@@ -1,0 +1,131 @@
+"""Writes the grammar of JSON in a layout that the model chooses: compact, spaced, or indented by depth.
+
+The first white space decides the layout. Then a grammar forces white space and keys, which cost nothing.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from localspec.structure.schema import kinds_of, objects_in
+
+FLEXIBLE = {"whitespace_pattern": r"[ \n\r\t]{1,40}"}  # small models may write white space without end
+COMPACT = {"whitespace_flexible": False}
+SPACED = {**COMPACT, "item_separator": ", ", "key_separator": ": "}  # the white space of Python's json module
+INDENTS = ("  ", "    ", "\t")
+DEEPEST = 6  # number of indented levels; deeper values are on one line
+MOST_RULES = 1_000  # largest number of rules; a larger schema gets bounded white space anywhere
+_REFERENCE = re.compile(r"#/(\$defs|definitions)/[^/]+")
+_NOTES = {"title", "description", "default", "examples", "$schema", "$comment", "$defs", "definitions"}
+_INDENTED: Mapping[str, Any] = {
+    "type": (str, list), "properties": dict, "required": list, "additionalProperties": (bool, dict),
+    "items": (bool, dict), "minItems": int, "maxItems": int, "uniqueItems": bool,
+}  # fmt: skip
+
+
+def as_lark(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def in_layouts(schema: Mapping[str, Any], root: Mapping[str, Any], prefix: str, **options: bool) -> list[str]:
+    """Return Lark rules of JSON that matches a part of the schema `root`; the first one is named `prefix`.
+
+    An indented container has its parts on lines of their own. Each of them may also be on one line, with spaces.
+    """
+    layouts, every = _Layouts(root, prefix, options), []
+    if all(_REFERENCE.fullmatch(str(part["$ref"])) for part in objects_in(root) if "$ref" in part):
+        every = [layouts.whole(schema, COMPACT)]
+        if not (kinds := kinds_of(schema, root)) or kinds & {"object", "array"}:
+            indented = [layouts.indented(schema, indent, 0) for indent in INDENTS]
+            every += [layouts.whole(schema, SPACED), *filter(None, indented)]
+    if not every or len(layouts.lines) > MOST_RULES:
+        layouts = _Layouts(root, prefix, options)
+        every = [layouts.whole(schema, FLEXIBLE)]
+    return [f"{prefix}: {' | '.join(every)}", *layouts.lines]
+
+
+class _Layouts:
+    def __init__(self, root: Mapping[str, Any], prefix: str, options: Mapping[str, bool]) -> None:
+        self._root, self._prefix, self._options = root, prefix, options
+        self._definitions = {name: root[name] for name in ("$defs", "definitions") if name in root}
+        self._names: dict[str, str] = {}  # the name of each rule, by its right side
+        self._known: dict[tuple[str, str, int], str] = {}  # rules of containers, by schema, indent and depth
+        self.lines: list[str] = []
+
+    def _rule(self, right: str) -> str:
+        if right not in self._names:
+            self._names[right] = f"{self._prefix}_{len(self._names)}"
+            self.lines.append(f"{self._names[right]}: {right}")
+        return self._names[right]
+
+    def whole(self, schema: Mapping[str, Any], options: Mapping[str, Any]) -> str:
+        referred = self._definitions if '"$ref"' in json.dumps(schema) else {}
+        given = {**referred, **schema, "x-guidance": {**options, **self._options}}
+        return self._rule(f"%json {json.dumps(given)}")
+
+    def indented(self, schema: Mapping[str, Any], indent: str, depth: int) -> str:
+        """Return the rule of containers with at least one part, or "" if the schema has no simple ones."""
+        key = (json.dumps(schema), indent, depth)
+        if key not in self._known and depth < DEEPEST and len(self.lines) <= MOST_RULES:
+            self._known[key] = ""  # for a schema that is its own alternative
+            found = list(filter(None, self._containers(schema, indent, depth)))
+            self._known[key] = self._rule(" | ".join(found)) if found else ""
+        return self._known.get(key, "")
+
+    def _containers(self, schema: Mapping[str, Any], indent: str, depth: int) -> list[str]:
+        if "$ref" in schema and schema.keys() <= {"$ref", *_NOTES}:
+            _, word, name = schema["$ref"].split("/")
+            referred = self._root.get(word)
+            found = referred.get(name) if isinstance(referred, Mapping) else None
+            return [self.indented(found, indent, depth)] if isinstance(found, Mapping) else []
+        for word in ("anyOf", "oneOf"):
+            if isinstance(schema.get(word), list) and schema.keys() <= {word, *_NOTES}:
+                return [
+                    self.indented(part, indent, depth) for part in schema[word] if isinstance(part, Mapping)
+                ]
+        if not all(
+            word in _NOTES or isinstance(each, _INDENTED.get(word, ())) for word, each in schema.items()
+        ):
+            return []
+        kinds = schema.get("type", ("object", "array"))
+        inside, outside = ("\n" + indent * levels for levels in (depth + 1, depth))
+        found = []
+        for kind, parts, (start, end) in (("object", self._members, "{}"), ("array", self._items, "[]")):
+            if kind in kinds and (text := parts(schema, indent, depth + 1, as_lark("," + inside))):
+                found.append(f"{as_lark(start + inside)} {text} {as_lark(outside + end)}")
+        return found
+
+    def _value(self, schema: object, indent: str, depth: int) -> str:
+        given = schema if isinstance(schema, Mapping) else {}
+        found = self.whole(given, SPACED), self.indented(given, indent, depth)
+        return f"({' | '.join(filter(None, found))})"
+
+    def _items(self, schema: Mapping[str, Any], indent: str, depth: int, between: str) -> str:
+        least, most = max(schema.get("minItems", 1), 1), schema.get("maxItems")
+        if schema.get("items") is False or (most is not None and most < least):
+            return ""
+        item = self._value(schema.get("items"), indent, depth)
+        more = "" if most is None else f"{most - 1}"
+        return item if most == 1 else f"{item} ({between} {item}){{{least - 1},{more}}}"
+
+    def _members(self, schema: Mapping[str, Any], indent: str, depth: int, between: str) -> str:
+        named, required = schema.get("properties") or {}, schema.get("required") or ()
+        more = schema.get("additionalProperties", True)
+        if not named and more is not False and not required:
+            member = f'{self.whole({"type": "string"}, SPACED)} ": " {self._value(more, indent, depth)}'
+            return f"{member} ({between} {member})*"
+        if more is not False or False in named.values() or any(name not in list(named) for name in required):
+            return ""
+        first = after = ""  # the rest of the members: as the first ones, and behind others
+        for name, value in reversed(named.items()):
+            member = (
+                f"{as_lark(json.dumps(name, ensure_ascii=False) + ': ')} {self._value(value, indent, depth)}"
+            )
+            if name in required:
+                first, after = f"{member} {after}", f"{between} {member} {after}"
+            else:
+                rest = self._rule(after) if after else ""
+                first = self._rule(f"{member} {rest} | {first}") if first else f"{member} {rest}"
+                after = f"({between} {member})? {rest}"
+        return first
