@@ -218,7 +218,7 @@ def test_a_comparison_shows_its_result_first():
     assert len(shown) < 500
 
 
-def test_a_toy_has_no_speed_up_and_a_copy_of_its_files_has_one(tmp_path):
+def test_the_demo_pair_has_no_speed_up_and_a_copy_of_its_files_has_one(tmp_path):
     found = []
     for target in (demo.target_path(), shutil.copy(demo.target_path(), tmp_path)):
         with localspec.load(target=target) as session:

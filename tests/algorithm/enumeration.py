@@ -1,4 +1,4 @@
-"""Exact laws of random code: every decision is taken every way, and each way carries its probability.
+"""Exact distributions of random code: every decision is taken every way, and each way carries its probability.
 
 `Forks` stands in for the keyed noise of a run. For each key it keeps the interval of [0, 1) in which the
 uniform behind that key still lies, so a key that is met twice is as dependent as in a real run.
@@ -81,7 +81,7 @@ class PositionOnly(Forks):
         return super().drafted(q, position, 0)
 
 
-def law(run, forks=Forks):
+def distribution_of(run, forks=Forks):
     """The exact distribution of `run(noise)` over its results, as a dict."""
     found = defaultdict(float)
     scripts = [()]
@@ -93,7 +93,7 @@ def law(run, forks=Forks):
 
 
 def distance(one, other):
-    """The largest difference between the probabilities of two laws."""
+    """The largest difference between the probabilities of two distributions."""
     return max(abs(one.get(key, 0.0) - other.get(key, 0.0)) for key in one.keys() | other.keys())
 
 

@@ -56,15 +56,17 @@ class World:
         return self.rows[key]
 
 
-def plain_law(world, sampling, length, prompt=PROMPT):
-    """The law of the target's own text, by the product rule."""
+def plain_distribution(world, sampling, length, prompt=PROMPT):
+    """The distribution of the target's own text, by the product rule."""
     chain = Chain(sampling)
     found = {(): 1.0}
     for _ in range(length):
         before, found = found, {}
         for text, probability in before.items():
-            law = chain.distribution(world.target((*prompt, *text)), (*prompt, *text))
-            for token, share in zip(law.ids.tolist(), law.probabilities.tolist(), strict=True):
+            distribution = chain.distribution(world.target((*prompt, *text)), (*prompt, *text))
+            for token, share in zip(
+                distribution.ids.tolist(), distribution.probabilities.tolist(), strict=True
+            ):
                 found[*text, token] = probability * share
     return found
 

@@ -1,4 +1,4 @@
-"""Several replies in one pass, on exact toy models: every text is the one that the reply has alone."""
+"""Several replies in one pass, on exact models: every text is the one that the reply has alone."""
 
 import random
 import threading
@@ -19,18 +19,18 @@ from localspec.drafters.selection import Fixed, Plain
 from localspec.errors import BackendFailure
 from localspec.sampler.passes import ForwardPass
 from localspec.sampler.sampling import Sampling
+from tests.algorithm.exact_models import VOCABULARY, Blend, ExactModel
 from tests.algorithm.test_loop import Scripted, is_end
-from tests.algorithm.toys import VOCABULARY, Blend, Toy
 
 FREE = Sampling(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
 
 
-class SharedToys:
-    """One toy a lane and one buffer of rows for all, which the next pass overwrites."""
+class SharedModels:
+    """One model a slot and one buffer of rows for all, which the next pass overwrites."""
 
-    def __init__(self, toys, *, fails=lambda: False, seconds=lambda parts: 0.0):
-        self.toys, self.fails, self.seconds = toys, fails, seconds
-        self.kept = [0] * len(toys)  # tokens that each lane wants of its toy's cache
+    def __init__(self, models, *, fails=lambda: False, seconds=lambda parts: 0.0):
+        self.models, self.fails, self.seconds = models, fails, seconds
+        self.kept = [0] * len(models)  # tokens that each slot wants of its model's cache
         self.buffer = np.zeros((64, VOCABULARY), np.float32)
         self.passes = []
         self.busy = threading.Lock()
@@ -38,7 +38,7 @@ class SharedToys:
     def decode(self, parts):
         assert self.busy.acquire(blocking=False), "two passes at once"
         try:
-            assert len({part.slot for part in parts}) == len(parts), "a lane twice in a pass"
+            assert len({part.slot for part in parts}) == len(parts), "a slot twice in a pass"
             assert len(parts) == 1 or not any(part.alone for part in parts)
             self.passes.append(tuple(parts))
             self.buffer[:] = np.nan
@@ -54,18 +54,18 @@ class SharedToys:
         return [sum(rows[:i]) for i in range(len(rows))]
 
     def one(self, part, first):
-        toy = self.toys[part.slot]
-        toy.rollback(self.kept[part.slot])
-        found = toy.decode(part.tokens, part.rows)
-        self.kept[part.slot] = toy.length
+        model = self.models[part.slot]
+        model.rollback(self.kept[part.slot])
+        found = model.decode(part.tokens, part.rows)
+        self.kept[part.slot] = model.length
         rows = self.buffer[first : first + part.rows]
         for row, exact in zip(rows, found.rows, strict=True):
             row[:] = exact
         return ForwardPass(found.start, part.tokens, tuple(rows), found.hidden)
 
 
-class ToyLane(Toy):
-    """A `Decoder` that is one lane of shared toys; a draft's rows are copies, so that nobody waits for them."""
+class SharedSlot(ExactModel):
+    """A `Decoder` that is one slot of shared models; a draft's rows are copies, so that nobody waits for them."""
 
     def __init__(self, batcher, shared, slot, *, copies=False, alone=False):
         super().__init__(0)
@@ -78,7 +78,7 @@ class ToyLane(Toy):
 
     @property
     def tokens(self):
-        return self.shared.toys[self.slot].cache[: self.length]
+        return self.shared.models[self.slot].cache[: self.length]
 
     def decode(self, tokens, rows):
         found = self.batcher.decode(Part(self.slot, tokens, rows, self.alone))
@@ -119,7 +119,7 @@ class Job:
 
 @dataclass
 class Side:
-    """The models of one lane, or of a reply alone."""
+    """The models of one slot, or of a reply alone."""
 
     target: object
     draft: object
@@ -159,7 +159,7 @@ def strategy_of(job, side):
 
 
 def texts(jobs, side, *, pause=lambda: None):
-    """The texts of these replies, one after the other on one lane: a cache keeps what two of them share."""
+    """The texts of these replies, one after the other on one slot: a cache keeps what two of them share."""
     for job in jobs:
         tokens, target = list(job.prompt), side.target
         if side.draft is not None:
@@ -200,11 +200,11 @@ def random_jobs(random, count):
 
 
 def together(seed, *, fails=False):
-    """The texts of a random schedule with 1 to 4 lanes, and those of its replies alone."""
+    """The texts of a random schedule with 1 to 4 slots, and those of its replies alone."""
     dice = random.Random(seed)
     slots = dice.randint(1, 4)
-    targets = SharedToys([Toy(7) for _ in range(slots)])
-    drafts = SharedToys([Blend(7, 0.7) for _ in range(slots)])
+    targets = SharedModels([ExactModel(7) for _ in range(slots)])
+    drafts = SharedModels([Blend(7, 0.7) for _ in range(slots)])
     if fails:
         targets.fails = lambda: len(targets.passes[-1]) > 1 and dice.random() < 0.3
     batcher, draft_batcher = Batcher(targets), Batcher(drafts)
@@ -213,8 +213,8 @@ def together(seed, *, fails=False):
     def reply(slot):
         mine = random.Random(seed * 100 + slot)
         side = Side(
-            ToyLane(batcher, targets, slot),
-            ToyLane(draft_batcher, drafts, slot, copies=True),
+            SharedSlot(batcher, targets, slot),
+            SharedSlot(draft_batcher, drafts, slot, copies=True),
             lambda: batcher.replies,
         )
         written = []
@@ -230,7 +230,7 @@ def together(seed, *, fails=False):
 
     with ThreadPoolExecutor(slots) as threads:
         written = list(threads.map(reply, range(slots)))
-    alone = [list(texts(jobs, Side(Toy(7), Blend(7, 0.7)))) for jobs in schedules]
+    alone = [list(texts(jobs, Side(ExactModel(7), Blend(7, 0.7)))) for jobs in schedules]
     return written, alone, targets
 
 
@@ -254,13 +254,13 @@ def test_a_failed_pass_is_tried_again_reply_by_reply():
         assert written == alone, f"seed {seed}"
 
 
-def test_a_part_that_fails_alone_fails_for_its_own_lane():
-    toys = SharedToys([Toy(7), Toy(7)])
-    toys.fails = lambda: any(part.slot == 1 for part in toys.passes[-1])
-    batcher, said = Batcher(toys), [None, None]
+def test_a_part_that_fails_alone_fails_for_its_own_slot():
+    models = SharedModels([ExactModel(7), ExactModel(7)])
+    models.fails = lambda: any(part.slot == 1 for part in models.passes[-1])
+    batcher, said = Batcher(models), [None, None]
 
     def reply(slot):
-        target = ToyLane(batcher, toys, slot)
+        target = SharedSlot(batcher, models, slot)
         try:
             tokens = [1, 2]
             target.decode([1], rows=0)
@@ -274,7 +274,7 @@ def test_a_part_that_fails_alone_fails_for_its_own_lane():
     batcher.join(0), batcher.join(1)
     with ThreadPoolExecutor(2) as threads:
         list(threads.map(reply, range(2)))
-    (alone,) = texts([GREEDY], Side(Toy(7), None))
+    (alone,) = texts([GREEDY], Side(ExactModel(7), None))
     assert said[0] == alone
     assert isinstance(said[1], BackendFailure)
 
@@ -283,20 +283,20 @@ GREEDY = Job(seed=0, prompt=[1, 2], room=9, rule="greedy", drafter="none", depth
 
 
 def test_a_reply_that_nobody_reads_holds_up_no_other():
-    toys = SharedToys([Toy(7), Toy(7)])
-    batcher = Batcher(toys)
+    models = SharedModels([ExactModel(7), ExactModel(7)])
+    batcher = Batcher(models)
     batcher.join(0), batcher.join(1)
-    target = ToyLane(batcher, toys, 0)
+    target = SharedSlot(batcher, models, 0)
     for _ in range(5):
         target.decode([1], rows=1)
         target.rollback(target.length)
-    assert all(len(parts) == 1 for parts in toys.passes)
+    assert all(len(parts) == 1 for parts in models.passes)
 
 
 def test_an_interrupted_wait_leaves_the_others_alone():
     """The thread that waits is interrupted while another one decodes for both."""
-    toys = SharedToys([Toy(7), Toy(7)], seconds=lambda parts: 1e-3)
-    batcher = Batcher(toys)
+    models = SharedModels([ExactModel(7), ExactModel(7)], seconds=lambda parts: 1e-3)
+    batcher = Batcher(models)
     batcher.join(0), batcher.join(1)
     batcher._reading.add(1)  # the leader waits for these rows
 
@@ -318,7 +318,7 @@ def test_an_interrupted_wait_leaves_the_others_alone():
             batcher._changed.wait = wait
         batcher.release(1)
         assert len(leader.result(timeout=5).rows) == 1
-    assert [len(parts) for parts in toys.passes] == [1]
+    assert [len(parts) for parts in models.passes] == [1]
 
 
 def test_a_prompt_takes_small_chunks_while_another_reply_writes():
@@ -332,11 +332,11 @@ def test_a_prompt_takes_small_chunks_while_another_reply_writes():
         seconds[0] += 1.0 + 0.1 * sum(len(part.tokens) for part in parts if not part.rows)
         return 0.0
 
-    toys = SharedToys([Toy(7), Toy(7)], seconds=passed)
-    batcher = Batcher(toys, clock)
+    models = SharedModels([ExactModel(7), ExactModel(7)], seconds=passed)
+    batcher = Batcher(models, clock)
     batcher.join(0)
     assert batcher.prompt_chunk(0, 512) == 512, "nobody waits"
-    writer, reader = ToyLane(batcher, toys, 0), ToyLane(batcher, toys, 1)
+    writer, reader = SharedSlot(batcher, models, 0), SharedSlot(batcher, models, 1)
     for _ in range(3):
         writer.decode([1], rows=1)
         writer.rollback(writer.length)

@@ -1,4 +1,4 @@
-"""The loop on exact toy models: speculation may never change the text, whatever drafts, fails or is cancelled."""
+"""The loop on exact models: speculation may never change the text, whatever drafts, fails or is cancelled."""
 
 import itertools
 import random
@@ -17,7 +17,7 @@ from localspec.drafters.model import ModelDrafter
 from localspec.drafters.selection import Fixed, Plain
 from localspec.events import Origin, Source
 from localspec.sampler.sampling import Sampling
-from tests.algorithm.toys import END, VOCABULARY, Blend, Toy, never
+from tests.algorithm.exact_models import END, VOCABULARY, Blend, ExactModel, never
 
 GREEDY = Sampling(temperature=0)
 OPEN = Sampling(temperature=0.9, top_k=0, top_p=1.0, min_p=0.0)
@@ -55,11 +55,11 @@ def run(target, strategy, prompt, *, room, rule, ends=is_end):
 
 
 def plain_text(seed, prompt, room):
-    """Token by token with a fresh toy, sharing no code with the loop."""
+    """Token by token with a fresh model, sharing no code with the loop."""
     tokens = list(prompt)
     for _ in range(room):
-        toy = Toy(seed)
-        (row,) = toy.decode(tokens, rows=1).rows
+        model = ExactModel(seed)
+        (row,) = model.decode(tokens, rows=1).rows
         tokens.append(int(np.argmax(row)))
         if tokens[-1] == END:
             break
@@ -76,7 +76,7 @@ def plain_text(seed, prompt, room):
 @settings(max_examples=250)
 def test_greedy_speculation_never_changes_the_text(seed, depth, kind, prompt, room):
     rule = make_rule("greedy", GREEDY, seed)
-    tokens, _ = run(Toy(seed), strategy_of(kind, seed, rule, depth), prompt, room=room, rule=rule)
+    tokens, _ = run(ExactModel(seed), strategy_of(kind, seed, rule, depth), prompt, room=room, rule=rule)
     assert tokens == plain_text(seed, prompt, room)
 
 
@@ -91,9 +91,9 @@ def test_a_run_cancelled_at_random_moments_and_continued_equals_one_that_was_not
     def drafting():
         return Fixed(ModelDrafter(Blend(7, 0.8), never), 3, rule)
 
-    whole, _ = run(Toy(7), drafting(), prompt, room=60, rule=rule, ends=never)
+    whole, _ = run(ExactModel(7), drafting(), prompt, room=60, rule=rule, ends=never)
 
-    target, strategy, tokens = Toy(7), drafting(), list(prompt)
+    target, strategy, tokens = ExactModel(7), drafting(), list(prompt)
     for _ in range(25):
         if target.length < len(prompt) - 1:
             next(target.prefill(tokens[target.length : -1]), None)
@@ -111,7 +111,12 @@ def test_a_run_cancelled_at_random_moments_and_continued_equals_one_that_was_not
 
 @pytest.mark.parametrize("agreement", [0.5, 1.0])
 def test_the_draft_drops_its_rejected_tail_and_decodes_nothing_twice(agreement):
-    rule, target, draft, tokens = make_rule("greedy", GREEDY, 1), Toy(3), Blend(3, agreement), [5, 6, 7]
+    rule, target, draft, tokens = (
+        make_rule("greedy", GREEDY, 1),
+        ExactModel(3),
+        Blend(3, agreement),
+        [5, 6, 7],
+    )
     list(target.prefill(tokens[:-1]))
     strategy = Fixed(ModelDrafter(draft, never), 5, rule)
     for _ in speculate(target, strategy, tokens, rule=rule, room=80, is_end=never):
@@ -147,14 +152,14 @@ def test_forced_tokens_in_front_of_a_proposal_are_told_apart():
 def test_the_room_is_never_exceeded_even_when_everything_is_accepted():
     rule = make_rule("greedy", GREEDY, 1)
     for room in range(1, 12):
-        tokens, cycles = run(Toy(7), strategy_of(1.0, 7, rule, 8), [1, 2], room=room, rule=rule)
+        tokens, cycles = run(ExactModel(7), strategy_of(1.0, 7, rule, 8), [1, 2], room=room, rule=rule)
         if tokens[-1] != END:
             assert len(tokens) == 2 + room
         assert sum(len(c.tokens) for c in cycles) == len(tokens) - 2
 
 
 def test_a_wait_for_the_prompts_of_others_is_counted_apart():
-    class Waited(Toy):
+    class Waited(ExactModel):
         def decode(self, tokens, rows):
             return replace(super().decode(tokens, rows), waited_seconds=3.0)
 
@@ -172,11 +177,11 @@ def test_coupled_100_of_100_seeds_give_one_text_whatever_drafts(sampling):
     kept, texts = dict.fromkeys(drafted, 0), set()
     for seed in range(100):
         rule = make_rule("coupled", sampling, seed)
-        alone, _ = run(Toy(seed % 50), Plain(), prompt, room=20, rule=rule)
+        alone, _ = run(ExactModel(seed % 50), Plain(), prompt, room=20, rule=rule)
         texts.add((seed % 50, *alone))
         for kind, depth in drafted:
             strategy = strategy_of(kind, seed % 50, rule, depth)
-            text, cycles = run(Toy(seed % 50), strategy, prompt, room=20, rule=rule)
+            text, cycles = run(ExactModel(seed % 50), strategy, prompt, room=20, rule=rule)
             assert text == alone, (seed, kind, depth)
             kept[kind, depth] += sum(cycle.accepted for cycle in cycles)
     assert all(count > 0 for (_, depth), count in kept.items() if depth), kept

@@ -1,4 +1,4 @@
-"""The law of the emitted text is the target's own, exactly: every rule, by enumerating every random decision.
+"""The distribution of the emitted text is the target's own, exactly: every rule, by enumerating every random decision.
 
 The rules under test are the production classes, driven through `draw` and `verify` cycle after cycle.
 The traps are the same code with one line changed, and each must be caught by the same comparison.
@@ -15,7 +15,7 @@ from localspec.algorithm.verification import BlockRule
 from localspec.sampler.chain import Chain
 from localspec.sampler.passes import Candidates
 from localspec.sampler.sampling import Sampling
-from tests.algorithm.enumeration import Forks, OneStream, PositionOnly, distance, law, mutant
+from tests.algorithm.enumeration import Forks, OneStream, PositionOnly, distance, distribution_of, mutant
 from tests.algorithm.random_pairs import (
     OPEN,
     PROMPT,
@@ -25,21 +25,23 @@ from tests.algorithm.random_pairs import (
     certain_drafter,
     mixed_drafter,
     model_drafter,
-    plain_law,
+    plain_distribution,
     proposal_of,
     rejection,
     text_of,
 )
 
 EXACT = 1e-12
-CAUGHT = 1e-3  # what a trap must move the law by; the weakest of these moves it by twenty times as much
+CAUGHT = (
+    1e-3  # what a trap must move the distribution by; the weakest of these moves it by twenty times as much
+)
 
 
 def error(world, make_rule, propose, length, *, sampling=OPEN, forks=Forks):
     chain = Chain(sampling)
-    emitted = law(lambda noise: text_of(world, make_rule(chain, noise), propose, length), forks)
+    emitted = distribution_of(lambda noise: text_of(world, make_rule(chain, noise), propose, length), forks)
     assert sum(emitted.values()) == pytest.approx(1.0, abs=1e-9)
-    return distance(emitted, plain_law(world, sampling, length))
+    return distance(emitted, plain_distribution(world, sampling, length))
 
 
 def worst_error(make_rule, drafter=lambda world: model_drafter(world, always(2)), **options):
@@ -115,8 +117,8 @@ class Cut:
 def test_every_part_of_the_chain_where_rows_are_cut(rule, chain, most):
     cut, sampling = Cut(World(4, symbols=4), most), CHAINS[chain]
     propose = model_drafter(cut.world, always(2))
-    emitted = law(lambda noise: text_of(cut, RULES[rule](Chain(sampling), noise), propose, 3))
-    assert distance(emitted, plain_law(cut.world, sampling, 3)) < EXACT
+    emitted = distribution_of(lambda noise: text_of(cut, RULES[rule](Chain(sampling), noise), propose, 3))
+    assert distance(emitted, plain_distribution(cut.world, sampling, 3)) < EXACT
     always_whole = sampling.logits_needed is None or sampling.logits_needed >= most
     assert cut.short or not always_whole
 
@@ -173,8 +175,8 @@ def test_a_depth_that_learns_from_rejected_tokens(rule):
 
     world = World(7, symbols=2)
     chain = Chain(OPEN)
-    emitted = law(lambda noise: text_of(world, RULES[rule](chain, noise), propose_by(world), 4))
-    assert distance(emitted, plain_law(world, OPEN, 4)) < EXACT
+    emitted = distribution_of(lambda noise: text_of(world, RULES[rule](chain, noise), propose_by(world), 4))
+    assert distance(emitted, plain_distribution(world, OPEN, 4)) < EXACT
 
 
 @pytest.mark.parametrize("make_rule", [BlockRule, rejection])
@@ -217,7 +219,7 @@ def expected_kept(world, make_rule, depth):
         rows = [world.target((*PROMPT, *proposal.tokens[:i])) for i in range(depth + 1)]
         return rule.verify(rows, proposal, PROMPT).accepted
 
-    return sum(count * probability for count, probability in law(kept).items())
+    return sum(count * probability for count, probability in distribution_of(kept).items())
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
@@ -249,7 +251,7 @@ BLOCK_TRAPS = {
 
 
 REJECTION_TRAPS = {
-    "the target's own law instead of the residual": (
+    "the target's own distribution instead of the residual": (
         "return i, excess(here, q[i], token)",
         "return i, here",
     ),

@@ -122,7 +122,7 @@ DECISIONS = {
 
 @pytest.mark.parametrize(("one", "other"), itertools.combinations(DECISIONS, 2))
 def test_what_is_decided_at_one_position_says_nothing_about_what_else_is(one, other):
-    """Also where a later cycle decides it again: what the enumeration of the laws takes for granted."""
+    """Also where a later cycle decides it again: what the enumeration of the distributions takes for granted."""
     noise, positions = Keyed(12), [i for i in range(8_000) if i % 4]
     pairs = np.zeros((2, 2))
     for i in positions:
@@ -144,7 +144,7 @@ def test_the_loudest_token_is_the_winner_of_an_exponential_race():
 
 
 def test_shared_noise_makes_similar_distributions_agree():
-    """Daliri et al.: agreement is at least (1 - TV) / (1 + TV); for two given laws its value is known."""
+    """Daliri et al.: agreement is at least (1 - TV) / (1 + TV); for two given distributions its value is known."""
     q = Distribution(P.ids, np.array([0.4, 0.35, 0.15, 0.1]))
     ratios = [d.probabilities[None] / d.probabilities[:, None] for d in (P, q)]
     exact = (1.0 / np.maximum(*ratios).sum(axis=1)).sum()

@@ -1,7 +1,7 @@
-"""Sessions on exact toy models whose tokens are letters."""
+"""Sessions on exact models whose tokens are letters."""
 
 from localspec.chat.session import Session
-from tests.toy_engine import engine_of, toys
+from tests.exact_engine import engine_of, exact_pair
 
 SYMBOLS = ".abcdefghijklmnopqrstu<>"  # "." ends a reply; < and > mark turns
 TEMPLATE = (
@@ -42,7 +42,7 @@ class Letters:
 
 def session_of(seed=11, *, capacity=400, agreement=0.8, draft=True, end=True, drafters=()):
     vocabulary, closed = Letters(end), []
-    target, drafts = toys(vocabulary, seed, capacity=capacity, agreement=agreement, draft=draft)
+    target, drafts = exact_pair(vocabulary, seed, capacity=capacity, agreement=agreement, draft=draft)
     engine = engine_of(
         vocabulary,
         TEMPLATE,

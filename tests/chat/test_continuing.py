@@ -7,12 +7,12 @@ from localspec.chat.prompt import encode
 from localspec.chat.template import ChatTemplate
 from localspec.events import FinishReason, Reply, Started, Stats
 from tests.chat.carried import TEMPLATES
+from tests.chat.character_vocabulary import CharacterVocabulary
 from tests.chat.letters import GREEDY, Letters, session_of
-from tests.chat.toys import ToyVocabulary
-from tests.structure.toys import scripted_session
+from tests.structure.characters import scripted_session
 
 SHORT = {**GREEDY, "max_tokens": 8}
-DEMO_MODEL = ToyVocabulary()
+DEMO_MODEL = CharacterVocabulary()
 
 
 def test_a_last_message_of_the_assistant_is_continued():

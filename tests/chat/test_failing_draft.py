@@ -6,10 +6,10 @@ from localspec.chat.reply import WORTH_A_NOTICE
 from localspec.errors import BackendFailure
 from localspec.events import Notice
 from tests.chat.letters import GREEDY, session_of
-from tests.toy_engine import ToyDraftContext
+from tests.exact_engine import ExactDraftContext
 
 
-class FailingDraft(ToyDraftContext):
+class FailingDraft(ExactDraftContext):
     """A draft model that runs out of memory at some of its decodes, counted from 1."""
 
     fails_at = range(0)
@@ -31,7 +31,7 @@ CASES = [*((3, when) for when in WHILE_READING + WHILE_DRAFTING), *(("auto", whe
 @pytest.mark.parametrize(("depth", "fails_at"), CASES, ids=str)
 @pytest.mark.parametrize("rule", ["greedy", "coupled", "block"])
 def test_a_draft_that_fails_is_left_out_of_the_reply_with_a_notice(monkeypatch, fails_at, depth, rule):
-    monkeypatch.setattr("tests.toy_engine.ToyDraftContext", FailingDraft)
+    monkeypatch.setattr("tests.exact_engine.ExactDraftContext", FailingDraft)
     options = {"seed": 3, "rule": rule, "max_tokens": 60, **(GREEDY if rule == "greedy" else {})}
     session, _, draft, _ = session_of(end=False)
     session.run("the first notices", **GREEDY, max_tokens=1, speculate=False)

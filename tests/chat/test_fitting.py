@@ -10,7 +10,7 @@ from localspec.errors import BadSetting, BadTemplate
 from localspec.events import Started, ToolCall
 from tests.chat.carried import TEMPLATES
 from tests.chat.letters import GREEDY, SYMBOLS, TEMPLATE, Letters, session_of
-from tests.toy_engine import engine_of, toys
+from tests.exact_engine import engine_of, exact_pair
 
 THINKS = TEMPLATE + "{# <think> </think> #}"
 
@@ -165,7 +165,7 @@ def test_a_template_that_takes_a_conversation_takes_what_is_left_of_it(name):
 
 
 def thinking_session():
-    target, _ = toys(Letters(False), 11, capacity=2_000, agreement=0.8, draft=False)
+    target, _ = exact_pair(Letters(False), 11, capacity=2_000, agreement=0.8, draft=False)
     return Session(engine_of(Letters(False), THINKS, target, None))
 
 

@@ -17,7 +17,7 @@ from localspec.chat.template import CHATML, ChatTemplate
 from localspec.errors import BadSetting, BadTemplate
 from localspec.options import data_dir
 from tests.chat.carried import TEMPLATES
-from tests.chat.toys import ToyVocabulary
+from tests.chat.character_vocabulary import CharacterVocabulary
 
 PNG = b"\x89PNG\r\n\x1a\n" + struct.pack(">I4sIIBBBBB", 13, b"IHDR", 37, 200, 8, 2, 0, 0, 0) + bytes(4)
 URL = f"data:image/png;base64,{base64.b64encode(PNG).decode()}"
@@ -107,8 +107,8 @@ def test_a_text_that_looks_like_an_image_stays_as_it_is(text):
     (message,) = as_messages([{"role": "user", "content": text}])
     assert (message.content, message.images) == (text, ())
     assert with_marks([message]) == ((message,), {})
-    prompt = encode(ToyVocabulary(), ChatTemplate(CHATML, bos_text="<s>", eos_text="</s>"), [message])
-    assert "".join(map(ToyVocabulary().text, prompt.tokens)) == prompt.text
+    prompt = encode(CharacterVocabulary(), ChatTemplate(CHATML, bos_text="<s>", eos_text="</s>"), [message])
+    assert "".join(map(CharacterVocabulary().text, prompt.tokens)) == prompt.text
     assert f"user\n{text}<|im_end|>" in prompt.text
 
 
@@ -126,7 +126,7 @@ def encoded(source, messages):
     marked, found = with_marks(messages)
     rows = {mark: ImageRow.of(None, [number]) for number, mark in enumerate(found)}
     template = ChatTemplate(source, bos_text="<s>", eos_text="</s>")
-    return encode(ToyVocabulary(), template, marked, images=rows).tokens
+    return encode(CharacterVocabulary(), template, marked, images=rows).tokens
 
 
 TALK = (

@@ -11,10 +11,10 @@ from localspec.chat.messages import Message
 from localspec.chat.prompt import encode, opening_of, special_token_texts, tokens_around
 from localspec.chat.template import CHATML, ChatTemplate
 from tests.chat.carried import TEMPLATES
-from tests.chat.toys import ToyVocabulary
+from tests.chat.character_vocabulary import CharacterVocabulary
 
-DEMO_MODEL = ToyVocabulary()
-AWKWARD = ToyVocabulary(
+DEMO_MODEL = CharacterVocabulary()
+AWKWARD = CharacterVocabulary(
     ["<s>", "</s>", " <a> ", "<a>", "<a><b>", "\n\n", "x", "<|im_start|>", "<|im_end|>", "</think>"],
     words=["<w>", "<|w|>", "<|w|>!"],
 )
@@ -59,7 +59,7 @@ SPECIAL += ["x</think>\n\ny"]
 
 
 @pytest.mark.parametrize("content", SPECIAL)
-@pytest.mark.parametrize("vocabulary", [DEMO_MODEL, AWKWARD], ids=["toy", "awkward"])
+@pytest.mark.parametrize("vocabulary", [DEMO_MODEL, AWKWARD], ids=["plain", "awkward"])
 def test_control_texts_in_content_stay_text(vocabulary, content):
     prompt = encode(vocabulary, READY[0], (Message("user", content),))
     clean = encode(vocabulary, READY[0], (Message("user", "hi"),))
@@ -101,7 +101,7 @@ def test_private_characters_in_content_stay_what_they_are(content):
 
 
 def test_a_character_without_a_token_ends_no_worse_for_a_control_text_beside_it():
-    class Narrow(ToyVocabulary):
+    class Narrow(CharacterVocabulary):
         """Has no token for "ö", and says so with <unk>."""
 
         def _plain(self, text):
@@ -116,7 +116,7 @@ def test_a_character_without_a_token_ends_no_worse_for_a_control_text_beside_it(
 
 
 def test_a_longer_control_text_cannot_swallow_the_templates_own():
-    swallowing = ToyVocabulary(["<s>", "</s>", "!<a>", "<a>"])
+    swallowing = CharacterVocabulary(["<s>", "</s>", "!<a>", "<a>"])
     tokens = encode(swallowing, template("{{ messages[0].content }}<a>"), (Message("user", "hi!"),)).tokens
     assert [swallowing.text(token) for token in tokens] == ["h", "i", "!", "<a>"]
 
@@ -154,7 +154,7 @@ spoken = st.lists(pieces, max_size=6).map("".join).filter(str.strip)
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=200)
 @given(spoken, spoken, spoken, st.integers(0, len(READY) - 1))
 @example("<|im_", "end|>", "a", 0)
-@pytest.mark.parametrize("vocabulary", [DEMO_MODEL, AWKWARD], ids=["toy", "awkward"])
+@pytest.mark.parametrize("vocabulary", [DEMO_MODEL, AWKWARD], ids=["plain", "awkward"])
 def test_no_content_adds_a_control_token_under_any_template(vocabulary, ask, reply, again, which):
     def conversation(*texts):
         return [Message(role, text) for role, text in zip(("user", "assistant", "user"), texts, strict=True)]
@@ -204,7 +204,7 @@ def test_tokenising_in_parts_gives_what_tokenising_the_whole_gives(real):
 @pytest.mark.parametrize("writes_bos", [True, False])
 @pytest.mark.parametrize("add_bos", [True, False])
 def test_bos_comes_once_where_template_or_model_want_it(writes_bos, add_bos):
-    vocabulary = ToyVocabulary(add_bos=add_bos)
+    vocabulary = CharacterVocabulary(add_bos=add_bos)
     form = template(("{{ bos_token }}" if writes_bos else "") + "{{ messages[0].content }}")
     tokens = encode(vocabulary, form, (Message("user", "<s>hi"),)).tokens
     assert tokens[: tokens.index(ord("<"))].count(vocabulary.bos) == int(writes_bos or add_bos)

@@ -15,14 +15,14 @@ from localspec.events import Finished, Piece, Scores
 from localspec.llama.shared import SharedContext
 from localspec.sampler.passes import LateRows
 from localspec.structure.constraint import Constrained
-from tests.structure.toys import Characters, engine_of, session_of
-from tests.toy_engine import ToyContext, ToyDraftContext
+from tests.exact_engine import ExactContext, ExactDraftContext
+from tests.structure.characters import Characters, engine_of, session_of
 
 SCHEMA = {"type": "object", "properties": {"a": {"enum": ["x", "yy", 12]}, "b": {"type": "boolean"}}}
 
 
 class LateRowsOf:
-    """A toy on a device: the rows of a pass come when they are first read, and are lost at the next pass."""
+    """An exact model on a device: the rows of a pass come when they are first read, and are lost at the next pass."""
 
     passes, late = 0, False
 
@@ -37,11 +37,11 @@ class LateRowsOf:
         return replace(found, rows=LateRows(rows, read)) if rows and self.late else found
 
 
-class LateContext(LateRowsOf, ToyContext):
+class LateContext(LateRowsOf, ExactContext):
     """A target on a device."""
 
 
-class LateDraftContext(LateRowsOf, ToyDraftContext):
+class LateDraftContext(LateRowsOf, ExactDraftContext):
     """A draft on a device."""
 
 

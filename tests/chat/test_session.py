@@ -1,4 +1,4 @@
-"""Conversations on exact toy models: what is remembered, reused, trimmed, stopped, cancelled and scored."""
+"""Conversations on exact models: what is remembered, reused, trimmed, stopped, cancelled and scored."""
 
 import dataclasses
 import threading
@@ -14,7 +14,7 @@ from localspec.chat.session import Session, last_reply
 from localspec.errors import BadSetting, ContextFull
 from localspec.events import Cycle, Finished, FinishReason, Notice, Piece, Prefill, Scores, Started, ToolCall
 from localspec.sampler.sampling import Sampling
-from tests.algorithm.toys import Toy
+from tests.algorithm.exact_models import ExactModel
 from tests.chat.letters import GREEDY, SYMBOLS, Letters, session_of
 
 
@@ -269,7 +269,7 @@ def test_a_closed_session_says_so_and_touches_no_model():
 
 
 def test_reading_seconds_are_the_models_and_not_the_callers(monkeypatch):
-    now, prefill = 0, Toy.prefill
+    now, prefill = 0, ExactModel.prefill
 
     def second_by_second(self, tokens, *_):
         nonlocal now
@@ -277,7 +277,7 @@ def test_reading_seconds_are_the_models_and_not_the_callers(monkeypatch):
             now += 1
             yield batch
 
-    monkeypatch.setattr(Toy, "prefill", second_by_second)
+    monkeypatch.setattr(ExactModel, "prefill", second_by_second)
     monkeypatch.setattr(reading, "perf_counter", lambda: now)
     seconds = []
     for event in session_of()[0].stream("a" * 200, **GREEDY, max_tokens=2):

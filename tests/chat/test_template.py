@@ -9,7 +9,7 @@ from localspec.chat.template import CHATML, ChatTemplate, fold_system, joined, t
 from localspec.errors import BadTemplate
 from localspec.events import ToolCall
 from tests.chat.carried import TEMPLATES
-from tests.chat.toys import ToyVocabulary
+from tests.chat.character_vocabulary import CharacterVocabulary
 
 SYSTEM, ASK, REPLY, AGAIN = (
     Message("system", "Be terse."),
@@ -104,11 +104,11 @@ def test_a_template_that_wants_parts_gets_parts():
 
 
 def test_without_a_template_chatml_is_used_where_its_tokens_exist():
-    chatml, notices = template_of(None, ToyVocabulary())
+    chatml, notices = template_of(None, CharacterVocabulary())
     assert chatml.source == CHATML
     assert "ChatML" in notices[0]
     assert chatml.render((ASK,)).endswith("?<|im_end|>\n<|im_start|>assistant\n")
-    plain, notices = template_of("", ToyVocabulary(["<s>", "</s>"]))
+    plain, notices = template_of("", CharacterVocabulary(["<s>", "</s>"]))
     assert plain.render((ASK,)) == "user: Why is the sky blue?\n\nassistant:"
     assert (plain.stops, chatml.stops) == (("\nuser:",), ("<|im_end|>",))
     assert "may not be a chat model" in notices[0]
@@ -126,7 +126,7 @@ def test_without_a_template_chatml_is_used_where_its_tokens_exist():
 )
 def test_a_turn_whose_end_is_no_end_token_is_stopped_by_its_text(between, stop):
     source = "{{ messages[0].content }}{{ messages[1].content }}" + between + "{{ messages[2].content }}"
-    vocabulary = ToyVocabulary(["<s>", "</s>"])
+    vocabulary = CharacterVocabulary(["<s>", "</s>"])
     assert template_of(source, vocabulary)[0].stops == (stop,)
     assert template_of(source.replace(between, "</s>" + between), vocabulary)[0].stops == ()
 
@@ -138,12 +138,12 @@ BRANCHED = ("openai-gpt-oss-120b", "upstage-Solar-Open-100B", "Kimi-K3")
 
 @pytest.mark.parametrize("source", [*NO_END, *map(TEMPLATES.get, BRANCHED)], ids=[*"12", *BRANCHED])
 def test_a_template_that_shows_no_end_of_a_turn_stops_nothing(source):
-    assert template_of(source, ToyVocabulary(["<s>", "</s>"]))[0].stops == ()
+    assert template_of(source, CharacterVocabulary(["<s>", "</s>"]))[0].stops == ()
 
 
 @pytest.mark.parametrize("name", sorted(TEMPLATES))
 def test_carried_templates_stop_at_text_that_no_answer_has(name):
-    for stop in template_of(TEMPLATES[name], ToyVocabulary(["<s>", "</s>"]))[0].stops:
+    for stop in template_of(TEMPLATES[name], CharacterVocabulary(["<s>", "</s>"]))[0].stops:
         assert len(stop.strip()) >= 4
         assert stop == stop.rstrip()
 

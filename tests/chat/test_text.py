@@ -6,11 +6,11 @@ from hypothesis import strategies as st
 from localspec.chat.text import Detokenizer, StopScanner, TextPart, TextStream
 from localspec.chat.thinking import THINK, style_of
 from localspec.events import Kind
-from tests.chat.toys import ToyVocabulary, byte_tokens
+from tests.chat.character_vocabulary import CharacterVocabulary, byte_tokens
 
 R, A = Kind.REASONING, Kind.ANSWER
-VOCABULARY = ToyVocabulary()
-GEMMA = ToyVocabulary(["<s>", "</s>", "<|channel>", "<channel|>", "<turn|>"])
+VOCABULARY = CharacterVocabulary()
+GEMMA = CharacterVocabulary(["<s>", "</s>", "<|channel>", "<channel|>", "<turn|>"])
 
 
 def read(vocabulary, style, reply, stops=(), **options):
@@ -43,7 +43,7 @@ def test_characters_reasoning_and_stop_strings_work_together():
 def test_a_stop_string_does_not_reach_from_answer_to_reasoning():
     harmony = style_of("<|channel|>analysis")
     channels = ("<|channel|>", "<|message|>", "<|end|>", "<|start|>")
-    vocabulary = ToyVocabulary(["<s>", "</s>", *channels])
+    vocabulary = CharacterVocabulary(["<s>", "</s>", *channels])
     reply = (
         "<|channel|>commentary<|message|>ST<|end|><|start|>assistant<|channel|>analysis<|message|>OP<|end|>OK"
     )
@@ -66,7 +66,7 @@ def test_nothing_comes_after_a_stop_string():
 
 
 def test_raw_text_that_goes_on_keeps_its_first_space():
-    spm = ToyVocabulary(space_prefix=True)
+    spm = CharacterVocabulary(space_prefix=True)
     words = [ord(c) for c in "  upon"]
     assert read(spm, None, words)[0] == [(A, " upon")]
     assert (

@@ -10,7 +10,7 @@ from localspec.chat.text import Thinking
 from localspec.chat.thinking import STYLES, THINK, after_prompt, style_of
 from localspec.events import Kind
 from tests.chat.carried import TEMPLATES
-from tests.chat.toys import ToyVocabulary
+from tests.chat.character_vocabulary import CharacterVocabulary
 
 R, A = Kind.REASONING, Kind.ANSWER
 HARMONY = style_of("<|channel|>analysis")
@@ -143,6 +143,6 @@ def test_models_that_do_not_reason_have_no_style(name):
 
 
 def test_a_special_token_shows_a_style_that_the_template_does_not():
-    vocabulary = ToyVocabulary(("<s>", "</s>", "<think>", "</think>"))
+    vocabulary = CharacterVocabulary(("<s>", "</s>", "<think>", "</think>"))
     assert template_of(CHATML, vocabulary)[0].thinking_style("") == THINK
-    assert template_of(CHATML, ToyVocabulary())[0].thinking_style("") is None
+    assert template_of(CHATML, CharacterVocabulary())[0].thinking_style("") is None

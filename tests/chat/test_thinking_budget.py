@@ -18,7 +18,7 @@ from localspec.sampler.chain import Chain
 from localspec.sampler.passes import Candidates
 from localspec.sampler.sampling import Sampling
 from localspec.structure.forcing import Forcing
-from tests.algorithm.enumeration import distance, law
+from tests.algorithm.enumeration import distance, distribution_of
 from tests.algorithm.random_pairs import (
     OPEN,
     PROMPT,
@@ -28,9 +28,9 @@ from tests.algorithm.random_pairs import (
     text_of,
 )
 from tests.chat.carried import TEMPLATES
-from tests.chat.toys import ToyVocabulary, byte_tokens
-from tests.structure.toys import SYMBOLS, Characters, scripted_session
-from tests.toy_engine import ToyContext, engine_of
+from tests.chat.character_vocabulary import CharacterVocabulary, byte_tokens
+from tests.exact_engine import ExactContext, engine_of
+from tests.structure.characters import SYMBOLS, Characters, scripted_session
 
 THINKING = [style for style in STYLES if R in style.markers.values()]
 REASONING = "so2+2isfour,or" * 3
@@ -67,7 +67,7 @@ class Marked(Characters):
         return super().special_tokens() | self.special
 
 
-class Thinker(ToyContext):
+class Thinker(ExactContext):
     """Reasons until its reasoning is closed, by itself or by a budget, completes the closing text, and answers."""
 
     def __init__(self, vocabulary, opening, ending, answer, *, slips=0):
@@ -169,7 +169,7 @@ def test_the_closing_text_is_that_of_the_models_template(name):
 
 
 def budget_of(style, budget, *, ending=None, special=(), message="", inner=None):
-    vocabulary = ToyVocabulary(["<s>", "</s>", *dict.fromkeys(special)])
+    vocabulary = CharacterVocabulary(["<s>", "</s>", *dict.fromkeys(special)])
     request = Request(Sampling(), think=budget, think_message=message)
     text = TextStream(vocabulary, style, ())
     return ThinkingBudget(
@@ -276,7 +276,7 @@ class Inner(Strategy):
         return self._propose(self._rule, tokens, room)
 
 
-TOY = ThinkingStyle("toy", (), {"1": R, "2": A}, opened=True, ending="2")
+DIGITS = ThinkingStyle("digits", (), {"1": R, "2": A}, opened=True, ending="2")
 
 
 def due_in(text):
@@ -288,7 +288,7 @@ def due_in(text):
     return inside and spent >= 1
 
 
-def law_with_budget(world, sampling, length):
+def distribution_with_budget(world, sampling, length):
     found, chain = {(): 1.0}, Chain(sampling)
     for _ in range(length):
         before, found = found, {}
@@ -308,19 +308,19 @@ def law_with_budget(world, sampling, length):
 @pytest.mark.parametrize(
     "sampling", [OPEN, replace(OPEN, top_k=2, presence_penalty=0.4)], ids=["open", "cut"]
 )
-def test_before_and_after_the_border_the_law_is_the_targets(rule, forces, pattern, sampling):
+def test_before_and_after_the_border_the_distribution_is_the_targets(rule, forces, pattern, sampling):
     for seed in (3, 4):
         world = World(seed, symbols=4)
         drafted = mixed_drafter(world, pattern)
 
         def reply(noise, world=world, drafted=drafted):
             request = Request(sampling, think=1)
-            budget = ThinkingBudget(None, request, TextStream(Digits(), TOY, ()), "2", len(PROMPT))
+            budget = ThinkingBudget(None, request, TextStream(Digits(), DIGITS, ()), "2", len(PROMPT))
             made = RULES[rule](Chain(sampling, budget), noise)
             forcing = Forcing(Inner(drafted, made), budget, 3 if forces else 0)
             return text_of(world, made, lambda _, text, room: forcing.propose(text, room), 3)
 
-        assert distance(law(reply), law_with_budget(world, sampling, 3)) < 1e-7
+        assert distance(distribution_of(reply), distribution_with_budget(world, sampling, 3)) < 1e-7
 
 
 PERSON = {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]}

@@ -14,6 +14,7 @@ from localspec.chat.tools import read_tools
 from localspec.errors import BadTemplate
 from localspec.events import Notice
 from tests.chat.carried import TEMPLATES
+from tests.chat.character_vocabulary import CharacterVocabulary
 from tests.chat.conversations import (
     CONVERSATIONS,
     LEFT_OUT,
@@ -22,8 +23,7 @@ from tests.chat.conversations import (
     with_text_arguments,
     with_thinking_part,
 )
-from tests.chat.toys import ToyVocabulary
-from tests.structure.toys import scripted_session
+from tests.structure.characters import scripted_session
 
 MARKS = re.compile(r"<[|｜][^<>{}'\" ]{1,40}[|｜]>|</?[a-z_:]+>|\[/?[A-Z_]+\]|<\|?[^<>{}'\" ]{1,20}\|?>")
 
@@ -120,7 +120,7 @@ def test_a_template_changes_its_own_lists_only():
 @pytest.mark.parametrize("name", TELLING)
 def test_a_prompt_with_guarded_contents_is_the_same(name):
     """Its contents have no control text, so nothing of it may change."""
-    vocabulary = ToyVocabulary(["<s>", "</s>", *sorted(set(MARKS.findall(TEMPLATES[name])))])
+    vocabulary = CharacterVocabulary(["<s>", "</s>", *sorted(set(MARKS.findall(TEMPLATES[name])))])
     for messages, tools in CONVERSATIONS.values():
         variables = READY[name].tool_variables(read_tools(tools)) if tools else {}
         found = encode(vocabulary, READY[name], as_messages(messages), arguments=variables)

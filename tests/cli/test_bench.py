@@ -32,7 +32,7 @@ def run(capsys, *arguments):
 
 @pytest.mark.parametrize("details", [False, True])
 def test_the_report_has_verdicts_and_one_table_and_the_progress_goes_to_stderr(capsys, tmp_path, details):
-    """Copies of the demo's files are no toy."""
+    """Copies of the files of the demo count as a pair of the user."""
     target = shutil.copy(demo.target_path(), tmp_path / "target.gguf")
     draft = shutil.copy(demo.draft_path(), tmp_path / "draft.gguf")
     code, out, err = run(
@@ -60,7 +60,7 @@ def test_the_report_has_verdicts_and_one_table_and_the_progress_goes_to_stderr(c
     assert "json: order record" not in out
 
 
-def test_the_toy_has_counts_of_guesses_and_no_speed(capsys):
+def test_the_demo_pair_has_counts_of_guesses_and_no_speed(capsys):
     code, out, err = run(capsys, "bench", "demo", *QUICK)
     assert code == 0
     assert out.startswith(DEMO_MODEL)
@@ -69,7 +69,7 @@ def test_the_toy_has_counts_of_guesses_and_no_speed(capsys):
     assert "tokens/s" not in err
 
 
-def test_the_toy_needs_one_round_and_not_five_minutes(capsys, monkeypatch):
+def test_the_demo_pair_needs_one_round_and_not_five_minutes(capsys, monkeypatch):
     monkeypatch.setattr(bench_command, "SECONDS", 20.0)
     quick = ("--only", "chat", "--threads", "1", "--max-tokens", "24", "--temperature", "0", "--json")
     code, out, _err = run(capsys, "bench", "demo", *quick)

@@ -9,13 +9,13 @@ from localspec.control.cost_table import CostTable
 from localspec.control.costs import Costs
 from localspec.drafters.model import ModelDrafter
 from localspec.errors import ContextFull
-from tests.algorithm.toys import Toy, never
+from tests.algorithm.exact_models import ExactModel, never
 
 TEXT = tuple(range(1, 40))
 
 
-class Timed(Toy):
-    """A toy whose passes take simulated time."""
+class Timed(ExactModel):
+    """An exact model whose passes take simulated time."""
 
     def __init__(self, clock, seconds, **kwargs):
         super().__init__(1, **kwargs)

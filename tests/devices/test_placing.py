@@ -19,7 +19,7 @@ from localspec.models.plan import MemoryProbe, plan_for
 from localspec.sampler.chain import Chain
 from localspec.sampler.sampling import Sampling
 from tests.devices.placing import taken_by
-from tests.law.test_sampled_law import ONE_IN_A_MILLION, plain_law, standard_errors
+from tests.lossless.test_sampled_texts import ONE_IN_A_MILLION, plain_distribution, standard_errors
 
 GREEDY = {"temperature": 0, "max_tokens": 40, "depth": 3}
 TEXT = tuple(range(3, 43))
@@ -99,7 +99,7 @@ def test_the_demo_answers_wherever_its_two_models_are(gpu, places):
     assert common > 10
 
 
-def test_two_hundred_sampled_texts_follow_the_law(device):
+def test_two_hundred_sampled_texts_follow_the_distribution(device):
     draws, prompt_text = 200, "Once upon a time there was a"
     with api.load("demo", threads=1) as session:
         target = session.pair.target
@@ -109,7 +109,7 @@ def test_two_hundred_sampled_texts_follow_the_law(device):
             return np.array(target.decode(text, 1).rows[0])
 
         prompt = tuple(target.model.vocab.tokenize(prompt_text, parse_special=False))
-        law = plain_law(Chain(Sampling(temperature=0.8)), prompt, target_row)
+        distribution = plain_distribution(Chain(Sampling(temperature=0.8)), prompt, target_row)
         counts = Counter()
         for seed in range(draws):
             session.reset()
@@ -118,7 +118,7 @@ def test_two_hundred_sampled_texts_follow_the_law(device):
             )
             assert isinstance(end, Finished)
             counts[end.reply.tokens] += 1
-    excess, cells = standard_errors(counts, law, draws)
+    excess, cells = standard_errors(counts, distribution, draws)
     assert cells > 3
     assert excess < ONE_IN_A_MILLION
 

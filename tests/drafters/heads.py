@@ -18,7 +18,7 @@ from localspec.llama.head import BlockContext, HeadContext
 from localspec.llama.model import Model
 from localspec.sampler.passes import ForwardPass, HiddenRows
 from localspec.sampler.sampling import Sampling
-from tests.algorithm.toys import never
+from tests.algorithm.exact_models import never
 from tests.gguf.heads import Walk, write_assistant, write_dflash, write_eagle3, write_mtp, write_target
 
 LENGTH = 512

@@ -1,4 +1,4 @@
-"""A simulated machine for the arbiter: every cycle costs what a table says, with or without noise."""
+"""A simulated machine for the selection: every cycle costs what a table says, with or without noise."""
 
 import random
 
@@ -79,18 +79,18 @@ class Machine:
             (1,) * drafted, (None,) * drafted, tuple(sure[:drafted]), Source.MODEL, depth=limit, runs=drawn
         )
 
-    def arbiter(self, table, most, control=None, places=None):
+    def selection(self, table, most, control=None, places=None):
         places = places or CostsByContext([table])
         control = control or DepthControl(places.costs, self, AcceptanceModel(), most)
         control.drafter = self
         return DrafterSelection(ConcurrentReplies(places), [control], rule=None)
 
-    def step(self, arbiter, room=10**6):
-        """A cycle as the arbiter wants it, which it learns from."""
+    def step(self, selection, room=10**6):
+        """A cycle as the selection wants it, which it learns from."""
         busy = self.busy_seconds
-        proposal = arbiter.propose(range(self.before + self.position + 1), room)
+        proposal = selection.propose(range(self.before + self.position + 1), room)
         cycle = self.cycle(proposal, self.busy_seconds - busy)
-        arbiter.learn(cycle)
+        selection.learn(cycle)
         return cycle
 
     def cycle(self, proposal, draft_seconds=0.0):

@@ -29,11 +29,11 @@ def machine_of(table, agrees, **options):
     return Machine(table.verify, table.run_seconds["model"], agrees, **options)
 
 
-def run(machine, arbiter, tokens):
+def run(machine, selection, tokens):
     """The modes of the cycles until so many tokens are written."""
     modes = []
     while machine.position < tokens:
-        modes.append(machine.step(arbiter).mode)
+        modes.append(machine.step(selection).mode)
     return modes
 
 
@@ -63,9 +63,9 @@ def iid(rate, seed=1):
 @settings(deadline=None)
 def test_depths_fit_the_room(most, rooms, rate, seed):
     machine = machine_of(FLAT, iid(rate, seed), noise=0.3, seed=seed)
-    arbiter = machine.arbiter(FLAT, most)
+    selection = machine.selection(FLAT, most)
     for room in rooms:
-        cycle = machine.step(arbiter, room)
+        cycle = machine.step(selection, room)
         assert cycle.drafted <= min(room, most)
 
 
@@ -74,7 +74,7 @@ def test_it_is_about_as_fast_as_the_best_fixed_depth(rate, table):
     """Confidence says nothing here, and nothing is known in the beginning."""
     best = min(seconds_at(depth, table, iid(rate), 3000) for depth in range(MOST_DRAFTED + 1))
     machine = machine_of(table, iid(rate), noise=0.05)
-    run(machine, machine.arbiter(table, MOST_DRAFTED), 3000)
+    run(machine, machine.selection(table, MOST_DRAFTED), 3000)
     assert machine.seconds < 1.05 * best
 
 
@@ -83,7 +83,7 @@ def test_confidence_that_tells_the_tokens_apart_beats_every_fixed_depth():
     machine = machine_of(
         FLAT, agrees, noise=0.05, confidence=lambda position: 0.95 if agrees(position) else 0.4
     )
-    run(machine, machine.arbiter(FLAT, MOST_DRAFTED), 3000)
+    run(machine, machine.selection(FLAT, MOST_DRAFTED), 3000)
     assert machine.seconds < 0.9 * min(
         seconds_at(depth, FLAT, agrees, 3000) for depth in range(1, MOST_DRAFTED + 1)
     )
@@ -91,19 +91,19 @@ def test_confidence_that_tells_the_tokens_apart_beats_every_fixed_depth():
 
 def test_another_reply_is_judged_by_itself_soon():
     """Replies in which nothing is kept, and between them some in which everything is."""
-    control, easy = machine_of(FLAT, iid(0)).arbiter(FLAT, MOST_DRAFTED)._candidates[0], 0.0
+    control, easy = machine_of(FLAT, iid(0)).selection(FLAT, MOST_DRAFTED)._candidates[0], 0.0
     for reply in range(20):
         kept = bool(reply % 2)
         machine = machine_of(FLAT, lambda position, kept=kept: kept, noise=0.05, seed=reply)
-        run(machine, machine.arbiter(FLAT, MOST_DRAFTED, control), 100)
+        run(machine, machine.selection(FLAT, MOST_DRAFTED, control), 100)
         easy += machine.seconds if kept else 0.0
     assert easy < 1.5 * 10 * seconds_at(8, FLAT, lambda position: True, 100)
 
 
 def test_a_useless_draft_is_switched_off_and_costs_little():
     machine = machine_of(STEEP, iid(0.0), noise=0.05)
-    arbiter = machine.arbiter(STEEP, MOST_DRAFTED)
-    modes = run(machine, arbiter, 512)
+    selection = machine.selection(STEEP, MOST_DRAFTED)
+    modes = run(machine, selection, 512)
     assert modes.count(Mode.OFF) > 400
     assert machine.seconds < 1.02 * machine.plain_seconds
 
@@ -111,18 +111,18 @@ def test_a_useless_draft_is_switched_off_and_costs_little():
 def test_why_it_is_off_is_said_with_numbers():
     table = CostTable((1, 2, 9), (0.1, 0.16, 0.58), {"model": 0.01})
     machine = Machine(lambda n: 0.04 + 0.06 * n, 0.01, iid(0.0))
-    arbiter = machine.arbiter(table, MOST_DRAFTED)
-    assert arbiter.why_off is None
-    while arbiter.why_off is None:
-        machine.step(arbiter)
-    assert "plain decoding 10.0" in arbiter.why_off
+    selection = machine.selection(table, MOST_DRAFTED)
+    assert selection.why_off is None
+    while selection.why_off is None:
+        machine.step(selection)
+    assert "plain decoding 10.0" in selection.why_off
 
 
 def test_drafting_comes_back_when_the_text_becomes_easy():
     machine = machine_of(FLAT, lambda position: position > 600, noise=0.05)
-    arbiter = machine.arbiter(FLAT, MOST_DRAFTED)
-    assert run(machine, arbiter, 600)[-20:].count(Mode.OFF) > 10
-    assert run(machine, arbiter, 1200)[-1] is Mode.DRAFTING
+    selection = machine.selection(FLAT, MOST_DRAFTED)
+    assert run(machine, selection, 600)[-20:].count(Mode.OFF) > 10
+    assert run(machine, selection, 1200)[-1] is Mode.DRAFTING
     assert machine.seconds < 600 * 1.02 + 0.5 * 600
 
 
@@ -139,7 +139,7 @@ def test_the_loss_against_plain_decoding_is_bounded_whatever_happens(seed, slope
     agrees = [chance.random() < rate for length, rate in blocks for _ in range(length)]
     table = CostTable((1, 2, 9), (1.0, 1.05, 1.4), {"model": 0.05})
     machine = Machine(lambda n: 1 + slope * (n - 1), step, lambda p: agrees[p % len(agrees)])
-    run(machine, machine.arbiter(table, MOST_DRAFTED), 1000)
+    run(machine, machine.selection(table, MOST_DRAFTED), 1000)
     worst_cycle = 1 + slope * 8 + step * 8
     # What it may lose at first, what was gained and may be lost again, some overdrawn cycles, savings and the margin.
     allowed = START + 1 + MOST + 4 * worst_cycle + (MARGIN + 0.015) * 1000
@@ -149,27 +149,27 @@ def test_the_loss_against_plain_decoding_is_bounded_whatever_happens(seed, slope
 def test_losses_that_typical_costs_do_not_show_come_out_of_the_budget():
     """Every fourth cycle is far dearer than the others: typical costs look fine, the total does not."""
     machine = machine_of(FLAT, lambda position: position % 2 == 0)
-    arbiter, cycles = machine.arbiter(FLAT, MOST_DRAFTED), 0
+    selection, cycles = machine.selection(FLAT, MOST_DRAFTED), 0
     machine.verify = lambda width: FLAT.verify(width) + (6.0 if width > 1 and cycles % 4 == 0 else 0.0)
-    while arbiter.why_off is None:
+    while selection.why_off is None:
         cycles += 1
-        machine.step(arbiter)
+        machine.step(selection)
         assert machine.seconds - machine.plain_seconds < 30
     assert cycles < 400
 
 
 def test_a_stall_of_one_cycle_does_not_end_drafting():
     machine = machine_of(FLAT, iid(0.9))
-    arbiter = machine.arbiter(FLAT, MOST_DRAFTED)
-    run(machine, arbiter, 100)
+    selection = machine.selection(FLAT, MOST_DRAFTED)
+    run(machine, selection, 100)
     machine.verify = lambda width: FLAT.verify(width) + 3 * MOST
-    assert machine.step(arbiter).drafted
-    assert arbiter.why_off is None
+    assert machine.step(selection).drafted
+    assert selection.why_off is None
 
 
 def test_plain_steps_anchor_the_claim_of_being_faster():
     machine = machine_of(FLAT, iid(0.6), noise=0.05)
-    modes = run(machine, machine.arbiter(FLAT, MOST_DRAFTED), 1000)
+    modes = run(machine, machine.selection(FLAT, MOST_DRAFTED), 1000)
     assert 1 <= modes.count(Mode.BASELINE) <= 1000 / MEMORY
 
 
@@ -182,16 +182,16 @@ UNREAD = 8000
 def test_a_useless_draft_loses_less_beside_a_long_prompt_that_it_has_not_read():
     for tokens in (100, 300, 2000):
         machine = machine_of(STEEP, iid(0.0), reading=0.012, text=UNREAD)
-        run(machine, machine.arbiter(STEEP, MOST_DRAFTED), tokens)
+        run(machine, machine.selection(STEEP, MOST_DRAFTED), tokens)
         assert machine.seconds - machine.plain_seconds <= START + 1 + MARGIN * tokens
 
 
 def test_a_good_draft_reads_the_newest_tokens_first_and_more_when_it_has_earned_them():
     machine = machine_of(SECONDS, iid(0.9), reading=0.0006, text=UNREAD)
-    arbiter = machine.arbiter(SECONDS, MOST_DRAFTED)
+    selection = machine.selection(SECONDS, MOST_DRAFTED)
     windows = []
     while machine.position < 400:
-        machine.step(arbiter)
+        machine.step(selection)
         windows.append(machine.held_to - machine.first)
     assert 64 <= windows[3] < 256
     assert max(windows) > 400
@@ -200,10 +200,10 @@ def test_a_good_draft_reads_the_newest_tokens_first_and_more_when_it_has_earned_
 
 def test_reading_is_done_in_pieces_between_cycles():
     machine = machine_of(SECONDS, iid(0.9), reading=0.0003)
-    arbiter = machine.arbiter(SECONDS, MOST_DRAFTED)
-    run(machine, arbiter, 200)
+    selection = machine.selection(SECONDS, MOST_DRAFTED)
+    run(machine, selection, 200)
     machine.before += 900
-    run(machine, arbiter, 300)
+    run(machine, selection, 300)
     assert 0 < max(machine.stalls) <= 0.25
     assert sum(machine.stalls) >= 0.2
 

@@ -44,9 +44,9 @@ def gain(tables, seed):
             confidence=lambda position, agrees=agrees: 0.9 if agrees(position) else 0.5,
         )
         control = control or DepthControl(places.costs, machine, acceptance, DEEPEST)
-        arbiter = machine.arbiter(None, DEEPEST, control, places)
+        selection = machine.selection(None, DEEPEST, control, places)
         while machine.position < TOKENS:
-            machine.step(arbiter)
+            machine.step(selection)
         seconds, plain = seconds + machine.seconds, plain + machine.plain_seconds
     return plain / seconds, places.tables()
 

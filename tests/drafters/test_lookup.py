@@ -15,7 +15,7 @@ from localspec.drafters.prediction import PredictionDrafter
 from localspec.drafters.selection import Fixed
 from tests.algorithm.random_pairs import RULES, World
 from tests.chat import letters
-from tests.drafters.test_law import EXACT, error, selection_of
+from tests.drafters.test_lossless import EXACT, error, selection_of
 from tests.drafters.test_selection import CHEAP, GREEDY, Reciting, drafting_of, never, run
 
 TOKENS = st.lists(st.integers(0, 3), max_size=150)
@@ -236,7 +236,7 @@ def test_text_that_is_taken_back_is_no_longer_followed():
 
 @pytest.mark.parametrize("depth", [None, 3])
 @pytest.mark.parametrize("rule", RULES)
-def test_its_sampled_text_has_the_law_of_the_target(rule, depth):
+def test_its_sampled_text_has_the_distribution_of_the_target(rule, depth):
     table = CostTable((1, 2, 9), (1.0, 1.1, 1.5))
 
     def strategy_of(draft, rule, is_end):
@@ -259,5 +259,7 @@ def test_a_session_drafts_from_it_and_writes_the_same_text(depth):
     useless = letters.session_of(end=False)[0].complete("abc" * 9, prediction="q" * 200, **options)
     assert plain.tokens == predicted.tokens == useless.tokens
     assert (plain.stats.predicted, predicted.stats.predicted) == (0, predicted.stats.from_prediction)
-    assert depth == "auto" or predicted.stats.from_prediction > 60  # the clock decides whether a toy drafts
+    assert (
+        depth == "auto" or predicted.stats.from_prediction > 60
+    )  # the clock decides whether so small a model drafts
     assert useless.stats.predicted - useless.stats.from_prediction < 60

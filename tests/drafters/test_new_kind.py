@@ -8,10 +8,10 @@ from localspec.control.cost_table import CostTable
 from localspec.drafters.selection import Fixed
 from localspec.events import Source
 from localspec.sampler.passes import HiddenRows
+from tests.algorithm.exact_models import following, logits_of
 from tests.algorithm.random_pairs import PROMPT, RULES, World
-from tests.algorithm.toys import following, logits_of
 from tests.chat.letters import GREEDY, SYMBOLS, session_of
-from tests.drafters.test_law import EXACT, error, selection_of
+from tests.drafters.test_lossless import EXACT, error, selection_of
 
 
 class BlockHead(Drafter):
@@ -73,7 +73,7 @@ def test_its_greedy_text_is_the_targets_through_new_edited_and_repeated_prompts(
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("depth", [3, None])
-def test_its_sampled_text_has_the_law_of_the_target(rule, depth):
+def test_its_sampled_text_has_the_distribution_of_the_target(rule, depth):
     table = CostTable((1, 2, 9), (1.0, 1.1, 1.5), {"model": 0.1})
 
     def strategy_of(world):

@@ -1,4 +1,4 @@
-"""A draft of another vocabulary: the law of the text is the target's, and its words have the same bytes."""
+"""A draft of another vocabulary: the distribution of the text is the target's, and its words have the same bytes."""
 
 from types import SimpleNamespace
 
@@ -15,10 +15,10 @@ from localspec.gguf.matching import SharedTokens
 from localspec.sampler.chain import Chain
 from localspec.sampler.passes import Candidates, ForwardPass
 from localspec.sampler.sampling import Sampling
-from tests.algorithm.enumeration import distance, law
-from tests.algorithm.random_pairs import OPEN, PROMPT, RULES, World, plain_law
-from tests.algorithm.toys import Toy
-from tests.drafters.test_law import TABLE, Side, never
+from tests.algorithm.enumeration import distance, distribution_of
+from tests.algorithm.exact_models import ExactModel
+from tests.algorithm.random_pairs import OPEN, PROMPT, RULES, World, plain_distribution
+from tests.drafters.test_lossless import TABLE, Side, never
 
 
 class Pieces:
@@ -167,18 +167,18 @@ def emitted(world, make_rule, shared, depth, length):
             pass
         return tuple(tokens[len(PROMPT) :][:length])
 
-    return law(text)
+    return distribution_of(text)
 
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("shared", [SHARED, WITHOUT_C], ids=["all shared", "some shared"])
 @pytest.mark.parametrize("seed", range(3))
-def test_the_law_of_the_text_is_the_targets(rule, shared, seed):
+def test_the_distribution_of_the_text_is_the_targets(rule, shared, seed):
     world = World(seed)
-    assert distance(emitted(world, RULES[rule], shared, 2, 3), plain_law(world, OPEN, 3)) < 1e-12
+    assert distance(emitted(world, RULES[rule], shared, 2, 3), plain_distribution(world, OPEN, 3)) < 1e-12
 
 
-class Reader(Toy):
+class Reader(ExactModel):
     """A draft whose every row says how many of its words it has read; it decodes what it is given."""
 
     def row(self):

@@ -20,15 +20,15 @@ from localspec.events import Mode, Source
 from localspec.models.drafting import Drafting
 from localspec.sampler.passes import ForwardPass
 from localspec.sampler.sampling import Sampling
-from tests.algorithm.toys import END, Blend, Toy, never
+from tests.algorithm.exact_models import END, Blend, ExactModel, never
 
 CHEAP = CostTable((1, 2, 9, 33), (1.0, 1.02, 1.16, 1.6), {"model": 0.05})
 DEAR = CostTable((1, 2, 9, 33), (1.0, 1.3, 2.0, 4.0), {"model": 0.3})
 GREEDY = Sampling(temperature=0)
 
 
-class Ticking(Toy):
-    """A toy whose time follows a table, so that decisions do not depend on the machine of the test."""
+class Ticking(ExactModel):
+    """An exact model whose time follows a table, so that decisions do not depend on the machine of the test."""
 
     table = CHEAP
 
@@ -68,9 +68,9 @@ def run(target, draft, prompt, *, drafting, room, rule, end=is_end):
 
 
 def plain(seed, prompt, room, rule, end=is_end):
-    tokens, toy = list(prompt), Toy(seed)
-    list(toy.prefill(tokens[:-1]))
-    list(speculate(toy, Plain(), tokens, rule=rule, room=room, is_end=end))
+    tokens, target = list(prompt), ExactModel(seed)
+    list(target.prefill(tokens[:-1]))
+    list(speculate(target, Plain(), tokens, rule=rule, room=room, is_end=end))
     return tokens
 
 

@@ -51,7 +51,7 @@ def test_logits_are_those_of_the_whole_model(shape, tiny_gguf, tmp_path):
         assert set(row) == set(likeliest)
 
 
-def test_lanes_of_a_trimmed_draft_get_the_rows_that_each_gets_alone(tiny_gguf, tmp_path):
+def test_slots_of_a_trimmed_draft_get_the_rows_that_each_gets_alone(tiny_gguf, tmp_path):
     path = trim(tiny_gguf(vocab_size=512), tmp_path / "draft.gguf", SOME)
     table, texts = token_table(path, header_at(path)), [[5, 300, 17], [511, 42, 9]]
     alone = [rows_of(path, text, table)[-1] for text in texts]

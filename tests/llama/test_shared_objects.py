@@ -1,4 +1,4 @@
-"""What replies of several lanes share: every method of it, from two threads that take turns at every step."""
+"""What replies of several slots share: every method of it, from two threads that take turns at every step."""
 
 import inspect
 import random
@@ -29,15 +29,15 @@ from localspec.sampler.sampling import Sampling
 from tests.drafters.machine import Machine, cycle_of
 
 SECONDS = 4.0
-FIRST_LANE = "_first"  # an attribute that leads from one lane to everything of another
+FIRST_SLOT = "_first"  # an attribute that leads from one slot to everything of another
 
 
 def rule():
     return make_rule("greedy", Sampling(temperature=0.0), 0)
 
 
-class Lane:
-    """A lane's own part of drafting, and the reply on it."""
+class Slot:
+    """A slot's own part of drafting, and the reply on it."""
 
     def __init__(self, drafting):
         self.drafting = drafting
@@ -46,7 +46,7 @@ class Lane:
 
 
 class Decoding:
-    """The part of a lane of llama.cpp that drafting sees."""
+    """The part of a slot of llama.cpp that drafting sees."""
 
     def __init__(self):
         self.threads = Threads(4)
@@ -54,13 +54,13 @@ class Decoding:
 
 
 def slots(folder):
-    """Two lanes of one pair on a CPU, with a draft."""
+    """Two slots of one pair on a CPU, with a draft."""
     own = [Decoding(), Decoding()]
     yield_threads(each.threads for each in own)
     machines = [Machine(lambda width: 0.01 * width, 0.001, lambda position: position % 5) for _ in own]
     guess = estimated_costs("cpu", {"model": 0.1})
     first = Drafting(machines[:1], guess, most=8, decoding=own[:1], stored=folder / "lessons")
-    return Lane(first), Lane(Drafting(machines[1:], guess, most=8, decoding=own[1:], first=first))
+    return Slot(first), Slot(Drafting(machines[1:], guess, most=8, decoding=own[1:], first=first))
 
 
 def attributes(owner):
@@ -74,7 +74,7 @@ def attributes(owner):
     names = (vars(owner).keys() if hasattr(owner, "__dict__") else set()) | slots
     if hasattr(owner, "lock"):  # nobody else calls what is inside
         names = {name for name in names if not name.startswith("_")}
-    return [getattr(owner, name) for name in names - {FIRST_LANE} if hasattr(owner, name)]
+    return [getattr(owner, name) for name in names - {FIRST_SLOT} if hasattr(owner, name)]
 
 
 def reached(owner):
@@ -94,7 +94,7 @@ def changes(owner):
 
 
 def entrances(slot, other):
-    """The objects of one lane that are, or lead to, what another lane reaches as well."""
+    """The objects of one slot that are, or lead to, what another slot reaches as well."""
     own = {number: each for number, each in reached(slot).items() if changes(each)}
     shared = own.keys() & reached(other).keys()
     return [each for each in own.values() if shared & reached(each).keys()]

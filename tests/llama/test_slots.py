@@ -1,4 +1,4 @@
-"""Several lanes in one context of llama.cpp, on real GGUFs: rows, texts, and the number of passes."""
+"""Several slots in one context of llama.cpp, on real GGUFs: rows, texts, and the number of passes."""
 
 import ctypes
 import threading
@@ -46,7 +46,7 @@ def counted(monkeypatch):
 
 
 def together(context, *texts, seed=0):
-    """The rows of a pass over these tokens of the lanes, which come in any order, copied."""
+    """The rows of a pass over these tokens of the slots, which come in any order, copied."""
     order = np.random.default_rng(seed).permutation(len(texts)).tolist()
     found = context.shared.decode([Part(i, texts[i], len(texts[i])) for i in order])
     return [np.array(found[order.index(i)].rows) for i in range(len(texts))]
@@ -54,7 +54,7 @@ def together(context, *texts, seed=0):
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("widths", [(4, 4), (4, 4, 4, 4), (3, 1), (4, 2, 1, 3)])
-def test_lanes_together_get_the_rows_that_each_gets_alone_in_one_pass(load, tokens, counted, shape, widths):
+def test_slots_together_get_the_rows_that_each_gets_alone_in_one_pass(load, tokens, counted, shape, widths):
     model, count = load(**SHAPES[shape]), len(widths)
     prompts = [tokens(20 + 7 * i, i) for i in range(count)]
     rounds = [[tokens(width, 100 * i + r) for i, width in enumerate(widths)] for r in range(6)]
@@ -82,8 +82,8 @@ def test_lanes_together_get_the_rows_that_each_gets_alone_in_one_pass(load, toke
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("seed", range(4))
-def test_any_lanes_in_any_order_at_any_time_get_their_rows(load, tokens, shape, seed):
-    """Four lanes read prompts, verify drafts, step back and begin again, neighbours in each pass."""
+def test_any_slots_in_any_order_at_any_time_get_their_rows(load, tokens, shape, seed):
+    """Four slots read prompts, verify drafts, step back and begin again, neighbours in each pass."""
     random, model = np.random.default_rng(seed), load(**SHAPES[shape])
     with ExitStack() as opened:
         several = opened.enter_context(Context(model, **OPTIONS, slots=4))
@@ -112,7 +112,7 @@ def test_any_lanes_in_any_order_at_any_time_get_their_rows(load, tokens, shape, 
                         one.rollback(keep)
 
 
-def test_recurrent_lanes_with_a_gap_between_them_decode_one_after_the_other(load, tokens):
+def test_recurrent_slots_with_a_gap_between_them_decode_one_after_the_other(load, tokens):
     """llama.cpp would give them wrong rows."""
     model = load(**SHAPES["hybrid"])
     with Context(model, **OPTIONS, slots=3) as several:
@@ -179,7 +179,7 @@ def test_replies_in_threads_have_the_texts_that_each_has_alone(load, tokens, sha
         assert list(threads.map(reply, several.slots, range(3))) == alone
 
 
-def test_a_text_of_one_lane_comes_back_in_another(load, tokens):
+def test_a_text_of_one_slot_comes_back_in_another(load, tokens):
     text = tokens(150, 3)
     with Context(load(), **OPTIONS | {"length": 512}, slots=2, saved_bytes=1 << 26) as several:
         first, second = several.slots
@@ -194,8 +194,8 @@ def test_a_text_of_one_lane_comes_back_in_another(load, tokens):
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("unread", [0, 3])
-def test_a_lane_takes_over_what_another_one_has_read_while_a_reply_runs_there(load, tokens, shape, unread):
-    """`unread`: tokens of padding and of drafts, which the other lane has not taken back yet."""
+def test_a_slot_takes_over_what_another_one_has_read_while_a_reply_runs_there(load, tokens, shape, unread):
+    """`unread`: tokens of padding and of drafts, which the other slot has not taken back yet."""
     model, prompt = load(**SHAPES[shape]), tokens(300)
     options = OPTIONS | {"length": 512, "saved_bytes": 1 << 26, "checkpoint_bytes": 1 << 26}
 
@@ -234,7 +234,7 @@ def test_a_lane_takes_over_what_another_one_has_read_while_a_reply_runs_there(lo
 
 
 @pytest.mark.parametrize("shape", ["window", "hybrid"])
-def test_a_lane_that_cannot_step_back_lends_nothing(load, tokens, shape):
+def test_a_slot_that_cannot_step_back_lends_nothing(load, tokens, shape):
     options = OPTIONS | {"length": 512, "saved_bytes": 1 << 26}
     with Context(load(**SHAPES[shape]), **options, slots=2) as several:
         first, second = several.slots
@@ -244,7 +244,7 @@ def test_a_lane_that_cannot_step_back_lends_nothing(load, tokens, shape):
         assert second.length == 20
 
 
-def test_a_lane_may_roll_back_while_another_looks_what_it_lends(load, tokens):
+def test_a_slot_may_roll_back_while_another_looks_what_it_lends(load, tokens):
     class RolledBack(list):
         def __getitem__(self, index):
             found = super().__getitem__(index)
@@ -257,7 +257,7 @@ def test_a_lane_may_roll_back_while_another_looks_what_it_lends(load, tokens):
         assert context.lends(prompt) in (4, 20)
 
 
-def test_a_long_text_of_another_lane_is_not_copied_for_its_short_beginning(load, tokens):
+def test_a_long_text_of_another_slot_is_not_copied_for_its_short_beginning(load, tokens):
     common = tokens(300)
     with Context(load(), **OPTIONS | {"length": 4096}, slots=2, saved_bytes=1 << 30) as several:
         first, second = several.slots
@@ -270,7 +270,7 @@ def test_a_long_text_of_another_lane_is_not_copied_for_its_short_beginning(load,
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_pass_that_fails_leaves_every_lane_as_it_was(load, tokens, monkeypatch, shape):
+def test_a_pass_that_fails_leaves_every_slot_as_it_was(load, tokens, monkeypatch, shape):
     """A recurrent state cannot step back: its text is read again."""
     model = load(**SHAPES[shape])
 
@@ -291,7 +291,7 @@ def test_a_pass_that_fails_leaves_every_lane_as_it_was(load, tokens, monkeypatch
         np.testing.assert_allclose(together(several, tokens(3), tokens(3, 1))[0], alone, atol=NEAR)
 
 
-def test_rolling_back_waits_for_no_pass_of_another_lane(load, tokens):
+def test_rolling_back_waits_for_no_pass_of_another_slot(load, tokens):
     with Context(load(), **OPTIONS, slots=2) as several:
         _, second = several.slots
         for slot in several.slots:
@@ -324,7 +324,7 @@ def test_ctrl_c_as_rolled_back_tokens_are_forgotten_keeps_none_of_them(load, tok
         np.testing.assert_allclose(slot.decode(tokens(3), 3).rows, expected, atol=NEAR)
 
 
-def test_a_cancelled_prompt_leaves_the_other_lane_alone(load, tokens):
+def test_a_cancelled_prompt_leaves_the_other_slot_alone(load, tokens):
     """The one is cancelled again and again while the other writes."""
     with Context(load(), **OPTIONS, slots=2) as several:
         first, second = several.slots
@@ -352,8 +352,8 @@ def test_a_cancelled_prompt_leaves_the_other_lane_alone(load, tokens):
             np.testing.assert_allclose(row, rows[0], atol=NEAR)
 
 
-def test_lanes_get_their_largest_logits_where_the_device_chooses_them(load, tokens, monkeypatch):
-    """As drafts on a GPU have it: one row for each lane, after texts of any lengths, some lanes in each pass."""
+def test_slots_get_their_largest_logits_where_the_device_chooses_them(load, tokens, monkeypatch):
+    """As drafts on a GPU have it: one row for each slot, after texts of any lengths, some slots in each pass."""
     model, random = load(), np.random.default_rng(3)
     monkeypatch.setattr(model, "output_on_gpu", True)
     with ExitStack() as opened:

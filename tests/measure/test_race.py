@@ -146,7 +146,7 @@ def test_no_loss_is_claimed_that_the_guesses_cannot_have_caused():
     assert said.endswith(CONTENDED)
 
 
-def test_the_clock_of_a_toy_counts_passes_alone():
+def test_the_clock_of_the_demo_pair_counts_passes_alone():
     is_demo = RaceSide(is_demo=True)
     for cycle in (1, 2):
         is_demo = is_demo.after(plain_cycle())
@@ -227,8 +227,8 @@ def test_greedy_sides_have_the_same_text_and_their_own_numbers(session):
     assert found.identical
     assert found.plain.tokens == found.speculative.tokens
     assert found.plain.stats.drafted == 0
-    assert found.speculative.stats.drafted > 15  # a toy always drafts here, whatever its times say
-    assert found.speedup == 0  # a toy
+    assert found.speculative.stats.drafted > 15  # so small a model always drafts here, whatever its times say
+    assert found.speedup == 0  # of so small a model
     assert 0 < replace(found, is_demo=False).speedup <= found.speculative.stats.mean_accepted_length
     assert "same text" in verdict_on(found)
 

@@ -177,7 +177,7 @@ def test_the_overview_fits_a_screen_and_has_the_fixed_depths_over_all_categories
 
 
 @pytest.mark.parametrize("shown", [table, overview])
-def test_the_speed_of_a_toy_is_left_out(shown):
+def test_the_speed_of_the_demo_pair_is_left_out(shown):
     text = shown(Summary((row(CODE, 0.5, 0.6, 0.7), row(None, 0.5, 0.6, 0.7)), 0), is_demo=True)
     assert "70%" in text
     assert not re.search(r"0\.[67]|slower|speed", text)

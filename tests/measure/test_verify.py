@@ -138,14 +138,14 @@ def test_a_leaky_verifier_is_found_on_the_demo_pair(session, few_texts, fault):
 
 
 @pytest.fixture(scope="module")
-def two_lanes(home):
+def two_slots(home):
     with api.load("demo", threads=1, parallel=2) as loaded:
         yield loaded
 
 
 @pytest.fixture
 def patient(monkeypatch):
-    """A pass waits for every reply that runs: of a toy no pass is worth a wait, so chance would decide."""
+    """A pass waits for every reply that runs: with so small a model no pass is worth a wait, so chance would decide."""
 
     def seconds(batcher, began):
         alone = any(part.alone for part in batcher._waiting.values())
@@ -154,18 +154,18 @@ def patient(monkeypatch):
     monkeypatch.setattr(Batcher, "_worth_waiting", seconds)
 
 
-def test_texts_that_share_passes_are_verified(two_lanes, few_texts, patient, noted):
-    found = verify(two_lanes, prompts=VERIFY_PROMPTS[:5])
+def test_texts_that_share_passes_are_verified(two_slots, few_texts, patient, noted):
+    found = verify(two_slots, prompts=VERIFY_PROMPTS[:5])
     assert problems(found) == []
     assert found.sampled.texts == len(noted) - len(found.cases) == 10
     assert sum(reply.stats.replies_at_once for reply in noted[len(found.cases) :]) > 15
     assert "They were written 2 at a time." in verdict(found)
 
 
-def test_rows_of_another_reply_are_found_where_texts_share_passes(two_lanes, session, few_texts, patient):
+def test_rows_of_another_reply_are_found_where_texts_share_passes(two_slots, session, few_texts, patient):
     with faults.exchanged_rows():
         assert problems(verify(session, prompts=VERIFY_PROMPTS[:4])) == []
-        assert verdict(verify(two_lanes, prompts=VERIFY_PROMPTS[:4])).startswith("DIFFERENT")
+        assert verdict(verify(two_slots, prompts=VERIFY_PROMPTS[:4])).startswith("DIFFERENT")
 
 
 def test_greedy_tokens_that_are_not_the_targets_choice_are_all_found(session):

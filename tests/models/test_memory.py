@@ -273,4 +273,4 @@ def test_each_reply_at_once_has_a_cache_of_target_and_head_in_the_plan(kind, tmp
     assert three.draft.slots == three.target.slots == 3
     (before,), (after,) = one.needs, three.needs
     assert after.weights == before.weights
-    assert 2.4 < after.cache / before.cache < 3.1  # lanes of a hybrid share the bytes for checkpoints
+    assert 2.4 < after.cache / before.cache < 3.1  # slots of a hybrid share the bytes for checkpoints

@@ -24,7 +24,7 @@ from localspec.machine.llama_build import library_files
 from localspec.measure.bench import AUTO, BUILT_IN_PROMPTS, PLAIN, Limits, bench
 from localspec.models.drafting import Acceptance, Drafting, LearnedState, estimated_costs
 from localspec.sampler.sampling import Sampling
-from tests.algorithm.toys import Blend, Toy, never
+from tests.algorithm.exact_models import Blend, ExactModel, never
 
 pytestmark = pytest.mark.usefixtures("home")
 
@@ -229,7 +229,7 @@ def drafting_of(drafters=(), learned=None):
 
 
 def test_everything_that_is_learned_can_be_stored(tmp_path):
-    state = drafting_of([ModelDrafter(Toy(1), never)]).learned
+    state = drafting_of([ModelDrafter(ExactModel(1), never)]).learned
     store(tmp_path / "x.json", state)
     assert recalled(tmp_path / "x.json", LearnedState) == state
 
@@ -313,7 +313,7 @@ def test_whatever_numbers_a_file_holds_it_is_read_or_not_but_can_be_used(
     if state is None:
         assert not all(seconds for _, seconds in costs)
         return
-    rule, target, tokens = make_rule("block", Sampling(), 1), Toy(1), [1, 2, 3]
+    rule, target, tokens = make_rule("block", Sampling(), 1), ExactModel(1), [1, 2, 3]
     list(target.prefill(tokens[:-1]))
     drafting = drafting_of([ModelDrafter(Blend(1, 0.9), never)], state)
     strategy = drafting.strategy_at(None, rule, sampled=True)

@@ -109,7 +109,7 @@ def test_texts_of_its_6250_special_tokens_stay_text(session):
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"top_k": 0, "top_p": 1.0, "min_p": 0.0}], ids=["default", "whole law"]
+    "options", [{}, {"top_k": 0, "top_p": 1.0, "min_p": 0.0}], ids=["default", "whole distribution"]
 )
 @pytest.mark.parametrize("rule", ["block", "coupled"])
 def test_sampled_text_drafts_from_262144_tokens(session, rule, options):

@@ -314,7 +314,7 @@ def said(text):
     return Piece(text, Kind.ANSWER, Origin.PLAIN, Source.PLAIN)
 
 
-async def test_as_many_are_answered_at_once_as_there_are_lanes_and_only_the_others_wait(slots, process):
+async def test_as_many_are_answered_at_once_as_there_are_slots_and_only_the_others_wait(slots, process):
     first, second, third = (slots.submit(DEMO, Generate(0)) for _ in range(3))
     assert process.answers() == [1, 2]
     assert slots._in_order() == [third]
@@ -348,7 +348,7 @@ async def test_an_engine_that_dies_ends_every_running_reply_with_a_sentence(slot
     assert (slots.running, slots.waiting, slots.restarts) == (1, 0, 1)
 
 
-async def test_a_lane_that_heeds_no_cancel_ends_the_engine_also_beside_others(slots, process, passed):
+async def test_a_slot_that_heeds_no_cancel_ends_the_engine_also_beside_others(slots, process, passed):
     stuck, beside = slots.submit(DEMO, Generate(0)), slots.submit(DEMO, Generate(0))
     stuck.give_up()
     await passed(jobs_module.STUCK_SECONDS - 0.1)

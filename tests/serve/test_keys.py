@@ -22,9 +22,9 @@ from localspec.serve.jobs import Jobs
 from localspec.serve.replies import Pairs
 from localspec.serve.server import routes_of
 from tests.chat.carried import TEMPLATES
+from tests.exact_engine import engine_of
 from tests.serve.test_planted import ANSWER, INTERFACES, Engine, Plan
-from tests.structure.test_forms import ToyBytes
-from tests.toy_engine import engine_of
+from tests.structure.test_forms import ByteVocabulary
 
 KEYS = ("anna", "bert", "carl", "")
 CALL = ("get_weather", {"city": "Oslo", "days": 2})
@@ -34,8 +34,8 @@ class Thinking(Engine):
     """The engine's side of the queue: every reply thinks a number of its own, and then does what all others do."""
 
     def __init__(self, template):
-        self._plan = Plan(1, vocabulary=ToyBytes().size, capacity=60_000)
-        pair = engine_of(ToyBytes(), template, self._plan, None, sampling=Sampling(temperature=0.0))
+        self._plan = Plan(1, vocabulary=ByteVocabulary().size, capacity=60_000)
+        pair = engine_of(ByteVocabulary(), template, self._plan, None, sampling=Sampling(temperature=0.0))
         self._handler = PairRequests()
         self._handler._session = session = Session(pair)
         self._reports, self._numbers = [(0, ready(session, 0.1))], itertools.count(1)
@@ -45,7 +45,7 @@ class Thinking(Engine):
         self._serial, whole = 0, session._writer.reply
 
         def recorded(job):
-            prompt = b"".join(map(ToyBytes().piece, job.prompt)).decode()
+            prompt = b"".join(map(ByteVocabulary().piece, job.prompt)).decode()
             self.prompts.append((self._serial, prompt))
             self._plan.start, self._plan.text = len(job.prompt), self._reply(prompt).encode()
             return whole(job)

@@ -16,8 +16,8 @@ from localspec.serve.jobs import Jobs
 from localspec.serve.replies import Pairs
 from localspec.serve.server import routes_of
 from tests.chat.carried import TEMPLATES
-from tests.structure.test_forms import ToyBytes
-from tests.toy_engine import ToyContext, engine_of
+from tests.exact_engine import ExactContext, engine_of
+from tests.structure.test_forms import ByteVocabulary
 
 MODELS = (
     "Qwen-Qwen3-0.6B", "meta-llama-Llama-3.2-3B-Instruct", "Qwen3.5-4B", "GLM-4.6", "deepseek-ai-DeepSeek-V3.2",
@@ -35,7 +35,7 @@ ASK = {"role": "user", "content": "Do I need an umbrella?"}
 THOUGHTS, RESULT, ANSWER = "They ask for weather.", '{"sky": "rain"}', "Bring one."
 
 
-class Plan(ToyContext):
+class Plan(ExactContext):
     """Writes the bytes of `text` after a prompt of `start` tokens, and ends."""
 
     start, text = 0, b""
@@ -43,7 +43,7 @@ class Plan(ToyContext):
     def row(self):
         row = super().row()
         at = len(self.cache) - self.start
-        row[self.text[at] if at < len(self.text) else ToyBytes.eos] += 1000
+        row[self.text[at] if at < len(self.text) else ByteVocabulary.eos] += 1000
         return row
 
 
@@ -53,9 +53,9 @@ class Engine:
     pid = 1
 
     def __init__(self, name):
-        self._plan = Plan(1, vocabulary=ToyBytes().size, capacity=30_000)
+        self._plan = Plan(1, vocabulary=ByteVocabulary().size, capacity=30_000)
         self.session = Session(
-            engine_of(ToyBytes(), TEMPLATES[name], self._plan, None, sampling=Sampling(temperature=0.0))
+            engine_of(ByteVocabulary(), TEMPLATES[name], self._plan, None, sampling=Sampling(temperature=0.0))
         )
         self.prompts, self._reports = [], [(0, ready(self.session, 0.1))]
         self.on_report = lambda: None

@@ -20,8 +20,8 @@ from localspec.sampler.passes import Candidates
 from localspec.sampler.sampling import Sampling
 from localspec.structure.constraint import Constrained, GrammarTokens, Mask, on_deep_stack
 from localspec.structure.grammar import json_grammar, regex_grammar
+from tests.structure.characters import SYMBOLS, TEMPLATE, Characters, scripted_session, session_of
 from tests.structure.schemas import judged
-from tests.structure.toys import SYMBOLS, TEMPLATE, Characters, scripted_session, session_of
 
 VOCABULARY = Characters()
 TOKENS = GrammarTokens(VOCABULARY)

@@ -1,4 +1,4 @@
-"""With a mask, the text still follows the target's own law: every rule, every random decision enumerated."""
+"""With a mask, the text still follows the target's own distribution: every rule, every random decision enumerated."""
 
 from dataclasses import replace
 
@@ -9,7 +9,7 @@ from localspec.algorithm.verification import BlockRule, Coupled
 from localspec.sampler.chain import Chain, Distribution
 from localspec.sampler.passes import Candidates
 from localspec.sampler.sampling import Sampling
-from tests.algorithm.enumeration import distance, law
+from tests.algorithm.enumeration import distance, distribution_of
 from tests.algorithm.random_pairs import (
     PROMPT,
     World,
@@ -35,7 +35,7 @@ CHAINS = {
 
 
 class Lattice:
-    """A toy constraint: which symbols may follow depends on the whole text, and often it is only one."""
+    """A made-up constraint: which symbols may follow depends on the whole text, and often it is only one."""
 
     whole_rows = True
 
@@ -63,8 +63,8 @@ class Lattice:
         return masked
 
 
-def masked_law(world, sampling, constraint, length):
-    """The law of the target's own masked text, by the product rule, masked without the code under test."""
+def masked_distribution(world, sampling, constraint, length):
+    """The distribution of the target's own masked text, by the product rule, masked without the code under test."""
     chain = Chain(sampling)
     found = {(): 1.0}
     for _ in range(length):
@@ -84,8 +84,10 @@ def error(rule, propose_by, *, seed=3, sampling=OPEN, gathers=True, length=3, co
     world = World(seed, symbols=4)
     constraint = Lattice(world, gathers=gathers)
     chain = Chain(sampling, constraint if constrained else None)
-    emitted = law(lambda noise: text_of(world, RULES[rule](chain, noise), propose_by(world), length))
-    return distance(emitted, masked_law(world, sampling, constraint, length))
+    emitted = distribution_of(
+        lambda noise: text_of(world, RULES[rule](chain, noise), propose_by(world), length)
+    )
+    return distance(emitted, masked_distribution(world, sampling, constraint, length))
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -126,7 +128,7 @@ def test_a_mask_after_truncation_is_caught():
     def shift(world):
         constraint = Lattice(world, gathers=True)
         chain, propose = MaskedLast(sampling, constraint), model_drafter(world, always(2))
-        emitted = law(lambda noise: text_of(world, rule(chain, noise), propose, 3))
-        return distance(emitted, masked_law(world, sampling, constraint, 3))
+        emitted = distribution_of(lambda noise: text_of(world, rule(chain, noise), propose, 3))
+        return distance(emitted, masked_distribution(world, sampling, constraint, 3))
 
     assert max(shift(World(seed, symbols=4)) for seed in range(4)) > 1e-3

@@ -16,8 +16,8 @@ from localspec.sampler.sampling import Sampling
 from localspec.structure.constraint import Constrained, GrammarTokens
 from localspec.structure.forcing import Forcing
 from localspec.structure.grammar import regex_grammar
-from tests.algorithm.toys import Blend, Toy
-from tests.structure.toys import Characters, text_of
+from tests.algorithm.exact_models import Blend, ExactModel
+from tests.structure.characters import Characters, text_of
 
 VOCABULARY = Characters()
 TOKENS = GrammarTokens(VOCABULARY)
@@ -54,9 +54,9 @@ def drafted(text, **more):
 
 
 def run(seed, *, draft=True, forces=True, sampling=GREEDY, rule="auto", depth=3, room=200, stop_after=None):
-    """Tokens and cycles of a constrained text on toy models; cancelled and continued after `stop_after`."""
+    """Tokens and cycles of a constrained text on exact models; cancelled and continued after `stop_after`."""
     size = VOCABULARY.size
-    target, constrained = Toy(seed, vocabulary=size), constraint()
+    target, constrained = ExactModel(seed, vocabulary=size), constraint()
     made = make_rule(rule, sampling, 7, constrained)
     drafter = ModelDrafter(Blend(seed, 0.7, vocabulary=size), VOCABULARY.is_end)
     inner = Fixed(drafter, depth, made) if draft else Plain()

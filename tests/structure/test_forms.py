@@ -19,7 +19,7 @@ from localspec.structure.derive_format import format_of
 from localspec.structure.read_calls import calls_in
 from localspec.structure.tool_call_format import GENERIC, HERMES
 from tests.chat.carried import TEMPLATES
-from tests.chat.toys import ToyVocabulary
+from tests.chat.character_vocabulary import CharacterVocabulary
 from tests.gguf.planted import FORMS as PLANTED
 from tests.gguf.planted import WORD, script_of, write_planted
 
@@ -103,7 +103,9 @@ def test_what_a_template_renders_is_read_back(name):
 @pytest.mark.parametrize("form", DISTINCT, ids=DISTINCT.get)
 def test_a_grammar_accepts_what_its_form_writes_and_nothing_wrong(form):
     """Twelve random changes of each form."""
-    matcher = GrammarTokens(ToyBytes()).matcher(calls_grammar(form, FUNCTIONS, choice="required", names={}))
+    matcher = GrammarTokens(ByteVocabulary()).matcher(
+        calls_grammar(form, FUNCTIONS, choice="required", names={})
+    )
 
     def accepted(text):
         matcher.reset()
@@ -137,7 +139,7 @@ def change(text, rnd):
     return text.replace(rnd.choice(["2", "-3", "2.5", "true"]), rnd.choice(['"x"', "x", "[]"]))
 
 
-class ToyBytes:
+class ByteVocabulary:
     """A vocabulary of bytes, an end, and control tokens."""
 
     bos, eos, add_bos = None, 256, False
@@ -233,7 +235,7 @@ def test_calls_are_told_from_reasoning_and_answer(name):
     template, form = template_of(name), FORMS[name]
     harmony = ("<|channel|>", "<|message|>", "<|start|>", "<|end|>", "<|constrain|>", "<|eom|>")
     gemma = ("<|tool_call>", "<tool_call|>", '<|"|>', "<|channel>", "<channel|>")
-    vocabulary = ToyVocabulary(("<s>", "</s>", *harmony, *gemma))
+    vocabulary = CharacterVocabulary(("<s>", "</s>", *harmony, *gemma))
     for text, reasoning, answer, names in REPLIES[name]:
         stream = TextStream(vocabulary, template.thinking_style(""), (), calls=form, functions=FUNCTIONS)
         parts = [part for t in vocabulary.tokenize(text, parse_special=True) for part in stream.push(t)]
@@ -250,7 +252,7 @@ def test_calls_are_told_from_reasoning_and_answer(name):
 def test_control_tokens_that_are_spelled_are_an_answer(text):
     name = "google-gemma-4-31B-it"
     controls = ("<|tool_call>", "<tool_call|>", '<|"|>', "<|channel>", "<channel|>")
-    vocabulary = ToyVocabulary(("<s>", "</s>", *controls))
+    vocabulary = CharacterVocabulary(("<s>", "</s>", *controls))
     style = template_of(name).thinking_style("")
     stream = TextStream(vocabulary, style, (), calls=FORMS[name], functions=FUNCTIONS)
     parts = [part for token in vocabulary.tokenize(text, parse_special=False) for part in stream.push(token)]

@@ -18,7 +18,7 @@ from localspec.structure.grammar import json_grammar
 from localspec.structure.read_calls import CallReader, calls_in
 from localspec.structure.tool_call_format import GENERIC, HERMES
 from tests.chat.carried import TEMPLATES
-from tests.structure.toys import Characters, MarkedCharacters, scripted_session, session_of
+from tests.structure.characters import Characters, MarkedCharacters, scripted_session, session_of
 
 WEATHER = {
     "type": "function",

@@ -99,7 +99,7 @@ def fill(session, tmp_path):
         with session.another(stored_as=kept) as own:
             own.run([{"role": "user", "content": asked}], max_tokens=2, temperature=0)
     with session.another() as own:
-        own.run("short", max_tokens=1)  # the others leave the lane
+        own.run("short", max_tokens=1)  # the others leave the slot
     session.pair.target.store(resting=False)
     finish(30)
     cache = next(p for p in (cache_dir() / "texts").glob("*.cache") if name.encode() in p.read_bytes())

@@ -21,11 +21,11 @@ from localspec.llama.context import Context
 from localspec.llama.model import Model
 from localspec.sampler.chain import Chain
 from localspec.sampler.sampling import Sampling
-from tests.algorithm.enumeration import distance, law
-from tests.algorithm.random_pairs import PROMPT, RULES, plain_law
-from tests.drafters.test_law import Side, never
-from tests.law.conftest import WORDS
-from tests.law.test_lossless_on_ggufs import GREEDY, generate
+from tests.algorithm.enumeration import distance, distribution_of
+from tests.algorithm.random_pairs import PROMPT, RULES, plain_distribution
+from tests.drafters.test_lossless import Side, never
+from tests.lossless.conftest import WORDS
+from tests.lossless.test_lossless_on_ggufs import GREEDY, generate
 
 DEPTHS = (1, 3, 8)
 FEW = Sampling(temperature=1.5, top_k=3, top_p=1.0, min_p=0.0)  # few enough choices to take every one
@@ -118,7 +118,7 @@ def rows_of(model):
 @pytest.fixture(scope="module", params=["made", "trimmed"])
 def world(request, tiny_gguf, tmp_path_factory):
     """A random target and its draft, which says every other token, as functions from a text to a row."""
-    target, path = tiny_gguf(vocab_size=512, layers=4), tmp_path_factory.mktemp("law") / "draft.gguf"
+    target, path = tiny_gguf(vocab_size=512, layers=4), tmp_path_factory.mktemp("distribution") / "draft.gguf"
     output_tokens = np.arange(0, 512, 2)
     if request.param == "made":
         made(target, path, [0, 1, 3], output_tokens)
@@ -129,7 +129,7 @@ def world(request, tiny_gguf, tmp_path_factory):
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_the_law_of_the_text_is_exactly_the_targets(world, rule):
+def test_the_distribution_of_the_text_is_exactly_the_targets(world, rule):
     drafted = accepted = 0
 
     def text(noise):
@@ -143,5 +143,5 @@ def test_the_law_of_the_text_is_exactly_the_targets(world, rule):
             accepted += cycle.accepted
         return tuple(now[len(PROMPT) :])
 
-    assert distance(law(text), plain_law(world, FEW, 3)) < 1e-12
+    assert distance(distribution_of(text), plain_distribution(world, FEW, 3)) < 1e-12
     assert drafted > accepted > 0

@@ -1,4 +1,4 @@
-"""Exact toy models: logits are integer functions of the cache, so one wrong token in it changes the text."""
+"""Exact models: logits are integer functions of the cache, so one wrong token in it changes the text."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -22,7 +22,7 @@ def logits_of(state: int, vocabulary: int = VOCABULARY) -> np.ndarray:
     return ((mixed & np.uint64(1023)).astype(np.float32)) / np.float32(128)
 
 
-class Toy:
+class ExactModel:
     """A `Decoder` with exact arithmetic, whose hidden rows are its states; `decoded` counts computed positions."""
 
     def __init__(
@@ -48,7 +48,7 @@ class Toy:
         return self.cache
 
     def state(self, seed: int) -> int:
-        """What a toy of that seed knows: a hash of all tokens of the cache in their order, 64 bits."""
+        """What a model of that seed knows: a hash of all tokens of the cache in their order, 64 bits."""
         states = self._states.setdefault(seed, [seed * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF])
         for token in self.cache[len(states) - 1 :]:
             states.append(following(states[-1], token))
@@ -95,7 +95,7 @@ class Toy:
         pass
 
 
-class Blend(Toy):
+class Blend(ExactModel):
     """A draft that sees the target's logits in `agreement` of all states and its own in the others."""
 
     def __init__(self, seed: int, agreement: float, **kwargs: int) -> None:

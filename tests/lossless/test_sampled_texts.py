@@ -1,4 +1,4 @@
-"""On the demo pair, 20,000 speculated texts against the exact law of plain sampling at temperature 0.8."""
+"""On the demo pair, 20,000 speculated texts against the exact distribution of plain sampling at temperature 0.8."""
 
 from collections import Counter
 from functools import cache
@@ -54,8 +54,8 @@ def rows():
         target_row, draft_row = map(reader, contexts)
         prompts = [tuple(target.vocab.tokenize(text, parse_special=False)) for text in BEGINNINGS]
         chain = Chain(SAMPLING)
-        # The beginning that leaves the model most open: a law with few outcomes tests little.
-        yield max(prompts, key=lambda p: len(plain_law(chain, p, target_row))), target_row, draft_row
+        # The beginning that leaves the model most open: a distribution with few outcomes tests little.
+        yield max(prompts, key=lambda p: len(plain_distribution(chain, p, target_row))), target_row, draft_row
 
 
 def speculated_pair(rule, prompt, target_row, draft_row):
@@ -75,21 +75,23 @@ def speculated_pair(rule, prompt, target_row, draft_row):
     return text[len(prompt) : len(prompt) + 2], kept
 
 
-def plain_law(chain, prompt, target_row):
+def plain_distribution(chain, prompt, target_row):
     first = chain.distribution(target_row(prompt), prompt)
-    law = {}
+    distribution = {}
     for one, share in zip(first.ids.tolist(), first.probabilities, strict=True):
         second = chain.distribution(target_row((*prompt, one)), (*prompt, one))
         for two, probability in zip(second.ids.tolist(), second.probabilities, strict=True):
-            law[one, two] = share * probability
-    return law
+            distribution[one, two] = share * probability
+    return distribution
 
 
-def standard_errors(counts, law, draws):
+def standard_errors(counts, distribution, draws):
     """How far Pearson's statistic lies above its mean, in standard deviations, and the number of cells."""
-    common = [outcome for outcome, probability in law.items() if draws * probability >= LEAST_EXPECTED]
+    common = [
+        outcome for outcome, probability in distribution.items() if draws * probability >= LEAST_EXPECTED
+    ]
     seen = np.array([counts[outcome] for outcome in common] + [0.0])
-    expected = np.array([draws * law[outcome] for outcome in common] + [0.0])
+    expected = np.array([draws * distribution[outcome] for outcome in common] + [0.0])
     seen[-1], expected[-1] = draws - seen.sum(), draws - expected.sum()
     if expected[-1] < LEAST_EXPECTED:
         seen, expected = seen[:-1], expected[:-1]
@@ -99,11 +101,11 @@ def standard_errors(counts, law, draws):
 
 @pytest.mark.parametrize("make_rule", [BlockRule, Coupled])
 @pytest.mark.parametrize("likeness", [0.0, 0.5])
-def test_speculated_texts_follow_the_law_of_plain_sampling(make_rule, likeness, rows):
+def test_speculated_texts_follow_the_distribution_of_plain_sampling(make_rule, likeness, rows):
     """With the demo's own draft, and with one that is halfway to the target, so that much is surely kept."""
     prompt, target_row, draft_row = rows
     chain = Remembering(SAMPLING)
-    law = plain_law(chain, prompt, target_row)
+    distribution = plain_distribution(chain, prompt, target_row)
 
     @cache
     def blended_row(text):
@@ -118,8 +120,8 @@ def test_speculated_texts_follow_the_law_of_plain_sampling(make_rule, likeness, 
         return text
 
     counts = Counter(text_under(seed) for seed in range(DRAWS))
-    assert counts.keys() <= law.keys()
-    excess, cells = standard_errors(counts, law, DRAWS)
+    assert counts.keys() <= distribution.keys()
+    excess, cells = standard_errors(counts, distribution, DRAWS)
     print(
         f"\n{make_rule.__name__}, likeness {likeness}: chi-square {excess:+.2f} sigma, {cells} cells, "
         f"{kept / DRAWS:.2f} of 2 tokens drafted and kept"
@@ -136,12 +138,12 @@ def test_tokens_of_whole_rows_follow_the_softmax_of_the_target(temperature, rows
     prompt, target_row, draft_row = rows
     chain = Remembering(Sampling(temperature=temperature, top_k=0, top_p=1.0, min_p=0.0))
     shares = np.exp(target_row(prompt).astype(np.float64) / temperature)
-    law = {(token,): share for token, share in enumerate((shares / shares.sum()).tolist())}
+    distribution = {(token,): share for token, share in enumerate((shares / shares.sum()).tolist())}
     counts = Counter(
         speculated_pair(BlockRule(chain, Keyed(seed)), prompt, target_row, draft_row)[0][:1]
         for seed in range(DRAWS)
     )
-    excess, cells = standard_errors(counts, law, DRAWS)
+    excess, cells = standard_errors(counts, distribution, DRAWS)
     print(f"\nchi-square {excess:+.2f} sigma, {cells} cells")
     assert cells > 100
     assert excess < ONE_IN_A_MILLION

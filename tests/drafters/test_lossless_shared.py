@@ -1,6 +1,6 @@
-"""Two replies choose their depths together, and the law of both texts is that of two plain decodings.
+"""Two replies choose their depths together, and the distribution of both texts is that of two plain decodings.
 
-Everything that decides is the production code: the arbiter, the company, the stopper, the loop's parts.
+Everything that decides is the production code: the selection, the company, the stopper, the loop's parts.
 """
 
 from dataclasses import replace
@@ -17,10 +17,10 @@ from localspec.control.depth import DepthControl
 from localspec.drafters.model import ModelDrafter
 from localspec.drafters.selection import DrafterSelection
 from localspec.sampler.chain import Chain
-from tests.algorithm.enumeration import Forks, distance, law
-from tests.algorithm.random_pairs import OPEN, PROMPT, RULES, World, plain_law
+from tests.algorithm.enumeration import Forks, distance, distribution_of
+from tests.algorithm.random_pairs import OPEN, PROMPT, RULES, World, plain_distribution
 from tests.drafters.machine import cycle_of
-from tests.drafters.test_law import CAUGHT, EXACT, Side, never
+from tests.drafters.test_lossless import CAUGHT, EXACT, Side, never
 
 TABLE = CostTable((1, 2, 3, 4, 5, 12), (1.0, 1.02, 1.04, 1.06, 1.5, 1.6), {"model": 0.02})
 LENGTH = 3
@@ -46,12 +46,12 @@ class Reply:
         self.tokens, self.rule = list(PROMPT), rule
         doubted = ChanceWeights((-3.0, 0.5, 1.5), (0.01, 0.01, 0.01))
         control = DepthControl(company.buckets.costs, ModelDrafter(draft, never), AcceptanceModel(doubted), 2)
-        self.arbiter = DrafterSelection(company, [control], rule)
+        self.selection = DrafterSelection(company, [control], rule)
 
     def propose(self):
-        self.busy = self.arbiter.busy_seconds
+        self.busy = self.selection.busy_seconds
         room = LENGTH + len(PROMPT) - len(self.tokens)
-        self.proposal = self.arbiter.propose(self.tokens, room - 1)
+        self.proposal = self.selection.propose(self.tokens, room - 1)
 
     def verify(self, replies, pass_width):
         drafted = self.proposal.tokens
@@ -59,8 +59,8 @@ class Reply:
         emitted, _ = emit(self.proposal, self.rule.verify(batch.rows, self.proposal, self.tokens), never)
         self.tokens += emitted
         self.target.rollback(len(self.tokens) - 1)
-        self.arbiter.observe(batch, kept=self.target.length - batch.start)
-        drafting = self.arbiter.busy_seconds - self.busy
+        self.selection.observe(batch, kept=self.target.length - batch.start)
+        drafting = self.selection.busy_seconds - self.busy
         cycle = cycle_of(
             self.proposal,
             len(emitted) - 1,
@@ -69,7 +69,7 @@ class Reply:
             replies=replies,
             pass_width=pass_width,
         )
-        self.arbiter.learn(cycle)
+        self.selection.learn(cycle)
 
     @property
     def runs(self):
@@ -96,9 +96,9 @@ def texts(world, make_rule, noise, seen, cut):
 
 def error(world, rule, *, seen=None, cut=lambda proposal: proposal):
     seen = set() if seen is None else seen
-    plain = plain_law(world, OPEN, LENGTH)
+    plain = plain_distribution(world, OPEN, LENGTH)
     both = {(one, other): plain[one] * plain[other] for one, other in product(plain, plain)}
-    return distance(law(lambda noise: texts(world, RULES[rule], noise, seen, cut)), both)
+    return distance(distribution_of(lambda noise: texts(world, RULES[rule], noise, seen, cut)), both)
 
 
 @pytest.mark.parametrize("rule", RULES)

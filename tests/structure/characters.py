@@ -1,11 +1,11 @@
-"""Sessions on exact toy models whose tokens are single characters, all that JSON needs."""
+"""Sessions on exact models whose tokens are single characters, all that JSON needs."""
 
 import string
 
 from localspec.chat.session import Session
 from localspec.sampler.sampling import Sampling
 from tests.chat.letters import Letters
-from tests.toy_engine import ToyContext, engine_of, toys
+from tests.exact_engine import ExactContext, engine_of, exact_pair
 
 SYMBOLS = "\x00" + string.printable[:95] + "\n"  # \x00 ends a reply
 TEMPLATE = "{% for m in messages %}{{ m.content }}|{% endfor %}"
@@ -33,11 +33,11 @@ def text_of(tokens):
 
 def session_of(seed=5, *, agreement=0.8, draft=True, template=TEMPLATE, capacity=2000):
     vocabulary = Characters()
-    pair = toys(vocabulary, seed, capacity=capacity, agreement=agreement, draft=draft)
+    pair = exact_pair(vocabulary, seed, capacity=capacity, agreement=agreement, draft=draft)
     return Session(engine_of(vocabulary, template, *pair))
 
 
-class Script(ToyContext):
+class Script(ExactContext):
     """Wants to write a certain text after the last bar of its prompt, whatever was written before."""
 
     def __init__(self, tokens, size, **kwargs):

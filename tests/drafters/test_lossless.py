@@ -1,4 +1,4 @@
-"""What users run follows the target's law exactly: the loop, the arbiter, the stopper, lookup and the draft model.
+"""Replies follow the target's distribution exactly: loop, selection, stopper, lookup and draft model.
 
 All of it is the production code. Only the models are small enough, and the clock steady enough, that every random
 decision of a reply can be taken every way.
@@ -24,9 +24,9 @@ from localspec.drafters.selection import DrafterSelection, Fixed
 from localspec.events import Source
 from localspec.sampler.chain import Chain
 from localspec.sampler.passes import ForwardPass, HiddenRows
-from tests.algorithm.enumeration import distance, law, mutant
-from tests.algorithm.random_pairs import OPEN, PROMPT, RULES, World, plain_law
-from tests.algorithm.toys import never
+from tests.algorithm.enumeration import distance, distribution_of, mutant
+from tests.algorithm.exact_models import never
+from tests.algorithm.random_pairs import OPEN, PROMPT, RULES, World, plain_distribution
 
 EXACT, CAUGHT = 1e-12, 1e-3
 TABLE = CostTable((1, 2, 9), (1.0, 1.3, 3.4), {"model": 0.1})
@@ -83,7 +83,7 @@ def reply_of(world, rule, strategy_of, prompt, length, is_end):
 
 
 def error(world, make_rule, strategy_of, length, *, prompt=PROMPT, is_end=never, watch=lambda cycle: None):
-    """How far the law of the replies is from the target's own; `watch` sees every cycle of every reply."""
+    """How far the distribution of the replies is from the target's own; `watch` sees every cycle of every reply."""
     chain = Chain(OPEN)
 
     def tokens_of_reply(noise):
@@ -93,11 +93,11 @@ def error(world, make_rule, strategy_of, length, *, prompt=PROMPT, is_end=never,
         return tokens
 
     plain = {}
-    for text, probability in plain_law(world, OPEN, length, prompt).items():
+    for text, probability in plain_distribution(world, OPEN, length, prompt).items():
         ends = [i for i, token in enumerate(text, start=1) if is_end(token)]
         text = text[: ends[0]] if ends else text
         plain[text] = plain.get(text, 0.0) + probability
-    return distance(law(tokens_of_reply), plain)
+    return distance(distribution_of(tokens_of_reply), plain)
 
 
 class Stopped:
@@ -211,7 +211,7 @@ HEAD_COSTS = CostTable((1, 2, 9), (1.0, 1.1, 1.5), {"head": 0.1})
 WANTS = HiddenRows(output=True)
 
 
-class ToyHead:
+class ExactHead:
     """A head that holds tokens by position, and guesses as the draft of a world does after them."""
 
     capacity, columns, most_rows, most_draft_tokens = 100, 3, 8, 4
@@ -239,7 +239,7 @@ class ToyHead:
         self.held = {p: token for p, token in self.held.items() if p < position}
 
 
-class ToyChain(ToyHead):
+class ExactChain(ExactHead):
     """Three prediction layers, each with rows of its own; those of the others stay where one reads anew."""
 
     layer = 0
@@ -257,7 +257,7 @@ class ToyChain(ToyHead):
         self.layers = [{p: t for p, t in rows.items() if p < position} for rows in self.layers]
 
 
-class ToyBlock(ToyHead):
+class ExactBlock(ExactHead):
     """A head whose guesses of a block know the text and their place, and not one another."""
 
     def read(self, hidden, position):
@@ -272,17 +272,17 @@ class ToyBlock(ToyHead):
 
 def drafter_of(kind, world):
     if kind == "block":
-        return BlockDrafter(ToyBlock(world, 0), WANTS, never)
+        return BlockDrafter(ExactBlock(world, 0), WANTS, never)
     if kind == "chain":
-        return ChainDrafter(ToyChain(world), WANTS, never, 3)
+        return ChainDrafter(ExactChain(world), WANTS, never, 3)
     layout = {"eagle3": EAGLE3, "mtp": MTP}[kind]
-    return Steps(ToyHead(world, layout.is_shifted), WANTS, never, layout)
+    return Steps(ExactHead(world, layout.is_shifted), WANTS, never, layout)
 
 
 @pytest.mark.parametrize("kind", ["eagle3", "mtp", "chain", "block"])
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("depth", [3, None])
-def test_the_sampled_law_is_the_targets(kind, rule, depth):
+def test_the_sampled_distribution_is_the_targets(kind, rule, depth):
     drafted = []
 
     def strategy_of(world):

@@ -8,7 +8,7 @@ FIRST_CONTROL = 0x110000  # beyond every character
 FIRST_BYTE = 0x200000
 
 
-class ToyVocabulary:
+class CharacterVocabulary:
     """`controls` are control tokens, `words` are user-defined ones: they are found in plain text as well."""
 
     def __init__(

@@ -1,4 +1,4 @@
-"""An engine on exact toy models, for any vocabulary: what sessions are tested with."""
+"""An engine on exact models, for any vocabulary: what sessions are tested with."""
 
 from localspec.chat.loaded_pair import LoadedPair, Slot, Slots
 from localspec.chat.template import ChatTemplate
@@ -6,29 +6,29 @@ from localspec.drafters.model import ModelDrafter
 from localspec.llama.threads import Contention, Threads
 from localspec.models.drafting import Drafting, estimated_costs
 from localspec.sampler.sampling import Sampling
-from tests.algorithm.toys import Blend, Toy
+from tests.algorithm.exact_models import Blend, ExactModel
 
 
-class ToyContext(Toy):
-    """A toy with what the composition root asks of a context."""
+class ExactContext(ExactModel):
+    """An exact model with what the composition root asks of a context."""
 
     rollback_limit = None
     threads = Threads(1)
     alone = False
 
 
-class ToyDraftContext(Blend):
+class ExactDraftContext(Blend):
     rollback_limit = None
     threads = Threads(1)
     alone = False
 
 
-def toys(vocabulary, seed, *, capacity, agreement, draft=True):
+def exact_pair(vocabulary, seed, *, capacity, agreement, draft=True):
     """A target and its draft, or None; the draft sees the target's logits in `agreement` of the states."""
-    target = ToyContext(seed, capacity=capacity, vocabulary=vocabulary.size)
+    target = ExactContext(seed, capacity=capacity, vocabulary=vocabulary.size)
     if not draft:
         return target, None
-    return target, ToyDraftContext(seed, agreement, capacity=capacity, vocabulary=vocabulary.size)
+    return target, ExactDraftContext(seed, agreement, capacity=capacity, vocabulary=vocabulary.size)
 
 
 def engine_of(
@@ -53,9 +53,9 @@ def engine_of(
         starting_depth=3,
     )
     return LoadedPair(
-        name="toy",
-        target_name="toy target",
-        draft_name="toy draft" if draft else "",
+        name="exact",
+        target_name="exact target",
+        draft_name="exact draft" if draft else "",
         slots=Slots([Slot(target, drafters, drafting)]),
         rollback_limit=None,
         widest_batch=deepest + 1,
