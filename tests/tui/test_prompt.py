@@ -1,5 +1,7 @@
 """The prompt: sending, commands and their completion, earlier prompts, long pastes."""
 
+import time
+
 import pytest
 from driving import asked, running
 from localspec.tui.screen import ChatScreen
@@ -174,3 +176,52 @@ async def test_what_is_typed_is_sent_for_reading_ahead_word_by_word_and_no_comma
         chat.screen.prompt.replace_text(text)
         await chat.pilot.pause()
     assert len(texts()) == 3
+
+
+PASTED = {
+    "lines": "All work and no play.\n" * 45_000,
+    "carriage returns": "All work and no play.\r\n" * 45_000,
+    "base64 in lines": ("QUJD" * 19 + "\n") * 13_000,
+    "names of images": "a.png.png\r" * 100_000,
+    "CJK": ("漢字かな" * 20 + "\n") * 12_000,
+}
+
+
+@pytest.mark.parametrize("text", PASTED.values(), ids=list(PASTED))
+def test_a_megabyte_of_any_text_is_looked_through_once(text):
+    """A key must not wait: no search begins again at each place of a long text."""
+    from localspec.tui.state.mentions import pasted, typed_mention
+    from localspec.tui.widgets.prompt import _without_blank_lines
+
+    for whole in (text, text.replace("\n", "").replace("\r", "")):
+        began = time.thread_time()
+        assert pasted(whole) is None
+        assert typed_mention(whole) is None
+        assert _without_blank_lines(whole) == whole
+        assert time.thread_time() - began < 2  # seconds of the processor; a quadratic search takes minutes
+
+
+WIDTHS = [*range(20, 0, -1), 80]
+
+
+NARROW = [
+    (typed, key) for typed in ("", "/", "typed words") for key in ("", "f1", "ctrl+o", "f3", "ctrl+r", "f9")
+]
+
+
+@pytest.mark.parametrize(
+    ("typed", "key"),
+    [
+        pytest.param(*both, marks=() if both in (("", ""), ("/", "")) else pytest.mark.nightly)
+        for both in NARROW
+    ],
+)
+async def test_no_width_ends_the_chat_or_loses_what_is_typed(tmp_path, typed, key):
+    async with running(tmp_path, size=(80, 24)) as chat:
+        await chat.ask("why?")
+        await chat.pilot.press(*typed)
+        await chat.pilot.press(*filter(None, [key]))
+        for width in WIDTHS:
+            await chat.pilot.resize_terminal(width, 24)
+            await chat.settled()
+        assert chat.app.screen_stack[0].prompt.text == typed

@@ -15,6 +15,7 @@ from localspec.files import expanded, with_files
 _MENTION: Final = re.compile(r'(?<!\S)@(?:"(?P<quoted>[^"\n]+)"|(?P<plain>\S+))')
 _TYPING: Final = re.compile(r'(?:^|\s)@(?P<start>"[^"\n]*|[^\s"]*)$')
 IMAGE: Final = re.compile(r".*\.(png|jpe?g|gif|bmp|ppm|pgm|webp)", re.IGNORECASE)
+_LONGEST_PATH: Final = 4096  # characters; a longer text is none
 _AFTER_A_WORD: Final = ".,;:!?)]}'"
 _A_FILE: Final = re.compile(  # only these endings make a word a file name, because @app.route is code
     r".*\.(c|cc|cfg|cpp|css|csv|go|h|html|ini|java|jpe?g|js|json|log|md|pdf|png|py|rs|rst|sh|sql|tex|toml|ts|txt|xml|ya?ml)"
@@ -47,16 +48,18 @@ def with_mentioned(text: str, words: bool = True, images: Sequence[Image] = ()) 
 
 def pasted(text: str) -> str | None:
     """Return the mention of an image whose path was pasted or dropped; None for another text."""
+    if len(text) > _LONGEST_PATH:
+        return None
     path = unquote(text.strip().strip("'\"").removeprefix("file://").replace("\\ ", " "))
     try:
-        return _mention(path) + " " if IMAGE.search(path) and expanded(path).is_file() else None
+        return _mention(path) + " " if IMAGE.fullmatch(path) and expanded(path).is_file() else None
     except (OSError, ValueError, BadSetting):
         return None
 
 
 def typed_mention(before_cursor: str) -> str | None:
     """Return the path of an @path that ends at the cursor; None if there is none."""
-    found = _TYPING.search(before_cursor)
+    found = _TYPING.search(before_cursor, max(0, len(before_cursor) - _LONGEST_PATH))
     return found["start"] if found else None
 
 

@@ -19,9 +19,12 @@ from ..state.remembered import PromptHistory
 from .lines import SUGGESTIONS
 from .markdown import hanging_lines
 
-_BLANK_LINES: Final = re.compile(r"\A(?:[^\S\n]*\n)+")  # blank lines before the first line with text
+_BLANK_LINES: Final = re.compile(r"(?:[^\S\n]*+\n)+")  # blank lines before the first line with text
 
-_LAST_WORD: Final = re.compile(r"\S+\Z")
+
+def _without_blank_lines(text: str) -> str:
+    blank = _BLANK_LINES.match(text)
+    return text[blank.end() :] if blank else text
 
 
 class PromptInput(TextArea):
@@ -78,7 +81,7 @@ class PromptInput(TextArea):
 
     def send(self) -> None:
         if self.text.strip():
-            self.screen.call_later(self._take, _BLANK_LINES.sub("", self.text).rstrip())
+            self.screen.call_later(self._take, _without_blank_lines(self.text).rstrip())
 
     def get_line(self, line_index: int) -> Text:
         return Text(for_terminal(self.document.get_line(line_index)), end="", no_wrap=True)
@@ -103,7 +106,8 @@ class PromptInput(TextArea):
         """The text before the cursor's last word; "" for a command, or if files are attached to the message."""
         row, _ = self.cursor_location
         before = "\n".join([*self.document.lines[:row], self._before_cursor])
-        whole = _LAST_WORD.sub("", _BLANK_LINES.sub("", before))
+        last = "" if before[-1:].isspace() else (before.rsplit(maxsplit=1) or [""])[-1]
+        whole = _without_blank_lines(before[: len(before) - len(last)])
         return "" if whole.startswith("/") or "@" in self.text or not whole.strip() else whole
 
     def suggest_completions(self) -> None:
