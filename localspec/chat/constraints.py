@@ -88,10 +88,11 @@ class PromptBuilder:
         opening, closing = ([m for m, kind in markers if kind is wanted] for wanted in (R, A))
         framing = style is not None and not style.quotable
         if calls:
+            named = request.tool_choice not in ("auto", "required", "none")
             grammar = calls_grammar(
-                calls if request.parallel_tool_calls else replace(calls, between=None),
+                calls if request.parallel_tool_calls and not named else replace(calls, between=None),
                 request.functions,
-                choice=request.tool_choice if request.tool_choice in ("auto", "none") else "required",
+                choice="required" if named else request.tool_choice,
                 names=self._names,
                 frames=closing if framing else (),
                 answer=grammar,

@@ -55,7 +55,10 @@ class _Calls:
         if form.between is not None:
             self._lines.append(f"more: {self._call(form.between + form.open)}")
             more = "more{0,15}"  # at most 16 calls, because small models may write calls without end
-        tail = f"{more} {self._text(form.end)}"
+        # A line end behind a call is not yet another call.
+        between = form.between or ""
+        space = "" if form.end else between[: len(between) - len(between.lstrip())]
+        tail = f"{more} {f'{as_lark(space)}?' if space else ''} {self._text(form.end)}"
         other = f" | {self._call(*form.other)}" if form.other else ""
         first = f"({self._call(form.begin + form.open)}{other}) {tail}"
         text, before_calls = "TEXT", f"| {first}"

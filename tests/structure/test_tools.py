@@ -82,6 +82,14 @@ def test_calls_are_accepted_and_read_back(how):
     assert all(len(call.id) == 9 and call.id.isalnum() for call in calls)
 
 
+@pytest.mark.parametrize("choice", ["required", "auto"])
+def test_a_line_end_behind_a_call_is_no_decision_for_another(choice):
+    text = WRITTEN["hermes"] + "\n"
+    assert accepted(text, "hermes", choice) == (len(text), True)
+    assert calls_in(text, HERMES, FUNCTIONS)[1] == ""
+    assert accepted(text + "\n", "hermes", choice)[0] == len(text)
+
+
 @pytest.mark.parametrize("how", WRITTEN)
 def test_text_may_precede_or_replace_calls_unless_the_choice_forbids_one_of_them(how):
     call, text = WRITTEN[how], f"I look.\n{WRITTEN[how]}"
@@ -368,7 +376,7 @@ def test_what_a_grammar_cannot_follow_of_a_schema_is_named(rule, keys):
 
 def test_one_tool_can_be_named_and_all_can_be_kept_from_being_called():
     named = session_of().run("go", tools=TOOLS, tool_choice="now", temperature=0, max_tokens=400)
-    assert {call.name for call in named.tool_calls} == {"now"}
+    assert [call.name for call in named.tool_calls] == ["now"]
     none = session_of().run("go", tools=TOOLS, tool_choice="none", max_tokens=40)
     assert none.tool_calls == ()
 
