@@ -296,7 +296,8 @@ class SharedContext(Cache):
         params.n_ubatch = params.n_batch = max(usual, min(options.image_rows, params.n_ctx))
         params.n_rs_seq = options.snapshots  # llama.cpp sets 0 for architectures without snapshots
         self.spare = 1 if options.steps_back and slots == 1 and not model.can_roll_back else 0
-        self.window: int = 0 if params.swa_full else lib.llama_model_n_swa(model.pointer)
+        window = lib.llama_model_n_swa(model.pointer)
+        self.window: int = window if window < options.length else 0  # else no token is ever before the window
         # Top-k logits are off with several GPUs, because they are not tested there.
         can_keep_top_k = model.output_on_gpu and model.can_roll_back and len(model.gpus) < 2
         top_k_rows = options.top_k_rows and not self.window and slots == 1 and can_keep_top_k
