@@ -212,10 +212,12 @@ def modules_after(code):
     return set(done.stdout.split())
 
 
+@pytest.mark.process
 def test_importing_localspec_loads_nothing_heavy():
     assert not modules_after("import localspec") & set(HEAVY)
 
 
+@pytest.mark.process
 def test_help_loads_nothing_heavy():
     code = (
         "import localspec.cli as c, contextlib, io\n"
@@ -225,11 +227,13 @@ def test_help_loads_nothing_heavy():
     assert not modules_after(code) & set(HEAVY)
 
 
+@pytest.mark.process
 def test_what_run_and_chat_do_before_the_engine_answers_loads_nothing_heavy():
     code = "import localspec.chat.options, localspec.cli.commands.chat, localspec.cli.commands.run"
     assert not modules_after(code) & set(HEAVY)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "code",
     [
@@ -247,10 +251,12 @@ def test_a_reply_loads_nothing_that_measures(code):
     }
 
 
+@pytest.mark.process
 def test_the_top_level_tui_folder_is_only_known_as_localspec_tui():
     assert "tui" not in modules_after("import localspec.tui")
 
 
+@pytest.mark.process
 def test_files_and_functions_stay_readable():
     """Files of at most 600 lines, functions of at most 60."""
     for path in python_files():

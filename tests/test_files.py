@@ -124,6 +124,7 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))  # no file can grow, as on a f
 """
 
 
+@pytest.mark.process
 @POSIX
 def test_a_full_disk_ends_in_a_sentence_and_loses_nothing(tmp_path, tiny_gguf):
     table = "[[pair]]\nname = 'a'\nkind = 'draft-lookup'\ntarget = {path = 't.gguf'}\n"
@@ -198,6 +199,7 @@ def test_a_program_in_the_working_directory_is_never_taken_with_the_platform_fak
     assert program(name) == str(expected)
 
 
+@pytest.mark.process
 @pytest.mark.skipif(not Path("/dev/zero").exists(), reason="there is no file without an end")
 def test_a_file_without_an_end_is_not_read_to_its_end(tmp_path):
     with pytest.raises(BadSetting, match="not a text file"):
@@ -248,6 +250,7 @@ def test_one_holder_at_a_time_and_no_file_afterwards(tmp_path):
     assert not path.exists()
 
 
+@pytest.mark.process
 def test_another_process_holds_it_until_it_dies(tmp_path):
     path = tmp_path / "x.lock"
     other = holder(path)
@@ -275,6 +278,7 @@ for _ in range(100):
 """
 
 
+@pytest.mark.process
 def test_a_file_that_its_holder_removed_is_no_lock(tmp_path):
     """Whoever waits for the file of a finished holder begins anew: of three that count, none overtakes another."""
     path, count = tmp_path / "x.lock", tmp_path / "count"
@@ -350,6 +354,7 @@ def types_of(value):
     return [types_of(part) for part in value] if isinstance(value, list) else type(value)
 
 
+@pytest.mark.process
 @given(st.sampled_from([path for path in places(WRITTEN) if path]), ANYTHING)
 def test_any_damage_gives_the_right_types_or_a_value_error(path, value):
     try:

@@ -32,6 +32,7 @@ def built(tmp_path_factory):
     return out
 
 
+@pytest.mark.process
 def test_the_wheel_carries_the_terminal_ui_the_registry_and_the_demo_pair(built):
     names = zipfile.ZipFile(next(built.glob("*.whl"))).namelist()
     assert set(SHIPPED) <= set(names)
@@ -63,6 +64,7 @@ def test_ci_runs_the_test_command_of_the_readme():
     assert command in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
 
 
+@pytest.mark.process
 def test_every_package_that_is_imported_is_declared():
     """One that another package brings may be gone with its next version."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -97,6 +99,7 @@ def site(tmp_path_factory):
     return folder / "site"
 
 
+@pytest.mark.process
 def test_every_page_is_built_and_found_by_the_search(site):
     found = (site / "search.json").read_text("utf-8")
     for page in DOCS:

@@ -66,6 +66,7 @@ def test_pairs_that_are_recommended_have_this_name_and_size():
             assert f"{pair_info.file_bytes(pair) / 1e9:.1f}" == size, row
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("page", ["not-faster.md", "troubleshooting.md"])
 def test_sentences_that_a_page_quotes_are_those_of_the_program(page):
     """Between their numbers and names."""

@@ -82,6 +82,7 @@ def folder(tmp_path, home_of_processes, monkeypatch):
     return there
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("block", [b for b in BLOCKS if b.language == "sh" and not b.reason], ids=named)
 def test_the_commands_of_a_page_run(block, folder):
     script = ["bash", "-e", "-o", "pipefail", "-c", block.text]
@@ -89,6 +90,7 @@ def test_the_commands_of_a_page_run(block, folder):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("page", sorted({b.page for b in BLOCKS if b.language == "python" and not b.reason}))
 def test_the_python_of_a_page_runs(page, folder):
     """In one process, block after block, as a reader types it."""

@@ -42,6 +42,7 @@ def test_work_gives_its_result_and_its_errors():
         interruptible(lambda: 1 // 0, Stop())
 
 
+@pytest.mark.process
 @press
 def test_ctrl_c_ends_work_and_waits_for_its_end():
     done = []
@@ -66,6 +67,7 @@ def test_where_ctrl_c_is_ignored_work_stays_in_its_thread():
         signal.signal(signal.SIGINT, before)
 
 
+@pytest.mark.process
 @press
 def test_a_handler_that_raises_nothing_ends_nothing():
     reported = []
@@ -83,6 +85,7 @@ def test_a_handler_that_raises_nothing_ends_nothing():
         signal.signal(signal.SIGINT, before)
 
 
+@pytest.mark.process
 def test_work_that_heeds_nothing_is_left_behind_and_the_program_ends_without_it():
     code = """
 import atexit, sys, time
@@ -101,6 +104,7 @@ except KeyboardInterrupt:
     assert (done.returncode, done.stdout, done.stderr) == (130, "heard\n", "")
 
 
+@pytest.mark.process
 @press
 def test_ctrl_c_in_a_callback_of_c_is_heard_after_the_call():
     def callback(_):

@@ -22,6 +22,8 @@ from localspec.gguf.facts import DraftKind
 from localspec.models.local_models import ModelFile, last_uses
 from localspec.models.registry import Pair, add_pair, users_pairs
 
+pytestmark = pytest.mark.process
+
 CHANGES = 15  # of each kind, by each process
 TOGETHER = 2 * CHANGES
 WORK = f"""

@@ -77,6 +77,7 @@ def found_messages():
                     yield from ((f"{path.relative_to(ROOT)}:{node.lineno}", text) for text in texts(value))
 
 
+@pytest.mark.process
 def test_no_message_sends_the_reader_to_a_file_that_an_installed_localspec_lacks():
     assert [m for m in messages() if "docs/" in m[1] or ".md" in m[1]] == []
 
@@ -112,6 +113,7 @@ def sentences(text):
     return [" ".join(part.split()) for part in re.split(r"(?<=[.;!?])\s", text) if part.strip()]
 
 
+@pytest.mark.process
 def test_every_error_says_what_to_do():
     missing = []
     for path, tree in trees():

@@ -72,6 +72,7 @@ def test_the_work_has_its_readers_stop():
         assert list(ahead(current_stop() is stop for _ in range(2))) == [True, True]
 
 
+@pytest.mark.process
 def test_a_program_that_ends_beside_a_reader_ends_by_itself():
     code = """
 import threading, time

@@ -238,6 +238,7 @@ def rounds(count):
     return [range(start, start + 100) for start in range(0, count, 100)]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("seeds", rounds(1000))
 def test_every_text_of_a_random_schedule_is_the_one_its_reply_has_alone(seeds):
     shared = 0
@@ -248,6 +249,7 @@ def test_every_text_of_a_random_schedule_is_the_one_its_reply_has_alone(seeds):
     assert shared > 100, "the replies hardly met in a pass"
 
 
+@pytest.mark.process
 def test_a_failed_pass_is_tried_again_reply_by_reply():
     for seed in range(100):
         written, alone, _ = together(seed, fails=True)

@@ -49,6 +49,7 @@ def worst_error(make_rule, drafter=lambda world: model_drafter(world, always(2))
     return max(error(world, make_rule, drafter(world), 3, **options) for world in map(World, range(4)))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("depth", [1, 2, 3])
 @pytest.mark.parametrize("seed", range(3))
@@ -179,6 +180,7 @@ def test_a_depth_that_learns_from_rejected_tokens(rule):
     assert distance(emitted, plain_distribution(world, OPEN, 4)) < EXACT
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("make_rule", [BlockRule, rejection])
 def test_a_draft_temperature_that_learns_from_rejected_tokens(make_rule, monkeypatch):
     monkeypatch.setattr(sharpness, "ENOUGH", 1)

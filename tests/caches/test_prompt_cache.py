@@ -108,6 +108,7 @@ def test_a_reply_waits_for_one_copy_and_says_how_long(monkeypatch):
         monkeypatch.undo()
 
 
+@pytest.mark.process
 def test_conversations_of_a_session_that_nobody_closed_are_stored_when_python_ends():
     code = """
 import localspec

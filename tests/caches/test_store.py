@@ -131,6 +131,7 @@ def damaged(kind, whole, other, rng):
     return bytes(changed)
 
 
+@pytest.mark.nightly
 def test_no_damaged_file_is_used_and_every_whole_one_is(folder):
     rng = np.random.default_rng(0)
     kept = Store(folder, 10**9)
@@ -345,6 +346,7 @@ def kill_writers(folder, times):
         assert usage(folder)[1] <= 20_000_000
 
 
+@pytest.mark.process
 def test_a_writer_that_is_killed_leaves_nothing_half(folder, monkeypatch):
     save(Store(folder, 20_000_000), text(0), content(0, 2_000_000))  # on a slow disk the writers finish none
     kill_writers(folder, 8)
@@ -355,6 +357,7 @@ def test_a_writer_that_is_killed_leaves_nothing_half(folder, monkeypatch):
     assert all(path.suffix == ".cache" for path in left)
 
 
+@pytest.mark.process
 def test_two_processes_share_a_store(folder):
     with contextlib.ExitStack() as both:
         for first in (0, 100):

@@ -190,6 +190,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.process
 def test_a_conversation_is_open_in_one_process_only(tmp_path):
     talk = stored(tmp_path)
     command = [sys.executable, "-c", OPEN, str(tmp_path), talk.name]

@@ -68,6 +68,7 @@ def texts(files, parallel, wanted, **options):
     return [reply.tokens[:36] for reply in found], found, notices
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("name", [*PAIRS, *(kind for kind in KINDS if kind != "assistant")])
 def test_replies_at_once_have_the_texts_that_each_has_alone(files_of, name):
     files, wanted = files_of(name), prompts(6)

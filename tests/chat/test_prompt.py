@@ -133,6 +133,7 @@ def test_a_template_that_looks_into_the_content_still_sees_it():
     assert controls(DEMO_MODEL, prompt.tokens)[DEMO_MODEL.special_tokens()["<|im_end|>"]] == 2
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_the_opening_of_a_reply_begins_where_the_prompt_parts_from_the_closed_conversation(name):
     ask, answer, again = Message("user", "hi é"), Message("assistant", "yes"), Message("user", "go on")

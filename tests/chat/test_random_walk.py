@@ -10,6 +10,8 @@ from localspec.chat.messages import Message
 from localspec.errors import ContextFull
 from localspec.events import Finished
 
+pytestmark = pytest.mark.nightly
+
 QUESTIONS = (
     "Tell me a story about a ferry.",
     "And then?",

@@ -127,6 +127,7 @@ def test_no_file_gets_a_text_that_is_typed_and_not_sent(load):
         finish()
 
 
+@pytest.mark.process
 def test_an_interrupted_reading_goes_on_and_the_texts_stay_those_of_a_fresh_cache(load, monkeypatch):
     dice = random.Random(3)
     for kind in KINDS:

@@ -327,6 +327,7 @@ PERSON = {"type": "object", "properties": {"age": {"type": "integer"}}, "require
 CALL = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("style", THINKING, ids=lambda style: style.name)
 def test_a_schema_and_a_call_follow_the_closing_text_of_every_style(style):
     templates = (ChatTemplate(TEMPLATES[name], bos_text="", eos_text="") for name in ENDINGS)

@@ -104,6 +104,7 @@ def test_later_runs_start_from_the_cost_of_passes(capsys):
     assert any(table["measured"] and len(table["widths"]) > 4 for table in tables)
 
 
+@pytest.mark.process
 @pytest.mark.skipif(sys.platform == "win32", reason="a console's Ctrl-C cannot be sent to one process there")
 def test_ctrl_c_keeps_what_was_measured_and_exits_130():
     process = subprocess.Popen(

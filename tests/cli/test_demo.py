@@ -47,6 +47,7 @@ def test_too_little_memory_writes_nothing_and_says_so(home, capsys, monkeypatch)
     assert [path.name for path in (home / "cache" / "demo").iterdir()] == []
 
 
+@pytest.mark.process
 def test_a_full_disk_is_one_sentence_and_leaves_nothing(home):
     """A limit on the size of files stands for a disk that fills up while the target is written."""
     limited = run(

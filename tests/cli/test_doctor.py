@@ -17,6 +17,7 @@ pytestmark = pytest.mark.usefixtures("home")
 LINUX = "Linux"
 
 
+@pytest.mark.process
 def test_doctor_names_the_backend_and_the_devices_with_their_memory(capsys):
     assert main(["doctor"]) == 0
     out, _ = capsys.readouterr()
@@ -27,6 +28,7 @@ def test_doctor_names_the_backend_and_the_devices_with_their_memory(capsys):
     assert " = 1" not in out
 
 
+@pytest.mark.process
 def test_doctor_as_json(capsys):
     main(["doctor", "--json"])
     found = json.loads(capsys.readouterr().out)
@@ -57,6 +59,7 @@ def test_the_command_installs_a_build_for_this_gpu(gpu, machine, expected):
     )
 
 
+@pytest.mark.process
 @pytest.mark.skipif(sys.platform != "linux", reason="the stand-in tools are shell scripts")
 def test_gpus_are_found_by_the_tools_of_their_vendors(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -71,6 +74,7 @@ def test_gpus_are_found_by_the_tools_of_their_vendors(tmp_path, monkeypatch):
     assert find_gpu() == Gpu("Vulkan", "Intel Arc B580")
 
 
+@pytest.mark.process
 @pytest.mark.skipif(sys.platform != "linux", reason="the stand-in tools are shell scripts")
 def test_the_version_of_a_driver_is_that_of_the_vendors_tool(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -112,6 +116,7 @@ def page(capsys, *arguments, pair=()):
     return code, capsys.readouterr().out
 
 
+@pytest.mark.process
 def test_the_cpu_is_proved_by_real_parts(capsys, monkeypatch):
     monkeypatch.setattr(doctor, "SECONDS", dict.fromkeys(doctor.SECONDS, 500.0))  # the machine may be busy
     monkeypatch.setattr(doctor, "WORKING", 0.01)
@@ -129,6 +134,7 @@ def test_the_cpu_is_proved_by_real_parts(capsys, monkeypatch):
         assert re.search(rf"\n\| {row}", said), row
 
 
+@pytest.mark.process
 def test_a_failed_check_and_a_dead_part_and_a_slow_one_are_named_and_the_others_are_there(
     capsys, child, monkeypatch
 ):
@@ -146,6 +152,7 @@ def test_a_failed_check_and_a_dead_part_and_a_slow_one_are_named_and_the_others_
     assert "| speed | stopped after 1 s |  | incomplete |" in said
 
 
+@pytest.mark.process
 def test_ctrl_c_keeps_what_was_measured(capsys, child):
     child("say('row')\nif part['name'] == 'verify': os.kill(os.getppid(), 2); time.sleep(60)\n")
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -159,6 +166,7 @@ def test_ctrl_c_keeps_what_was_measured(capsys, child):
     assert "speed" not in said
 
 
+@pytest.mark.process
 def test_a_named_pair_is_proved_as_well_and_json_has_the_rows(capsys, child):
     child("say(json.dumps(part['load']))")
     _, said = page(capsys, "--json", pair=["demo"])
@@ -167,6 +175,7 @@ def test_a_named_pair_is_proved_as_well_and_json_has_the_rows(capsys, child):
     assert "localspec" in found["machine"]
 
 
+@pytest.mark.process
 def test_an_unknown_device_is_one_sentence(capsys):
     assert main(["doctor", "--prove", "--on", "CUDA7"]) == 2
     assert "no device called CUDA7" in capsys.readouterr().err

@@ -20,6 +20,8 @@ from localspec.options import SETTINGS
 from tests.gguf import Shape, write_gguf
 from tests.gguf.mutations import by_meaning, taken_apart
 
+pytestmark = pytest.mark.nightly
+
 HANG_SECONDS = 120.0  # on a busy machine
 PLAIN_WORDS = f"""good.gguf bad.gguf demo mine org/target:t.gguf words.txt lookup CPU q8_0 greedy chat,json auto
 0 1 4 -1 0.5 0,0.8 1e9 nan inf 70000 {"9" * 30} - -- ~nobody/x / /dev/null .. 7,7, (a [1 C:\\x.gguf folder bytes.bin

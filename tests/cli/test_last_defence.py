@@ -85,6 +85,7 @@ sys.exit(main())
 """
 
 
+@pytest.mark.process
 @pytest.mark.skipif(sys.platform == "win32", reason="Ctrl-C goes to all processes of a console there")
 @pytest.mark.parametrize(
     "module", ["localspec.cli.program", "argparse", "logging", "localspec.models.registry"]
@@ -94,6 +95,7 @@ def test_ctrl_c_while_modules_are_imported_is_no_traceback(home_of_processes, mo
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
+@pytest.mark.process
 @pytest.mark.skipif(sys.platform == "win32", reason="no jobs in the background")
 def test_a_job_in_the_background_ignores_ctrl_c(home_of_processes):
     ignoring = f"import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n{CODE}"
@@ -102,6 +104,7 @@ def test_a_job_in_the_background_ignores_ctrl_c(home_of_processes):
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.process
 def test_the_command_line_imports_nothing_before_ctrl_c_is_heeded():
     code = "import sys; before = set(sys.modules); import localspec.cli; print(*sorted(set(sys.modules) - before))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)

@@ -128,6 +128,7 @@ def refused(words, code, capsys):
     return " ".join(said)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("line", "says"), WRONG_LINES)
 def test_what_the_user_wrote_wrong_ends_with_2_and_a_hint_that_helps(files, line, says, capsys):
     assert says in refused(shlex.split(line), WRONG, capsys)
@@ -140,6 +141,7 @@ def test_a_question_of_an_ollama_user_is_answered_and_is_no_error(line, capsys):
     assert (out.startswith("Nothing runs in the background: "), out.count("\n"), err) == (True, 1, "")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "line",
     [
@@ -165,6 +167,7 @@ def config():
     return write
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("text", ["temprature = 1\ncontext = 'long'\ntop_k = 7", "pair = ", "\xff"])
 @pytest.mark.parametrize("command", ["config", "doctor"])
 def test_config_and_doctor_work_in_spite_of_a_mistake_and_show_it(command, text, config, capsys):
@@ -179,6 +182,7 @@ def test_config_and_doctor_work_in_spite_of_a_mistake_and_show_it(command, text,
     assert all(path in mistake for mistake in found["mistakes"])
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("text", "line"),
     [
@@ -220,6 +224,7 @@ def test_pairs_lists_those_like_a_word_and_explains_its_columns(capsys):
     assert [pair["name"] for pair in json.loads(capsys.readouterr().out)["pairs"]] == names
 
 
+@pytest.mark.process
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere file names are text")
 def test_arguments_that_are_no_utf_8_are_replaced_or_refused_in_a_sentence(files, tmp_path, capsys):
     odd = "caf\udce9"
@@ -238,6 +243,7 @@ def test_arguments_that_are_no_utf_8_are_replaced_or_refused_in_a_sentence(files
         assert "made a mistake" not in capsys.readouterr().err, line
 
 
+@pytest.mark.process
 def test_piped_text_without_a_command_gets_a_word():
     done = subprocess.run(
         [sys.executable, "-m", "localspec"], input="some text", capture_output=True, text=True, timeout=300
@@ -265,6 +271,7 @@ def test_list_shows_the_enlarged_demo_and_rm_frees_it(home, capsys):
 PERSON = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 
 
+@pytest.mark.process
 def test_an_answer_that_is_cut_inside_its_json_is_no_success(capsys):
     arguments = ["run", "Hi", "-m", "demo", "--threads", "1", "-q", "--json-schema", json.dumps(PERSON)]
     assert main([*arguments, "-n", "2"]) == FAILED

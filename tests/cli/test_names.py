@@ -35,6 +35,7 @@ def smol(tmp_path, monkeypatch):
     return str(shutil.copy(demo.target_path(), tmp_path / "smol.gguf"))
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "words",
     [["smol.gguf", "Hi"], ["./smol.gguf", "Hi"], ["-m", "smol.gguf", "Hi"], ["Hi", "--pair=smol.gguf"]],
@@ -49,11 +50,13 @@ def test_a_prompt_may_end_like_a_file():
     assert not is_pair("~200 MB are little for smol.gguf")
 
 
+@pytest.mark.process
 def test_a_file_in_place_of_a_name_takes_a_draft(smol, capsys):
     assert main(["run", "smol.gguf", "Hi", "--draft", "small.gguf", *SHORT, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["draft"] == "localspec demo draft"
 
 
+@pytest.mark.process
 def test_measurements_and_a_draft_of_one_command_are_not_used_next_time(smol, monkeypatch, capsys):
     assert main(["run", "smol.gguf", "Hi", "--draft", "small.gguf", *SHORT]) == 0
     assert capsys.readouterr().err.splitlines()[-1].startswith("[smol · 2 tokens")
@@ -121,6 +124,7 @@ def test_what_deletes_is_suggested_where_nothing_else_is_near():
         assert did_you_mean(word, ["rm", "run"]) == f"did you mean {near}? "
 
 
+@pytest.mark.process
 def test_a_pair_without_a_draft_is_added_with_lookup(smol, capsys):
     assert main(["pairs", "add", "alone", "--target", smol, "--draft", "lookup"]) == 0
     assert main(["pairs", "add", "bare", "--target", smol]) == 0
@@ -132,6 +136,7 @@ def add(name, target, draft):
     assert main(["pairs", "add", name, "--target", str(target), "--draft", str(draft)]) == 0
 
 
+@pytest.mark.process
 def test_run_names_a_pair_that_nobody_used(tiny_gguf, smol, capsys):
     """The demo, used last, counts for nothing beside another pair."""
     target = shutil.copy(tiny_gguf(), "target.gguf")
@@ -170,6 +175,7 @@ def test_info_takes_lookup_in_place_of_a_draft_as_run_does(smol, words, capsys):
         assert "demo-draft" not in out
 
 
+@pytest.mark.process
 def test_info_plans_a_known_pair_without_a_network(monkeypatch, capsys):
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setattr("localspec.models.hub.sleep", lambda _: None)
@@ -191,6 +197,7 @@ def test_list_and_rm_work_in_spite_of_a_damaged_config(capsys):
     assert f"there is no prompt cache in {texts_dir({})}" in out  # the settings may name another folder
 
 
+@pytest.mark.process
 def test_both_files_of_a_trimmed_draft_stay_and_go_with_their_pair(capsys):
     assert main(["fit", "demo", "--trim", "1024", "--threads", "1"]) == 0
     assert main(["rm", "--unused"]) == 0
@@ -220,6 +227,7 @@ def test_answers_that_fit_keeps_are_counted_and_removed_after_their_pair(capsys)
     assert list(folder.iterdir()) == []
 
 
+@pytest.mark.process
 def test_another_draft_takes_the_place_of_a_pairs_own(smol, capsys):
     assert main(["info", "demo", "--draft", "small.gguf", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["draft"]["path"].endswith("/small.gguf")

@@ -57,6 +57,7 @@ def steering(text: str) -> set[str]:
     return {c for c in text if c in "\x07\x1b\u202e"}
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "line",
     [
@@ -84,6 +85,7 @@ def test_what_libraries_log_is_a_note_and_steers_nothing():
     assert steering(screen.getvalue()) == set()
 
 
+@pytest.mark.process
 def test_names_out_of_the_users_own_file_steer_nothing(tmp_path):
     folder = tmp_path / "home" / "pairs.d"
     folder.mkdir(parents=True)
@@ -123,6 +125,7 @@ class Screen(io.StringIO):
         return text.split("\n")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("line", [*LINES.split(";"), *(f"{command} --help" for command in HELP)])
 def test_no_word_crosses_the_edge(line, width, monkeypatch):
@@ -137,6 +140,7 @@ def test_no_word_crosses_the_edge(line, width, monkeypatch):
     assert [row for row in rows if len(row) > width and len(row.split()) > 1 and row[:5].strip()] == []
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("line", ["run", "pull nothing", "serve --host 0.0.0.0", "pairs"])
 def test_a_pipe_gets_whole_lines(line, monkeypatch):
     texts = []

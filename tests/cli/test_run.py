@@ -31,6 +31,7 @@ def run(capsys, *arguments):
     return code, out, err
 
 
+@pytest.mark.process
 def test_the_demo_answers_with_text_on_stdout_and_numbers_on_stderr(capsys):
     code, out, err = run(capsys, "Hello", "--temperature", "0", "--max-tokens", "30", "--pair", "demo")
     assert (code, bool(out.strip()), "tokens/s" in out) == (0, True, False)
@@ -45,6 +46,7 @@ def test_each_load_of_the_demo_says_that_its_speed_says_nothing():
         assert "its speed says nothing about real pairs" in said[0]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("line", ["demo -n 5 Hello", "-n 5 demo Hello", "demo Hello -n 5"])
 def test_a_prompt_may_stand_behind_options(capsys, line):
     code, out, _ = run(capsys, *line.split(), "--temperature", "0")
@@ -71,6 +73,7 @@ def test_a_thinking_that_was_cut_is_named():
     assert "thinking cut" in report(reply)
 
 
+@pytest.mark.process
 def test_the_last_line_says_why_hardly_anything_was_drafted(capsys, monkeypatch):
     alone = ("Explain recursion", "--target", demo.target_path(), "--temperature", "0", "-n", "30")
     numbers, last = run(capsys, *alone)[2].splitlines()[-2:]
@@ -88,6 +91,7 @@ def test_the_numbers_tell_prefill_from_decoding():
     assert "10%" in lines["decode"]
 
 
+@pytest.mark.process
 def test_a_context_longer_than_trained_is_one_note(capsys):
     _, _, err = run(capsys, "demo", "Hi", "-n", "2", "--context", "8192")
     assert "was trained" in err
@@ -113,6 +117,7 @@ engine.main()
 """
 
 
+@pytest.mark.process
 @pytest.mark.skipif(sys.platform == "win32", reason="dies by a signal")
 def test_an_engine_that_was_started_early_and_crashes_is_tried_again(capsys, monkeypatch, tmp_path):
     """The build works, also on a machine whose own one does not."""
@@ -125,6 +130,7 @@ def test_an_engine_that_was_started_early_and_crashes_is_tried_again(capsys, mon
     assert "SIGILL" in err
 
 
+@pytest.mark.process
 def test_json_is_one_object_with_text_and_stats(capsys):
     code, out, _ = run(capsys, "Hello", "--json", "--seed", "7", "--max-tokens", "20", "--pair", "demo")
     assert code == 0
@@ -159,6 +165,7 @@ def reply_with(stats):
     return Reply("", "", (), 1, FinishReason.STOP, stats)
 
 
+@pytest.mark.process
 def test_a_seed_reproduces_a_run_and_depth_0_and_no_draft_are_plain(capsys):
     seeded = ("Tell me a story", "--seed", "3", "--max-tokens", "40", "--pair", "demo")
     assert run(capsys, *seeded)[1] == run(capsys, *seeded)[1]
@@ -167,6 +174,7 @@ def test_a_seed_reproduces_a_run_and_depth_0_and_no_draft_are_plain(capsys):
         assert json.loads(plain)["stats"]["drafted"] == 0
 
 
+@pytest.mark.process
 def test_stats_show_every_number_and_a_single_one_has_no_s_at_its_end(capsys):
     _, _, err = run(capsys, "demo", "Hello", "--draft", "lookup", "--stats", "--max-tokens", "1")
     for word in ("mean accepted length", "verify", "other", "seed", "1 token ", "1 pass of"):
@@ -175,11 +183,13 @@ def test_stats_show_every_number_and_a_single_one_has_no_s_at_its_end(capsys):
     assert "the draft model" not in err.partition("\nseed")[0]
 
 
+@pytest.mark.process
 def test_raw_text_is_continued_without_a_template(capsys):
     _, out, _ = run(capsys, "def reverse(", "--raw", "--json", "--max-tokens", "5", "--pair", "demo")
     assert json.loads(out)["stats"]["prompt_tokens"] < 12
 
 
+@pytest.mark.process
 def test_a_stop_string_does_not_appear(capsys):
     _, out, _ = run(capsys, "Count to ten", "--stop", " ", "--temperature", "0", "--pair", "demo")
     assert " " not in out.strip("\n")
@@ -195,6 +205,7 @@ def shell(*arguments, **options):
     )
 
 
+@pytest.mark.process
 def test_a_pipe_is_the_prompt_and_stdout_holds_the_object_alone():
     counts = []
     for words in ([], ["-"]):
@@ -204,6 +215,7 @@ def test_a_pipe_is_the_prompt_and_stdout_holds_the_object_alone():
     assert counts[0] == counts[1] > 0
 
 
+@pytest.mark.process
 @pytest.mark.skipif(sys.platform == "win32", reason="a console's Ctrl-C cannot be sent to one process there")
 def test_ctrl_c_keeps_the_text_prints_the_numbers_and_exits_130(tiny_gguf):
     endless = tiny_gguf(context_length=32768, layers=4, embedding=128)
@@ -224,6 +236,7 @@ def test_ctrl_c_keeps_the_text_prints_the_numbers_and_exits_130(tiny_gguf):
     assert b"Traceback" not in err
 
 
+@pytest.mark.process
 def test_a_reader_that_goes_away_is_no_traceback():
     command = f"{sys.executable} -m localspec run Hello --pair demo --max-tokens 50 | head -c 1"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=300)
@@ -231,6 +244,7 @@ def test_a_reader_that_goes_away_is_no_traceback():
     assert "Exception ignored" not in done.stderr
 
 
+@pytest.mark.process
 def test_a_terminal_without_a_character_gets_another_one():
     ascii_only = os.environ | {"PYTHONIOENCODING": "ascii"}
     command = [sys.executable, "-m", "localspec", "bench", "demo", "--seconds", "1", "--threads", "1"]
@@ -238,6 +252,7 @@ def test_a_terminal_without_a_character_gets_another_one():
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.process
 def test_a_home_that_cannot_be_written_is_noted_once(tmp_path):
     (tmp_path / "data").touch()
     done = shell(
@@ -255,6 +270,7 @@ BAD = {"notes": b"these are my notes, not a model " * 50, "half": DEMO[: len(DEM
 BAD |= {"martian": MARTIAN, "secret": DEMO, "nowhere": None, "directory": None}
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("name", BAD)
 @pytest.mark.parametrize("role", ["target", "draft"])
 def test_a_bad_file_is_one_sentence_and_a_hint(name, role, tmp_path, capsys):
@@ -271,22 +287,26 @@ def test_a_bad_file_is_one_sentence_and_a_hint(name, role, tmp_path, capsys):
     assert bad.name in err
 
 
+@pytest.mark.process
 def test_vocabularies_that_share_too_little_are_refused(tiny_gguf, capsys):
     code, out, err = run(capsys, "Hello", "--target", tiny_gguf(), "--draft", demo.draft_path())
     assert_told(code, out, err)
     assert "their vocabularies differ" in err
 
 
+@pytest.mark.process
 def test_a_prompt_longer_than_the_context_says_both_lengths(capsys):
     code, out, err = run(capsys, "word " * 3000, "--pair", "demo", "--context", "256")
     assert_told(code, out, err)
     assert "256" in err
 
 
+@pytest.mark.process
 def test_a_context_that_no_memory_holds_is_refused(capsys):
     assert_told(*run(capsys, "Hello", "--target", demo.target_path(), "--context", 2_000_000_000), 2)
 
 
+@pytest.mark.process
 def test_an_empty_prompt_is_refused(capsys):
     assert_told(*run(capsys, "   \n"), 2)
 
@@ -300,6 +320,7 @@ def assert_told(code, out, err, wanted=1):
     assert len(lines) == 2
 
 
+@pytest.mark.process
 def test_a_target_that_cannot_take_drafts_back_is_refused_with_a_draft_and_runs_alone(tiny_gguf, capsys):
     plain, recurrent = tiny_gguf(), tiny_gguf(architecture="mamba")
     code, out, err = run(capsys, "a", "--raw", "--target", recurrent, "--draft", plain)
@@ -310,6 +331,7 @@ def test_a_target_that_cannot_take_drafts_back_is_refused_with_a_draft_and_runs_
     assert json.loads(out)["stats"]["emitted"]
 
 
+@pytest.mark.process
 def test_lookup_drafts_without_a_draft_model(tiny_gguf, capsys):
     code, out, _ = run(
         capsys,
@@ -320,6 +342,7 @@ def test_lookup_drafts_without_a_draft_model(tiny_gguf, capsys):
     assert json.loads(out)["stats"]["drafted"]
 
 
+@pytest.mark.process
 def test_the_shortest_context_holds_a_whole_verify_batch(capsys):
     code, out, err = run(capsys, "Hi", "--context", "16", "--max-tokens", "4", "--pair", "demo")
     assert (code, bool(out.strip())) == (0, True), err

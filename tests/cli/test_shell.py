@@ -52,6 +52,7 @@ def test_without_a_command_the_chat_opens_on_a_terminal_and_the_help_elsewhere(t
     assert "usage: localspec" in sys.stdout.getvalue()
 
 
+@pytest.mark.process
 def test_a_name_with_nothing_to_ask_opens_the_chat_with_that_pair(terminal, monkeypatch):
     opened, _ = [], terminal()
     monkeypatch.setattr(chat, "_chat", lambda arguments, *_: opened.append(arguments.name) or 0)
@@ -59,6 +60,7 @@ def test_a_name_with_nothing_to_ask_opens_the_chat_with_that_pair(terminal, monk
     assert opened == ["demo", "demo"]
 
 
+@pytest.mark.process
 def test_the_name_of_a_pair_is_no_prompt(capsys):
     assert main(["run", "demo", "Hello", "--json", *QUICK]) == 0
     by_word = json.loads(capsys.readouterr().out)
@@ -66,6 +68,7 @@ def test_the_name_of_a_pair_is_no_prompt(capsys):
     assert json.loads(capsys.readouterr().out)["tokens"] == by_word["tokens"]
 
 
+@pytest.mark.process
 def test_a_prompt_in_quotes_needs_no_command(capsys):
     assert main(["Hello there", "-m", "demo", "-q", *QUICK]) == 0
     told = capsys.readouterr()
@@ -73,6 +76,7 @@ def test_a_prompt_in_quotes_needs_no_command(capsys):
     assert told.err == ""
 
 
+@pytest.mark.process
 def test_quiet_leaves_errors(capsys):
     assert main(["run", "Hi", "-q", "--target", "missing.gguf"]) == 2
     assert "does not exist" in capsys.readouterr().err
@@ -84,6 +88,7 @@ def test_help_is_a_command_too(words, capsys):
     assert "localspec" in capsys.readouterr().out
 
 
+@pytest.mark.process
 def test_a_prompt_conversation_goes_on(capsys):
     assert main(["run", "demo", "Hello", "-q", "--store", "-s", "Be kind.", *QUICK]) == 0
     assert main(["run", "-c", "And now?", "--json", *QUICK]) == 0
@@ -94,6 +99,7 @@ def test_a_prompt_conversation_goes_on(capsys):
     assert found.messages[1].stats.emitted == 6
 
 
+@pytest.mark.process
 def test_a_script_keeps_no_conversation_and_no_store_adds_nothing(capsys):
     assert main(["run", "demo", "Hello", "-q", *QUICK]) == 0
     assert not (data_dir() / "chats.db").exists()
@@ -112,6 +118,7 @@ def full_disk(monkeypatch):
     monkeypatch.setattr(conversations, "save", refuse)
 
 
+@pytest.mark.process
 def test_a_conversation_that_was_to_be_kept_and_is_not_is_an_error_also_in_silence(full_disk, capsys):
     assert main(["run", "demo", "Hello", "-q", "--store", *QUICK]) == 1
     out, err = capsys.readouterr()
@@ -119,6 +126,7 @@ def test_a_conversation_that_was_to_be_kept_and_is_not_is_an_error_also_in_silen
     assert err.splitlines()[0] == "error: the conversation is not stored: No space left on device"
 
 
+@pytest.mark.process
 def test_a_conversation_that_is_not_kept_by_itself_is_a_note_also_in_silence(full_disk, capsys, monkeypatch):
     monkeypatch.setattr("localspec.cli.commands.run.on_terminal", lambda stream: True)
     assert main(["run", "demo", "Hello", "-q", *QUICK]) == 0
@@ -200,6 +208,7 @@ def completed(line):
     return [word.strip() for word in done.stdout.split("\013")]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("line", "word"),
     [

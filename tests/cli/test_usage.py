@@ -27,6 +27,7 @@ def shell(words, **options):
     )
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "words", [["llama3", "Hi there"], ["llama3", "Hi", "there"], ["llama-3-8b+2b", "Hello"]]
 )
@@ -38,6 +39,7 @@ def test_a_pair_that_nobody_knows_is_named_with_the_nearest_ones(words, capsys):
     assert hint.count("llama-3.1-8b+1b") == 1
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("kind", "option"),
     [("GGUF", "--target"), ("dot.png", "--image"), ("small.bmp", "--image"), ("Milk", "-f")],
@@ -68,6 +70,7 @@ def test_the_number_of_think_may_be_left_out(words, think, prompt):
     assert " ".join(parsed.words) == prompt
 
 
+@pytest.mark.process
 def test_stats_and_json_go_together(capsys):
     assert main(["run", "Hi", "--json", "--stats", "--max-tokens", "4", "--pair", "demo"]) == 0
     out, err = capsys.readouterr()
@@ -98,6 +101,7 @@ def test_piped_text_follows_the_prompt(tmp_path, monkeypatch):
             assert prompt_with(stdin) == expected
 
 
+@pytest.mark.process
 def test_a_pipe_that_stays_open_is_waited_for_with_a_word():
     process = subprocess.Popen(
         [sys.executable, "-u", "-m", "localspec", "run", "Hi", "--pair", "demo", "--max-tokens", "2"],
@@ -120,6 +124,7 @@ def test_piped_text_is_utf_8_whatever_the_code_page(encoding, monkeypatch):
     assert piped_text() == "漢 ö"
 
 
+@pytest.mark.process
 def test_bytes_that_are_no_text_are_refused():
     command = [sys.executable, "-m", "localspec", "run", "Read this:"]
     done = subprocess.run(command, input=b"\x80\xff", capture_output=True, timeout=300)
@@ -127,6 +132,7 @@ def test_bytes_that_are_no_text_are_refused():
     assert done.stderr.startswith(b"error: standard input is not UTF-8 text")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("words", [["run"], ["run", "-"]])
 def test_without_any_standard_input_there_is_no_prompt(words, monkeypatch, capsys):
     monkeypatch.setattr("sys.stdin", None)
@@ -135,6 +141,7 @@ def test_without_any_standard_input_there_is_no_prompt(words, monkeypatch, capsy
     assert not something_is_piped()
 
 
+@pytest.mark.process
 @pytest.mark.skipif(sys.platform == "win32", reason="another shell")
 def test_notes_never_reach_stdout_where_stderr_is_closed():
     command = f"{sys.executable} -m localspec run Hi --json --pair demo --max-tokens 4 </dev/null 2>&-"
@@ -143,6 +150,7 @@ def test_notes_never_reach_stdout_where_stderr_is_closed():
     assert json.loads(done.stdout)["pair"] == "demo"
 
 
+@pytest.mark.process
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="only Linux has a device that is always full")
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize(
@@ -160,6 +168,7 @@ def test_output_that_cannot_be_written_is_no_success(line, unbuffered):
     assert len(done.stderr.splitlines()) == 2
 
 
+@pytest.mark.process
 @pytest.mark.skipif(sys.platform == "win32", reason="another shell")
 @pytest.mark.parametrize("line", ["--help", "run --help", "pairs", "pairs --json", "info demo"])
 def test_a_reader_that_goes_away_early_is_nothing_to_speak_of(line):

@@ -25,6 +25,7 @@ def verify(capsys, *arguments):
     return code, out, err
 
 
+@pytest.mark.process
 def test_the_demo_pair_passes_with_a_table_a_verdict_and_progress(capsys):
     code, out, err = verify(capsys, "demo", "--seed", 4)
     assert code == 0
@@ -33,6 +34,7 @@ def test_the_demo_pair_passes_with_a_table_a_verdict_and_progress(capsys):
     assert "sampled texts" in err
 
 
+@pytest.mark.process
 def test_json_is_one_object(capsys):
     code, out, _ = verify(capsys, "--pair", "demo", "--json", "--seed", 4)
     found = json.loads(out)
@@ -44,6 +46,7 @@ def test_json_is_one_object(capsys):
     assert found["cases"][0]["parts"] == []
 
 
+@pytest.mark.process
 def test_a_verifier_that_keeps_what_it_should_not_ends_with_code_3(capsys, monkeypatch):
     monkeypatch.setattr(verify_module, "ROUNDS", 8)  # drafts hold only likely tokens: fewer texts may hide it
     with faults.leaky_coins(0.5):
@@ -52,6 +55,7 @@ def test_a_verifier_that_keeps_what_it_should_not_ends_with_code_3(capsys, monke
     assert "DIFFERENT" in out
 
 
+@pytest.mark.process
 @pytest.mark.skipif(sys.platform == "win32", reason="a console's Ctrl-C cannot be sent to one process there")
 def test_ctrl_c_keeps_what_was_found_and_exits_130():
     process = subprocess.Popen(

@@ -126,6 +126,7 @@ def test_drafting_comes_back_when_the_text_becomes_easy():
     assert machine.seconds < 600 * 1.02 + 0.5 * 600
 
 
+@pytest.mark.process
 @given(
     seed=st.integers(0, 10**6),
     slope=st.floats(0.0, 1.0),

@@ -38,6 +38,7 @@ def cases(vocabulary):
     return tuple(found)
 
 
+@pytest.mark.process
 def test_greedy_texts_are_plain_ones_through_cancels_and_new_beginnings(kind, files):
     chance, drafted, accepted = random.Random(5), 0, 0
     asked = cases(kind.walk.vocab_size)

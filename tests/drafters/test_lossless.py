@@ -127,6 +127,7 @@ def stopped(decoder, rule, is_end):
     return Stopped(ModelDrafter(decoder, is_end), rule, rate=1.4)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("end", [None, 1])
 def test_proposals_that_the_stopper_ends(rule, end):

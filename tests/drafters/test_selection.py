@@ -74,6 +74,7 @@ def plain(seed, prompt, room, rule, end=is_end):
     return tokens
 
 
+@pytest.mark.process
 @given(
     seed=st.integers(0, 10**6),
     agreement=st.sampled_from([None, 0.0, 0.5, 0.9, 1.0]),

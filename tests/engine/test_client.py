@@ -20,6 +20,8 @@ from localspec.models.registry import named
 from tests.engine.workshop import numbered, program, until
 from tests.gguf.mutations import by_meaning, taken_apart
 
+pytestmark = pytest.mark.process
+
 dies = pytest.mark.skipif(sys.platform == "win32", reason="dies by a signal")
 
 

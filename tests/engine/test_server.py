@@ -12,6 +12,8 @@ from localspec.events import Cycle, Finished, FinishReason, Notice
 from localspec.models.registry import named
 from tests.engine.workshop import numbered, program, until
 
+pytestmark = pytest.mark.process
+
 WORKSHOP = """
     replies = 0
 

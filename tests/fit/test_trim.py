@@ -117,6 +117,7 @@ def test_a_full_disk_leaves_no_half_file(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.process
 @pytest.mark.usefixtures("home_of_processes")
 def test_the_new_pair_writes_what_the_old_one_writes(capsys):
     assert main(["fit", "demo", "--trim", "1500", "--threads", "1"]) == 0

@@ -122,17 +122,20 @@ def bounded(content: bytes) -> None:
     assert peak < MOST_BYTES
 
 
+@pytest.mark.process
 def test_is_bounded_on_every_change_of_meaning(raw):
     for mutation in by_meaning(raw):
         bounded(mutation.written())
 
 
+@pytest.mark.process
 def test_is_bounded_on_changes_of_bytes(tiny_gguf):
     path = tiny_gguf(vocab_size=400, layers=1)
     for content in by_bytes(path.read_bytes(), header_at(path).data_offset, 500, seed=1):
         bounded(content)
 
 
+@pytest.mark.process
 def test_lies_that_a_large_file_backs_end_at_a_limit():
     for name, content in largest_lies():
         if "allowed" in name:

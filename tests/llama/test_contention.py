@@ -83,6 +83,7 @@ def test_the_chat_that_draws_is_not_another_program():
     assert machine.contention.contended
 
 
+@pytest.mark.process
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the seconds of another process")
 def test_the_seconds_of_the_parent_are_those_of_its_main_thread():
     code = "from localspec.llama.threads import parent_seconds as s; print(s()); input(); print(s())"

@@ -11,6 +11,8 @@ import pytest
 from tests.gguf.mutations import by_bytes, by_meaning, taken_apart
 from tests.llama.images import KINDS, model_in
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):

@@ -22,6 +22,7 @@ def test_the_processor_is_a_device_with_memory():
     assert not cpu.is_gpu
 
 
+@pytest.mark.process
 def test_devices_come_from_the_library_that_decodes():
     """The wheels carry copies of every library; another copy would have no devices registered, or its own."""
     if not has_backend("rpc"):  # it counts as a GPU without having any
@@ -47,6 +48,7 @@ def test_threads_are_between_one_and_the_logical_processors():
     assert 1 <= default_threads() <= (os.cpu_count() or 1)
 
 
+@pytest.mark.process
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs CPU affinity")
 def test_threads_respect_the_processors_that_the_process_may_use():
     script = (
@@ -79,11 +81,13 @@ def ended(steps, stopped_seconds=0.0):
     return waits.communicate()[1], waits.returncode
 
 
+@pytest.mark.process
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGSTOP")
 def test_a_process_that_was_stopped_gives_the_server_its_whole_time():
     assert ended(steps=12, stopped_seconds=3.5) == ("", 0)
 
 
+@pytest.mark.process
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGSTOP")
 def test_a_silent_server_is_lost():
     said, code = ended(steps=100)

@@ -69,6 +69,7 @@ WAYS = {
 }
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_chat_has_the_servers_texts_and_counts(load, kind, way):
@@ -88,6 +89,7 @@ def test_every_chat_has_the_servers_texts_and_counts(load, kind, way):
     assert accepted > 0 or way != "with a draft"
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("name", "kind"), [("mtp inside", "qwen35"), ("assistant", "gemma4")])
 def test_a_head_changes_no_text_about_images(tmp_path, name, kind):
     target, head = HEADS[name].files(tmp_path)
@@ -102,6 +104,7 @@ def test_a_head_changes_no_text_about_images(tmp_path, name, kind):
     assert sum(reply.stats.from_head for reply in found) > 6
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("kind", KINDS)
 def test_two_replies_at_once_have_the_servers_texts(load, kind):
     halves = [
@@ -153,6 +156,7 @@ finish()
 """
 
 
+@pytest.mark.process
 @pytest.mark.usefixtures("quick_disk", "home_of_processes")
 @pytest.mark.parametrize("kind", ["gemma3", "qwen2vl", "qwen35"])
 def test_a_cache_of_another_process_answers_about_its_picture_and_no_other(load, files, encoded, kind):
@@ -179,6 +183,7 @@ def test_a_cache_of_another_process_answers_about_its_picture_and_no_other(load,
     finish()
 
 
+@pytest.mark.process
 def test_threads_that_encode_at_once_get_their_own_rows(load):
     with load("qwen2vl") as session, ThreadPoolExecutor(4) as threads:
         chunks = [

@@ -52,6 +52,7 @@ def test_waiting_threads_spin_shortly_unless_the_user_chose_a_wait_and_children_
     assert (f"GOMP_SPINCOUNT = '{SPINS}'" in done.stderr) <= (not given)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "end",
     [
@@ -101,6 +102,7 @@ def test_fragments_are_joined_to_lines(caplog):
     assert list(router.errors) == ["bad"]
 
 
+@pytest.mark.process
 def test_an_abort_is_one_clear_line_and_keeps_what_was_written(tiny_gguf):
     """A batch larger than n_batch trips an assertion inside llama.cpp."""
     script = f"""{USE}
@@ -138,6 +140,7 @@ LAYOUTS = {
 }
 
 
+@pytest.mark.process
 @pytest.mark.skipif(not (sys.platform == "linux" and shutil.which("gcc")), reason="needs gcc on Linux")
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_library_with_another_layout_is_refused_before_it_is_used(layout, tmp_path):

@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.process
+
 pytest.importorskip("resource", reason="address space limits need POSIX")
 
 _SCRIPT = """

@@ -281,6 +281,7 @@ def test_an_unforeseen_failure_beside_everything_costs_one_sentence(cache, token
     assert said.endswith("localspec made a mistake, please report it (KeyError: 'marks')")
 
 
+@pytest.mark.process
 def test_texts_after_a_return_are_those_of_a_fresh_read(tmp_path, monkeypatch):
     monkeypatch.setattr("localspec.llama.prompt_cache.LEAST_SECONDS", 0.25)  # it is changed in there
     found = compare(tmp_path, 24)

@@ -137,6 +137,7 @@ def answered(session, messages):
     return session.run(messages, max_tokens=LONG, logit_bias=ends, temperature=0)
 
 
+@pytest.mark.process
 def test_a_thinking_model_s_turns_and_repeated_replies_save_no_dead_branch(session, copies):
     messages = [{"role": "user", "content": "Tell me a story."}]
     for turn in range(3):
@@ -148,6 +149,7 @@ def test_a_thinking_model_s_turns_and_repeated_replies_save_no_dead_branch(sessi
     assert copies == []
 
 
+@pytest.mark.process
 def test_another_conversation_is_saved_with_its_long_reply_and_comes_back(session, copies):
     first = [{"role": "user", "content": "Tell me a story."}]
     reply = answered(session, first)

@@ -13,6 +13,8 @@ from functools import partial
 from time import monotonic
 from typing import get_type_hints
 
+import pytest
+
 from localspec.algorithm.protocols import Backlog, Drafter, Proposal, Rule
 from localspec.algorithm.verification import make_rule
 from localspec.chat.options import Request, request_from
@@ -177,6 +179,7 @@ def use(slot, calls, seed, failures):
         failures.append(f"{name}: {error!r} {traceback.format_exc()[-600:]}")
 
 
+@pytest.mark.process
 def test_every_method_of_what_replies_share_stands_two_threads(tmp_path):
     failures, before = [], sys.getswitchinterval()
     end, number = monotonic() + SECONDS, 0

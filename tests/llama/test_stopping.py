@@ -55,6 +55,7 @@ def lines_until(monkeypatch):
     return work_until
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("mmap", [True, False])
 def test_ctrl_c_at_any_line_of_the_log_ends_the_load_of_a_file(tiny_gguf, lines_until, mmap):
     path = tiny_gguf()
@@ -64,6 +65,7 @@ def test_ctrl_c_at_any_line_of_the_log_ends_the_load_of_a_file(tiny_gguf, lines_
             lines_until(lambda: Model(path, mmap=mmap), line)
 
 
+@pytest.mark.process
 def test_ctrl_c_at_any_line_of_the_log_ends_the_load_of_a_pair(lines_until):
     localspec.load("demo").close()  # what models need is found out by the first load
     lines = -lines_until(lambda: localspec.load("demo").close(), 0)
@@ -72,6 +74,7 @@ def test_ctrl_c_at_any_line_of_the_log_ends_the_load_of_a_pair(lines_until):
             lines_until(lambda: localspec.load("demo"), line)
 
 
+@pytest.mark.process
 def test_a_command_whose_load_is_ended_says_nothing_and_ends_with_130(home_of_processes, lines_until, capsys):
     ended = []
     for line in (1, 400):

@@ -132,6 +132,7 @@ def test_speculated_texts_follow_the_distribution_of_plain_sampling(make_rule, l
         assert kept > DRAWS / 4
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("temperature", [1.0, 1.3])
 def test_tokens_of_whole_rows_follow_the_softmax_of_the_target(temperature, rows):
     """top-k, top-p and min-p off: the first token of 20,000 texts against float64 arithmetic on the row."""

@@ -72,6 +72,7 @@ atexit.register(tell)
 """
 
 
+@pytest.mark.process
 @pytest.mark.usefixtures("cache_of_its_own")
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such limits")
 def test_a_child_may_not_fill_disk_or_memory(tmp_path, monkeypatch):

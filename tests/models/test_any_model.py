@@ -99,6 +99,7 @@ def test_the_model_is_chosen_by_quantisation_and_never_by_guess():
         models_in("o/r", listing_of("a-Q4_0-00001-of-00002.gguf"))
 
 
+@pytest.mark.process
 def test_a_repository_alone_lists_what_there_is(several, capsys):
     assert main(["pull", "org/Some-7B-GGUF"]) == 2
     told = capsys.readouterr()
@@ -107,6 +108,7 @@ def test_a_repository_alone_lists_what_there_is(several, capsys):
     assert not several.gets()
 
 
+@pytest.mark.process
 def test_a_model_alone_is_fetched_and_drafts_from_its_text(several, capsys):
     assert main(["pull", "org/Some-7B-GGUF:q4_k_m"]) == 0
     pair = named("org/some-7b-gguf:q4_k_m")
@@ -123,6 +125,7 @@ def test_a_model_alone_is_fetched_and_drafts_from_its_text(several, capsys):
     assert not pair.target.place.exists()
 
 
+@pytest.mark.process
 def test_two_models_are_a_pair_proved_before_they_come(several, hub, tiny_gguf, capsys):
     assert main(["pull", "org/Some-7B-GGUF:Q8_0", "--draft", "org/Some-7B-GGUF:Q4_K_M", "-q"]) == 0
     pair = named("org/some-7b-gguf:q8_0 org/some-7b-gguf:q4_k_m")
@@ -134,6 +137,7 @@ def test_two_models_are_a_pair_proved_before_they_come(several, hub, tiny_gguf, 
     assert not is_known("org/some-7b-gguf:q8_0 org/other:other.gguf")
 
 
+@pytest.mark.process
 def test_what_was_not_fetched_names_the_command_and_python_fetches_it_too(several):
     with pytest.raises(NotOnDisk) as caught:
         find(target="org/Some-7B-GGUF:Q4_K_M")
@@ -143,6 +147,7 @@ def test_what_was_not_fetched_names_the_command_and_python_fetches_it_too(severa
         assert session.draft_name == ""
 
 
+@pytest.mark.process
 def test_a_model_in_parts_comes_as_a_whole_and_goes_as_a_whole(split, hub, capsys):
     assert main(["pull", "org/Split-GGUF:Q4_K_M"]) == 0
     pair = named("org/split-gguf:q4_k_m")
@@ -159,6 +164,7 @@ def test_a_model_in_parts_comes_as_a_whole_and_goes_as_a_whole(split, hub, capsy
     assert not any(part.exists() for part in parts_of(first))
 
 
+@pytest.mark.process
 def test_a_part_named_by_its_address_is_the_model_and_a_damaged_one_ends_the_pull(split, hub, capsys):
     address = "https://huggingface.co/org/Split-GGUF/blob/main/Q4_K_M/"
     opened = names.model_file(address + parts_of(split)[1].name)
@@ -171,6 +177,7 @@ def test_a_part_named_by_its_address_is_the_model_and_a_damaged_one_ends_the_pul
     assert "arrived damaged" in capsys.readouterr().err
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("program", ["lmstudio", "llama.cpp", "ollama"])
 def test_files_of_other_programs_are_used_where_they_are(several, tmp_path, monkeypatch, program, capsys):
     folders = {"HOME": "", "USERPROFILE": "", "LLAMA_CACHE": "cache", "OLLAMA_MODELS": "ollama"}
@@ -191,6 +198,7 @@ def test_files_of_other_programs_are_used_where_they_are(several, tmp_path, monk
     assert place.exists()
 
 
+@pytest.mark.process
 def test_two_models_that_were_described_at_once_get_two_names(hub, tiny_gguf):
     described = []
     for number, repository in enumerate(("one/X-GGUF", "two/X-GGUF"), 1):
@@ -203,6 +211,7 @@ def test_two_models_that_were_described_at_once_get_two_names(hub, tiny_gguf):
     assert names.keep(described[0]) == kept[0]
 
 
+@pytest.mark.process
 def test_a_draft_is_suggested_that_fits(served, hub, tiny_gguf, monkeypatch, capsys):
     target = tiny_gguf(vocab_size=1024, layers=12)
     add_pair(pair_of(served.target, served.draft))

@@ -192,6 +192,7 @@ def test_both_are_timed_on_real_layers_without_a_trace_in_a_loaded_pair(tiny_ggu
         assert min(passes.values()) > 0
 
 
+@pytest.mark.process
 def test_nothing_is_chosen_while_other_programs_use_the_processor(tiny_gguf, monkeypatch):
     monkeypatch.setattr(timing, "process_time", lambda: 0.0)
     with pytest.raises(BackendFailure, match="other programs"):

@@ -38,6 +38,7 @@ def test_names_of_ollama_lead_to_the_nearest_pair_and_to_models_of_this_machine_
     assert near_names("smollm2:135m") == ["SmolLM2-135M.Q8_0"]
 
 
+@pytest.mark.process
 def test_pairs_lists_everything_without_the_network(known, hub, capsys):
     assert main(["pairs"]) == 0
     listed = capsys.readouterr().out
@@ -51,6 +52,7 @@ def test_pairs_lists_everything_without_the_network(known, hub, capsys):
     assert [line.split()[0] for line in listed.splitlines() if " ★ " in line] == [best]
 
 
+@pytest.mark.process
 def test_pull_says_how_to_run_and_pairs_as_json_has_the_pair(known, capsys):
     assert main(["pull", "tiny"]) == 0
     told = capsys.readouterr()
@@ -66,6 +68,7 @@ def test_pull_says_how_to_run_and_pairs_as_json_has_the_pair(known, capsys):
     assert rows["llama-3.1-8b+1b"]["memory_bytes"] > rows["llama-3.1-8b+1b"]["bytes"]
 
 
+@pytest.mark.process
 def test_list_and_rm(known, capsys):
     assert main(["pull", "tiny"]) == 0
     local_models.mark_used("tiny")
@@ -96,6 +99,7 @@ def test_rm_takes_a_users_pair_out_and_keeps_the_users_files(tiny_gguf, capsys):
     assert main(["rm", "mine"]) == 2
 
 
+@pytest.mark.process
 def test_rm_removes_the_draft_that_fit_made_and_the_demo_stays_the_default(capsys):
     assert main(["fit", "--trim", "1024", "--threads", "1"]) == 0
     made = local_models.fitted_dir() / "demo-trim-1024.gguf"
@@ -138,6 +142,7 @@ def test_pairs_add_into_a_home_that_cannot_be_written_is_one_sentence(
     assert "LOCALSPEC_HOME" in told
 
 
+@pytest.mark.process
 def test_info_without_a_network_does_not_speak_of_kept_bytes(known, impatient, monkeypatch, capsys):
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     assert main(["info", "tiny"]) == 0
@@ -146,6 +151,7 @@ def test_info_without_a_network_does_not_speak_of_kept_bytes(known, impatient, m
     assert "kept" not in told
 
 
+@pytest.mark.process
 def test_pairs_add_pins_files_of_the_hub(served, capsys):
     arguments = ["--target", "org/target:target.gguf", "--draft", "org/draft:draft.gguf", "--use", "tests"]
     assert main(["pairs", "add", "mine", *arguments]) == 0
@@ -156,6 +162,7 @@ def test_pairs_add_pins_files_of_the_hub(served, capsys):
     assert pair.on_disk
 
 
+@pytest.mark.process
 def test_info_on_a_huge_file_reads_its_head_only(hub, tiny_gguf, tmp_path, capsys):
     """5 GB, sparse: a header with a large vocabulary, one long tensor, and nothing else."""
     raw = taken_apart(tiny_gguf(vocab_size=20_000, layers=1))
@@ -187,6 +194,7 @@ class Terminal(io.StringIO):
         self.isatty = lambda: isatty
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("answer", "wanted"), [("", True), ("Y", True), ("yes", True), ("n", False), ("what", False)]
 )
@@ -198,6 +206,7 @@ def test_a_terminal_is_asked(missing, monkeypatch, answer, wanted):
     assert "Download it? [Y/n]" in " ".join(terminal.getvalue().split())
 
 
+@pytest.mark.process
 def test_nobody_is_asked_where_there_is_no_terminal_or_with_pull(missing, known):
     assert f"{(known.target.size + known.draft.size) / 1e6:.1f} MB" in question(missing.pair)
     assert agreed(lambda: question(missing.pair), Terminal(isatty=False), lambda: "y") is False
@@ -207,6 +216,7 @@ def test_nobody_is_asked_where_there_is_no_terminal_or_with_pull(missing, known)
     assert named("tiny").on_disk
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("repo", ["a--b/c", "a..b/c", "a/b.git"])
 def test_a_name_that_no_repository_has_is_one_sentence(hub, capsys, repo):
     assert main(["info", f"{repo}:x.gguf"]) == 2

@@ -25,6 +25,7 @@ def files_below(folder: Path) -> set[str]:
     return {path.name for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.process
 def test_a_pulled_pair_is_on_disk_and_nothing_else_is(served, hub, impatient):
     target, draft = fetch(served.pair)
     assert target.read_bytes() == served.target.path.read_bytes()
@@ -37,6 +38,7 @@ def test_a_pulled_pair_is_on_disk_and_nothing_else_is(served, hub, impatient):
     assert len(hub.requests) == asked, "a second pull asks nobody"
 
 
+@pytest.mark.process
 def test_the_pair_is_proved_before_most_of_it_came_and_progress_ends_at_the_total(served, impatient):
     events = []
     fetch(served.pair, on_progress=events.append)
@@ -53,6 +55,7 @@ def left_behind(served, count, junk=b""):
     part.write_bytes(served.target.path.read_bytes()[:count] + junk)
 
 
+@pytest.mark.process
 def test_a_pull_takes_up_what_an_earlier_one_left(served, hub, impatient):
     left_behind(served, 200_000)
     assert bytes_to_fetch(served.pair) == served.target.size - 200_000 + served.draft.size
@@ -61,6 +64,7 @@ def test_a_pull_takes_up_what_an_earlier_one_left(served, hub, impatient):
     assert hub.sent[served.target.path.name] == served.target.size - 200_000
 
 
+@pytest.mark.process
 def test_a_damaged_part_is_found_out_and_fetched_again(served, impatient):
     left_behind(served, 300_000, bytes(1000))
     notes = []
@@ -69,12 +73,14 @@ def test_a_damaged_part_is_found_out_and_fetched_again(served, impatient):
     assert any("downloading it again" in str(note) for note in notes)
 
 
+@pytest.mark.process
 def test_dropped_connections_are_taken_up_where_they_broke(served, hub, impatient):
     served.target.drops = [100_000, 1, 150_000]
     fetch(served.pair)
     assert hub.sent[served.target.path.name] == served.target.size
 
 
+@pytest.mark.process
 def test_a_server_that_stops_sending_is_given_up_with_what_came(served, impatient):
     served.target.drops = [400_000, *[0] * 20]
     with pytest.raises(DownloadFailed, match="connection broke"):
@@ -83,6 +89,7 @@ def test_a_server_that_stops_sending_is_given_up_with_what_came(served, impatien
     assert not served.pair.target.place.exists()
 
 
+@pytest.mark.process
 def test_a_server_that_ignores_ranges_still_serves_the_rest_and_is_given_up_if_it_always_breaks_off(
     served, impatient
 ):
@@ -95,12 +102,14 @@ def test_a_server_that_ignores_ranges_still_serves_the_rest_and_is_given_up_if_i
     assert target.read_bytes() == served.target.path.read_bytes()
 
 
+@pytest.mark.process
 def test_416_falls_back_to_the_whole_file(served, impatient):
     left_behind(served, 50_000)
     served.target.drops, served.target.statuses = [300_000], [416]
     assert fetch(served.pair)[0].read_bytes() == served.target.path.read_bytes()
 
 
+@pytest.mark.process
 def test_flipped_bytes_are_named_with_both_hashes_and_removed(served, impatient):
     served.draft.flip = served.draft.size - 10
     with pytest.raises(DownloadFailed) as caught:
@@ -112,6 +121,7 @@ def test_flipped_bytes_are_named_with_both_hashes_and_removed(served, impatient)
     assert part_of(served.pair.draft.place).exists() is False
 
 
+@pytest.mark.process
 def test_a_replaced_file_is_refused_before_a_byte_comes(served, hub, impatient):
     served.target.said_sha256 = "f" * 64
     with pytest.raises(
@@ -125,6 +135,7 @@ def test_a_replaced_file_is_refused_before_a_byte_comes(served, hub, impatient):
     assert hub.gets() == []
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("status", "code", "says"),
     [
@@ -155,6 +166,7 @@ def test_every_refusal_is_one_sentence(served, impatient, method, status, code, 
     assert files_below(local_models.models_dir()) == set()
 
 
+@pytest.mark.process
 def test_a_short_illness_of_the_server_passes_and_a_long_wait_is_quoted(served, impatient):
     served.target.statuses, served.target.retry_after = [429], "3600"
     with pytest.raises(DownloadFailed, match="3600 s"):
@@ -182,6 +194,7 @@ def test_the_wait_that_the_server_names_is_kept(served, monkeypatch, retry_after
     assert waited == [waits]
 
 
+@pytest.mark.process
 def test_the_token_goes_to_the_hub_and_never_to_another_origin(served, hub, monkeypatch, impatient):
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     with Hub() as cdn:
@@ -192,6 +205,7 @@ def test_the_token_goes_to_the_hub_and_never_to_another_origin(served, hub, monk
     assert {request.authorization for request in hub.requests} == {"Bearer hf_secret"}
 
 
+@pytest.mark.process
 def test_an_address_that_has_expired_is_asked_for_again(served, hub, impatient):
     with Hub() as cdn:
         cdn.files = hub.files.copy()
@@ -202,6 +216,7 @@ def test_an_address_that_has_expired_is_asked_for_again(served, hub, impatient):
     assert target.read_bytes() == served.target.path.read_bytes()
 
 
+@pytest.mark.process
 def test_a_file_on_which_llama_cpp_aborts_is_refused_by_its_header_and_not_kept(
     hub, tiny_gguf, tmp_path, impatient
 ):
@@ -215,6 +230,7 @@ def test_a_file_on_which_llama_cpp_aborts_is_refused_by_its_header_and_not_kept(
     assert files_below(local_models.models_dir()) == set()
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("endpoint", "says"),
     [
@@ -231,6 +247,7 @@ def test_a_hub_that_cannot_be_reached_is_one_sentence(served, monkeypatch, impat
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.process
 def test_a_server_without_an_address_is_asked_once_and_named(served, monkeypatch):
     waits = []
     monkeypatch.setattr("localspec.models.hub.sleep", waits.append)
@@ -240,6 +257,7 @@ def test_a_server_without_an_address_is_asked_once_and_named(served, monkeypatch
     assert waits == []
 
 
+@pytest.mark.process
 def test_files_in_the_hugging_face_cache_are_used_where_they_are(served, hub, impatient):
     repository = local_models.hub_cache() / "models--org--target"
     blob = repository / "blobs" / served.target.sha256
@@ -256,6 +274,7 @@ def test_files_in_the_hugging_face_cache_are_used_where_they_are(served, hub, im
     assert not local_models.is_ours(target)
 
 
+@pytest.mark.process
 def test_a_corrupt_copy_in_the_cache_is_left_alone_and_not_used(served, impatient):
     blob = local_models.hub_cache() / "models--org--target" / "blobs" / served.target.sha256
     blob.parent.mkdir(parents=True)
@@ -265,6 +284,7 @@ def test_a_corrupt_copy_in_the_cache_is_left_alone_and_not_used(served, impatien
     assert blob.exists()
 
 
+@pytest.mark.process
 def test_a_file_that_rotted_on_disk_is_removed_named_and_fetched_again(served, impatient):
     target, _ = fetch(served.pair)
     target.write_bytes(bytes(served.target.size))
@@ -275,6 +295,7 @@ def test_a_file_that_rotted_on_disk_is_removed_named_and_fetched_again(served, i
     assert target.read_bytes() == served.target.path.read_bytes()
 
 
+@pytest.mark.process
 def test_an_incompatible_pair_costs_its_headers_only(hub, tiny_gguf, impatient):
     target = hub.add("org/target", "target.gguf", tiny_gguf(vocab_size=1024, layers=40))
     draft = hub.add("org/draft", "draft.gguf", demo.draft_path())
@@ -283,6 +304,7 @@ def test_an_incompatible_pair_costs_its_headers_only(hub, tiny_gguf, impatient):
     assert files_below(local_models.models_dir()) == set()
 
 
+@pytest.mark.process
 def test_stopping_keeps_what_came_and_the_next_pull_goes_on(served, hub, impatient):
     with pytest.raises(PullCancelled):
         fetch(served.pair, cancelled=lambda: hub.sent.total() > 150_000)
@@ -292,6 +314,7 @@ def test_stopping_keeps_what_came_and_the_next_pull_goes_on(served, hub, impatie
     assert files_below(local_models.models_dir()) == {"target.gguf", "draft.gguf"}
 
 
+@pytest.mark.process
 def test_two_pulls_at_once_fetch_every_byte_once(served, hub, impatient):
     hub.bytes_per_second = 2_000_000
     with ThreadPoolExecutor() as pool:
@@ -301,6 +324,7 @@ def test_two_pulls_at_once_fetch_every_byte_once(served, hub, impatient):
     assert hub.sent.total() == served.target.size + served.draft.size
 
 
+@pytest.mark.process
 def test_space_is_checked_before_the_first_byte(served, hub, monkeypatch, impatient):
     monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 1_000_000})())
     with pytest.raises(DownloadFailed, match=r"has 1.0 MB"):
@@ -308,6 +332,7 @@ def test_space_is_checked_before_the_first_byte(served, hub, monkeypatch, impati
     assert hub.gets() == []
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("code", "says"),
     [(errno.ENOSPC, "disk is full"), (errno.EROFS, "no permission"), (errno.EACCES, "no permission")],
@@ -324,6 +349,7 @@ def test_a_disk_that_refuses_is_one_sentence(served, monkeypatch, impatient, cod
         fetch(served.pair)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("revision", [COMMIT, "f" * 40])
 def test_a_pair_whose_two_files_are_one_is_fetched_once(served, hub, impatient, revision):
     one = served.pair.target
@@ -334,6 +360,7 @@ def test_a_pair_whose_two_files_are_one_is_fetched_once(served, hub, impatient, 
     assert file_bytes(pair) == one.bytes
 
 
+@pytest.mark.process
 @pytest.mark.skipif(sys.platform == "win32", reason="flock")
 def test_a_home_without_locks_is_fetched_into_without_one(served, monkeypatch, impatient):
     def refuse(*_):

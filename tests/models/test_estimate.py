@@ -65,6 +65,7 @@ def test_the_memory_of_a_pair_is_more_than_its_files_and_less_than_twice():
         assert file_bytes(pair) < memory_needed(pair) < 2 * file_bytes(pair) + 1e9, pair.name
 
 
+@pytest.mark.process
 def test_a_model_that_is_not_here_is_planned_by_its_header_and_one_that_is_by_llama_cpp(
     hub, shipped, tiny_gguf, capsys
 ):
@@ -83,6 +84,7 @@ def test_a_model_that_is_not_here_is_planned_by_its_header_and_one_that_is_by_ll
     assert (estimated["weights"], estimated["cache"]) == (planned["weights"], planned["cache"])
 
 
+@pytest.mark.process
 def test_a_head_inside_a_target_that_is_not_here_is_planned_with_it(hub, tmp_path, capsys):
     hub.add("org/Head-GGUF", "Head-Q8_0.gguf", KINDS["mtp inside"].files(tmp_path)[0])
     assert main(["info", "org/Head-GGUF:Q8_0", "--json"]) == 0
@@ -102,6 +104,7 @@ def test_speedups_are_kept_by_pair_and_damage_is_as_if_never_measured():
         assert pair_info.measured_speedups() == {}
 
 
+@pytest.mark.process
 def test_a_pull_that_is_stopped_or_done_reports_its_bytes(known):
     with pytest.raises(PullCancelled):
         Downloads().fetch("tiny", lambda done, total: None, lambda: True)
@@ -111,6 +114,7 @@ def test_a_pull_that_is_stopped_or_done_reports_its_bytes(known):
     assert [row.name for row in pair_info.listing() if row.on_disk] == ["demo", "tiny"]
 
 
+@pytest.mark.process
 def test_a_list_and_a_pull_need_no_llama_cpp():
     code = "import localspec.models.pair_info, sys; sys.exit('llama_cpp' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

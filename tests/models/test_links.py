@@ -16,7 +16,10 @@ from localspec.models.local_models import ModelFile
 from localspec.models.registry import Pair, add_pair
 from localspec.models.removal import leftovers, prune, remove
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="links need a right there")
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(sys.platform == "win32", reason="links need a right there"),
+]
 WAYS = pytest.mark.parametrize("way", ["absolute", "relative"])
 
 

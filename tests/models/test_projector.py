@@ -148,6 +148,7 @@ def projectors():
     return [path.name for path in local_models.models_dir().rglob("*mmproj*")]
 
 
+@pytest.mark.process
 def test_pull_images_fetches_the_projector_that_the_hub_has(published, hub):
     assert main(["pull", "tiny"]) == 0
     assert projectors() == []
@@ -160,6 +161,7 @@ def test_pull_images_fetches_the_projector_that_the_hub_has(published, hub):
         assert session.run("Hi", images=[PICTURES["square.png"]], max_tokens=2).stats.prompt_tokens > 16
 
 
+@pytest.mark.process
 def test_a_published_file_that_is_no_projector_and_a_repository_without_one_are_told(
     published, hub, files, capsys
 ):
@@ -172,6 +174,7 @@ def test_a_published_file_that_is_no_projector_and_a_repository_without_one_are_
     assert "org/target has no projector" in capsys.readouterr().err
 
 
+@pytest.mark.process
 def test_rm_takes_the_projector_along_unless_another_pair_uses_it(published):
     assert main(["pull", "tiny", "--images"]) == 0
     assert main(["rm", "--unused"]) == 0

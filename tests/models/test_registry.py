@@ -113,6 +113,7 @@ def test_a_mistake_in_the_users_file_is_named_with_its_place(change, says):
     assert [str(error) for error in unreadable_pairs().values()] == [str(caught.value)]
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("content", "says"),
     [
@@ -212,6 +213,7 @@ def two_pairs(hub, tiny_gguf, impatient):
         fetch(named(name))
 
 
+@pytest.mark.process
 def test_nothing_named_and_none_used_means_the_newest_on_disk(two_pairs):
     for seconds, name in enumerate(("two", "one"), 1_700_000_000):
         os.utime(named(name).target.path, (seconds, seconds))
@@ -220,6 +222,7 @@ def test_nothing_named_and_none_used_means_the_newest_on_disk(two_pairs):
     assert find().name == "two"
 
 
+@pytest.mark.process
 def test_nothing_named_means_the_pair_used_last_that_is_here_and_the_demo_where_there_is_none(two_pairs):
     for name in ("two", "one", "demo"):
         local_models.mark_used(name)
@@ -230,6 +233,7 @@ def test_nothing_named_means_the_pair_used_last_that_is_here_and_the_demo_where_
     assert default_pair().name == "demo"
 
 
+@pytest.mark.process
 def test_a_use_while_the_clock_ran_ahead_is_not_the_last_one_for_ever(two_pairs, monkeypatch):
     ahead = time.time() + 10 * 365 * 86_400
     with monkeypatch.context() as patched:
@@ -239,6 +243,7 @@ def test_a_use_while_the_clock_ran_ahead_is_not_the_last_one_for_ever(two_pairs,
     assert find().name == "one"
 
 
+@pytest.mark.process
 def test_nothing_named_means_the_files_used_last_while_they_are_there(two_pairs, tiny_gguf, tmp_path):
     target, draft = (shutil.copy(tiny_gguf(), tmp_path / f"{name}.gguf") for name in ("mine", "small"))
     os.utime(target, (0, 0))
@@ -255,6 +260,7 @@ def test_nothing_named_means_the_files_used_last_while_they_are_there(two_pairs,
     assert find().used_as == "one"
 
 
+@pytest.mark.process
 def test_an_opened_file_has_a_name_that_no_pair_has_and_is_forgotten_without_being_removed(
     two_pairs, tiny_gguf, tmp_path, capsys
 ):

@@ -21,6 +21,8 @@ from localspec.models.registry import Pair, add_pair, named, users_folder
 from localspec.models.removal import prune, remove
 from tests.models.hub import Hub
 
+pytestmark = pytest.mark.process
+
 ADD = ["--target", "org/target:target.gguf", "--draft", "org/draft:draft.gguf"]
 
 

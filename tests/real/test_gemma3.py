@@ -20,7 +20,7 @@ from localspec.measure.compare import first_difference, row_after, top_two_gap, 
 from tests.gguf.models import weakened
 
 FILE = os.environ.get("LOCALSPEC_TEST_GEMMA3", "")
-pytestmark = pytest.mark.skipif(not FILE, reason="LOCALSPEC_TEST_GEMMA3 names no file")
+pytestmark = [pytest.mark.nightly, pytest.mark.skipif(not FILE, reason="LOCALSPEC_TEST_GEMMA3 names no file")]
 WINDOW = 512
 GREEDY = {"temperature": 0}
 PLACES = ["river", "lake", "bay", "pond", "creek", "marsh", "spring", "canal", "delta", "fjord"]

@@ -19,6 +19,8 @@ from localspec.measure.verify import problems, verify
 from localspec.models.names import of_files
 from tests.engine.test_server import until
 
+pytestmark = pytest.mark.nightly
+
 GREEDY = {"temperature": 0}
 BEGIN, END = 1, 2  # <|im_start|>, <|im_end|>
 # As the model's makers give it: the template's own system message, then the user's.

@@ -61,6 +61,7 @@ def test_no_excess_at_all_falls_back():
     assert excess(p, p, drafted=0) is p
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("size", [3, 700, 152_064])
 @pytest.mark.parametrize("temperature", [0.7, 1.0])
 def test_a_whole_row_is_what_its_softmax_is(size, temperature):

@@ -24,6 +24,7 @@ def ask(client, **options):
     return client.messages.create(**asked)
 
 
+@pytest.mark.process
 def test_a_stream_builds_the_same_message(client):
     whole = ask(client).content[0].text
     with client.messages.stream(model="demo", messages=QUESTION, max_tokens=24, extra_body=GREEDY) as stream:
@@ -79,6 +80,7 @@ def test_a_system_text_in_blocks_with_a_changing_first_line_is_reused(client):
     assert usage.input_tokens == 1
 
 
+@pytest.mark.process
 def test_errors_have_anthropics_form(client, http):
     with pytest.raises(anthropic.NotFoundError):
         ask(client, model="claude")

@@ -53,6 +53,7 @@ GROWING = {
 PIECE = 3  # characters
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("value", GROWING)
 @pytest.mark.parametrize("form", [*DISTINCT, GENERIC], ids=lambda form: DISTINCT.get(form, "generic"))
 def test_four_times_the_text_is_at_most_five_times_the_work(form, value):

@@ -26,6 +26,7 @@ HALF_A_BODY = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\na
 WHOLE = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
+@pytest.mark.process
 def test_half_sent_requests_do_not_stop_a_server_with_a_key(tmp_path):
     log = tmp_path / "log"
     key = {"LOCALSPEC_API_KEY": "sesame"}
@@ -84,6 +85,7 @@ async def sent(address, *parts):
     return reader, writer
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("parts", [(), (HALF,), (HALF_A_BODY,), (WHOLE, HALF)])
 async def test_a_request_that_does_not_arrive_ends_its_connection(monkeypatch, parts):
     monkeypatch.setattr(server_module, "ARRIVAL_SECONDS", 0.05)
@@ -97,6 +99,7 @@ async def test_a_request_that_does_not_arrive_ends_its_connection(monkeypatch, p
         writer.close()
 
 
+@pytest.mark.process
 async def test_an_answer_may_take_longer_than_its_request(monkeypatch):
     monkeypatch.setattr(server_module, "ARRIVAL_SECONDS", 0.05)
     async with server(slow) as address:
@@ -105,6 +108,7 @@ async def test_an_answer_may_take_longer_than_its_request(monkeypatch):
         writer.close()
 
 
+@pytest.mark.process
 async def test_where_there_are_too_many_the_half_sent_ones_go_and_answers_stay(monkeypatch):
     monkeypatch.setattr(Connection, "most", 3)
     async with server(slow) as address:
@@ -117,6 +121,7 @@ async def test_where_there_are_too_many_the_half_sent_ones_go_and_answers_stay(m
             writer.close()
 
 
+@pytest.mark.process
 def test_streams_that_nobody_reads_and_that_fill_the_server_leave_its_health(tmp_path):
     asked = {"messages": [{"role": "user", "content": "x"}], "stream": True, "regex": "[a-z ]{3000}"}
     # Sixteen choices are more than sockets hold: a stream that fits into one ends, and makes room.
@@ -144,6 +149,7 @@ def test_streams_that_nobody_reads_and_that_fill_the_server_leave_its_health(tmp
             assert (refused.status_code, refused.json()["error"]["code"]) == (503, "too_many_connections")
 
 
+@pytest.mark.process
 def test_bodies_have_one_budget(http):
     """Three large ones at once: one is refused, and so is nothing afterwards."""
     body = b'{"model": "' + b"x" * (30 * 2**20) + b'"'
@@ -172,6 +178,7 @@ def test_a_prompt_that_no_tokens_can_make_short_enough_is_refused_before_it_is_c
         assert "exceeds the available context size" in answer.text
 
 
+@pytest.mark.process
 def test_small_segments_are_not_held_back():
     with listener("127.0.0.1", 0) as listening:
         # asyncio looks at this before it switches Nagle's algorithm off.
@@ -179,6 +186,7 @@ def test_small_segments_are_not_held_back():
         assert address_of(listening) == f"http://127.0.0.1:{listening.getsockname()[1]}"
 
 
+@pytest.mark.process
 def test_a_port_that_is_taken_and_a_host_that_cannot_be_one_are_refused_in_a_sentence():
     with listener("127.0.0.1", 0) as first:
         for host, port in (("127.0.0.1", first.getsockname()[1]), ("\u00e9..b", 0)):
@@ -186,6 +194,7 @@ def test_a_port_that_is_taken_and_a_host_that_cannot_be_one_are_refused_in_a_sen
                 listener(host, port)
 
 
+@pytest.mark.process
 def test_it_says_that_it_listens_once_the_options_hold(tmp_path):
     command = [sys.executable, "-m", "localspec", "serve", "demo", "--port", "0", "--split", "x,y"]
     home = os.environ | {"LOCALSPEC_HOME": str(tmp_path)}

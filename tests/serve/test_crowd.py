@@ -12,8 +12,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 import httpx
+import pytest
 
 from tests.serve.conftest import serving
+
+pytestmark = pytest.mark.nightly
 
 KILLED = "the engine process ended unexpectedly (SIGKILL"
 TIMEOUT_SECONDS = 120.0  # for one request

@@ -4,6 +4,10 @@ import copy
 import json
 import random
 
+import pytest
+
+pytestmark = pytest.mark.nightly
+
 QUESTION = [{"role": "user", "content": "Hello"}]
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}

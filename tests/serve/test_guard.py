@@ -41,6 +41,7 @@ def test_a_page_from_elsewhere_gets_nothing_and_a_local_one_may_read(http):
     assert here.headers["access-control-allow-origin"] == "http://localhost:3000"
 
 
+@pytest.mark.process
 def test_the_key_is_asked_of_everybody_and_everywhere_but_for_the_health(locked):
     def status(path, **headers):
         return httpx.get(locked.url + path, headers=headers).status_code
@@ -112,6 +113,7 @@ def test_guests_that_cannot_be_meant_are_refused(hosts, origins, key, said):
         check_guests(hosts, origins, key)
 
 
+@pytest.mark.process
 def test_guests_that_can_be_meant():
     check_guests(["host.docker.internal"], ["https://chat.example:3000", "moz-extension://*"], "")
     check_guests([], ["*", "null", "https://*"], "key")

@@ -34,6 +34,8 @@ from localspec.serve.options import Fields, Problem, openai_options
 from localspec.serve.replies import Chosen, Replies, ReplyRequest
 from localspec.serve.responses import ResponseWriter
 
+pytestmark = pytest.mark.process
+
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 DEMO, OTHER = LoadPair(named("demo")), LoadPair(named("qwen3-8b+0.6b"))
 READY = [Ready("demo", "target", "draft", 100, 0.1)]

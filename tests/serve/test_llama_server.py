@@ -30,6 +30,7 @@ def lines_of(http, path, body):
         return [json.loads(line[6:]) for line in answer.iter_lines() if line.startswith("data: {")]
 
 
+@pytest.mark.process
 def test_health_and_props(http):
     assert http.get("/health").json() == {"status": "ok"}
     props = http.get("/props").json()
@@ -168,6 +169,7 @@ def test_biases_of_texts_and_ends_that_are_ignored(http, path):
     assert http.post(path, json=long).json()["choices"][0]["finish_reason"] == "length"
 
 
+@pytest.mark.process
 def test_an_answer_shows_its_prompt(http, tmp_path):
     asked = {"messages": MESSAGES, "max_tokens": 1}
     prompt = http.post("/apply-template", json=asked).json()["prompt"]
@@ -184,6 +186,7 @@ def test_an_answer_shows_its_prompt(http, tmp_path):
         assert found["__verbose"]["prompt"].endswith("Wh\n\nill")
 
 
+@pytest.mark.process
 def test_a_server_stores_long_requests_when_it_is_told_to(tmp_path, monkeypatch, cache_of_its_own):
     """They lie in files that `rm --caches` deletes; without --store there are none."""
     monkeypatch.setenv("LOCALSPEC_HOME", str(tmp_path))
@@ -201,6 +204,7 @@ def test_a_server_stores_long_requests_when_it_is_told_to(tmp_path, monkeypatch,
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and words in path.read_bytes()]
 
 
+@pytest.mark.process
 def test_no_tokens_are_written_where_none_are_wanted_and_the_prompt_is_read(http):
     body = {"prompt": "def multiply(one, other):", "temperature": 0}
     read = http.post("/completion", json=body | {"n_predict": 0}).json()
@@ -252,6 +256,7 @@ def test_embeddings_are_refused_with_the_reason(http, path):
     assert answer.headers["x-should-retry"] == "false", "clients would ask twice more"
 
 
+@pytest.mark.process
 def test_a_server_listens_on_several_addresses_and_lists_its_pair_by_an_alias(tmp_path):
     host = ("--host", "127.0.0.1,127.0.0.2", "--api-key", "k")
     with serving(tmp_path, "demo", *host, "--alias", "b,a", "--tags", "fim") as running:

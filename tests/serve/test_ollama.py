@@ -22,6 +22,7 @@ def client(endpoint):
     return ollama.Client(endpoint.url)
 
 
+@pytest.mark.process
 def test_an_answer_whole_and_line_by_line(client):
     whole = client.chat("demo", QUESTION, options=GREEDY)
     assert whole.message.content.startswith("A pair of models")
@@ -84,6 +85,7 @@ def test_what_editors_ask_before_they_talk(client, http):
     assert http.get("/").text == "localspec is running\n"
 
 
+@pytest.mark.process
 def test_a_model_that_is_not_loaded_is_described_and_leaves_the_loaded_one_alone(client, tmp_path):
     own = shutil.copy(Path(demo).with_name("demo-draft.gguf"), tmp_path / "Small.gguf")
     with serving(tmp_path / "home", str(own)) as endpoint:

@@ -27,6 +27,7 @@ def locked(tmp_path_factory):
         yield running
 
 
+@pytest.mark.nightly
 def test_browsers_get_the_page_and_programs_the_line_they_know(http):
     answer = http.get("/", headers=BROWSER)
     assert (answer.text, answer.headers["content-type"]) == (page(), "text/html; charset=utf-8")
@@ -38,6 +39,7 @@ def test_browsers_get_the_page_and_programs_the_line_they_know(http):
     assert http.post("/", headers=BROWSER).status_code == 405
 
 
+@pytest.mark.nightly
 def test_the_policy_allows_the_pages_own_script_and_style_and_nothing_else(http):
     found = http.get("/", headers=BROWSER).headers
     assert found["x-content-type-options"] == "nosniff"
@@ -57,6 +59,7 @@ def test_the_policy_allows_the_pages_own_script_and_style_and_nothing_else(http)
     }
 
 
+@pytest.mark.nightly
 def test_the_page_is_short_keeps_nothing_and_names_no_other_machine():
     assert len(page().splitlines()) <= 400
     habits = (
@@ -67,6 +70,7 @@ def test_the_page_is_short_keeps_nothing_and_names_no_other_machine():
     assert headers()["cache-control"] == "no-store"
 
 
+@pytest.mark.process
 def test_a_server_with_a_key_shows_the_page_without_it_and_nothing_else(locked):
     def status(path, method="GET", **headers):
         return httpx.request(method, locked.url + path, headers=headers).status_code
@@ -79,11 +83,13 @@ def test_a_server_with_a_key_shows_the_page_without_it_and_nothing_else(locked):
     assert status("/", authorization="Bearer sesame") == 200
 
 
+@pytest.mark.nightly
 def test_the_guard_keeps_other_pages_and_names_from_the_page(http):
     for wrong in ({"host": "evil.example"}, {"origin": "https://evil.example"}):
         assert http.get("/", headers=BROWSER | wrong).status_code == 403
 
 
+@pytest.mark.nightly
 def test_the_page_of_another_address_of_this_machine_may_ask_its_own_server(http):
     own = {"host": "192.168.1.5:8080", "origin": "http://192.168.1.5:8080"}
     assert http.get("/props", headers=own).status_code == 200
@@ -92,6 +98,7 @@ def test_the_page_of_another_address_of_this_machine_may_ask_its_own_server(http
     assert http.get("/props", headers=rebound).status_code == 403
 
 
+@pytest.mark.process
 def test_chunks_with_timings_have_the_origin_of_their_token_and_the_numbers_so_far(locked):
     body = {"messages": [{"role": "user", "content": "Hello"}], "temperature": 0, "stream": True}
     body["max_tokens"] = 20  # a token that ends the reply would have no text
@@ -166,6 +173,7 @@ def stream_of(*texts, ends=True):
     return "".join(f"data: {json.dumps({'choices': [delta]})}\n\n" for delta in deltas)
 
 
+@pytest.mark.nightly
 def test_a_message_is_answered_by_keyboard_and_no_request_leaves_the_machine(opened, endpoint):
     tab = opened(endpoint.url)
     await_text(tab, "#plan", "drafted by localspec demo draft")
@@ -184,6 +192,7 @@ def test_a_message_is_answered_by_keyboard_and_no_request_leaves_the_machine(ope
     assert tab.context.cookies() == []
 
 
+@pytest.mark.nightly
 def test_the_text_of_a_model_runs_nothing(opened, endpoint):
     tab = opened(endpoint.url)
     bad = "<img src=x onerror=alert(1)><script>alert(2)</script>"
@@ -196,6 +205,7 @@ def test_the_text_of_a_model_runs_nothing(opened, endpoint):
     assert tab.complaints == []
 
 
+@pytest.mark.nightly
 def test_escape_stops_a_reply_and_the_conversation_goes_on(opened, endpoint):
     tab = opened(endpoint.url)
     held = []
@@ -212,6 +222,7 @@ def test_escape_stops_a_reply_and_the_conversation_goes_on(opened, endpoint):
     assert held[0]["stream"]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("route", "shown"),
     [
@@ -233,6 +244,7 @@ def test_an_error_is_one_sentence(opened, endpoint, route, shown):
     tab.locator("#send:enabled").wait_for()
 
 
+@pytest.mark.nightly
 def test_a_server_that_is_gone_is_one_sentence(opened, endpoint):
     tab = opened(endpoint.url)
     await_text(tab, "#plan", "drafted")
@@ -241,6 +253,7 @@ def test_a_server_that_is_gone_is_one_sentence(opened, endpoint):
     await_text(tab, "#error", "^The server does not answer; see whether `localspec serve` still runs.$")
 
 
+@pytest.mark.nightly
 def test_a_new_chat_forgets_the_reply_in_progress(opened, endpoint):
     tab = opened(endpoint.url)
     tab.route("**/v1/chat/completions", lambda route: None)
@@ -252,6 +265,7 @@ def test_a_new_chat_forgets_the_reply_in_progress(opened, endpoint):
     assert tab.locator("#question").input_value() == ""
 
 
+@pytest.mark.nightly
 def test_the_key_is_asked_for_and_forgotten(opened, locked):
     tab = opened(locked.url)
     tab.locator("#unlock").wait_for()
@@ -267,6 +281,7 @@ def test_the_key_is_asked_for_and_forgotten(opened, locked):
     assert tab.locator("#key").input_value() == ""
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [380, 1400])
 def test_nothing_is_cut_and_every_control_has_a_name(opened, endpoint, width, scheme):
@@ -280,6 +295,7 @@ def test_nothing_is_cut_and_every_control_has_a_name(opened, endpoint, width, sc
     assert tab.locator("#side").get_attribute("open") == (None if width < 1000 else "")
 
 
+@pytest.mark.nightly
 def test_the_settings_of_python_clients_and_curl_work_as_they_are_shown(opened, endpoint):
     tab = opened(endpoint.url, viewport={"width": 1400, "height": 900})
     tab.locator("#model option").first.wait_for(state="attached")
@@ -295,6 +311,7 @@ def test_the_settings_of_python_clients_and_curl_work_as_they_are_shown(opened, 
             assert (done.returncode, len(done.stdout) > 20) == (0, True), done.stderr
 
 
+@pytest.mark.process
 def test_the_chosen_model_is_the_one_that_the_heading_names(opened, tmp_path):
     own = shutil.copy(Path(demo).with_name("demo-draft.gguf"), tmp_path / "Small.gguf")
     with serving(tmp_path / "home", str(own)) as endpoint:

@@ -17,6 +17,7 @@ def ask(client, **options):
     return client.responses.create(**{**ASKED, **options})
 
 
+@pytest.mark.process
 def test_a_response_has_text_and_usage(client):
     response = ask(client)
     assert response.output_text.startswith("A pair of models")

@@ -95,6 +95,7 @@ BODIES = {
 }  # fmt: skip
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("path", BODIES)
 def test_a_stream_folds_to_the_whole_answer_wherever_it_is_cut(path, http):
     kinds, (shown_in, folded) = set(), READERS[path]

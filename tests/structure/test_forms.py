@@ -268,6 +268,7 @@ TOOL = {
 }
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("form", ["qwen3-coder", "gpt-oss", "minimax-m2", "lfm2.5", "gemma-4"])
 def test_a_call_is_read_and_its_result_answered(form, tmp_path, home):
     template, *ends = PLANTED[form]

@@ -33,6 +33,7 @@ def test_each_script_says_how_it_starts():
     ] == []
 
 
+@pytest.mark.process
 def test_each_script_starts():
     """Those that train need torch or its tokenizers, which the tests do not install."""
     names = [

@@ -18,6 +18,7 @@ def stored(name):
     return (pictures.FOLDER / f"{name}.svg").read_text("utf-8")
 
 
+@pytest.mark.process
 @pytest.mark.usefixtures("home")
 def test_the_screens_of_the_chat_are_up_to_date():
     for name, screen in pictures.chat().items():

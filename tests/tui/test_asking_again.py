@@ -14,6 +14,8 @@ from scripted_engine import Gate
 from localspec.chat import conversations
 from localspec.engine.messages import Died, Failure
 
+pytestmark = pytest.mark.process
+
 
 async def held(chat, ask):
     """Ask, and hold the reply before its first word."""

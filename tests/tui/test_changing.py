@@ -2,8 +2,11 @@
 
 from dataclasses import replace
 
+import pytest
 from driving import asked, messages, open_conversations, running, source
 from scripted_engine import ESSAY, Gate
+
+pytestmark = pytest.mark.process
 
 
 async def test_f8_again_goes_to_the_message_before(chat):

@@ -136,6 +136,7 @@ def gone(session):
     assert len(with_lock([OTHER], vocabulary)) == 3
 
 
+@pytest.mark.process
 def test_the_shell_deletes_every_word(session, tmp_path, capsys):
     name = fill(session, tmp_path)
     everywhere(session, name)
@@ -145,6 +146,7 @@ def test_the_shell_deletes_every_word(session, tmp_path, capsys):
     assert main(["chats", "rm", name]) != 0
 
 
+@pytest.mark.process
 async def test_the_chat_deletes_every_word(session, tmp_path):
     name = fill(session, tmp_path)
     everywhere(session, name)
@@ -173,6 +175,7 @@ def test_what_an_engine_still_holds_is_not_written_after_the_deletion(session, t
     assert with_lock([DIARY, TITLE, WITHDRAWN], session.pair.vocabulary) == set()
 
 
+@pytest.mark.process
 async def test_a_changed_question_goes_with_the_conversation_and_its_earlier_course(home):
     """Unless somebody went on with that course: then it is a conversation of its own."""
     for continued in (False, True):

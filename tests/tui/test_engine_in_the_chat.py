@@ -10,6 +10,8 @@ from scripted_pairs import called
 
 from localspec.engine.messages import Cancel, Died, Failure, LoadPair
 
+pytestmark = pytest.mark.process
+
 
 async def test_a_dead_engine_costs_nothing_but_a_restart(tmp_path):
     async with running(tmp_path, gate=Gate(hold_after=9)) as chat:

@@ -123,6 +123,7 @@ def test_a_line_that_is_no_message_ends_the_connection_with_a_sentence(line):
         messages.decode(line)
 
 
+@pytest.mark.process
 def test_a_reply_arrives_whole_and_in_order(engine):
     engine.send(LoadPair(called()))
     engine.send(ask("essay"))
@@ -133,6 +134,7 @@ def test_a_reply_arrives_whole_and_in_order(engine):
     assert text == reports[-1].reply.text == answer_to("essay")[0]
 
 
+@pytest.mark.process
 def test_a_cancel_ends_the_reply_and_keeps_what_was_made(engine):
     engine.send(ask("tokens 5000"))
     collect(engine, Cycle)
@@ -142,6 +144,7 @@ def test_a_cancel_ends_the_reply_and_keeps_what_was_made(engine):
     assert 0 < len(reply.tokens) < 5000
 
 
+@pytest.mark.process
 def test_a_cancel_that_arrives_before_its_request_began_still_counts(engine):
     engine.send(ask("tokens 50", serial=1))
     engine.send(ask("tokens 5000", serial=2))
@@ -150,6 +153,7 @@ def test_a_cancel_that_arrives_before_its_request_began_still_counts(engine):
     assert len(collect(engine, Finished)[-1].reply.tokens) < 5000
 
 
+@pytest.mark.process
 def test_a_killed_engine_is_reported_with_its_signal_and_can_be_started_again(engine):
     engine.send(ask("crash"))
     death = collect(engine, Died)[-1]
@@ -159,6 +163,7 @@ def test_a_killed_engine_is_reported_with_its_signal_and_can_be_started_again(en
     assert collect(engine, Finished)[-1].reply.text == "again"
 
 
+@pytest.mark.process
 def test_the_last_words_of_a_dead_engine_become_the_hint():
     engine = EngineProcess((sys.executable, "-c", "import sys; sys.exit('GGML_ASSERT(n > 0) failed')"))
     engine.start()
@@ -167,6 +172,7 @@ def test_the_last_words_of_a_dead_engine_become_the_hint():
     assert "GGML_ASSERT" in death.hint
 
 
+@pytest.mark.process
 def test_a_native_print_does_not_break_the_stream():
     code = (
         "import os; from localspec.engine.server import take_pipes; s, k = take_pipes(); os.write(1, b'noise\\n');"
@@ -179,11 +185,13 @@ def test_a_native_print_does_not_break_the_stream():
     engine.close()
 
 
+@pytest.mark.process
 def test_a_program_that_cannot_be_started_is_an_error_of_ours():
     with pytest.raises(EngineDied):
         EngineProcess(("/nonexistent/python",)).start()
 
 
+@pytest.mark.process
 def test_closing_ends_an_engine_that_hangs_in_a_prefill(engine):
     engine.send(ask("hang"))
     collect(engine, Prefill)
@@ -192,6 +200,7 @@ def test_closing_ends_an_engine_that_hangs_in_a_prefill(engine):
     assert not processes.lives(pid)
 
 
+@pytest.mark.process
 def test_an_engine_that_will_not_end_keeps_nobody_waiting_and_nothing_is_loaded_beside_it(
     engine, monkeypatch
 ):
@@ -220,6 +229,7 @@ def test_an_engine_that_will_not_end_keeps_nobody_waiting_and_nothing_is_loaded_
     collect(engine, Ready)
 
 
+@pytest.mark.process
 def test_an_engine_goes_on_when_no_other_can_be_started(engine):
     engine._command = ("/nonexistent/python",)
     with pytest.raises(EngineDied):
@@ -228,6 +238,7 @@ def test_an_engine_goes_on_when_no_other_can_be_started(engine):
     assert collect(engine, Finished)[-1].reply.text == "still here"
 
 
+@pytest.mark.process
 def test_an_engine_does_not_survive_a_client_that_is_killed():
     client = (
         "import sys, time; from localspec.engine.client import EngineProcess; from localspec.events import Prefill;"
@@ -274,6 +285,7 @@ def real_engine(home):
     process.close()
 
 
+@pytest.mark.process
 def test_a_reply_streams_with_the_text_of_every_proposal(real_engine):
     real_engine.send(Generate(next(NUMBERS), STORY, GREEDY, cycles=True))
     reports = until(real_engine, Finished)
@@ -323,6 +335,7 @@ def test_errors_of_the_api_arrive_as_sentences(real_engine):
     assert "sideways" in failure.what
 
 
+@pytest.mark.process
 def test_without_a_pair_a_question_is_answered_with_what_to_do():
     engine = EngineProcess()
     engine.start()

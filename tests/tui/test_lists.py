@@ -11,6 +11,8 @@ from localspec.tui.widgets.markdown import HangingList, PlainContainer, ReplyMar
 from scripted_engine import Gate, Pace
 from textual.widget import Widget
 
+pytestmark = pytest.mark.process
+
 LIST = """\
 9. first
 

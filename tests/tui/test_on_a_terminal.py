@@ -10,7 +10,10 @@ import pytest
 from driving import all_in
 from terminal import Terminal
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals and signals of POSIX")
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals and signals of POSIX"),
+]
 
 HERE = Path(__file__).parent
 PLAIN = (sys.executable, str(HERE / "scripted_chat.py"))

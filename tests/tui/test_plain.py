@@ -112,6 +112,7 @@ def test_a_changed_message_without_a_word_of_reply_leaves_what_it_should_replace
     assert [message.content for message in saved[0].messages] == ["exact one", "one"]
 
 
+@pytest.mark.process
 def test_a_line_that_is_no_text_is_read_as_far_as_it_is(tmp_path):
     script = str(Path(__file__).parent / "scripted_chat.py")
     command_line = [sys.executable, script, str(tmp_path), "--plain"]

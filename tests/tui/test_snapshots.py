@@ -12,6 +12,8 @@ from textual.widgets import Input
 from localspec.chat.conversations import StoredMessage
 from localspec.engine.messages import Died
 
+pytestmark = pytest.mark.process
+
 SIZES = pytest.mark.parametrize("size", [(100, 30), (80, 24)], ids=["100x30", "80x24"])
 
 
