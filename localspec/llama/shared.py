@@ -297,10 +297,9 @@ class SharedContext(Cache):
         params.n_rs_seq = options.snapshots  # llama.cpp sets 0 for architectures without snapshots
         self.spare = 1 if options.steps_back and slots == 1 and not model.can_roll_back else 0
         window = lib.llama_model_n_swa(model.pointer)
-        self.window: int = window if window < options.length else 0  # else no token is ever before the window
         # Top-k logits are off with several GPUs, because they are not tested there.
         can_keep_top_k = model.output_on_gpu and model.can_roll_back and len(model.gpus) < 2
-        top_k_rows = options.top_k_rows and not self.window and slots == 1 and can_keep_top_k
+        top_k_rows = options.top_k_rows and not 0 < window < params.n_ctx and slots == 1 and can_keep_top_k
         if self.spare or top_k_rows:  # in a unified KV cache the two sequences share cells
             params.n_seq_max, params.kv_unified = 2, True
             params.n_outputs_max = max(self.rows_max, 2)  # llama.cpp plans a row for each sequence
@@ -319,6 +318,8 @@ class SharedContext(Cache):
         self.slot_count, self.batcher = slots, Batcher(self) if slots > 1 else None
         self.slots: Sequence[CachedText] = ()
         self.capacity //= slots
+        # llama.cpp rounds lengths up. If the window is as long as the result, no token is ever before the window.
+        self.window: int = window if window < self.capacity else 0
         self.snapshots: int = 0 if model.can_roll_back else lib.llama_n_rs_seq(self.handle)
         batch = partial(EmbeddingBatch, table=table) if table else Batch
         self._batch = batch(self.chunk, sequences=2 * slots)

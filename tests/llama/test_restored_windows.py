@@ -28,7 +28,7 @@ def test_a_rewound_copy_gives_the_rows_of_a_fresh_read(context, tokens, kind, wi
     one = several.slots[-1] if slots > 1 else several
     other = several.slots[0] if slots > 1 else several
     chance = np.random.default_rng(int(10 * windows) + slots)
-    text = tokens(length - 2, seed=slots)
+    text = tokens(one.capacity - 2, seed=slots)  # llama.cpp rounds a length of a few tokens up
     for _ in one.prefill(text):
         pass
     state = one.copy()
