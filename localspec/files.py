@@ -154,11 +154,11 @@ def remember_number(path: Path, name: str, value: float) -> None:
             log.warning("%s", notice)
 
 
-def rename_damaged(path: Path) -> Path:
+def rename_damaged(path: Path, name: str = "") -> Path:
     """Rename a damaged file to NAME.damaged, NAME.damaged-2 and so on; return the path. Raises OSError."""
     path = Path(os.path.realpath(path))
     endings = itertools.chain([""], (f"-{n}" for n in itertools.count(2)))
-    names = (path.with_name(f"{path.name}.damaged{ending}") for ending in endings)
+    names = (path.with_name(f"{name or path.name}.damaged{ending}") for ending in endings)
     kept = next(name for name in names if not os.path.lexists(name))
     os.replace(path, kept)
     return kept

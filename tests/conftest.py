@@ -67,29 +67,6 @@ def pytest_xdist_auto_num_workers(config):
 pytest_plugins = ["tests.tiers"]
 
 
-def differing_copies(checkout: Path, imported: Path) -> list[str]:
-    """Files of the package that differ between a checkout and the copy that the tests import."""
-    if imported.resolve() == checkout.resolve():
-        return []
-    files = sorted([*checkout.rglob("*.py"), *imported.rglob("*.py")])
-    names = {str(f.relative_to(checkout if f.is_relative_to(checkout) else imported)) for f in files}
-    names = {name for name in names if not name.startswith("tui")}  # a wheel has ../tui there
-    pairs = [(name, checkout / name, imported / name) for name in sorted(names)]
-    return [n for n, a, b in pairs if not (a.exists() and b.exists() and a.read_bytes() == b.read_bytes())]
-
-
-def pytest_report_header(config):
-    """One sentence when the installed copy that is tested is not that of the checkout."""
-    import localspec
-
-    imported = Path(localspec.__file__).parent
-    if names := differing_copies(Path(__file__).parent.parent / "localspec", imported):
-        return (
-            f"The tests import localspec from {imported}, which differs from this checkout in {len(names)} files "
-            f"({names[0]}, ...): run `pip install .` again."
-        )
-
-
 def pytest_configure(config):
     # llama.cpp looks for devices when it is loaded, which importing the first test does.
     if any(name.startswith("Vulkan") for name in config.getoption("--device")):

@@ -1,7 +1,11 @@
-"""The tiers of the suite: fixtures with a port make a test `process`; `--guard` fails a quick test that is none."""
+"""The tiers of the suite: fixtures with a port make a test `process`; `--guard` fails a quick test that is none.
+
+The end of a run names the copy of localspec that was tested, if it differs from the checkout.
+"""
 
 import socket
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -62,3 +66,24 @@ def pytest_runtest_call(item):
             f"a quick test used {', '.join(sorted({*seen}))}: mark it @pytest.mark.process", pytrace=False
         )
     return result
+
+
+def differing_files(checkout: Path, installed: Path) -> list[str]:
+    """Return the names of the modules that differ between two copies, without those of the terminal UI."""
+    copies = [
+        {str(file.relative_to(copy)): file.read_bytes() for file in copy.rglob("*.py")}
+        for copy in (checkout, installed)
+    ]
+    names = {
+        name for copy in copies for name in copy if not name.startswith("tui")
+    }  # a wheel has ../tui there
+    return sorted(name for name in names if copies[0].get(name) != copies[1].get(name))
+
+
+def pytest_terminal_summary(terminalreporter):
+    import localspec
+
+    checkout, tested = Path(__file__).parent.parent / "localspec", Path(localspec.__file__).parent
+    if checkout.is_dir() and (names := differing_files(checkout, tested)):
+        what = f"The tests import localspec from {tested}, which differs from this checkout in {len(names)} files"
+        terminalreporter.write_line(f"{what} ({names[0]}, ...): run `pip install .` again.")

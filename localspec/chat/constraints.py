@@ -108,7 +108,7 @@ class PromptBuilder:
         except BadSetting as error:
             if grammar.lenient is None:
                 raise
-            matcher = tokens.matcher(replace(grammar, definition=grammar.lenient), around)
+            matcher = tokens.matcher(replace(grammar, definition=grammar.lenient()), around)
             ignored = str(error).replace("cannot be used", "is followed only in part", 1)
             ignored = ignored.replace("Unimplemented keys:", "a grammar cannot express", 1)
         return Constrained(matcher, grammar.name, tokens, start=start, ignored=ignored)

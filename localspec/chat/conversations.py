@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from localspec.caches.store import forget_conversation
-from localspec.chat.database import FILE, TABLES, StoreFailed, perform, select
+from localspec.chat.database import TABLES, StoreFailed, kept_files, perform, select
 from localspec.chat.images import Image, shown
 from localspec.chat.recovery import blank
 from localspec.errors import BadSetting, LocalspecError
@@ -205,24 +205,27 @@ def delete(folder: Path, name: str) -> None:
 
     If ConversationInUse or OSError is raised, the conversation is still stored.
     """
+    perform(folder)  # finds damage before anything is deleted
     names = [name, *courses(folder, name)]
     before = select(folder, "SELECT course_of FROM conversations WHERE name = ?", name)
     with ExitStack() as locks:
         for each in names:
             locks.callback(hold(folder, each).release)
         _forget_caches(*names, *(row[0] for row in before))
-        steps, typed, words = list[tuple[object, ...]](), set[str](), set[str]()
+        asked, written = set[str](), set[str]()
         for each in names:
             with suppress(LocalspecError):
-                messages = read(folder, each).messages
-                words |= {repaired(one.content) for one in messages}
-                typed |= {repaired(one.content) for one in messages if one.role == "user"}
-            words |= {row[0] for row in select(folder, "SELECT text FROM prompts WHERE name = ?", each)}
-            steps += [("DELETE FROM prompts WHERE text = ?", text) for text in typed]
-            steps += [(f"DELETE FROM {table} WHERE name = ?", each) for table in TABLES]
-        perform(folder, *steps)
-        for kept in folder.glob(f"{FILE}.damaged*"):
-            blank(kept, names, words)
+                for one in read(folder, each).messages:
+                    (asked if one.role == "user" else written).add(repaired(one.content))
+            written |= {row[0] for row in select(folder, "SELECT text FROM prompts WHERE name = ?", each)}
+        for kept in kept_files(folder):
+            blank(kept, names, asked | written)
+        prompts = [("DELETE FROM prompts WHERE text = ?", text) for text in asked]
+        perform(
+            folder,
+            *prompts,
+            *((f"DELETE FROM {table} WHERE name = ?", one) for one in names for table in TABLES),
+        )
         perform(folder, ("PRAGMA wal_checkpoint(TRUNCATE)",))
         _forget_caches(*names)  # an engine may have stored another cache meanwhile
 

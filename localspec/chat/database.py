@@ -30,6 +30,10 @@ CREATE INDEX IF NOT EXISTS listed ON conversations (talked, name, title, pair, c
 PRAGMA user_version = {VERSION};
 COMMIT"""
 
+_DAMAGED: Final = "database disk image is malformed"
+# The files, by path, device and inode, that were whole when this process first opened them for writing.
+_checked = set[tuple[Path, int, int]]()
+
 log = logging.getLogger(__name__)
 
 
@@ -39,7 +43,7 @@ class StoreFailed(LocalspecError, OSError):
 
 def select(folder: Path, query: str, *values: object) -> list[Any]:
     """Return the rows of a query; without a file of conversations, return no rows. Raises StoreFailed."""
-    path = folder / FILE
+    path = _path_in(folder)
     if recovery.in_progress(path) or not path.exists():
         if not recovery.in_progress(path):
             return []
@@ -56,6 +60,17 @@ def select(folder: Path, query: str, *values: object) -> list[Any]:
     raise AssertionError("the second attempt returns or raises")
 
 
+def _path_in(folder: Path) -> Path:
+    """Return the path behind a link: a recovery replaces the file and keeps the link."""
+    return Path(os.path.realpath(folder / FILE))
+
+
+def kept_files(folder: Path) -> list[Path]:
+    """Return the damaged files that recoveries have kept."""
+    path = _path_in(folder)
+    return list(path.parent.glob(f"{path.name}.damaged*"))
+
+
 def _reader(path: Path) -> sqlite3.Connection:
     """Open the file without making one, also where nothing can be written. Raises sqlite3.Error."""
     mode = "rw"  # a reader that may write removes the write-ahead log's files at its end
@@ -69,7 +84,7 @@ def _reader(path: Path) -> sqlite3.Connection:
 
 def perform(folder: Path, *steps: tuple[Any, ...]) -> list[Any]:
     """Execute statements with values as one transaction; return the last statement's rows. Raises StoreFailed."""
-    path, rows = folder / FILE, list[Any]()
+    path, rows = _path_in(folder), list[Any]()
     for is_last in (False, False, True):
         try:
             opened = _made(path)
@@ -78,7 +93,7 @@ def perform(folder: Path, *steps: tuple[Any, ...]) -> list[Any]:
                 db.execute("PRAGMA synchronous = FULL")
                 if _version(db, path) < VERSION:
                     with locked(path.parent):
-                        _make_tables(db)
+                        _make_tables(db, path)
                 if opened not in _checked:
                     if db.execute("PRAGMA quick_check(1)").fetchone() != ("ok",):
                         raise sqlite3.DatabaseError(_DAMAGED)
@@ -93,12 +108,6 @@ def perform(folder: Path, *steps: tuple[Any, ...]) -> list[Any]:
                 raise _failure(path, error) from error
             _recovered(path)
     raise StoreFailed(f"{path} is replaced again and again", hint="close the other programs that use it")
-
-
-_DAMAGED: Final = "database disk image is malformed"
-_checked: set[tuple[Path, int, int]] = (
-    set()
-)  # files that were whole when this process first opened them for writing
 
 
 def _made(path: Path) -> tuple[Path, int, int]:
@@ -132,14 +141,21 @@ def _is_damage(error: Exception) -> bool:
 def _failure(path: Path, error: Exception) -> StoreFailed:
     if isinstance(error, StoreFailed):
         return error
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    is_full = code == sqlite3.SQLITE_FULL or getattr(error, "errno", 0) in (errno.ENOSPC, errno.EDQUOT)
-    with suppress(OSError):
-        is_full |= code == sqlite3.SQLITE_IOERR and disk_usage(path.parent).free < 1 << 16
-    if is_full:
+    if _is_full(path, error):
         return StoreFailed(f"the disk is full: {path} keeps what it has", hint="make room and try again")
     what = f"the conversations in {path} cannot be read or written: {error}"
     return StoreFailed(what, hint="check the disk and its permissions")
+
+
+def _is_full(path: Path, error: Exception) -> bool:
+    """Return whether a full disk caused the error. SQLite calls some of these input or output errors."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code == sqlite3.SQLITE_FULL or getattr(error, "errno", 0) in (errno.ENOSPC, errno.EDQUOT):
+        return True
+    try:
+        return code == sqlite3.SQLITE_IOERR and disk_usage(path.parent).free < 1 << 16
+    except OSError:
+        return False
 
 
 def _recovered(path: Path) -> None:
@@ -155,11 +171,11 @@ def _recovered(path: Path) -> None:
         raise _failure(path, error) from error
 
 
-def _make_tables(db: sqlite3.Connection) -> None:
+def _make_tables(db: sqlite3.Connection, path: Path) -> None:
     try:
         (mode,) = db.execute("PRAGMA journal_mode = WAL").fetchone()
     except sqlite3.OperationalError as error:
-        if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_FULL:
+        if _is_full(path, error):
             raise
         mode = ""
     if mode != "wal":

@@ -13,16 +13,17 @@ import struct
 from collections.abc import Collection, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from itertools import chain, count
 from pathlib import Path
 from typing import Any, Final
 
-from localspec.files import sync_folder
+from localspec.files import rename_damaged, sync_folder
 
 _TABLE, _INDEX, _INDEX_ABOVE, _TABLE_ABOVE = 13, 10, 2, 5  # kinds of pages: leaves, and those above leaves
 _HEADER: Final = b"SQLite format 3\0"
 _INTEGERS: Final = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}  # bytes of an integer by its type
+_PROMPT_COLUMNS: Final = 2  # columns of a typed prompt; a conversation has more
 _LIKE: Final = 20  # characters that a cut prompt shares with a deleted one
+_LONG: Final = 20  # bytes of a text that no other conversation has by chance
 
 log = logging.getLogger(__name__)
 
@@ -65,9 +66,8 @@ def recover(path: Path, schema: str, tables: dict[str, str]) -> None:
         os.replace(new, path)
         sync_folder(path.parent)
         kept = _put_away(source, path, unread)
-        log.warning(
-            "%s was damaged%s; %d conversations were recovered%s", path, kept, found, _without(unread)
-        )
+        left_out = f", {unread} parts could not be read" if unread else ""
+        log.warning("%s was damaged%s; %d conversations were recovered%s", path, kept, found, left_out)
     else:
         _put_away(source, path, unread=1)
 
@@ -77,19 +77,7 @@ def _put_away(source: Path, path: Path, unread: int) -> str:
     if not unread:
         source.unlink()
         return ""
-    kept = kept_name(path)
-    os.replace(source, kept)
-    return f" and is kept as {kept.name} until you remove it"
-
-
-def _without(unread: int) -> str:
-    return f", {unread} parts could not be read" if unread else ""
-
-
-def kept_name(path: Path) -> Path:
-    endings = chain([""], (f"-{n}" for n in count(2)))
-    names = (path.with_name(f"{path.name}.damaged{ending}") for ending in endings)
-    return next(name for name in names if not os.path.lexists(name))
+    return f" and is kept as {rename_damaged(source, path.name).name} until you remove it"
 
 
 def _build(source: Path, new: Path, schema: str, tables: dict[str, str]) -> tuple[int, int]:
@@ -112,8 +100,7 @@ def _build(source: Path, new: Path, schema: str, tables: dict[str, str]) -> tupl
                     continue
                 values = "?" + ", ?" * cell.columns
                 again = f"INSERT OR IGNORE INTO {table} (rowid, {columns}) VALUES ({values})"
-                with suppress(sqlite3.IntegrityError, sqlite3.InterfaceError, OverflowError):
-                    db.execute(again, (cell.rowid, *cell.values))
+                db.execute(again, (cell.rowid, *cell.values))
             unread += len(pages.unknown())
         (found,) = db.execute("SELECT count(*) FROM conversations").fetchone()
         with suppress(sqlite3.OperationalError):
@@ -124,33 +111,41 @@ def _build(source: Path, new: Path, schema: str, tables: dict[str, str]) -> tupl
 
 
 def _is_readable(cell: Cell) -> bool:
-    """Return whether the texts of a row are whole: a zeroed page leaves zeros in them."""
+    """Return whether a row is whole. The JSON of a conversation tells that a part of it was zeroed."""
+    if cell.columns == _PROMPT_COLUMNS:
+        return True
     try:
-        return not all(isinstance(value, str) for value in cell.values[-2:]) or (
-            cell.columns == 2 or isinstance(json.loads(cell.values[-1]), dict)
-        )
-    except (ValueError, RecursionError):
+        return isinstance(json.loads(cell.values[-1]), dict)
+    except (TypeError, ValueError, RecursionError):
         return False
 
 
 def blank(kept: Path, names: Collection[str], texts: Collection[str]) -> None:
     """Overwrite deleted conversations and prompts in a kept file with zeros. Raises OSError.
 
-    Their records go whole; in pages that are no records any more, `names` and `texts` go where they are in one piece.
+    Their records go whole. In pages whose records are lost, `names` and long `texts` go where they are in one piece: a
+    short text there may belong to another conversation.
     """
     with Pages(kept, writable=True) as pages:
         for cell in list(pages.cells()):
-            cut = cell.columns == 2 and not cell.is_whole and str(cell.values[0] if cell.values else "")
             named = any(isinstance(value, str) and value in names for value in cell.values)
-            typed = cell.columns == 2 and bool(cell.values) and cell.values[0] in texts
-            if named or typed or (cut and any(text.startswith(cut[:_LIKE]) for text in texts)):
+            if named or (cell.columns == _PROMPT_COLUMNS and _is_one_of(cell, texts)):
                 for begin, end in cell.parts:
                     pages.blank(begin, end)
-        for word in filter(None, (text.encode() for text in (*names, *texts))):
-            at = pages.data.find(word)
-            while at >= 0:
-                pages.blank(at, at + len(word))
-                at = pages.data.find(word, at + len(word))
+        lost = [((page - 1) * pages.size, page * pages.size) for page in sorted(pages.unknown())]
+        long = (text for text in texts if len(text.encode().strip(b"\0")) >= _LONG)
+        for word in (text.encode() for text in (*names, *long)):
+            for begin, end in lost:
+                while (at := pages.data.find(word, begin, end + len(word))) >= 0:
+                    pages.blank(at, at + len(word))
+
+
+def _is_one_of(prompt: Cell, texts: Collection[str]) -> bool:
+    """Return whether a typed prompt is one of the texts, or the beginning of one if it is cut."""
+    text = str(prompt.values[0]) if prompt.values else ""
+    if prompt.is_whole:
+        return text in texts
+    return bool(text) and any(other.startswith(text[:_LIKE]) for other in texts)
 
 
 class Pages:

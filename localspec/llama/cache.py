@@ -177,9 +177,9 @@ def params_of(
     params.n_ctx = length
     params.flash_attn_type = _FLASH_ATTENTION[flash_attn]
     params.type_k, params.type_v = _KV_TYPES[kv_type_k], _KV_TYPES[kv_type_v]
-    # A full cache of a sliding window can step back further, but llama.cpp's copies of it leave out what is before the
-    # window, and a restored copy looks like the original: so each model with a window keeps its window only.
-    params.swa_full = False
+    # If the context is at most two sliding windows long, the cache also keeps the tokens before the window: dropping
+    # them would save little memory. llama.cpp's copies leave them out, so `CachedText` asks it what is there.
+    params.swa_full = 2 * lib.llama_model_n_swa(model.pointer) >= length
     params.n_threads = params.n_threads_batch = thread_count(threads)
     params.no_perf = True
     return params

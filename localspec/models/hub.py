@@ -93,7 +93,7 @@ def listing(repo: str, revision: str = "main") -> tuple[RemoteFile, ...]:
             files = tuple(
                 RemoteFile(repo, file.rfilename, found.sha, "", file.size, file.lfs.sha256, with_token=True)
                 for file in found.siblings or ()
-                if file.size and file.lfs and found.sha
+                if file.size and file.lfs
             )
         if not isinstance(found.sha, str) or not all(map(_is_file, files)):
             raise _no_hub()

@@ -113,7 +113,7 @@ def _needs(facts: ModelFile, layers: int, header: Header | None, load: Load) -> 
     # As in llama-kv-cache-iswa.cpp, the cache of a sliding window also holds a chunk of the prompt.
     window = facts.window or load.length
     cells = ceil((window + (512 if on_gpus else 128)) / 256) * 256
-    held = min(cells, load.length)
+    held = load.length if 2 * window >= load.length else min(cells, load.length)
     windowed = (facts.window_layers or 0) / layers
     weights, cache = Counter({HOST: embedding}), Counter[str]()
     for device in blocks:
@@ -125,7 +125,7 @@ def _needs(facts: ModelFile, layers: int, header: Header | None, load: Load) -> 
         weights = Counter(weights_of(header, [*blocks, output], load.cpu_moe, load.prediction))
     buffers = min(size, _BUFFERS + size // _BUFFER_SHARE)
     compute = {HOST: buffers // 3} | {device: buffers for device in {*blocks, output} if device != HOST}
-    if windowed and held < load.length:
+    if windowed and window < load.length:
         cache[HOST] += int(CHECKPOINT_SHARE * size)
     return Needs(weights, cache, compute)
 

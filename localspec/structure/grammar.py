@@ -2,8 +2,9 @@
 
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from localspec.errors import BadSetting
@@ -20,7 +21,8 @@ class Grammar:
 
     name: str  # the name in messages: "the JSON schema"
     definition: Mapping[str, Any]  # {"lark_grammar": ...}, where `start` is the first rule
-    lenient: Mapping[str, Any] | None = None  # the same without the keywords that llguidance does not support
+    # Makes the definition without the keywords that llguidance does not support.
+    lenient: Callable[[], Mapping[str, Any]] | None = None
 
 
 def json_grammar(schema: object, *, compact: bool | None = None) -> Grammar:
@@ -33,7 +35,7 @@ def json_grammar(schema: object, *, compact: bool | None = None) -> Grammar:
         given = {**narrow, "x-guidance": {**(COMPACT if compact else FLEXIBLE), **options}}
         return {"lark_grammar": f"start: %json {json.dumps(given)}"}
 
-    return Grammar("the JSON schema", definition(), definition(lenient=True))
+    return Grammar("the JSON schema", definition(), partial(definition, lenient=True))
 
 
 def regex_grammar(pattern: object) -> Grammar:

@@ -1,0 +1,38 @@
+"""The suite says which copy of localspec it tested, and which tier a test belongs to."""
+
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from tests import tiers
+from tests.tiers import differing_files
+
+
+def copy_of(folder, **modules):
+    folder.mkdir()
+    for name, text in modules.items():
+        (folder / f"{name}.py").write_text(text)
+    return folder
+
+
+def test_modules_that_differ_or_are_missing_in_one_copy_are_named(tmp_path):
+    checkout = copy_of(tmp_path / "a", same="1", changed="1", added="1", tui="link")
+    installed = copy_of(tmp_path / "b", same="1", changed="2", gone="1")
+    assert differing_files(checkout, installed) == ["added.py", "changed.py", "gone.py"]
+    assert differing_files(checkout, checkout) == []
+
+
+@pytest.mark.process
+def test_the_guard_sees_processes_and_ports_and_no_other_sockets(monkeypatch):
+    seen = []
+    monkeypatch.setattr(tiers, "_seen", seen)
+    left, right = socket.socketpair()
+    left.close()
+    right.close()
+    assert seen == []
+    with socket.socket() as port:
+        port.bind(("127.0.0.1", 0))
+    subprocess.run([sys.executable, "-c", ""], check=True)
+    assert {"socket.bind", "subprocess.Popen"} <= {*seen}
