@@ -113,9 +113,10 @@ class _Connection:
     ) -> None:
         """`before`: a process that must end first; `resumes`: a crashed process whose requests are repeated."""
         self.inbox: deque[tuple[int, Report]] = resumes.inbox if resumes else deque()
-        # Requests to repeat after a crash, from the last LoadPair on, and their reports. A first token empties both.
+        # The LoadPair and the open requests, to repeat after a crash, and what was reported about them. A first token
+        # empties both, because the weights are repacked by then; the end of a request removes it.
         self.unanswered: list[Any] = resumes.unanswered if resumes else []
-        self.reported: set[object] = resumes.reported if resumes else set()
+        self.reported: set[tuple[int, object]] = resumes.reported if resumes else set()
         self._owner = owner
         self.outbox: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         for request in self.unanswered:
@@ -137,11 +138,12 @@ class _Connection:
 
     def send(self, request: messages.Request) -> None:
         """Queue a request. An invalid request fails in this call, not in the writing thread."""
-        self.outbox.put(messages.encode(request))
+        line, kept = messages.encode(request), self.unanswered
         if isinstance(request, LoadPair):
             self.unanswered = [request]
-        elif self.unanswered and not isinstance(request, messages.Typed):
-            self.unanswered.append(request)
+        elif kept and _is_repeatable(request, kept):
+            kept.append(request)
+        self.outbox.put(line)  # last, because its answer removes it from `unanswered`
 
     def quit(self) -> None:
         """Request the end of the process, which is then not reported as Died."""
@@ -209,8 +211,16 @@ class _Connection:
 
     def _is_repeated(self, report: Report, serial: int) -> bool:
         """Return whether a crashed process had sent this report already, and remember the report."""
-        if isinstance(report, Cycle | Piece | Finished | Failure):
+        load_failed = isinstance(report, Failure) and serial == 0
+        if isinstance(report, Cycle | Piece | Finished) or load_failed:
             self.unanswered, self.reported = [], set()
+            return False
+        if isinstance(report, messages.Rendered | messages.ComparisonStopped | Failure):
+            kept = self.unanswered  # changed in place, because another thread may append to it
+            for each in [each for each in kept if _serial(each) == serial]:
+                kept.remove(each)
+            self.reported = {(each, kind) for each, kind in self.reported if each != serial}
+            return False
         once = serial, report if isinstance(report, Notice) else type(report)
         repeated = once in self.reported
         self.reported.add(once)
@@ -247,6 +257,17 @@ class _Connection:
         assert self.process.stderr is not None
         for line in self.process.stderr:
             self._last_words.append(line.decode(errors="replace").rstrip())
+
+
+def _serial(request: object) -> int:
+    return getattr(request, "serial", 0)
+
+
+def _is_repeatable(request: messages.Request, kept: list[Any]) -> bool:
+    """Return whether a new process needs the request: a cancel only with the request that it cancels."""
+    if isinstance(request, messages.Cancel):
+        return any(_serial(each) == request.serial for each in kept)
+    return not isinstance(request, messages.Typed)
 
 
 class EngineSession(Closing):

@@ -23,6 +23,8 @@ from localspec.serve.options import GONE, Fields, Problem
 from localspec.serve.replies import Block, Chosen, FinishedReply, Pairs, Replies, ReplyRequest, begins, fold
 
 LARGEST_BODY: Final = 32 * 2**20  # limit of bytes in the body of a request
+MOST_VALUES: Final = 500_000  # limit of JSON values in a body: they take up to 50 times their bytes
+SMALL_BODY: Final = 2**16  # bytes; parsing so few takes less time than another thread's start
 MOST_BODIES: Final = 64 * 2**20  # limit of bytes in the bodies of all open requests together
 FIRST_SECONDS: Final = 1.0  # longest wait for an early error before a stream sends the HTTP status
 PING_SECONDS: Final = 5.0  # after this time without text, a stream sends a comment as a sign of life
@@ -92,10 +94,12 @@ class Writer(ABC):
 
 async def fields_of(request: Request) -> Fields:
     """Return the fields of the JSON object in the request's body. Raises Problem, BadSetting."""
-    body = bytearray()
+    body, values = bytearray(), ValueCounter()
     try:
         async for chunk in request.stream():
             body += chunk
+            if values.count(chunk) > MOST_VALUES:
+                raise Problem(413, "body_too_large", f"the body has more than {MOST_VALUES:,} JSON values")
             if len(body) > LARGEST_BODY:
                 raise Problem(413, "body_too_large", f"the body is larger than {LARGEST_BODY // 2**20} MiB")
             bodies = request.scope.setdefault("bodies", {})  # Guard gives all requests the same dictionary
@@ -106,13 +110,33 @@ async def fields_of(request: Request) -> Fields:
     except ClientDisconnect:
         raise gone() from None
     try:
-        found = json.loads(body)
+        found = json.loads(body) if len(body) < SMALL_BODY else await asyncio.to_thread(json.loads, body)
     except ValueError as error:
         what = f"the body is not JSON: {error}" if body else "the body is empty"
         raise BadSetting(what, hint="send one JSON object") from None
     if not isinstance(found, dict):
         raise BadSetting("the body is JSON, but not an object", hint="send one JSON object")
     return Fields(found)
+
+
+class ValueCounter:
+    """Count the JSON values of a body by its commas and opening brackets outside texts, before it is parsed."""
+
+    def __init__(self) -> None:
+        self._found = 0
+        self._inside = False  # whether a text goes on in the next chunk
+        self._rest = b""  # a backslash whose character is in the next chunk
+
+    def count(self, chunk: bytes) -> int:
+        """Return the number of values in all chunks until now."""
+        chunk = self._rest + chunk
+        self._rest = b"\\" * ((len(chunk) - len(chunk.rstrip(b"\\"))) % 2)
+        chunk = chunk[: len(chunk) - len(self._rest)].replace(rb"\\", b"").replace(rb"\"", b"")
+        parts = chunk.split(b'"')
+        outside = b"".join(parts[self._inside :: 2])
+        self._inside ^= len(parts) % 2 == 0
+        self._found += sum(map(outside.count, (b",", b"[", b"{")))
+        return self._found
 
 
 def gone() -> Problem:

@@ -8,7 +8,21 @@ import pytest
 
 from localspec.engine import client
 from localspec.engine.client import EngineProcess, EngineSession
-from localspec.engine.messages import Detokenize, Died, Generate, LoadPair
+from localspec.engine.messages import (
+    Cancel,
+    CompareReplies,
+    ComparisonStopped,
+    Detokenize,
+    Died,
+    Failure,
+    Generate,
+    LoadPair,
+    Ready,
+    Render,
+    Rendered,
+    Tokenize,
+    Typed,
+)
 from localspec.engine.spawn import spawn
 from localspec.errors import EngineDied, LocalspecError
 from localspec.events import Piece
@@ -137,6 +151,55 @@ def test_every_reply_that_a_crash_cut_before_the_first_token_is_asked_again():
     process.close()
     assert sorted(serial for serial, report in told if isinstance(report, Piece)) == [1, 2, 3]
     assert not any(isinstance(report, Died) for _, report in told)
+
+
+ANSWERS = """
+    def perform(self, request, send, cancelled):
+        if isinstance(request, LoadPair):
+            send(Notice("the plan"))
+            send(Ready("pair", "target", "", 64, 0.1))
+        elif isinstance(request, CompareReplies):
+            send(ComparisonStopped())
+        elif isinstance(request, Generate):
+            os.kill(os.getpid(), signal.SIGILL)
+        elif isinstance(request, Typed):
+            pass
+        elif request.serial == 2:
+            raise ValueError("a failure")
+        else:
+            with open("LOG", "a") as log:
+                log.write(f"{request.serial} ")
+            send(Rendered("text"))
+"""
+
+
+@dies
+def test_only_what_has_no_answer_yet_is_kept_and_sent_again(tmp_path):
+    """After each kind of request, the list of open ones is what it was."""
+    log = tmp_path / "log"
+    process = EngineProcess(program(ANSWERS, LOG=log))
+    process.start()
+    process.send(LoadPair(named("demo")))
+    until(process, Ready)
+    connection = process._connection
+    before = list(connection.unanswered), set(connection.reported)
+    asked = [
+        Detokenize(1, (1,)),
+        Detokenize(2, (2,)),
+        Tokenize(3, "text"),
+        Render(4, ()),
+        CompareReplies(5, ()),
+    ]
+    for request in asked:
+        process.send(request)
+        until(process, Rendered, Failure, ComparisonStopped)
+        process.send(Cancel(request.serial))
+        process.send(Typed())
+        assert (connection.unanswered, connection.reported) == before
+    process.send(Generate(6, continued="Hello"))
+    until(process, Died)
+    process.close()
+    assert log.read_text().split() == ["1", "3", "4"]
 
 
 def test_the_engine_gets_neither_keys_nor_tokens(monkeypatch):
