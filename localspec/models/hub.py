@@ -91,11 +91,13 @@ def listing(repo: str, revision: str = "main") -> tuple[RemoteFile, ...]:
         with _hub_shaped():
             found = api.model_info(repo, revision=revision, files_metadata=True, timeout=_METADATA_SECONDS)
             files = tuple(
-                RemoteFile(repo, file.rfilename, found.sha, "", file.size, file.lfs.sha256, with_token=True)
+                RemoteFile(
+                    repo, file.rfilename, found.sha or "", "", file.size, file.lfs.sha256, with_token=True
+                )
                 for file in found.siblings or ()
                 if file.size and file.lfs
             )
-        if not isinstance(found.sha, str) or not all(map(_is_file, files)):
+        if not (found.sha and isinstance(found.sha, str)) or not all(map(_is_file, files)):
             raise _no_hub()
         return files
 

@@ -30,7 +30,10 @@ def whole(tmp_path_factory):
     folder = tmp_path_factory.mktemp("whole")
     for n in range(40):
         question = StoredMessage("user", f"<{n}> " * (4 + 60 * (n % 9) ** 2 // 2))
-        about = {"talked": 1e9 + n, "messages": (question, StoredMessage("assistant", f"reply <{n}>"))}
+        about = {
+            "talked": 1e9 + n,
+            "messages": (question, StoredMessage("assistant", f"reply <{n}>"), StoredMessage("user", "ok")),
+        }
         conversations.save(folder, Conversation(f"n{n:02}", "demo", "", **about))
         conversations.add_prompt(folder, question.content, f"n{n:02}")
     return (folder / FILE).read_bytes()
@@ -77,6 +80,33 @@ def test_the_rows_of_whole_pages_survive_a_damaged_page_and_the_deletion_that_me
         assert not re.search(rb"<%d>" % int(victim[1:]), left), page
         conversations.add_prompt(folder, "more")
     assert "recovered" in caplog.text
+
+
+def rows_of(path):
+    with Pages(path) as pages:
+        return {
+            c.values[0]: c.values for c in pages.cells() if c.kind == 13 and c.columns == 8 and c.is_whole
+        }
+
+
+def test_a_deletion_leaves_every_other_conversation_in_the_kept_file_as_it_is(tmp_path, whole):
+    damaged(tmp_path, whole, 5)
+    before = rows_of(tmp_path / FILE)
+    victim = min(rows_outside(tmp_path, whole, 5))
+    conversations.delete(tmp_path, victim)
+    del before[victim]
+    assert rows_of(tmp_path / f"{FILE}.damaged") == before
+
+
+def test_a_link_to_the_file_stays_a_link(tmp_path, whole):
+    (tmp_path / "elsewhere").mkdir()
+    damaged(tmp_path / "elsewhere", whole, 5)
+    (tmp_path / "elsewhere" / FILE).rename(tmp_path / "elsewhere" / "mine.db")
+    (tmp_path / FILE).symlink_to(tmp_path / "elsewhere" / "mine.db")
+    conversations.add_prompt(tmp_path, "more")
+    assert (tmp_path / FILE).is_symlink()
+    assert (tmp_path / "elsewhere" / "mine.db.damaged").exists()
+    assert len(readable(tmp_path)) > 30
 
 
 def test_several_pages_and_random_bytes_cost_only_their_own_rows(tmp_path, whole):
