@@ -66,10 +66,16 @@ def recover(path: Path, schema: str, tables: dict[str, str]) -> None:
         os.replace(new, path)
         sync_folder(path.parent)
         kept = _put_away(source, path, unread)
-        left_out = f", {unread} parts could not be read" if unread else ""
-        log.warning("%s was damaged%s; %d conversations were recovered%s", path, kept, found, left_out)
+        left_out = f", {_counted(unread, 'part')} could not be read" if unread else ""
+        log.warning(
+            "%s was damaged%s; recovered: %s%s", path, kept, _counted(found, "conversation"), left_out
+        )
     else:
         _put_away(source, path, unread=1)
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
 def _put_away(source: Path, path: Path, unread: int) -> str:

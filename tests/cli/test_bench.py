@@ -186,3 +186,8 @@ def test_json_is_one_object_with_both_sides(capsys):
     assert json.loads(raced(capsys, "Tell me a story", "--json")[1])["rule"] == "greedy"
     assert found["identical"] == (found["divergence"] is None)
     assert DEMO_MODEL in found["verdict"]
+
+
+def test_a_model_without_a_choice_of_attention_is_named(capsys):
+    assert main(["bench", "demo", "--attention"]) == 1
+    assert "demo-target.gguf has no choice of attention" in capsys.readouterr().err

@@ -75,14 +75,18 @@ def run(arguments: argparse.Namespace) -> int:
 
 def measure_attention(arguments: argparse.Namespace) -> int:
     """Measure both kinds of attention, and store the times for later loads."""
-    from localspec.models.attention import attention_of
+    from localspec.models.attention import attention_of, attention_shape
 
-    header = chosen_pair(arguments).target.header
+    target = chosen_pair(arguments).target
+    header = target.header
+    if attention_shape(header) is None:
+        what = f"{target.file} has no choice of attention: it is small, or its layers are of another kind"
+        raise LocalspecError(what, hint="run `localspec bench` without --attention")
     with DrawnLine(sys.stderr) as line:
         found = attention_of(header, configured(threads=arguments.threads).get("threads"), line.draw)
     if found is None:
-        hint = "retry when no other program uses the processor; `localspec info` says whether this model has a choice"
-        raise LocalspecError("attention was not measured", hint=hint)
+        hint = "run it again when no other program uses the processor"
+        raise LocalspecError("attention could not be measured", hint=hint)
     chosen = "plain" if found.flash_attn == "off" else "flash"
     say(f"Later loads on this CPU use {chosen} attention. `localspec info` shows both times.")
     return 0
