@@ -13,6 +13,7 @@ from pathlib import Path
 from statistics import median
 
 from localspec.caches.store import usage
+from localspec.options import texts_dir
 
 WORDS = "One line of a long text says what the next line says, and none of them says more. "
 
@@ -39,17 +40,14 @@ print(json.dumps([stats.first_token_seconds, stats.prompt_tokens, stats.restored
 def first_token(arguments: argparse.Namespace) -> None:
     """The first token in a new process whose caches are not in the page cache."""
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
-        options = {
-            "target": str(arguments.target),
-            "context_length": arguments.context,
-            "cache_folder": folder,
-        }
+        os.environ["LOCALSPEC_HOME"] = folder
+        options = {"target": str(arguments.target), "context_length": arguments.context}
         if arguments.draft:
             options["draft"] = str(arguments.draft)
         read, *_ = runs(options, arguments, 1)  # and stored
         again, *_ = runs(options, arguments, arguments.runs)
         print(
-            f"first token: read {read:.2f} s, stored {again:.2f} s, {again / read:.1%}; {usage(Path(folder))}"
+            f"first token: read {read:.2f} s, stored {again:.2f} s, {again / read:.1%}; {usage(texts_dir())}"
         )
 
 
@@ -57,7 +55,7 @@ def runs(options: dict[str, object], arguments: argparse.Namespace, count: int) 
     """The medians of some processes, one after the other."""
     found = []
     for _ in range(count):
-        for path in Path(str(options["cache_folder"])).glob("*.cache"):
+        for path in texts_dir().glob("*.cache"):
             with path.open("rb") as file:
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         command = [sys.executable, "-c", CHILD.replace("WORDS", repr(WORDS))]

@@ -65,11 +65,6 @@ class Stats:
         return f"Stats({self.emitted} tokens, {self.tokens_per_second:.1f} tokens/s{kept}{faster})"
 
     @property
-    def draft_reading_seconds(self) -> float:
-        """The former name of `draft_prefill_seconds`."""
-        return self.draft_prefill_seconds
-
-    @property
     def from_target(self) -> int:
         """The number of emitted tokens that the target chose: plain tokens, fixes and bonus tokens."""
         drafted = self.from_model + self.from_head + self.from_lookup + self.from_prediction

@@ -151,12 +151,8 @@ class LoadOptions(TypedDict, total=False):
         Literal["conversations", "all"] | None,
         Option("which prompt caches go to disk: of stored conversations, or all", default="conversations"),
     ]
-    cache_folder: Annotated[Text, Option("the folder of prompt caches on disk", default="the cache folder")]
     read_ahead: Annotated[
         Switch, Option("prefill the beginning of the next prompt while nobody waits", "", default="yes")
-    ]
-    read_ahead_seconds: Annotated[
-        Number, Option("longest time of reading ahead after a reply", least=0, default="60")
     ]
 
 
@@ -305,10 +301,9 @@ def cache_dir() -> Path:
     return _folder("cache", platformdirs.user_cache_path)
 
 
-def texts_dir(settings: Mapping[str, Any]) -> Path:
+def texts_dir() -> Path:
     """Return the folder of prompt caches on disk."""
-    chosen = settings.get("cache_folder")
-    return expanded(chosen).absolute() if chosen else cache_dir() / "texts"
+    return cache_dir() / "texts"
 
 
 def config_file() -> Path:

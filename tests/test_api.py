@@ -60,7 +60,7 @@ def test_every_option_of_loading_is_a_setting_and_a_flag_and_reaches_the_chats_e
     given = load_options(parser.parse_args(f"{flags} {more}".split()))
     assert given["mmap"] is False
     assert given["lora"] == "one.gguf,two.gguf:0.5"
-    assert options - {"cache", "cache_gb", "cache_folder", "read_ahead_seconds"} == given.keys()
+    assert options - {"cache", "cache_gb"} == given.keys()
 
 
 def test_what_is_asked_for_reaches_the_models(monkeypatch, tmp_path):

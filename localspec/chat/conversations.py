@@ -18,7 +18,7 @@ from localspec.chat.recovery import blank
 from localspec.errors import BadSetting, LocalspecError
 from localspec.events import Stats
 from localspec.files import AHEAD_SECONDS, FileLock, repaired
-from localspec.options import configured, data_dir, texts_dir
+from localspec.options import data_dir, texts_dir
 
 LOCKS: Final = "conversations"  # the folder of locks
 TITLE_LENGTH: Final = 60
@@ -231,9 +231,8 @@ def delete(folder: Path, name: str) -> None:
 
 
 def _forget_caches(*names: str) -> None:
-    for folder in {texts_dir({}), texts_dir(configured())}:
-        for name in filter(None, names):
-            forget_conversation(folder, name)
+    for name in filter(None, names):
+        forget_conversation(texts_dir(), name)
 
 
 def add_prompt(folder: Path, text: str, name: str = "") -> None:

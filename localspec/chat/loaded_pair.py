@@ -205,7 +205,7 @@ class LoadedPair:
     read_image: ReadImage | None = None  # None: the model reads no images
     runs_ahead: bool = False  # whether a cycle runs ahead of the reader, because a device computes
     trained_context: int | None = None  # in tokens; None: unknown
-    read_ahead_seconds: float = 0.0  # longest time of reading ahead after a reply; 0: nothing is read ahead
+    reads_ahead: bool = False  # whether the next prompt is read ahead after a reply
 
     @property
     def target(self) -> Decoder:

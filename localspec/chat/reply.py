@@ -54,6 +54,7 @@ GENERIC_CALLS = (
 )
 DRAFT_CHUNK = 128  # largest number of tokens in a pass of a draft model that reads ahead
 WORTH_A_NOTICE = 16  # after this many cycles without drafting, a notice appears; shorter pauses are normal
+READ_AHEAD_SECONDS = 60.0  # longest time of reading ahead after a reply
 AHEAD = 3  # most cycles that run ahead: with one, a reader whose time varies leaves the device idle
 # A cycle, the scores of its tokens, and `why_off` and `failure` of the strategy and `ends` of the job after it.
 _State = tuple[Cycle, Sequence[Scored], str | None, LocalspecError | None, tuple[bool, bool, bool]]
@@ -355,8 +356,8 @@ class ReplyWriter:
             result = replace(result, unmatched=why)
             yield Notice(why)
         # A reply that was cut off may be continued, and its tokens must stay for that.
-        if job.following and pair.read_ahead_seconds and result.finish_reason is FinishReason.STOP:
-            self._upcoming[slot] = Upcoming(partial(job.following, result), pair.read_ahead_seconds)
+        if job.following and pair.reads_ahead and result.finish_reason is FinishReason.STOP:
+            self._upcoming[slot] = Upcoming(partial(job.following, result), READ_AHEAD_SECONDS)
         yield Finished(result)
 
     def _strategy(self, slot: Slot, rule: Rule, job: ReplyJob) -> Strategy:

@@ -20,7 +20,7 @@ from localspec.chat.loaded_pair import LoadedPair
 from localspec.chat.messages import Infill, Message, Reasoning, are_continued, as_messages, with_reply
 from localspec.chat.options import SAMPLING_NAMES, Request, request_from
 from localspec.chat.prompt import Prompt, following_messages, tokens_of
-from localspec.chat.reply import Ends, ReplyJob, ReplyWriter
+from localspec.chat.reply import READ_AHEAD_SECONDS, Ends, ReplyJob, ReplyWriter
 from localspec.chat.text import TextStream
 from localspec.chat.thinking_budget import ThinkingBudget
 from localspec.errors import BadSetting, ContextFull, LocalspecError
@@ -127,16 +127,16 @@ class Session(Closing):
 
         `typed`: a conversation whose last message is not sent yet, up to its last whole word; it is prefilled, too.
         """
-        ends, seconds = self._watch(ends), self.pair.read_ahead_seconds
+        ends = self._watch(ends)
         with self._working, suppress(LocalspecError):  # the next reply meets the error again and reports it
-            if self._closed or not seconds:
+            if self._closed or not self.pair.reads_ahead:
                 return
             self._writer.read_ahead(ends)
             if typed:
                 request = self._request(options)
                 *before, last = self._whole(typed, request, options)
                 ahead = partial(self._ahead, tuple(before), request, typed=last.content)
-                self._writer.prefill(ahead, ends, seconds=seconds)
+                self._writer.prefill(ahead, ends, seconds=READ_AHEAD_SECONDS)
 
     @property
     def messages(self) -> Messages:

@@ -153,7 +153,7 @@ def load_pair(
             read_image=projector.tokens if projector else None,
             runs_ahead=model.all_on_gpu and target.rollback_limit is None,
             trained_context=trained_context(pair.target.header),
-            read_ahead_seconds=options.get("read_ahead_seconds", 60.0) * options.get("read_ahead", True),
+            reads_ahead=options.get("read_ahead", True),
             close=opened.pop_all().close,
         )
 
@@ -366,9 +366,9 @@ def disk_prompt_cache(
     model, path = target.model, pair.target.here
     if not budget or model.remote:
         return None
-    folder = texts_dir(settings)
+    folder = texts_dir()
     if why := why_not_trusted(folder):
-        log.warning("no prompt caches are stored in %s: %s; run chmod go-w, or set cache_folder", folder, why)
+        log.warning("no prompt caches are stored in %s: %s; run chmod go-w", folder, why)
         return None
     trained = model.metadata.get(f"{model.architecture}.rope.scaling.original_context_length", "0")
     # The key contains the owner, and everything that a stored state depends on, such as a head's file.

@@ -192,9 +192,7 @@ def test_list_and_rm_work_in_spite_of_a_damaged_config(capsys):
     config_file().write_text("pair = ")
     for line in ("list", "rm --caches"):
         assert main(line.split()) == 0
-        out, err = capsys.readouterr()
-        assert f"notice: {config_file()}" in err
-    assert f"there is no prompt cache in {texts_dir({})}" in out  # the settings may name another folder
+    assert f"there is no prompt cache in {texts_dir()}" in capsys.readouterr().out
 
 
 @pytest.mark.process

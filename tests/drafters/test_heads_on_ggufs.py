@@ -186,7 +186,7 @@ def test_a_trained_head_is_often_right_and_changes_no_text(session):
 
 def test_a_head_comes_back_from_the_disk_with_its_text(tmp_path, monkeypatch, quick_disk):
     """Without its rows of the text it would be right less often."""
-    monkeypatch.setattr("localspec.options.texts_dir", lambda settings: tmp_path)
+    monkeypatch.setattr("localspec.options.texts_dir", lambda: tmp_path)
     files = {"target": target_path(), "draft": DATA / "demo-eagle3.gguf"}
     question = "A small model guesses the next tokens. " * 80 + QUESTIONS[0]
     found = []

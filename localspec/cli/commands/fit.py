@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--trim", type=number(int, 1), metavar="N", help=kept)
     way = group.add_mutually_exclusive_group()
     way.add_argument("--make", action="store_true", help="make a draft from the target's layers and train it")
-    way.add_argument("--distill", "--teach", action="store_true", help="train a copy of the pair's draft")
+    way.add_argument("--distill", action="store_true", help="train a copy of the pair's draft")
     layers = f"layers of the draft (default: {LAYERS}, with --distill all)"
     add("--layers", type=number(int, 1), metavar="N", help=layers)
     answers = f"tokens of the target's answers to train on (default: {ANSWERS:,})"

@@ -4,12 +4,11 @@ includes the enlarged demo pair, prompt caches and the training answers of `loca
 
 import argparse
 from datetime import datetime
-from pathlib import Path
 
 from localspec.caches.store import usage
-from localspec.display import print_notice, say, say_json, size_text
+from localspec.display import say, say_json, size_text
 from localspec.models import local_models, pair_info, registry, removal
-from localspec.options import given_settings, texts_dir
+from localspec.options import texts_dir
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,7 +21,7 @@ def run(arguments: argparse.Namespace) -> int:
     here.sort(key=lambda pair: -uses.get(pair.used_as, 0.0))
     unused = removal.leftovers()
     files = local_models.distinct(file for pair in here for file in pair.files)
-    texts, text_bytes = usage(folder_of_texts())
+    texts, text_bytes = usage(texts_dir())
     demo = sum(path.stat().st_size for path in removal.enlarged_demo())
     folders = set(local_models.fitted_dir().glob("*/")) - {left.path for left in unused}
     answers = sum(map(removal.size_of, folders))  # answers that `localspec fit` uses to train drafts
@@ -54,14 +53,6 @@ def run(arguments: argparse.Namespace) -> int:
     for name, size, about in (*rows, *unused_rows, ("", None, ""), *kept):
         say(name if size is None else f"{name:<{width}}  {size_text(size):>7}  {about}".rstrip())
     return 0
-
-
-def folder_of_texts() -> Path:
-    """Return the folder of the prompt caches; print mistakes in the settings as notices."""
-    given, mistakes = given_settings()
-    for mistake in mistakes:
-        print_notice(f"{mistake} ({mistake.hint})")
-    return texts_dir({name: found.value for name, found in given.items()})
 
 
 def as_json(pair: registry.Pair, used: float | None) -> dict[str, object]:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from localspec.caches.store import empty, usage
 from localspec.cli.commands.completion import complete_with_pairs
-from localspec.cli.commands.list import folder_of_texts
 from localspec.display import say, say_json, size_text
 from localspec.errors import BadSetting
 from localspec.models import local_models, registry, removal
+from localspec.options import texts_dir
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.unused:
         done, nothing = removal.prune(), "every file here belongs to a pair"
     elif arguments.caches:
-        freed, paths = usage(folder := folder_of_texts())[1], empty(folder)
+        freed, paths = usage(folder := texts_dir())[1], empty(folder)
         done, nothing = removal.Removal(tuple(paths), freed, ()), f"there is no prompt cache in {folder}"
     else:
         done, written_in = remove_pair(pair := registry.named(arguments.name))
