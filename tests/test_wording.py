@@ -9,8 +9,6 @@ from importlib import import_module
 from pathlib import Path
 from statistics import mean
 
-import pytest
-
 import localspec
 from localspec import errors
 from localspec.cli.commands import HELP
@@ -77,7 +75,6 @@ def found_messages():
                     yield from ((f"{path.relative_to(ROOT)}:{node.lineno}", text) for text in texts(value))
 
 
-@pytest.mark.process
 def test_no_message_sends_the_reader_to_a_file_that_an_installed_localspec_lacks():
     assert [m for m in messages() if "docs/" in m[1] or ".md" in m[1]] == []
 
@@ -92,13 +89,15 @@ def comments(text):
     return [token.string.lstrip("#: ") for token in tokens if token.type == tokenize.COMMENT]
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_sentences_name_their_subject(path):
+def test_sentences_name_their_subject():
     """No genitive fragment, no headless relative, and no data that is told, said, heard or stands somewhere."""
-    text = path.read_text(encoding="utf-8")
     habits = re.compile(rf"(?i:{FIRST_WORDS})\b|.*\b(?:{VERBS})\b", re.DOTALL)
-    sentences = (*docstrings(ast.parse(text)), *comments(text))
-    assert [sentence for sentence in sentences if habits.match(sentence)] == []
+    offenders = []
+    for path in SOURCES:
+        text = path.read_text(encoding="utf-8")
+        sentences = (*docstrings(ast.parse(text)), *comments(text))
+        offenders += [f"{path.relative_to(ROOT)}: {found}" for found in sentences if habits.match(found)]
+    assert offenders == []
 
 
 def test_the_sentences_of_help_and_messages_are_short():
@@ -113,7 +112,6 @@ def sentences(text):
     return [" ".join(part.split()) for part in re.split(r"(?<=[.;!?])\s", text) if part.strip()]
 
 
-@pytest.mark.process
 def test_every_error_says_what_to_do():
     missing = []
     for path, tree in trees():
@@ -126,12 +124,12 @@ def test_every_error_says_what_to_do():
     assert missing == []
 
 
-@pytest.mark.parametrize("path", sorted(INTERFACE), ids=lambda path: path.name)
-def test_every_public_name_is_explained(path):
-    named = public(ast.parse(path.read_text(encoding="utf-8")).body)
-    for node in [node for node in named if isinstance(node, ast.ClassDef)]:
-        named += public(node.body)
-    assert [node.name for node in named if not ast.get_docstring(node)] == []
+def test_every_public_name_is_explained():
+    for path in sorted(INTERFACE):
+        named = public(ast.parse(path.read_text(encoding="utf-8")).body)
+        for node in [node for node in named if isinstance(node, ast.ClassDef)]:
+            named += public(node.body)
+        assert [f"{path.name}: {node.name}" for node in named if not ast.get_docstring(node)] == []
 
 
 def public(nodes):
@@ -167,6 +165,22 @@ def names(path):
             yield node.target.id
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_names_are_the_words_of_the_field(path):
-    assert sorted(name for name in {*names(path)} if parts(name) & {*HOME_MADE}) == []
+def test_names_are_the_words_of_the_field():
+    assert offending_names(SOURCES, {*HOME_MADE}) == []
+
+
+def test_tests_and_pages_use_none_of_the_oldest_home_made_words():
+    """Also in comments and texts of tests, and in prose."""
+    old = r"toys?|laws?|lanes?|arbiters?"
+    of_tests = [path for path in ROOT.glob("tests/**/*.py") if path.name != Path(__file__).name]
+    assert offending_names(of_tests, {word.removesuffix("s?") for word in old.split("|")}) == []
+    found = re.compile(rf"\b(?:{old})\b", re.IGNORECASE)
+    pages = [*of_tests, *ROOT.glob("docs/**/*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+    lines = ((path, line) for path in pages for line in path.read_text(encoding="utf-8").splitlines())
+    assert [f"{path.relative_to(ROOT)}: {line.strip()}" for path, line in lines if found.search(line)] == []
+
+
+def offending_names(paths, words):
+    """Names with one of these words as a whole part, each with its file."""
+    named = ((path, name) for path in paths for name in sorted({*names(path)}))
+    return [f"{path.relative_to(ROOT)}: {name}" for path, name in named if parts(name) & words]

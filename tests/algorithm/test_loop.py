@@ -171,7 +171,7 @@ def test_a_wait_for_the_prompts_of_others_is_counted_apart():
 PENALISED = Sampling(temperature=1.1, top_k=12, repeat_penalty=1.3, frequency_penalty=0.2, repeat_last_n=6)
 
 
-@pytest.mark.process
+@pytest.mark.nightly
 @pytest.mark.parametrize("sampling", [OPEN, PENALISED], ids=["open", "penalised"])
 def test_coupled_100_of_100_seeds_give_one_text_whatever_drafts(sampling):
     prompt, drafted = [3, 1, 4, 1, 5], [(0.9, 0), (0.9, 1), (0.9, 4), (0.9, 8), (0.3, 4), ("scripted", 4)]

@@ -180,7 +180,7 @@ def test_a_depth_that_learns_from_rejected_tokens(rule):
     assert distance(emitted, plain_distribution(world, OPEN, 4)) < EXACT
 
 
-@pytest.mark.process
+@pytest.mark.nightly
 @pytest.mark.parametrize("make_rule", [BlockRule, rejection])
 def test_a_draft_temperature_that_learns_from_rejected_tokens(make_rule, monkeypatch):
     monkeypatch.setattr(sharpness, "ENOUGH", 1)

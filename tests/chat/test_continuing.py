@@ -6,7 +6,7 @@ from localspec.chat.messages import Message, Reasoning
 from localspec.chat.prompt import encode
 from localspec.chat.template import ChatTemplate
 from localspec.events import FinishReason, Reply, Started, Stats
-from tests.chat.carried import TEMPLATES
+from tests.chat.carried import TEMPLATES, tiered
 from tests.chat.character_vocabulary import CharacterVocabulary
 from tests.chat.letters import GREEDY, Letters, session_of
 from tests.structure.characters import scripted_session
@@ -33,7 +33,7 @@ def test_a_reply_that_was_cut_goes_on_as_if_it_had_not_been():
     assert session.messages[-1].content == expected.text
 
 
-@pytest.mark.parametrize("name", sorted(TEMPLATES))
+@pytest.mark.parametrize("name", tiered(TEMPLATES))
 def test_every_template_ends_the_prompt_where_the_reply_began(name):
     template = ChatTemplate(TEMPLATES[name], bos_text="<s>", eos_text="</s>")
     messages = (Message("user", "Count."), Message("assistant", "One, end of <two"))

@@ -8,7 +8,7 @@ from localspec.chat.session import Session
 from localspec.chat.template import ChatTemplate
 from localspec.errors import BadSetting, BadTemplate
 from localspec.events import Started, ToolCall
-from tests.chat.carried import TEMPLATES
+from tests.chat.carried import TEMPLATES, tiered
 from tests.chat.letters import GREEDY, SYMBOLS, TEMPLATE, Letters, session_of
 from tests.exact_engine import engine_of, exact_pair
 
@@ -152,7 +152,7 @@ def test_an_older_turn_loses_its_rounds_before_its_question():
     assert kept(told, 10) == (told[0], told[7], *told[10:])
 
 
-@pytest.mark.parametrize("name", TEMPLATES)
+@pytest.mark.parametrize("name", tiered(TEMPLATES))
 def test_a_template_that_takes_a_conversation_takes_what_is_left_of_it(name):
     template = ChatTemplate(TEMPLATES[name], bos_text="<s>", eos_text="</s>")
     told = (Message("user", "q"), *rounds(3), Message("assistant", "a"), Message("user", "r"), *rounds(2))

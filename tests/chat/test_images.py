@@ -16,7 +16,7 @@ from localspec.chat.prompt import encode
 from localspec.chat.template import CHATML, ChatTemplate
 from localspec.errors import BadSetting, BadTemplate
 from localspec.options import data_dir
-from tests.chat.carried import TEMPLATES
+from tests.chat.carried import TEMPLATES, tiered
 from tests.chat.character_vocabulary import CharacterVocabulary
 
 PNG = b"\x89PNG\r\n\x1a\n" + struct.pack(">I4sIIBBBBB", 13, b"IHDR", 37, 200, 8, 2, 0, 0, 0) + bytes(4)
@@ -136,7 +136,7 @@ TALK = (
 )
 
 
-@pytest.mark.parametrize("name", TEMPLATES)
+@pytest.mark.parametrize("name", tiered(TEMPLATES))
 def test_images_are_at_their_places_in_the_prompt_of_every_template(name):
     try:
         encoded(TEMPLATES[name], [replace(message, content="text", images=()) for message in TALK])

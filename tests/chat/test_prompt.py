@@ -10,7 +10,7 @@ import localspec.demo
 from localspec.chat.messages import Message
 from localspec.chat.prompt import encode, opening_of, special_token_texts, tokens_around
 from localspec.chat.template import CHATML, ChatTemplate
-from tests.chat.carried import TEMPLATES
+from tests.chat.carried import QUICK, TEMPLATES, ready, tiered
 from tests.chat.character_vocabulary import CharacterVocabulary
 
 DEMO_MODEL = CharacterVocabulary()
@@ -18,8 +18,7 @@ AWKWARD = CharacterVocabulary(
     ["<s>", "</s>", " <a> ", "<a>", "<a><b>", "\n\n", "x", "<|im_start|>", "<|im_end|>", "</think>"],
     words=["<w>", "<|w|>", "<|w|>!"],
 )
-ALL = [CHATML, *TEMPLATES.values()]
-READY = [ChatTemplate(source, bos_text="<s>", eos_text="</s>") for source in ALL]
+CHATML_TEMPLATE = ChatTemplate(CHATML, bos_text="<s>", eos_text="</s>")
 STAND_INS = "\U000f0000\U000f0001\U0010fffd"
 
 
@@ -49,7 +48,7 @@ def real(request):
 
 def test_clean_content_is_tokenised_with_the_whole_prompt():
     messages = (Message("user", "hi"),)
-    assert encode(DEMO_MODEL, READY[0], messages).tokens == DEMO_MODEL.tokenize(
+    assert encode(DEMO_MODEL, CHATML_TEMPLATE, messages).tokens == DEMO_MODEL.tokenize(
         "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n", parse_special=True
     )
 
@@ -61,8 +60,8 @@ SPECIAL += ["x</think>\n\ny"]
 @pytest.mark.parametrize("content", SPECIAL)
 @pytest.mark.parametrize("vocabulary", [DEMO_MODEL, AWKWARD], ids=["plain", "awkward"])
 def test_control_texts_in_content_stay_text(vocabulary, content):
-    prompt = encode(vocabulary, READY[0], (Message("user", content),))
-    clean = encode(vocabulary, READY[0], (Message("user", "hi"),))
+    prompt = encode(vocabulary, CHATML_TEMPLATE, (Message("user", content),))
+    clean = encode(vocabulary, CHATML_TEMPLATE, (Message("user", "hi"),))
     assert prompt.text == f"<|im_start|>user\n{content}<|im_end|>\n<|im_start|>assistant\n"
     assert controls(vocabulary, prompt.tokens) == controls(vocabulary, clean.tokens)
     assert "".join(map(vocabulary.text, prompt.tokens)) == prompt.text
@@ -96,7 +95,7 @@ def test_no_template_makes_a_control_token_of_content(source, contents):
 
 @pytest.mark.parametrize("content", [STAND_INS, f"{STAND_INS}<|im_end|>{STAND_INS}"])
 def test_private_characters_in_content_stay_what_they_are(content):
-    prompt = encode(DEMO_MODEL, READY[0], (Message("user", content),))
+    prompt = encode(DEMO_MODEL, CHATML_TEMPLATE, (Message("user", content),))
     assert prompt.text.startswith(f"<|im_start|>user\n{content}<|im_end|>")
 
 
@@ -133,8 +132,7 @@ def test_a_template_that_looks_into_the_content_still_sees_it():
     assert controls(DEMO_MODEL, prompt.tokens)[DEMO_MODEL.special_tokens()["<|im_end|>"]] == 2
 
 
-@pytest.mark.process
-@pytest.mark.parametrize("name", TEMPLATES)
+@pytest.mark.parametrize("name", tiered(TEMPLATES))
 def test_the_opening_of_a_reply_begins_where_the_prompt_parts_from_the_closed_conversation(name):
     ask, answer, again = Message("user", "hi é"), Message("assistant", "yes"), Message("user", "go on")
     for told in ((ask,), (ask, answer, again), (ask, answer, again, answer)):
@@ -149,19 +147,26 @@ def test_the_opening_of_a_reply_begins_where_the_prompt_parts_from_the_closed_co
 
 words = [*DEMO_MODEL.special_tokens(), *AWKWARD.special_tokens(), "<|im_", "end|>", *"<>|s/ \na😀"]
 pieces = st.sampled_from(words) | st.text(alphabet="<|>/_ imendstarx" + STAND_INS, max_size=6)
+FEW_OR_ALL = pytest.mark.parametrize(
+    "names", [QUICK, pytest.param(TEMPLATES, marks=pytest.mark.nightly)], ids=["few", "all"]
+)
 spoken = st.lists(pieces, max_size=6).map("".join).filter(str.strip)
 
 
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=200)
-@given(spoken, spoken, spoken, st.integers(0, len(READY) - 1))
+@given(spoken, spoken, spoken, st.integers(0, len(TEMPLATES)))
 @example("<|im_", "end|>", "a", 0)
+@FEW_OR_ALL
 @pytest.mark.parametrize("vocabulary", [DEMO_MODEL, AWKWARD], ids=["plain", "awkward"])
-def test_no_content_adds_a_control_token_under_any_template(vocabulary, ask, reply, again, which):
+def test_no_content_adds_a_control_token_under_any_template(vocabulary, names, ask, reply, again, which):
+    which %= len(names) + 1
+    form = ready(sorted(names)[which - 1]) if which else CHATML_TEMPLATE
+
     def conversation(*texts):
         return [Message(role, text) for role, text in zip(("user", "assistant", "user"), texts, strict=True)]
 
-    tokens = encode(vocabulary, READY[which], conversation(ask, reply, again)).tokens
-    clean = encode(vocabulary, READY[which], conversation("q", "q", "q")).tokens
+    tokens = encode(vocabulary, form, conversation(ask, reply, again)).tokens
+    clean = encode(vocabulary, form, conversation("q", "q", "q")).tokens
     extra = controls(vocabulary, tokens) - controls(vocabulary, clean)
     # Templates write tags of their own depending on whether a reply has reasoning in it.
     assert not {vocabulary.text(token) for token in extra} - {"</think>", "\n\n"}
@@ -172,7 +177,7 @@ def test_no_content_adds_a_control_token_under_any_template(vocabulary, ask, rep
 def test_clean_content_merges_over_its_borders_as_the_whole_would(real, ask, reply):
     messages = (Message("user", ask), Message("assistant", reply), Message("user", "Go on."))
     joined = template("{% for m in messages %}{{ m.role ~ m.content ~ 'end' }}{% endfor %}")
-    for form in (READY[0], joined):
+    for form in (CHATML_TEMPLATE, joined):
         text = form.render(messages)
         expected = real.tokenize(text, parse_special=True)
         if real.add_bos:
@@ -185,18 +190,19 @@ def test_control_texts_of_real_vocabularies_stay_text(real):
     assert special
     for control in list(special)[:: max(1, len(special) // 40)]:
         for content in (control, f" {control} ", f"{control}\n{control}", f"Say {control}!"):
-            prompt = encode(real, READY[0], (Message("user", content), Message("user", "x")))
-            clean = encode(real, READY[0], (Message("user", "hi"), Message("user", "x")))
+            prompt = encode(real, CHATML_TEMPLATE, (Message("user", content), Message("user", "x")))
+            clean = encode(real, CHATML_TEMPLATE, (Message("user", "hi"), Message("user", "x")))
             assert controls(real, prompt.tokens) == controls(real, clean.tokens)
             shown = b"".join(map(real.piece, prompt.tokens)).decode()
             assert control in shown or control.strip() == ""
 
 
-def test_tokenising_in_parts_gives_what_tokenising_the_whole_gives(real):
+@FEW_OR_ALL
+def test_tokenising_in_parts_gives_what_tokenising_the_whole_gives(real, names):
     """Also where the model's control tokens swallow the space beside them, as Phi-3's do."""
     special = special_token_texts(real)
     messages = (Message("user", " Hello there, "), Message("assistant", "\nHi!\n"), Message("user", "Bye"))
-    for form in READY:
+    for form in (CHATML_TEMPLATE, *map(ready, names)):
         text = form.render(messages)
         parts = tokens_around(real, special, text, special.spans(text))
         assert parts == real.tokenize(text, parse_special=True)

@@ -8,7 +8,7 @@ from localspec.chat.sandbox import Sandbox
 from localspec.chat.template import CHATML, ChatTemplate, fold_system, joined, template_of
 from localspec.errors import BadTemplate
 from localspec.events import ToolCall
-from tests.chat.carried import TEMPLATES
+from tests.chat.carried import TEMPLATES, ready, tiered
 from tests.chat.character_vocabulary import CharacterVocabulary
 
 SYSTEM, ASK, REPLY, AGAIN = (
@@ -19,7 +19,6 @@ SYSTEM, ASK, REPLY, AGAIN = (
 )
 ONE_TURN, TWO_TURNS = (SYSTEM, ASK), (SYSTEM, ASK, REPLY, AGAIN)
 SYSTEM_LAST = "mistralai-Mistral-Nemo-Instruct-2407"  # puts the system text before the newest user message
-READY = {name: ChatTemplate(source, bos_text="<s>", eos_text="</s>") for name, source in TEMPLATES.items()}
 
 
 def template(source):
@@ -27,20 +26,20 @@ def template(source):
 
 
 @pytest.mark.parametrize("think", [None, True, False])
-@pytest.mark.parametrize("name", TEMPLATES)
+@pytest.mark.parametrize("name", tiered(TEMPLATES))
 def test_every_template_writes_every_message_once_and_in_order(name, think):
     for messages in (ONE_TURN, TWO_TURNS):
-        text = READY[name].render(messages, think=think)
+        text = ready(name).render(messages, think=think)
         places = [text.find(message.content) for message in messages]
         assert -1 not in places
         assert places == sorted(places) or name == SYSTEM_LAST
         assert all(text.count(m.content) == 1 for m in messages if m.role == "user")
 
 
-@pytest.mark.parametrize("name", TEMPLATES)
+@pytest.mark.parametrize("name", tiered(TEMPLATES))
 def test_the_prompt_of_a_turn_begins_the_prompt_of_the_next(name):
     """Or prefix reuse would be worth nothing: all but what the template adds after the last user message."""
-    first, second = READY[name].render(ONE_TURN), READY[name].render(TWO_TURNS)
+    first, second = ready(name).render(ONE_TURN), ready(name).render(TWO_TURNS)
     kept = first[: first.find(ASK.content) + len(ASK.content)]
     assert second.startswith(kept) or name == SYSTEM_LAST
 
@@ -60,20 +59,20 @@ def test_the_prompt_of_a_turn_begins_the_prompt_of_the_next(name):
     ],
 )
 def test_think_reaches_the_variable_that_the_template_has_for_it(name, thinking, silent):
-    assert READY[name].render(ONE_TURN, think=True).endswith(thinking)
-    assert READY[name].render(ONE_TURN, think=False).endswith(silent)
+    assert ready(name).render(ONE_TURN, think=True).endswith(thinking)
+    assert ready(name).render(ONE_TURN, think=False).endswith(silent)
 
 
 def test_a_template_that_knows_only_effort_gets_little_of_it():
-    gpt_oss = READY["openai-gpt-oss-120b"]
+    gpt_oss = ready("openai-gpt-oss-120b")
     assert "Reasoning: medium" in gpt_oss.render(ONE_TURN)
     assert "Reasoning: low" in gpt_oss.render(ONE_TURN, think=False)
     assert "Reasoning: high" in gpt_oss.render(ONE_TURN, think=False, arguments={"reasoning_effort": "high"})
-    assert "thinking budget is 0" in READY["ByteDance-Seed-OSS"].render(ONE_TURN, think=False)
+    assert "thinking budget is 0" in ready("ByteDance-Seed-OSS").render(ONE_TURN, think=False)
 
 
 def test_a_system_message_that_a_template_refuses_or_ignores_goes_before_the_first_user_message():
-    gemma = READY["google-gemma-2-2b-it"]
+    gemma = ready("google-gemma-2-2b-it")
     assert not gemma.takes_system
     assert f"user\n{SYSTEM.content}\n\n{ASK.content}<end_of_turn>" in gemma.render(ONE_TURN)
     assert fold_system((SYSTEM,)) == (Message("user", SYSTEM.content),)
@@ -81,10 +80,10 @@ def test_a_system_message_that_a_template_refuses_or_ignores_goes_before_the_fir
     assert users.render(ONE_TURN) == "Be terse.\n\nWhy is the sky blue?"
 
 
-@pytest.mark.parametrize("name", sorted(TEMPLATES))
+@pytest.mark.parametrize("name", tiered(TEMPLATES))
 def test_two_questions_in_a_row_reach_every_template(name):
     asked = [Message("user", "qa1"), Message("user", "qb2"), Message("assistant", "ac3")]
-    prompt = READY[name].render([*asked, Message("user", "qd4")])
+    prompt = ready(name).render([*asked, Message("user", "qd4")])
     places = [prompt.find(text) for text in ("qa1", "qb2", "ac3", "qd4")]
     assert places == sorted(places)
     assert -1 not in places
@@ -141,7 +140,7 @@ def test_a_template_that_shows_no_end_of_a_turn_stops_nothing(source):
     assert template_of(source, CharacterVocabulary(["<s>", "</s>"]))[0].stops == ()
 
 
-@pytest.mark.parametrize("name", sorted(TEMPLATES))
+@pytest.mark.parametrize("name", tiered(TEMPLATES))
 def test_carried_templates_stop_at_text_that_no_answer_has(name):
     for stop in template_of(TEMPLATES[name], CharacterVocabulary(["<s>", "</s>"]))[0].stops:
         assert len(stop.strip()) >= 4
@@ -220,12 +219,12 @@ def test_a_render_of_gemma_4_takes_as_many_steps_for_each_message(told, monkeypa
     monkeypatch.setattr(Sandbox, "getattr", lambda self, *at: (taken.append(1), getattr_(self, *at))[1])
     for count in (25, 100, 400):
         taken.clear()
-        READY["google-gemma-4-31B-it"].render(told(count))
+        ready("google-gemma-4-31B-it").render(told(count))
         steps.append(len(taken))
     assert steps[2] < 4.2 * steps[1] < 4.2**2 * steps[0]
 
 
-@pytest.mark.parametrize("name", TEMPLATES)
+@pytest.mark.parametrize("name", tiered(TEMPLATES))
 def test_loops_that_end_early_write_the_same_prompt(name, monkeypatch):
     monkeypatch.setattr(Sandbox, "_parse", ImmutableSandboxedEnvironment._parse)
     whole = template(TEMPLATES[name])
@@ -234,7 +233,7 @@ def test_loops_that_end_early_write_the_same_prompt(name, monkeypatch):
             expected = whole.render(told)
         except BadTemplate:
             continue
-        assert READY[name].render(told) == expected
+        assert ready(name).render(told) == expected
 
 
 @pytest.mark.parametrize(
@@ -257,7 +256,7 @@ def test_a_loop_ends_early_only_where_it_has_nothing_left_to_do(body, text):
 
 def test_a_template_serves_several_threads():
     with ThreadPoolExecutor(8) as threads:
-        texts = {*threads.map(READY["Qwen-Qwen3-0.6B"].render, [TWO_TURNS] * 8)}
+        texts = {*threads.map(ready("Qwen-Qwen3-0.6B").render, [TWO_TURNS] * 8)}
     assert len(texts) == 1
 
 

@@ -13,7 +13,7 @@ from localspec.chat.template import ChatTemplate
 from localspec.chat.tools import read_tools
 from localspec.errors import BadTemplate
 from localspec.events import Notice
-from tests.chat.carried import TEMPLATES
+from tests.chat.carried import NO_FORM, TEMPLATES, WITHOUT_TOOLS, ready, tiered
 from tests.chat.character_vocabulary import CharacterVocabulary
 from tests.chat.conversations import (
     CONVERSATIONS,
@@ -27,8 +27,7 @@ from tests.structure.characters import scripted_session
 
 MARKS = re.compile(r"<[|｜][^<>{}'\" ]{1,40}[|｜]>|</?[a-z_:]+>|\[/?[A-Z_]+\]|<\|?[^<>{}'\" ]{1,20}\|?>")
 
-READY = {name: ChatTemplate(source, bos_text="<s>", eos_text="</s>") for name, source in TEMPLATES.items()}
-TELLING = [name for name, template in READY.items() if template.tool_variables(read_tools(TOOLS))]
+TELLING = tiered(TEMPLATES.keys() - WITHOUT_TOOLS)
 ONE_CALL = {"two calls"}  # these templates refuse a message with two calls; here each has its own
 
 
@@ -54,17 +53,17 @@ EXPLAINED = {
 
 
 def ours(name, messages, tools):
-    variables = READY[name].tool_variables(read_tools(tools)) if tools else {}
-    return READY[name].render(as_messages(messages), arguments=variables)
+    variables = ready(name).tool_variables(read_tools(tools)) if tools else {}
+    return ready(name).render(as_messages(messages), arguments=variables)
 
 
 def different(name, more=lambda tools: {}):
     """The conversations whose prompts are not those of the reference."""
     found = set()
     for title, (messages, tools) in CONVERSATIONS.items():
-        now = READY[name]._sandbox.now
+        now = ready(name)._sandbox.now
         dates = {"date_string": f"{now:%d %b %Y}", "datetime": f"{now:%b %d %Y}"}  # as in llama.cpp's server
-        given = {"tools": tools, "now": now, **dates, **READY[name]._always, **more(tools)}
+        given = {"tools": tools, "now": now, **dates, **ready(name)._always, **more(tools)}
         try:
             wanted = reference(TEMPLATES[name], messages, **given)
         except Exception:  # noqa: BLE001  whatever a template raises
@@ -104,7 +103,7 @@ def test_a_tool_that_a_template_cannot_tell_as_it_is_is_spelled_out():
     given = {"name": "f", "parameters": {"type": "object", "properties": {"a": {"type": ["string", "null"]}}}}
     (tool,) = read_tools([given])
     for name in ("ByteDance-Seed-OSS", "GigaChat3-10B-A1.8B", "NousResearch-Hermes-3-Llama-3.1-8B-tool_use"):
-        assert READY[name].tool_variables([tool])
+        assert ready(name).tool_variables([tool])
 
 
 def test_a_template_changes_its_own_lists_only():
@@ -112,7 +111,7 @@ def test_a_template_changes_its_own_lists_only():
     assert ChatTemplate(own, bos_text="", eos_text="").render([Message("user", "a")]) == "[1]"
     for theirs in ("messages", "tools", "tools[0].function.parameters.required"):
         change = ChatTemplate("{{ " + theirs + ".append(1) }}", bos_text="", eos_text="")
-        arguments = READY["Qwen3.5-4B"].tool_variables(read_tools(TOOLS))
+        arguments = ready("Qwen3.5-4B").tool_variables(read_tools(TOOLS))
         with pytest.raises(BadTemplate, match="unsafe"):
             change.render([Message("user", "a")], arguments=arguments)
 
@@ -122,9 +121,14 @@ def test_a_prompt_with_guarded_contents_is_the_same(name):
     """Its contents have no control text, so nothing of it may change."""
     vocabulary = CharacterVocabulary(["<s>", "</s>", *sorted(set(MARKS.findall(TEMPLATES[name])))])
     for messages, tools in CONVERSATIONS.values():
-        variables = READY[name].tool_variables(read_tools(tools)) if tools else {}
-        found = encode(vocabulary, READY[name], as_messages(messages), arguments=variables)
+        variables = ready(name).tool_variables(read_tools(tools)) if tools else {}
+        found = encode(vocabulary, ready(name), as_messages(messages), arguments=variables)
         assert found.text == ours(name, messages, tools)
+
+
+@pytest.mark.parametrize("name", tiered(TEMPLATES))
+def test_the_templates_without_tools_are_those(name):
+    assert bool(ready(name).tool_variables(read_tools(TOOLS))) == (name not in WITHOUT_TOOLS)
 
 
 def test_tools_that_a_template_cannot_tell_get_a_notice_once():
@@ -136,11 +140,9 @@ def test_tools_that_a_template_cannot_tell_get_a_notice_once():
     assert GENERIC_CALLS not in [event.text for event in events if isinstance(event, Notice)]
 
 
-@pytest.mark.parametrize(
-    "name", [name for name, template in READY.items() if template.tool_call_format.native]
-)
+@pytest.mark.parametrize("name", tiered(TEMPLATES.keys() - NO_FORM))
 def test_a_template_that_writes_calls_keeps_its_form_whether_it_tells_of_tools_or_not(name):
-    template = READY[name]
+    template = ready(name)
     tool = {"name": "look_up", "parameters": {"type": "object", "properties": {"q": {"type": "string"}}}}
     session = scripted_session("x", TEMPLATES[name])
     call = {"id": "abcdefghi", "function": {"name": "look_up", "arguments": {"q": "a"}}}

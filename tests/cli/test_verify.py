@@ -46,7 +46,7 @@ def test_json_is_one_object(capsys):
     assert found["cases"][0]["parts"] == []
 
 
-@pytest.mark.process
+@pytest.mark.nightly
 def test_a_verifier_that_keeps_what_it_should_not_ends_with_code_3(capsys, monkeypatch):
     monkeypatch.setattr(verify_module, "ROUNDS", 8)  # drafts hold only likely tokens: fewer texts may hide it
     with faults.leaky_coins(0.5):

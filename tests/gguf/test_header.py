@@ -135,7 +135,7 @@ def test_is_bounded_on_changes_of_bytes(tiny_gguf):
         bounded(content)
 
 
-@pytest.mark.process
+@pytest.mark.nightly
 def test_lies_that_a_large_file_backs_end_at_a_limit():
     for name, content in largest_lies():
         if "allowed" in name:

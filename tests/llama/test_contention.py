@@ -286,6 +286,7 @@ def unsteady(monkeypatch):
     monkeypatch.setattr(cache.processor_time, "_clock", seconds)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "options",
     [{"temperature": 0}, {"temperature": 1, "seed": 3}, {"temperature": 1, "seed": 3, "rule": "coupled"}],

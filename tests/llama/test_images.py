@@ -69,6 +69,7 @@ WAYS = {
 }
 
 
+@pytest.mark.nightly
 @pytest.mark.process
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("kind", KINDS)
@@ -212,6 +213,7 @@ def test_two_replies_that_are_cancelled_during_one_encoding_leave_the_projector_
         assert [*threads.map(text_of, (session, second), (asked, other))] == [asked.text, other.text]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_reply_that_ends_at_any_event_leaves_the_next_one_right(load, kind):
     asked, other = turns_of(kind, "two")[0], turns_of(kind, "late")[1]

@@ -179,7 +179,7 @@ def use(slot, calls, seed, failures):
         failures.append(f"{name}: {error!r} {traceback.format_exc()[-600:]}")
 
 
-@pytest.mark.process
+@pytest.mark.nightly
 def test_every_method_of_what_replies_share_stands_two_threads(tmp_path):
     failures, before = [], sys.getswitchinterval()
     end, number = monotonic() + SECONDS, 0

@@ -99,6 +99,7 @@ def standard_errors(counts, distribution, draws):
     return (statistic - degrees) / np.sqrt(2 * degrees), len(seen)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("make_rule", [BlockRule, Coupled])
 @pytest.mark.parametrize("likeness", [0.0, 0.5])
 def test_speculated_texts_follow_the_distribution_of_plain_sampling(make_rule, likeness, rows):

@@ -130,7 +130,7 @@ def test_every_greedy_text_reads_its_whole_prompt(session, few_texts, noted):
     assert {reply.stats.reused_tokens for reply in noted[: len(found.cases)]} == {0}
 
 
-@pytest.mark.process
+@pytest.mark.nightly
 @pytest.mark.parametrize("fault", [faults.leaky_coins, faults.leaky_comparison])
 def test_a_leaky_verifier_is_found_on_the_demo_pair(session, few_texts, fault):
     with fault(0.5):
@@ -165,7 +165,7 @@ def test_texts_that_share_passes_are_verified(two_slots, few_texts, patient, not
     assert "They were written 2 at a time." in verdict(found)
 
 
-@pytest.mark.process
+@pytest.mark.nightly
 def test_rows_of_another_reply_are_found_where_texts_share_passes(two_slots, session, few_texts, patient):
     with faults.exchanged_rows():
         assert problems(verify(session, prompts=VERIFY_PROMPTS[:4])) == []
@@ -214,7 +214,7 @@ def test_a_target_that_takes_nothing_back_is_refused(tiny_gguf):
         verify(alone)
 
 
-@pytest.mark.process
+@pytest.mark.nightly
 def test_a_target_alone_is_verified_with_what_lookup_drafts(home, few_texts):
     with api.load(target=demo.target_path(), threads=1) as alone:
         found = verify(alone, prompts=VERIFY_PROMPTS[:4], seed=4)

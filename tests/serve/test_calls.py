@@ -7,8 +7,9 @@ import pytest
 
 from localspec.events import Kind
 from localspec.structure.read_calls import CallReader, calls_in
-from localspec.structure.tool_call_format import GENERIC, HERMES
-from tests.structure.test_forms import DISTINCT
+from localspec.structure.tool_call_format import HERMES
+from tests.chat.carried import NO_FORM, TEMPLATES
+from tests.structure.test_forms import form_named
 from tests.structure.test_tools import FORMS
 
 VALUES = [{"city": 'a "b" \\ {[', "list": [1, {"x": "]}"}]}, {}, {"é": "\\\\"}]
@@ -51,13 +52,18 @@ GROWING = {
     "space": lambda n: " \n" * n,
 }
 PIECE = 3  # characters
+# JSON in tags, JSON alone, parameters in tags, and values between special tokens.
+SYNTAXES = ("Qwen-Qwen2.5-7B-Instruct", "google-gemma-2-2b-it", "MiniMax-M2", "deepseek-ai-DeepSeek-V3.1")
+OTHERS = [
+    pytest.param(name, marks=pytest.mark.nightly) for name in sorted(TEMPLATES.keys() - NO_FORM - {*SYNTAXES})
+]
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize("value", GROWING)
-@pytest.mark.parametrize("form", [*DISTINCT, GENERIC], ids=lambda form: DISTINCT.get(form, "generic"))
-def test_four_times_the_text_is_at_most_five_times_the_work(form, value):
+@pytest.mark.parametrize("name", [*SYNTAXES, *OTHERS])
+def test_four_times_the_text_is_at_most_five_times_the_work(name, value):
     """The lines of the reader that run, and the characters that it is given to look at, again or for the first time."""
+    form = form_named(name)
     small, large = (work(form.written([("f", {"v": GROWING[value](n)})]), form) for n in LENGTHS)
     assert large[0] <= 5 * small[0]
     assert large[1] <= 5 * small[1]

@@ -96,7 +96,7 @@ async def crowd(engine, clients):
     return keys
 
 
-@pytest.mark.process
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["Qwen3.5-4B", "MiniMax-M2"])
 async def test_no_reasoning_of_a_key_is_in_a_prompt_of_another(name):
     clients = 40

@@ -3,6 +3,7 @@
 import json
 import random
 import re
+from functools import cache
 
 import jsonschema
 import pytest
@@ -18,7 +19,7 @@ from localspec.structure.constraint import GrammarTokens
 from localspec.structure.derive_format import format_of
 from localspec.structure.read_calls import calls_in
 from localspec.structure.tool_call_format import GENERIC, HERMES
-from tests.chat.carried import TEMPLATES
+from tests.chat.carried import NO_FORM, TEMPLATES, ready, tiered
 from tests.chat.character_vocabulary import CharacterVocabulary
 from tests.gguf.planted import FORMS as PLANTED
 from tests.gguf.planted import WORD, script_of, write_planted
@@ -61,29 +62,26 @@ CALLS = {
     "lines": [("edit-file", {"path": "a", "text": "def f(x):\n    return [x < 1]\n\n\tdone"})],
     "markup": [("edit-file", {"path": "p", "text": MARKUP})],
 }
-# These write no calls, refuse every list of tools, or write calls in a way that no other family has.
-NO_FORM = {
-    "CohereForAI-c4ai-command-r-plus-tool_use", "HuggingFaceTB-SmolLM3-3B", "MiniMax-M3", "google-gemma-2-2b-it",
-    "llama-cpp-rwkv-world", "meetkai-functionary-medium-v3.2", "microsoft-Phi-3.5-mini-instruct",
-}  # fmt: skip
 
 
-def template_of(name):
-    return ChatTemplate(TEMPLATES[name], bos_text="<s>", eos_text="</s>")
+@cache
+def form_named(name):
+    """The format of the calls of a template, derived when a test first needs it: all of them take 8 seconds."""
+    return ready(name).tool_call_format
 
 
-FORMS = {name: template_of(name).tool_call_format for name in sorted(TEMPLATES)}
-DISTINCT = {form: name for name, form in FORMS.items() if form is not GENERIC}
+@pytest.mark.parametrize("name", tiered(TEMPLATES))
+def test_a_form_is_found_for_every_template_that_writes_calls(name):
+    assert (form_named(name) is GENERIC) == (name in NO_FORM)
 
 
-def test_a_form_is_found_for_every_template_that_writes_calls():
-    assert {name for name, form in FORMS.items() if form is GENERIC} == NO_FORM
-    assert FORMS["Qwen-Qwen2.5-7B-Instruct"] == HERMES
+def test_qwen_writes_calls_as_hermes_does():
+    assert form_named("Qwen-Qwen2.5-7B-Instruct") == HERMES
 
 
-@pytest.mark.parametrize("name", [name for name, form in FORMS.items() if form is not GENERIC])
+@pytest.mark.parametrize("name", tiered(TEMPLATES.keys() - NO_FORM))
 def test_what_a_template_renders_is_read_back(name):
-    template, form = template_of(name), FORMS[name]
+    template, form = ready(name), form_named(name)
     for given in CALLS.values():
         calls = given[:1] if form.between is None else given
         told = [ToolCall(*call, f"abcdefgh{n}") for n, call in enumerate(calls)]
@@ -100,9 +98,10 @@ def test_what_a_template_renders_is_read_back(name):
             assert calls[0][0] not in rest
 
 
-@pytest.mark.parametrize("form", DISTINCT, ids=DISTINCT.get)
-def test_a_grammar_accepts_what_its_form_writes_and_nothing_wrong(form):
+@pytest.mark.parametrize("name", tiered(TEMPLATES.keys() - NO_FORM))
+def test_a_grammar_accepts_what_its_form_writes_and_nothing_wrong(name):
     """Twelve random changes of each form."""
+    form = form_named(name)
     matcher = GrammarTokens(ByteVocabulary()).matcher(
         calls_grammar(form, FUNCTIONS, choice="required", names={})
     )
@@ -232,7 +231,7 @@ REPLIES = {
 
 @pytest.mark.parametrize("name", REPLIES)
 def test_calls_are_told_from_reasoning_and_answer(name):
-    template, form = template_of(name), FORMS[name]
+    template, form = ready(name), form_named(name)
     harmony = ("<|channel|>", "<|message|>", "<|start|>", "<|end|>", "<|constrain|>", "<|eom|>")
     gemma = ("<|tool_call>", "<tool_call|>", '<|"|>', "<|channel>", "<channel|>")
     vocabulary = CharacterVocabulary(("<s>", "</s>", *harmony, *gemma))
@@ -253,8 +252,8 @@ def test_control_tokens_that_are_spelled_are_an_answer(text):
     name = "google-gemma-4-31B-it"
     controls = ("<|tool_call>", "<tool_call|>", '<|"|>', "<|channel>", "<channel|>")
     vocabulary = CharacterVocabulary(("<s>", "</s>", *controls))
-    style = template_of(name).thinking_style("")
-    stream = TextStream(vocabulary, style, (), calls=FORMS[name], functions=FUNCTIONS)
+    style = ready(name).thinking_style("")
+    stream = TextStream(vocabulary, style, (), calls=form_named(name), functions=FUNCTIONS)
     parts = [part for token in vocabulary.tokenize(text, parse_special=False) for part in stream.push(token)]
     assert "".join(part.text for part in parts + stream.flush()) == text
     assert stream.calls == []
