@@ -1,4 +1,4 @@
-"""Writes the grammar of JSON in a layout that the model chooses: compact, spaced, or indented by depth.
+"""Writes the grammar of JSON in a layout that the model chooses: compact, spaced, padded, or indented by depth.
 
 The first white space decides the layout. Then a grammar forces white space and keys, which cost nothing.
 """
@@ -13,6 +13,7 @@ from localspec.structure.schema import kinds_of, objects_in
 FLEXIBLE = {"whitespace_pattern": r"[ \n\r\t]{1,40}"}  # small models may write white space without end
 COMPACT = {"whitespace_flexible": False}
 SPACED = {**COMPACT, "item_separator": ", ", "key_separator": ": "}  # the white space of Python's json module
+PADDED = ""  # no indent: one line with a space inside the braces of objects
 INDENTS = ("  ", "    ", "\t")
 DEEPEST = 6  # number of indented levels; deeper values are on one line
 MOST_RULES = 1_000  # largest number of rules; a larger schema gets bounded white space anywhere
@@ -21,6 +22,7 @@ _NOTES = {"title", "description", "default", "examples", "$schema", "$comment", 
 _INDENTED: Mapping[str, Any] = {
     "type": (str, list), "properties": dict, "required": list, "additionalProperties": (bool, dict),
     "items": (bool, dict), "minItems": int, "maxItems": int, "uniqueItems": bool,
+    "minProperties": int, "maxProperties": int,
 }  # fmt: skip
 
 
@@ -32,12 +34,13 @@ def in_layouts(schema: Mapping[str, Any], root: Mapping[str, Any], prefix: str, 
     """Return Lark rules of JSON that matches a part of the schema `root`; the first one is named `prefix`.
 
     An indented container has its parts on lines of their own. Each of them may also be on one line, with spaces.
+    A padded object has a space inside its braces. Each object in it may also have none.
     """
     layouts, every = _Layouts(root, prefix, options), []
     if all(_REFERENCE.fullmatch(str(part["$ref"])) for part in objects_in(root) if "$ref" in part):
         every = [layouts.whole(schema, COMPACT)]
         if not (kinds := kinds_of(schema, root)) or kinds & {"object", "array"}:
-            indented = [layouts.indented(schema, indent, 0) for indent in INDENTS]
+            indented = [layouts.indented(schema, indent, 0) for indent in (*INDENTS, PADDED)]
             every += [layouts.whole(schema, SPACED), *filter(None, indented)]
     if not every or len(layouts.lines) > MOST_RULES:
         layouts = _Layouts(root, prefix, options)
@@ -89,10 +92,12 @@ class _Layouts:
         ):
             return []
         kinds = schema.get("type", ("object", "array"))
-        inside, outside = ("\n" + indent * levels for levels in (depth + 1, depth))
-        found = []
+        inside, outside = ("\n" + indent * levels if indent else " " for levels in (depth + 1, depth))
+        between, found = as_lark("," + inside), []
         for kind, parts, (start, end) in (("object", self._members, "{}"), ("array", self._items, "[]")):
-            if kind in kinds and (text := parts(schema, indent, depth + 1, as_lark("," + inside))):
+            if kind == "array" and not indent:
+                inside = outside = ""
+            if kind in kinds and (text := parts(schema, indent, depth + 1, between)):
                 found.append(f"{as_lark(start + inside)} {text} {as_lark(outside + end)}")
         return found
 
@@ -102,20 +107,21 @@ class _Layouts:
         return f"({' | '.join(filter(None, found))})"
 
     def _items(self, schema: Mapping[str, Any], indent: str, depth: int, between: str) -> str:
-        least, most = max(schema.get("minItems", 1), 1), schema.get("maxItems")
-        if schema.get("items") is False or (most is not None and most < least):
+        if schema.get("items") is False:
             return ""
         item = self._value(schema.get("items"), indent, depth)
-        more = "" if most is None else f"{most - 1}"
-        return item if most == 1 else f"{item} ({between} {item}){{{least - 1},{more}}}"
+        return _several(item, between, schema.get("minItems", 1), schema.get("maxItems"))
 
     def _members(self, schema: Mapping[str, Any], indent: str, depth: int, between: str) -> str:
         named, required = schema.get("properties") or {}, schema.get("required") or ()
         more = schema.get("additionalProperties", True)
+        least, most = schema.get("minProperties", 0), schema.get("maxProperties")
         if not named and more is not False and not required:
             member = f'{self.whole({"type": "string"}, SPACED)} ": " {self._value(more, indent, depth)}'
-            return f"{member} ({between} {member})*"
-        if more is not False or False in named.values() or any(name not in list(named) for name in required):
+            return _several(member, between, least, most)
+        counted = least > len(required) or (most is not None and most < len(named))
+        unnamed = any(name not in list(named) for name in required)
+        if more is not False or counted or unnamed or False in named.values():
             return ""
         first = after = ""  # the rest of the members: as the first ones, and behind others
         for name, value in reversed(named.items()):
@@ -129,3 +135,11 @@ class _Layouts:
                 first = self._rule(f"{member} {rest} | {first}") if first else f"{member} {rest}"
                 after = f"({between} {member})? {rest}"
         return first
+
+
+def _several(part: str, between: str, least: int, most: int | None) -> str:
+    """Return the expression of at least one part; "" if there may be none."""
+    least, last = max(least, 1), "" if most is None else most - 1
+    if most is not None and most < least:
+        return ""
+    return part if most == 1 else f"{part} ({between} {part}){{{least - 1},{last}}}"

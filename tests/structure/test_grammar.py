@@ -97,6 +97,24 @@ def test_a_model_may_choose_each_usual_layout(schema, value, layout, accepts):
     assert accepts(json_grammar(schema), json.dumps(value, ensure_ascii=False, **layout))
 
 
+@pytest.mark.parametrize(("schema", "value"), VALUES)
+def test_a_model_may_write_a_space_inside_the_braces_of_objects(schema, value, accepts):
+    spaced = json.dumps(value, ensure_ascii=False)
+    padded = spaced.replace("{", "{ ").replace("}", " }")
+    assert accepts(json_grammar(schema), padded)
+    if padded != spaced:
+        assert not accepts(json_grammar(schema), padded.removesuffix(" }") + "}")
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_a_number_of_properties_counts_in_each_layout(layout, accepts):
+    schema = {"type": "object", "additionalProperties": {"type": "string"}}
+    grammar = json_grammar({**schema, "minProperties": 2, "maxProperties": 3})
+    for count in range(1, 5):
+        text = json.dumps(dict.fromkeys("abcd"[:count], "x"), **layout)
+        assert accepts(grammar, text) == (count in (2, 3))
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_random_schemas_allow_only_valid_json_in_any_layout(seed, tokens, vocab):
     schema, text = schema_of(seed), []
