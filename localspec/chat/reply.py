@@ -93,7 +93,7 @@ class ReplyBuilder:
             pieces += self._pieces(parts, origin, cycle.source)
             self._reasoning_tokens += self._kind is Kind.REASONING
             settled += self._settled(scores[used - 1 : used], parts) if scores else ()
-            self.ended = bool(self._job.text.stopped_by)
+            self.ended = bool(self._job.text.stopped_by) or self._job.text.repeats
         cycle = replace(
             cycle,
             tokens=cycle.tokens[:used],
@@ -351,7 +351,7 @@ class ReplyWriter:
         result = reply.result(seed, pair.target_name, cancelled=job.cancelled())
         if pair.is_demo:  # the speed-up of the demo pair means nothing
             result = replace(result, stats=replace(result.stats, plain_seconds=0.0, plain_error_seconds=0.0))
-        if job.constraint is not None and not reply.ends[1]:
+        if job.constraint is not None and not reply.ends[1] and not job.text.repeats:
             why = f"the reply was cut off before it matched {job.constraint.name}"
             result = replace(result, unmatched=why)
             yield Notice(why)

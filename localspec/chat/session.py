@@ -325,6 +325,7 @@ class Session(Closing):
             continues_text=constraint is not None or are_continued(messages),
             calls=calls if request.tool_choice != "none" else None,
             functions=request.functions,
+            distinct_calls=request.tool_choice == "required",
         )
         needs_checkpoints = self.pair.target.needs_checkpoints
         return ReplyJob(

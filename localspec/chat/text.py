@@ -58,13 +58,15 @@ class TextStream:
         continues_text: bool = False,
         calls: ToolCallFormat | None = None,
         functions: Functions | None = None,
+        distinct_calls: bool = False,
     ) -> None:
         markers = [*(style.markers if style else ()), *(calls.marks if calls else ()), *stops]
         self.vocabulary = vocabulary
         self.codes = Codes(vocabulary, markers)
         self.detokenizer = Detokenizer(vocabulary, self.codes.by_token, starts_text=not continues_text)
         form = calls.with_texts(self.codes.coded) if calls else None
-        self._reader = CallReader(form, functions or {}, self.codes.plain) if form else None
+        distinct = {"distinct": distinct_calls}
+        self._reader = CallReader(form, functions or {}, self.codes.plain, **distinct) if form else None
         self.thinking = Thinking(style, form, functions or (), self.codes.coded)
         self.calls: list[ToolCall] = []  # complete calls, and a call in which the reply ended
         self._scanner = StopScanner(stops)
@@ -72,6 +74,11 @@ class TextStream:
     @property
     def stopped_by(self) -> str:
         return self._scanner.found
+
+    @property
+    def repeats(self) -> bool:
+        """Whether the reply wrote a call again, and ends with it."""
+        return self._reader is not None and self._reader.repeats
 
     @property
     def held(self) -> int:

@@ -1,6 +1,7 @@
 """Follows a reply with a grammar: finds the tokens that may or must come next, and goes back after a rejection."""
 
 import json
+import re
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher
 
 _SENTINEL = "\x02"  # no text begins with this character, and no token merges it with others
+_TAG = re.compile(rb"<[^<>]+>|\[[^\[\]]+\]")
 _resizing = threading.Lock()  # locked while the stack size for new threads is changed
 
 
@@ -41,6 +43,9 @@ class GrammarTokens:
         if not self.ends:
             what = "the model has no token that ends a reply, which a grammar needs"
             raise BadSetting(what, hint="use this model without a grammar")
+        # Tokens as </tool_call>: a text with one of them has no other tokens.
+        pieces = ((token, vocabulary.piece(token)) for token in vocabulary.special_tokens().values())
+        self.tags = {token: piece for token, piece in pieces if _TAG.fullmatch(piece)}
         self._tokenizer = LLTokenizer(
             TokenizerWrapper(_Tokenizer(vocabulary, self.ends[0])), n_vocab=self.size, eos_token=self.ends
         )
@@ -164,6 +169,7 @@ class Constrained:
         """`start`: number of tokens before the reply; `ignored`: a notice about ignored parts of a schema."""
         self.name, self.ignored = name, ignored
         self._matcher, self._size, self._ends, self._start = matcher, tokens.size, tokens.ends, start
+        self._tags, self._tag_ids = tokens.tags, np.array([*tokens.tags], np.int64)
         self._tokens: list[int] = []  # the reply's tokens that the matcher has followed
         self._masks: list[Mask | None] = [None]  # masks after the first 0, 1, 2, ... of `_tokens`
         self._ended = False  # whether the last of `_tokens` ends the reply
@@ -238,6 +244,10 @@ class Constrained:
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
         self._check()
         allowed = np.unpackbits(bits, count=self._size, bitorder="little").view(bool)
+        if len(ids := self._tag_ids[allowed[self._tag_ids]]):
+            forced = self._matcher.compute_ff_bytes()
+            if whole := [token for token in ids if forced.startswith(self._tags[token])]:
+                allowed = np.isin(np.arange(self._size), whole[:1])
         few = np.count_nonzero(allowed) <= FEW
         return Mask(allowed, np.flatnonzero(allowed) if few else None)
 

@@ -66,6 +66,9 @@ class _CallState:
     value: _ValueState | None = None
     is_over: bool = False
 
+    def may_be(self, other: "_CallState") -> bool:
+        return self.begun.name == other.begun.name and "".join(other.json).startswith("".join(self.json))
+
     def ended(self) -> ToolCall:
         written = "".join(self.json)
         try:
@@ -85,9 +88,15 @@ def calls_in(text: str, form: ToolCallFormat, functions: Functions) -> tuple[tup
 class CallReader:
     """Splits a reply into answers and calls, and emits each piece of a call as soon as it arrives."""
 
-    def __init__(self, form: ToolCallFormat, functions: Functions, plain: Change = str) -> None:
-        """`plain`: decodes special tokens in a text."""
+    def __init__(
+        self, form: ToolCallFormat, functions: Functions, plain: Change = str, *, distinct: bool = False
+    ) -> None:
+        """`plain`: decodes special tokens in a text; `distinct`: whether a call ends that equals an earlier one."""
         self._delimiters, self._functions, self._plain = Delimiters(form, functions), functions, plain
+        self._distinct, self._earlier = distinct, list[_CallState]()
+        self.repeats = (
+            False  # whether the reply wrote a call again; this call is dropped, and nothing follows it
+        )
         self._text, self._at = "", 0  # the pushed text, and the position of the reader
         self._blank: str | None = ""  # white space before the first answer or call; None once one has begun
         self._call: _CallState | None = None  # None in an answer
@@ -98,14 +107,21 @@ class CallReader:
         return self._plain((self._blank or "") + self._text[self._at :])
 
     def push(self, text: str) -> list[TextPart]:
-        self._text, self._at, self._parts = self._text[self._at :] + text, 0, []
-        while self._advance():
+        self._text, self._at = self._text[self._at :] + text, 0
+        while not self.repeats and self._advance():
             pass
-        return self._parts
+        return self._taken()
+
+    def _taken(self) -> list[TextPart]:
+        """Return the new parts; none while the present call may become equal to an earlier one."""
+        if (call := self._call) and not call.is_over and any(map(call.may_be, self._earlier)):
+            return []
+        parts, self._parts = self._parts, []
+        return parts
 
     def flush(self, *, cut: bool = False) -> list[TextPart]:
         """Return the last parts. `cut`: whether the reply was cut off; if so, drop the beginning of a call."""
-        held, self._text, self._at, self._parts = self._text[self._at :], "", 0, []
+        held, self._text, self._at = self._text[self._at :] * (not self.repeats), "", 0
         start, call, delimiters = held.strip(), self._call, self._delimiters
         if call and not call.is_over:
             self._end_call(call, closed=not call.value and start.startswith(first_text(delimiters.later[1])))
@@ -117,7 +133,8 @@ class CallReader:
         self._emit_answer(held)
         if self._blank:
             self._parts.append(TextPart(self._plain(self._blank), Kind.ANSWER))
-        return self._parts
+        parts, self._parts = self._parts, []
+        return parts
 
     def _advance(self) -> bool:
         """Read one part in the present state; return False if more text is needed to decide."""
@@ -213,8 +230,14 @@ class CallReader:
         """Emit the whole call; `closed`: whether its closing delimiter was read."""
         if closed and not self._delimiters.form.syntax.is_whole:
             self._emit_json(call, "}" if call.json else "{}")
-        self._parts.append(TextPart("", Kind.TOOL_CALL, ended=call.ended()))
         call.is_over = True
+        if any(call.may_be(each) and each.may_be(call) for each in self._earlier):
+            self.repeats = True
+            while self._parts.pop().call is not call.begun:
+                pass
+            return
+        self._earlier += [call] if self._distinct else []
+        self._parts.append(TextPart("", Kind.TOOL_CALL, ended=call.ended()))
 
     def _begin_value(self, call: _CallState, found: Mapping[str, str]) -> None:
         """Emit the key. Texts and JSON are then emitted piece by piece, and other values as a whole."""

@@ -90,6 +90,34 @@ def test_the_whole_frame_of_a_record_is_forced():
     assert begun.forced([*PROMPT, *written('{"name":"Ann","kind":"co')]) == written('w"}')
 
 
+class TaggedCharacters(Characters):
+    """Characters, a tag that is one token although it is text, and a token that goes on behind a tag's end."""
+
+    tag, size = Characters.size, Characters.size + 2
+
+    def tokenize(self, text, *, parse_special, add_special=False):
+        before, found, after = text.partition("</call>")
+        rest = [self.tag, *self.tokenize(after, parse_special=False)] if found else []
+        return super().tokenize(before, parse_special=parse_special) + rest
+
+    def piece(self, token):
+        return {self.tag: b"</call>", self.tag + 1: b">b"}.get(token) or super().piece(token)
+
+    def special_tokens(self):
+        return {**super().special_tokens(), "</call>": self.tag}
+
+
+def test_a_tag_that_is_one_token_is_not_spelled_where_it_must_follow():
+    tokens = GrammarTokens(TaggedCharacters())
+    for pattern, begun, alone in ((r"a</call>b?", "a", True), (r"a(</call>|<b>)", "a", False)):
+        followed = Constrained(tokens.matcher(regex_grammar(pattern)), "it", tokens, start=0)
+        found = followed.mask(written(begun)).allowed
+        assert found[TaggedCharacters.tag]
+        assert found[SYMBOLS.index("<")] != alone
+        assert followed.valid([], [*written("a"), TaggedCharacters.tag]) == 2
+        assert followed.valid([], written("a")) == 1
+
+
 def test_outside_the_grammar_nothing_is_said_and_the_way_back_is_found():
     lost = constraint()
     row = np.arange(TOKENS.size, dtype=np.float32)

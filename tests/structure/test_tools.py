@@ -16,7 +16,7 @@ from localspec.structure.call_grammar import calls_grammar
 from localspec.structure.constraint import GrammarTokens
 from localspec.structure.grammar import json_grammar
 from localspec.structure.read_calls import CallReader, calls_in
-from localspec.structure.tool_call_format import GENERIC, HERMES
+from localspec.structure.tool_call_format import GENERIC, HERMES, as_json
 from tests.chat.carried import TEMPLATES
 from tests.structure.characters import Characters, MarkedCharacters, scripted_session, session_of
 
@@ -290,6 +290,35 @@ def test_a_required_call_is_the_same_with_and_without_drafts():
             schema = WEATHER["function"]["parameters"] if call.name == "get_weather" else {"maxProperties": 0}
             jsonschema.validate(call.arguments, schema)
         assert replies[0].tool_calls
+
+
+NOW_CALL = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
+OSLO_CALL = f"<tool_call>\n{OSLO}\n</tool_call>"
+
+
+@pytest.mark.parametrize(
+    ("written_calls", "kept"),
+    [
+        ([NOW_CALL] * 9, 1),
+        ([OSLO_CALL, NOW_CALL, OSLO_CALL, NOW_CALL], 2),
+        ([OSLO_CALL, OSLO_CALL.replace("Oslo", "Oslo 2"), NOW_CALL], 3),
+    ],
+)
+def test_a_required_call_that_equals_an_earlier_one_ends_the_reply_and_is_dropped(written_calls, kept):
+    session = scripted_session("\n".join(written_calls))
+    events = list(session.stream("go", tools=TOOLS, tool_choice="required"))
+    reply = events[-1].reply
+    names = [call.name for call in reply.tool_calls]
+    assert names == [("get_weather" if "weather" in call else "now") for call in written_calls[:kept]]
+    assert [event.call.name for event in events if isinstance(event, Piece) and event.call] == names
+    assert (reply.finish_reason, reply.cut_calls, reply.unmatched, reply.text) == ("stop", (), "", "")
+    shown = "".join(e.text for e in events if isinstance(e, Piece) and e.kind is Kind.TOOL_CALL)
+    assert shown == "".join(as_json(call.arguments) for call in reply.tool_calls)
+
+
+def test_a_free_choice_may_repeat_a_call():
+    reply = scripted_session(f"{NOW_CALL}\n{NOW_CALL}").run("go", tools=TOOLS)
+    assert [call.name for call in reply.tool_calls] == ["now", "now"]
 
 
 def test_calls_in_a_history_are_our_own_or_openai_s():
