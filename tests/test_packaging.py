@@ -43,6 +43,7 @@ def test_the_wheel_carries_the_terminal_ui_the_registry_and_the_demo_pair(built)
     assert not any(name.startswith(("tui/", "tests/")) for name in names)
 
 
+@pytest.mark.process
 def test_the_sdist_carries_what_a_wheel_is_built_from(built):
     with tarfile.open(next(built.glob("*.tar.gz"))) as archive:
         names = {name.split("/", 1)[1] for name in archive.getnames() if "/" in name}
@@ -64,7 +65,6 @@ def test_ci_runs_the_test_command_of_the_readme():
     assert command in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
 
 
-@pytest.mark.process
 def test_every_package_that_is_imported_is_declared():
     """One that another package brings may be gone with its next version."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -108,6 +108,7 @@ def test_every_page_is_built_and_found_by_the_search(site):
         assert name in found
 
 
+@pytest.mark.process
 def test_the_site_loads_nothing_from_elsewhere(site):
     for page in site.rglob("*.html"):
         text = page.read_text("utf-8")

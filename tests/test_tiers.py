@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from tests import tiers
-from tests.tiers import differing_files
+from tests.tiers import differing_files, is_without_quick_tests
 
 
 def copy_of(folder, **modules):
@@ -36,3 +36,20 @@ def test_the_guard_sees_processes_and_ports_and_no_other_sockets(monkeypatch):
         port.bind(("127.0.0.1", 0))
     subprocess.run([sys.executable, "-c", ""], check=True)
     assert {"socket.bind", "subprocess.Popen"} <= {*seen}
+
+
+def test_the_default_expression_is_that_of_pyproject(pytestconfig):
+    assert tiers.QUICK in pytestconfig.getini("addopts")
+
+
+@pytest.mark.parametrize(
+    ("mark", "left_out"),
+    [
+        ("pytestmark = pytest.mark.process", True),
+        ("pytestmark = [\n    pytest.mark.nightly,\n    pytest.mark.skipif(True)]", True),
+        ("pytestmark = pytest.mark.usefixtures('home')", False),
+        ("@pytest.mark.process\ndef test(): ...", False),
+    ],
+)
+def test_a_file_of_another_tier_is_known_before_it_is_imported(mark, left_out):
+    assert is_without_quick_tests(f"import pytest\n\n{mark}\n") is left_out

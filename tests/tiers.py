@@ -1,8 +1,11 @@
 """The tiers of the suite: fixtures with a port make a test `process`; `--guard` fails a quick test that is none.
 
+A file whose `pytestmark` begins with another tier is not even imported for the quick one.
+
 The end of a run names the copy of localspec that was tested, if it differs from the checkout.
 """
 
+import re
 import socket
 import sys
 from pathlib import Path
@@ -21,6 +24,7 @@ PROCESSES = {
 }
 PORTS = {"socket.bind", "socket.connect"}
 
+QUICK = "not process and not nightly"  # as in pyproject.toml
 SERVERS = {"endpoint", "hub"}  # fixtures that open a port
 
 _seen: list[str] | None = None  # what the quick test that runs did, or None while another kind runs
@@ -50,13 +54,35 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.process)
 
 
+def is_without_quick_tests(text: str) -> bool:
+    """Return whether all tests of a file belong to another tier."""
+    return bool(re.search(r"^pytestmark = \[?\s*pytest\.mark\.(?:process|nightly)\b", text, re.MULTILINE))
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Leave out what `-m` would drop after importing it, unless the file is named."""
+    if config.option.markexpr != QUICK or collection_path.suffix != ".py":
+        return None
+    named = {Path(argument.split("::")[0]).resolve() for argument in config.args}
+    is_left_out = is_without_quick_tests(collection_path.read_text(encoding="utf-8"))
+    return True if is_left_out and collection_path not in named else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item):
+    return (yield from _guarded(item))
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item):
-    """Fail a quick test that did what belongs to the other tiers."""
+    return (yield from _guarded(item))
+
+
+def _guarded(item):
+    """Fail a quick test that does what belongs to the other tiers."""
     global _seen
     is_quick = not any(item.iter_markers("process")) and not any(item.iter_markers("nightly"))
-    _seen = [] if is_quick and item.config.getoption("--guard") else None
-    seen = _seen
+    seen = _seen = [] if is_quick and item.config.getoption("--guard") else None
     try:
         result = yield
     finally:

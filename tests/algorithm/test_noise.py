@@ -1,5 +1,6 @@
 """The keyed generator: uniform where it should be, independent across everything that a key is made of."""
 
+import functools
 import itertools
 
 import numpy as np
@@ -17,23 +18,24 @@ def chi_square_excess(counts, expected):
     return (((counts - expected) ** 2 / expected).sum() - degrees) / np.sqrt(2 * degrees)
 
 
-def families(count):
-    """Series of uniforms in which one part of the key counts up and the rest stands still."""
-    return {
-        "positions": [uniform(7, i, Purpose.DRAFT, 3) for i in range(count)],
-        "seeds": [uniform(i, 5, Purpose.DRAFT, 3) for i in range(count)],
-        "starts": [uniform(7, 5, Purpose.ACCEPT, i) for i in range(count)],
-        "distant seeds": [uniform(i << 40, 5, Purpose.TARGET) for i in range(count)],
-        "a cycle": [uniform(7, i, Purpose.ACCEPT, i - i % 5) for i in range(count)],
-    }
+# Series of uniforms in which one part of the key counts up and the others stay.
+FAMILIES = {
+    "positions": lambda i: uniform(7, i, Purpose.DRAFT, 3),
+    "seeds": lambda i: uniform(i, 5, Purpose.DRAFT, 3),
+    "starts": lambda i: uniform(7, 5, Purpose.ACCEPT, i),
+    "distant seeds": lambda i: uniform(i << 40, 5, Purpose.TARGET),
+    "a cycle": lambda i: uniform(7, i, Purpose.ACCEPT, i - i % 5),
+}
 
 
-FAMILIES = families(20_000)
+@functools.cache
+def series(family):
+    return np.array([FAMILIES[family](i) for i in range(20_000)])
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_uniforms_fill_the_interval_evenly(family):
-    values = np.array(FAMILIES[family])
+    values = series(family)
     assert values.min() >= 0.0
     assert values.max() < 1.0
     counts = np.histogram(values, bins=100, range=(0, 1))[0]
@@ -43,7 +45,7 @@ def test_uniforms_fill_the_interval_evenly(family):
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("lag", [1, 2, 5, 64])
 def test_neighbours_are_independent(family, lag):
-    values = np.array(FAMILIES[family])
+    values = series(family)
     pairs = np.histogram2d(values[:-lag], values[lag:], bins=10, range=((0, 1), (0, 1)))[0]
     assert abs(chi_square_excess(pairs, (len(values) - lag) / 100)) < ONE_IN_A_MILLION
 

@@ -12,6 +12,8 @@ from localspec.cli import main
 from localspec.measure import verify as verify_module
 from tests.measure import faults
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture(autouse=True)
 def home(home_of_processes, monkeypatch):
@@ -25,7 +27,6 @@ def verify(capsys, *arguments):
     return code, out, err
 
 
-@pytest.mark.process
 def test_the_demo_pair_passes_with_a_table_a_verdict_and_progress(capsys):
     code, out, err = verify(capsys, "demo", "--seed", 4)
     assert code == 0
@@ -34,7 +35,6 @@ def test_the_demo_pair_passes_with_a_table_a_verdict_and_progress(capsys):
     assert "sampled texts" in err
 
 
-@pytest.mark.process
 def test_json_is_one_object(capsys):
     code, out, _ = verify(capsys, "--pair", "demo", "--json", "--seed", 4)
     found = json.loads(out)
@@ -55,7 +55,6 @@ def test_a_verifier_that_keeps_what_it_should_not_ends_with_code_3(capsys, monke
     assert "DIFFERENT" in out
 
 
-@pytest.mark.process
 @pytest.mark.skipif(sys.platform == "win32", reason="a console's Ctrl-C cannot be sent to one process there")
 def test_ctrl_c_keeps_what_was_found_and_exits_130():
     process = subprocess.Popen(

@@ -21,6 +21,7 @@ from localspec.control.cost_table import CostTable
 from localspec.control.costs import CostsByContext
 from localspec.control.depth import DepthControl
 from localspec.drafters.selection import DrafterSelection
+from tests.drafters.conftest import steady_decisions  # noqa: F401  its steps decide too
 from tests.drafters.machine import Machine, cycle_of
 from tests.drafters.test_depth import iid
 

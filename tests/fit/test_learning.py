@@ -20,6 +20,8 @@ pytest.importorskip("torch", reason="5 GB with the CUDA that the default index a
 
 from localspec.fit.training import learn
 
+pytestmark = pytest.mark.process
+
 PLAN = TrainingPlan(layers=2, output_tokens=256, answered=0, visits=1600)
 
 

@@ -15,6 +15,8 @@ from localspec.llama.model import Model
 from localspec.sampler.chain import Chain
 from localspec.sampler.sampling import Sampling
 
+pytestmark = pytest.mark.nightly
+
 DRAWS = 20_000
 SAMPLING = Sampling(temperature=0.8)
 LEAST_EXPECTED = 5.0  # rarer outcomes share one cell
@@ -99,7 +101,6 @@ def standard_errors(counts, distribution, draws):
     return (statistic - degrees) / np.sqrt(2 * degrees), len(seen)
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize("make_rule", [BlockRule, Coupled])
 @pytest.mark.parametrize("likeness", [0.0, 0.5])
 def test_speculated_texts_follow_the_distribution_of_plain_sampling(make_rule, likeness, rows):
@@ -133,7 +134,6 @@ def test_speculated_texts_follow_the_distribution_of_plain_sampling(make_rule, l
         assert kept > DRAWS / 4
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize("temperature", [1.0, 1.3])
 def test_tokens_of_whole_rows_follow_the_softmax_of_the_target(temperature, rows):
     """top-k, top-p and min-p off: the first token of 20,000 texts against float64 arithmetic on the row."""

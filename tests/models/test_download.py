@@ -20,12 +20,13 @@ from tests.gguf.mutations import by_meaning, taken_apart
 from tests.models.conftest import pair_of
 from tests.models.hub import COMMIT, Hub
 
+pytestmark = pytest.mark.process
+
 
 def files_below(folder: Path) -> set[str]:
     return {path.name for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.mark.process
 def test_a_pulled_pair_is_on_disk_and_nothing_else_is(served, hub, impatient):
     target, draft = fetch(served.pair)
     assert target.read_bytes() == served.target.path.read_bytes()
@@ -38,7 +39,6 @@ def test_a_pulled_pair_is_on_disk_and_nothing_else_is(served, hub, impatient):
     assert len(hub.requests) == asked, "a second pull asks nobody"
 
 
-@pytest.mark.process
 def test_the_pair_is_proved_before_most_of_it_came_and_progress_ends_at_the_total(served, impatient):
     events = []
     fetch(served.pair, on_progress=events.append)
@@ -55,7 +55,6 @@ def left_behind(served, count, junk=b""):
     part.write_bytes(served.target.path.read_bytes()[:count] + junk)
 
 
-@pytest.mark.process
 def test_a_pull_takes_up_what_an_earlier_one_left(served, hub, impatient):
     left_behind(served, 200_000)
     assert bytes_to_fetch(served.pair) == served.target.size - 200_000 + served.draft.size
@@ -64,7 +63,6 @@ def test_a_pull_takes_up_what_an_earlier_one_left(served, hub, impatient):
     assert hub.sent[served.target.path.name] == served.target.size - 200_000
 
 
-@pytest.mark.process
 def test_a_damaged_part_is_found_out_and_fetched_again(served, impatient):
     left_behind(served, 300_000, bytes(1000))
     notes = []
@@ -73,14 +71,12 @@ def test_a_damaged_part_is_found_out_and_fetched_again(served, impatient):
     assert any("downloading it again" in str(note) for note in notes)
 
 
-@pytest.mark.process
 def test_dropped_connections_are_taken_up_where_they_broke(served, hub, impatient):
     served.target.drops = [100_000, 1, 150_000]
     fetch(served.pair)
     assert hub.sent[served.target.path.name] == served.target.size
 
 
-@pytest.mark.process
 def test_a_server_that_stops_sending_is_given_up_with_what_came(served, impatient):
     served.target.drops = [400_000, *[0] * 20]
     with pytest.raises(DownloadFailed, match="connection broke"):
@@ -89,7 +85,6 @@ def test_a_server_that_stops_sending_is_given_up_with_what_came(served, impatien
     assert not served.pair.target.place.exists()
 
 
-@pytest.mark.process
 def test_a_server_that_ignores_ranges_still_serves_the_rest_and_is_given_up_if_it_always_breaks_off(
     served, impatient
 ):
@@ -102,14 +97,12 @@ def test_a_server_that_ignores_ranges_still_serves_the_rest_and_is_given_up_if_i
     assert target.read_bytes() == served.target.path.read_bytes()
 
 
-@pytest.mark.process
 def test_416_falls_back_to_the_whole_file(served, impatient):
     left_behind(served, 50_000)
     served.target.drops, served.target.statuses = [300_000], [416]
     assert fetch(served.pair)[0].read_bytes() == served.target.path.read_bytes()
 
 
-@pytest.mark.process
 def test_flipped_bytes_are_named_with_both_hashes_and_removed(served, impatient):
     served.draft.flip = served.draft.size - 10
     with pytest.raises(DownloadFailed) as caught:
@@ -121,7 +114,6 @@ def test_flipped_bytes_are_named_with_both_hashes_and_removed(served, impatient)
     assert part_of(served.pair.draft.place).exists() is False
 
 
-@pytest.mark.process
 def test_a_replaced_file_is_refused_before_a_byte_comes(served, hub, impatient):
     served.target.said_sha256 = "f" * 64
     with pytest.raises(
@@ -135,7 +127,6 @@ def test_a_replaced_file_is_refused_before_a_byte_comes(served, hub, impatient):
     assert hub.gets() == []
 
 
-@pytest.mark.process
 @pytest.mark.parametrize(
     ("status", "code", "says"),
     [
@@ -166,7 +157,6 @@ def test_every_refusal_is_one_sentence(served, impatient, method, status, code, 
     assert files_below(local_models.models_dir()) == set()
 
 
-@pytest.mark.process
 def test_a_short_illness_of_the_server_passes_and_a_long_wait_is_quoted(served, impatient):
     served.target.statuses, served.target.retry_after = [429], "3600"
     with pytest.raises(DownloadFailed, match="3600 s"):
@@ -194,7 +184,6 @@ def test_the_wait_that_the_server_names_is_kept(served, monkeypatch, retry_after
     assert waited == [waits]
 
 
-@pytest.mark.process
 def test_the_token_goes_to_the_hub_and_never_to_another_origin(served, hub, monkeypatch, impatient):
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     with Hub() as cdn:
@@ -205,7 +194,6 @@ def test_the_token_goes_to_the_hub_and_never_to_another_origin(served, hub, monk
     assert {request.authorization for request in hub.requests} == {"Bearer hf_secret"}
 
 
-@pytest.mark.process
 def test_an_address_that_has_expired_is_asked_for_again(served, hub, impatient):
     with Hub() as cdn:
         cdn.files = hub.files.copy()
@@ -216,7 +204,6 @@ def test_an_address_that_has_expired_is_asked_for_again(served, hub, impatient):
     assert target.read_bytes() == served.target.path.read_bytes()
 
 
-@pytest.mark.process
 def test_a_file_on_which_llama_cpp_aborts_is_refused_by_its_header_and_not_kept(
     hub, tiny_gguf, tmp_path, impatient
 ):
@@ -230,7 +217,6 @@ def test_a_file_on_which_llama_cpp_aborts_is_refused_by_its_header_and_not_kept(
     assert files_below(local_models.models_dir()) == set()
 
 
-@pytest.mark.process
 @pytest.mark.parametrize(
     ("endpoint", "says"),
     [
@@ -247,7 +233,6 @@ def test_a_hub_that_cannot_be_reached_is_one_sentence(served, monkeypatch, impat
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.process
 def test_a_server_without_an_address_is_asked_once_and_named(served, monkeypatch):
     waits = []
     monkeypatch.setattr("localspec.models.hub.sleep", waits.append)
@@ -257,7 +242,6 @@ def test_a_server_without_an_address_is_asked_once_and_named(served, monkeypatch
     assert waits == []
 
 
-@pytest.mark.process
 def test_files_in_the_hugging_face_cache_are_used_where_they_are(served, hub, impatient):
     repository = local_models.hub_cache() / "models--org--target"
     blob = repository / "blobs" / served.target.sha256
@@ -274,7 +258,6 @@ def test_files_in_the_hugging_face_cache_are_used_where_they_are(served, hub, im
     assert not local_models.is_ours(target)
 
 
-@pytest.mark.process
 def test_a_corrupt_copy_in_the_cache_is_left_alone_and_not_used(served, impatient):
     blob = local_models.hub_cache() / "models--org--target" / "blobs" / served.target.sha256
     blob.parent.mkdir(parents=True)
@@ -284,7 +267,6 @@ def test_a_corrupt_copy_in_the_cache_is_left_alone_and_not_used(served, impatien
     assert blob.exists()
 
 
-@pytest.mark.process
 def test_a_file_that_rotted_on_disk_is_removed_named_and_fetched_again(served, impatient):
     target, _ = fetch(served.pair)
     target.write_bytes(bytes(served.target.size))
@@ -295,7 +277,6 @@ def test_a_file_that_rotted_on_disk_is_removed_named_and_fetched_again(served, i
     assert target.read_bytes() == served.target.path.read_bytes()
 
 
-@pytest.mark.process
 def test_an_incompatible_pair_costs_its_headers_only(hub, tiny_gguf, impatient):
     target = hub.add("org/target", "target.gguf", tiny_gguf(vocab_size=1024, layers=40))
     draft = hub.add("org/draft", "draft.gguf", demo.draft_path())
@@ -304,7 +285,6 @@ def test_an_incompatible_pair_costs_its_headers_only(hub, tiny_gguf, impatient):
     assert files_below(local_models.models_dir()) == set()
 
 
-@pytest.mark.process
 def test_stopping_keeps_what_came_and_the_next_pull_goes_on(served, hub, impatient):
     with pytest.raises(PullCancelled):
         fetch(served.pair, cancelled=lambda: hub.sent.total() > 150_000)
@@ -314,7 +294,6 @@ def test_stopping_keeps_what_came_and_the_next_pull_goes_on(served, hub, impatie
     assert files_below(local_models.models_dir()) == {"target.gguf", "draft.gguf"}
 
 
-@pytest.mark.process
 def test_two_pulls_at_once_fetch_every_byte_once(served, hub, impatient):
     hub.bytes_per_second = 2_000_000
     with ThreadPoolExecutor() as pool:
@@ -324,7 +303,6 @@ def test_two_pulls_at_once_fetch_every_byte_once(served, hub, impatient):
     assert hub.sent.total() == served.target.size + served.draft.size
 
 
-@pytest.mark.process
 def test_space_is_checked_before_the_first_byte(served, hub, monkeypatch, impatient):
     monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 1_000_000})())
     with pytest.raises(DownloadFailed, match=r"has 1.0 MB"):
@@ -332,7 +310,6 @@ def test_space_is_checked_before_the_first_byte(served, hub, monkeypatch, impati
     assert hub.gets() == []
 
 
-@pytest.mark.process
 @pytest.mark.parametrize(
     ("code", "says"),
     [(errno.ENOSPC, "disk is full"), (errno.EROFS, "no permission"), (errno.EACCES, "no permission")],
@@ -349,7 +326,6 @@ def test_a_disk_that_refuses_is_one_sentence(served, monkeypatch, impatient, cod
         fetch(served.pair)
 
 
-@pytest.mark.process
 @pytest.mark.parametrize("revision", [COMMIT, "f" * 40])
 def test_a_pair_whose_two_files_are_one_is_fetched_once(served, hub, impatient, revision):
     one = served.pair.target
@@ -360,7 +336,6 @@ def test_a_pair_whose_two_files_are_one_is_fetched_once(served, hub, impatient, 
     assert file_bytes(pair) == one.bytes
 
 
-@pytest.mark.process
 @pytest.mark.skipif(sys.platform == "win32", reason="flock")
 def test_a_home_without_locks_is_fetched_into_without_one(served, monkeypatch, impatient):
     def refuse(*_):

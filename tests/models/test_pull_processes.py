@@ -16,6 +16,8 @@ from localspec.cli import main
 from localspec.models import local_models
 from localspec.models.registry import named
 
+pytestmark = pytest.mark.process
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
@@ -29,7 +31,6 @@ def fetched() -> set[str]:
     return {path.name for path in local_models.models_dir().rglob("*") if path.is_file()}
 
 
-@pytest.mark.process
 def test_kills_at_random_moments_cost_next_to_nothing(known, hub):
     hub.bytes_per_second = 400_000
     chance = random.Random(5)
@@ -50,7 +51,6 @@ def test_kills_at_random_moments_cost_next_to_nothing(known, hub):
     assert hub.sent.total() < 1.3 * (known.target.size + known.draft.size)
 
 
-@pytest.mark.process
 def test_two_processes_at_once_share_the_work(known, hub):
     hub.bytes_per_second = 400_000
     processes = [command("pull", "tiny") for _ in range(2)]
@@ -60,7 +60,6 @@ def test_two_processes_at_once_share_the_work(known, hub):
     assert fetched() == {"target.gguf", "draft.gguf"}
 
 
-@pytest.mark.process
 @pytest.mark.skipif(sys.platform == "win32", reason="a console's Ctrl-C cannot be sent to one process there")
 def test_ctrl_c_keeps_what_came_and_says_how_to_go_on(known, hub):
     hub.bytes_per_second = 50_000  # not over when the signal comes, on a busy machine either
@@ -76,7 +75,6 @@ def test_ctrl_c_keeps_what_came_and_says_how_to_go_on(known, hub):
     assert list(local_models.models_dir().rglob("*.part"))
 
 
-@pytest.mark.process
 def test_a_proxy_is_used(known, hub):
     # The hub itself serves as the proxy: it is asked with a whole address.
     process = command("pull", "tiny", HF_ENDPOINT="http://hub.example", HTTP_PROXY=hub.endpoint, NO_PROXY="")
@@ -131,7 +129,6 @@ def network(monkeypatch, impatient):
     close_session()
 
 
-@pytest.mark.process
 @pytest.mark.parametrize(
     ("variables", "says"),
     [
@@ -154,7 +151,6 @@ def test_a_network_that_is_set_up_wrongly_is_one_sentence_about_that(known, netw
     assert "hf_" not in error
 
 
-@pytest.mark.process
 @pytest.mark.parametrize(
     ("line", "variable", "says"),
     [

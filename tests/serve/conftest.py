@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import httpx
-import openai
 import pytest
 
 ADDRESS = re.compile(r"listening on (http://\S+)")
@@ -60,5 +59,7 @@ def http(endpoint):
 @pytest.fixture(scope="session")
 def client(endpoint):
     """OpenAI's own client."""
+    import openai  # takes a second
+
     with openai.OpenAI(base_url=f"{endpoint.url}/v1", api_key="none", max_retries=0) as found:
         yield found

@@ -3,11 +3,9 @@
 import anthropic
 import pytest
 
-from localspec.chat.messages import Message
-from localspec.events import ToolCall
-from localspec.serve.anthropic import messages_of
-from localspec.serve.openai import prompt_of
 from tests.serve.test_openai import CITY, QUESTION
+
+pytestmark = pytest.mark.process
 
 GREEDY = {"temperature": 0}  # which the client no longer has a parameter for
 WEATHER = {"name": "weather", "description": "The weather in a city.", "input_schema": CITY}
@@ -24,7 +22,6 @@ def ask(client, **options):
     return client.messages.create(**asked)
 
 
-@pytest.mark.process
 def test_a_stream_builds_the_same_message(client):
     whole = ask(client).content[0].text
     with client.messages.stream(model="demo", messages=QUESTION, max_tokens=24, extra_body=GREEDY) as stream:
@@ -80,7 +77,6 @@ def test_a_system_text_in_blocks_with_a_changing_first_line_is_reused(client):
     assert usage.input_tokens == 1
 
 
-@pytest.mark.process
 def test_errors_have_anthropics_form(client, http):
     with pytest.raises(anthropic.NotFoundError):
         ask(client, model="claude")
@@ -89,24 +85,3 @@ def test_errors_have_anthropics_form(client, http):
     body = http.post("/v1/messages", json={"messages": QUESTION}).json()
     assert body["type"] == "error"
     assert body["error"]["message"] == "max_tokens is missing from the request (give a whole number)"
-
-
-def test_blocks_become_messages():
-    use = {"type": "tool_use", "id": "t1", "name": "f", "input": {"a": 1}}
-    thought = {"type": "thinking", "thinking": "hm", "signature": ""}
-    result = {"type": "tool_result", "tool_use_id": "t1", "content": "fine"}
-    found = messages_of(
-        [{"type": "text", "text": "One."}, {"type": "text", "text": "Two.", "cache_control": {}}],
-        [
-            {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
-            {"role": "assistant", "content": [thought, {"type": "text", "text": "c"}, use]},
-            {"role": "user", "content": [result, {"type": "text", "text": "d"}]},
-        ],
-    )
-    assert [*prompt_of(found).messages] == [
-        Message("system", "One.\n\nTwo."),
-        Message("user", "a\n\nb"),
-        Message("assistant", "c", "hm", (ToolCall("f", {"a": 1}, "t1"),)),
-        Message("tool", "fine", tool_call_id="t1"),
-        Message("user", "d"),
-    ]

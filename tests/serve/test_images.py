@@ -11,6 +11,8 @@ import pytest
 from tests.llama.images import PICTURES, image_url, model_in, turns_of
 from tests.serve.conftest import serving
 
+pytestmark = pytest.mark.process
+
 KIND = "qwen2vl"
 ROOM = 1024  # tokens of context: fewer than the rows of large.png
 GREEDY = {"temperature": 0}
@@ -69,13 +71,11 @@ def by_ollama(url):
     return reply.message.content, reply.prompt_eval_count
 
 
-@pytest.mark.process
 @pytest.mark.parametrize("ask", [by_chat, by_responses, by_messages, by_ollama])
 def test_every_interface_has_llama_servers_text_and_counts_the_rows(images, ask):
     assert ask(images.url) == RIGHT
 
 
-@pytest.mark.process
 def test_a_follow_up_counts_the_image_among_the_cached_tokens(images):
     for number, asked in enumerate(turns_of(KIND, "square")):
         body = MODEL | asked.options | {"messages": asked.messages}
@@ -104,7 +104,6 @@ def test_an_image_in_the_result_of_a_tool_is_read(images):
     assert found["square.png"][1] == found["other.ppm"][1] > found[None][1] + 9
 
 
-@pytest.mark.process
 def test_a_server_says_whether_its_model_reads_images_and_refuses_them_if_not(images, http):
     for one, name, reads in ((images.http, KIND, True), (http, "demo", False)):
         assert one.get("/props").json()["modalities"] == {"vision": reads, "audio": False}
@@ -152,7 +151,6 @@ BLOCKS = ({}, {"source": [SOURCE]}, {"source": SOURCE | {"data": 7}})
 CONTENTS += [(f"block {n}", "/v1/messages", [{"type": "image", **more}], {}) for n, more in enumerate(BLOCKS)]
 
 
-@pytest.mark.process
 @pytest.mark.parametrize(
     ("path", "content", "beside"), [each[1:] for each in CONTENTS], ids=[each[0] for each in CONTENTS]
 )

@@ -6,6 +6,8 @@ from tests.gguf import vocabularies
 from tests.gguf.models import Shape, write_gguf
 from tests.serve.conftest import serving
 
+pytestmark = pytest.mark.process
+
 MARKS = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|file_sep|>")
 EXTRA = [{"filename": "b.py", "text": "def b():\n    return 2\n", "time": [0, 0]}]
 USUAL = {"stream": False, "cache_prompt": True, "n_predict": 0, "samplers": [], "response_fields": [""]}
@@ -38,7 +40,6 @@ def coder(tmp_path_factory):
         yield running.http
 
 
-@pytest.mark.process
 def test_the_warm_up_reads_the_prompt_and_the_completion_reads_only_what_is_new(coder):
     warmed = coder.post("/infill", json=WARM_UP)
     assert (warmed.status_code, warmed.json()) == (200, {})
@@ -76,7 +77,6 @@ def test_the_instruction_is_warmed_up_and_then_answered(coder):
     assert answered["choices"][0]["message"]["content"]
 
 
-@pytest.mark.process
 def test_a_model_without_such_tokens_says_so_in_one_sentence(http):
     for body in (WARM_UP, COMPLETION):
         answer = http.post("/infill", json=body)
@@ -86,7 +86,6 @@ def test_a_model_without_such_tokens_says_so_in_one_sentence(http):
         )
 
 
-@pytest.mark.process
 def test_the_model_is_called_by_the_path_that_the_server_was_started_with(coder):
     name = coder.get("/v1/models").json()["data"][0]["id"]
     for model in (name, name.upper()):

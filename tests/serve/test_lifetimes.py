@@ -19,6 +19,8 @@ from tests.processes import lives, until
 from tests.serve.conftest import serving
 from tests.serve.test_openai import QUESTION
 
+pytestmark = pytest.mark.process
+
 # It ends with the context only: servers that get it have one of 32,768 tokens, which take minutes.
 ENDLESS = {"messages": [{"role": "user", "content": "Write a lot."}], "temperature": 0, "ignore_eos": True}
 PATIENT = ("demo", "--context", "32768")
@@ -64,7 +66,6 @@ async def leave(url, body, after_seconds):
         asking.cancel()
 
 
-@pytest.mark.process
 @pytest.mark.parametrize("stream", [True, False])
 def test_whoever_leaves_at_any_moment_stops_the_engine(patient, stream):
     expected = text_of(patient.http, SHORT)
@@ -74,14 +75,12 @@ def test_whoever_leaves_at_any_moment_stops_the_engine(patient, stream):
     assert text_of(patient.http, SHORT) == expected
 
 
-@pytest.mark.process
 def test_fifty_requests_at_once_are_all_answered_alike(endpoint, http):
     expected = text_of(http, SHORT)
     with httpx.Client(base_url=endpoint.url, timeout=300) as client, ThreadPoolExecutor(50) as pool:
         assert list(pool.map(lambda _: text_of(client, SHORT), range(50))) == [expected] * 50
 
 
-@pytest.mark.process
 def test_an_engine_that_is_killed_in_a_reply_is_an_error_there_and_nowhere_else(tmp_path):
     log = tmp_path / "log"
     with (
@@ -112,7 +111,6 @@ def test_an_engine_that_is_killed_in_a_reply_is_an_error_there_and_nowhere_else(
     assert ready == "demo is ready"
 
 
-@pytest.mark.process
 def test_the_log_says_why_a_request_failed(tmp_path):
     log = tmp_path / "log"
     with serving(tmp_path, *PATIENT, stderr=log.open("w")) as endpoint:
@@ -134,7 +132,6 @@ def test_the_log_says_why_a_request_failed(tmp_path):
     ]
 
 
-@pytest.mark.process
 def test_a_log_on_a_full_disk_costs_no_reply(tmp_path):
     with open("/dev/full", "w") as full, serving(tmp_path, "demo", stderr=full) as endpoint:
         assert all(text_of(endpoint.http, SHORT) for _ in range(3))
@@ -142,7 +139,6 @@ def test_a_log_on_a_full_disk_costs_no_reply(tmp_path):
         assert endpoint.http.get("/health").status_code == 200
 
 
-@pytest.mark.process
 def test_tokens_are_counted_beside_a_running_reply(patient):
     http = patient.http
     question = {"messages": [{"role": "user", "content": "x"}]}
@@ -157,7 +153,6 @@ def test_tokens_are_counted_beside_a_running_reply(patient):
         assert "requests_processing 1" in http.get("/metrics").text, "they would have waited for its end"
 
 
-@pytest.mark.process
 @pytest.mark.parametrize(
     "signs", [(signal.SIGINT,), (signal.SIGTERM,), (signal.SIGHUP,), (signal.SIGINT, signal.SIGINT)]
 )
@@ -188,7 +183,6 @@ def test_replies_that_the_servers_end_cuts_say_so(tmp_path, signs):
     assert "Exception" not in lines
 
 
-@pytest.mark.process
 def test_an_idle_pair_is_unloaded_and_loaded_again_for_the_next_request(tmp_path):
     with serving(tmp_path, "demo", "--keep-alive", "0.002") as endpoint:
         expected, engine = text_of(endpoint.http, SHORT), endpoint.engine_pid()
@@ -222,7 +216,6 @@ def asking(question, **more):
     return {"messages": [{"role": "user", "content": question}], "temperature": 0, "max_tokens": 60} | more
 
 
-@pytest.mark.process
 def test_replies_at_once_are_those_that_each_question_gets_alone(server):
     alone = [text_of(server, asking(question)) for question in QUESTIONS]
     with ThreadPoolExecutor(len(QUESTIONS)) as pool:
@@ -274,7 +267,6 @@ def test_the_first_token_of_a_second_request_waits_for_no_running_reply(server):
     assert 1 <= metric(server, "llamacpp:n_busy") <= 4
 
 
-@pytest.mark.process
 @pytest.mark.parametrize(("given", "parallel"), [([], "auto"), (["--parallel", "3"], 3)])
 def test_the_plan_decides_about_a_second_reply_unless_the_user_says_how_many(given, parallel):
     load = load_request(parser("serve").parse_args(["serve", "demo", *given]))

@@ -1,7 +1,6 @@
 """Ollama's own client against the endpoint."""
 
 import json
-import math
 import shutil
 from pathlib import Path
 
@@ -9,10 +8,10 @@ import ollama
 import pytest
 
 from localspec.demo import __file__ as demo
-from localspec.errors import BadSetting
-from localspec.serve.ollama import as_openai, kept_seconds
 from tests.serve.conftest import serving
 from tests.serve.test_openai import QUESTION
+
+pytestmark = pytest.mark.process
 
 GREEDY = {"temperature": 0, "num_predict": 24}
 
@@ -22,7 +21,6 @@ def client(endpoint):
     return ollama.Client(endpoint.url)
 
 
-@pytest.mark.process
 def test_an_answer_whole_and_line_by_line(client):
     whole = client.chat("demo", QUESTION, options=GREEDY)
     assert whole.message.content.startswith("A pair of models")
@@ -54,23 +52,6 @@ def test_a_format_is_kept_to(client):
     assert json.loads(reply.message.content).keys() == {"ok"}
 
 
-def test_results_find_their_calls_by_the_names_of_functions():
-    call = {"function": {"name": "f", "arguments": {}}}
-    other = {"function": {"name": "g", "arguments": {}}}
-    found = as_openai(
-        [
-            {"role": "user", "content": "a"},
-            {"role": "assistant", "content": "", "tool_calls": [call, other, call]},
-            *({"role": "tool", "tool_name": name, "content": name} for name in ("f", "g", "f")),
-            {"role": "tool", "tool_name": "h", "content": "?"},
-        ]
-    )
-    ids = [call["id"] for call in found[1]["tool_calls"]]
-    assert len(set(ids)) == 3
-    assert all(len(i) == 9 and i.isalnum() for i in ids)
-    assert [message["tool_call_id"] for message in found[2:]] == [*ids, "h"]
-
-
 def test_what_editors_ask_before_they_talk(client, http):
     version = tuple(map(int, http.get("/api/version").json()["version"].split(".")))
     assert version >= (0, 6, 4)
@@ -85,7 +66,6 @@ def test_what_editors_ask_before_they_talk(client, http):
     assert http.get("/").text == "localspec is running\n"
 
 
-@pytest.mark.process
 def test_a_model_that_is_not_loaded_is_described_and_leaves_the_loaded_one_alone(client, tmp_path):
     own = shutil.copy(Path(demo).with_name("demo-draft.gguf"), tmp_path / "Small.gguf")
     with serving(tmp_path / "home", str(own)) as endpoint:
@@ -130,20 +110,3 @@ def test_models_have_the_size_and_the_age_and_the_details_of_their_files(client)
     assert demo.modified_at.year > 2000
     assert (demo.details.family, demo.details.parameter_size) == ("llama", "3.85M")
     assert demo.details.quantization_level == "Q8_0"
-
-
-@pytest.mark.parametrize(
-    ("given", "seconds"),
-    [
-        (30, 30), (0, 0), (0.5, 0.5), ("5m", 300), ("1h30m", 5400), ("250ms", 0.25), ("1.5h", 5400), ("45", 45),
-        (-1, math.inf), ("-1s", math.inf), ("9" * 400, math.inf),
-    ],
-)  # fmt: skip
-def test_the_time_that_a_model_is_kept_is_read_as_ollama_reads_it(given, seconds):
-    assert kept_seconds(given) == seconds
-
-
-@pytest.mark.parametrize("given", ["", "m", "5 minutes", "5m3", True, [], 10**400, "1d"])
-def test_another_time_is_refused(given):
-    with pytest.raises(BadSetting, match="keep_alive cannot be"):
-        kept_seconds(given)

@@ -8,6 +8,8 @@ import pytest
 from openai.types import Completion
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
+pytestmark = pytest.mark.process
+
 QUESTION = [{"role": "user", "content": "What is speculative decoding?"}]
 CITY = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 12}}, "required": ["city"]}
 WEATHER = {
@@ -22,7 +24,6 @@ def ask(client, **options):
     )
 
 
-@pytest.mark.process
 def test_an_answer_has_text_usage_and_timings(client):
     reply = ask(client, extra_body={"depth": 4})
     assert reply.choices[0].message.content.startswith("A pair of models")
@@ -55,7 +56,6 @@ def test_every_chunk_is_what_openai_says_a_chunk_is(http):
     ChatCompletion.model_validate(http.post("/v1/chat/completions", json={**body, "stream": False}).json())
 
 
-@pytest.mark.process
 def test_a_conversation_that_goes_on_is_not_read_again(client):
     first = ask(client, max_tokens=40)
     going_on = [
@@ -101,7 +101,6 @@ def test_json_that_a_schema_describes(client):
     assert reply.timings["localspec"]["tokens_by_source"]["grammar"] > 0
 
 
-@pytest.mark.process
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "weather"}}])
 def test_a_tool_is_called_whole_and_in_a_stream(client, choice):
     asked = {"tools": [WEATHER], "tool_choice": choice, "max_tokens": 200}
@@ -118,7 +117,6 @@ def test_a_tool_is_called_whole_and_in_a_stream(client, choice):
     assert streamed.function.name == call.function.name
 
 
-@pytest.mark.process
 def test_a_call_that_max_tokens_cut_may_be_sent_back(client):
     text = {"type": "string", "minLength": 300}
     long = {"type": "object", "properties": {"text": text}, "required": ["text"]}
@@ -186,7 +184,6 @@ def test_text_is_continued_from_text_and_from_tokens(client, http):
     assert "".join(chunk.choices[0].text for chunk in chunks) == by_text.choices[0].text
 
 
-@pytest.mark.process
 def test_the_likelihood_of_every_token_is_the_targets(client):
     def scores(**options):
         return ask(client, logprobs=True, top_logprobs=3, **options).choices[0].logprobs.content
@@ -205,7 +202,6 @@ def test_the_likelihood_of_every_token_is_the_targets(client):
     assert [s.token for s in streamed] == [s.token for s in drafted]
 
 
-@pytest.mark.process
 def test_likelihoods_of_a_continued_text(client):
     choice = client.completions.create(
         model="demo", prompt="def add(a, b):", max_tokens=6, logprobs=2
@@ -261,7 +257,6 @@ def test_paths_that_are_not_there_and_wrong_methods(http):
     assert wrong.json()["error"]["message"] == "/v1/chat/completions takes POST, not GET"
 
 
-@pytest.mark.process
 def test_a_body_that_is_too_large_is_refused_before_it_is_read_whole(endpoint):
     with httpx.Client(base_url=endpoint.url) as client:
         answer = client.post("/v1/chat/completions", content=b"x" * (33 * 2**20))

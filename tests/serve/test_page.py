@@ -16,6 +16,8 @@ from localspec.demo import __file__ as demo
 from localspec.serve.page import headers, page
 from tests.serve.conftest import serving
 
+pytestmark = pytest.mark.process
+
 BROWSER = {"accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 GREETING = "localspec is running\n"
 
@@ -70,7 +72,6 @@ def test_the_page_is_short_keeps_nothing_and_names_no_other_machine():
     assert headers()["cache-control"] == "no-store"
 
 
-@pytest.mark.process
 def test_a_server_with_a_key_shows_the_page_without_it_and_nothing_else(locked):
     def status(path, method="GET", **headers):
         return httpx.request(method, locked.url + path, headers=headers).status_code
@@ -98,7 +99,6 @@ def test_the_page_of_another_address_of_this_machine_may_ask_its_own_server(http
     assert http.get("/props", headers=rebound).status_code == 403
 
 
-@pytest.mark.process
 def test_chunks_with_timings_have_the_origin_of_their_token_and_the_numbers_so_far(locked):
     body = {"messages": [{"role": "user", "content": "Hello"}], "temperature": 0, "stream": True}
     body["max_tokens"] = 20  # a token that ends the reply would have no text
@@ -311,7 +311,6 @@ def test_the_settings_of_python_clients_and_curl_work_as_they_are_shown(opened, 
             assert (done.returncode, len(done.stdout) > 20) == (0, True), done.stderr
 
 
-@pytest.mark.process
 def test_the_chosen_model_is_the_one_that_the_heading_names(opened, tmp_path):
     own = shutil.copy(Path(demo).with_name("demo-draft.gguf"), tmp_path / "Small.gguf")
     with serving(tmp_path / "home", str(own)) as endpoint:

@@ -5,9 +5,9 @@ import json
 import openai
 import pytest
 
-from localspec.serve.openai import prompt_of
-from localspec.serve.responses import messages_of
 from tests.serve.test_openai import WEATHER as FUNCTION
+
+pytestmark = pytest.mark.process
 
 WEATHER = {**FUNCTION["function"], "type": "function", "strict": True}
 ASKED = {"model": "demo", "input": "What is speculative decoding?", "max_output_tokens": 24, "temperature": 0}
@@ -17,7 +17,6 @@ def ask(client, **options):
     return client.responses.create(**{**ASKED, **options})
 
 
-@pytest.mark.process
 def test_a_response_has_text_and_usage(client):
     response = ask(client)
     assert response.output_text.startswith("A pair of models")
@@ -77,27 +76,3 @@ def test_items_and_tools_of_a_vendor_are_left_out_with_a_notice(client):
         'tools of the type "custom" are not functions and were left out',
         'tools of the type "web_search" are not functions and were left out',
     ]
-
-
-def test_items_of_every_kind_become_messages():
-    found = messages_of(
-        "Be brief.",
-        [
-            {"role": "user", "content": "List the files."},
-            {"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}]},
-            {"type": "function_call", "call_id": "a", "name": "ls", "arguments": "{}"},
-            {"type": "function_call", "call_id": "b", "name": "rm", "arguments": "{}"},
-            {"type": "function_call_output", "call_id": "a", "output": "x.py"},
-            {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "gone"}]},
-            {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Gone."}]},
-            {"role": "user", "content": "Thanks."},
-        ],
-        [],
-    )
-    roles = ["system", "user", "assistant", "tool", "assistant", "user"]
-    assert [message["role"] for message in found] == roles
-    calls = [(call["id"], call["function"]["name"]) for call in found[2]["tool_calls"]]
-    assert calls == [("a", "ls"), ("b", "rm")]
-    assert (found[3]["tool_call_id"], found[3]["content"]) == ("a", "x.py")
-    assert (found[2]["reasoning_content"], found[4]["reasoning_content"]) == ("hm", "gone")
-    prompt_of(found)

@@ -17,7 +17,7 @@ from localspec.structure.constraint import GrammarTokens
 from localspec.structure.grammar import json_grammar
 from localspec.structure.read_calls import CallReader, calls_in
 from localspec.structure.tool_call_format import GENERIC, HERMES, as_json
-from tests.chat.carried import TEMPLATES
+from tests.chat.carried import TEMPLATES, ready
 from tests.structure.characters import Characters, MarkedCharacters, scripted_session, session_of
 
 WEATHER = {
@@ -40,7 +40,7 @@ FUNCTIONS = {tool.name: tool.schema for tool in read_tools(TOOLS)}
 
 
 def format_of(name):
-    return ChatTemplate(TEMPLATES[name], bos_text="<s>", eos_text="</s>").tool_call_format
+    return ready(name).tool_call_format
 
 
 LLAMA = format_of("meta-llama-Llama-3.2-3B-Instruct")

@@ -298,6 +298,7 @@ def test_a_reply_streams_with_the_text_of_every_proposal(real_engine):
     assert accepted.split()[0] in reply.text
 
 
+@pytest.mark.process
 def test_a_comparison_says_what_drafting_brought_and_judges_no_speed_of_the_demo(
     real_engine, home, monkeypatch
 ):

@@ -18,10 +18,11 @@ from localspec.chat.conversations import StoredMessage
 from localspec.engine.messages import LoadPair
 from localspec.events import Origin
 
+pytestmark = pytest.mark.process
+
 COLOURS = {STYLES[origin] for origin in (Origin.ACCEPTED, Origin.FIX, Origin.BONUS)}
 
 
-@pytest.mark.process
 async def test_a_reply_is_shown_saved_and_counted(chat):
     await chat.ask("why?")
     assert source(chat.replies[0]) == ESSAY
@@ -30,7 +31,6 @@ async def test_a_reply_is_shown_saved_and_counted(chat):
     assert chat.saved[0].pair == "demo"
 
 
-@pytest.mark.process
 async def test_streamed_markdown_looks_like_markdown_that_came_at_once(tmp_path):
     async with running(tmp_path, size=(100, 900)) as chat:  # all of it is near the view
         await chat.ask("tokens 900")
@@ -45,7 +45,6 @@ async def drawn_blocks(chat):
     return [(type(block), block._content.plain) for block in chat.replies[0].query("MarkdownBlock")]
 
 
-@pytest.mark.process
 async def test_the_conversation_so_far_goes_with_every_question(tmp_path):
     async with running(tmp_path, system="be brief") as chat:
         await chat.ask("exact one")
@@ -59,7 +58,6 @@ async def test_the_conversation_so_far_goes_with_every_question(tmp_path):
         ]
 
 
-@pytest.mark.process
 async def test_escape_stops_a_reply_and_keeps_its_text(tmp_path):
     async with running(tmp_path, gate=Gate(hold_after=9)) as chat:
         await chat.begin("why?", cycles=9)
@@ -73,7 +71,6 @@ async def test_escape_stops_a_reply_and_keeps_its_text(tmp_path):
         assert source(chat.replies[0]) == kept.content
 
 
-@pytest.mark.process
 async def test_a_second_question_waits_for_the_first(tmp_path):
     async with running(tmp_path, gate=Gate(hold_after=3)) as chat:
         await chat.type("why?")
@@ -83,7 +80,6 @@ async def test_a_second_question_waits_for_the_first(tmp_path):
         assert len(asked(chat)) == 1
 
 
-@pytest.mark.process
 async def test_an_error_of_the_engine_is_a_sentence_with_its_hint(chat):
     await chat.type("fail please")
     await chat.until(lambda: chat.screen.prompt.text == "fail please")
@@ -93,7 +89,6 @@ async def test_an_error_of_the_engine_is_a_sentence_with_its_hint(chat):
     await chat.until(lambda: chat.replies and chat.replies[-1].has_class("-finished"))
 
 
-@pytest.mark.process
 async def test_reasoning_is_counted_and_folds(chat):
     await chat.ask("think first")
     head = chat.replies[0].query_one(".head", Static)
@@ -104,7 +99,6 @@ async def test_reasoning_is_counted_and_folds(chat):
     assert chat.saved[0].messages[1].reasoning == THOUGHT
 
 
-@pytest.mark.process
 async def test_the_live_tail_marks_fixes_without_colour_alone(tmp_path):
     async with running(tmp_path, gate=Gate(hold_after=30)) as chat:
         await chat.begin("exact " + "word " * 400, cycles=30)
@@ -119,13 +113,11 @@ def styles_of_tail(chat):
     return " ".join(str(span.style) for span in content.spans) if content else ""
 
 
-@pytest.mark.process
 async def test_a_notice_of_the_engine_is_shown(chat):
     await chat.ask("why off")
     assert any("Drafting is off" in notice for notice in chat.notices)
 
 
-@pytest.mark.process
 async def test_when_the_disk_is_full_the_reply_says_that_it_is_not_saved(monkeypatch, chat):
 
     def full(*_, **__):
@@ -137,7 +129,6 @@ async def test_when_the_disk_is_full_the_reply_says_that_it_is_not_saved(monkeyp
     assert "No space left" in chat.notices[0]
 
 
-@pytest.mark.process
 async def test_garbage_is_collected_once_nobody_waits_after_a_reply(tmp_path, monkeypatch):
     collections = []
     monkeypatch.setattr("localspec.tui.app.REST_SECONDS", 0.2)
@@ -149,7 +140,6 @@ async def test_garbage_is_collected_once_nobody_waits_after_a_reply(tmp_path, mo
     assert collections == [False]
 
 
-@pytest.mark.process
 async def test_the_lines_of_a_poem_stay_lines(chat):
     poem = ["Rain on the garden,", "a single book, a warm cup:", "the evening is mine."]
     await chat.ask("exact " + "\n".join(poem))
@@ -158,7 +148,6 @@ async def test_the_lines_of_a_poem_stay_lines(chat):
     assert poem[0] + " " + poem[1] not in chat.drawn
 
 
-@pytest.mark.process
 async def test_remarks_stand_in_the_status_line_the_last_one_alone_and_never_over_the_prompt(tmp_path):
     async with running(tmp_path, size=(60, 20)) as chat:
         for command in ("/temp 0.5", "/nonsense", "/nonsense"):
@@ -172,7 +161,6 @@ async def test_remarks_stand_in_the_status_line_the_last_one_alone_and_never_ove
         assert not chat.notices
 
 
-@pytest.mark.process
 async def test_the_last_reply_shows_who_wrote_its_words_until_f2_or_the_next_question(chat):
     markdown = "exact ## A head\n\n- an *item* of a list\n- [a link](https://a.b)\n\n```py\nx = 1\n```\n"
 
@@ -191,7 +179,6 @@ async def test_the_last_reply_shows_who_wrote_its_words_until_f2_or_the_next_que
     await chat.until(lambda: not looks())
 
 
-@pytest.mark.process
 async def test_folding_is_refused_where_nothing_can_be_reasoned(tmp_path):
     async with running(tmp_path, load=LoadPair(called("qwen3-8b+0.6b"))) as chat:
         await chat.type("/thinking")
@@ -201,7 +188,6 @@ async def test_folding_is_refused_where_nothing_can_be_reasoned(tmp_path):
         assert not chat.screen.prompt.text
 
 
-@pytest.mark.process
 async def test_a_conversation_is_resumed_with_its_last_messages(tmp_path):
     async with running(tmp_path) as chat:
         await chat.ask("exact one")
@@ -216,7 +202,6 @@ async def test_a_conversation_is_resumed_with_its_last_messages(tmp_path):
 CHANGED = "So far this conversation was with some-file; from here on demo answers."
 
 
-@pytest.mark.process
 async def test_a_resumed_conversation_says_when_another_pair_answers_from_here_on(tmp_path):
     messages = StoredMessage("user", "hi"), StoredMessage("assistant", "ho")
     resumed = stored(tmp_path, *messages, pair="some-file")
@@ -229,7 +214,6 @@ async def test_a_resumed_conversation_says_when_another_pair_answers_from_here_o
         assert chat.notices == []
 
 
-@pytest.mark.process
 async def test_an_old_conversation_is_shown_in_parts(tmp_path, monkeypatch):
     monkeypatch.setattr(transcript, "MOST", 8)
     monkeypatch.setattr(transcript, "FEWEST", 4)
@@ -245,7 +229,6 @@ async def test_an_old_conversation_is_shown_in_parts(tmp_path, monkeypatch):
         assert shown == [f"exact {n}" for n in range(8)][-len(shown) :]
 
 
-@pytest.mark.process
 async def test_notices_push_no_message_off_the_screen(tmp_path, monkeypatch):
     monkeypatch.setattr(transcript, "MOST", 8)
     monkeypatch.setattr(transcript, "FEWEST", 4)
@@ -306,7 +289,6 @@ def luminance(color):
     return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), parts, strict=True))
 
 
-@pytest.mark.process
 async def test_origins_are_distinct_and_legible_in_every_theme(chat):
     await chat.ask("exact word")
     for theme in chat.app.available_themes:
@@ -320,7 +302,6 @@ async def test_origins_are_distinct_and_legible_in_every_theme(chat):
             assert contrast(ground, ink) >= LEGIBLE, (theme, ground, ink)
 
 
-@pytest.mark.process
 async def test_only_origins_colour_code_while_they_are_shown_also_in_another_theme(chat):
     await chat.ask(CODE)
     code = chat.replies[0].query_one(Code)

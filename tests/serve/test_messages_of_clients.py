@@ -1,0 +1,91 @@
+"""What clients of each interface send becomes messages."""
+
+import math
+
+import pytest
+
+from localspec.chat.messages import Message
+from localspec.errors import BadSetting
+from localspec.events import ToolCall
+from localspec.serve import anthropic, responses
+from localspec.serve.ollama import as_openai, kept_seconds
+from localspec.serve.openai import prompt_of
+
+
+def test_blocks_become_messages():
+    use = {"type": "tool_use", "id": "t1", "name": "f", "input": {"a": 1}}
+    thought = {"type": "thinking", "thinking": "hm", "signature": ""}
+    result = {"type": "tool_result", "tool_use_id": "t1", "content": "fine"}
+    found = anthropic.messages_of(
+        [{"type": "text", "text": "One."}, {"type": "text", "text": "Two.", "cache_control": {}}],
+        [
+            {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+            {"role": "assistant", "content": [thought, {"type": "text", "text": "c"}, use]},
+            {"role": "user", "content": [result, {"type": "text", "text": "d"}]},
+        ],
+    )
+    assert [*prompt_of(found).messages] == [
+        Message("system", "One.\n\nTwo."),
+        Message("user", "a\n\nb"),
+        Message("assistant", "c", "hm", (ToolCall("f", {"a": 1}, "t1"),)),
+        Message("tool", "fine", tool_call_id="t1"),
+        Message("user", "d"),
+    ]
+
+
+def test_items_of_every_kind_become_messages():
+    found = responses.messages_of(
+        "Be brief.",
+        [
+            {"role": "user", "content": "List the files."},
+            {"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}]},
+            {"type": "function_call", "call_id": "a", "name": "ls", "arguments": "{}"},
+            {"type": "function_call", "call_id": "b", "name": "rm", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "a", "output": "x.py"},
+            {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "gone"}]},
+            {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Gone."}]},
+            {"role": "user", "content": "Thanks."},
+        ],
+        [],
+    )
+    roles = ["system", "user", "assistant", "tool", "assistant", "user"]
+    assert [message["role"] for message in found] == roles
+    calls = [(call["id"], call["function"]["name"]) for call in found[2]["tool_calls"]]
+    assert calls == [("a", "ls"), ("b", "rm")]
+    assert (found[3]["tool_call_id"], found[3]["content"]) == ("a", "x.py")
+    assert (found[2]["reasoning_content"], found[4]["reasoning_content"]) == ("hm", "gone")
+    prompt_of(found)
+
+
+def test_results_find_their_calls_by_the_names_of_functions():
+    call = {"function": {"name": "f", "arguments": {}}}
+    other = {"function": {"name": "g", "arguments": {}}}
+    found = as_openai(
+        [
+            {"role": "user", "content": "a"},
+            {"role": "assistant", "content": "", "tool_calls": [call, other, call]},
+            *({"role": "tool", "tool_name": name, "content": name} for name in ("f", "g", "f")),
+            {"role": "tool", "tool_name": "h", "content": "?"},
+        ]
+    )
+    ids = [call["id"] for call in found[1]["tool_calls"]]
+    assert len(set(ids)) == 3
+    assert all(len(i) == 9 and i.isalnum() for i in ids)
+    assert [message["tool_call_id"] for message in found[2:]] == [*ids, "h"]
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"),
+    [
+        (30, 30), (0, 0), (0.5, 0.5), ("5m", 300), ("1h30m", 5400), ("250ms", 0.25), ("1.5h", 5400), ("45", 45),
+        (-1, math.inf), ("-1s", math.inf), ("9" * 400, math.inf),
+    ],
+)  # fmt: skip
+def test_the_time_that_a_model_is_kept_is_read_as_ollama_reads_it(given, seconds):
+    assert kept_seconds(given) == seconds
+
+
+@pytest.mark.parametrize("given", ["", "m", "5 minutes", "5m3", True, [], 10**400, "1d"])
+def test_another_time_is_refused(given):
+    with pytest.raises(BadSetting, match="keep_alive cannot be"):
+        kept_seconds(given)
