@@ -5,11 +5,10 @@ import functools
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+from tests.sources import ROOT, SOURCES, nodes_of, text_of
 
 # What each room may import from localspec besides itself, those below first.
 ROOMS = {
@@ -87,10 +86,6 @@ HEAVY = ("llama_cpp", "llguidance", "textual", "huggingface_hub", "numpy", "jinj
 HEAVY += ("uvicorn", "gguf")
 
 
-def python_files():
-    return sorted([*ROOT.glob("localspec/**/*.py"), *ROOT.glob("tui/**/*.py")])
-
-
 def room_of(path):
     parts = path.relative_to(ROOT).parts
     return "tui" if parts[0] == "tui" else parts[1].removesuffix(".py")
@@ -103,7 +98,7 @@ def module_of(path):
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-FILES = {module_of(path): path for path in python_files() if path != ROOT / "localspec" / "tui.py"}
+FILES = {module_of(path): path for path in SOURCES if path != ROOT / "localspec" / "tui.py"}
 
 
 @functools.cache
@@ -111,7 +106,7 @@ def imported(path):
     """Every module that a file imports: relative imports too, and wherever the import stands."""
     found = set()
     package = module_of(path) if path.name == "__init__.py" else module_of(path).rpartition(".")[0]
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes_of(path):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -130,9 +125,7 @@ def rooms_imported(path):
 
 
 def test_imports_point_one_way():
-    above = {
-        str(path.relative_to(ROOT)): rooms_imported(path) - ROOMS[room_of(path)] for path in python_files()
-    }
+    above = {str(path.relative_to(ROOT)): rooms_imported(path) - ROOMS[room_of(path)] for path in SOURCES}
     assert {path: rooms for path, rooms in above.items() if rooms} == {}, (
         "a file imports what is above its room"
     )
@@ -140,7 +133,7 @@ def test_imports_point_one_way():
 
 def test_every_direction_that_is_permitted_is_used():
     used = {room: set() for room in ROOMS}
-    for path in python_files():
+    for path in SOURCES:
         used[room_of(path)] |= rooms_imported(path)
     assert {room: ROOMS[room] - used[room] for room in ROOMS if ROOMS[room] - used[room]} == {}
 
@@ -154,9 +147,7 @@ def test_every_room_stands_on_those_below_it():
 
 def test_only_the_c_boundary_imports_llama_cpp():
     offenders = [
-        p
-        for p in python_files()
-        if room_of(p) != "llama" and any(m.startswith("llama_cpp") for m in imported(p))
+        p for p in SOURCES if room_of(p) != "llama" and any(m.startswith("llama_cpp") for m in imported(p))
     ]
     assert offenders == []
 
@@ -260,13 +251,11 @@ def test_the_top_level_tui_folder_is_only_known_as_localspec_tui():
     assert "tui" not in modules_after("import localspec.tui")
 
 
-@pytest.mark.process
 def test_files_and_functions_stay_readable():
     """Files of at most 600 lines, functions of at most 60."""
-    for path in python_files():
-        source = path.read_text(encoding="utf-8")
-        assert len(source.splitlines()) <= 600, path
-        for node in ast.walk(ast.parse(source)):
+    for path in SOURCES:
+        assert len(text_of(path).splitlines()) <= 600, path
+        for node in nodes_of(path):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 assert node.end_lineno - node.lineno < 60, f"{path}:{node.lineno} {node.name}"
 
@@ -274,8 +263,8 @@ def test_files_and_functions_stay_readable():
 def lines_of_rooms():
     """The lines of each room, in the order of the table."""
     counts = dict.fromkeys(LINES, 0)
-    for path in python_files():
-        counts[room_of(path)] += len(path.read_text(encoding="utf-8").splitlines())
+    for path in SOURCES:
+        counts[room_of(path)] += len(text_of(path).splitlines())
     return counts
 
 
@@ -290,14 +279,14 @@ def test_no_room_grows_beyond_its_lines():
 
 def test_the_house_stays_within_its_lines_and_files():
     assert sum(LINES.values()) <= MOST_LINES
-    assert len(python_files()) <= MOST_FILES
+    assert len(SOURCES) <= MOST_FILES
 
 
 def test_no_class_name_stands_twice():
     """A name that two rooms use for two things cannot be searched for."""
     places = {}
-    for path in python_files():
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for path in SOURCES:
+        for node in nodes_of(path):
             if isinstance(node, ast.ClassDef):
                 places.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
     assert {name: found for name, found in places.items() if len(found) > 1} == {}
@@ -332,4 +321,4 @@ def test_the_page_of_the_rooms_says_what_each_stands_on():
 if __name__ == "__main__":
     for name, count in lines_of_rooms().items():
         print(f"{name:12}{count:7,} of {LINES[name]:6,}")
-    print(f"{'sum':12}{sum(lines_of_rooms().values()):7,} of {MOST_LINES:6,} in {len(python_files())} files")
+    print(f"{'sum':12}{sum(lines_of_rooms().values()):7,} of {MOST_LINES:6,} in {len(SOURCES)} files")

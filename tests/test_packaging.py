@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+from tests.sources import ROOT, SOURCES, nodes_of
+
 SHIPPED = (
     "localspec/tui/app.py",
     "localspec/models.toml",
@@ -71,8 +72,8 @@ def test_every_package_that_is_imported_is_declared():
     lists = (project["dependencies"], project["optional-dependencies"]["fit"])
     declared = {re.match(r"[\w-]+", each)[0].lower() for names in lists for each in names}
     imported = set()
-    for file in [*(ROOT / "localspec").rglob("*.py"), *(ROOT / "tui").rglob("*.py")]:
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    for file in SOURCES:
+        for node in nodes_of(file):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += (
                 [node.module] if isinstance(node, ast.ImportFrom) and node.module and not node.level else []

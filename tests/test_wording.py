@@ -12,9 +12,8 @@ from statistics import mean
 import localspec
 from localspec import errors
 from localspec.cli.commands import HELP
+from tests.sources import ROOT, SOURCES, last_name, nodes_of, text_of, tree_of
 
-ROOT = Path(__file__).resolve().parent.parent
-SOURCES = sorted([*ROOT.glob("localspec/**/*.py"), *ROOT.glob("tui/**/*.py")])
 FIRST_WORDS = "of|so|what|that|who|whose|whoever|whatever|those|which"
 VERBS = "told|heard|said|stands|stood"  # of people, not of data
 OUTSIDE_THE_TREE = {"Failure", "Died"}  # errors on their way from the engine process
@@ -22,16 +21,12 @@ INTERFACE = {ROOT / (home.replace(".", "/") + ".py") for home in localspec.HOMES
 INTERFACE |= {ROOT / "localspec" / name for name in ("errors.py", "chat/session.py", "chat/options.py")}
 
 
-def trees():
-    return [(path, ast.parse(path.read_text(encoding="utf-8"))) for path in SOURCES]
-
-
-def error_names(parsed):
+def error_names():
     """The classes of the tree, and those that other files derive from them."""
     known = {name for name, value in vars(errors).items() if isinstance(value, type)} | OUTSIDE_THE_TREE
-    for _, tree in parsed:
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ClassDef) and {ast.unparse(base) for base in node.bases} & known:
+    for path in SOURCES:
+        for node in nodes_of(path):
+            if isinstance(node, ast.ClassDef) and {last_name(base) for base in node.bases} & known:
                 known.add(node.name)
     return known
 
@@ -57,16 +52,15 @@ def messages():
 
 
 def found_messages():
-    parsed = trees()
-    known = error_names(parsed)
-    for path, tree in parsed:
+    known = error_names()
+    for path in SOURCES:
         assigned = {
             node.targets[0].id: node.value
-            for node in ast.walk(tree)
+            for node in nodes_of(path)
             if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
         }
-        for node in ast.walk(tree):
-            name = ast.unparse(node.func).split(".")[-1] if isinstance(node, ast.Call) else ""
+        for node in nodes_of(path):
+            name = last_name(node.func) if isinstance(node, ast.Call) else ""
             if name in known:
                 given = [*node.args, *(k.value for k in node.keywords if k.arg == "hint")]
                 given = given[1:] if name == "Failure" else given  # its first field is the class of the error
@@ -79,9 +73,9 @@ def test_no_message_sends_the_reader_to_a_file_that_an_installed_localspec_lacks
     assert [m for m in messages() if "docs/" in m[1] or ".md" in m[1]] == []
 
 
-def docstrings(tree):
+def docstrings(path):
     kinds = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-    return [text for node in ast.walk(tree) if isinstance(node, kinds) and (text := ast.get_docstring(node))]
+    return [text for node in nodes_of(path) if isinstance(node, kinds) and (text := ast.get_docstring(node))]
 
 
 def comments(text):
@@ -94,8 +88,7 @@ def test_sentences_name_their_subject():
     habits = re.compile(rf"(?i:{FIRST_WORDS})\b|.*\b(?:{VERBS})\b", re.DOTALL)
     offenders = []
     for path in SOURCES:
-        text = path.read_text(encoding="utf-8")
-        sentences = (*docstrings(ast.parse(text)), *comments(text))
+        sentences = (*docstrings(path), *comments(text_of(path)))
         offenders += [f"{path.relative_to(ROOT)}: {found}" for found in sentences if habits.match(found)]
     assert offenders == []
 
@@ -114,10 +107,10 @@ def sentences(text):
 
 def test_every_error_says_what_to_do():
     missing = []
-    for path, tree in trees():
-        for node in ast.walk(tree):
+    for path in SOURCES:
+        for node in nodes_of(path):
             raised = node.exc if isinstance(node, ast.Raise) else None
-            if not isinstance(raised, ast.Call) or ast.unparse(raised.func) not in vars(errors):
+            if not isinstance(raised, ast.Call) or last_name(raised.func) not in vars(errors):
                 continue
             if not any(keyword.arg == "hint" for keyword in raised.keywords):
                 missing.append(f"{path.relative_to(ROOT)}:{node.lineno}")
@@ -126,7 +119,7 @@ def test_every_error_says_what_to_do():
 
 def test_every_public_name_is_explained():
     for path in sorted(INTERFACE):
-        named = public(ast.parse(path.read_text(encoding="utf-8")).body)
+        named = public(tree_of(path).body)
         for node in [node for node in named if isinstance(node, ast.ClassDef)]:
             named += public(node.body)
         assert [f"{path.name}: {node.name}" for node in named if not ast.get_docstring(node)] == []
@@ -156,7 +149,7 @@ def parts(name):
 def names(path):
     """The names of a file: its own, of classes, functions and fields."""
     yield path.stem
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes_of(path):
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             yield node.name
         elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
@@ -176,7 +169,7 @@ def test_tests_and_pages_use_none_of_the_oldest_home_made_words():
     assert offending_names(of_tests, {word.removesuffix("s?") for word in old.split("|")}) == []
     found = re.compile(rf"\b(?:{old})\b", re.IGNORECASE)
     pages = [*of_tests, *ROOT.glob("docs/**/*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
-    lines = ((path, line) for path in pages for line in path.read_text(encoding="utf-8").splitlines())
+    lines = ((path, line) for path in pages for line in text_of(path).splitlines())
     assert [f"{path.relative_to(ROOT)}: {line.strip()}" for path, line in lines if found.search(line)] == []
 
 

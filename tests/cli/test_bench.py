@@ -21,7 +21,7 @@ from localspec.options import data_dir
 
 pytestmark = pytest.mark.usefixtures("home_of_processes")
 
-QUICK = ("--runs", "1", "--only", "json", "--max-tokens", "24", "--threads", "1")
+QUICK = ("--runs", "1", "--only", "json", "--max-tokens", "16", "--threads", "1")
 
 
 def run(capsys, *arguments):

@@ -12,7 +12,7 @@ from localspec import demo
 from localspec.algorithm.loop import speculate
 from localspec.drafters.model import ModelDrafter
 from localspec.drafters.other_vocabulary import OtherVocabularyDrafter
-from localspec.drafters.selection import Fixed, Plain
+from localspec.drafters.selection import Fixed
 from localspec.errors import IncompatiblePair
 from localspec.fit.cut import SourceFile, export, trim
 from localspec.gguf.header import header_at
@@ -25,7 +25,7 @@ from tests.algorithm.enumeration import distance, distribution_of
 from tests.algorithm.random_pairs import PROMPT, RULES, plain_distribution
 from tests.drafters.test_lossless import Side, never
 from tests.lossless.conftest import WORDS
-from tests.lossless.test_lossless_on_ggufs import GREEDY, generate
+from tests.lossless.test_lossless_on_ggufs import GREEDY, generate, plain_text
 
 DEPTHS = (1, 3, 8)
 FEW = Sampling(temperature=1.5, top_k=3, top_p=1.0, min_p=0.0)  # few enough choices to take every one
@@ -60,7 +60,7 @@ def test_greedy_text_is_the_plain_one(session, depth):
     drafted = 0
     for text in WORDS:
         prompt = target.model.vocab.tokenize(text, parse_special=False)
-        plain, _ = generate(target, Plain(), prompt)
+        plain = plain_text(target, prompt)
         tokens, rows = generate(target, Counting(drafter, depth), prompt)
         drafted += Counting.drafted
         assert drafter.failure is None
