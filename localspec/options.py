@@ -216,6 +216,9 @@ class ReplyOptions(TypedDict, total=False):
     tools: Annotated[Sequence[Mapping[str, Any]] | None, Option("functions for the model, in OpenAI's form")]
     tool_choice: Annotated[str, Option("auto, required, none, or the name of the tool to call")]
     parallel_tool_calls: Annotated[bool, Option("False: at most one call in a reply")]
+    json_calls: Annotated[
+        bool, Option("read calls that a reply writes as plain JSON, not in the model's form", default="yes")
+    ]
     prediction: Annotated[Text, Option("the probable reply, as a file to edit; draft from it")]
     logprobs: Annotated[
         Whole, Option("report the probabilities of each token and N others", least=0, most=MOST_LOGPROBS)

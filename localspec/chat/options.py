@@ -42,6 +42,7 @@ class Request:
     tools: tuple[Tool, ...] = ()
     tool_choice: str = "auto"
     parallel_tool_calls: bool = True
+    json_calls: bool = True
     prediction: str = ""
     logprobs: int | None = None
     post_sampling_probs: bool = False

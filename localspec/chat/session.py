@@ -326,6 +326,8 @@ class Session(Closing):
             calls=calls if request.tool_choice != "none" else None,
             functions=request.functions,
             distinct_calls=request.tool_choice == "required",
+            json_calls=request.json_calls and request.tool_choice == "auto" and request.grammar is None,
+            several_calls=request.parallel_tool_calls,
         )
         needs_checkpoints = self.pair.target.needs_checkpoints
         return ReplyJob(

@@ -9,6 +9,7 @@ from localspec.algorithm.protocols import Vocabulary
 from localspec.chat.thinking import CALLING, A, R, ThinkingStyle
 from localspec.events import Kind, ToolCall
 from localspec.structure.constraint import prefixes_space
+from localspec.structure.json_calls import JsonCallReader
 from localspec.structure.read_calls import CallReader, Functions, TextPart
 from localspec.structure.tool_call_format import ToolCallFormat
 
@@ -59,14 +60,20 @@ class TextStream:
         calls: ToolCallFormat | None = None,
         functions: Functions | None = None,
         distinct_calls: bool = False,
+        json_calls: bool = False,
+        several_calls: bool = True,
     ) -> None:
         markers = [*(style.markers if style else ()), *(calls.marks if calls else ()), *stops]
         self.vocabulary = vocabulary
         self.codes = Codes(vocabulary, markers)
         self.detokenizer = Detokenizer(vocabulary, self.codes.by_token, starts_text=not continues_text)
         form = calls.with_texts(self.codes.coded) if calls else None
-        distinct = {"distinct": distinct_calls}
-        self._reader = CallReader(form, functions or {}, self.codes.plain, **distinct) if form else None
+        self._reader: CallReader | JsonCallReader | None = None
+        if form:
+            functions, plain = functions or {}, self.codes.plain
+            self._reader = reader = CallReader(form, functions, plain, distinct=distinct_calls)
+            if json_calls:
+                self._reader = JsonCallReader(reader, functions, plain, several=several_calls)
         self.thinking = Thinking(style, form, functions or (), self.codes.coded)
         self.calls: list[ToolCall] = []  # complete calls, and a call in which the reply ended
         self._scanner = StopScanner(stops)

@@ -77,6 +77,11 @@ class _CallState:
             return replace(self.begun, unreadable=written)
 
 
+def new_call(name: str) -> ToolCall:
+    """Return a call without arguments; its id has nine letters and digits, because Mistral's templates require them."""
+    return ToolCall(name, {}, secrets.token_hex(5)[:9])
+
+
 def calls_in(text: str, form: ToolCallFormat, functions: Functions) -> tuple[tuple[ToolCall, ...], str]:
     """Return the complete calls in a text, and the answer around them."""
     reader = CallReader(form, functions)
@@ -220,9 +225,12 @@ class CallReader:
                     return end, end
         return unfinished(form.quote, self._text, self._at), MORE
 
+    def begins_with(self, text: str) -> bool:
+        """Return whether a text begins with the head of a call."""
+        return self._delimiters.head_at(self._delimiters.heads, text, len(text) - len(text.lstrip()))[0] >= 0
+
     def _begin_call(self, name: str, at: int) -> None:
-        # The id is unique, and has nine letters and digits because Mistral's templates require them.
-        begun = ToolCall(name, {}, secrets.token_hex(5)[:9])
+        begun = new_call(name)
         self._call, self._at, self._blank = _CallState(begun, self._functions[name]), at, None
         self._parts.append(TextPart("", Kind.TOOL_CALL, begun))
 

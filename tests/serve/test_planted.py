@@ -32,6 +32,7 @@ FUNCTION = {"name": "get_weather", "description": "The weather.", "parameters": 
 TOOL = {"type": "function", "function": FUNCTION}
 ARGUMENTS = {"city": "Oslo", "days": 2}
 ASK = {"role": "user", "content": "Do I need an umbrella?"}
+FENCED = '```json\n{\n  "name": "get_weather",\n  "arguments": {"city": "Oslo", "days": 2}\n}\n```'
 THOUGHTS, RESULT, ANSWER = "They ask for weather.", '{"sky": "rain"}', "Bring one."
 
 
@@ -52,7 +53,9 @@ class Engine:
 
     pid = 1
 
-    def __init__(self, name):
+    def __init__(self, name, fenced=False):
+        """`fenced`: whether the call is JSON in a fence instead of the model's own form."""
+        self._fenced = fenced
         self._plan = Plan(1, vocabulary=ByteVocabulary().size, capacity=30_000)
         self.session = Session(
             engine_of(ByteVocabulary(), TEMPLATES[name], self._plan, None, sampling=Sampling(temperature=0.0))
@@ -78,6 +81,7 @@ class Engine:
         self.reasoned = style is not None and style.opened
         close = next(m for m, kind in style.markers.items() if kind == "answer") if self.reasoned else ""
         written = template.tool_call_format.written([("get_weather", ARGUMENTS)])
+        written = FENCED if self._fenced else written
         text, self._called = (ANSWER if self._called else written), True
         return f"{THOUGHTS}{close}{text}" if self.reasoned else text
 
@@ -153,3 +157,22 @@ async def test_a_call_comes_and_its_result_goes_back(name, path):
     places = [answered.index(text) for text in (ASK["content"], "Oslo", "sky")]
     assert places == sorted(places)
     assert (THOUGHTS in answered) == engine.reasoned  # clients leave it out
+
+
+@pytest.mark.parametrize("name", ["Qwen-Qwen2.5-7B-Instruct", "Qwen3.5-4B", "openai-gpt-oss-120b"])
+@pytest.mark.parametrize("path", INTERFACES)
+async def test_a_call_in_a_fence_is_a_call_whole_and_streamed(name, path):
+    reader, body = INTERFACES[path]
+    texts = []
+    for stream in (False, True):
+        jobs = Jobs(Engine(name, fenced=True), LoadPair(named("demo")))
+        app = Starlette(routes=routes_of(jobs, Pairs(jobs, any_model=True)))
+        async with httpx.AsyncClient(
+            transport=httpx.ASGITransport(app), base_url="http://127.0.0.1"
+        ) as client:
+            texts.append((await client.post(path, json={**body, "stream": stream})).text)
+    assert reader(json.loads(texts[0]))[:2] == ("get_weather", ARGUMENTS)
+    for text in texts:
+        assert "get_weather" in text
+        assert "Oslo" in text
+        assert "```" not in text
