@@ -1,10 +1,13 @@
-"""The tiers of the suite: fixtures with a port make a test `process`; `--guard` fails a quick test that is none.
+"""The tiers of the suite: a port, a child process or a screen makes a test `process`.
+
+`--guard` fails a quick test that uses what belongs to another tier.
 
 A file whose `pytestmark` begins with another tier is not even imported for the quick one.
 
 The end of a run names the copy of localspec that was tested, if it differs from the checkout.
 """
 
+import inspect
 import re
 import socket
 import sys
@@ -25,7 +28,8 @@ PROCESSES = {
 PORTS = {"socket.bind", "socket.connect"}
 
 QUICK = "not process and not nightly"  # as in pyproject.toml
-SERVERS = {"endpoint", "hub"}  # fixtures that open a port
+# Fixtures that open a port or start processes.
+STARTERS = {"endpoint", "hub", "broken", "engine", "real_engine"}
 
 _seen: list[str] | None = None  # what the quick test that runs did, or None while another kind runs
 
@@ -50,7 +54,8 @@ def pytest_addoption(parser):
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(items):
     for item in items:
-        if SERVERS & {*getattr(item, "fixturenames", ())}:
+        is_screen = item.path.parent.name == "tui" and inspect.iscoroutinefunction(item.function)
+        if is_screen or STARTERS & {*getattr(item, "fixturenames", ())}:
             item.add_marker(pytest.mark.process)
 
 

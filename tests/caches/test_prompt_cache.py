@@ -42,7 +42,7 @@ def ask(session, messages=LONG):
 def asked(messages=LONG, **options):
     with localspec.load("demo", threads=1, cache="all", **options) as session:
         reply = ask(session, messages)
-    finish(30)
+    finish(300)
     return reply
 
 

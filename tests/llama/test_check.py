@@ -48,7 +48,6 @@ def answer(*pair):
     return localspec("run", "Hello", "--max-tokens", "5", "--threads", "1", *(pair or ("--pair", "demo")))
 
 
-@pytest.mark.process
 def test_a_build_that_dies_with_extra_buffers_answers_without_them_and_says_so_once(broken, tiny_gguf):
     """The check of the build finds it out, and the process that answers is told."""
     broken(SIGSEGV, dies_if=WITH_EXTRA_BUFFERS)
@@ -61,7 +60,6 @@ def test_a_build_that_dies_with_extra_buffers_answers_without_them_and_says_so_o
     assert "SIGSEGV" not in second.stderr
 
 
-@pytest.mark.process
 @pytest.mark.parametrize(
     ("signal", "how", "says", "hint"),
     [
@@ -124,14 +122,12 @@ def remembered(tmp_path):
 ONCE = "not os.path.exists({0!r}) and not os.close(os.open({0!r}, os.O_CREAT))"  # the first process that gets here
 
 
-@pytest.mark.process
 @pytest.mark.parametrize("signal", [SIGSEGV, SIGKILL])
 def test_one_death_on_a_busy_machine_is_not_blamed_on_the_build(broken, tmp_path, signal):
     broken(signal, dies_if=ONCE.format(str(tmp_path / "died")))
     assert check.check() == Health()
 
 
-@pytest.mark.process
 def test_a_first_trial_that_the_system_always_ends_says_nothing_about_the_build(broken, tmp_path):
     broken(SIGKILL, dies_if=WITH_EXTRA_BUFFERS)
     with pytest.raises(NotEnoughMemory):
@@ -139,7 +135,6 @@ def test_a_first_trial_that_the_system_always_ends_says_nothing_about_the_build(
     assert not remembered(tmp_path)
 
 
-@pytest.mark.process
 def test_a_file_whose_weights_alone_die_when_repacked_is_answered_without_that(broken, tiny_gguf):
     """After a second death they stay off."""
     broken(SIGSEGV, dies_if="params.use_extra_bufts and b'demo' not in path")
@@ -152,7 +147,6 @@ def test_a_file_whose_weights_alone_die_when_repacked_is_answered_without_that(b
     assert "SIGSEGV" not in third
 
 
-@pytest.mark.process
 def test_one_death_of_another_reason_leaves_the_weights_repacked(broken, tiny_gguf, tmp_path):
     """As of a driver, or of memory that another program took."""
     broken(SIGSEGV, dies_if=f"b'tiny' in path and {ONCE.format(str(tmp_path / 'died'))}")
@@ -164,7 +158,6 @@ def test_one_death_of_another_reason_leaves_the_weights_repacked(broken, tiny_gg
     assert remembered(tmp_path) == [Health()]
 
 
-@pytest.mark.process
 def test_a_file_that_ends_llama_cpp_in_every_way_is_a_sentence_and_switches_nothing_off(broken, tiny_gguf):
     broken(SIGSEGV, dies_if="b'tiny' in path")
     done = answer("--target", str(tiny_gguf(layers=3)), "--no-draft")

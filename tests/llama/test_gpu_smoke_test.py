@@ -75,7 +75,6 @@ def test_a_gpu_that_works_is_tried_once_for_each_cache_type(tried):
     assert take_news() == []
 
 
-@pytest.mark.process
 def test_where_flash_attention_alone_kills_it_it_is_off_there_and_the_user_reads_so_once(broken, tried):
     broken(SIGSEGV, decode_dies_if=WITH_FLASH_ATTENTION)
     assert ensure() == ensure(kv_type="q4_0") == GpuHealth(died_of="SIGSEGV", plain=True)
@@ -85,14 +84,12 @@ def test_where_flash_attention_alone_kills_it_it_is_off_there_and_the_user_reads
     assert take_news() == []
 
 
-@pytest.mark.process
 def test_it_dies_of_flash_attention_with_another_cache_type_alone(broken):
     """That of drafts."""
     broken(SIGSEGV, decode_dies_if=f"kv_type == module.GGML_TYPE_Q8_0 and {WITH_FLASH_ATTENTION}")
     assert ensure().died_of == "SIGSEGV"
 
 
-@pytest.mark.process
 def test_another_driver_is_tried_anew(healthy, broken, tried, monkeypatch):
     broken(SIGSEGV, decode_dies_if=WITH_FLASH_ATTENTION)
     ensure()
@@ -102,7 +99,6 @@ def test_another_driver_is_tried_anew(healthy, broken, tried, monkeypatch):
     assert tried == ["auto", "off", "auto", "auto"]
 
 
-@pytest.mark.process
 def test_one_death_on_a_busy_machine_is_not_blamed_on_flash_attention(broken, tried, tmp_path):
     """The driver fails in the first trial alone, as on a card whose memory another program holds."""
     mark = str(tmp_path / "died").encode()
@@ -112,7 +108,6 @@ def test_one_death_on_a_busy_machine_is_not_blamed_on_flash_attention(broken, tr
     assert tried == ["auto", "off", "auto"]
 
 
-@pytest.mark.process
 def test_flash_attention_that_kills_is_not_tried_where_it_is_off_and_refused_where_it_was_asked_for(
     broken, tried
 ):
@@ -124,7 +119,6 @@ def test_flash_attention_that_kills_is_not_tried_where_it_is_off_and_refused_whe
     assert ensure("off").plain
 
 
-@pytest.mark.process
 def test_a_gpu_that_dies_in_every_way_is_refused_each_time_and_forgotten(broken, tried):
     ensure()
     broken(SIGSEGV, decode_dies_if=SECOND_PASS)
@@ -134,7 +128,6 @@ def test_a_gpu_that_dies_in_every_way_is_refused_each_time_and_forgotten(broken,
     assert tried == ["auto", *["auto", "off"] * 2]
 
 
-@pytest.mark.process
 def test_a_trial_that_the_system_ended_says_nothing_about_flash_attention(broken):
     broken(SIGKILL, decode_dies_if=WITH_FLASH_ATTENTION)
     with pytest.raises(NotEnoughMemory):
@@ -142,7 +135,6 @@ def test_a_trial_that_the_system_ended_says_nothing_about_flash_attention(broken
     assert not ensure("off").died_of
 
 
-@pytest.mark.process
 def test_only_models_on_a_gpu_that_dies_of_it_are_loaded_without_flash_attention(broken):
     broken(SIGSEGV, decode_dies_if=WITH_FLASH_ATTENTION)
     options = load.check_gpus([STANDING_IN], ["cpu"], MemoryOptions(), lambda stage: None)
@@ -155,7 +147,6 @@ def standing_in(monkeypatch):
     monkeypatch.setattr(load, "devices", lambda: [STANDING_IN])
 
 
-@pytest.mark.process
 def test_the_plan_has_no_flash_attention_where_it_kills(broken, standing_in):
     broken(SIGSEGV, decode_dies_if=WITH_FLASH_ATTENTION)
     files = find("demo")
@@ -163,7 +154,6 @@ def test_the_plan_has_no_flash_attention_where_it_kills(broken, standing_in):
     assert (plan.target.flash_attn, plan.draft.flash_attn) == ("off", "off")
 
 
-@pytest.mark.process
 def test_a_driver_that_dies_in_every_way_is_a_sentence(broken, standing_in):
     broken(SIGSEGV, decode_dies_if=SECOND_PASS)
     with pytest.raises(BackendFailure, match=r"llama\.cpp does not work on CPU: .* ended with SIGSEGV"):
@@ -181,7 +171,6 @@ def test_a_driver_is_told_by_its_files_and_by_what_steers_it(tmp_path, monkeypat
     assert len({before, installed, the_build.driver()}) == 3
 
 
-@pytest.mark.process
 def test_doctor_says_what_it_found(broken, monkeypatch, capsys):
     broken(SIGSEGV, decode_dies_if=WITH_FLASH_ATTENTION)
     monkeypatch.setattr(api, "devices", lambda: [STANDING_IN])

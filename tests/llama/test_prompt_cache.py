@@ -46,7 +46,7 @@ def cache(context, folder):
 
 def store(model, *, resting=False):
     model.store(resting=resting)
-    finish(30)
+    finish(300)
 
 
 def begin(model, prompt):
@@ -158,7 +158,7 @@ def test_what_the_memory_has_no_room_for_is_stored(cache, tokens, folder):
     model.prompt_cache.budget = 2 * model.prompt_cache._saved[0].bytes
     read(model, tokens(600, seed=1), [1, 2])
     read(model, tokens(600, seed=2), [1, 2])
-    finish(30)
+    finish(300)
     assert usage(folder)[0] == 1
 
 
@@ -197,7 +197,7 @@ def test_texts_on_their_way_to_a_slow_disk_count_in_the_budget_of_the_memory(fol
         assert disk.given
     finally:
         let.set()
-        finish(30)
+        finish(300)
     assert usage(folder)[0] > 0
     assert not disk.given
 

@@ -17,7 +17,7 @@ from localspec.sampler.sampling import Sampling
 from tests.llama.rows import NEAR, row_after
 
 GREEDY = make_rule("greedy", Sampling(temperature=0), seed=0)
-NEW_TOKENS = 60
+NEW_TOKENS = 40
 
 
 @dataclass

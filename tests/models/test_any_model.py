@@ -125,7 +125,6 @@ def test_a_model_alone_is_fetched_and_drafts_from_its_text(several, capsys):
     assert not pair.target.place.exists()
 
 
-@pytest.mark.process
 def test_two_models_are_a_pair_proved_before_they_come(several, hub, tiny_gguf, capsys):
     assert main(["pull", "org/Some-7B-GGUF:Q8_0", "--draft", "org/Some-7B-GGUF:Q4_K_M", "-q"]) == 0
     pair = named("org/some-7b-gguf:q8_0 org/some-7b-gguf:q4_k_m")
@@ -147,7 +146,6 @@ def test_what_was_not_fetched_names_the_command_and_python_fetches_it_too(severa
         assert session.draft_name == ""
 
 
-@pytest.mark.process
 def test_a_model_in_parts_comes_as_a_whole_and_goes_as_a_whole(split, hub, capsys):
     assert main(["pull", "org/Split-GGUF:Q4_K_M"]) == 0
     pair = named("org/split-gguf:q4_k_m")
@@ -164,7 +162,6 @@ def test_a_model_in_parts_comes_as_a_whole_and_goes_as_a_whole(split, hub, capsy
     assert not any(part.exists() for part in parts_of(first))
 
 
-@pytest.mark.process
 def test_a_part_named_by_its_address_is_the_model_and_a_damaged_one_ends_the_pull(split, hub, capsys):
     address = "https://huggingface.co/org/Split-GGUF/blob/main/Q4_K_M/"
     opened = names.model_file(address + parts_of(split)[1].name)
@@ -198,7 +195,6 @@ def test_files_of_other_programs_are_used_where_they_are(several, tmp_path, monk
     assert place.exists()
 
 
-@pytest.mark.process
 def test_two_models_that_were_described_at_once_get_two_names(hub, tiny_gguf):
     described = []
     for number, repository in enumerate(("one/X-GGUF", "two/X-GGUF"), 1):
@@ -211,7 +207,6 @@ def test_two_models_that_were_described_at_once_get_two_names(hub, tiny_gguf):
     assert names.keep(described[0]) == kept[0]
 
 
-@pytest.mark.process
 def test_a_draft_is_suggested_that_fits(served, hub, tiny_gguf, monkeypatch, capsys):
     target = tiny_gguf(vocab_size=1024, layers=12)
     add_pair(pair_of(served.target, served.draft))

@@ -38,7 +38,6 @@ def test_names_of_ollama_lead_to_the_nearest_pair_and_to_models_of_this_machine_
     assert near_names("smollm2:135m") == ["SmolLM2-135M.Q8_0"]
 
 
-@pytest.mark.process
 def test_pairs_lists_everything_without_the_network(known, hub, capsys):
     assert main(["pairs"]) == 0
     listed = capsys.readouterr().out
@@ -162,7 +161,6 @@ def test_pairs_add_pins_files_of_the_hub(served, capsys):
     assert pair.on_disk
 
 
-@pytest.mark.process
 def test_info_on_a_huge_file_reads_its_head_only(hub, tiny_gguf, tmp_path, capsys):
     """5 GB, sparse: a header with a large vocabulary, one long tensor, and nothing else."""
     raw = taken_apart(tiny_gguf(vocab_size=20_000, layers=1))
@@ -216,7 +214,6 @@ def test_nobody_is_asked_where_there_is_no_terminal_or_with_pull(missing, known)
     assert named("tiny").on_disk
 
 
-@pytest.mark.process
 @pytest.mark.parametrize("repo", ["a--b/c", "a..b/c", "a/b.git"])
 def test_a_name_that_no_repository_has_is_one_sentence(hub, capsys, repo):
     assert main(["info", f"{repo}:x.gguf"]) == 2

@@ -65,7 +65,6 @@ def test_the_memory_of_a_pair_is_more_than_its_files_and_less_than_twice():
         assert file_bytes(pair) < memory_needed(pair) < 2 * file_bytes(pair) + 1e9, pair.name
 
 
-@pytest.mark.process
 def test_a_model_that_is_not_here_is_planned_by_its_header_and_one_that_is_by_llama_cpp(
     hub, shipped, tiny_gguf, capsys
 ):
@@ -84,7 +83,6 @@ def test_a_model_that_is_not_here_is_planned_by_its_header_and_one_that_is_by_ll
     assert (estimated["weights"], estimated["cache"]) == (planned["weights"], planned["cache"])
 
 
-@pytest.mark.process
 def test_a_head_inside_a_target_that_is_not_here_is_planned_with_it(hub, tmp_path, capsys):
     hub.add("org/Head-GGUF", "Head-Q8_0.gguf", KINDS["mtp inside"].files(tmp_path)[0])
     assert main(["info", "org/Head-GGUF:Q8_0", "--json"]) == 0

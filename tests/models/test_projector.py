@@ -148,7 +148,6 @@ def projectors():
     return [path.name for path in local_models.models_dir().rglob("*mmproj*")]
 
 
-@pytest.mark.process
 def test_pull_images_fetches_the_projector_that_the_hub_has(published, hub):
     assert main(["pull", "tiny"]) == 0
     assert projectors() == []
@@ -161,7 +160,6 @@ def test_pull_images_fetches_the_projector_that_the_hub_has(published, hub):
         assert session.run("Hi", images=[PICTURES["square.png"]], max_tokens=2).stats.prompt_tokens > 16
 
 
-@pytest.mark.process
 def test_a_published_file_that_is_no_projector_and_a_repository_without_one_are_told(
     published, hub, files, capsys
 ):

@@ -16,7 +16,6 @@ from textual.widgets import Static, TextArea
 from localspec.measure.race import BRANCHED
 
 
-@pytest.mark.process
 async def test_settings_reach_the_engine(tmp_path):
     async with running(tmp_path, settings={"temperature": 0.7}) as chat:
         for command in ("/seed 11", "/depth 3", "/draft off", "/top-k 40", "/max-tokens 99", "/think 50"):
@@ -26,7 +25,6 @@ async def test_settings_reach_the_engine(tmp_path):
         assert asked(chat)[0].options == wanted | {"max_tokens": 99, "think": 50, "system": ""}
 
 
-@pytest.mark.process
 async def test_thinking_is_turned_on_and_off_and_limited(chat):
     for argument, think in (("on", True), ("off", False), ("0", 0), ("512", 512)):
         await chat.type(f"/think {argument}")
@@ -36,7 +34,6 @@ async def test_thinking_is_turned_on_and_off_and_limited(chat):
     assert "think" not in chat.state.engine.settings
 
 
-@pytest.mark.process
 async def test_ollamas_commands_set_and_show_the_same_settings(chat):
     for command in ("/set parameter temperature 0.5", "/set num_predict 9", "/set system Be brief."):
         await chat.type(command)
@@ -48,7 +45,6 @@ async def test_ollamas_commands_set_and_show_the_same_settings(chat):
     await chat.until(lambda: isinstance(chat.app.screen, HelpDialog))
 
 
-@pytest.mark.process
 async def test_a_bad_argument_is_refused_with_a_sentence(chat):
     before = chat.state.engine.settings
     wrong = "/set num_ctx 4096,/set quit now,/temp hot,/temp 9,/max-tokens -1,/depth 99,/top-p 2,/depth many"
@@ -61,7 +57,6 @@ async def test_a_bad_argument_is_refused_with_a_sentence(chat):
     assert chat.remarks[-1] == f"seed takes a whole number from 0 to {2**64 - 1}."
 
 
-@pytest.mark.process
 async def test_a_race_shows_both_sides_then_its_headline_and_the_first_difference(tmp_path):
     gate = Gate(hold_after=9)
     async with running(tmp_path, gate=gate, settings={"temperature": 0.7}) as chat:
@@ -107,7 +102,6 @@ async def test_a_race_shows_both_sides_then_its_headline_and_the_first_differenc
         assert len(chat.saved[0].messages) == 2
 
 
-@pytest.mark.process
 async def test_a_race_on_a_small_terminal_shows_lines_of_both_texts(tmp_path):
     async with running(tmp_path, size=(40, 12)) as chat:
         await chat.ask("exact " + "yes, this is a line of it\n" * 20)
@@ -119,7 +113,6 @@ async def test_a_race_on_a_small_terminal_shows_lines_of_both_texts(tmp_path):
         assert RaceDialog.KEYS in chat.drawn
 
 
-@pytest.mark.process
 async def test_a_race_at_80_by_24_has_16_lines_of_text_and_shows_the_words_that_differ(tmp_path):
     async with running(tmp_path, size=(80, 24)) as chat:
         await chat.ask("differ please, " + "and think of it, " * 60)
@@ -132,7 +125,6 @@ async def test_a_race_at_80_by_24_has_16_lines_of_text_and_shows_the_words_that_
         assert RaceDialog.KEYS in chat.drawn
 
 
-@pytest.mark.process
 async def test_a_race_that_is_left_stops(tmp_path):
     gate = Gate(hold_after=9)
     async with running(tmp_path, gate=gate) as chat:
@@ -149,7 +141,6 @@ async def test_a_race_that_is_left_stops(tmp_path):
         assert chat.app.screen is chat.screen
 
 
-@pytest.mark.process
 async def test_a_race_is_left_at_once_with_a_second_escape(tmp_path, monkeypatch):
     gate = Gate(hold_after=9)
     async with running(tmp_path, gate=gate) as chat:
@@ -164,7 +155,6 @@ async def test_a_race_is_left_at_once_with_a_second_escape(tmp_path, monkeypatch
         assert chat.app.screen is chat.screen
 
 
-@pytest.mark.process
 async def test_a_race_is_shared_as_a_picture_that_names_models_machine_and_program(
     tmp_path, monkeypatch, chat
 ):
@@ -196,7 +186,6 @@ async def test_a_race_is_shared_as_a_picture_that_names_models_machine_and_progr
     await chat.until(lambda: "exists already" in chat.remarks[-1])
 
 
-@pytest.mark.process
 async def test_the_inspector_shows_where_the_time_went_positions_and_lengths(tmp_path):
     async with running(tmp_path, size=(120, 60)) as chat:
         await chat.ask("why?")
@@ -207,14 +196,12 @@ async def test_the_inspector_shows_where_the_time_went_positions_and_lengths(tmp
         assert "mean" in text
 
 
-@pytest.mark.process
 async def test_an_option_that_is_not_set_is_shown_with_its_default(chat):
     await chat.type("/temp")
     await chat.until(lambda: chat.remarks)
     assert chat.remarks == ["temperature is 0.8, unless the model file sets it (default)."]
 
 
-@pytest.mark.process
 async def test_an_alias_runs_with_one_enter(chat):
     await chat.pilot.press(*"/save")
     await chat.until(lambda: chat.screen.query_one(Completion).has_class("-open"))
@@ -224,7 +211,6 @@ async def test_an_alias_runs_with_one_enter(chat):
     assert chat.screen.prompt.text == ""
 
 
-@pytest.mark.process
 async def test_the_keys_of_a_long_dialog_are_in_view(tmp_path):
     async with running(tmp_path, size=(80, 24)) as chat:
         await chat.type("/help")
@@ -235,7 +221,6 @@ async def test_the_keys_of_a_long_dialog_are_in_view(tmp_path):
         assert "files" in chat.drawn
 
 
-@pytest.mark.process
 async def test_themes_are_listed_and_set_by_name(chat):
     await chat.type("/theme")
     await chat.until(lambda: chat.notices and "textual-light, tokyo-night" in chat.notices[0])
@@ -243,7 +228,6 @@ async def test_themes_are_listed_and_set_by_name(chat):
     await chat.until(lambda: chat.app.theme == "nord")
 
 
-@pytest.mark.process
 async def test_the_chat_stands_behind_a_dialog(chat):
     await chat.type("/help")
     await chat.until(lambda: isinstance(chat.app.screen, HelpDialog))

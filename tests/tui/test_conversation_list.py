@@ -21,7 +21,6 @@ from localspec.cli.commands import chat as chat_command
 from localspec.errors import BadSetting
 
 
-@pytest.mark.process
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
 async def test_titles_give_way_to_pair_and_age_in_the_list_of_conversations(tmp_path, size, monkeypatch):
     monkeypatch.setattr("localspec.tui.lists.describe_age", lambda _seconds: "59 min")
@@ -39,7 +38,6 @@ async def test_titles_give_way_to_pair_and_age_in_the_list_of_conversations(tmp_
         assert ConversationsDialog.KEYS in chat.drawn
 
 
-@pytest.mark.process
 async def test_an_earlier_conversation_is_opened_from_the_list(chat):
     await chat.ask("exact first")
     await chat.pilot.press("ctrl+n")
@@ -55,7 +53,6 @@ async def test_an_earlier_conversation_is_opened_from_the_list(chat):
     await chat.until(lambda: len(chat.screen.query(ReplyView)) == 1)
 
 
-@pytest.mark.process
 async def test_a_conversation_is_deleted_only_after_a_yes(chat):
     await chat.ask("exact first")
     await chat.pilot.press("ctrl+n")
@@ -69,7 +66,6 @@ async def test_a_conversation_is_deleted_only_after_a_yes(chat):
         await chat.pilot.press("escape")
 
 
-@pytest.mark.process
 async def test_an_empty_conversation_does_not_stand_in_the_list_and_the_open_one_says_so(chat):
     await chat.type("fail")  # a question that is refused and taken back
     await chat.until(lambda: chat.screen.prompt.text == "fail")
@@ -90,7 +86,6 @@ async def delete(chat, n):
     await chat.until(lambda: isinstance(chat.app.screen, ConversationsDialog))
 
 
-@pytest.mark.process
 async def test_a_deleted_conversation_takes_its_prompts_along_and_no_others(tmp_path):
     async with running(tmp_path) as chat:
         await chat.ask("exact first secret")
@@ -111,7 +106,6 @@ async def test_a_deleted_conversation_takes_its_prompts_along_and_no_others(tmp_
     assert b"secret" not in left
 
 
-@pytest.mark.process
 async def test_a_conversation_that_cannot_be_deleted_stays_in_the_list(monkeypatch, chat):
     def denied(_folder, _name):
         raise PermissionError(13, "Permission denied")
@@ -127,7 +121,6 @@ async def test_a_conversation_that_cannot_be_deleted_stays_in_the_list(monkeypat
     assert chat.app.screen.query_one(DataTable).row_count == 1
 
 
-@pytest.mark.process
 async def test_typing_finds_conversations_by_the_words_of_their_messages(tmp_path, monkeypatch):
     monkeypatch.setattr("localspec.tui.lists.MOST_ROWS", 3)
     for n in range(5):
@@ -141,7 +134,6 @@ async def test_typing_finds_conversations_by_the_words_of_their_messages(tmp_pat
         await chat.until(lambda: detail(chat) == "No conversation has these words.")
 
 
-@pytest.mark.process
 async def test_a_file_of_conversations_that_cannot_be_used_is_said_and_the_chat_goes_on(tmp_path):
     (tmp_path / FILE).mkdir()
     async with running(tmp_path) as chat:
@@ -155,7 +147,6 @@ async def test_a_file_of_conversations_that_cannot_be_used_is_said_and_the_chat_
         assert [message.content for message in chat.saved[0].messages][:2] == ["exact one", "one"]
 
 
-@pytest.mark.process
 async def test_what_the_store_tells_stands_in_the_chat(tmp_path):
     (tmp_path / FILE).write_text("no database")
     async with running(tmp_path) as chat:
@@ -195,7 +186,6 @@ def test_an_export_that_is_cut_short_leaves_no_file(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.process
 async def test_export_and_copy(tmp_path, monkeypatch, chat):
     monkeypatch.chdir(tmp_path)
     await chat.ask("why?")
@@ -210,7 +200,6 @@ async def test_export_and_copy(tmp_path, monkeypatch, chat):
     await chat.until(lambda: chat.app.clipboard == chat.state.conversation.messages[-1].content)
 
 
-@pytest.mark.process
 async def test_an_export_is_called_like_the_conversation(tmp_path, monkeypatch, chat):
     monkeypatch.chdir(tmp_path)
     await chat.ask("Why, at all?")
@@ -231,14 +220,12 @@ async def on_a_file(folder):
         yield chat, file
 
 
-@pytest.mark.process
 async def test_a_file_is_loaded_by_its_path(tmp_path):
     async with on_a_file(tmp_path) as (chat, _):
         await chat.type(f"/pair {tmp_path / 'missing.gguf'}")
         await chat.until(lambda: "missing.gguf does not" in chat.drawn)
 
 
-@pytest.mark.process
 async def test_a_conversation_knows_the_file_that_it_was_held_with(tmp_path):
     async with on_a_file(tmp_path) as (chat, file):
         await chat.ask("exact hi")
@@ -251,7 +238,6 @@ async def test_a_conversation_knows_the_file_that_it_was_held_with(tmp_path):
         await chat.until(lambda: any(f"/pair {file} loads" in notice for notice in chat.notices))
 
 
-@pytest.mark.process
 async def test_a_reply_that_runs_is_not_exported(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     async with running(tmp_path, gate=Gate(hold_after=3)) as chat:
@@ -276,7 +262,6 @@ def elsewhere(tmp_path):
     held.close()
 
 
-@pytest.mark.process
 async def test_it_is_not_opened_from_the_list_until_it_is_left(elsewhere, chat):
     await open_conversations(chat, rows=1)
     await chat.pilot.press("enter")
@@ -287,7 +272,6 @@ async def test_it_is_not_opened_from_the_list_until_it_is_left(elsewhere, chat):
     await chat.until(lambda: chat.state.conversation.messages == [StoredMessage("user", "mine")])
 
 
-@pytest.mark.process
 async def test_it_is_not_deleted(tmp_path, elsewhere):
     async with running(tmp_path) as chat:
         await open_conversations(chat, rows=1)
@@ -333,7 +317,6 @@ def test_a_chat_that_does_not_open_leaves_it_to_others(resume, elsewhere):
     conversations.hold(elsewhere.folder, elsewhere.about.name).release()
 
 
-@pytest.mark.process
 async def test_what_was_written_since_the_list_was_made_is_shown(elsewhere, chat):
     await open_conversations(chat, rows=1)
     await elsewhere.add(StoredMessage("assistant", "and more"))
@@ -342,7 +325,6 @@ async def test_what_was_written_since_the_list_was_made_is_shown(elsewhere, chat
     await chat.until(lambda: len(chat.state.conversation.messages) == 2)
 
 
-@pytest.mark.process
 async def test_a_chat_that_is_left_holds_nothing(tmp_path):
     async with running(tmp_path) as chat:
         await chat.ask("exact one")

@@ -101,7 +101,7 @@ def fill(session, tmp_path):
     with session.another() as own:
         own.run("short", max_tokens=1)  # the others leave the slot
     session.pair.target.store(resting=False)
-    finish(30)
+    finish(300)
     cache = next(p for p in (cache_dir() / "texts").glob("*.cache") if name.encode() in p.read_bytes())
     half = cache.read_bytes()[:-1000]
     cache.with_name("0" * 32 + ".cache.partkilled").write_bytes(half)
@@ -115,7 +115,7 @@ def fill(session, tmp_path):
 def session(home):
     with localspec.load("demo", threads=1) as loaded:
         yield loaded
-    finish(30)
+    finish(300)
 
 
 def everywhere(session, name):
@@ -146,7 +146,6 @@ def test_the_shell_deletes_every_word(session, tmp_path, capsys):
     assert main(["chats", "rm", name]) != 0
 
 
-@pytest.mark.process
 async def test_the_chat_deletes_every_word(session, tmp_path):
     name = fill(session, tmp_path)
     everywhere(session, name)
@@ -171,11 +170,10 @@ def test_what_an_engine_still_holds_is_not_written_after_the_deletion(session, t
     session.read_ahead(bool, (*own.messages, Message("user", f"{WITHDRAWN} ")))
     session.pair.slots.store()
     session.pair.target.store(resting=False)
-    finish(30)
+    finish(300)
     assert with_lock([DIARY, TITLE, WITHDRAWN], session.pair.vocabulary) == set()
 
 
-@pytest.mark.process
 async def test_a_changed_question_goes_with_the_conversation_and_its_earlier_course(home):
     """Unless somebody went on with that course: then it is a conversation of its own."""
     for continued in (False, True):
@@ -201,5 +199,5 @@ def test_a_text_of_no_stored_conversation_is_written_only_where_it_was_asked_for
     with localspec.load("demo", threads=1, cache="all" if everything else "conversations") as session:
         session.run(DIARY, max_tokens=2)
         wanted = windows(DIARY, session.pair.vocabulary)
-    finish(30)
+    finish(300)
     assert len(holding_any(wanted)) == everything

@@ -123,7 +123,6 @@ def test_a_line_that_is_no_message_ends_the_connection_with_a_sentence(line):
         messages.decode(line)
 
 
-@pytest.mark.process
 def test_a_reply_arrives_whole_and_in_order(engine):
     engine.send(LoadPair(called()))
     engine.send(ask("essay"))
@@ -134,7 +133,6 @@ def test_a_reply_arrives_whole_and_in_order(engine):
     assert text == reports[-1].reply.text == answer_to("essay")[0]
 
 
-@pytest.mark.process
 def test_a_cancel_ends_the_reply_and_keeps_what_was_made(engine):
     engine.send(ask("tokens 5000"))
     collect(engine, Cycle)
@@ -144,7 +142,6 @@ def test_a_cancel_ends_the_reply_and_keeps_what_was_made(engine):
     assert 0 < len(reply.tokens) < 5000
 
 
-@pytest.mark.process
 def test_a_cancel_that_arrives_before_its_request_began_still_counts(engine):
     engine.send(ask("tokens 50", serial=1))
     engine.send(ask("tokens 5000", serial=2))
@@ -153,7 +150,6 @@ def test_a_cancel_that_arrives_before_its_request_began_still_counts(engine):
     assert len(collect(engine, Finished)[-1].reply.tokens) < 5000
 
 
-@pytest.mark.process
 def test_a_killed_engine_is_reported_with_its_signal_and_can_be_started_again(engine):
     engine.send(ask("crash"))
     death = collect(engine, Died)[-1]
@@ -191,7 +187,6 @@ def test_a_program_that_cannot_be_started_is_an_error_of_ours():
         EngineProcess(("/nonexistent/python",)).start()
 
 
-@pytest.mark.process
 def test_closing_ends_an_engine_that_hangs_in_a_prefill(engine):
     engine.send(ask("hang"))
     collect(engine, Prefill)
@@ -200,7 +195,6 @@ def test_closing_ends_an_engine_that_hangs_in_a_prefill(engine):
     assert not processes.lives(pid)
 
 
-@pytest.mark.process
 def test_an_engine_that_will_not_end_keeps_nobody_waiting_and_nothing_is_loaded_beside_it(
     engine, monkeypatch
 ):
@@ -229,7 +223,6 @@ def test_an_engine_that_will_not_end_keeps_nobody_waiting_and_nothing_is_loaded_
     collect(engine, Ready)
 
 
-@pytest.mark.process
 def test_an_engine_goes_on_when_no_other_can_be_started(engine):
     engine._command = ("/nonexistent/python",)
     with pytest.raises(EngineDied):
@@ -285,7 +278,6 @@ def real_engine(home):
     process.close()
 
 
-@pytest.mark.process
 def test_a_reply_streams_with_the_text_of_every_proposal(real_engine):
     real_engine.send(Generate(next(NUMBERS), STORY, GREEDY, cycles=True))
     reports = until(real_engine, Finished)
@@ -298,7 +290,6 @@ def test_a_reply_streams_with_the_text_of_every_proposal(real_engine):
     assert accepted.split()[0] in reply.text
 
 
-@pytest.mark.process
 def test_a_comparison_says_what_drafting_brought_and_judges_no_speed_of_the_demo(
     real_engine, home, monkeypatch
 ):

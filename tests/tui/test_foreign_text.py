@@ -31,7 +31,6 @@ async def shows(chat, text):
     assert not controls(chat.drawn)
 
 
-@pytest.mark.process
 async def test_no_control_character_of_a_reply_reaches_the_terminal_while_it_is_written(tmp_path):
     gate = Gate(hold_after=2)
     async with running(tmp_path, gate=gate) as chat:
@@ -44,7 +43,6 @@ async def test_no_control_character_of_a_reply_reaches_the_terminal_while_it_is_
         await chat.until(lambda: not chat.state.engine.busy)
 
 
-@pytest.mark.process
 async def test_a_finished_reply_is_shown_with_signs_and_kept_as_it_was(chat):
     await chat.ask(f"exact {STEERING}\n\n{STEERING}")
     shown = for_terminal(f"{STEERING}\n\n{STEERING}")
@@ -57,7 +55,6 @@ async def test_a_finished_reply_is_shown_with_signs_and_kept_as_it_was(chat):
     assert [m.content.count(CLIPBOARD) for m in chat.saved[0].messages] == [2, 2]
 
 
-@pytest.mark.process
 async def test_unfolded_reasoning_is_shown_with_signs(monkeypatch, chat):
     monkeypatch.setattr("scripted_engine.answer_to", lambda _prompt: ("so", STEERING))
     await chat.pilot.press("ctrl+t")
@@ -65,7 +62,6 @@ async def test_unfolded_reasoning_is_shown_with_signs(monkeypatch, chat):
     await shows(chat, "first \ufffd]52")
 
 
-@pytest.mark.process
 async def test_the_tokens_that_were_rejected_are_shown_with_signs(tmp_path):
     async with running(tmp_path, gate=Gate(hold_after=0)) as chat:
         await chat.type("why?")
@@ -76,7 +72,6 @@ async def test_the_tokens_that_were_rejected_are_shown_with_signs(tmp_path):
         await shows(chat, "so\ufffd]52")
 
 
-@pytest.mark.process
 async def test_what_the_program_repeats_in_prompt_notices_titles_and_questions_steers_nothing(chat):
     chat.screen.prompt.replace_text(STEERING)
     await shows(chat, "first \ufffd]52")
@@ -94,7 +89,6 @@ async def test_what_the_program_repeats_in_prompt_notices_titles_and_questions_s
     await shows(chat, "first \ufffd]52")
 
 
-@pytest.mark.process
 async def test_what_is_pasted_into_a_field_steers_nothing(tmp_path):
     stored(tmp_path, StoredMessage("user", STEERING))
     async with running(tmp_path) as chat:
@@ -103,7 +97,6 @@ async def test_what_is_pasted_into_a_field_steers_nothing(tmp_path):
         await shows(chat, "pasted ]52")
 
 
-@pytest.mark.process
 async def test_no_character_that_markdown_spells_out_turns_the_text_around(chat):
     await chat.ask("exact so &#8238;backwards &#x2066;isolated &#27;]0;x")
     await chat.until(lambda: chat.replies[0].finished_parts[0].is_drawn)
@@ -163,7 +156,6 @@ def test_nothing_is_shown_without_the_filter_that_is_not_known_to_be_harmless():
     assert UNFILTERED.keys() - shown == set()  # nothing is excused that is gone
 
 
-@pytest.mark.process
 @pytest.mark.parametrize("text", ["[/INST]", "[bold]loud[/bold]", "[@click=app.quit]out[/]", "a[1] = b[/x]"])
 async def test_a_title_with_brackets_is_listed_as_it_is(text, chat):
     await chat.ask(f"exact {text}")
@@ -171,7 +163,6 @@ async def test_a_title_with_brackets_is_listed_as_it_is(text, chat):
     assert f"exact {text}" in chat.drawn
 
 
-@pytest.mark.process
 @pytest.mark.parametrize("text", ["[/x]", "[bold]loud[/bold]", "[@click=app.quit]out[/]", f"x{CLIPBOARD}"])
 async def test_a_notice_in_the_corner_says_what_was_typed_as_it_is(text, chat):
     await chat.type(f"/rename {text}")
@@ -179,7 +170,6 @@ async def test_a_notice_in_the_corner_says_what_was_typed_as_it_is(text, chat):
     assert not controls(chat.drawn)
 
 
-@pytest.mark.process
 async def test_the_reason_why_nothing_was_remembered_is_said_in_full(monkeypatch, chat):
     def full(*_):
         raise OSError(28, "No space left on device", "chat.json")
@@ -200,7 +190,6 @@ async def click_link(chat, href, around="see [docs]({}) for more"):
     await chat.pilot.pause()
 
 
-@pytest.mark.process
 @pytest.mark.parametrize(
     "around", ["see [docs]({}) for more", "| a |\n|---|\n| [docs]({}) |\n", "# [docs]({})"]
 )

@@ -31,7 +31,6 @@ async def press_until(chat, key, condition):
     raise AssertionError(f"{key} does not get there")
 
 
-@pytest.mark.process
 async def test_the_conversation_scrolls_from_the_prompt(tmp_path):
     turns = [(StoredMessage("user", f"question {n}"), StoredMessage("assistant", LONG)) for n in range(4)]
     talk = stored(tmp_path, *(message for turn in turns for message in turn))
@@ -49,7 +48,6 @@ async def test_the_conversation_scrolls_from_the_prompt(tmp_path):
         assert chat.screen.prompt.text == "half ax"
 
 
-@pytest.mark.process
 async def test_ctrl_c_stops_then_tells_how_to_leave_and_then_leaves(tmp_path, monkeypatch):
     monkeypatch.setattr("localspec.tui.app.monotonic", lambda: 100.0)
     async with running(tmp_path, gate=Gate(hold_after=3)) as chat:
@@ -64,7 +62,6 @@ async def test_ctrl_c_stops_then_tells_how_to_leave_and_then_leaves(tmp_path, mo
         await chat.until(lambda: chat.app._exit)
 
 
-@pytest.mark.process
 async def test_ctrl_c_clears_what_is_typed_as_in_a_shell_and_undo_brings_it_back(chat):
     await chat.pilot.press("a", "b", "ctrl+c")
     await chat.until(lambda: chat.screen.prompt.text == "" and chat.remarks == ["^z brings the text back."])
@@ -77,7 +74,6 @@ async def test_ctrl_c_clears_what_is_typed_as_in_a_shell_and_undo_brings_it_back
     await chat.until(lambda: chat.screen.editing is None and chat.screen.prompt.text == "x")
 
 
-@pytest.mark.process
 async def test_a_notice_ends_at_the_next_key_or_with_the_reply_that_it_is_about(tmp_path):
     gate = Gate(hold_after=3)
     async with running(tmp_path, gate=gate) as chat:
@@ -97,7 +93,6 @@ async def test_a_notice_ends_at_the_next_key_or_with_the_reply_that_it_is_about(
         assert chat.screen._notice  # no key has ended it
 
 
-@pytest.mark.process
 @pytest.mark.parametrize("size", [(100, 20), (40, 12)])
 async def test_page_keys_scroll_the_inspector_and_escape_closes_it(tmp_path, size):
     async with running(tmp_path, size=size) as chat:
@@ -114,7 +109,6 @@ async def test_page_keys_scroll_the_inspector_and_escape_closes_it(tmp_path, siz
         await chat.until(lambda: not inspector.display and not chat.state.preferences.inspector)
 
 
-@pytest.mark.process
 async def test_ctrl_d_deletes_and_leaves_only_from_an_empty_prompt(chat):
     await chat.pilot.press("a", "b", "home", "ctrl+d", "end", "ctrl+d")
     assert chat.screen.prompt.text == "b"
@@ -122,7 +116,6 @@ async def test_ctrl_d_deletes_and_leaves_only_from_an_empty_prompt(chat):
     await chat.until(lambda: not chat.app.is_running)
 
 
-@pytest.mark.process
 async def test_up_and_down_stay_in_a_wrapped_paragraph(tmp_path):
     async with running(tmp_path, size=(40, 24)) as chat:
         await chat.ask("exact one")
@@ -145,7 +138,6 @@ def test_words_of_other_programs_are_known(word, name):
     assert name in [command.name for command in table.matching(word)]
 
 
-@pytest.mark.process
 async def test_five_lines_of_a_reply_are_seen_at_40_by_12(tmp_path):
     async with running(tmp_path, size=(40, 12)) as chat:
         await chat.ask("exact " + "- line of the reply\n" * 30)
@@ -153,7 +145,6 @@ async def test_five_lines_of_a_reply_are_seen_at_40_by_12(tmp_path):
         assert sum("line of the reply" in row for row in chat.drawn.splitlines()) >= 5, chat.drawn
 
 
-@pytest.mark.process
 async def test_wide_characters_of_a_name_are_counted_by_their_cells(tmp_path):
     async with running(
         tmp_path, size=(40, 24), until_ready=False, load=LoadPair(called("模型" * 12))
@@ -169,7 +160,6 @@ def press_together(chat, *keys):
         chat.app._driver.send_message(Key(key, " " if key == "space" else key if len(key) == 1 else None))
 
 
-@pytest.mark.process
 @pytest.mark.parametrize(
     ("keys", "text"),
     [
@@ -186,7 +176,6 @@ async def test_keys_that_come_together_change_the_prompt_in_their_order(keys, te
     await chat.until(lambda: chat.screen.prompt.text == text)
 
 
-@pytest.mark.process
 async def test_keys_that_come_together_send_each_message_once(chat):
     await chat.ask("exact yes")
     press_together(chat, "f8", "f8", "ctrl+u", *"exact", "space", "n", "o", "enter", *"next")
@@ -194,7 +183,6 @@ async def test_keys_that_come_together_send_each_message_once(chat):
     await chat.until(lambda: chat.screen.prompt.text == "next")
 
 
-@pytest.mark.process
 async def test_keys_that_come_together_filter_the_list_that_they_open(chat):
     press_together(chat, "ctrl+o", *"16", "backspace", "backspace", *"qwen3")
     await chat.until(lambda: isinstance(chat.app.screen, PairsDialog))
@@ -204,7 +192,6 @@ async def test_keys_that_come_together_filter_the_list_that_they_open(chat):
     assert isinstance(chat.app.screen, ChatScreen)
 
 
-@pytest.mark.process
 @pytest.mark.parametrize("leave", ["key", "command", "signal"])
 async def test_leaving_in_mid_reply_keeps_its_text_as_stopped_without_waiting_for_the_engine(leave, tmp_path):
     if leave == "signal" and sys.platform == "win32":
@@ -225,7 +212,6 @@ async def test_leaving_in_mid_reply_keeps_its_text_as_stopped_without_waiting_fo
         assert ESSAY.startswith(kept.content)
 
 
-@pytest.mark.process
 async def test_leaving_before_the_first_word_keeps_the_question(tmp_path):
     async with running(tmp_path, gate=Gate(hold_after=0)) as chat:
         await chat.begin("why?", cycles=0)
@@ -233,7 +219,6 @@ async def test_leaving_before_the_first_word_keeps_the_question(tmp_path):
         assert [m.content for m in chat.saved[0].messages] == ["why?"]
 
 
-@pytest.mark.process
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows ends a program without telling it")
 async def test_a_terminal_that_is_closed_leaves_the_conversation_to_others(tmp_path, monkeypatch, chat):
     await chat.ask("why?")

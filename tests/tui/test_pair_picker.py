@@ -30,7 +30,6 @@ async def open_pairs(chat):
     await chat.until(lambda: chat.app.screen.query_one(DataTable).row_count == 26)
 
 
-@pytest.mark.process
 async def test_the_picker_says_what_is_here_what_fits_and_what_it_brought(chat):
     await open_pairs(chat)
     table = chat.app.screen.query_one(DataTable)
@@ -40,7 +39,6 @@ async def test_the_picker_says_what_is_here_what_fits_and_what_it_brought(chat):
     assert "measured here: 1.4x faster" in detail(chat)
 
 
-@pytest.mark.process
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
 async def test_keys_and_columns_of_the_picker_are_in_view_whatever_row_is_chosen(tmp_path, size):
     async with running(tmp_path, size=size) as chat:
@@ -53,7 +51,6 @@ async def test_keys_and_columns_of_the_picker_are_in_view_whatever_row_is_chosen
         await chat.until(lambda: "qwen3-8b-eagle3" in chat.drawn)
 
 
-@pytest.mark.process
 async def test_typing_finds_a_pair_at_once_and_one_enter_loads_it(chat):
     await open_pairs(chat)
     await chat.pilot.press("down", "down", "down", *"chat THINKING")
@@ -63,7 +60,6 @@ async def test_typing_finds_a_pair_at_once_and_one_enter_loads_it(chat):
     assert isinstance(chat.app.screen, ChatScreen)
 
 
-@pytest.mark.process
 async def test_enter_fetches_a_pair_that_is_not_here_and_the_chat_goes_on(tmp_path):
     gate = Gate(hold_after=3)
     async with running(tmp_path, gate=gate) as chat:
@@ -77,7 +73,6 @@ async def test_enter_fetches_a_pair_that_is_not_here_and_the_chat_goes_on(tmp_pa
         assert chat.pairs.pulled == {"llama-3-8b+1b"}
 
 
-@pytest.mark.process
 async def test_the_cursor_stays_on_the_pair_that_was_fetched(chat):
     await open_pairs(chat)
     table = chat.app.screen.query_one(DataTable)
@@ -94,7 +89,6 @@ async def pull(chat, name):
     await chat.pilot.press("y")
 
 
-@pytest.mark.process
 async def test_a_pair_that_is_missing_is_fetched_and_then_loaded(chat):
     await chat.type("/pair llama-3-8b+1b")
     await chat.until(lambda: "Download it now?" in chat.drawn and "6.1 GB" in chat.drawn)
@@ -102,7 +96,6 @@ async def test_a_pair_that_is_missing_is_fetched_and_then_loaded(chat):
     await chat.until(lambda: chat.state.engine.ready and chat.state.engine.ready.pair == "llama-3-8b+1b")
 
 
-@pytest.mark.process
 async def test_a_pair_that_was_fetched_while_a_reply_runs_is_not_loaded_over_it(tmp_path):
     async with running(tmp_path, gate=Gate(hold_after=20)) as chat:
         await chat.type("/pair llama-3-8b+1b")
@@ -115,7 +108,6 @@ async def test_a_pair_that_was_fetched_while_a_reply_runs_is_not_loaded_over_it(
         assert chat.engine.starts == 1
 
 
-@pytest.mark.process
 async def test_a_chat_of_a_pair_that_is_not_here_begins_with_the_question_and_no_prompts_to_try(tmp_path):
     async with running(tmp_path, until_ready=False, load=LoadPair(called("llama-3-8b+1b"))) as chat:
         await chat.until(lambda: "Download it now?" in chat.drawn and "6.1 GB" in chat.drawn)
@@ -129,7 +121,6 @@ async def test_a_chat_of_a_pair_that_is_not_here_begins_with_the_question_and_no
         await chat.until(lambda: SUGGESTIONS[0] in chat.drawn)
 
 
-@pytest.mark.process
 async def test_pull_alone_asks_for_a_name(chat):
     await chat.type("/pull")
     await chat.until(lambda: chat.remarks == ["/pull NAME downloads a pair; /pair lists them all."])
@@ -137,7 +128,6 @@ async def test_pull_alone_asks_for_a_name(chat):
     assert not chat.notices
 
 
-@pytest.mark.process
 async def test_no_question_takes_the_keys_of_a_person_who_types(chat):
     await chat.pilot.press("w", "h")
     await chat.screen.attempt(pair, "llama-3-8b+1b")
@@ -147,7 +137,6 @@ async def test_no_question_takes_the_keys_of_a_person_who_types(chat):
     assert not chat.pairs.progress
 
 
-@pytest.mark.process
 async def test_a_missing_pair_is_fetched_at_once_when_that_was_asked_for(tmp_path):
     async with running(
         tmp_path, until_ready=False, load=LoadPair(called("llama-3-8b+1b")), pull=True
@@ -156,7 +145,6 @@ async def test_a_missing_pair_is_fetched_at_once_when_that_was_asked_for(tmp_pat
         assert chat.state.engine.ready.pair == "llama-3-8b+1b"
 
 
-@pytest.mark.process
 async def test_the_chat_answers_after_a_pull_that_failed(chat):
     chat.pairs.failure = DownloadFailed("the network is gone", hint="try again")
     await pull(chat, "llama-3-8b+1b")
@@ -165,7 +153,6 @@ async def test_the_chat_answers_after_a_pull_that_failed(chat):
     await chat.ask("exact hi")
 
 
-@pytest.mark.process
 async def test_a_pair_from_the_list_that_no_process_can_load_is_a_notice(monkeypatch, chat):
     await open_pairs(chat)
     monkeypatch.setattr(chat.engine, "start", cannot_start)
@@ -176,7 +163,6 @@ async def test_a_pair_from_the_list_that_no_process_can_load_is_a_notice(monkeyp
     assert "draft" not in str(chat.screen.query_one("#title", Line).content)
 
 
-@pytest.mark.process
 async def test_a_pull_can_be_stopped(tmp_path):
     async with running(tmp_path, gate=Gate(hold_after=3)) as chat:
         await open_pairs(chat)
@@ -187,7 +173,6 @@ async def test_a_pull_can_be_stopped(tmp_path):
         await chat.until(lambda: any("Stopped downloading" in notice for notice in chat.notices))
 
 
-@pytest.mark.process
 async def test_gigabytes_are_fetched_only_after_a_yes(chat):
     await open_pairs(chat)
     for answer in ("n", "enter", "escape"):
@@ -199,7 +184,6 @@ async def test_gigabytes_are_fetched_only_after_a_yes(chat):
     assert chat.state.downloads.progress is None
 
 
-@pytest.mark.process
 async def test_pull_asks_before_gigabytes(chat):
     await chat.type("/pull qwen3-8b+0.6b")
     await chat.until(lambda: "Download qwen3-8b+0.6b, 5.7 GB?" in chat.drawn)
@@ -208,7 +192,6 @@ async def test_pull_asks_before_gigabytes(chat):
     await chat.until(lambda: chat.pairs.pulled == {"demo"})
 
 
-@pytest.mark.process
 async def test_a_pull_that_fails_is_told_in_the_picker(chat):
     await open_pairs(chat)
     chat.pairs.failure = DownloadFailed("the network is gone", hint="try again")
@@ -217,7 +200,6 @@ async def test_a_pull_that_fails_is_told_in_the_picker(chat):
     assert isinstance(chat.app.screen, PairsDialog)
 
 
-@pytest.mark.process
 async def test_pairs_are_found_by_the_words_of_their_row(chat):
     await open_pairs(chat)
     table = chat.app.screen.query_one(DataTable)
@@ -247,7 +229,6 @@ def test_every_recommended_pair_is_known():
     assert sum(row.recommended for row in pair_info.listing()) <= 1
 
 
-@pytest.mark.process
 async def test_a_small_terminal_shows_several_pairs(tmp_path):
     async with running(tmp_path, size=(40, 12)) as chat:
         await open_pairs(chat)

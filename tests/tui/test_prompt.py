@@ -10,7 +10,6 @@ from localspec.tui.widgets.prompt import Completion
 from localspec.engine.messages import Typed
 
 
-@pytest.mark.process
 async def test_an_unknown_command_is_named_with_those_near_it_and_stays_in_the_prompt(chat):
     await chat.pilot.press(*"/tmp", "enter")
     await chat.until(lambda: chat.remarks)
@@ -20,7 +19,6 @@ async def test_an_unknown_command_is_named_with_those_near_it_and_stays_in_the_p
     assert chat.screen.prompt.text == "/tmp"
 
 
-@pytest.mark.process
 @pytest.mark.parametrize("wrong", ["/tmp", "/temp hot"])
 async def test_a_refused_command_is_corrected_or_replaced_by_the_next_key_and_never_lost(wrong, chat):
     await chat.type(wrong)
@@ -39,7 +37,6 @@ async def test_a_refused_command_is_corrected_or_replaced_by_the_next_key_and_ne
     assert undone[-1] == wrong
 
 
-@pytest.mark.process
 async def test_an_enter_that_overtakes_the_list_sends_the_whole_text(chat):
     await chat.pilot.press(*"/pair")
     await chat.until(lambda: chat.screen.completion.is_open)
@@ -49,13 +46,11 @@ async def test_an_enter_that_overtakes_the_list_sends_the_whole_text(chat):
     assert chat.screen.prompt.text == "/pair nonsense"
 
 
-@pytest.mark.process
 async def test_a_message_that_only_looks_like_a_command_is_sent(chat):
     await chat.ask("/etc/hosts is what?")
     assert asked(chat)[0].messages[0].content == "/etc/hosts is what?"
 
 
-@pytest.mark.process
 @pytest.mark.parametrize("text", [" /tmp is full, why?", " /help", "\t/quit now"])
 async def test_a_space_before_the_slash_sends_a_command_as_text(text, chat):
     await chat.ask(text)
@@ -64,7 +59,6 @@ async def test_a_space_before_the_slash_sends_a_command_as_text(text, chat):
     assert chat.screen.prompt.text == text
 
 
-@pytest.mark.process
 @pytest.mark.parametrize(
     ("typed", "sent"),
     [
@@ -79,7 +73,6 @@ async def test_indentation_is_sent_and_blank_lines_around_a_message_are_not(type
     assert chat.saved[0].messages[0].content == sent
 
 
-@pytest.mark.process
 async def test_slash_completion_offers_fills_in_and_runs(chat):
     await chat.pilot.press("/", "s", "e")
     completion = chat.screen.query_one(Completion)
@@ -93,7 +86,6 @@ async def test_slash_completion_offers_fills_in_and_runs(chat):
     await chat.until(lambda: not isinstance(chat.app.screen, ChatScreen))
 
 
-@pytest.mark.process
 @pytest.mark.parametrize("size", [(40, 12), (80, 24)])
 async def test_what_a_command_does_is_read_whole_beside_its_name(tmp_path, size):
     async with running(tmp_path, size=size) as chat:
@@ -106,7 +98,6 @@ async def test_what_a_command_does_is_read_whole_beside_its_name(tmp_path, size)
         assert "Generate another reply; this one is kept  ^r" in " ".join(column.split()).replace(" ^", "  ^")
 
 
-@pytest.mark.process
 async def test_up_and_down_walk_through_earlier_prompts(tmp_path):
     async with running(tmp_path) as chat:
         await chat.ask("exact one")
@@ -120,14 +111,12 @@ async def test_up_and_down_walk_through_earlier_prompts(tmp_path):
         assert chat.screen.prompt.text == "exact two"
 
 
-@pytest.mark.process
 async def test_a_line_break_does_not_send(chat):
     await chat.pilot.press("a", "ctrl+j", "b", "shift+enter", "c")
     assert chat.screen.prompt.text == "a\nb\nc"
     assert not asked(chat)
 
 
-@pytest.mark.process
 async def test_a_paste_of_100_kb_arrives_whole(chat):
     text = ("All work and no play.\n" * 5000)[:100_000]
     from textual.events import Paste
@@ -139,7 +128,6 @@ async def test_a_paste_of_100_kb_arrives_whole(chat):
     assert asked(chat)[0].messages[0].content == text.strip()
 
 
-@pytest.mark.process
 async def test_a_paste_of_many_lines_can_be_undone(tmp_path):
     from textual.events import Paste
 
@@ -156,7 +144,6 @@ async def test_a_paste_of_many_lines_can_be_undone(tmp_path):
         assert (prompt.text, prompt.cursor_location) == ("two", (0, 2))
 
 
-@pytest.mark.process
 @pytest.mark.parametrize("size", [(80, 24), (200, 60), (40, 12)])
 async def test_the_prompt_is_in_reach_on_every_size(tmp_path, size):
     async with running(tmp_path, size=size) as chat:
@@ -168,7 +155,6 @@ async def test_the_prompt_is_in_reach_on_every_size(tmp_path, size):
         assert region.height >= (3 if size[1] > 15 else 1)
 
 
-@pytest.mark.process
 async def test_what_is_typed_is_sent_for_reading_ahead_word_by_word_and_no_command_or_file_is(chat):
     await chat.ask("exact first")
     before = len(chat.engine.handler.asked)

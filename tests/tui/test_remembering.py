@@ -29,7 +29,6 @@ def test_a_history_that_cannot_be_read_keeps_nobody_from_typing(tmp_path):
     assert PromptHistory(tmp_path).older("now") is None
 
 
-@pytest.mark.process
 @pytest.mark.parametrize(("columns", "inspects"), [(80, False), (120, True)])
 async def test_the_inspector_comes_back_only_beside_the_conversation(tmp_path, columns, inspects):
     (tmp_path / "chat.json").write_text('{"inspector": true}')
@@ -37,7 +36,6 @@ async def test_the_inspector_comes_back_only_beside_the_conversation(tmp_path, c
         assert chat.screen.has_class("-inspecting") is inspects
 
 
-@pytest.mark.process
 async def test_the_choice_made_last_is_the_one_that_is_remembered(tmp_path, monkeypatch, chat):
     writing = threading.Lock()
     save = change_json_object
@@ -56,7 +54,6 @@ async def test_the_choice_made_last_is_the_one_that_is_remembered(tmp_path, monk
     await chat.until(lambda: not Preferences.load(tmp_path / "chat.json").colours)
 
 
-@pytest.mark.process
 async def test_what_was_chosen_just_before_leaving_is_remembered(tmp_path, monkeypatch):
     save = change_json_object
 
@@ -71,7 +68,6 @@ async def test_what_was_chosen_just_before_leaving_is_remembered(tmp_path, monke
     assert not Preferences.load(tmp_path / "chat.json").colours
 
 
-@pytest.mark.process
 @pytest.mark.parametrize("wrong", [["x"], {"a": "b"}, 5, None, "\x1b", 1.5])
 async def test_a_choice_of_the_wrong_type_costs_that_choice_and_nothing_else(tmp_path, wrong):
     for name in ("theme", "colours", "inspector"):
@@ -96,7 +92,6 @@ def contents(folder):
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.mark.process
 async def test_a_chat_that_is_not_stored_leaves_nothing(tmp_path):
     async with running(tmp_path) as chat:
         await chat.ask("exact earlier")
@@ -120,7 +115,6 @@ async def test_a_chat_that_is_not_stored_leaves_nothing(tmp_path):
     assert contents(tmp_path) == before
 
 
-@pytest.mark.process
 async def test_two_chats_keep_what_each_of_them_chose(tmp_path):
     async with running(tmp_path) as one, running(tmp_path) as other:
         await one.type("/theme nord")
@@ -130,7 +124,6 @@ async def test_two_chats_keep_what_each_of_them_chose(tmp_path):
     assert Preferences.load(tmp_path / "chat.json").theme == "nord"
 
 
-@pytest.mark.process
 async def test_a_damaged_file_of_choices_is_told_and_kept(tmp_path):
     (tmp_path / "chat.json").write_text('{"theme": "nord",}')
     async with running(tmp_path) as chat:
@@ -140,7 +133,6 @@ async def test_a_damaged_file_of_choices_is_told_and_kept(tmp_path):
     assert not Preferences.load(tmp_path / "chat.json").colours
 
 
-@pytest.mark.process
 async def test_a_save_that_fails_in_an_unforeseen_way_costs_no_later_one():
     saver, saved = Saver(print), []
 

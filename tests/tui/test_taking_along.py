@@ -46,7 +46,6 @@ def test_files_are_offered_by_the_beginning_of_their_path(files):
     assert mentions.completions("nowhere/") == mentions.completions("~nobody/") == []
 
 
-@pytest.mark.process
 async def test_a_mention_is_completed_and_sent(files, chat):
     await chat.pilot.press(*"exact @s")
     await chat.until(lambda: chat.screen.query_one(Completion).has_class("-open"))
@@ -61,7 +60,6 @@ async def test_a_mention_is_completed_and_sent(files, chat):
     assert chat.state.prompt_history.entries == ["exact @src/a.py"]
 
 
-@pytest.mark.process
 async def test_a_file_that_cannot_go_along_is_told_and_the_message_stays(files, chat):
     await chat.type("what is @archive.zip")
     await chat.until(lambda: chat.remarks)
@@ -70,7 +68,6 @@ async def test_a_file_that_cannot_go_along_is_told_and_the_message_stays(files, 
     assert not asked(chat)
 
 
-@pytest.mark.process
 async def test_a_word_behind_an_at_that_names_no_file_is_asked_about_once(chat):
     await chat.type("exact @nofile")
     await chat.until(lambda: chat.remarks == ["there is no file nofile; press Enter to send it as text."])
@@ -81,7 +78,6 @@ async def test_a_word_behind_an_at_that_names_no_file_is_asked_about_once(chat):
     assert len(chat.remarks) == 1
 
 
-@pytest.mark.process
 async def test_the_system_gets_a_copy_too(monkeypatch, chat):
     taken = []
     monkeypatch.setattr(clipboard, "copy", lambda text: not taken.append(text))
