@@ -19,6 +19,7 @@ help(localspec.run) and help(localspec.load) list the options.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from localspec.api import Session, arun, astream, load, run, stream, unload
+    from localspec.chat.messages import Infill
     from localspec.errors import LocalspecError
     from localspec.events import (
         Cycle,
@@ -43,6 +44,7 @@ HOMES = {
         "localspec.events",
     ),
     "LocalspecError": "localspec.errors",
+    "Infill": "localspec.chat.messages",
     "Comparison": "localspec.measure.compare",
     "compare": "localspec.measure.compare",
     "Stats": "localspec.events",
@@ -52,6 +54,7 @@ __all__ = [
     "Comparison",
     "Cycle",
     "Finished",
+    "Infill",
     "LocalspecError",
     "Notice",
     "Piece",

@@ -131,6 +131,7 @@ class Ready:
     metadata: Mapping[str, str] = field(default_factory=dict)
     reasons: bool = False  # whether the chat template lets the model think
     reads_images: bool = False
+    fills_gaps: bool = False  # whether the model has infill tokens
     settings: Options = field(default_factory=dict)  # default options of replies
 
 

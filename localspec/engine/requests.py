@@ -119,6 +119,7 @@ def ready(session: api.Session, seconds: float) -> Ready:
         metadata={k: v for k, v in (model.metadata if model else {}).items() if len(v) <= 500},
         reasons=pair.template.thinking_style("") is not None,
         reads_images=pair.read_image is not None,
+        fills_gaps=model is not None and None not in model.vocab.infill_tokens[:3],
         settings=session.settings,
     )
 

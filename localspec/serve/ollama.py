@@ -20,12 +20,20 @@ from localspec.models.local_models import ModelFile
 from localspec.models.names import quantisation_of
 from localspec.models.projector import projector_of
 from localspec.serve.http import Interface, Writer, answer, dumped, fields_of, unless_gone
-from localspec.serve.openai import chat_scores, prompt_of, scores_of_chat
+from localspec.serve.openai import before, chat_scores, prompt_of, scores_of_chat
 from localspec.serve.options import Fields, Problem, cut, name_of, openai_options
 from localspec.serve.replies import Chosen, FinishedReply, changed_at
 
 _NANO: Final = 1_000_000_000
 _NEVER: Final = datetime(2318, 1, 1, tzinfo=UTC)
+# tokens of models that fill in text
+_INFILL: Final = {
+    b"<|fim_prefix|>",
+    b"<fim_prefix>",
+    b"<fim-prefix>",
+    b"\xe2\x96\x81<PRE>",
+    "<｜fim▁begin｜>".encode(),
+}
 _LONGEST: Final = 500  # characters of a fact about a model; a template has its own field
 _MOST_SECONDS: Final = 10**9  # thirty years; a longer time counts as infinite
 _UNITS: Final = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001, "": 1.0}
@@ -63,15 +71,22 @@ class Ollama(Interface):
             template, length = header.text("tokenizer.chat_template"), header.of_model("context_length")
             info = {key: header.get(key) for key in header.entries}
             thinks, sees = "think" in template, projector_of(pair) is not None
+            fills = header.vocabulary is not None and not _INFILL.isdisjoint(header.vocabulary.texts())
         else:
             ready = ready or await self._loading(request, chosen)
             template, length, info = ready.template, ready.context_length, dict[str, Any](ready.metadata)
-            thinks, sees = ready.reasons, ready.reads_images
+            thinks, sees, fills = ready.reasons, ready.reads_images, ready.fills_gaps
             info = {"general.basename": ready.target, **info}
         info = {key: value for key, value in info.items() if isinstance(value, str | int | float)}
         info = {key: value for key, value in info.items() if len(str(value)) <= _LONGEST}
         info[f"{info.get('general.architecture', '')}.context_length"] = length
-        capabilities = ["completion", "tools", *["thinking"] * thinks, *["vision"] * sees]
+        capabilities = [
+            "completion",
+            "tools",
+            *["thinking"] * thinks,
+            *["vision"] * sees,
+            *["insert"] * fills,
+        ]
         more = {"template": template, "model_info": info, "capabilities": capabilities}
         return answer(self._model(chosen.name, modelfile="", parameters="", **more))
 
@@ -93,12 +108,15 @@ class Ollama(Interface):
         fields = await fields_of(request)
         text, system = fields.take("prompt", str, ""), fields.take("system", str, "")
         raw = fields.take("raw", bool, False)
-        fields.refuse({"suffix": "models only continue a text", "context": "/api/chat takes conversations"})
+        after = fields.take("suffix", str, "")
+        fields.refuse({"context": "/api/chat takes conversations"})
         images = fields.take("images", list, [])
         if images and raw:
             raise BadSetting("a raw prompt cannot have images", hint="leave out raw, or use /api/chat")
         prompt = Generate(0, continued=text) if text else None
-        if (text or images) and not raw:
+        if after:
+            prompt = before(after, Generate(0, continued=text))
+        elif (text or images) and not raw:
             told = [{"role": "system", "content": system}] if system else []
             prompt = prompt_of([*told, {"role": "user", "content": text, "images": images}])
         return await self._reply(request, fields, prompt, "response")

@@ -4,13 +4,14 @@ import secrets
 import time
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 import localspec
-from localspec.chat.messages import KEYS, Message, as_messages
+from localspec.chat.messages import KEYS, Infill, Message, as_messages
 from localspec.engine.messages import Generate
 from localspec.errors import BadSetting
 from localspec.events import FinishReason, Kind, Likelihood, Reply, Scored
@@ -39,7 +40,9 @@ class OpenAI(Interface):
     async def completions(self, request: Request) -> Response:
         fields = await fields_of(request)
         prompts = prompts_of(fields.rest.pop("prompt", None))
-        fields.refuse({"suffix": "models only continue a text", "echo": "no reply repeats its prompt"})
+        fields.refuse({"echo": "no reply repeats its prompt"})
+        if after := fields.take("suffix", str, ""):
+            prompts = tuple(before(after, prompt) for prompt in prompts)
         options = openai_options(fields, {"logprobs": whole(fields.rest.pop("logprobs", None))})
         return await self._answered(request, TextWriter(self._asked(fields, prompts, options)))
 
@@ -121,6 +124,13 @@ def prompts_of(given: object) -> tuple[Generate, ...]:
     if len(given) > MOST_PROMPTS:
         raise BadSetting(f"there are {len(given)} prompts", hint=f"send at most {MOST_PROMPTS}")
     return tuple(prompt for part in given for prompt in prompts_of(part))
+
+
+def before(after: str, prompt: Generate) -> Generate:
+    """Return the prompt for the text between a prompt and a suffix, `after`. Raises BadSetting."""
+    if not isinstance(prompt.continued, str):
+        raise BadSetting("a suffix belongs to a prompt that is text", hint="give the prompt as text")
+    return replace(prompt, continued=Infill(prompt.continued, after))
 
 
 def chat_scores(fields: Fields) -> dict[str, Any]:

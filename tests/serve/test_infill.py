@@ -86,6 +86,29 @@ def test_a_model_without_such_tokens_says_so_in_one_sentence(http):
         )
 
 
+def test_a_suffix_is_filled_in_by_every_interface_that_has_one(coder):
+    before, after = COMPLETION["input_prefix"], COMPLETION["input_suffix"]
+    own = {"input_prefix": before, "input_suffix": after, "temperature": 0, "n_predict": 12}
+    text = coder.post("/infill", json=own).json()["content"]
+    body = {"prompt": before, "suffix": after, "temperature": 0, "max_tokens": 12}
+    assert coder.post("/v1/completions", json=body).json()["choices"][0]["text"] == text
+    plain = coder.post("/v1/completions", json=body | {"suffix": ""}).json()["usage"]["prompt_tokens"]
+    filled = coder.post("/v1/completions", json=body | {"n": 1}).json()["usage"]["prompt_tokens"]
+    assert filled > plain + 3
+    ollama = {"prompt": before, "suffix": after, "stream": False}
+    ollama["options"] = {"temperature": 0, "num_predict": 12}
+    assert coder.post("/api/generate", json=ollama).json()["response"] == text
+    assert "insert" in coder.post("/api/show", json={}).json()["capabilities"]
+
+
+def test_a_suffix_needs_infill_tokens_and_a_prompt_that_is_text(coder, http):
+    body = {"prompt": "a", "suffix": "b", "max_tokens": 1}
+    assert http.post("/v1/completions", json=body).status_code == 501
+    assert http.post("/api/generate", json=body | {"stream": False}).status_code == 501
+    assert coder.post("/v1/completions", json=body | {"prompt": [1, 2]}).status_code == 400
+    assert "insert" not in http.post("/api/show", json={}).json()["capabilities"]
+
+
 def test_the_model_is_called_by_the_path_that_the_server_was_started_with(coder):
     name = coder.get("/v1/models").json()["data"][0]["id"]
     for model in (name, name.upper()):
