@@ -18,8 +18,7 @@ help(localspec.run) and help(localspec.load) list the options.
 # Import nothing here, not even typing, because Ctrl-C during an import would print a traceback.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from localspec.api import Session, arun, astream, load, run, stream, unload
-    from localspec.chat.messages import Infill
+    from localspec.api import Infill, Session, arun, astream, load, run, stream, unload
     from localspec.errors import LocalspecError
     from localspec.events import (
         Cycle,
@@ -44,7 +43,7 @@ HOMES = {
         "localspec.events",
     ),
     "LocalspecError": "localspec.errors",
-    "Infill": "localspec.chat.messages",
+    "Infill": "localspec.api",
     "Comparison": "localspec.measure.compare",
     "compare": "localspec.measure.compare",
     "Stats": "localspec.events",

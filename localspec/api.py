@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Unpack, cast
 
 from localspec.chat.loaded_pair import LoadedPair
+from localspec.chat.messages import Infill as Infill
 from localspec.chat.messages import Message, as_messages
 from localspec.chat.session import Images, in_a_thread, last_reply
 from localspec.chat.session import Session as Session

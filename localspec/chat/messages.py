@@ -263,6 +263,8 @@ class NoInfill(LocalspecError):
 
 @dataclass(frozen=True, slots=True)
 class Infill:
+    """A gap in a text, which `Session.complete` fills with a model that has infill tokens."""
+
     before: str
     after: str
     begun: str = ""  # the beginning of the missing text, which the reply continues
