@@ -41,15 +41,19 @@ class AcceptanceModel:
     def __init__(self, prior: ChanceWeights | None = None) -> None:
         known = prior or ChanceWeights(WEIGHTS, VARIANCES)
         self._weights = list(known.weights)
-        self._covariance = [
-            [v * (i == j) for j in range(len(WEIGHTS))] for i, v in enumerate(known.variances)
-        ]
+        self._covariance = diagonal(known.variances)
         self._ever_kept = self._ever_judged = 0  # numbers of accepted and judged tokens in all replies
         self.begin()
 
     def begin(self) -> None:
         """Begin another reply: keep the regression, forget the recent acceptance."""
         self._kept, self._rejected = START
+
+    def doubt(self) -> None:
+        """Begin another text: return half-way to the initial weights, which then change as fast as at first."""
+        self.begin()
+        self._weights = [(learned + first) / 2 for learned, first in zip(self._weights, WEIGHTS, strict=True)]
+        self._covariance = diagonal(VARIANCES)
 
     @property
     def usual(self) -> float | None:
@@ -99,6 +103,10 @@ class AcceptanceModel:
             row = [c - a * b / scale for c, b in zip(self._covariance[i], along, strict=True)]
             row[i] += DRIFT
             self._covariance[i] = row
+
+
+def diagonal(values: Sequence[float]) -> list[list[float]]:
+    return [[value * (i == j) for j in range(len(values))] for i, value in enumerate(values)]
 
 
 def dot(a: Sequence[float], b: Sequence[float]) -> float:

@@ -35,7 +35,8 @@ class PlainProbes:
 START = 1.75
 MOST = 12.0  # largest budget, in plain steps
 # Plain steps that drafting must save per token. Each token written without drafting adds this number to the budget.
-MARGIN = 0.01
+MARGIN = 0.009
+TRIED = 8  # a try of drafting, after it was switched off, ends with this many accepted draft tokens
 EVEN_FROM = 8  # draft depths above this are even
 CHUNK_SECONDS = 0.1  # longest prefill of a drafter in one cycle
 
@@ -58,13 +59,18 @@ class Stopper:
     cost: Callable[[int], float]  # returns the seconds of drafting a number of tokens
     rate: float
     most: int  # largest number of draft tokens in the proposal
+    # Whether drafting is tried again. The regression then describes earlier text, in which drafting did not pay. So the
+    # first draft token is verified in any case: without a verified token the regression would not change.
+    trying: bool = False
     _survival: float = 1.0  # chance that all draft tokens so far are accepted
 
     def keeps(self, confidence: float, drafted: int) -> bool:
         chance = self.chances.of(confidence, drafted)
+        if self.trying:
+            chance = max(chance, self.chances.ahead(drafted))
         kept = odd(drafted) > 0 or self._pays(drafted, first=chance, draw_first=False)
         self._survival *= chance
-        return kept
+        return kept or (self.trying and drafted == 0)
 
     def goes_on(self, drafted: int) -> bool:
         first = self.chances.ahead(drafted)
@@ -94,7 +100,9 @@ class DepthControl:
         self.costs, self.drafter, self.chances, self.most = costs, drafter, chances, most
         self.on = True
         self._budget = START if self.costs.measured else START / 2
-        self._trying = False  # whether drafting was switched on again, and has not saved a plain step yet
+        self._trying = (
+            0  # after drafting was switched on again: number of accepted draft tokens that end the try
+        )
         self._accepted = 0
         self._tokens = self._seconds = 0.0  # number of tokens, and seconds, of the latest drafting cycles
 
@@ -127,6 +135,8 @@ class DepthControl:
     def limit(self, room: int) -> int:
         """Return the largest number of draft tokens in the next proposal, at most `room`; 0 while drafting is off."""
         most = self.most if self._accepted >= 2 else min(CAUTIOUS_DEPTH, self.most)
+        if self._trying:  # a try begins with cheap cycles, so that tries can be frequent
+            most = min(most, 1 + TRIED - self._trying)
         limit = min(most, room) if self.on else 0
         return limit - odd(limit)
 
@@ -137,7 +147,7 @@ class DepthControl:
     def stopping(self, limit: int) -> Stopper:
         # Costs do not change in a cycle.
         verify, cost = cache(self.costs.verify_for_proposal), cache(self.seconds)
-        return Stopper(self.chances, verify, cost, self.rate, limit)
+        return Stopper(self.chances, verify, cost, self.rate, limit, self._trying > 0)
 
     def learn(self, cycle: Cycle, proposal: Proposal) -> None:
         """Learn from a cycle that drafted, and from its proposal. The cycle's time must not include prefill.
@@ -151,6 +161,7 @@ class DepthControl:
         if not self.is_free:
             self.chances.learn(proposal.confidences[: cycle.drafted], cycle.accepted, emitted)
         self._accepted += cycle.accepted
+        self._trying = max(self._trying - cycle.accepted, 0)
         if cycle.replies > 1:
             return
         seconds, plain = cycle.seconds, self.costs.verify(1)
@@ -172,9 +183,9 @@ class DepthControl:
     def reconsider(self) -> None:
         """Switch drafting on again when the budget pays for two draft steps."""
         if not self.on and self._budget >= 2 * self.seconds(1) / self.costs.verify(1):
-            self.on = self._trying = True
+            self.on, self._trying = True, TRIED
             self._tokens = self._seconds = 0.0
-            self.chances.begin()
+            self.chances.doubt()
 
     def window(self, reading: Backlog) -> int | None:
         """Return how many of the newest tokens the drafter's cache should contain; None if it can afford no prefill."""
@@ -208,6 +219,5 @@ class DepthControl:
     def _pay(self, steps: float) -> None:
         """Subtract a loss in plain steps from the budget, or add a gain. A budget below 0 switches drafting off."""
         self._budget = min(self._budget - steps, MOST)
-        self._trying = self._trying and self._budget < 1
         if self._budget < 0:  # keep at least -1, because one expensive cycle must not delay the next try long
-            self.on, self._trying, self._budget = False, False, max(self._budget, -1.0)
+            self.on, self._trying, self._budget = False, 0, max(self._budget, -1.0)
