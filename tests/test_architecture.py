@@ -303,7 +303,7 @@ def test_the_page_of_the_rooms_says_what_each_stands_on():
     """The nearest rooms: those that no other room which it imports stands on."""
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     rows = [row.split("|") for row in page.split("## The way")[0].splitlines() if row.startswith("| `")]
-    told = {
+    reported = {
         name: set(re.findall(r"`(\w+)`", row[3])) for row in rows for name in re.findall(r"`(\w+)/?`", row[1])
     }
     small = set(re.findall(r"`(\w+)`", rows[0][1]))
@@ -315,7 +315,7 @@ def test_the_page_of_the_rooms_says_what_each_stands_on():
         room: {name for name in imports if not any(name in reached[other] for other in imports)}
         for room, imports in above.items()
     }
-    assert told == nearest
+    assert reported == nearest
 
 
 if __name__ == "__main__":

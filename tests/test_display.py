@@ -82,12 +82,12 @@ def noted_by_bench():
         compare_shown(SimpleNamespace(pair=SimpleNamespace(is_demo=False)), "", "", quiet=True)
 
 
-def told_as_an_error():
+def reported_as_an_error():
     tell(BadSetting(STEERING, hint=STEERING))
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-@pytest.mark.parametrize("say", [noted_by_run, noted_late_by_run, noted_by_bench, told_as_an_error])
+@pytest.mark.parametrize("say", [noted_by_run, noted_late_by_run, noted_by_bench, reported_as_an_error])
 def test_notes_and_errors_have_signs_wherever_they_go(say, capsys, monkeypatch, terminal):
     """What lands in a log is read on a terminal later."""
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)

@@ -61,23 +61,23 @@ def test_a_link_stays_a_link_to_what_is_written(tmp_path, exists):
 
 
 def test_content_is_on_the_disk_before_it_gets_the_name(tmp_path, monkeypatch):
-    path, told = tmp_path / "x.json", []
+    path, reported = tmp_path / "x.json", []
     path.write_text("old")
     fsync, rename = os.fsync, os.replace
 
     def on_fsync(descriptor):
         fsync(descriptor)
-        told.append(os.fstat(descriptor).st_size)
+        reported.append(os.fstat(descriptor).st_size)
 
     def on_rename(*paths):
-        told.append("renamed")
+        reported.append("renamed")
         rename(*paths)
 
     monkeypatch.setattr(os, "fsync", on_fsync)
     monkeypatch.setattr(os, "replace", on_rename)
     write_text_atomically(path, "brand-new")
-    assert told[:2] == [len("brand-new"), "renamed"]
-    assert len(told) == 3 or sys.platform == "win32", "the new name is on the disk as well"
+    assert reported[:2] == [len("brand-new"), "renamed"]
+    assert len(reported) == 3 or sys.platform == "win32", "the new name is on the disk as well"
 
 
 def test_a_value_of_a_name_is_changed_and_all_others_stay(tmp_path):
@@ -98,14 +98,14 @@ def test_a_damaged_file_is_set_aside_each_time_and_never_written_over(tmp_path, 
         path.write_bytes(content)
         with pytest.raises(ValueError, match=r"."):
             read_json_object(path)
-        told = change_json_object(path, {"a": "b"})
-        assert told.startswith(f"{path} was damaged (")
-        assert told.endswith(f"; it is kept as {name}")
+        reported = change_json_object(path, {"a": "b"})
+        assert reported.startswith(f"{path} was damaged (")
+        assert reported.endswith(f"; it is kept as {name}")
         assert (tmp_path / name).read_bytes() == content
         assert read_json_object(path) == {"a": "b"}
 
 
-def test_numbers_that_make_no_sense_are_none_and_a_damaged_file_is_told(tmp_path, caplog):
+def test_numbers_that_make_no_sense_are_none_and_a_damaged_file_is_reported(tmp_path, caplog):
     path = tmp_path / "x.json"
     numbers = '{"a": 1, "b": 2.5, "c": -1, "d": 1e99, "e": "x", "f": true, "g": NaN, "h": 1%s}'
     path.write_text(numbers % ("0" * 400))

@@ -72,7 +72,7 @@ def test_sentences_that_a_page_quotes_are_those_of_the_program(page):
     """Between their numbers and names."""
     sources = [*ROOT.glob("localspec/**/*.py"), *ROOT.glob("tui/**/*.py")]
     nodes = [node for path in sources for node in ast.walk(ast.parse(path.read_text("utf-8")))]
-    said = "\n".join(n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str))
+    shown = "\n".join(n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str))
     text = re.sub(r"`[^`]+`", "", prose((ROOT / "docs" / page).read_text("utf-8")))
     parts = [
         part.strip()
@@ -80,4 +80,4 @@ def test_sentences_that_a_page_quotes_are_those_of_the_program(page):
         for part in re.split(r"\S*\d\S*|\(?[A-Z]{2,}\)?|\.\.\.|: ", " ".join(quoted.split()))
     ]
     assert len(parts) > 5
-    assert [part for part in parts if part not in said] == []
+    assert [part for part in parts if part not in shown] == []

@@ -54,10 +54,10 @@ for n in range(start, start + {CHANGES}):
     done("used", f"{{name}}{{n}}")
     history.add(f"{{name}}{{n}}")
     done("prompt", f"{{name}}{{n}}")
-    said = *talk.messages, conversations.StoredMessage("user", f"{{name}}{{n}} " * 500)
-    talk = replace(talk, messages=said)
-    conversations.save(chat, talk, conversations.Conversation(f"{{name}}-{{n}}", messages=said[-1:]))
-    done("said", f"{{name}}{{n}}")
+    saved = *talk.messages, conversations.StoredMessage("user", f"{{name}}{{n}} " * 500)
+    talk = replace(talk, messages=saved)
+    conversations.save(chat, talk, conversations.Conversation(f"{{name}}-{{n}}", messages=saved[-1:]))
+    done("saved", f"{{name}}{{n}}")
     if n % 3 == 2:
         conversations.delete(chat, f"{{name}}-{{n - 1}}")
         done("deleted", f"{{name}}-{{n - 1}}")
@@ -97,11 +97,11 @@ def lost(home: Path, reported: dict[str, list[list[str]]]) -> list[str]:
         "pair": pairs,
         "used": set(last_uses()),
         "prompt": set(PromptHistory(home).entries),
-        "said": set(),
+        "saved": set(),
     }
     talks = [row.name for row in conversations.listing(home)]
     for name in set(talks) & set(reported):
-        there["said"] |= {message.content.split()[0] for message in conversations.read(home, name).messages}
+        there["saved"] |= {message.content.split()[0] for message in conversations.read(home, name).messages}
     missing = []
     for name, steps in reported.items():
         for kind, what in steps:

@@ -259,7 +259,7 @@ def test_a_failed_pass_is_tried_again_reply_by_reply():
 def test_a_part_that_fails_alone_fails_for_its_own_slot():
     models = SharedModels([ExactModel(7), ExactModel(7)])
     models.fails = lambda: any(part.slot == 1 for part in models.passes[-1])
-    batcher, said = Batcher(models), [None, None]
+    batcher, words = Batcher(models), [None, None]
 
     def reply(slot):
         target = SharedSlot(batcher, models, slot)
@@ -267,9 +267,9 @@ def test_a_part_that_fails_alone_fails_for_its_own_slot():
             tokens = [1, 2]
             target.decode([1], rows=0)
             steps = speculate(target, Plain(), tokens, rule=rule_of(GREEDY), room=9, is_end=is_end)
-            said[slot] = list(steps) and tokens
+            words[slot] = list(steps) and tokens
         except BackendFailure as error:
-            said[slot] = error
+            words[slot] = error
         finally:
             batcher.leave(slot)
 
@@ -277,8 +277,8 @@ def test_a_part_that_fails_alone_fails_for_its_own_slot():
     with ThreadPoolExecutor(2) as threads:
         list(threads.map(reply, range(2)))
     (alone,) = texts([GREEDY], Side(ExactModel(7), None))
-    assert said[0] == alone
-    assert isinstance(said[1], BackendFailure)
+    assert words[0] == alone
+    assert isinstance(words[1], BackendFailure)
 
 
 GREEDY = Job(seed=0, prompt=[1, 2], room=9, rule="greedy", drafter="none", depths=[0], cycles=100)
@@ -382,7 +382,7 @@ class PromptsFirst:
         ]
 
 
-def test_a_reply_is_told_how_long_it_waited_for_the_prompts_of_others():
+def test_a_reply_reports_how_long_it_waited_for_the_prompts_of_others():
     decoder = PromptsFirst()
     batcher = Batcher(decoder, lambda: decoder.now)
 
@@ -446,18 +446,18 @@ PRICES = {
 @pytest.mark.parametrize("name", PRICES)
 def test_a_stream_waits_four_plain_passes_at_most_while_prompts_of_8000_tokens_are_read(name, prompts):
     decoder = Priced(PRICES[name])
-    batcher, told, left = Batcher(decoder, lambda: decoder.now), [], list(range(prompts))
+    batcher, reported, left = Batcher(decoder, lambda: decoder.now), [], list(range(prompts))
 
     def write():
         batcher.join(0)
         while left:
             batcher.decode(Part(0, [1], 1))
-            told.append(decoder.now)
+            reported.append(decoder.now)
             batcher.release(0)
         batcher.leave(0)
 
     def read(slot):
-        while len(told) < 5:
+        while len(reported) < 5:
             time.sleep(0.001)
         batcher.join(slot)
         rest = 8000
@@ -474,5 +474,5 @@ def test_a_stream_waits_four_plain_passes_at_most_while_prompts_of_8000_tokens_a
             job.result(timeout=60)
     read_tokens = sum(len(part.tokens) for parts in decoder.passes for part in parts if not part.rows)
     assert read_tokens == 8000 * prompts
-    gap = max(after - before for before, after in pairwise(told))
+    gap = max(after - before for before, after in pairwise(reported))
     assert gap <= 4.0

@@ -143,7 +143,7 @@ def test_emitting_stops_after_the_first_end_token(accepted, drafted, end_at):
         assert origins[-1] is origin
 
 
-def test_forced_tokens_in_front_of_a_proposal_are_told_apart():
+def test_forced_tokens_in_front_of_a_proposal_are_distinguished():
     proposal = Proposal((1, 2, 3), (None,) * 3, (1.0,) * 3, Source.MODEL, certain=2)
     _, origins = emit(proposal, Verdict(3, 9, Origin.BONUS), never)
     assert origins == (Origin.FORCED, Origin.FORCED, Origin.ACCEPTED, Origin.BONUS)
@@ -163,8 +163,10 @@ def test_a_wait_for_the_prompts_of_others_is_counted_apart():
         def decode(self, tokens, rows):
             return replace(super().decode(tokens, rows), waited_seconds=3.0)
 
-    told, rule = iter([0.0, 5.0]), make_rule("auto", GREEDY, 0)
-    (cycle,) = speculate(Waited(7), Plain(), [1], rule=rule, room=1, is_end=never, clock=lambda: next(told))
+    reported, rule = iter([0.0, 5.0]), make_rule("auto", GREEDY, 0)
+    (cycle,) = speculate(
+        Waited(7), Plain(), [1], rule=rule, room=1, is_end=never, clock=lambda: next(reported)
+    )
     assert (cycle.seconds, cycle.waited_seconds) == (2.0, 3.0)
 
 

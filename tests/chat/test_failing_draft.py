@@ -61,8 +61,12 @@ def test_a_draft_that_fails_is_left_out_of_the_reply_with_a_notice(monkeypatch, 
 LONG, PAUSE = ["slow"] * WORTH_A_NOTICE, ["slow"] * (WORTH_A_NOTICE - 1)
 
 
-@pytest.mark.parametrize(("states", "told"), [(LONG * 3, 1), ([*LONG, None] * 3, 1), ([*PAUSE, None] * 4, 0)])
-def test_drafting_that_stays_off_is_explained_once_and_a_pause_is_not_worth_a_word(monkeypatch, states, told):
+@pytest.mark.parametrize(
+    ("states", "notices"), [(LONG * 3, 1), ([*LONG, None] * 3, 1), ([*PAUSE, None] * 4, 0)]
+)
+def test_drafting_that_stays_off_is_explained_once_and_a_pause_is_not_worth_a_word(
+    monkeypatch, states, notices
+):
     session, *_ = session_of(end=False)
     drafting, script = session.pair.drafting, iter(states)
     begun = drafting.strategy
@@ -74,4 +78,4 @@ def test_drafting_that_stays_off_is_explained_once_and_a_pause_is_not_worth_a_wo
 
     monkeypatch.setattr(drafting, "strategy", strategy)
     events = session.stream_complete("abc", **GREEDY, max_tokens=len(states), speculate=False)
-    assert [e.text for e in events if isinstance(e, Notice) and e.text == "slow"] == ["slow"] * told
+    assert [e.text for e in events if isinstance(e, Notice) and e.text == "slow"] == ["slow"] * notices

@@ -80,11 +80,11 @@ def test_what_is_rendered_does_not_grow_with_a_conversation_that_does_not_fit(re
 
 def test_the_next_prompt_of_a_trimmed_conversation_is_rendered_like_one_that_fits(rendered):
     session, *_ = session_of(capacity=400)
-    told = [*turns(500), Message("user", "d")]
-    trimmed = started(session, told).trimmed_messages
+    talk = [*turns(500), Message("user", "d")]
+    trimmed = started(session, talk).trimmed_messages
     session.cancel()
     rendered.clear()
-    again = started(session, [*told, Message("assistant", "e"), Message("user", "f")])
+    again = started(session, [*talk, Message("assistant", "e"), Message("user", "f")])
     assert again.trimmed_messages == trimmed
     assert len(rendered) == 2
     assert max(rendered) < 60
@@ -92,10 +92,10 @@ def test_the_next_prompt_of_a_trimmed_conversation_is_rendered_like_one_that_fit
 
 def test_a_conversation_that_became_shorter_is_whole_again():
     session, *_ = session_of(capacity=400)
-    told = [*turns(25), Message("user", "d" * 80)]
-    assert started(session, told).trimmed_messages > 0
+    talk = [*turns(25), Message("user", "d" * 80)]
+    assert started(session, talk).trimmed_messages > 0
     session.cancel()
-    assert started(session, [*told[:-1], Message("user", "d")]).trimmed_messages == 0
+    assert started(session, [*talk[:-1], Message("user", "d")]).trimmed_messages == 0
 
 
 def test_conversations_that_take_turns_are_trimmed_as_if_each_were_alone():
@@ -104,13 +104,13 @@ def test_conversations_that_take_turns_are_trimmed_as_if_each_were_alone():
 
     def trimmed(session, *conversations):
         found = []
-        for told in conversations:
-            found.append(started(session, told).trimmed_messages)
+        for talk in conversations:
+            found.append(started(session, talk).trimmed_messages)
             session.cancel()
         return found
 
     short, long = client("a", 50), client("b", 60)
-    alone = [trimmed(session_of(capacity=400)[0], told)[0] for told in (short, long)]
+    alone = [trimmed(session_of(capacity=400)[0], talk)[0] for talk in (short, long)]
     assert 0 < alone[0] < alone[1]
     more = [*short, Message("assistant", "ccc"), Message("user", "e")]
     session, *_ = session_of(capacity=400)
@@ -119,13 +119,13 @@ def test_conversations_that_take_turns_are_trimmed_as_if_each_were_alone():
 
 def test_a_refused_request_renders_nothing_and_changes_nothing(rendered):
     session, *_ = session_of(capacity=400)
-    told = [*turns(90), Message("user", "d")]
+    talk = [*turns(90), Message("user", "d")]
     events = session.stream("one", **GREEDY, max_tokens=3)
     next(events)
     cuts, messages = session._omissions, session.messages
     rendered.clear()
     with pytest.raises(BadSetting, match="busy"):
-        next(session.stream(told, **GREEDY))
+        next(session.stream(talk, **GREEDY))
     assert rendered == []
     assert (session._omissions, session.messages) == (cuts, messages)
     list(events)
@@ -144,24 +144,24 @@ def test_an_agents_loop_keeps_its_question_and_its_newest_rounds():
 
 
 def test_an_older_turn_loses_its_rounds_before_its_question():
-    told = [Message("system", "s"), Message("user", "q"), *rounds(2), Message("assistant", "a")]
-    told = (*told, Message("user", "r"), *rounds(2))
-    assert starts_of(told) == [1, 4, 7, 10]
-    assert kept(told, 4) == (*told[:2], *told[4:])
-    assert kept(told, 7) == (told[0], *told[7:])
-    assert kept(told, 10) == (told[0], told[7], *told[10:])
+    talk = [Message("system", "s"), Message("user", "q"), *rounds(2), Message("assistant", "a")]
+    talk = (*talk, Message("user", "r"), *rounds(2))
+    assert starts_of(talk) == [1, 4, 7, 10]
+    assert kept(talk, 4) == (*talk[:2], *talk[4:])
+    assert kept(talk, 7) == (talk[0], *talk[7:])
+    assert kept(talk, 10) == (talk[0], talk[7], *talk[10:])
 
 
 @pytest.mark.parametrize("name", tiered(TEMPLATES))
 def test_a_template_that_takes_a_conversation_takes_what_is_left_of_it(name):
     template = ChatTemplate(TEMPLATES[name], bos_text="<s>", eos_text="</s>")
-    told = (Message("user", "q"), *rounds(3), Message("assistant", "a"), Message("user", "r"), *rounds(2))
+    talk = (Message("user", "q"), *rounds(3), Message("assistant", "a"), Message("user", "r"), *rounds(2))
     try:
-        template.render(told)
+        template.render(talk)
     except BadTemplate:
-        return  # tools are told in another form then
-    for cut in starts_of(told):
-        template.render(kept(told, cut))
+        return  # tools are described in another form then
+    for cut in starts_of(talk):
+        template.render(kept(talk, cut))
 
 
 def thinking_session():
@@ -170,16 +170,16 @@ def thinking_session():
 
 
 def test_a_model_that_reasons_has_a_quarter_of_the_context_for_its_reply():
-    told = [*turns(110), Message("user", "d")]
-    whole = thinking_session().count_tokens(told)
+    talk = [*turns(110), Message("user", "d")]
+    whole = thinking_session().count_tokens(talk)
     assert 1_500 < whole < 1_744
     for options, trims in (({}, True), ({"think": False}, False), ({"max_tokens": 200}, False)):
-        first = next(thinking_session().stream(told, **GREEDY, **options))
+        first = next(thinking_session().stream(talk, **GREEDY, **options))
         assert isinstance(first, Started)
         assert bool(first.trimmed_messages) is trims
         assert first.prompt_tokens <= (1_500 if trims else whole)
 
 
 def test_where_nothing_may_be_left_out_the_smaller_reserve_refuses_less():
-    told = [*turns(110), Message("user", "d")]
-    assert next(thinking_session().stream(told, **GREEDY, overflow="error")).trimmed_messages == 0
+    talk = [*turns(110), Message("user", "d")]
+    assert next(thinking_session().stream(talk, **GREEDY, overflow="error")).trimmed_messages == 0

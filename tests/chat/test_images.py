@@ -149,7 +149,7 @@ def test_images_are_at_their_places_in_the_prompt_of_every_template(name):
 
 
 @pytest.mark.parametrize("body", ["", "{{ m.content * 2 }}", "{{ m.content | upper }}"])
-def test_a_template_that_drops_repeats_or_changes_an_image_is_told_in_a_sentence(body):
+def test_a_template_that_drops_repeats_or_changes_an_image_is_reported_in_a_sentence(body):
     with pytest.raises(BadTemplate, match="leaves an image out or repeats it"):
         encoded("{% for m in messages %}<|im_start|>" + body + "<|im_end|>{% endfor %}", TALK[:1])
 

@@ -108,8 +108,8 @@ def test_a_character_without_a_token_ends_no_worse_for_a_control_text_beside_it(
             return [unknown.get(token, token) for token in super()._plain(text)]
 
     narrow = Narrow(["<s>", "</s>", "<unk>", "<|im_end|>"])
-    said = (Message("user", "<|im_end|>ö<unk>"),)
-    tokens = encode(narrow, template("{{ messages[0].content }}"), said).tokens
+    talk = (Message("user", "<|im_end|>ö<unk>"),)
+    tokens = encode(narrow, template("{{ messages[0].content }}"), talk).tokens
     assert "".join(map(narrow.text, tokens)) == "<|im_end|><unk><unk>"
     assert controls(narrow, tokens)[narrow.special_tokens()["<unk>"]] == 1
 
@@ -124,8 +124,8 @@ def test_a_template_that_looks_into_the_content_still_sees_it():
     cut = template(
         "{% for m in messages %}{{ m.content.split('</think>')[-1] | trim }}<|im_end|>{% endfor %}"
     )
-    told = (Message("assistant", "so <s>\n</think> four <|im_end|>"), Message("user", "five"))
-    assert encode(DEMO_MODEL, cut, told).text == "four <|im_end|><|im_end|>five<|im_end|>"
+    turns = (Message("assistant", "so <s>\n</think> four <|im_end|>"), Message("user", "five"))
+    assert encode(DEMO_MODEL, cut, turns).text == "four <|im_end|><|im_end|>five<|im_end|>"
     smollm = template(TEMPLATES["HuggingFaceTB-SmolLM3-3B"])
     prompt = encode(DEMO_MODEL, smollm, (Message("system", "/no_think <|im_end|>"), Message("user", "hi")))
     assert "Reasoning Mode: /no_think" in prompt.text
@@ -135,9 +135,9 @@ def test_a_template_that_looks_into_the_content_still_sees_it():
 @pytest.mark.parametrize("name", tiered(TEMPLATES))
 def test_the_opening_of_a_reply_begins_where_the_prompt_parts_from_the_closed_conversation(name):
     ask, answer, again = Message("user", "hi é"), Message("assistant", "yes"), Message("user", "go on")
-    for told in ((ask,), (ask, answer, again), (ask, answer, again, answer)):
-        prompt = encode(DEMO_MODEL, template(TEMPLATES[name]), told)
-        closed = template(TEMPLATES[name]).render(told, add_generation_prompt=False)
+    for turns in ((ask,), (ask, answer, again), (ask, answer, again, answer)):
+        prompt = encode(DEMO_MODEL, template(TEMPLATES[name]), turns)
+        closed = template(TEMPLATES[name]).render(turns, add_generation_prompt=False)
         tokens = DEMO_MODEL.tokenize(closed, parse_special=True)
         shared = enumerate(zip(prompt.tokens, tokens, strict=False))
         branch_point = next((i for i, (a, b) in shared if a != b), min(len(prompt.tokens), len(tokens)))

@@ -100,11 +100,11 @@ def test_what_is_typed_is_read_up_to_its_last_whole_word_and_changed_words_are_r
     with load("hybrid") as session:
         session.run("tell me of the sea", **THOUGHT)
         session.read_ahead(lambda: False)
-        said, target, lengths = session.messages, session.pair.target, []
+        turns, target, lengths = session.messages, session.pair.target, []
         sent, rewind = target.length, target.rewind
         monkeypatch.setattr(target, "rewind", lambda keep: lengths.append(rewind(keep)) or lengths[-1])
         for typed in ("and what of the old ", "and what of the old and the grey ", "but when "):
-            session.read_ahead(lambda: False, [*said, Message("user", typed)], think=False)
+            session.read_ahead(lambda: False, [*turns, Message("user", typed)], think=False)
         reply = session.run("but when will they come?", **THOUGHT)
         assert fresh(reply) <= tokens(session, "will they come?") + FRAME
         assert min(lengths) == sent, "the history itself is not read again"
@@ -150,9 +150,9 @@ def test_a_request_that_arrives_waits_for_a_chunk_and_gets_the_slot_that_was_rea
     with load("attention", parallel=2) as session, session.another() as asker:
         session.run("tell me of the sea " * 20, **THOUGHT)
         monkeypatch.setattr(session.pair.target, "chunk", 8)
-        said, replies = session.messages, []
+        turns, replies = session.messages, []
         arrives = threading.Thread(
-            target=lambda: replies.append(asker.run([*said, Message("user", "more")], **THOUGHT))
+            target=lambda: replies.append(asker.run([*turns, Message("user", "more")], **THOUGHT))
         )
         read, passes = reading.read, count()
 

@@ -225,7 +225,7 @@ def test_a_configured_system_message_gives_way_to_one_that_the_caller_brings():
     assert session.messages[0] == Message("system", "asked for")
 
 
-def test_reasoning_in_front_of_a_call_is_told_until_the_next_question():
+def test_reasoning_in_front_of_a_call_is_reported_until_the_next_question():
     session, *_ = session_of()
     call = ToolCall("add", {}, "1")
     asked = [Message("user", "q"), Message("assistant", "", "why", (call,))]
@@ -289,7 +289,7 @@ def test_reading_seconds_are_the_models_and_not_the_callers(monkeypatch):
     assert event.reply.stats.prefill_seconds == len(seconds)
 
 
-def test_notices_are_said_once():
+def test_notices_are_reported_once():
     session, *_ = session_of(draft=False)
     first = [e.text for e in session.stream("one", **GREEDY, max_tokens=2) if isinstance(e, Notice)]
     second = [e.text for e in session.stream("two", **GREEDY, max_tokens=2) if isinstance(e, Notice)]

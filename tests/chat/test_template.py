@@ -90,11 +90,11 @@ def test_two_questions_in_a_row_reach_every_template(name):
 
 
 def test_what_a_template_takes_in_a_row_stays_apart():
-    told = [Message("user", "a"), Message("user", "b")]
-    assert "user\na<|im_end|>" in ChatTemplate(CHATML, bos_text="", eos_text="").render(told)
+    talk = [Message("user", "a"), Message("user", "b")]
+    assert "user\na<|im_end|>" in ChatTemplate(CHATML, bos_text="", eos_text="").render(talk)
     call = Message("assistant", "", tool_calls=(ToolCall("f", {}, "1"),))
     results = [Message("tool", "x", tool_call_id="1"), Message("tool", "y", tool_call_id="1")]
-    assert joined([*told, call, *results]) == [Message("user", "a\n\nb"), call, *results]
+    assert joined([*talk, call, *results]) == [Message("user", "a\n\nb"), call, *results]
 
 
 def test_a_template_that_wants_parts_gets_parts():
@@ -200,26 +200,26 @@ def test_templates_have_what_hugging_face_gives_them():
 
 
 def conversation(turns):
-    told = [(Message("user", "ok?"), Message("assistant", "yes.")) for _ in range(turns)]
-    return [*(message for turn in told for message in turn), AGAIN]
+    talk = [(Message("user", "ok?"), Message("assistant", "yes.")) for _ in range(turns)]
+    return [*(message for turn in talk for message in turn), AGAIN]
 
 
 def agent_loop(rounds):
-    told = [ASK]
+    talk = [ASK]
     for n in range(rounds):
         call = ToolCall("look", {"at": "noon"}, f"call{n:05}")
-        told += [Message("assistant", "", tool_calls=(call,)), Message("tool", "blue", tool_call_id=call.id)]
-    return told
+        talk += [Message("assistant", "", tool_calls=(call,)), Message("tool", "blue", tool_call_id=call.id)]
+    return talk
 
 
-@pytest.mark.parametrize("told", [conversation, agent_loop])
-def test_a_render_of_gemma_4_takes_as_many_steps_for_each_message(told, monkeypatch):
+@pytest.mark.parametrize("talk", [conversation, agent_loop])
+def test_a_render_of_gemma_4_takes_as_many_steps_for_each_message(talk, monkeypatch):
     """Its template searches the messages before and after each one."""
     taken, getattr_, steps = [], Sandbox.getattr, []
     monkeypatch.setattr(Sandbox, "getattr", lambda self, *at: (taken.append(1), getattr_(self, *at))[1])
     for count in (25, 100, 400):
         taken.clear()
-        ready("google-gemma-4-31B-it").render(told(count))
+        ready("google-gemma-4-31B-it").render(talk(count))
         steps.append(len(taken))
     assert steps[2] < 4.2 * steps[1] < 4.2**2 * steps[0]
 
@@ -228,12 +228,12 @@ def test_a_render_of_gemma_4_takes_as_many_steps_for_each_message(told, monkeypa
 def test_loops_that_end_early_write_the_same_prompt(name, monkeypatch):
     monkeypatch.setattr(Sandbox, "_parse", ImmutableSandboxedEnvironment._parse)
     whole = template(TEMPLATES[name])
-    for told in (ONE_TURN, conversation(5), agent_loop(5)):
+    for talk in (ONE_TURN, conversation(5), agent_loop(5)):
         try:
-            expected = whole.render(told)
+            expected = whole.render(talk)
         except BadTemplate:
             continue
-        assert ready(name).render(told) == expected
+        assert ready(name).render(talk) == expected
 
 
 @pytest.mark.parametrize(

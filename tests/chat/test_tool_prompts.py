@@ -147,10 +147,10 @@ def test_a_template_that_writes_calls_keeps_its_form_whether_it_tells_of_tools_o
     session = scripted_session("x", TEMPLATES[name])
     call = {"id": "abcdefghi", "function": {"name": "look_up", "arguments": {"q": "a"}}}
     asked = [{"role": "user", "content": "Go."}]
-    told = session.prompt_of(asked, tools=[tool]).text
-    assert "look_up" in told
+    reported = session.prompt_of(asked, tools=[tool]).text
+    assert "look_up" in reported
     if template.repeats_calls and not template.tool_variables(read_tools([tool])):
-        assert template.tool_call_format.written([("NAME", {"PARAMETER": "VALUE"})]) in told
+        assert template.tool_call_format.written([("NAME", {"PARAMETER": "VALUE"})]) in reported
         answered = [*asked, {"role": "assistant", "tool_calls": [call]}]
         answered.append({"role": "tool", "tool_call_id": "abcdefghi", "content": "noon"})
         later = session.prompt_of(answered, tools=[tool]).text

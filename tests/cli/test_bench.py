@@ -77,7 +77,7 @@ def test_the_demo_pair_needs_one_round_and_not_five_minutes(capsys, monkeypatch)
     assert {m["round"] for m in json.loads(out)["measurements"]} == {0}
 
 
-def test_json_is_one_object_with_every_reply_and_a_busy_processor_is_told_beside_it(capsys, monkeypatch):
+def test_json_is_one_object_with_every_reply_and_a_busy_processor_is_reported_beside_it(capsys, monkeypatch):
     monkeypatch.setattr(Contention, "contended", True)  # a busy machine cannot be had at will
     code, out, err = run(capsys, "bench", "demo", *QUICK, "--temperature", "0", "--json")
     assert code == 0
@@ -90,7 +90,7 @@ def test_json_is_one_object_with_every_reply_and_a_busy_processor_is_told_beside
     assert CONTENDED in err
 
 
-def test_a_context_without_room_for_any_prompt_is_said(capsys):
+def test_a_context_without_room_for_any_prompt_is_reported(capsys):
     code, out, err = run(capsys, "bench", "demo", "--only", "long", "--context", "64", "--threads", "1")
     assert code == 1
     assert not out

@@ -120,9 +120,9 @@ def page(capsys, *arguments, pair=()):
 def test_the_cpu_is_proved_by_real_parts(capsys, monkeypatch):
     monkeypatch.setattr(doctor, "SECONDS", dict.fromkeys(doctor.SECONDS, 500.0))  # the machine may be busy
     monkeypatch.setattr(doctor, "WORKING", 0.01)
-    code, said = page(capsys)
+    code, printed = page(capsys)
     assert code == 0
-    assert "\n0 checks failed, " in said
+    assert "\n0 checks failed, " in printed
     for row in (
         r"correlation with an f16 cache: q4_0, all layers \| 0\.9\d+ \| at least 0\.9 \| passed",
         r"localspec verify \| \d+ greedy texts",
@@ -131,7 +131,7 @@ def test_the_cpu_is_proved_by_real_parts(capsys, monkeypatch):
         r"time in passes, auto \| target \d.*%, draft \d.*%, Python between them \d",
         r"machine \| .*localspec ",
     ):
-        assert re.search(rf"\n\| {row}", said), row
+        assert re.search(rf"\n\| {row}", printed), row
 
 
 @pytest.mark.process
@@ -144,12 +144,12 @@ def test_a_failed_check_and_a_dead_part_and_a_slow_one_are_named_and_the_others_
         "if part['name'] == 'verify': print('the last words', file=sys.stderr); os._exit(3)\n"
         "if part['name'] == 'speed': time.sleep(60)\n"
     )
-    _, said = page(capsys)
-    assert "\n2 checks failed, 1 row incomplete." in said
-    assert "| logits | row |  | FAILED |" in said
-    assert "| verify | row |  | passed |" in said
-    assert "| verify | exit code 3. the last words |  | FAILED |" in said
-    assert "| speed | stopped after 1 s |  | incomplete |" in said
+    _, printed = page(capsys)
+    assert "\n2 checks failed, 1 row incomplete." in printed
+    assert "| logits | row |  | FAILED |" in printed
+    assert "| verify | row |  | passed |" in printed
+    assert "| verify | exit code 3. the last words |  | FAILED |" in printed
+    assert "| speed | stopped after 1 s |  | incomplete |" in printed
 
 
 @pytest.mark.process
@@ -157,20 +157,20 @@ def test_ctrl_c_keeps_what_was_measured(capsys, child):
     child("say('row')\nif part['name'] == 'verify': os.kill(os.getppid(), 2); time.sleep(60)\n")
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        code, said = page(capsys)
+        code, printed = page(capsys)
     finally:
         signal.signal(signal.SIGINT, before)
     assert code == CANCELLED
-    assert "| verify | stopped by Ctrl-C |  | incomplete |" in said
-    assert "\n| logits | row |" in said
-    assert "speed" not in said
+    assert "| verify | stopped by Ctrl-C |  | incomplete |" in printed
+    assert "\n| logits | row |" in printed
+    assert "speed" not in printed
 
 
 @pytest.mark.process
 def test_a_named_pair_is_proved_as_well_and_json_has_the_rows(capsys, child):
     child("say(json.dumps(part['load']))")
-    _, said = page(capsys, "--json", pair=["demo"])
-    found = json.loads(said)
+    _, printed = page(capsys, "--json", pair=["demo"])
+    found = json.loads(printed)
     assert [row["measured"] for row in found["rows"]].count(json.dumps({"pair": "demo"})) == 5
     assert "localspec" in found["machine"]
 

@@ -103,9 +103,11 @@ def main(count, seed, folder):
         with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
             code = main(words)
         output.flush()
-        told = output.buffer.getvalue().decode(output.encoding, "replace")
-        wrong = code not in {0, 1, 2, 3, 130} or "Traceback" in told or "localspec made a mistake" in told
-        assert not wrong, (words, given, code, told[-2000:])
+        printed = output.buffer.getvalue().decode(output.encoding, "replace")
+        wrong = (
+            code not in {0, 1, 2, 3, 130} or "Traceback" in printed or "localspec made a mistake" in printed
+        )
+        assert not wrong, (words, given, code, printed[-2000:])
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="links")

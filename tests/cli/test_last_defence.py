@@ -23,8 +23,8 @@ def broken(monkeypatch):
 
 def test_a_mistake_of_ours_is_a_sentence_and_a_report(broken, capsys):
     assert main(["pairs", "--json"]) == 1
-    told = capsys.readouterr().err
-    error, hint = told.splitlines()
+    printed = capsys.readouterr().err
+    error, hint = printed.splitlines()
     assert error == "error: localspec made a mistake: ZeroDivisionError: by nothing \ufffd[2J"
     (report,) = (options.data_dir() / "reports").iterdir()
     assert str(report) in hint

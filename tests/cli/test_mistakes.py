@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("home_of_processes")
 WRONG, FAILED = 2, 1
 
 
-# A line that is wrong, and a part of what is said about it.
+# A line that is wrong, and a part of the message about it.
 WRONG_LINES = [
     ("rnu", "hint: did you mean run? `localspec --help`"),
     ("frobnicate", "`localspec --help` lists all commands"),
@@ -119,13 +119,13 @@ def files(tmp_path, monkeypatch):
 
 
 def refused(words, code, capsys):
-    """What is said besides notes and numbers: an error and a hint, as one text."""
+    """The messages besides notes and numbers: an error and a hint, as one text."""
     assert main(words) == code
     out, err = capsys.readouterr()
     assert not out or "--json-schema" in words
-    said = [part for part in err.splitlines() if not part.startswith(("notice", "["))]
-    assert [part.split(":")[0] for part in said] == ["error", "hint"]
-    return " ".join(said)
+    sentence = [part for part in err.splitlines() if not part.startswith(("notice", "["))]
+    assert [part.split(":")[0] for part in sentence] == ["error", "hint"]
+    return " ".join(sentence)
 
 
 @pytest.mark.process

@@ -158,11 +158,11 @@ def test_the_pair_fetched_after_the_last_use_answers(tiny_gguf, smol):
 
 
 def test_info_says_that_a_large_target_is_slow_on_a_cpu(monkeypatch, capsys):
-    for least, said in ((1e6, True), (1e9, False)):
+    for least, sentence in ((1e6, True), (1e9, False)):
         monkeypatch.setattr(pair_info, "SLOW_BYTES", least)
         assert main(["info", "demo", "--gpu-layers", "0"]) == 0
         out = capsys.readouterr().out
-        assert ("this target is slow on a CPU" in out) == said
+        assert ("this target is slow on a CPU" in out) == sentence
         assert "by a small model: 4 draft tokens a pass at first, then as many as save time\n" in out
 
 
@@ -181,8 +181,12 @@ def test_info_plans_a_known_pair_without_a_network(monkeypatch, capsys):
     monkeypatch.setattr("localspec.models.hub.sleep", lambda _: None)
     assert main(["info", "qwen3-4b+0.6b"]) == 0
     out, err = capsys.readouterr()
-    for words, told in (("cannot be reached", err), ("plan is an estimate", err), ("memory estimated:", out)):
-        assert words in told
+    for words, reported in (
+        ("cannot be reached", err),
+        ("plan is an estimate", err),
+        ("memory estimated:", out),
+    ):
+        assert words in reported
     assert re.search(r"^Qwen3-4B-\S+ +2\.5 GB$", out, re.MULTILINE)
     assert main(["info", "qwen3-4b+0.6b", "--json"]) == 1
 

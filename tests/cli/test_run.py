@@ -42,8 +42,8 @@ def test_the_demo_answers_with_text_on_stdout_and_numbers_on_stderr(capsys):
 def test_each_load_of_the_demo_says_that_its_speed_says_nothing():
     for _ in range(2):
         with localspec.load("demo", threads=1) as session:
-            said = [e.text for e in session.stream("Hello", max_tokens=3) if isinstance(e, Notice)]
-        assert "its speed says nothing about real pairs" in said[0]
+            notices = [e.text for e in session.stream("Hello", max_tokens=3) if isinstance(e, Notice)]
+        assert "its speed says nothing about real pairs" in notices[0]
 
 
 @pytest.mark.process
@@ -283,35 +283,35 @@ def test_a_bad_file_is_one_sentence_and_a_hint(name, role, tmp_path, capsys):
             pytest.skip("this user may read everything")
     files = ["--target", bad] if role == "target" else ["--target", demo.target_path(), "--draft", bad]
     code, out, err = run(capsys, "Hello", *files)
-    assert_told(code, out, err, 2 if BAD[name] is None else 1)
+    assert_printed(code, out, err, 2 if BAD[name] is None else 1)
     assert bad.name in err
 
 
 @pytest.mark.process
 def test_vocabularies_that_share_too_little_are_refused(tiny_gguf, capsys):
     code, out, err = run(capsys, "Hello", "--target", tiny_gguf(), "--draft", demo.draft_path())
-    assert_told(code, out, err)
+    assert_printed(code, out, err)
     assert "their vocabularies differ" in err
 
 
 @pytest.mark.process
 def test_a_prompt_longer_than_the_context_says_both_lengths(capsys):
     code, out, err = run(capsys, "word " * 3000, "--pair", "demo", "--context", "256")
-    assert_told(code, out, err)
+    assert_printed(code, out, err)
     assert "256" in err
 
 
 @pytest.mark.process
 def test_a_context_that_no_memory_holds_is_refused(capsys):
-    assert_told(*run(capsys, "Hello", "--target", demo.target_path(), "--context", 2_000_000_000), 2)
+    assert_printed(*run(capsys, "Hello", "--target", demo.target_path(), "--context", 2_000_000_000), 2)
 
 
 @pytest.mark.process
 def test_an_empty_prompt_is_refused(capsys):
-    assert_told(*run(capsys, "   \n"), 2)
+    assert_printed(*run(capsys, "   \n"), 2)
 
 
-def assert_told(code, out, err, wanted=1):
+def assert_printed(code, out, err, wanted=1):
     lines = err.strip().splitlines()
     assert code == wanted
     assert out == ""
@@ -324,7 +324,7 @@ def assert_told(code, out, err, wanted=1):
 def test_a_target_that_cannot_take_drafts_back_is_refused_with_a_draft_and_runs_alone(tiny_gguf, capsys):
     plain, recurrent = tiny_gguf(), tiny_gguf(architecture="mamba")
     code, out, err = run(capsys, "a", "--raw", "--target", recurrent, "--draft", plain)
-    assert_told(code, out, err)
+    assert_printed(code, out, err)
     assert "recurrent" in err
     code, out, _ = run(capsys, "a", "--raw", "--json", "--target", recurrent, "--max-tokens", "5")
     assert code == 0

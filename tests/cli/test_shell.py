@@ -71,9 +71,9 @@ def test_the_name_of_a_pair_is_no_prompt(capsys):
 @pytest.mark.process
 def test_a_prompt_in_quotes_needs_no_command(capsys):
     assert main(["Hello there", "-m", "demo", "-q", *QUICK]) == 0
-    told = capsys.readouterr()
-    assert told.out.strip()
-    assert told.err == ""
+    printed = capsys.readouterr()
+    assert printed.out.strip()
+    assert printed.err == ""
 
 
 @pytest.mark.process
@@ -164,10 +164,10 @@ def test_settings_are_shown_with_their_source(home, monkeypatch, capsys):
     monkeypatch.setenv("LOCALSPEC_PAIR", "demo")
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     assert main(["config"]) == 0
-    told = capsys.readouterr().out
-    assert f"0.5  {home / 'config.toml'}" in told
-    assert '"demo"  LOCALSPEC_PAIR' in told
-    assert "hf_secret" not in told
+    printed = capsys.readouterr().out
+    assert f"0.5  {home / 'config.toml'}" in printed
+    assert '"demo"  LOCALSPEC_PAIR' in printed
+    assert "hf_secret" not in printed
     assert main(["config", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["settings"]["temperature"] == {"value": 0.5, "source": str(home / "config.toml")}
@@ -182,10 +182,10 @@ def test_passwords_in_addresses_are_not_shown(monkeypatch, capsys, form):
     monkeypatch.setenv("HTTP_PROXY", "me:hunter2@proxy:3128")
     monkeypatch.setenv("HF_ENDPOINT", "https://hunter2@mirror/hub")
     assert main(["config", *form]) == 0
-    told = capsys.readouterr().out
-    assert "hunter2" not in told
+    printed = capsys.readouterr().out
+    assert "hunter2" not in printed
     for shown in ("http://...@proxy:3128", "https://...@mirror/hub"):
-        assert shown in told
+        assert shown in printed
 
 
 def test_a_terminal_that_obeys_nothing_gets_no_sequence(terminal, monkeypatch):

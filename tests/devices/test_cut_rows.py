@@ -107,7 +107,7 @@ SAMPLED = (
 def test_texts_are_those_of_whole_rows(
     tiny_gguf, device, monkeypatch, always, read_again, settings, most, extra
 ):
-    """Rows of few logits are said to suffice, and some are too short."""
+    """Rows of few logits are declared sufficient, and some are too short."""
     if most < 128:
         monkeypatch.setattr(shared, "TOP_K", most)
         monkeypatch.setattr(Sampling, "logits_needed", property(lambda self: 1))

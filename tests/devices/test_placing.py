@@ -88,12 +88,12 @@ def test_the_demo_answers_wherever_its_two_models_are(gpu, places):
     """Greedy text is the target's own: the same as plain on the same device, up to near-ties of kernels."""
     places = {name: gpu if place == "the GPU" else place for name, place in places.items()}
     with api.load("demo", threads=1, **places) as session:
-        said = session.run("What is speculative decoding?", **GREEDY)
+        replies = session.run("What is speculative decoding?", **GREEDY)
         session.reset()
         plain = session.run("What is speculative decoding?", **GREEDY | {"speculate": False})
-    assert said.stats.accepted > 10
+    assert replies.stats.accepted > 10
     common = next(
-        (i for i, (a, b) in enumerate(zip(said.tokens, plain.tokens, strict=False)) if a != b),
+        (i for i, (a, b) in enumerate(zip(replies.tokens, plain.tokens, strict=False)) if a != b),
         len(plain.tokens),
     )
     assert common > 10

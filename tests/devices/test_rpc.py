@@ -183,9 +183,9 @@ def test_a_failed_connection_loads_nothing_and_says_one_sentence(two):
 def test_doctor_tries_the_devices_of_servers(two):
     addresses = ",".join(server.address for server in two)
     command = [sys.executable, "-m", "localspec", "doctor", "--rpc", addresses]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     for number, server in enumerate(two):
-        (line,) = (line for line in said.splitlines() if f"RPC{number}: {server.address}" in line)
+        (line,) = (line for line in printed.splitlines() if f"RPC{number}: {server.address}" in line)
         assert line.endswith("works")
 
 

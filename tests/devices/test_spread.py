@@ -83,11 +83,11 @@ def small(device, free):
 
 def test_a_pair_answers_over_two_devices(tiny_gguf, gpus):
     pair = {"target": tiny_gguf(layers=3), "draft": tiny_gguf(layers=3, noise=0.1), "threads": 1}
-    said = []
+    replies = []
     for places in ({"device": "CPU"}, {"device": ",".join(gpus), "split": "1,1", "draft_device": gpus[1]}):
         with api.load(**pair, **places) as session:
-            said.append(session.run("hello", temperature=0, max_tokens=12, depth=2).tokens)
-    assert said[0] == said[1]
+            replies.append(session.run("hello", temperature=0, max_tokens=12, depth=2).tokens)
+    assert replies[0] == replies[1]
 
 
 def test_a_split_that_does_not_go_with_the_devices_loads_nothing(tiny_gguf, gpus, monkeypatch):

@@ -108,7 +108,7 @@ def test_a_useless_draft_is_switched_off_and_costs_little():
     assert machine.seconds < 1.02 * machine.plain_seconds
 
 
-def test_why_it_is_off_is_said_with_numbers():
+def test_why_it_is_off_is_reported_with_numbers():
     table = CostTable((1, 2, 9), (0.1, 0.16, 0.58), {"model": 0.01})
     machine = Machine(lambda n: 0.04 + 0.06 * n, 0.01, iid(0.0))
     selection = machine.selection(table, MOST_DRAFTED)

@@ -96,7 +96,7 @@ def test_a_text_that_was_cut_and_goes_on_otherwise_says_what_it_is_now(before, a
 
 
 @given(TOKENS, st.integers(0, 200))
-def test_so_many_tokens_are_said_by_so_many_words(tokens, draft_tokens):
+def test_tokens_of_one_vocabulary_become_as_many_words_of_the_other(tokens, draft_tokens):
     translation = translated([token for token in tokens if token < 10])
     count = translation.target_count(draft_tokens)
     assert translation.draft_count(count) <= draft_tokens
@@ -126,7 +126,7 @@ def test_a_text_inside_a_character_says_nothing_of_it(parts, whole):
     assert target_count(translation) == (b"a" + EURO if whole else b"a")
 
 
-def test_control_tokens_are_said_by_the_drafts_own_or_passed_over():
+def test_control_tokens_become_the_drafts_own_or_passed_over():
     assert translated([1, 0, 2]).draft_tokens == [1, 2]
     assert translated([1, 0, 2], shared={0: 0}.items()).draft_tokens == [1, 0, 2]
 
@@ -215,7 +215,7 @@ def test_a_text_that_outgrows_the_cache_is_read_anew_from_its_middle():
     assert drafter.failure is None
 
 
-def test_candidates_of_a_device_are_said_as_the_targets_tokens():
+def test_candidates_of_a_device_become_the_targets_tokens():
     drafter = OtherVocabularyDrafter(Reader(1), DRAFT, TARGET, WITHOUT_C, never)
     row = Candidates(np.array([5, 1, 2], np.int32), np.array([0.5, 3.0, 1.0], np.float32))
     output_tokens = drafter._output_tokens(row)

@@ -1,4 +1,4 @@
-"""The client of an engine process: what the process gets, and what is said when it ends."""
+"""The client of an engine process: what the process gets, and its report when it ends."""
 
 import json
 import random
@@ -88,10 +88,10 @@ def test_a_death_by_a_signal_names_the_device_and_a_gpu_build_says_what_to_try(
 
 
 @pytest.mark.parametrize(
-    "said", ["""'["Ready",[]]'""", "'[' * 100_000", """'["Ready",5]'""", "'5'", """'["Nobody",{}]'"""]
+    "words", ["""'["Ready",[]]'""", "'[' * 100_000", """'["Ready",5]'""", "'5'", """'["Nobody",{}]'"""]
 )
-def test_a_process_whose_words_make_no_sense_is_ended_and_reported(said):
-    code = f"import time; print({said}, flush=True); time.sleep(60)"
+def test_a_process_whose_words_make_no_sense_is_ended_and_reported(words):
+    code = f"import time; print({words}, flush=True); time.sleep(60)"
     process = EngineProcess((sys.executable, "-c", code))
     process.start()
     assert death(process).what
@@ -115,7 +115,7 @@ REPACKING_KILLS = """
 """
 
 
-def told_by(where, end="signal.SIGILL", *, early=False):
+def reports_of(where, end="signal.SIGILL", *, early=False):
     """What a client hears of a process that dies while it loads or before its first token."""
     command = program(REPACKING_KILLS, WHERE=where, SIGNAL=end, BESIDE=False)
     process = EngineProcess(started=spawn(command)) if early else EngineProcess(command)
@@ -131,13 +131,13 @@ def told_by(where, end="signal.SIGILL", *, early=False):
 @pytest.mark.parametrize("early", [False, True])
 @pytest.mark.parametrize("where", ["loading", "answering"])
 def test_a_crash_before_the_first_token_is_tried_once_more_without_repacked_weights(where, early):
-    assert told_by(where, early=early) == ["Hello", "Notice", "Ready", "Piece"]
+    assert reports_of(where, early=early) == ["Hello", "Notice", "Ready", "Piece"]
 
 
 @dies
 @pytest.mark.parametrize(("where", "end"), [("always", "signal.SIGSEGV"), ("answering", "signal.SIGKILL")])
 def test_a_second_crash_is_reported_and_a_kill_is_not_tried_again(where, end):
-    assert told_by(where, end) == ["Hello", "Notice", "Ready", "Died"]
+    assert reports_of(where, end) == ["Hello", "Notice", "Ready", "Died"]
 
 
 @dies
@@ -147,10 +147,10 @@ def test_every_reply_that_a_crash_cut_before_the_first_token_is_asked_again():
     process.send(LoadPair(named("demo")))
     for serial in (1, 2, 3):
         process.send(Generate(serial, continued="Hello"))
-    told = numbered(process, Piece, Died, count=3)
+    seen = numbered(process, Piece, Died, count=3)
     process.close()
-    assert sorted(serial for serial, report in told if isinstance(report, Piece)) == [1, 2, 3]
-    assert not any(isinstance(report, Died) for _, report in told)
+    assert sorted(serial for serial, report in seen if isinstance(report, Piece)) == [1, 2, 3]
+    assert not any(isinstance(report, Died) for _, report in seen)
 
 
 ANSWERS = """
@@ -227,12 +227,12 @@ def test_damaged_files_end_in_sentences(raw, tmp_path, home_of_processes):
     path = tmp_path / "model.gguf"
     for mutation in random.Random(3).sample(list(by_meaning(raw)), 8):
         path.write_bytes(mutation.written())
-        said = ""
+        words = ""
         try:
             load(path)
         except LocalspecError as error:
-            said = str(error)
-        assert "\n" not in said, mutation.note
+            words = str(error)
+        assert "\n" not in words, mutation.note
 
 
 # The engine process with a header check that lets through what llama.cpp asserts on.

@@ -52,17 +52,17 @@ def folder(tmp_path):
 
 
 def learned(target, folder, plan=PLAN, stopped=lambda: False):
-    told = []
-    end = learn(target, "target.gguf", folder, folder.with_suffix(".gguf"), plan, told.append, stopped)
-    return end, told
+    reported = []
+    end = learn(target, "target.gguf", folder, folder.with_suffix(".gguf"), plan, reported.append, stopped)
+    return end, reported
 
 
 def test_it_learns_and_writes_what_it_learned(target, folder):
-    end, told = learned(target, folder)
+    end, reported = learned(target, folder)
     assert end.visits >= PLAN.visits
-    assert told[0].right < 0.2 < 0.8 < end.right
-    assert told[0].overlap < end.overlap
-    assert told[1].loss > 1.5 * told[-1].loss
+    assert reported[0].right < 0.2 < 0.8 < end.right
+    assert reported[0].overlap < end.overlap
+    assert reported[1].loss > 1.5 * reported[-1].loss
     header = header_at(folder.with_suffix(".gguf"))
     assert header.text("localspec.fitted.answers") == "1,280 tokens to 64 prompts"
     assert header.text("localspec.fitted.held_out").startswith(f"overlap {end.overlap:.3f}")
@@ -73,8 +73,8 @@ def test_stopping_keeps_the_draft_and_the_same_command_goes_on(target, folder):
     first, _ = learned(target, folder, stopped=lambda: next(steps))
     assert 0 < first.visits < PLAN.visits
     assert folder.with_suffix(".gguf").exists()
-    end, told = learned(target, folder)
-    assert told[0].visits == first.visits
+    end, reported = learned(target, folder)
+    assert reported[0].visits == first.visits
     assert end.overlap > first.overlap
 
 
@@ -99,8 +99,8 @@ def test_killed_at_any_moment_it_goes_on_from_a_whole_checkpoint(target, folder)
     visits = [int(begun.stdout.readline()) for _ in range(4)]
     begun.send_signal(signal.SIGKILL)
     begun.wait()
-    end, told = learned(target, folder, TrainingPlan(2, 256, 0, visits[-1] + 1))
-    assert told[0].visits >= visits[-2]
+    end, reported = learned(target, folder, TrainingPlan(2, 256, 0, visits[-1] + 1))
+    assert reported[0].visits >= visits[-2]
     assert end.visits > visits[-1]
 
 
@@ -123,8 +123,8 @@ def test_a_full_disk_loses_nothing(target, folder, monkeypatch):
         patched.setattr("localspec.files.os.fsync", full)
         with pytest.raises(OSError, match="No space left"):
             learned(target, folder)
-    _, told = learned(target, folder, TrainingPlan(2, 256, 0, 401))
-    assert told[0].visits == first.visits
+    _, reported = learned(target, folder, TrainingPlan(2, 256, 0, 401))
+    assert reported[0].visits == first.visits
 
 
 def test_without_answers_it_says_so(target, tmp_path):

@@ -59,13 +59,13 @@ def test_one_command_makes_a_draft_at_a_time_and_clears_what_was_left_half_writt
 
 
 def test_answers_are_collected_with_their_likeliest_tokens_and_no_prompt_twice(tmp_path):
-    told = []
+    reported = []
     with localspec.load("demo", threads=1, speculate=False) as session:
-        assert collect(session.pair, tmp_path, 60, told.append) >= 60
+        assert collect(session.pair, tmp_path, 60, reported.append) >= 60
         before = len(list(texts_in(tmp_path)))
-        there = collect(session.pair, tmp_path, 200, told.append)
+        there = collect(session.pair, tmp_path, 200, reported.append)
     texts = list(texts_in(tmp_path))
-    assert told == sorted(told)
+    assert reported == sorted(reported)
     assert there == sum(len(text.tokens) for text in texts) >= 200
     assert len(texts) > before
     assert len({text.prompt.tobytes() for text in texts}) == len(texts)

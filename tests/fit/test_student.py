@@ -16,7 +16,7 @@ SHAPES = {
     "qwen3": {"architecture": "qwen3", "weights": "F32"},
     "gemma3": {"architecture": "gemma3", "window": 3},
 }
-SAID = np.arange(0, 512, 2, dtype=np.int32)
+WRITTEN = np.arange(0, 512, 2, dtype=np.int32)
 TEXT = [5, 300, 17, 511, 42]
 
 
@@ -25,7 +25,9 @@ def draft(request, tiny_gguf, tmp_path, monkeypatch):
     """(target, its first and last layer as a draft that says every other token), in F16: no rounding to look past"""
     monkeypatch.setattr("localspec.fit.cut.BLOCK", 1 << 20)
     target = SourceFile(tiny_gguf(vocab_size=512, layers=3, **SHAPES[request.param]))
-    path = export(tmp_path / "draft.gguf", target, target.cut([0, 2], SAID), SAID, {"answers": "12 tokens"})
+    path = export(
+        tmp_path / "draft.gguf", target, target.cut([0, 2], WRITTEN), WRITTEN, {"answers": "12 tokens"}
+    )
     return target, path
 
 
@@ -36,7 +38,7 @@ def test_a_cut_drafts_in_llama_cpp(draft):
     assert header.text("localspec.fitted.answers") == "12 tokens"
     rows = rows_of(path, TEXT, token_table(path, header))
     assert len(rows) == len(TEXT)
-    assert all(set(row) <= set(SAID.tolist()) for row in rows)
+    assert all(set(row) <= set(WRITTEN.tolist()) for row in rows)
 
 
 def test_torch_computes_what_llama_cpp_computes(draft):
@@ -51,7 +53,7 @@ def test_torch_computes_what_llama_cpp_computes(draft):
     x = torch.from_numpy(target.tensor("token_embd.weight")[TEXT])[None]
     hidden = hidden_rows(weights, shape, x, torch.from_numpy(again.rotations(shape, len(TEXT))))
     for row, expected in zip(rows, (hidden @ weights[OUTPUT].T)[0].tolist(), strict=True):
-        of_token = dict(zip(SAID.tolist(), expected, strict=True))
+        of_token = dict(zip(WRITTEN.tolist(), expected, strict=True))
         assert row == pytest.approx({token: of_token[token] for token in row}, abs=0.02)
 
 

@@ -71,7 +71,7 @@ def test_it_fits_the_targets_that_the_whole_draft_fits(tmp_path):
     assert trimmed.count == whole.count
 
 
-def test_tokens_that_the_target_lacks_are_not_said(tmp_path):
+def test_tokens_that_the_target_lacks_are_not_drafted(tmp_path):
     path = trim(demo.draft_path(), tmp_path / "draft.gguf", np.arange(1000, 2400))
     table = token_table(path, header_at(path))
     with Model(path) as model, Context(model, length=64, vocabulary=1500, threads=1, table=table) as context:
@@ -121,9 +121,9 @@ def test_a_full_disk_leaves_no_half_file(tmp_path, monkeypatch):
 @pytest.mark.usefixtures("home_of_processes")
 def test_the_new_pair_writes_what_the_old_one_writes(capsys):
     assert main(["fit", "demo", "--trim", "1500", "--threads", "1"]) == 0
-    said = capsys.readouterr().out
-    assert said.startswith("The draft can write 1,500 of 2,560 tokens.")
-    assert said.endswith("localspec bench demo-trim-1500\n")
+    printed = capsys.readouterr().out
+    assert printed.startswith("The draft can write 1,500 of 2,560 tokens.")
+    assert printed.endswith("localspec bench demo-trim-1500\n")
     texts = []
     for pair in ("demo", "demo-trim-1500"):
         with localspec.load(pair, threads=1) as session:

@@ -65,7 +65,7 @@ def test_a_head_inside_is_found_unless_its_count_lies_or_its_tensors_are_missing
     assert not has_head(header_at(write_target(folder / "llama.gguf", Walk())))
 
 
-def test_heads_for_other_targets_are_told_apart_in_a_sentence(files, tiny_gguf):
+def test_heads_for_other_targets_are_distinguished_in_a_sentence(files, tiny_gguf):
     llama, eagle3 = map(header_at, files["eagle3"])
     mimo2, mtp = map(header_at, files["mtp"])
     gemma4, assistant = map(header_at, files["assistant"])

@@ -51,11 +51,11 @@ def test_they_have_one_header_with_all_tensors_and_are_planned_like_the_whole(pa
 
 @pytest.mark.parametrize("named", [0, 1])
 def test_they_run_whichever_is_named(parts, whole, named):
-    said = []
+    replies = []
     for path in (parts[named], whole):
         with api.load(target=path, draft="lookup", threads=1) as session:
-            said.append(session.run("hello", temperature=0, max_tokens=12).tokens)
-    assert said[0] == said[1]
+            replies.append(session.run("hello", temperature=0, max_tokens=12).tokens)
+    assert replies[0] == replies[1]
 
 
 def test_a_pair_of_them_is_known_by_a_name_and_counted_whole(parts, whole, capsys, home_of_processes):
@@ -97,11 +97,11 @@ def test_a_text_names_files_and_scales(monkeypatch):
     assert adapters_of("") == ()
     assert adapters_of("a.gguf, b.gguf:0.5") == ((Path("a.gguf"), 1.0), (Path("b.gguf"), 0.5))
     assert adapters_of(r"C:\models\a.gguf") == ((Path(r"C:\models\a.gguf"), 1.0),)
-    for text, said in (
+    for text, replies in (
         ("a.gguf:nan", "not a valid adapter scale"),
         ("gone.gguf", "no adapter file gone.gguf"),
     ):
-        with pytest.raises(BadSetting, match=said):
+        with pytest.raises(BadSetting, match=replies):
             adapters_of(text)
 
 
@@ -114,11 +114,11 @@ def test_an_adapter_changes_the_rows_by_its_scale(tiny_gguf, tiny_adapter):
 
 
 def test_a_pair_is_loaded_with_its_adapter_and_says_something_else(tiny_gguf, tiny_adapter):
-    said = []
+    replies = []
     for lora in (None, str(tiny_adapter())):
         with api.load(target=tiny_gguf(), draft=tiny_gguf(noise=0.1), lora=lora, threads=1) as session:
-            said.append(session.run("hello", temperature=0, max_tokens=20).tokens)
-    assert said[0] != said[1]
+            replies.append(session.run("hello", temperature=0, max_tokens=20).tokens)
+    assert replies[0] != replies[1]
 
 
 @pytest.mark.parametrize("target", [{"embedding": 128}, {"layers": 1}, {"architecture": "gemma2"}])

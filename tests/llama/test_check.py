@@ -49,7 +49,7 @@ def answer(*pair):
 
 
 def test_a_build_that_dies_with_extra_buffers_answers_without_them_and_says_so_once(broken, tiny_gguf):
-    """The check of the build finds it out, and the process that answers is told."""
+    """The check of the build finds it out, and the process that answers gets the result."""
     broken(SIGSEGV, dies_if=WITH_EXTRA_BUFFERS)
     pair = ("--target", str(tiny_gguf(layers=3)), "--draft", str(tiny_gguf(layers=1)))
     first, second = answer(*pair), answer(*pair)

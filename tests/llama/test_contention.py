@@ -243,7 +243,7 @@ EVENTS = st.lists(
 
 @given(EVENTS)
 def test_the_number_stays_from_the_first_token_until_no_reply_runs_and_each_change_has_a_notice(events):
-    now, running, first, told = 0.0, {}, None, [4]
+    now, running, first, reported = 0.0, {}, None, [4]
     counts = Contention(4, clock=lambda: now, usual=4)
     with ExitStack() as at_end:
         for kind, value in events:
@@ -256,11 +256,11 @@ def test_the_number_stays_from_the_first_token_until_no_reply_runs_and_each_chan
                     running.pop(value).close()
                     first = first if running else None
                 case "settle" if value in running:
-                    said = counts.settle()
+                    words = counts.settle()
                     used = counts.threads(4, 1, 4)
-                    assert bool(said) == (used != told[-1])
-                    assert f"{used} thread" in said or not said
-                    told.append(used)
+                    assert bool(words) == (used != reported[-1])
+                    assert f"{used} thread" in words or not words
+                    reported.append(used)
                     assert used == (first or used)
                     first = used
                 case int():

@@ -90,6 +90,6 @@ def test_a_process_that_was_stopped_gives_the_server_its_whole_time():
 @pytest.mark.process
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGSTOP")
 def test_a_silent_server_is_lost():
-    said, code = ended(steps=100)
+    words, code = ended(steps=100)
     assert code == 1
-    assert "a server does not answer any more: it sent nothing for 2 s" in said
+    assert "a server does not answer any more: it sent nothing for 2 s" in words

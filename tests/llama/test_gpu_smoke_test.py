@@ -67,10 +67,10 @@ def ensure(flash_attn="auto", kv_type="f16"):
 
 @pytest.mark.process
 def test_a_gpu_that_works_is_tried_once_for_each_cache_type(tried):
-    said = []
-    ensure_gpu("CPU", "stands in", "auto", "f16", lambda: said.append("trying"))
-    ensure_gpu("CPU", "stands in", "auto", "q8_0", lambda: said.append("trying"))
-    assert (said, tried) == (["trying"], ["auto"])
+    words = []
+    ensure_gpu("CPU", "stands in", "auto", "f16", lambda: words.append("trying"))
+    ensure_gpu("CPU", "stands in", "auto", "q8_0", lambda: words.append("trying"))
+    assert (words, tried) == (["trying"], ["auto"])
     assert ensure(kv_type="q4_0") == GpuHealth(("f16", "q8_0", "q4_0"))
     assert take_news() == []
 
@@ -160,7 +160,7 @@ def test_a_driver_that_dies_in_every_way_is_a_sentence(broken, standing_in):
         api.load("demo", device="CPU")
 
 
-def test_a_driver_is_told_by_its_files_and_by_what_steers_it(tmp_path, monkeypatch):
+def test_a_driver_is_known_by_its_files_and_by_what_steers_it(tmp_path, monkeypatch):
     manifest = tmp_path / "driver.json"
     monkeypatch.setattr(the_build, "_DRIVER_FILES", (f"{tmp_path}/*.json",))
     before = the_build.driver()

@@ -37,13 +37,13 @@ def run(path, room: int, length: int) -> str:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux enforces the limit")
 def test_a_context_that_does_not_fit_is_an_error_with_a_hint(tiny_gguf):
-    said = run(tiny_gguf(layers=8, embedding=256, kv_heads=4), room=1 << 30, length=1 << 20)
-    assert "not enough memory for a context of 1048576 tokens on tiny" in said
-    assert "shorter context" in said
+    printed = run(tiny_gguf(layers=8, embedding=256, kv_heads=4), room=1 << 30, length=1 << 20)
+    assert "not enough memory for a context of 1048576 tokens on tiny" in printed
+    assert "shorter context" in printed
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux enforces the limit")
 def test_a_model_that_does_not_fit_is_an_error_with_a_hint(tiny_gguf):
-    said = run(tiny_gguf(vocab_size=128_256, embedding=256, tied=True), room=32 << 20, length=64)
-    assert "not enough memory to load" in said
-    assert "smaller model" in said
+    printed = run(tiny_gguf(vocab_size=128_256, embedding=256, tied=True), room=32 << 20, length=64)
+    assert "not enough memory to load" in printed
+    assert "smaller model" in printed

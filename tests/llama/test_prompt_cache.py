@@ -277,8 +277,8 @@ def test_an_unforeseen_failure_beside_everything_costs_one_sentence(cache, token
     model.decode(tokens(700), 0)
     for _ in range(2):
         store(model)
-    (said,) = [each for each in caplog.messages if "are not stored" in each]
-    assert said.endswith("localspec made a mistake, please report it (KeyError: 'marks')")
+    (words,) = [each for each in caplog.messages if "are not stored" in each]
+    assert words.endswith("localspec made a mistake, please report it (KeyError: 'marks')")
 
 
 @pytest.mark.process

@@ -92,7 +92,7 @@ def test_a_conversation_is_followed(session):
         assert session.pair.drafters[0].failure is None
 
 
-def test_what_a_draft_of_another_vocabulary_shares_is_said(session):
+def test_what_a_draft_of_another_vocabulary_shares_is_reported(session):
     (drafter,) = session.pair.drafters
     notice = next((text for text in session.pair.notices if "has another vocabulary" in text), "")
     assert bool(notice) == isinstance(drafter, OtherVocabularyDrafter)

@@ -51,21 +51,21 @@ def started(session, messages):
 
 def talk(session, turns):
     """The messages of some turns, and the tokens of each prompt before it opens the reply."""
-    messages, told = [], []
+    messages, history = [], []
     for turn in range(turns):
         messages.append(user(turn))
-        told.append(started(session, messages).prompt_tokens - opening(session))
+        history.append(started(session, messages).prompt_tokens - opening(session))
         messages.append(Message("assistant", f"answer {turn}"))
-    return messages, told
+    return messages, history
 
 
 def test_a_turn_reads_its_message_and_the_reply_before_it(session):
-    messages, told = talk(session, 4)
+    messages, history = talk(session, 4)
     for _ in range(3):
-        messages += [user(len(told)), Message("assistant", "answer")]
+        messages += [user(len(history)), Message("assistant", "answer")]
         first = started(session, messages[:-1])
-        assert first.reused_tokens == told[-1]
-        told.append(first.prompt_tokens - opening(session))
+        assert first.reused_tokens == history[-1]
+        history.append(first.prompt_tokens - opening(session))
 
 
 def test_another_conversation_with_the_same_instructions_reads_them_once(session):
@@ -77,16 +77,16 @@ def test_another_conversation_with_the_same_instructions_reads_them_once(session
 
 
 def test_a_reply_that_is_written_again_reads_nothing_but_its_opening(session):
-    messages, told = talk(session, 3)
+    messages, history = talk(session, 3)
     for _ in range(3):
-        assert started(session, messages[:-1]).reused_tokens == told[-1]
+        assert started(session, messages[:-1]).reused_tokens == history[-1]
 
 
 def test_an_edited_message_reads_itself_and_the_reply_before_it(session):
-    messages, told = talk(session, 5)
+    messages, history = talk(session, 5)
     for turn in (4, 2, 1):  # each cuts off the turns behind it
         edited = [*messages[: 2 * turn], Message("user", f"no, {turn} tell me nothing")]
-        assert started(session, edited).reused_tokens == told[turn - 1]
+        assert started(session, edited).reused_tokens == history[turn - 1]
 
 
 @pytest.mark.parametrize(("draft", "accepted"), [({"noise": 0.05}, 30), ({"architecture": "mamba"}, 0)])

@@ -1,4 +1,4 @@
-"""A build is told apart by its libraries, rebuilt with what it has, and tried in a process of its own."""
+"""A build is distinguished by its libraries, rebuilt with what it has, and tried in a process of its own."""
 
 import json
 import os

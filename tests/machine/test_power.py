@@ -43,8 +43,8 @@ def test_linux_is_on_battery_if_one_of_its_own_discharges_and_no_mains_is_there(
 @pytest.mark.parametrize(("source", "found"), [("Battery Power", True), ("AC Power", False)])
 def test_macos_names_its_source(source, found, monkeypatch):
     monkeypatch.setattr(sys, "platform", "darwin")
-    said = SimpleNamespace(stdout=f"Now drawing from '{source}'\n")
-    monkeypatch.setattr(subprocess, "run", lambda *_, **__: said)
+    printed = SimpleNamespace(stdout=f"Now drawing from '{source}'\n")
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: printed)
     assert power.on_battery() == found
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: (_ for _ in ()).throw(FileNotFoundError))
     assert not power.on_battery()

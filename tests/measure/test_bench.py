@@ -39,7 +39,7 @@ def benched(session, clock, **limits):
     return bench(session, PROMPTS, ARMS, (0.0, 0.8), Limits(**limits), clock=clock)
 
 
-def test_every_category_has_prompts_and_every_name_is_told_apart():
+def test_every_category_has_prompts_and_every_name_is_distinguished():
     prompts = BUILT_IN_PROMPTS
     assert set(Counter(p.category for p in prompts).values()) <= {4, 5, 6}
     assert {p.category for p in prompts} == set(Category)

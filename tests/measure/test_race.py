@@ -1,4 +1,4 @@
-"""One prompt both ways: the race and its picture, what is measured in which order, and what is said."""
+"""One prompt both ways: the race and its picture, what is measured in which order, and the verdict."""
 
 import io
 import re
@@ -93,7 +93,7 @@ def test_a_side_of_a_stopped_race_is_cut_to_the_text_of_the_other_and_counts_its
 
 
 @pytest.mark.parametrize(
-    ("speedup", "said"),
+    ("speedup", "words"),
     [
         (2.34, "2.3 times as fast, the same text: 1.0 s instead of 2.0 s, 24 of 30 draft tokens accepted."),
         (1.01, "As fast as plain decoding, the same text: "),
@@ -101,8 +101,8 @@ def test_a_side_of_a_stopped_race_is_cut_to_the_text_of_the_other_and_counts_its
         (0.0, "Too few tokens to compare the speed, the same text: 24 of 30 draft tokens accepted."),
     ],
 )
-def test_the_headline_says_the_gain_first_then_the_text(speedup, said):
-    assert headline(speedup, True, (2.0, 1.0), GUESSED).startswith(said)
+def test_the_headline_says_the_gain_first_then_the_text(speedup, words):
+    assert headline(speedup, True, (2.0, 1.0), GUESSED).startswith(words)
     assert headline(2.0, False, (1.0, 1.0), GUESSED).startswith(
         "2.0 times as fast, but the texts differ: 40.0 instead of 20.0 tokens/s, 24 of 30"
     )
@@ -113,15 +113,15 @@ def test_the_headline_says_the_gain_first_then_the_text(speedup, said):
 
 @pytest.mark.parametrize("speedup", [0.7, 1.2])
 @pytest.mark.parametrize(
-    ("drafted", "said"),
+    ("drafted", "words"),
     [
         (0, "Nothing was drafted, the same text."),
         (1, "Almost nothing was drafted, the same text: 0 of 1 draft token accepted."),
     ],
 )
-def test_where_hardly_anything_was_guessed_a_difference_is_noise(speedup, drafted, said):
+def test_where_hardly_anything_was_guessed_a_difference_is_noise(speedup, drafted, words):
     found = headline(speedup, True, (1.2, 1.0), Stats(cycles=40, emitted=40, drafted=drafted))
-    assert found == f"{said} A difference in time is noise."
+    assert found == f"{words} A difference in time is noise."
 
 
 def test_no_gain_is_claimed_that_the_guesses_cannot_have_brought():
@@ -141,9 +141,9 @@ def test_no_loss_is_claimed_that_the_guesses_cannot_have_caused():
     wrong = replace(few, cycles=320, drafted=1000, accepted=18)  # wide passes that brought little
     assert headline(0.5, True, (5.0, 10.0), wrong).startswith("Slower, 0.50 times as fast")
     assert "Not measured" in headline(0.9, True, (9.0, 10.0), GUESSED, contended=True)
-    said = headline(1.5, True, (15.0, 10.0), GUESSED, contended=True)
-    assert said.startswith("1.5 times as fast")
-    assert said.endswith(CONTENDED)
+    words = headline(1.5, True, (15.0, 10.0), GUESSED, contended=True)
+    assert words.startswith("1.5 times as fast")
+    assert words.endswith(CONTENDED)
 
 
 def test_the_clock_of_the_demo_pair_counts_passes_alone():
@@ -276,7 +276,7 @@ def test_the_picker_remembers_a_speed_that_guesses_can_have_caused(
     assert measured_speedups() == remembered
 
 
-def test_another_program_on_the_processor_is_told(session):
+def test_another_program_on_the_processor_is_reported(session):
     session.pair.threads.limit = 1
     try:
         found = compare_on(session, PROMPT, temperature=0.0, max_tokens=6)
@@ -285,8 +285,8 @@ def test_another_program_on_the_processor_is_told(session):
     assert found.contended
     slower = Stats(cycles=20, emitted=60, drafted=40, accepted=40, verify_seconds=2.0)
     found = measured(found, Stats(cycles=60, emitted=60, verify_seconds=1.0), slower, contended=True)
-    said = verdict_on(found)
-    assert re.match(r"Not measured, the same text: \d+ of \d+ draft tokens accepted\. " + CONTENDED, said)
+    words = verdict_on(found)
+    assert re.match(r"Not measured, the same text: \d+ of \d+ draft tokens accepted\. " + CONTENDED, words)
     assert CONTENDED not in verdict_on(replace(found, contended=False))
     assert verdict_on(replace(found, is_demo=True)).startswith("The same text in")  # counts passes
 
@@ -296,15 +296,15 @@ def test_without_a_draft_model_few_guesses_have_a_remedy(session):
     few = Stats(cycles=316, emitted=338, drafted=24, accepted=22, verify_seconds=10.0)
     plain = Stats(cycles=338, emitted=338, verify_seconds=7.8)
     found = measured(found, plain, few)
-    said = verdict_on(found)
-    assert said.startswith("Not measured, the same text: 22 of 24 draft tokens accepted.")
-    assert "--draft FILE" in said
+    words = verdict_on(found)
+    assert words.startswith("Not measured, the same text: 22 of 24 draft tokens accepted.")
+    assert "--draft FILE" in words
     assert found.speedup == pytest.approx(338 / 340)  # as far as 24 guesses can have caused it
     drafted = replace(few, draft_seconds=3.0, verify_seconds=7.0)
     assert "--draft" not in verdict_on(measured(found, plain, drafted))
 
 
-def test_where_sampled_texts_part_is_told_without_alarm(session):
+def test_where_sampled_texts_part_is_reported_without_alarm(session):
     options = {"temperature": 1.5, "top_p": 1.0, "max_tokens": 20}
     tries = (compare_on(session, PROMPT, seed=seed, **options) for seed in range(20))
     found = next(each for each in tries if not each.identical)
@@ -383,16 +383,16 @@ def test_the_first_difference(plain, speculative, index):
 
 
 @pytest.mark.parametrize(
-    ("gap", "said"),
+    ("gap", "words"),
     [
         (0.01, "Token 3 was a near-tie, 41% and 41%: rounding decides here."),
         (0.05, "Token 3 was no near-tie, 41% and 39%: `localspec verify`"),
     ],
 )
-def test_a_near_tie_is_called_one_and_anything_else_is_not(session, gap, said):
+def test_a_near_tie_is_called_one_and_anything_else_is_not(session, gap, words):
     found = compare_on(session, PROMPT, temperature=0.0, max_tokens=6)
     where = Divergence(2, 7, 8, gap, 0.41)
-    assert said in verdict_on(replace(found, divergence=where, width_difference=0.02))
+    assert words in verdict_on(replace(found, divergence=where, width_difference=0.02))
 
 
 def test_a_real_divergence_is_measured_against_the_batch_widths(tiny_gguf):
@@ -409,8 +409,8 @@ def test_a_real_divergence_is_measured_against_the_batch_widths(tiny_gguf):
 def test_the_chances_of_two_words_are_those_of_the_row():
     row = np.random.default_rng(4).normal(0, 2, 50).astype(np.float32) + 80
     first, second = np.sort(np.exp(row.astype(float)) / np.exp(row.astype(float)).sum())[:-3:-1]
-    said = Divergence(0, 1, 2, top_two_gap(row), likeliest(row)).chances
-    assert said == f"{first:.0%} and {second:.0%}"
+    words = Divergence(0, 1, 2, top_two_gap(row), likeliest(row)).chances
+    assert words == f"{first:.0%} and {second:.0%}"
 
 
 def test_greedy_texts_have_one_number_of_threads_and_are_measured_at_their_own_widths(tiny_gguf, monkeypatch):

@@ -144,9 +144,9 @@ def test_a_finding_is_never_stronger_than_its_interval(low, middle, high, expect
 )
 def test_the_verdict_is_that_of_the_mix(low, middle, high, begins):
     found = Summary((row(CODE, 1.7, 1.9, 2.1), row(None, low, middle, high)), 0)
-    (said,) = headlines(found).splitlines()
-    assert said.startswith(begins)
-    assert len(said) <= 80
+    (words,) = headlines(found).splitlines()
+    assert words.startswith(begins)
+    assert len(words) <= 80
     assert ("Measure for longer" in hints(found)) is begins.startswith("Undecided")
     assert "--details" in hints(found)
 

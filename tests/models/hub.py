@@ -31,8 +31,8 @@ class Served:
     ignores_range: bool = False
     elsewhere: str = ""  # origin that HEAD redirects to
     flip: int | None = None  # position of a byte that arrives changed
-    said_size: int | None = None
-    said_sha256: str | None = None
+    sent_size: int | None = None
+    sent_sha256: str | None = None
 
 
 @dataclass
@@ -108,9 +108,9 @@ class _Handler(BaseHTTPRequestHandler):
         if served.elsewhere:
             self.send_header("Location", served.elsewhere + self.path)
         self.send_header("X-Repo-Commit", COMMIT)
-        self.send_header("X-Linked-Etag", f'"{served.said_sha256 or served.sha256}"')
-        self.send_header("X-Linked-Size", str(served.said_size or served.size))
-        self.send_header("Content-Length", "0" if served.elsewhere else str(served.said_size or served.size))
+        self.send_header("X-Linked-Etag", f'"{served.sent_sha256 or served.sha256}"')
+        self.send_header("X-Linked-Size", str(served.sent_size or served.size))
+        self.send_header("Content-Length", "0" if served.elsewhere else str(served.sent_size or served.size))
         self.end_headers()
 
     def do_GET(self) -> None:

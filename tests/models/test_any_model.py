@@ -102,9 +102,9 @@ def test_the_model_is_chosen_by_quantisation_and_never_by_guess():
 @pytest.mark.process
 def test_a_repository_alone_lists_what_there_is(several, capsys):
     assert main(["pull", "org/Some-7B-GGUF"]) == 2
-    told = capsys.readouterr()
-    assert [line.split()[0] for line in told.out.splitlines()] == ["Q4_K_M", "Q8_0"]
-    assert "org/Some-7B-GGUF:Q4_K_M" in told.err
+    printed = capsys.readouterr()
+    assert [line.split()[0] for line in printed.out.splitlines()] == ["Q4_K_M", "Q8_0"]
+    assert "org/Some-7B-GGUF:Q4_K_M" in printed.err
     assert not several.gets()
 
 

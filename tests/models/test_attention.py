@@ -164,14 +164,16 @@ def test_learned_costs_belong_to_one_attention(tiny_gguf):
 def test_info_has_the_choice_with_both_figures(tiny_gguf, measurements, capsys):
     target = tiny_gguf(layers=3)
 
-    def told():
+    def reported():
         assert main(["info", str(target)]) == 0
         return next(line for line in capsys.readouterr().out.splitlines() if line.startswith("attention"))
 
-    assert "`localspec bench --attention` measures" in told()
+    assert "`localspec bench --attention` measures" in reported()
     attention_of(header_at(target), None, on_stage=print)
-    assert told().startswith("attention    plain attention: in a turn of 200 new tokens and a reply of 200")
-    assert told().endswith("it takes 0.4 s with flash, 0.2 s without")
+    assert reported().startswith(
+        "attention    plain attention: in a turn of 200 new tokens and a reply of 200"
+    )
+    assert reported().endswith("it takes 0.4 s with flash, 0.2 s without")
 
 
 def test_both_are_timed_on_real_layers_without_a_trace_in_a_loaded_pair(tiny_gguf):

@@ -24,9 +24,9 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 def test_an_unknown_name_ends_with_a_sentence_and_code_2(capsys):
     assert main(["pull", "llama-3-8b"]) == 2
-    told = capsys.readouterr().err
-    assert "error: there is no pair called llama-3-8b\n" in told
-    assert "did you mean llama-3.1-8b+1b?" in told
+    printed = capsys.readouterr().err
+    assert "error: there is no pair called llama-3-8b\n" in printed
+    assert "did you mean llama-3.1-8b+1b?" in printed
 
 
 def test_names_of_ollama_lead_to_the_nearest_pair_and_to_models_of_this_machine_first(tmp_path):
@@ -54,10 +54,10 @@ def test_pairs_lists_everything_without_the_network(known, hub, capsys):
 @pytest.mark.process
 def test_pull_says_how_to_run_and_pairs_as_json_has_the_pair(known, capsys):
     assert main(["pull", "tiny"]) == 0
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert "sha256 verified" in told.err
-    assert "localspec run tiny" in told.err
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "sha256 verified" in printed.err
+    assert "localspec run tiny" in printed.err
     assert main(["pairs", "--json"]) == 0
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)["pairs"]}
     assert rows["tiny"]["on_disk"]
@@ -91,9 +91,9 @@ def test_rm_takes_a_users_pair_out_and_keeps_the_users_files(tiny_gguf, capsys):
     target, draft = tiny_gguf(), tiny_gguf(layers=1)
     assert main(["pairs", "add", "mine", "--target", str(target), "--draft", str(draft)]) == 0
     assert main(["rm", "mine"]) == 0
-    told = capsys.readouterr().out
-    assert "it is a file of yours" in told
-    assert "mine is no longer in" in told
+    printed = capsys.readouterr().out
+    assert "it is a file of yours" in printed
+    assert "mine is no longer in" in printed
     assert target.exists()
     assert main(["rm", "mine"]) == 2
 
@@ -105,10 +105,10 @@ def test_rm_removes_the_draft_that_fit_made_and_the_demo_stays_the_default(capsy
     assert made.exists()
     assert default_pair().name == "demo"
     assert main(["rm", "demo-trim-1024"]) == 0
-    told = capsys.readouterr().out
-    assert f"removed {made}" in told
-    assert "demo-target.gguf: it comes with localspec" in told
-    assert "of yours" not in told
+    printed = capsys.readouterr().out
+    assert f"removed {made}" in printed
+    assert "demo-target.gguf: it comes with localspec" in printed
+    assert "of yours" not in printed
     assert not made.exists()
     assert main(["rm", "demo"]) == 2
     assert "the demo pair is part of localspec" in capsys.readouterr().err
@@ -117,9 +117,9 @@ def test_rm_removes_the_draft_that_fit_made_and_the_demo_stays_the_default(capsy
 def test_pairs_add_says_what_it_replaces_and_how_to_run_it(tiny_gguf, capsys):
     files = ["--target", str(tiny_gguf()), "--draft", str(tiny_gguf(layers=1))]
     assert main(["pairs", "add", "demo", *files]) == 0
-    told = capsys.readouterr().out
-    assert "It replaces the built-in pair demo." in told
-    assert "localspec chat demo" in told
+    printed = capsys.readouterr().out
+    assert "It replaces the built-in pair demo." in printed
+    assert "localspec chat demo" in printed
     assert (len(named("demo").target.sha256), named("demo").on_disk) == (64, True)
     assert main(["pairs", "add", "demo", *files]) == 0
     assert "It replaces your earlier pair demo." in capsys.readouterr().out
@@ -136,18 +136,18 @@ def test_pairs_add_into_a_home_that_cannot_be_written_is_one_sentence(
     (tmp_path / "file").touch()
     monkeypatch.setenv("LOCALSPEC_HOME", str(tmp_path / "file" / "home"))
     assert main(["pairs", "add", "mine", *files]) == 1
-    told = capsys.readouterr().err
-    assert "cannot be used: Not a directory" in told
-    assert "LOCALSPEC_HOME" in told
+    printed = capsys.readouterr().err
+    assert "cannot be used: Not a directory" in printed
+    assert "LOCALSPEC_HOME" in printed
 
 
 @pytest.mark.process
 def test_info_without_a_network_does_not_speak_of_kept_bytes(known, impatient, monkeypatch, capsys):
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     assert main(["info", "tiny"]) == 0
-    told = capsys.readouterr().err
-    assert "cannot be reached" in told
-    assert "kept" not in told
+    printed = capsys.readouterr().err
+    assert "cannot be reached" in printed
+    assert "kept" not in printed
 
 
 @pytest.mark.process

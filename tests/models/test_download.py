@@ -115,13 +115,13 @@ def test_flipped_bytes_are_named_with_both_hashes_and_removed(served, impatient)
 
 
 def test_a_replaced_file_is_refused_before_a_byte_comes(served, hub, impatient):
-    served.target.said_sha256 = "f" * 64
+    served.target.sent_sha256 = "f" * 64
     with pytest.raises(
         DownloadFailed,
         match=f"nothing was downloaded: its sha256 is {'f' * 64} instead of {served.target.sha256}",
     ):
         fetch(served.pair)
-    served.target.said_size = 5
+    served.target.sent_size = 5
     with pytest.raises(DownloadFailed, match="nothing was downloaded: its size is 5 bytes"):
         fetch(served.pair)
     assert hub.gets() == []

@@ -199,8 +199,8 @@ Pages occupied by compressor:             50000.
 
 @pytest.mark.parametrize(("file_backed", "pages"), [(250_000, 262_000), (40_000, 117_000)])
 def test_files_that_macos_holds_in_active_pages_give_way(monkeypatch, file_backed, pages):
-    told = subprocess.CompletedProcess([], 0, stdout=VM_STAT.format(file_backed=file_backed))
-    monkeypatch.setattr(known_devices.subprocess, "run", lambda *_, **__: told)
+    printed = subprocess.CompletedProcess([], 0, stdout=VM_STAT.format(file_backed=file_backed))
+    monkeypatch.setattr(known_devices.subprocess, "run", lambda *_, **__: printed)
     assert known_devices._macos() == pages * 16384
     no_program = FileNotFoundError("vm_stat")
     monkeypatch.setattr(known_devices.subprocess, "run", Mock(side_effect=no_program))

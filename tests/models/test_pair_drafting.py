@@ -87,13 +87,13 @@ def test_a_reply_after_others_shares_no_pass_and_is_priced_so(options):
 
 
 def test_a_recurrent_target_says_why_nothing_is_drafted_from_the_text(tiny_gguf):
-    def said(**options):
+    def words(**options):
         with localspec.load(target=tiny_gguf(architecture="mamba"), **options) as session:
             events = list(session.stream_complete("a b a b a b", max_tokens=4))
             return [e.text for e in events if isinstance(e, Notice) and "recurrent" in e.text]
 
-    assert len(said(draft="lookup")) == len(said()) == 1
-    assert said(speculate=False) == []
+    assert len(words(draft="lookup")) == len(words()) == 1
+    assert words(speculate=False) == []
 
 
 def test_a_seed_repeats_a_reply_whether_the_draft_has_read_the_prompt_or_not():
@@ -114,7 +114,7 @@ def test_a_seed_reproduces_a_reply_whatever_was_learned_since():
     assert [seeded(seed) for seed in range(3)] == first
 
 
-def test_a_seed_that_fixes_the_depth_is_said_once_and_can_be_left_out(monkeypatch):
+def test_a_seed_that_fixes_the_depth_is_reported_once_and_can_be_left_out(monkeypatch):
     monkeypatch.setenv("LOCALSPEC_SEED", "3")
     with localspec.load("demo") as session:
 
@@ -125,9 +125,9 @@ def test_a_seed_that_fixes_the_depth_is_said_once_and_can_be_left_out(monkeypatc
         assert replied(temperature=0) == (3, [])
         assert replied(temperature=0.8, rule="coupled") == (3, [])
         assert replied(temperature=0.8, speculate=False) == (3, [])
-        fresh, said = replied(temperature=0.8, seed=None)
+        fresh, words = replied(temperature=0.8, seed=None)
         assert fresh != 3
-        assert said == []
+        assert words == []
         assert replied(temperature=0.8) == (3, [DEPTH_FIXED])
         assert replied(temperature=0.8) == (3, [])
 
@@ -174,7 +174,7 @@ def test_a_batch_is_decoded_at_load(monkeypatch):
         assert engine.target.length == engine.drafters[0].decoder.length == 0
 
 
-def test_what_the_draft_reads_is_told_apart_and_the_first_token_timed():
+def test_what_the_draft_reads_is_distinguished_and_the_first_token_timed():
     with localspec.load("demo") as session:
         stats = session.run("Tell me a story " * 40, max_tokens=60).stats
         assert 0 < stats.draft_prefill_seconds < stats.draft_seconds

@@ -45,7 +45,7 @@ def words(found: Plan) -> str:
     return " ".join(found.lines)
 
 
-def test_where_everything_fits_nothing_is_said_and_the_draft_holds_as_much():
+def test_where_everything_fits_nothing_is_reported_and_the_draft_holds_as_much():
     found = planned("llama-3.1-8b+1b", cards(24))
     assert (found.target.length, found.target.devices, found.target.gpu_layers) == (32_768, ("CUDA0",), None)
     assert (found.draft.length, found.draft.kv_type, found.draft.devices) == (8192, "q8_0", ("CUDA0",))

@@ -160,7 +160,7 @@ def test_pull_images_fetches_the_projector_that_the_hub_has(published, hub):
         assert session.run("Hi", images=[PICTURES["square.png"]], max_tokens=2).stats.prompt_tokens > 16
 
 
-def test_a_published_file_that_is_no_projector_and_a_repository_without_one_are_told(
+def test_a_published_file_that_is_no_projector_and_a_repository_without_one_are_reported(
     published, hub, files, capsys
 ):
     hub.add("org/target", *FETCHED, files("gemma3").draft)

@@ -45,8 +45,8 @@ def test_kills_at_random_moments_cost_next_to_nothing(known, hub):
         assert not named("tiny").draft.place.exists()
     hub.bytes_per_second = None
     process = command("pull", "tiny")
-    _, told = process.communicate(timeout=300)
-    assert process.returncode == 0, told
+    _, printed = process.communicate(timeout=300)
+    assert process.returncode == 0, printed
     assert fetched() == {"target.gguf", "draft.gguf"}
     assert hub.sent.total() < 1.3 * (known.target.size + known.draft.size)
 
@@ -54,8 +54,8 @@ def test_kills_at_random_moments_cost_next_to_nothing(known, hub):
 def test_two_processes_at_once_share_the_work(known, hub):
     hub.bytes_per_second = 400_000
     processes = [command("pull", "tiny") for _ in range(2)]
-    told = [process.communicate(timeout=300)[1] for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], told
+    printed = [process.communicate(timeout=300)[1] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], printed
     assert hub.sent.total() == known.target.size + known.draft.size
     assert fetched() == {"target.gguf", "draft.gguf"}
 
@@ -68,10 +68,10 @@ def test_ctrl_c_keeps_what_came_and_says_how_to_go_on(known, hub):
         time.sleep(0.01)
     time.sleep(0.3)
     process.send_signal(signal.SIGINT)
-    _, told = process.communicate(timeout=300)
+    _, printed = process.communicate(timeout=300)
     assert process.returncode == 130
-    assert "Resume with: localspec pull tiny" in told
-    assert "Traceback" not in told
+    assert "Resume with: localspec pull tiny" in printed
+    assert "Traceback" not in printed
     assert list(local_models.models_dir().rglob("*.part"))
 
 
@@ -165,7 +165,7 @@ def test_a_network_that_is_set_up_wrongly_is_one_sentence_about_that(known, netw
 )
 def test_what_the_hubs_library_reads_at_its_import_is_one_sentence(known, hub, line, variable, says):
     process = command(*line.split(), **variable)
-    _, told = process.communicate(timeout=300)
+    _, printed = process.communicate(timeout=300)
     assert process.returncode == 1
-    assert re.match(says, told)
+    assert re.match(says, printed)
     assert hub.requests == []

@@ -144,8 +144,8 @@ def test_no_file_in_the_folder_of_pairs_keeps_others_from_their_work(content, sa
         assert main(command.split()) == 0
     assert "mine" in capsys.readouterr().out
     assert main(["pairs", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["unreadable"] == {name: str(why) for name, why in reasons.items()}
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["unreadable"] == {name: str(why) for name, why in reasons.items()}
     assert main(["rm", "mine"]) == 0
     assert not (users_folder() / "mine.toml").exists()
     assert main(["run", "--pair", "bad", "Hi"]) == 2

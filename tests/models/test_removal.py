@@ -96,9 +96,9 @@ def test_list_shows_what_no_pair_uses_and_a_total(littered, capsys):
     rest = listed["caches"]["bytes"] + listed["answers_bytes"] + listed["enlarged_demo_bytes"]
     assert listed["bytes"] == whole + demo + rest + 1000 + 2000 + littered.draft.size
     assert main(["list"]) == 0
-    told = capsys.readouterr().out
-    assert "`localspec pull half` completes it" in told
-    assert "no pair uses it" in told
+    printed = capsys.readouterr().out
+    assert "`localspec pull half` completes it" in printed
+    assert "no pair uses it" in printed
 
 
 def test_rm_unused_removes_just_that(littered, capsys):

@@ -79,7 +79,7 @@ def test_the_wishes_of_a_file_become_the_defaults():
         ("top_k", "1e9", "1e9"),
     ],
 )
-def test_what_cannot_be_met_is_said_in_a_sentence(key, value, word):
+def test_what_cannot_be_met_is_reported_in_a_sentence(key, value, word):
     sampling, (sentence,) = Sampling.from_metadata({f"general.sampling.{key}": value})
     assert word in sentence
     assert sampling == Sampling()

@@ -35,8 +35,8 @@ def serving(home, *arguments, environment=None, stderr=subprocess.DEVNULL, files
     environment = os.environ | {"LOCALSPEC_HOME": str(home)} | (environment or {})
     process = subprocess.Popen(command, stdout=-1, stderr=stderr, env=environment, text=True)
     try:
-        said = list(itertools.takewhile(lambda line: "is ready" not in line, process.stdout))
-        url = next(found[1] for line in said if (found := ADDRESS.match(line)))
+        printed = list(itertools.takewhile(lambda line: "is ready" not in line, process.stdout))
+        url = next(found[1] for line in printed if (found := ADDRESS.match(line)))
         with httpx.Client(base_url=url, timeout=300) as http:
             yield Endpoint(url, process, http)
     finally:

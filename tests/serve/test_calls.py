@@ -1,4 +1,4 @@
-"""Tool calls told piece by piece are those that are read from the whole text."""
+"""Tool calls reported piece by piece are those that are read from the whole text."""
 
 import json
 import sys

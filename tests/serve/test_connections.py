@@ -92,10 +92,10 @@ async def test_a_request_that_does_not_arrive_ends_its_connection(monkeypatch, p
     async with server(slow) as address:
         reader, writer = await sent(address, *parts)
         try:
-            said = await asyncio.wait_for(reader.read(), 300)
+            words = await asyncio.wait_for(reader.read(), 300)
         except ConnectionResetError:
-            said = b""
-        assert b"500" not in said
+            words = b""
+        assert b"500" not in words
         writer.close()
 
 

@@ -91,7 +91,7 @@ def shaped(path, shape, word, pattern):
     return {"tools": [tool], "tool_choice": "required"}
 
 
-def said(found):
+def words(found):
     """The texts and arguments of calls in an answer or a chunk, by the number of the choice."""
     for choice in found.get("choices", ()):
         part = choice.get("message") or choice.get("delta") or choice
@@ -118,7 +118,7 @@ def judged(call, status, lines):
             continue
         if "error" in found:
             error = json.dumps(found)
-        for index, text in said(found):
+        for index, text in words(found):
             texts[index] = texts.get(index, "") + text
     if error or status != 200:
         expected = status in (200, 503) and KILLED in error

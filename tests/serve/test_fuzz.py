@@ -133,8 +133,12 @@ def verdict(path, answer):
     if answer.status_code not in (200, 400, 404, 501):
         return f"status {answer.status_code}"
     if answer.status_code != 200:
-        told = answer.json()
-        return "" if "error" in told and answer.text.count("Traceback") == 0 else f"no error object: {told}"
+        reported = answer.json()
+        return (
+            ""
+            if "error" in reported and answer.text.count("Traceback") == 0
+            else f"no error object: {reported}"
+        )
     if "event-stream" in answer.headers["content-type"]:
         return "" if any(end in answer.text[-6000:] for end in ENDS) else f"unfinished: {answer.text[-200:]}"
     return ""

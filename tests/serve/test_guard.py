@@ -97,7 +97,7 @@ async def test_an_allowed_page_still_needs_the_key():
 
 
 @pytest.mark.parametrize(
-    ("hosts", "origins", "key", "said"),
+    ("hosts", "origins", "key", "words"),
     [
         (["http://a.example"], [], "", "is not a valid host name"),
         (["*"], [], "", "is not a valid host name"),
@@ -108,8 +108,8 @@ async def test_an_allowed_page_still_needs_the_key():
         ([], ["null"], "", "it admits every web page"),
     ],
 )
-def test_guests_that_cannot_be_meant_are_refused(hosts, origins, key, said):
-    with pytest.raises(BadSetting, match=said):
+def test_guests_that_cannot_be_meant_are_refused(hosts, origins, key, words):
+    with pytest.raises(BadSetting, match=words):
         check_guests(hosts, origins, key)
 
 

@@ -181,8 +181,8 @@ async def test_an_engine_that_dies_of_its_pair_is_not_started_over_and_over(jobs
 
 
 async def test_the_server_ends_where_its_pair_cannot_be_loaded_also_while_a_client_waits_for_it(process):
-    jobs, server, said = Jobs(process, DEMO), SimpleNamespace(should_exit=False), []
-    view = SimpleNamespace(said=said.append)
+    jobs, server, words = Jobs(process, DEMO), SimpleNamespace(should_exit=False), []
+    view = SimpleNamespace(words=words.append)
     loading = asyncio.create_task(server_module.loaded(jobs, DEMO, server, view, "http://here", "any"))
     await asyncio.sleep(0)
     jobs.submit(DEMO, Generate(0))
@@ -259,7 +259,7 @@ async def test_what_waits_for_the_loaded_pair_goes_before_a_swap_for_a_while(job
     assert jobs._in_order() == [other, ours]
 
 
-async def test_whoever_waits_is_told_that_the_server_ends(jobs):
+async def test_whoever_waits_learns_that_the_server_ends(jobs):
     waiting = [jobs.submit(DEMO, Generate(0)), jobs.submit(DEMO, Generate(0)), jobs.ask(DEMO, ASKED)]
     jobs.stop()
     for job in waiting:
@@ -276,12 +276,12 @@ async def test_a_writer_that_fails_ends_its_stream_with_an_error(jobs, process):
 
     replies = Replies(jobs, WANTED)
     await process.say(FINISHED)
-    (said,) = [chunk async for chunk in http.ReplyStream(replies, None, Wrong("demo")).chunks()]
-    assert b"localspec failed: KeyError" in said
+    (words,) = [chunk async for chunk in http.ReplyStream(replies, None, Wrong("demo")).chunks()]
+    assert b"localspec failed: KeyError" in words
 
 
 @pytest.mark.parametrize(
-    ("writer", "said"),
+    ("writer", "words"),
     [
         (ChatWriter, b": working\n\n"),
         (lambda asked: MessageWriter("demo", ()), b'event: ping\ndata: {"type":"ping"}\n\n'),
@@ -293,11 +293,11 @@ async def test_a_writer_that_fails_ends_its_stream_with_an_error(jobs, process):
         ),
     ],
 )
-async def test_a_stream_that_waits_gives_signs_of_life(jobs, process, monkeypatch, writer, said):
+async def test_a_stream_that_waits_gives_signs_of_life(jobs, process, monkeypatch, writer, words):
     """They come while a prompt is read as well: reports of that are no text."""
     monkeypatch.setattr(http, "PING_SECONDS", 0.01)
     chunks, found = http.ReplyStream(Replies(jobs, WANTED), None, writer(WANTED)).chunks(), []
-    while sum(said in chunk for chunk in found) < 2:
+    while sum(words in chunk for chunk in found) < 2:
         found.append(await anext(chunks))
         process.report(Prefill(1, 10, 0.1))
     await process.say(FINISHED)
@@ -312,7 +312,7 @@ async def slots(process):
     return found
 
 
-def said(text):
+def words(text):
     return Piece(text, Kind.ANSWER, Origin.PLAIN, Source.PLAIN)
 
 
@@ -320,7 +320,7 @@ async def test_as_many_are_answered_at_once_as_there_are_slots_and_only_the_othe
     first, second, third = (slots.submit(DEMO, Generate(0)) for _ in range(3))
     assert process.answers() == [1, 2]
     assert slots._in_order() == [third]
-    await process.say((2, said("two")), (1, said("one")), (2, FINISHED))
+    await process.say((2, words("two")), (1, words("one")), (2, FINISHED))
     assert process.answers() == [1, 2, 3]
     assert (await first.next(1)).text == "one"
     assert ((await second.next(1)).text, await second.next(1)) == ("two", FINISHED)
@@ -340,7 +340,7 @@ async def test_a_pair_is_replaced_once_all_its_replies_have_ended(slots, process
 
 async def test_an_engine_that_dies_ends_every_running_reply_with_a_sentence(slots, process):
     *running, _ = (slots.submit(DEMO, Generate(0)) for _ in range(3))
-    await process.say((1, said("one")), (0, Died("it ended", "no idea")))
+    await process.say((1, words("one")), (0, Died("it ended", "no idea")))
     assert (await running[0].next(1)).text == "one"
     for job in running:
         with pytest.raises(Problem, match="it ended"):
@@ -376,17 +376,17 @@ async def test_several_replies_to_one_request_are_written_at_once_each_with_its_
     await process.say((1, Prefill(1, 10, 0.1)))
     chunks = [await anext(stream) for _ in range(3)]
     assert process.answers() == [1], "the first reads the prompt for all"
-    await process.say((1, said("a")))
+    await process.say((1, words("a")))
     chunks.append(await anext(stream))
     assert process.answers() == [1, 2]
-    await process.say((2, said("b")), (2, FINISHED))
+    await process.say((2, words("b")), (2, FINISHED))
     chunks += [await anext(stream) for _ in "b."]
     chunks = [json.loads(chunk.removeprefix(b"data: ")) for chunk in chunks]
-    told = [(c["choices"][0]["index"], c["choices"][0]["delta"].get("content")) for c in chunks]
-    assert told == [*((n, None) for n in range(3)), (0, "a"), (1, "b"), (1, None)]
+    reported = [(c["choices"][0]["index"], c["choices"][0]["delta"].get("content")) for c in chunks]
+    assert reported == [*((n, None) for n in range(3)), (0, "a"), (1, "b"), (1, None)]
     seeds = [request.options["seed"] for request in process.sent if isinstance(request, Generate)]
     assert seeds == [2**64 - 1, 0, 1]
-    await process.say((1, FINISHED), (3, said("c")), (3, FINISHED))
+    await process.say((1, FINISHED), (3, words("c")), (3, FINISHED))
     rest = [chunk async for chunk in stream]
     *others, last = [json.loads(chunk.removeprefix(b"data: ")) for chunk in rest[:-1]]
     ends = [(c["choices"][0]["index"], c["choices"][0]["finish_reason"]) for c in others]

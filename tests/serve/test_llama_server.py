@@ -84,7 +84,7 @@ def test_tokens_are_banned_in_llama_servers_own_form(http):
     assert http.post("/completion", json=PROMPT | {"logit_bias": [[["x"], 1]]}).status_code == 400
 
 
-def test_slots_are_told_and_their_caches_are_nobodys_business(http):
+def test_slots_are_reported_and_their_caches_are_nobodys_business(http):
     (slot,) = http.get("/slots").json()
     assert slot["read_ahead_n"] >= 0
     assert (slot["id"], slot["is_processing"], slot["speculative"]) == (0, False, True)
@@ -113,8 +113,8 @@ def test_the_probabilities_of_tokens_whole_and_in_a_stream(http):
     asked = PROMPT | {"n_probs": 3}
     entries = http.post("/completion", json=asked).json()["completion_probabilities"]
     lines = lines_of(http, "/completion", asked | {"stream": True})
-    told = [e for line in lines for e in line.get("completion_probabilities", [])]
-    assert [e["id"] for e in told] == [e["id"] for e in entries]
+    reported = [e for line in lines for e in line.get("completion_probabilities", [])]
+    assert [e["id"] for e in reported] == [e["id"] for e in entries]
     assert all(e["id"] == e["top_logprobs"][0]["id"] and len(e["top_logprobs"]) == 3 for e in entries)
     assert "completion_probabilities" not in http.post("/completion", json=PROMPT).json()
 
@@ -140,9 +140,9 @@ def test_progress_and_timings_while_a_reply_is_written(http):
     }
     for path, body in paths.items():
         lines = lines_of(http, path, body | wanted)
-        told = [line["prompt_progress"] for line in lines if "prompt_progress" in line]
-        processed = [each["processed"] for each in told]
-        assert processed[0] == told[0]["cache"] < processed[-1] == told[0]["total"]
+        reported = [line["prompt_progress"] for line in lines if "prompt_progress" in line]
+        processed = [each["processed"] for each in reported]
+        assert processed[0] == reported[0]["cache"] < processed[-1] == reported[0]["total"]
         assert processed == sorted(set(processed))
         timed = [line["timings"] for line in lines if "prompt_progress" in line or "delta" in line]
         assert (timed[0]["prompt_n"], timed[0]["predicted_ms"]) == (0, 0)
@@ -179,15 +179,15 @@ def test_an_answer_shows_its_prompt(http, tmp_path):
     with serving(tmp_path, "demo", "--verbose") as running:
         last = lines_of(running.http, "/v1/completions", {"prompt": "x", "max_tokens": 1, "stream": True})[-1]
         assert last["__verbose"] == {"prompt": "x"}
-        said = {"role": "assistant", "content": [{"type": "text", "text": t} for t in ("Wh", "ill")]}
+        sentence = {"role": "assistant", "content": [{"type": "text", "text": t} for t in ("Wh", "ill")]}
         found = running.http.post(
-            "/v1/chat/completions", json={**asked, "messages": [*MESSAGES, said]}
+            "/v1/chat/completions", json={**asked, "messages": [*MESSAGES, sentence]}
         ).json()
         assert found["__verbose"]["prompt"].endswith("Wh\n\nill")
 
 
 @pytest.mark.process
-def test_a_server_stores_long_requests_when_it_is_told_to(tmp_path, monkeypatch, cache_of_its_own):
+def test_a_server_stores_long_requests_when_it_is_asked_to(tmp_path, monkeypatch, cache_of_its_own):
     """They lie in files that `rm --caches` deletes; without --store there are none."""
     monkeypatch.setenv("LOCALSPEC_HOME", str(tmp_path))
     body = {"prompt": "One small step for a man. " * 500, "max_tokens": 2}
@@ -351,12 +351,12 @@ def test_a_prompt_is_counted_and_left_open(http):
 
 
 def test_a_reply_continues_one_message_and_begins_none_then(http):
-    said = {"role": "assistant", "content": "Well"}
+    sentence = {"role": "assistant", "content": "Well"}
     both = {"add_generation_prompt": True, "continue_final_message": True}
-    for body in ({"messages": [*MESSAGES, said], **both}, {"messages": [*MESSAGES, said, said]}):
+    for body in ({"messages": [*MESSAGES, sentence], **both}, {"messages": [*MESSAGES, sentence, sentence]}):
         assert http.post("/v1/chat/completions", json=body).status_code == 400
         assert http.post("/apply-template", json=body).status_code == 400
-    body = {"messages": [*MESSAGES, said], "add_generation_prompt": False, "continue_final_message": True}
+    body = {"messages": [*MESSAGES, sentence], "add_generation_prompt": False, "continue_final_message": True}
     assert http.post("/apply-template", json=body).json()["prompt"].endswith("Well")
 
 
@@ -407,9 +407,9 @@ def test_rates_leave_out_the_first_token_and_metrics_explain_themselves(http):
     values = dict(line.rsplit(" ", 1) for line in lines if line[0] != "#")
     assert float(values["llamacpp:tokens_predicted_total"]) >= 6
     assert float(values["localspec:replies_total"]) >= 1
-    told = [line.split()[2] for line in lines if line.startswith("# HELP ")]
-    assert told == [line.split()[2] for line in lines if line.startswith("# TYPE ")]
-    assert {line.split("{")[0].split()[0] for line in lines if line[0] != "#"} == set(told)
+    reported = [line.split()[2] for line in lines if line.startswith("# HELP ")]
+    assert reported == [line.split()[2] for line in lines if line.startswith("# TYPE ")]
+    assert {line.split("{")[0].split()[0] for line in lines if line[0] != "#"} == set(reported)
 
 
 def test_passes_without_a_draft_are_no_drafts():

@@ -86,7 +86,7 @@ def test_errors_are_one_sentence(client):
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "status", "said"),
+    ("method", "path", "status", "words"),
     [
         ("GET", "/api/chat", 405, "/api/chat takes POST, not GET"),
         ("POST", "/api/tags", 405, "/api/tags takes GET, HEAD, not POST"),
@@ -99,9 +99,9 @@ def test_errors_are_one_sentence(client):
         ("GET", "/api/wings", 404, "there is no path /api/wings here"),
     ],
 )
-def test_a_wrong_method_or_path_gets_a_sentence_of_its_own(http, method, path, status, said):
+def test_a_wrong_method_or_path_gets_a_sentence_of_its_own(http, method, path, status, words):
     answer = http.request(method, path)
-    assert (answer.status_code, answer.json()) == (status, {"error": said})
+    assert (answer.status_code, answer.json()) == (status, {"error": words})
 
 
 def test_models_have_the_size_and_the_age_and_the_details_of_their_files(client):

@@ -212,7 +212,7 @@ def test_likelihoods_of_a_continued_text(client):
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "remarks"),
     [
         ({"temperature": -1}, "temperature is -1"),
         ({"max_tokens": -2}, "max_tokens is -2"),
@@ -230,10 +230,10 @@ def test_likelihoods_of_a_continued_text(client):
         ({"messages": [{"role": "user", "content": "long " * 3000}]}, "available context size of 2,048"),
     ],
 )
-def test_what_cannot_be_done_is_said_in_a_sentence(client, options, said):
+def test_what_cannot_be_done_is_reported_in_a_sentence(client, options, remarks):
     with pytest.raises(openai.BadRequestError) as caught:
         ask(client, **options)
-    assert said in caught.value.body["message"]
+    assert remarks in caught.value.body["message"]
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -286,8 +286,8 @@ def test_whole_numbers_may_have_a_point(http):
 
 def test_tools_that_are_no_functions_are_left_out_with_a_notice(client, http):
     tools = [{"type": "custom", "custom": {"name": "x"}}]
-    said = 'tools of the type "custom" are not functions and were left out'
-    assert said in ask(client, tools=tools).timings["localspec"]["notices"]
+    remarks = 'tools of the type "custom" are not functions and were left out'
+    assert remarks in ask(client, tools=tools).timings["localspec"]["notices"]
     tools = [{"type": "web_search_20250305", "name": "web_search"}]
     found = http.post("/v1/messages", json={"messages": QUESTION, "max_tokens": 3, "tools": tools}).json()
     notices = found["timings"]["localspec"]["notices"]

@@ -38,7 +38,7 @@ def pieces():
                 yield Piece(part, kind, Origin.PLAIN, Source.PLAIN, begun)
 
 
-class Told:
+class PlannedReply:
     """Replies that are there already."""
 
     def __init__(self):
@@ -58,9 +58,9 @@ class Told:
 
 @pytest.mark.parametrize("path", WRITERS)
 async def test_a_stream_and_the_whole_answer_hold_the_reply(path):
-    stream, (shown_in, folded) = http.ReplyStream(Told(), None, WRITERS[path]()), READERS[path]
+    stream, (shown_in, folded) = http.ReplyStream(PlannedReply(), None, WRITERS[path]()), READERS[path]
     lines = lines_in(b"".join([chunk async for chunk in stream.chunks()]).decode())
-    shown = shown_in(json.loads(json.dumps(WRITERS[path]().whole(Told().done))))
+    shown = shown_in(json.loads(json.dumps(WRITERS[path]().whole(PlannedReply().done))))
     assert shown == folded(lines)
     for text in (REPLY.reasoning, REPLY.text, *(call.name for call in CALLS)):
         assert json.dumps(text)[1:-1] in json.dumps(shown)
@@ -122,19 +122,21 @@ def test_the_scores_are_those_of_the_answer(stop, http):
 
 def shown_chat(answer):
     (choice,) = answer["choices"]
-    said = choice["message"]
-    calls = [(call["function"]["name"], call["function"]["arguments"]) for call in said.get("tool_calls", ())]
+    words = choice["message"]
+    calls = [
+        (call["function"]["name"], call["function"]["arguments"]) for call in words.get("tool_calls", ())
+    ]
     scores = (choice["logprobs"] or {}).get("content", [])
-    texts = said.get("reasoning_content") or "", said["content"] or ""
+    texts = words.get("reasoning_content") or "", words["content"] or ""
     return texts, calls, [found["token"] for found in scores], choice["finish_reason"]
 
 
 def folded_chat(chunks):
     choices = [chunk["choices"][0] for chunk in chunks if chunk["choices"]]
     calls = {}
-    for told in (call for choice in choices for call in choice["delta"].get("tool_calls", ())):
-        found = calls.setdefault(told["index"], [told["function"].get("name"), ""])
-        found[1] += told["function"]["arguments"]
+    for reported in (call for choice in choices for call in choice["delta"].get("tool_calls", ())):
+        found = calls.setdefault(reported["index"], [reported["function"].get("name"), ""])
+        found[1] += reported["function"]["arguments"]
     deltas = [choice["delta"] for choice in choices]
     texts = tuple("".join(d.get(name) or "" for d in deltas) for name in ("reasoning_content", "content"))
     scores = [score for choice in choices for score in (choice.get("logprobs") or {}).get("content", ())]

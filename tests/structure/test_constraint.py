@@ -1,4 +1,4 @@
-"""A constraint equals a fresh one at any text; replies held to one are complete or said to be cut."""
+"""A constraint equals a fresh one at any text; replies held to one are complete or marked as cut."""
 
 import json
 import re
@@ -118,7 +118,7 @@ def test_a_tag_that_is_one_token_is_not_spelled_where_it_must_follow():
         assert followed.valid([], written("a")) == 1
 
 
-def test_outside_the_grammar_nothing_is_said_and_the_way_back_is_found():
+def test_outside_the_grammar_nothing_is_reported_and_the_way_back_is_found():
     lost = constraint()
     row = np.arange(TOKENS.size, dtype=np.float32)
     assert lost.permitted(row, [*PROMPT, *written('{"nope"')]) is row

@@ -27,7 +27,7 @@ GREEDY = Sampling(temperature=0.0)
 
 
 class Remembering:
-    """A strategy that proposes what it is told and keeps what it hears."""
+    """A strategy that proposes what it is given and keeps what it gets."""
 
     def __init__(self, *proposals, plain=1.2):
         self.proposals, self.plain_step = list(proposals), PlainStep(plain)
@@ -162,7 +162,7 @@ def test_the_inner_strategy_learns_of_cycles_without_the_forced_tokens(plain, cy
     assert [cycle.verify_seconds for cycle in inner.learned] == pytest.approx([1.8] * learned)
 
 
-def test_the_inner_strategy_is_not_told_of_cycles_in_which_it_had_no_room():
+def test_the_inner_strategy_is_not_shown_cycles_in_which_it_had_no_room():
     inner = Remembering()
     strategy = Forcing(inner, constraint(), 4)
     strategy.propose(PROMPT, 20)
@@ -170,15 +170,15 @@ def test_the_inner_strategy_is_not_told_of_cycles_in_which_it_had_no_room():
     assert inner.asked == inner.learned == []
 
 
-def test_both_are_told_what_the_text_has_become():
-    told = []
+def test_both_see_what_the_text_has_become():
+    reported = []
     inner, forcer = Remembering(), constraint()
-    forcer.settle = told.append
-    inner.observe = lambda batch, kept: told.append((batch, kept))
+    forcer.settle = reported.append
+    inner.observe = lambda batch, kept: reported.append((batch, kept))
     strategy, batch = Forcing(inner, forcer, 33), ForwardPass(0, [1, 2])
     strategy.observe(batch, 1)
     strategy.propose(PROMPT, 20)
-    assert told == [(batch, 1), PROMPT]
+    assert reported == [(batch, 1), PROMPT]
 
 
 def test_a_plain_step_to_measure_with_forced_tokens_in_front_is_none():

@@ -45,7 +45,7 @@ TOOLS = [
     {"name": "edit-file", "parameters": {"type": "object", "properties": {"path": TEXT, "text": TEXT}}},
 ]
 FUNCTIONS = {tool.name: tool.schema for tool in read_tools(TOOLS)}
-STRANGE = 'He said "hi" \\ {"a": [1]} é 日本 😀'
+STRANGE = 'Hi, "you" \\ {"a": [1]} é 日本 😀'
 MARKUP = 'a <b>c</b> </parameter> <tool_call> {"name": "ping"} ]] [TOOL_CALLS] </tool_call>'
 CALLS = {
     "one": [("get_weather", {"city": "Oslo", "days": 2})],
@@ -84,8 +84,8 @@ def test_what_a_template_renders_is_read_back(name):
     template, form = ready(name), form_named(name)
     for given in CALLS.values():
         calls = given[:1] if form.between is None else given
-        told = [ToolCall(*call, f"abcdefgh{n}") for n, call in enumerate(calls)]
-        asked = [Message("user", "localspec asks"), Message("assistant", "", tool_calls=tuple(told))]
+        turns = [ToolCall(*call, f"abcdefgh{n}") for n, call in enumerate(calls)]
+        asked = [Message("user", "localspec asks"), Message("assistant", "", tool_calls=tuple(turns))]
         try:
             text = template.render(asked, add_generation_prompt=False).partition("localspec asks")[2]
         except Exception:  # noqa: BLE001  a template that refuses the call as it is given
@@ -173,8 +173,8 @@ class ByteVocabulary:
 
 def test_a_form_that_does_not_read_back_what_the_template_writes_is_none():
     def render(answer, calls):
-        said = [json.dumps({"name": call.name, "arguments": {"a": 1}}) for call in calls]
-        return f"[{answer}{''.join(said)}]"
+        words = [json.dumps({"name": call.name, "arguments": {"a": 1}}) for call in calls]
+        return f"[{answer}{''.join(words)}]"
 
     assert format_of("", render) is None
 
@@ -230,7 +230,7 @@ REPLIES = {
 
 
 @pytest.mark.parametrize("name", REPLIES)
-def test_calls_are_told_from_reasoning_and_answer(name):
+def test_calls_are_separated_from_reasoning_and_answer(name):
     template, form = ready(name), form_named(name)
     harmony = ("<|channel|>", "<|message|>", "<|start|>", "<|end|>", "<|constrain|>", "<|eom|>")
     gemma = ("<|tool_call>", "<tool_call|>", '<|"|>', "<|channel>", "<channel|>")
@@ -239,10 +239,10 @@ def test_calls_are_told_from_reasoning_and_answer(name):
         stream = TextStream(vocabulary, template.thinking_style(""), (), calls=form, functions=FUNCTIONS)
         parts = [part for t in vocabulary.tokenize(text, parse_special=True) for part in stream.push(t)]
         parts += stream.flush()
-        said = {kind: "".join(part.text for part in parts if part.kind is kind) for kind in Kind}
-        assert (said[Kind.REASONING], said[Kind.ANSWER]) == (reasoning, answer)
+        words = {kind: "".join(part.text for part in parts if part.kind is kind) for kind in Kind}
+        assert (words[Kind.REASONING], words[Kind.ANSWER]) == (reasoning, answer)
         assert [call.name for call in stream.calls] == names
-        assert said[Kind.TOOL_CALL] == "".join(json.dumps(call.arguments) for call in stream.calls)
+        assert words[Kind.TOOL_CALL] == "".join(json.dumps(call.arguments) for call in stream.calls)
 
 
 @pytest.mark.parametrize(

@@ -291,7 +291,7 @@ HOSTILE = {
 
 @pytest.mark.process
 @pytest.mark.parametrize("name", HOSTILE)
-def test_what_cannot_be_used_is_said_in_one_sentence(name, tokens):
+def test_what_cannot_be_used_is_reported_in_one_sentence(name, tokens):
     with pytest.raises(BadSetting) as caught:
         tokens.matcher(HOSTILE[name]())
     assert len(str(caught.value)) < 400

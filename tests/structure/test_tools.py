@@ -261,8 +261,8 @@ def test_the_form_is_the_one_that_the_template_writes(name):
 
 
 def test_a_conversation_with_a_tool():
-    said = 'Let me see.\n<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
-    session = scripted_session(said)  # its template knows no tools, so they are described in words
+    remarks = 'Let me see.\n<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
+    session = scripted_session(remarks)  # its template knows no tools, so they are described in words
     events = list(session.stream("what time?", tools=TOOLS))
     reply = events[-1].reply
     (call,) = reply.tool_calls
@@ -359,8 +359,8 @@ def test_the_split_does_not_depend_on_how_the_text_arrives(how, between, data):
 def split(parts, form):
     reader = CallReader(form, FUNCTIONS)
     found = [piece for part in parts for piece in reader.push(part)] + reader.flush()
-    said = ["".join(part.text for part in found if part.kind is kind) for kind in Kind]
-    return said, [(part.ended.name, part.ended.arguments) for part in found if part.ended]
+    remarks = ["".join(part.text for part in found if part.kind is kind) for kind in Kind]
+    return remarks, [(part.ended.name, part.ended.arguments) for part in found if part.ended]
 
 
 @pytest.mark.parametrize(
@@ -399,8 +399,8 @@ def test_what_a_grammar_cannot_follow_of_a_schema_is_named(rule, keys):
     schema = {"type": "object", "properties": {"a": {}}, **rule}
     events = list(scripted_session('{"a":[1]}').stream("go", json_schema=schema))
     assert events[-1].reply.text == '{"a":[1]}'
-    said = [event.text for event in events if isinstance(event, Notice)]
-    assert f"the JSON schema is followed only in part: a grammar cannot express {keys}" in said
+    remarks = [event.text for event in events if isinstance(event, Notice)]
+    assert f"the JSON schema is followed only in part: a grammar cannot express {keys}" in remarks
 
 
 def test_one_tool_can_be_named_and_all_can_be_kept_from_being_called():

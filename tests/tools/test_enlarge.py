@@ -67,12 +67,12 @@ def test_a_larger_shape_computes_the_same_function(source, shape, kind, same_sha
     enlarge(source, large, shape, kind)
     answer_tokens = 24 if kind in ("f32", "f16") else 0
     expected, answer = read(same_shape(source, kind), answer_tokens)
-    logits, said = read(large, answer_tokens)
+    logits, replies = read(large, answer_tokens)
     known = expected.shape[1]
     gap = np.abs(logits[:, :known] - expected).max()
     print(f"{kind}: {gap:.4f}")
     assert gap <= BOUND[kind]
-    assert said == answer
+    assert replies == answer
 
 
 @pytest.mark.parametrize("kind", ["f16", "q4_0", "q4_k_m"])

@@ -103,7 +103,7 @@ class Chat:
             await self.pilot.pause(0.0)  # what belongs to it is done, and laid out
 
     async def settled(self) -> None:
-        """Let the app run until all that the engines have said is drawn, and a tick changes nothing more."""
+        """Let the app run until all reports of the engines are drawn, and a tick changes nothing more."""
         before = ""
         while self._is_late or before != self.drawn:
             before = self.drawn

@@ -132,9 +132,9 @@ def reply_events(
         if drafted:
             yield ProposalText(drafted)
         shown += batch
-    said = {kind: "".join(word for word, k in shown if k is kind) for kind in Kind}
+    sentence = {kind: "".join(word for word, k in shown if k is kind) for kind in Kind}
     ids = tuple(range(len(shown)))
-    yield Finished(Reply(said[Kind.ANSWER], said[Kind.REASONING], ids, seed, reason, tally.stats()))
+    yield Finished(Reply(sentence[Kind.ANSWER], sentence[Kind.REASONING], ids, seed, reason, tally.stats()))
 
 
 def make_cycle(

@@ -48,7 +48,7 @@ async def died(chat, ask, _monkeypatch):
     await chat.until(lambda: any("is gone" in notice for notice in chat.notices))
 
 
-async def said_nothing(chat, ask, monkeypatch):
+async def nothing_shown(chat, ask, monkeypatch):
     monkeypatch.setattr(scripted_engine, "answer_to", lambda _prompt: ("", ""))
     await ask()
     await chat.until(lambda: any("without a word" in notice for notice in chat.notices))
@@ -61,7 +61,7 @@ async def found_no_engine(chat, ask, monkeypatch):
     await chat.until(lambda: any("cannot fork" in notice for notice in chat.notices))
 
 
-END_WITHOUT_A_WORD = (stopped, failed, died, said_nothing, found_no_engine, left)
+END_WITHOUT_A_WORD = (stopped, failed, died, nothing_shown, found_no_engine, left)
 
 
 async def test_a_reply_stopped_before_its_first_word_puts_the_question_back(tmp_path):
@@ -73,10 +73,12 @@ async def test_a_reply_stopped_before_its_first_word_puts_the_question_back(tmp_
         assert chat.saved == []
 
 
-@pytest.mark.parametrize(("said", "waiting"), [("", ""), ("", "next"), ("\n", "")])
-async def test_a_reply_that_ends_without_a_word_says_so(monkeypatch, said, waiting, chat):
+@pytest.mark.parametrize(("words", "waiting"), [("", ""), ("", "next"), ("\n", "")])
+async def test_a_reply_that_ends_without_a_word_says_so(monkeypatch, words, waiting, chat):
     typed = threading.Event()
-    monkeypatch.setattr(scripted_engine, "answer_to", lambda _prompt: (said, "") if typed.wait(300) else None)
+    monkeypatch.setattr(
+        scripted_engine, "answer_to", lambda _prompt: (words, "") if typed.wait(300) else None
+    )
     await chat.type("why?")
     await chat.until(lambda: chat.state.engine.busy)
     chat.screen.prompt.replace_text(waiting)
@@ -193,7 +195,7 @@ async def test_every_version_of_a_reply_stays_and_can_be_gone_on_with(tmp_path, 
         await chat.until(lambda: all(reply.finished_parts[0].is_drawn for reply in chat.replies))
 
 
-async def test_versions_that_there_are_not_are_said(numbered, chat):
+async def test_versions_that_there_are_not_are_reported(numbered, chat):
     await chat.pilot.press("f5")
     await chat.until(lambda: "one version" in chat.remarks[-1:][0] if chat.remarks else False)
     await chat.ask("why?")

@@ -160,8 +160,8 @@ def test_a_chat_that_stored_something_ends_with_the_command_that_continues_it(
     for talked[:] in ([], ["20250101-a"]):
         program.run(["chat", "--plain", *words])
         ends = talked and not words
-        said = "Continue with: localspec --resume 20250101-a\n" if ends else ""
-        assert capsys.readouterr().out == said
+        printed = "Continue with: localspec --resume 20250101-a\n" if ends else ""
+        assert capsys.readouterr().out == printed
 
 
 @pytest.mark.parametrize("words", [("--resume",), ("--resume", "2025"), ("--resume=2025",)])

@@ -61,7 +61,7 @@ async def test_a_race_shows_both_sides_then_its_headline_and_the_first_differenc
     gate = Gate(hold_after=9)
     async with running(tmp_path, gate=gate, settings={"temperature": 0.7}) as chat:
         gate.opened.set()
-        await chat.ask("differ please, so that the sides can be told from each other")
+        await chat.ask("differ please, so that the sides can be distinguished")
         gate.opened.clear()
         await chat.pilot.press("f9")
         await chat.until(lambda: "9 passes" in chat.drawn and "plain decoding runs first" in chat.drawn)

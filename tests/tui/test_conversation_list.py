@@ -134,7 +134,7 @@ async def test_typing_finds_conversations_by_the_words_of_their_messages(tmp_pat
         await chat.until(lambda: detail(chat) == "No conversation has these words.")
 
 
-async def test_a_file_of_conversations_that_cannot_be_used_is_said_and_the_chat_goes_on(tmp_path):
+async def test_a_file_of_conversations_that_cannot_be_used_is_reported_and_the_chat_goes_on(tmp_path):
     (tmp_path / FILE).mkdir()
     async with running(tmp_path) as chat:
         await chat.pilot.press("ctrl+s")
@@ -151,7 +151,7 @@ async def test_what_the_store_tells_stands_in_the_chat(tmp_path):
     (tmp_path / FILE).write_text("no database")
     async with running(tmp_path) as chat:
         await chat.ask("exact one")
-        await chat.until(lambda: any("was damaged" in told for told in chat.remarks))
+        await chat.until(lambda: any("was damaged" in reported for reported in chat.remarks))
         assert len(chat.saved) == 1
 
 
@@ -249,7 +249,7 @@ async def test_a_reply_that_runs_is_not_exported(tmp_path, monkeypatch):
         assert not (tmp_path / "out.md").exists()
 
 
-def test_an_age_is_said_in_its_largest_unit():
+def test_an_age_is_reported_in_its_largest_unit():
     assert [describe_age(s) for s in (5, 120, 7200, 200_000)] == ["now", "2 min", "2 h", "2 d"]
 
 

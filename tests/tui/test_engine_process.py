@@ -249,7 +249,7 @@ def test_an_engine_does_not_survive_a_client_that_is_killed():
     processes.until(lambda: not processes.lives(pid))
 
 
-def test_an_exit_code_is_said_in_words():
+def test_an_exit_code_is_reported_in_words():
     assert describe_exit(3) == "exit code 3"
     assert describe_exit(-6) == "SIGABRT"
     assert "lack of memory" in describe_exit(-9)

@@ -170,7 +170,7 @@ async def test_a_notice_in_the_corner_says_what_was_typed_as_it_is(text, chat):
     assert not controls(chat.drawn)
 
 
-async def test_the_reason_why_nothing_was_remembered_is_said_in_full(monkeypatch, chat):
+async def test_the_reason_why_nothing_was_remembered_is_reported_in_full(monkeypatch, chat):
     def full(*_):
         raise OSError(28, "No space left on device", "chat.json")
 

@@ -54,32 +54,32 @@ def test_the_meter_blames_no_drafting_that_nobody_asked_for():
     """A comparison's plain side does not draft, and neither does a reply after /draft off."""
     state = engine(replace(READY, pair="pair"))
     state.compare((Message("user", "Why?"),))
-    for mode, count, said in (
+    for mode, count, replies in (
         (Mode.PLAIN, 1, "plain decoding"),
         (Mode.OFF, 1, "drafting is off"),
         (Mode.OFF, 30, "no gain here: drafting is off"),
     ):
         for _ in range(count):
             state.absorb(Cycle((1,), (Origin.PLAIN,), (), 0, 0, Source.PLAIN, 1, 0.0, 0.01, 0.0, mode))
-        assert lines.meter_line(state, 120).plain.startswith(said)
+        assert lines.meter_line(state, 120).plain.startswith(replies)
 
 
 def test_no_reply_of_fewer_than_32_tokens_is_called_faster_or_slower():
     state = engine(replace(READY, pair="pair"))
     state.ask((Message("user", "Why?"),))
     guess = Cycle((1,), (Origin.FIX,), (1,), 0, 1, Source.MODEL, 2, 0.01, 0.02, 0.0)
-    for count, said in ((31, "too short to know the gain"), (1, "no gain here: 0.50x")):
+    for count, replies in ((31, "too short to know the gain"), (1, "no gain here: 0.50x")):
         for _ in range(count):
             state.absorb(guess)
         stats = state.reply.tally.stats()
         state.reply.final = replace(stats, plain_seconds=0.5 * stats.decode_seconds)
-        assert lines.meter_line(state, 120).plain.startswith(said)
-        told = status.footer(state.reply.message("stop"))
-        assert ("0.50x" in told) is (count == 1)
+        assert lines.meter_line(state, 120).plain.startswith(replies)
+        turns = status.footer(state.reply.message("stop"))
+        assert ("0.50x" in turns) is (count == 1)
 
 
 @pytest.mark.parametrize(
-    ("gain", "pair", "said"),
+    ("gain", "pair", "replies"),
     [
         (2.0, "pair", "2.0x faster   150 tok/s (plain 75.0)   acceptance 100%   depth 2"),
         (0.5, "pair", "no gain here: 0.50x   "),
@@ -89,14 +89,14 @@ def test_no_reply_of_fewer_than_32_tokens_is_called_faster_or_slower():
         (0.5, "demo", "3.0 tokens per pass, demo pair   150 tok/s   acceptance 100%"),
     ],
 )
-def test_the_first_words_of_the_meter_are_the_gain(gain, pair, said):
+def test_the_first_words_of_the_meter_are_the_gain(gain, pair, replies):
     state = engine(replace(READY, pair=pair))
     state.ask((Message("user", "Why?"),))
     guess = Cycle((1, 2, 3), (Origin.ACCEPTED,) * 3, (1, 2), 2, 2, Source.MODEL, 3, 0.0, 0.02, 0.0)
     for _ in range(40):
         state.absorb(guess)
     state.reply.final = replace(state.reply.stats, plain_seconds=gain * state.reply.stats.decode_seconds)
-    assert lines.meter_line(state, 120).plain.startswith(said)
+    assert lines.meter_line(state, 120).plain.startswith(replies)
 
 
 def test_the_meter_of_the_demo_names_tokens_even_where_drafting_is_off():
@@ -119,7 +119,7 @@ def test_the_meter_is_empty_after_a_change_of_the_pair():
     assert not lines.meter_line(state, 120).plain
 
 
-def test_a_target_alone_is_told_once_how_a_draft_is_added():
+def test_a_target_alone_learns_once_how_a_draft_is_added():
     alone = lines.welcome(engine(LOOKUP), 80).plain
     assert "no draft model  only repeated text is drafted; --draft FILE" in alone
     assert "--draft" not in lines.welcome(engine(), 80).plain
@@ -156,25 +156,25 @@ async def test_an_empty_chat_names_both_models_and_offers_what_they_answer(tmp_p
         await chat.until(lambda: "scripted-8b  decides" in chat.drawn)
 
 
-@pytest.mark.parametrize(("cycles", "said"), [(1, "2 of 2 draft tokens accepted"), (9, "acceptance 100%")])
-def test_few_draft_tokens_are_counted_and_many_are_a_rate(cycles, said):
+@pytest.mark.parametrize(("cycles", "replies"), [(1, "2 of 2 draft tokens accepted"), (9, "acceptance 100%")])
+def test_few_draft_tokens_are_counted_and_many_are_a_rate(cycles, replies):
     state = engine(replace(READY, pair="pair"))
     state.ask((Message("user", "Why?"),))
     for _ in range(cycles):
         state.absorb(Cycle((1, 2), (Origin.ACCEPTED,) * 2, (1, 2), 2, 2, Source.MODEL, 3, 0.0, 0.02, 0.0))
-    assert said in lines.meter_line(state, 120).plain
+    assert replies in lines.meter_line(state, 120).plain
 
 
 def test_one_token_one_pass_and_one_draft_token_have_no_s():
     state = engine(replace(READY, pair="pair"))
     state.ask((Message("user", "Why?"),))
     state.absorb(Cycle((1,), (Origin.ACCEPTED,), (1,), 1, 1, Source.MODEL, 2, 0.0, 0.1, 0.0))
-    told = StoredMessage("assistant", "So.", stats=state.reply.stats)
-    said = [status.footer(told), status.status(state, None), lines.meter_line(state, 120).plain]
-    said += [line.plain for line in lines.inspector_lines(state.reply)]
-    assert said[0] == "1 token · 0.1 s · 10.0 tok/s · 1 of 1 draft token accepted · 1.0 tokens per pass"
-    assert "1 of 1 draft token accepted" in said[2]
-    assert not re.search(r"\b1 (tokens|passes|draft tokens)", "\n".join(said))
+    turns = StoredMessage("assistant", "So.", stats=state.reply.stats)
+    replies = [status.footer(turns), status.status(state, None), lines.meter_line(state, 120).plain]
+    replies += [line.plain for line in lines.inspector_lines(state.reply)]
+    assert replies[0] == "1 token · 0.1 s · 10.0 tok/s · 1 of 1 draft token accepted · 1.0 tokens per pass"
+    assert "1 of 1 draft token accepted" in replies[2]
+    assert not re.search(r"\b1 (tokens|passes|draft tokens)", "\n".join(replies))
 
 
 @given(st.floats(-1, 2), st.integers(0, 40))

@@ -80,17 +80,17 @@ def test_what_nobody_foresaw_ends_the_chat_in_a_sentence_and_keeps_the_reply(ter
     shown.type("tokens 4000\r")
     shown.until("\x1b[?1049l")  # the screen of before is back
     if fault == "the terminal":
-        told = shown.until("open another terminal")
-        assert "error: the terminal cannot be read" in told
+        printed = shown.until("open another terminal")
+        assert "error: the terminal cannot be read" in printed
     else:
-        told = shown.until("no prompts and no keys")
-        assert "error: localspec made a mistake: ZeroDivisionError: by \ufffd]0;nothing\ufffd" in told
+        printed = shown.until("no prompts and no keys")
+        assert "error: localspec made a mistake: ZeroDivisionError: by \ufffd]0;nothing\ufffd" in printed
         (report,) = (tmp_path / "data" / "reports").iterdir()
         assert "ZeroDivisionError" in report.read_text("utf-8")
         assert "never to be on a screen" not in report.read_text("utf-8")
     assert shown.process.wait(300) == 1
-    assert "Traceback" not in told
-    assert "never to be on a screen" not in told
+    assert "Traceback" not in printed
+    assert "never to be on a screen" not in printed
     question, reply = saved(tmp_path / "data")
     assert question == "tokens 4000"
     assert reply.startswith("## Why a draft helps")
@@ -181,7 +181,7 @@ def test_line_by_line_edit_puts_the_message_into_the_line_and_ctrl_c_leaves_it(t
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("when", ["reading", "replying"])
-def test_line_by_line_the_first_signal_ends_it_and_keeps_what_was_said(tmp_path, number, when):
+def test_line_by_line_the_first_signal_ends_it_and_keeps_what_was_written(tmp_path, number, when):
     plain = subprocess.Popen(
         (*PLAIN, str(tmp_path), "--plain"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )

@@ -192,7 +192,7 @@ async def test_pull_asks_before_gigabytes(chat):
     await chat.until(lambda: chat.pairs.pulled == {"demo"})
 
 
-async def test_a_pull_that_fails_is_told_in_the_picker(chat):
+async def test_a_pull_that_fails_is_reported_in_the_picker(chat):
     await open_pairs(chat)
     chat.pairs.failure = DownloadFailed("the network is gone", hint="try again")
     await chat.pilot.press("down", "down", "enter", "y")

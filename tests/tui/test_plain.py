@@ -28,8 +28,8 @@ def talk(tmp_path, monkeypatch, capsys):
         engine.start()
         engine.send(load := LoadPair(called(pair)))
         code = chat(Setup(engine, tmp_path, load=load, downloads=engine.handler.pairs))
-        said = capsys.readouterr()
-        return code, said.out, said.err, all_in(tmp_path)
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err, all_in(tmp_path)
 
     return talk
 
@@ -68,11 +68,11 @@ def test_every_command_runs_without_a_screen(talk):
 
 def test_help_lists_what_lines_can_do_and_the_rest_says_what_to_use(talk):
     _code, _out, err, _saved = talk("/help", "/tokens on", "/theme", "/stop")
-    listed, _, said = err.partition('"""')
+    listed, _, printed = err.partition('"""')
     assert not re.search(r"^/(tokens|theme|stop)\b", listed, re.MULTILINE)
-    assert "/tokens is for the screen: lines" in said
-    assert "/theme is for the screen: lines" in said
-    assert "No reply runs; ^c stops one." in said
+    assert "/tokens is for the screen: lines" in printed
+    assert "/theme is for the screen: lines" in printed
+    assert "No reply runs; ^c stops one." in printed
 
 
 def test_a_comparison_shows_its_texts_and_stdout_has_replies_only(talk):
@@ -127,7 +127,7 @@ def test_a_message_without_a_reply_is_taken_back_and_makes_the_exit_code(talk):
     assert [message.content for message in saved[0].messages] == ["exact one", "one"]
 
 
-def test_a_pair_that_is_not_here_is_told(talk):
+def test_a_pair_that_is_not_here_is_reported(talk):
     _code, _out, err, _saved = talk("/quit", pair="llama-3-8b+1b")
     assert "llama-3-8b+1b is not on this machine (6.1 GB to download).\n/pull downloads it" in err
 

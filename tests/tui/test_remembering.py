@@ -124,11 +124,13 @@ async def test_two_chats_keep_what_each_of_them_chose(tmp_path):
     assert Preferences.load(tmp_path / "chat.json").theme == "nord"
 
 
-async def test_a_damaged_file_of_choices_is_told_and_kept(tmp_path):
+async def test_a_damaged_file_of_choices_is_reported_and_kept(tmp_path):
     (tmp_path / "chat.json").write_text('{"theme": "nord",}')
     async with running(tmp_path) as chat:
         await chat.type("/tokens off")
-        await chat.until(lambda: any("it is kept as chat.json.damaged" in told for told in chat.remarks))
+        await chat.until(
+            lambda: any("it is kept as chat.json.damaged" in reported for reported in chat.remarks)
+        )
     assert (tmp_path / "chat.json.damaged").read_text() == '{"theme": "nord",}'
     assert not Preferences.load(tmp_path / "chat.json").colours
 

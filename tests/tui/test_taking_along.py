@@ -60,7 +60,7 @@ async def test_a_mention_is_completed_and_sent(files, chat):
     assert chat.state.prompt_history.entries == ["exact @src/a.py"]
 
 
-async def test_a_file_that_cannot_go_along_is_told_and_the_message_stays(files, chat):
+async def test_a_file_that_cannot_go_along_is_reported_and_the_message_stays(files, chat):
     await chat.type("what is @archive.zip")
     await chat.until(lambda: chat.remarks)
     assert "is not a text file" in chat.remarks[0]
