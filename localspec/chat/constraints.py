@@ -81,8 +81,13 @@ class PromptBuilder:
         ends = [text for text, token in special if text and self._vocabulary.is_end(token)]
         return self._template.tool_call_format.without(ends)
 
-    def constraint(self, request: Request, style: ThinkingStyle | None, start: int) -> Constrained | None:
-        """Return the constraint of a reply to a prompt of `start` tokens, or None. Raises BadSetting."""
+    def constraint(
+        self, request: Request, style: ThinkingStyle | None, start: int, begun: str = ""
+    ) -> Constrained | None:
+        """Return the constraint of a reply to a prompt of `start` tokens, or None. Raises BadSetting.
+
+        `begun`: the text that the reply continues. Calls may begin in it, unless the grammar forbids it.
+        """
         grammar, calls = request.grammar, self.tool_call_format(request)
         markers = style.markers.items() if style else ()
         opening, closing = ([m for m, kind in markers if kind is wanted] for wanted in (R, A))
@@ -111,6 +116,9 @@ class PromptBuilder:
             matcher = tokens.matcher(replace(grammar, definition=grammar.lenient()), around)
             ignored = str(error).replace("cannot be used", "is followed only in part", 1)
             ignored = ignored.replace("Unimplemented keys:", "a grammar cannot express", 1)
+        before = self._vocabulary.tokenize(begun, parse_special=False) if calls else []
+        if (resumed := matcher.deep_copy()).try_consume_tokens(before) == len(before):
+            matcher = resumed
         return Constrained(matcher, grammar.name, tokens, start=start, ignored=ignored)
 
     @cached_property

@@ -315,7 +315,8 @@ class Session(Closing):
         prompt = fitted.prompt
         style = template.thinking_style(prompt.text)
         start = len(without_images(prompt.tokens))
-        constraint = self._prompts.constraint(request, style, start)
+        begun = messages[-1].content if are_continued(messages) else ""
+        constraint = self._prompts.constraint(request, style, start, begun)
         calls = self._prompts.tool_call_format(request)
         text = TextStream(
             self.pair.vocabulary,
@@ -329,6 +330,7 @@ class Session(Closing):
             json_calls=request.json_calls and request.tool_choice == "auto" and request.grammar is None,
             several_calls=request.parallel_tool_calls,
         )
+        text.resume(begun)
         needs_checkpoints = self.pair.target.needs_checkpoints
         return ReplyJob(
             prompt.tokens,

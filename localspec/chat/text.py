@@ -2,7 +2,7 @@
 
 import codecs
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 
 from localspec.algorithm.protocols import Vocabulary
@@ -74,6 +74,8 @@ class TextStream:
             self._reader = reader = CallReader(form, functions, plain, distinct=distinct_calls)
             if json_calls:
                 self._reader = JsonCallReader(reader, functions, plain, several=several_calls)
+        self._begun: list[TextPart] = []  # parts of a call that begins in the text before the reply
+        self._before = 0  # characters of that text which the reader holds
         self.thinking = Thinking(style, form, functions or (), self.codes.coded)
         self.calls: list[ToolCall] = []  # complete calls, and a call in which the reply ended
         self._scanner = StopScanner(stops)
@@ -94,6 +96,25 @@ class TextStream:
         text += self.codes.plain(self.thinking.held)
         return len(text.encode("utf-8", "surrogatepass")) + self.detokenizer.held
 
+    def resume(self, text: str) -> None:
+        """Read the text before the reply: a call that begins in it and ends in the reply belongs to the reply."""
+        parts = self._reader.push(text) if self._reader else []
+        open_call = next((part.call for part in reversed(parts) if part.call or part.ended), None)
+        if open_call:
+            self._begun = parts[[part.call for part in parts].index(open_call) :]
+        self._before = len(self._reader.held) if self._reader else 0
+
+    def _resumed(self, parts: Iterable[TextPart]) -> Iterator[TextPart]:
+        """Yield the parts of the reply, without the text before it."""
+        for part in (*self._begun, *parts):
+            if part.kind is Kind.ANSWER and self._before:
+                dropped, self._before = self._before, max(self._before - len(part.text), 0)
+                yield TextPart(part.text[dropped:], part.kind)
+            else:
+                self._before = 0
+                yield part
+        self._begun = []
+
     def push(self, token: int) -> list[TextPart]:
         text = self.detokenizer.push(token)
         return self._split(self.thinking.push(text)) if text and not self.stopped_by else []
@@ -106,14 +127,14 @@ class TextStream:
         if not self.stopped_by:
             parts += self._split(self.thinking.flush())
         if self._reader and not self.stopped_by:
-            parts += self._without_stops(self._reader.flush(cut=cut))
+            parts += self._without_stops(self._resumed(self._reader.flush(cut=cut)))
         return parts if self.stopped_by else parts + self._released()
 
     def _split(self, parts: Iterable[tuple[Kind, str]]) -> list[TextPart]:
         split: list[TextPart] = []
         for kind, text in parts:
             if self._reader and kind is not Kind.REASONING:
-                split += self._reader.push(text)
+                split += self._resumed(self._reader.push(text))
             else:
                 split.append(TextPart(self.codes.plain(text), kind))
         return self._without_stops(split)

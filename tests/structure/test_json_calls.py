@@ -12,7 +12,7 @@ from localspec.structure.json_calls import JsonCallReader
 from localspec.structure.read_calls import CallReader
 from localspec.structure.tool_call_format import HERMES
 from tests.chat.carried import TEMPLATES, ready, tiered
-from tests.structure.characters import scripted_session
+from tests.structure.characters import TEMPLATE, scripted_session
 from tests.structure.test_tools import FUNCTIONS, LLAMA, OSLO, TOOLS
 
 ARGUMENTS = {"city": "Oslo", "days": 2}
@@ -167,3 +167,31 @@ def test_an_answer_with_a_schema_is_no_call():
     schema = {"type": "object", "properties": {"name": {"type": "string"}, "arguments": {"type": "object"}}}
     reply = scripted_session(NOW).run("time?", tools=TOOLS, json_schema=schema)
     assert (reply.text, reply.tool_calls) == (NOW, ())
+
+
+RESUMED = TEMPLATE.replace("{{ m.content }}|", "{{ '' if m.role == 'user' }}|{{ m.content }}")
+
+
+@pytest.mark.parametrize("written", [f"<tool_call>\n{OSLO}\n</tool_call>", FENCED, OSLO], ids=str)
+@pytest.mark.parametrize("share", [0.1, 0.3, 0.6, 0.9])
+def test_a_call_that_begins_in_the_continued_message_is_a_call(written, share):
+    size = int(len(written) * share)
+    question = [{"role": "user", "content": "weather?"}, {"role": "assistant", "content": written[:size]}]
+    session = scripted_session(written, RESUMED)
+    events = list(session.stream(question, tools=TOOLS))
+    reply = events[-1].reply
+    assert [(call.name, call.arguments) for call in reply.tool_calls] == [("get_weather", ARGUMENTS)]
+    pieces = [event for event in events if isinstance(event, Piece)]
+    assert {piece.kind for piece in pieces} == {Kind.TOOL_CALL}
+    assert json.loads("".join(piece.text for piece in pieces)) == ARGUMENTS
+    assert sum(piece.call is not None for piece in pieces) == 1
+
+
+@pytest.mark.parametrize(
+    "text", ['{"name": "later", "arguments": {}}', "<tool_call> is a tag.", f"{NOW} and so on"]
+)
+@pytest.mark.parametrize("size", [1, 5, 12])
+def test_a_continued_message_that_is_no_call_comes_without_its_beginning(text, size):
+    question = [{"role": "user", "content": "weather?"}, {"role": "assistant", "content": text[:size]}]
+    reply = scripted_session(text, RESUMED).run(question, tools=TOOLS[:1])
+    assert (reply.text, reply.tool_calls) == (text[size:], ())
