@@ -48,6 +48,9 @@ class Stats:
     draft_prefill_seconds: float = 0.0  # part of draft_seconds: the draft's prefill
     verify_seconds: float = 0.0  # time inside llama.cpp for the target, without the prefill
     other_seconds: float = 0.0  # rest of the time after the prefill: sampling, verification, text
+    deciding_seconds: float = 0.0  # part of other_seconds: choosing the drafter and depth
+    wide_cycles: int = 0  # cycles that are no plain steps
+    wide_seconds: float = 0.0  # part of verify_seconds: passes of these cycles
     plain_seconds: float = 0.0  # estimated time of the same reply by plain decoding; 0.0: unknown
     plain_error_seconds: float = 0.0  # standard error of plain_seconds
     from_model: int = 0  # emitted tokens that a draft model drafted
@@ -61,7 +64,7 @@ class Stats:
 
     def __repr__(self) -> str:
         kept = f", acceptance rate {self.acceptance_rate:.0%}" if self.drafted else ""
-        faster = f", {self.speedup.value:.2f}x plain" if self.speedup and self.emitted >= LEAST_JUDGED else ""
+        faster = f", {self.speedup.value:.2f}x plain" if self.speedup else ""
         return f"Stats({self.emitted} tokens, {self.tokens_per_second:.1f} tokens/s{kept}{faster})"
 
     @property
@@ -72,13 +75,29 @@ class Stats:
 
     @property
     def speedup(self) -> Estimate | None:
-        """`plain_seconds` / `decode_seconds`, at most `mean_accepted_length`; None if unknown."""
-        if not self.plain_seconds or not self.decode_seconds:
+        """`plain_seconds` / `decode_seconds`, as far as drafting can have caused it.
+
+        None if unknown, or for a reply of fewer than LEAST_JUDGED tokens.
+        """
+        if not self.plain_seconds or not self.decode_seconds or self.emitted < LEAST_JUDGED:
             return None
         value = self.plain_seconds / self.decode_seconds
         margin = 1.96 * self.plain_error_seconds / self.decode_seconds  # a 95 % interval
-        found = (value, max(value - margin, 0.0), value + margin)
-        return Estimate(*(min(each, self.mean_accepted_length) for each in found))
+        return Estimate(*map(self.caused, (value, max(value - margin, 0.0), value + margin)))
+
+    def caused(self, ratio: float) -> float:
+        """Return a measured speed-up, clamped to the range that drafting can have caused.
+
+        At best a pass replaces one plain pass for each token that it emits. At worst drafting costs the time of the
+        draft, of the decisions, and of wide passes beyond one plain pass each: the other passes are plain ones, so
+        the reply without these times is as fast as plain decoding.
+        """
+        plain_tokens = self.emitted - self.wide_cycles
+        if not self.decode_seconds or plain_tokens <= 0:
+            return min(ratio, self.mean_accepted_length)
+        rest = self.decode_seconds - self.draft_seconds - self.deciding_seconds - self.wide_seconds
+        slowest = rest / self.decode_seconds * self.emitted / plain_tokens
+        return min(max(ratio, slowest), self.mean_accepted_length)
 
     @property
     def saved_seconds(self) -> float | None:

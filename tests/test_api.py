@@ -13,7 +13,6 @@ import pytest
 
 import localspec
 from localspec import api, demo
-from localspec.chat.tally import LEAST_CYCLES
 from localspec.cli.options import add_pair_options, load_options
 from localspec.errors import BadSetting
 from localspec.events import FinishReason, Stats
@@ -207,8 +206,7 @@ def test_a_reply_prints_as_its_text_and_shows_itself_in_a_line():
 @pytest.mark.parametrize(("count", "shown"), [(31, False), (32, True)])
 def test_statistics_show_no_speed_up_of_a_reply_that_is_too_short_to_judge(count, shown):
     stats = Stats(cycles=16, emitted=count, drafted=30, accepted=20, verify_seconds=1.0, plain_seconds=1.5)
-    assert stats.speedup
-    assert ("1.50x plain" in repr(stats)) is shown
+    assert ("1.50x plain" in repr(stats)) is (stats.speedup is not None) is shown
 
 
 def test_a_comparison_shows_its_result_first():
@@ -222,10 +220,9 @@ def test_the_demo_pair_has_no_speed_up_and_a_copy_of_its_files_has_one(tmp_path)
     found = []
     for target in (demo.target_path(), shutil.copy(demo.target_path(), tmp_path)):
         with localspec.load(target=target) as session:
-            few = LEAST_CYCLES - 1  # so that a stop of the machine changes nothing
-            found.append(session.run("Hello", max_tokens=few, speculate=False).stats.speedup)
-    assert found[0] is None
-    assert found[1].value <= 1
+            found.append(session.run("Hello", max_tokens=4, speculate=False).stats.plain_seconds)
+    assert found[0] == 0
+    assert found[1] > 0
 
 
 def test_a_traceback_ends_with_the_hint():

@@ -74,15 +74,16 @@ def _engine_status(engine: EngineState) -> str:
 
 def gain(engine: EngineState, reply: ReplyState) -> tuple[str, bool]:
     """Return a text about drafting's gain in a reply, and whether drafting made the reply faster."""
-    stats, is_judged = reply.stats, reply.stats.emitted >= LEAST_JUDGED
+    stats = reply.stats
     if engine.pair_name == DEMO and stats.drafted:
         return f"{stats.mean_accepted_length:.1f} tokens per pass, demo pair", True
     if reply.is_off:
+        is_judged = stats.emitted >= LEAST_JUDGED
         return f"{'no gain here: ' * is_judged}drafting is off", False
     if not stats.drafted:
         is_wanted = engine.settings.get("speculate", True) and not engine.comparing
         return "nothing drafted" if is_wanted else "plain decoding", False
-    if stats.speedup is None or not is_judged:
+    if stats.speedup is None:
         return "gain not known yet" if reply.final is None else "too short to know the gain", False
     return times_text(stats.speedup.value), stats.speedup.value >= NOTICEABLE
 
@@ -117,7 +118,7 @@ def footer(message: StoredMessage) -> str:
         if stats.drafted:
             parts.append(acceptance_text(stats.accepted, stats.drafted))
             parts.append(f"{stats.mean_accepted_length:.1f} tokens per pass")
-            if stats.speedup and stats.emitted >= LEAST_JUDGED:
+            if stats.speedup:
                 parts.append(times_text(stats.speedup.value))
         parts += ["thinking cut"] * stats.thinking_cut
         if stats.restored_tokens and stats.restore_seconds:

@@ -18,7 +18,7 @@ from localspec.sampler.sampling import Sampling
 
 _DEMO = "`localspec demo` shows the gain from drafting."
 DEMO_OFF = f"Drafting is off: the demo model is so small that drafting costs more than it saves. {_DEMO}"
-NO_DRAFT = "without a draft model, only repeated text is drafted (add one with --draft FILE)"
+NO_DRAFT = "without a draft model, text is drafted only where it repeats itself and that saves time"
 DEMO_MODEL = f"The demo pair is tiny: its speed says nothing about real pairs. {_DEMO}"
 
 

@@ -29,6 +29,9 @@ class Tally:
     draft_prefill_seconds: float = 0.0
     verify_seconds: float = 0.0
     other_seconds: float = 0.0
+    deciding_seconds: float = 0.0
+    wide_cycles: int = 0
+    wide_seconds: float = 0.0
     drafted_by_position: Counter[int] = field(default_factory=Counter)
     accepted_by_position: Counter[int] = field(default_factory=Counter)
     longest_seconds: float = 0.0  # seconds of the longest cycle
@@ -49,6 +52,10 @@ class Tally:
         self.draft_prefill_seconds += cycle.prefill_seconds
         self.verify_seconds += cycle.verify_seconds
         self.other_seconds += cycle.other_seconds
+        self.deciding_seconds += cycle.deciding_seconds
+        if not cycle.is_plain:
+            self.wide_cycles += 1
+            self.wide_seconds += cycle.verify_seconds
         self.waited_seconds += cycle.waited_seconds
         self.drafted_by_position.update(range(cycle.drafted))
         self.accepted_by_position.update(range(min(cycle.accepted, cycle.drafted)))

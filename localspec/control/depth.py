@@ -101,16 +101,17 @@ class DepthControl:
         self.on = True
         self._budget = START if self.costs.measured else START / 2
         self._trying = (
-            0  # after drafting was switched on again: number of accepted draft tokens that end the try
+            0  # accepted draft tokens that end a try, which begins when drafting is switched on again
         )
         self._accepted = 0
         self._tokens = self._seconds = 0.0  # number of tokens, and seconds, of the latest drafting cycles
+        self._drafted = self._kept = 0.0  # number of draft tokens of these cycles, and of accepted ones
 
     def begin(self) -> None:
         """Begin another reply: add a plain step to the budget, and forget the speed of the last reply."""
         self.chances.begin()
         self._budget = min(self._budget + 1, MOST)
-        self._tokens = self._seconds = 0.0
+        self._tokens = self._seconds = self._drafted = self._kept = 0.0
 
     @property
     def is_free(self) -> bool:
@@ -171,6 +172,8 @@ class DepthControl:
         self._pay(seconds / plain - emitted * (1 - MARGIN))
         self._tokens = self._tokens * (1 - 1 / MEMORY) + emitted
         self._seconds = self._seconds * (1 - 1 / MEMORY) + cycle.seconds
+        self._drafted = self._drafted * (1 - 1 / MEMORY) + cycle.drafted
+        self._kept = self._kept * (1 - 1 / MEMORY) + cycle.accepted
 
     def learn_prefill(self, tokens: int, seconds: float) -> None:
         self.costs.learn_prefill(self.drafter.source, tokens, seconds)
@@ -184,7 +187,7 @@ class DepthControl:
         """Switch drafting on again when the budget pays for two draft steps."""
         if not self.on and self._budget >= 2 * self.seconds(1) / self.costs.verify(1):
             self.on, self._trying = True, TRIED
-            self._tokens = self._seconds = 0.0
+            self._tokens = self._seconds = self._drafted = self._kept = 0.0
             self.chances.doubt()
 
     def window(self, reading: Backlog) -> int | None:
@@ -204,13 +207,17 @@ class DepthControl:
 
     @property
     def why_off(self) -> str | None:
-        """A sentence for the user, with measured numbers, while drafting is off; None while it is on."""
+        """A sentence for the user, with measured costs, while drafting is off; None while it is on."""
         if self.on:
             return None
-        plain = 1 / self.costs.verify(1)
-        if self._seconds and (rate := self._tokens / self._seconds) < plain:
-            return f"Drafting is off: lately it gave {rate:.1f} tokens/s, and plain decoding {plain:.1f}."
-        return "Drafting is off: lately it cost more time than it saved."
+        plain, rate = self.costs.verify(1), self._kept / self._drafted if self._drafted else 1.0
+        cost = (self.seconds(1) + self.costs.verify(2) - plain) / plain
+        if rate >= cost:  # the seconds of whole cycles decided
+            return "Drafting is off: lately it cost more time than it saved."
+        return (
+            f"Drafting is off: lately {rate:.0%} of the draft tokens were accepted, and each cost "
+            f"{cost:.2f} plain steps."
+        )
 
     @property
     def _token_seconds(self) -> float:

@@ -18,7 +18,7 @@ from localspec.chat.tally import Tally
 from localspec.display import counted
 from localspec.errors import LocalspecError
 from localspec.events import LEAST_JUDGED, Cycle, Event, Finished, FinishReason, Reply, Started
-from localspec.measure.race import STOPPED, caused, headline
+from localspec.measure.race import STOPPED, headline
 from localspec.options import ReplyOptions
 from localspec.sampler.passes import NO_TEXT, Candidates, common_prefix_length
 
@@ -167,7 +167,7 @@ class Comparison:
         ratio, stats = self.measured_ratio, self.speculative.stats
         if self.is_demo or not ratio:
             return 0.0
-        return 1.0 if stats.hardly_drafted else caused(ratio, stats)
+        return 1.0 if stats.hardly_drafted else stats.caused(ratio)
 
 
 @dataclass(frozen=True, slots=True)

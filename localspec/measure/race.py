@@ -140,19 +140,8 @@ class Race:
         return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*sides, strict=False)))
 
 
-def caused(speedup: float, drafting: Stats) -> float:
-    """Return a measured speed-up, clamped to the range that the draft tokens can explain.
-
-    At best a pass replaces one plain pass for each token that it emits. At worst a pass takes as long as one
-    plain pass for each token that it verifies, plus the time of the draft.
-    """
-    checking = drafting.verify_seconds / drafting.decode_seconds if drafting.decode_seconds else 1.0
-    slowest = checking * drafting.emitted / max(drafting.cycles + drafting.drafted, drafting.emitted, 1)
-    return min(max(speedup, slowest), drafting.mean_accepted_length)
-
-
 def is_fair(speedup: float, drafting: Stats) -> bool:
-    return 1 / NOTICEABLE <= speedup / caused(speedup, drafting) <= NOTICEABLE
+    return 1 / NOTICEABLE <= speedup / drafting.caused(speedup) <= NOTICEABLE
 
 
 def headline(
@@ -169,7 +158,7 @@ def headline(
     `seconds`: the time of plain decoding, and the time of drafting. `contended`: whether other programs used
     the processor; if so, the sentence reports no slowdown.
     """
-    speedup, why = caused(ratio, drafting), CONTENDED if contended else ""
+    speedup, why = drafting.caused(ratio), CONTENDED if contended else ""
     gain = "Slower, " * (speedup < 1) + f"{speedup:.{1 if speedup >= 1.1 else 2}f} times as fast"
     took, speed = f"{seconds[1]:.1f} s instead of {seconds[0]:.1f} s", drafting.tokens_per_second
     if not ratio or drafting.emitted < LEAST_JUDGED:

@@ -153,7 +153,7 @@ def test_names_that_scripts_read_stay_as_long_as_the_version_does():
 
 
 def test_json_says_what_drafting_won_and_nothing_where_that_is_unknown():
-    stats = Stats(cycles=1, emitted=2, plain_seconds=3.0, plain_error_seconds=0.1, verify_seconds=2.0)
+    stats = Stats(cycles=20, emitted=40, plain_seconds=3.0, plain_error_seconds=0.1, verify_seconds=2.0)
     measured = as_json(reply_with(stats))
     assert measured["stats"]["speedup"] == pytest.approx({"value": 1.5, "low": 1.402, "high": 1.598})
     assert measured["stats"]["saved_seconds"] == 1.0

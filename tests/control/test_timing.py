@@ -33,25 +33,38 @@ def test_without_a_plain_step_no_speed_up_is_claimed():
 
 
 def test_plain_decoding_is_exactly_as_fast_as_itself():
-    stats = tally_of(*(cycle(0, 0, s, mode=Mode.OFF) for s in (0.1, 0.2, 0.13)))
+    stats = tally_of(*(cycle(0, 0, s, mode=Mode.OFF) for s in (0.1, 0.2, 0.13) * 11))
     assert stats.speedup.value == pytest.approx(1.0)
     assert stats.speedup.low == stats.speedup.high
     assert stats.saved_seconds == pytest.approx(0.0)
 
 
 def test_the_speed_up_is_measured_against_the_plain_steps():
-    stats = tally_of(cycle(3, 3, 0.2), cycle(0, 0, 0.1), cycle(3, 3, 0.2))
+    stats = tally_of(*[cycle(3, 3, 0.2), cycle(0, 0, 0.1), cycle(3, 3, 0.2)] * 4)
     assert stats.speedup.value == pytest.approx(0.9 / 0.5)
-    assert stats.saved_seconds == pytest.approx(0.4)
-    assert stats.speedup.low < 1.8 < stats.speedup.high
+    assert stats.saved_seconds == pytest.approx(1.6)
+    assert stats.speedup.low <= 1.8 <= stats.speedup.high
 
 
 def test_no_speed_up_is_above_the_tokens_of_a_pass():
     """The plain step was slow, as on a busy machine: two passes of two tokens save no more than half."""
-    stats = tally_of(cycle(1, 1, 0.1), cycle(0, 0, 0.9), cycle(1, 1, 0.1))
+    stats = tally_of(*[cycle(1, 1, 0.1), cycle(0, 0, 0.9), cycle(1, 1, 0.1)] * 7)
     assert stats.plain_seconds > 4
     assert stats.speedup.value == stats.speedup.high == stats.mean_accepted_length == pytest.approx(5 / 3)
     assert stats.saved_seconds == pytest.approx(2 / 3 * stats.decode_seconds)
+
+
+@pytest.mark.parametrize("slow", [1.0, 1.3, 2.0])
+def test_no_loss_is_above_the_time_of_drafts_and_wide_passes(slow):
+    """One draft token in 86 passes cannot have made a reply slower by a third."""
+    clock = PlainClock(lambda: PlainStep(0.1))
+    tally = Tally(plain=clock)
+    tally.add(cycle(0, 1, 0.15))
+    for _ in range(85):
+        tally.add(cycle(0, 0, 0.1 * slow, mode=Mode.BASELINE))
+    stats = tally.stats()
+    assert stats.speedup.value > 0.99
+    assert stats.saved_seconds >= -0.05 * slow
 
 
 def test_a_step_is_plain_by_its_width_and_not_by_its_purpose():
@@ -62,16 +75,16 @@ def test_a_step_is_plain_by_its_width_and_not_by_its_purpose():
 
 @pytest.mark.parametrize("mode", [Mode.DRAFTING, Mode.OFF, Mode.BASELINE])
 def test_what_plain_steps_take_to_decide_on_drafting_is_a_loss(mode):
-    stats = tally_of(*(cycle(0, 0, 0.1, mode=mode, deciding=0.02) for _ in range(9)))
-    assert stats.plain_seconds == pytest.approx(9 * 0.08)
+    stats = tally_of(*(cycle(0, 0, 0.1, mode=mode, deciding=0.02) for _ in range(32)))
+    assert stats.plain_seconds == pytest.approx(32 * 0.08)
     assert stats.speedup.value == pytest.approx(0.8)
 
 
 def test_waits_for_the_prompts_of_other_replies_are_no_part_of_the_claim():
-    cycles = [cycle(3, 3, 0.2), cycle(0, 0, 0.1), cycle(3, 3, 0.2)]
+    cycles = [cycle(3, 3, 0.2), cycle(0, 0, 0.1), cycle(3, 3, 0.2)] * 4
     alone, waited = tally_of(*cycles), tally_of(*(replace(each, waited_seconds=4.0) for each in cycles))
     assert waited.speedup == alone.speedup
-    assert (alone.waited_seconds, waited.waited_seconds) == (0.0, 12.0)
+    assert (alone.waited_seconds, waited.waited_seconds) == (0.0, 48.0)
 
 
 def test_the_interval_holds_the_truth_and_narrows():
@@ -118,9 +131,9 @@ def test_a_cold_first_step_does_not_price_the_tokens_around_it():
 def test_the_first_price_holds_for_what_was_long_ago():
     price = 0.1
     tally = Tally(plain=PlainClock(lambda: PlainStep(price)))
-    for _ in range(200):
+    for count in range(200):
         tally.add(cycle(3, 3, 0.2))
-        assert tally.stats().speedup.value == pytest.approx(2.0)
+        assert count < 7 or tally.stats().speedup.value == pytest.approx(2.0)
     price = 0.2
     assert tally.stats().plain_seconds < 0.12 * tally.stats().emitted
 

@@ -88,7 +88,6 @@ async def test_a_race_shows_both_sides_then_its_headline_and_the_first_differenc
         engine.sides[1].final = engine.sides[0].final
         assert status(engine, None) == "comparing the texts"
         engine.reply, engine.comparing = None, False
-        assert chat.state.engine.plain_speed
         asked = chat.engine.handler.asked[-1].options
         assert (asked["temperature"], asked["max_tokens"]) == (0, 256), "a model in a loop has no end"
         await chat.pilot.press("escape")

@@ -224,7 +224,6 @@ async def receive(chat: Chat, report: messages.Report) -> None:
         case messages.Compared():
             engine.end_reply()
             engine.compared = report
-            engine.plain_speed = report.plain.stats.tokens_per_second or engine.plain_speed
             chat.refresh_state()
             await chat.show_comparison(report)
         case messages.ComparisonStopped():

@@ -160,7 +160,6 @@ class EngineState:
     recent: deque[ReplyState] = field(default_factory=lambda: deque(maxlen=9))  # the newest replies
     pair_name: str = ""  # name of the pair that is loading or was loaded last
     wanted: str = ""  # name of a requested pair that is not on disk
-    plain_speed: float | None = None
     _loading_request: messages.LoadPair | None = None
     _loaded_name: str = ""
     _serial: int = 0
@@ -189,7 +188,6 @@ class EngineState:
         self._loading_request = request
         self.pair_name = request.pair.name
         self.ready, self.loading, self.stage = None, True, ""
-        self.plain_speed = None
 
     def reload(self) -> None:
         """Load the same pair in a new process, without RPC servers that do not answer. Raises EngineDied."""
@@ -259,13 +257,11 @@ class EngineState:
         self.reply.absorb(event)
 
     def end_reply(self, final: Reply | None = None) -> None:
-        """End the reply; a plain one that is long enough sets `plain_speed`. `final` is None if the engine failed."""
+        """End the reply. `final` is None if the engine failed."""
         reply, self.reply = self.reply, None
         self.comparing = False
         if reply is not None and final is not None:
             reply.final = final.stats
-        if reply is not None and reply.tally.emitted >= 16 and not reply.tally.drafted:
-            self.plain_speed = reply.stats.tokens_per_second
 
     def show(self, message: StoredMessage | None) -> None:
         stats = message.stats if message else None

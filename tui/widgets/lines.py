@@ -69,7 +69,7 @@ def meter_line(engine: EngineState, width: int) -> Content:
         return Content("")
     stats, (words, is_good) = reply.stats, gain(engine, reply)
     line = Content.styled(words, "bold $text-success" if is_good else "bold")
-    parts = [_speed(engine, reply)]
+    parts = [_speed(reply)]
     if stats.drafted and not reply.is_off:
         parts.append(acceptance_text(stats.accepted, stats.drafted))
         parts.append(f"depth {reply.depth}{' by a head' * (stats.from_head > 0)}")
@@ -81,13 +81,12 @@ def meter_line(engine: EngineState, width: int) -> Content:
     return line
 
 
-def _speed(engine: EngineState, reply: ReplyState) -> str:
-    stats, plain = reply.stats, engine.plain_speed
-    if stats.drafted and stats.plain_seconds:
-        plain = stats.emitted / stats.plain_seconds
+def _speed(reply: ReplyState) -> str:
+    stats = reply.stats
     speed = f"{stats.tokens_per_second:.{0 if stats.tokens_per_second >= 100 else 1}f} tok/s"
-    if not plain or not stats.drafted or reply.is_demo:
+    if reply.is_demo or stats.hardly_drafted or stats.speedup is None:
         return speed
+    plain = stats.tokens_per_second / stats.speedup.value
     return f"{speed} (plain {plain:.{0 if plain >= 100 else 1}f})"
 
 

@@ -124,12 +124,7 @@ def run(arguments: argparse.Namespace) -> int:
                 store(talk, with_images(prompt, images), reply, requested=arguments.store is True)
     if arguments.stats or not (arguments.json or arguments.quiet):
         say(report(reply) if arguments.stats else summary(reply, names["pair"]), to=sys.stderr)
-        drafts = not arguments.no_draft and configured(depth=arguments.depth).get("depth") != 0
-        if drafts and not late and reply.stats.emitted >= 16 and reply.stats.hardly_drafted:  # not if short
-            from localspec.chat.loaded_pair import NO_DRAFT  # imported only if needed, because it is slow
-
-            why = "plain decoding is expected to be faster here" if names["draft"] else NO_DRAFT
-            late.append(f"almost nothing was drafted: {why}")
+        late = late or why_not_drafted(reply, arguments, names["draft"])
     for text in late:
         print_notice(text)
     if reply.finish_reason is FinishReason.CANCELLED:
@@ -139,6 +134,18 @@ def run(arguments: argparse.Namespace) -> int:
         hint = "allow more tokens: -n, --context" if cut else "describe the form of the answer in the prompt"
         raise LocalspecError(reply.unmatched, hint=hint)
     return 0
+
+
+def why_not_drafted(reply: Reply, arguments: argparse.Namespace, draft: str) -> list[str]:
+    """Return a notice if hardly anything was drafted in a reply that is not short; `draft`: the draft's name."""
+    drafts = not arguments.no_draft and configured(depth=arguments.depth).get("depth") != 0
+    if not drafts or reply.stats.emitted < 16 or not reply.stats.hardly_drafted:
+        return []
+    from localspec.chat.loaded_pair import NO_DRAFT  # imported only if needed, because it is slow
+
+    why = "plain decoding is expected to be faster here" if draft else NO_DRAFT
+    hint = "" if draft or arguments.draft else " (add a draft model with --draft FILE)"
+    return [f"almost nothing was drafted: {why}{hint}"]
 
 
 def stops_loops(options: dict[str, Any]) -> bool:
