@@ -13,7 +13,7 @@ from localspec.chat.options import Request
 from localspec.chat.prompt import Prompt, encode, opening_of, with_shown_images
 from localspec.chat.template import ChatTemplate
 from localspec.chat.thinking import A, R, ThinkingStyle
-from localspec.chat.tools import spelled_out
+from localspec.chat.tools import spelled_out, with_names
 from localspec.errors import BadSetting
 from localspec.structure.call_grammar import calls_grammar
 from localspec.structure.constraint import Constrained, GrammarTokens
@@ -64,6 +64,7 @@ class PromptBuilder:
         read = {mark: self._read_image(image.data) for mark, image in images.items() if self._read_image}
         form = self.tool_call_format(request) or self._template.tool_call_format
         tools = self._template.tool_variables(request.tools) if form.native and request.tools else None
+        messages = with_names(messages, request.tools)
         rendered = messages if tools else spelled_out(messages, request.tools, form)
         return rendered, {**(tools or {}), **request.template_arguments}, read
 
@@ -101,6 +102,7 @@ class PromptBuilder:
                 names=self._names,
                 frames=closing if framing else (),
                 answer=grammar,
+                strict=any(tool.strict for tool in request.tools),
             )
         if grammar is None:
             return None

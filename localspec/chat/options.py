@@ -53,6 +53,11 @@ class Request:
         every = {tool.name: tool.schema for tool in self.tools}
         return {self.tool_choice: every[self.tool_choice]} if self.tool_choice in every else every
 
+    @property
+    def called(self) -> dict[str, str]:
+        """The names that the caller gave to tools, by the names that the model reads, where they differ."""
+        return {tool.name: tool.called for tool in self.tools if tool.name != tool.called}
+
 
 def seed_fixes_depth(request: Request, rule: "Rule") -> bool:
     """Return whether a seed repeats its text only with a fixed depth, because the automatic one depends on time."""
@@ -73,13 +78,15 @@ def request_from(
         chain["logit_bias"] = biases_from(chain["logit_bias"], tokenize)
     rest = {name: value for name, value in options.items() if name not in SAMPLING_NAMES | _GRAMMAR_NAMES}
     stop = rest.pop("stop", ())
-    depth = rest.pop("depth", "auto")
+    depth, tools = rest.pop("depth", "auto"), read_tools(options["tools"]) if options.get("tools") else ()
+    if (choice := rest.get("tool_choice")) is not None:
+        rest["tool_choice"] = next((tool.name for tool in tools if tool.called == choice), choice)
     request = Request(
         sampling=replace(defaults, **chain),
         stop=(stop,) if isinstance(stop, str) or not isinstance(stop, Iterable) else tuple(stop),
         depth=None if depth == "auto" else depth,
         grammar=grammar_from(options),
-        tools=read_tools(options["tools"]) if options.get("tools") else (),
+        tools=tools,
         **rest,
     )
     check(request)

@@ -36,6 +36,7 @@ from localspec.events import (
     Scores,
     Source,
     Started,
+    ToolCall,
 )
 from localspec.sampler.chain import Chain
 from localspec.sampler.passes import ForwardPass, common_prefix_length
@@ -128,8 +129,8 @@ class ReplyBuilder:
             seed=seed,
             finish_reason=FinishReason.STOP if self.ended else early,
             stats=self._tally.stats(),
-            tool_calls=tuple(call for call in calls if not call.unreadable),
-            cut_calls=tuple(call for call in calls if call.unreadable),
+            tool_calls=tuple(self._called(call) for call in calls if not call.unreadable),
+            cut_calls=tuple(self._called(call) for call in calls if call.unreadable),
             reasoning_tokens=self._reasoning_tokens,
             stopped_by=self._job.text.stopped_by,
             target=target,
@@ -149,7 +150,14 @@ class ReplyBuilder:
         for part in parts:
             self._kind = part.kind
             self._parts[part.kind].append(part.text)
-        return [Piece(part.text, part.kind, origin, source, part.call) for part in parts]
+        return [
+            Piece(part.text, part.kind, origin, source, part.call and self._called(part.call))
+            for part in parts
+        ]
+
+    def _called(self, call: ToolCall) -> ToolCall:
+        """Return a call with the name that the caller gave to its tool."""
+        return replace(call, name=self._job.request.called.get(call.name, call.name))
 
 
 def read(target: Decoder, strategy: Strategy, job: "ReplyJob") -> Iterator[Prefill]:
@@ -440,6 +448,7 @@ class ReplyWriter:
         )
         mine = object()  # `setdefault` lets only one of several threads send a notice
         yield from (Notice(text) for text in once if self._sent.setdefault(text, mine) is mine)
+        yield from (Notice(tool.notice) for tool in job.request.tools if tool.notice)
         if job.constraint and job.constraint.ignored:
             yield Notice(job.constraint.ignored)
         if job.trimmed_messages:

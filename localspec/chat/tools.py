@@ -2,33 +2,48 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from localspec.chat.messages import Message
 from localspec.errors import BadSetting
+from localspec.structure.expressible import expressible
 from localspec.structure.grammar import LARGEST
-from localspec.structure.schema import read_schema
+from localspec.structure.schema import objects_in, read_object, resolved
 from localspec.structure.tool_call_format import GENERIC, ToolCallFormat
 
 _FORM = 'write a tool as {"type": "function", "function": {"name": "...", "parameters": {a JSON schema}}}'
 _GENERIC_CALL = '<tool_call>\n{"name": NAME, "arguments": {...}}\n</tool_call>'
-_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_LONGEST_NAME = 128  # characters, as in Anthropic's interface
+_UNUSUAL = re.compile(r"[^A-Za-z0-9_.-]")
+_ANY: Mapping[str, Any] = {"type": "object", "properties": {}}
+_ANYTHING: Mapping[str, Any] = {"type": "object", "additionalProperties": True}
 
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    name: str
+    name: str  # as the model reads and writes it
     description: str
-    parameters: Mapping[str, Any]  # the JSON schema of an object
+    parameters: Mapping[str, Any]  # the JSON schema of an object, as far as a grammar can express it
     given: Mapping[str, Any]  # the caller's definition, in OpenAI's form
+    called: str  # the caller's name
+    notice: str = ""  # what the grammar leaves out
+    strict: bool = False  # whether the grammar must express the whole schema
 
     @property
     def definition(self) -> dict[str, Any]:
-        """The tool with every field that chat templates read."""
+        """The tool with every field that chat templates read, without references."""
         function = {"name": self.name, "description": self.description}
-        return {"type": "function", "function": {**function, "parameters": _spelled(self.parameters)}}
+        given = {**_ANY, **(self.given["function"].get("parameters") or {})}
+        return {"type": "function", "function": {**function, "parameters": _spelled(given, given)}}
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The names of the tool and its parameters, which a prompt must contain."""
+        parts = objects_in(self.definition["function"]["parameters"])
+        named = (part["properties"] for part in parts if isinstance(part.get("properties"), dict))
+        return (self.name, *(name for names in named for name in names))
 
     @property
     def schema(self) -> dict[str, Any]:
@@ -37,18 +52,25 @@ class Tool:
         return {**self.parameters, **({} if named else {"additionalProperties": False})}
 
 
-def _spelled(schema: Any) -> Any:  # noqa: ANN401  JSON
-    """Give each property of a schema a description and a single type, because chat templates read both."""
+def _spelled(schema: Any, root: Mapping[str, Any], seen: Collection[str] = ()) -> Any:  # noqa: ANN401  JSON
+    """Give each property of a schema a description and a single type, and replace references, for chat templates.
+
+    `seen`: the schemas with references around this one; a reference to one of them stays.
+    """
     if isinstance(schema, list):
-        return [_spelled(part) for part in schema]
+        return [_spelled(part, root, seen) for part in schema]
     if not isinstance(schema, Mapping):
         return schema
-    found = {key: _spelled(value) for key, value in schema.items()}
+    if schema.keys() & {"$ref", "allOf"} and (key := json.dumps(schema)) not in seen:
+        schema, seen = resolved(schema, root) or schema, (*seen, key)
+    named = schema.get("properties")
+    found = {k: _spelled(v, root, seen) for k, v in schema.items() if k not in ("$defs", "definitions")}
     if isinstance(kinds := found.get("type"), list) and kinds:
         found["type"] = next((kind for kind in kinds if kind != "null"), kinds[0])
-    if isinstance(named := found.get("properties"), dict):
-        parts = {key: {"description": "", **part} for key, part in named.items() if isinstance(part, dict)}
-        found["properties"] = {**named, **parts}
+    if isinstance(named, Mapping):
+        spelled = {key: _spelled(part, root, seen) for key, part in named.items()}
+        parts = {key: {"description": "", **part} for key, part in spelled.items() if isinstance(part, dict)}
+        found["properties"] = {**spelled, **parts}
     return found
 
 
@@ -57,9 +79,33 @@ def read_tools(given: object) -> tuple[Tool, ...]:
     if isinstance(given, str | Mapping) or not isinstance(given, Sequence) or not given:
         raise BadSetting("tools must be a list with at least one tool", hint=_FORM)
     tools = tuple(_read_tool(tool, f"tool {n}") for n, tool in enumerate(given, start=1))
-    if len({tool.name for tool in tools}) < len(tools):
+    if len({tool.called for tool in tools}) < len(tools):
         raise BadSetting("two tools have the same name", hint="give each tool a name of its own")
-    return tools
+    return tuple(_with_usual_names(tools))
+
+
+def _with_usual_names(tools: Sequence[Tool]) -> Iterator[Tool]:
+    """Replace unusual characters in names, because a call's format may use them, and shorten long names."""
+    taken = {tool.called for tool in tools}
+    for tool in tools:
+        name = _UNUSUAL.sub("_", tool.called)[:_LONGEST_NAME]
+        if name != tool.called:
+            choices = (f"{name[: _LONGEST_NAME - 4]}_{n}" if n else name for n in range(len(tools) + 1))
+            name = next(choice for choice in choices if choice not in taken)
+            taken.add(name)
+        given = {**tool.given, "function": {**tool.given["function"], "name": name}}
+        yield replace(tool, name=name, given=given)
+
+
+def with_names(messages: Sequence[Message], tools: Sequence[Tool]) -> tuple[Message, ...]:
+    """Return messages whose calls have the names that the model reads."""
+    names = {tool.called: tool.name for tool in tools if tool.called != tool.name}
+    if not names:
+        return tuple(messages)
+    calls = (
+        tuple(replace(call, name=names.get(call.name, call.name)) for call in m.tool_calls) for m in messages
+    )
+    return tuple(replace(m, tool_calls=each) for m, each in zip(messages, calls, strict=True))
 
 
 def _read_tool(given: Any, which: str) -> Tool:  # noqa: ANN401  JSON
@@ -67,18 +113,44 @@ def _read_tool(given: Any, which: str) -> Tool:  # noqa: ANN401  JSON
     if not isinstance(function, Mapping):
         raise BadSetting(f"{which} is not a dictionary", hint=_FORM)
     name, description = function.get("name"), function.get("description") or ""
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        hint = "use at most 64 letters, digits, _, . and -"
-        raise BadSetting(f"{name!r} is not a valid name ({which})", hint=hint)
+    if not isinstance(name, str) or not name.strip():
+        raise BadSetting(f"{name!r} is not a valid name ({which})", hint="give the name as text")
     if not isinstance(description, str):
         raise BadSetting(f"the description of {name} is not text", hint=_FORM)
     wrapped = function is not given
+    strict = True in (given.get("strict"), function.get("strict"))
     function = {k: v for k, v in function.items() if v is not None and (wrapped or k != "type")}
+    if "parameters" in function:
+        function["parameters"], parameters, notice = _read_parameters(function["parameters"], name)
+    else:
+        parameters, notice = _ANY, ""
+    if strict and notice:
+        raise BadSetting(notice, hint="correct the schema, or leave out strict")
     given = {"type": "function", **(given if wrapped else {}), "function": function}
-    parameters = read_schema(function.get("parameters") or {"properties": {}}, largest=LARGEST)
-    if parameters.get("type", "object") != "object":
-        raise BadSetting(f"the parameters of {name} are not an object", hint=_FORM)
-    return Tool(name, description, {"type": "object", **parameters}, given)
+    return Tool(name, description, parameters, given, name, notice, strict)
+
+
+def _read_parameters(given: Any, name: str) -> tuple[Mapping[str, Any], Mapping[str, Any], str]:  # noqa: ANN401  JSON
+    """Return the schema of parameters as the model reads it, the part that a grammar can express, and a notice."""
+    try:
+        schema = read_object(given or _ANY, largest=LARGEST)
+        if schema.get("type", "object") != "object":
+            raise BadSetting("its parameters are not an object", hint=_FORM)
+    except BadSetting as error:
+        return _ANY, _ANYTHING, f"the tool {name} takes any object: {error}"
+    shown: Mapping[str, Any] = given if isinstance(given, Mapping) else schema
+    if schema.keys() & {"$ref", "allOf"} and (whole := resolved(schema, schema)):
+        shown = schema = dict(whole)
+    found, left_out = expressible(json.dumps({"type": "object", **schema}))
+    keywords = ", ".join(dict.fromkeys(left_out))
+    notice = (
+        f"the grammar of the tool {name} leaves out what it cannot express: {keywords}" if left_out else ""
+    )
+    return (
+        shown,
+        {**(_ANYTHING if left_out and not found.get("properties") else {}), **found, "type": "object"},
+        notice,
+    )
 
 
 def spelled_out(

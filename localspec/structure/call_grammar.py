@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Collection, Mapping
+from functools import partial
 from typing import Any
 
 from localspec.structure.grammar import ANYTHING, Grammar, escaped, literal
@@ -27,14 +28,21 @@ def calls_grammar(
     names: Mapping[str, int],
     frames: Collection[str] = (),
     answer: Grammar | None = None,
+    strict: bool = False,
 ) -> Grammar:
     """Write the grammar of a reply; `choice`: auto (text or calls), required (only calls) or none (only text).
 
     Arguments match their schemas as far as a grammar can express them. `names`: ids of special tokens by their texts.
-    `frames`: texts that may separate an answer from calls. `answer`: the grammar of an answer.
+    `frames`: texts that may separate an answer from calls. `answer`: the grammar of an answer. `strict`: whether to
+    have no other definition, in which the arguments are any objects.
     """
-    rules = _Calls(form, functions, names).rules(choice, frames, answer)
-    return Grammar("the tools' parameters", {"lark_grammar": "\n".join(rules)})
+
+    def definition(functions: Functions) -> dict[str, str]:
+        return {"lark_grammar": "\n".join(_Calls(form, functions, names).rules(choice, frames, answer))}
+
+    any_object = {name: {"type": "object"} for name in functions}
+    lenient = None if strict else partial(definition, any_object)
+    return Grammar("the grammar of the tools", definition(functions), lenient)
 
 
 def _before_special(text: str, names: Mapping[str, int]) -> str:

@@ -6,6 +6,7 @@ from copy import deepcopy
 from decimal import Decimal
 from math import lcm
 from typing import Any
+from urllib.parse import unquote
 
 from localspec.errors import BadSetting
 
@@ -13,15 +14,28 @@ DEEPEST = 100  # largest number of levels in a schema; llguidance reads at most 
 LONGEST_PATH = 20_000  # largest product of references and levels: llguidance follows references by recursion
 WIDEST_NUMBER = 10**15  # a double holds every whole number up to this one
 FINEST, NARROW = 1e-9, 1e-3  # numbers are multiples of FINEST, unless their bounds are closer than NARROW
+FINER, NARROWER = (
+    1e-10,
+    1e-7,
+)  # those are multiples of FINER, llguidance's finest; closer than NARROWER only 3 are left
 LARGEST_MULTIPLE = 20_000  # largest multipleOf, read without its point; llguidance needs as many states
 _HINT = 'give a JSON schema: {"type": "object", "properties": {...}}'
 _COMBINING = frozenset({"allOf", "anyOf", "oneOf", "$ref", "patternProperties", "minProperties"})
 _MAPS_OF_SCHEMAS = frozenset({"properties", "patternProperties", "$defs", "definitions"})
-_SCHEMAS = frozenset({"items", "prefixItems", "additionalProperties", "anyOf", "oneOf"})
+_SCHEMAS = frozenset({"items", "prefixItems", "additionalProperties", "anyOf", "oneOf", "allOf"})
+_LONGEST = {  # characters of texts in a format without a greatest length of its own
+    "email": 254, "hostname": 253, "uri": 2048, "duration": 64, "date-time": 64, "time": 32, "ipv6": 45,
+}  # fmt: skip
 
 
 def read_schema(given: object, *, largest: int) -> dict[str, Any]:
     """Read a schema from a dictionary, JSON text, or a Pydantic model. Raises BadSetting."""
+    schema = read_object(given, largest=largest)
+    check_complexity(schema)
+    return schema
+
+
+def read_object(given: object, *, largest: int) -> dict[str, Any]:
     model_schema = getattr(given, "model_json_schema", None)
     if callable(model_schema):
         given = model_schema()
@@ -42,12 +56,16 @@ def read_schema(given: object, *, largest: int) -> dict[str, Any]:
         raise BadSetting(what, hint="simplify the schema")
     if not isinstance(schema, dict):
         raise BadSetting("the JSON schema is not an object", hint=_HINT)
+    return schema
+
+
+def check_complexity(schema: dict[str, Any]) -> None:
+    """Refuse a schema that takes minutes to compile. Raises BadSetting."""
     _check_multiples(schema)
     references = sum("$ref" in part for part in objects_in(schema))
     if references * (levels := depth(schema)) > LONGEST_PATH:
         what = f"the JSON schema is too complex: {references:,} references in {levels:,} levels"
         raise BadSetting(what, hint="use fewer $ref, or nest the schema less deeply")
-    return schema
 
 
 def depth(value: object) -> int:
@@ -58,17 +76,17 @@ def depth(value: object) -> int:
 def narrowed(schema: dict[str, Any]) -> dict[str, Any]:
     """Narrow the schema where small models would write without end.
 
-    Objects that name properties get no other properties. Numbers get at most 15 digits before the point and 9 after
-    it. Limits in the schema stay. A schema with allOf is unchanged, because narrow parts could contradict each other.
+    Objects that name properties get no other properties, unless there is an allOf: closed parts could contradict each
+    other. Numbers get at most 15 digits before the point and 9 after it, and texts with a format a greatest length.
+    Limits in the schema stay.
     """
     parts = list(objects_in(schema))
-    if any("allOf" in part for part in parts):
-        return schema
+    together = any("allOf" in part for part in parts)
     # Combined schemas use the common multiple of every multipleOf, so FINEST is not added to them.
     exact = any("multipleOf" in part for part in parts) and any(_COMBINING & part.keys() for part in parts)
     schema = deepcopy(schema)
     for part in list(_schemas_in(schema)):
-        closing = {"additionalProperties": False} if _only_names(part) else {}
+        closing = {"additionalProperties": False} if _only_names(part) and not together else {}
         part |= closing | _limits(part, decimals=not exact)
     return schema
 
@@ -87,9 +105,15 @@ def _schemas_in(value: object) -> Iterator[dict[str, Any]]:
 
 
 def _limits(given: Mapping[str, Any], *, decimals: bool) -> dict[str, Any]:
-    kinds = given.get("type")
+    if {"enum", "const"} & given.keys():
+        return {}
+    kinds, longest = given.get("type"), _LONGEST.get(str(given.get("format")), 0)
     kinds = {kind for kind in (kinds if isinstance(kinds, list) else [kinds]) if isinstance(kind, str)}
-    if not kinds & {"number", "integer"} or {"enum", "const"} & given.keys():
+    if longest and "maxLength" not in given and (not kinds or "string" in kinds):
+        return {
+            "maxLength": max(longest, whole) if isinstance(whole := given.get("minLength"), int) else longest
+        }
+    if not kinds & {"number", "integer"}:
         return {}
     low = [given[name] for name in ("minimum", "exclusiveMinimum") if name in given]
     high = [given[name] for name in ("maximum", "exclusiveMaximum") if name in given]
@@ -97,10 +121,13 @@ def _limits(given: Mapping[str, Any], *, decimals: bool) -> dict[str, Any]:
         return {}
     limits: dict[str, Any] = {"minimum": -WIDEST_NUMBER} if not low else {}
     limits |= {"maximum": WIDEST_NUMBER} if not high else {}
-    narrow = low and high and min(high) - max(low) < NARROW
-    if "number" in kinds and "multipleOf" not in given and decimals and not narrow:
-        limits["multipleOf"] = FINEST
-    return limits
+    room = min(high) - max(low) if low and high else NARROW
+    if "number" not in kinds or "multipleOf" in given or not decimals:
+        return limits
+    if room < NARROWER and kinds == {"number"}:
+        edges = {max(low), min(high)} - {given.get("exclusiveMinimum"), given.get("exclusiveMaximum")}
+        return {"enum": sorted({*edges, (max(low) + min(high)) / 2})} if room >= 0 else {}
+    return {**limits, "multipleOf": FINEST if room >= NARROW else FINER}
 
 
 def _only_names(schema: Mapping[str, Any]) -> bool:
@@ -145,19 +172,31 @@ def kind_of(value: object) -> str:
     return "null" if value is None else kinds.get(type(value), "object")
 
 
-def resolved(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the schema to which `$ref` leads in `root`, or {} if it leads to none."""
-    for _ in range(10):
-        reference = schema.get("$ref")
-        if not isinstance(reference, str) or not reference.startswith("#"):
-            return schema
-        found: Any = root
-        for step in reference[1:].strip("/").split("/"):
-            found = found.get(step) if isinstance(found, Mapping) else None
-        if not isinstance(found, Mapping):
+def resolved(schema: Mapping[str, Any], root: Mapping[str, Any], levels: int = 10) -> Mapping[str, Any]:
+    """Return a schema joined with the schemas to which its `$ref` and `allOf` lead in `root`; {} if one leads nowhere.
+
+    `levels`: greatest number of schemas that lead on to others.
+    """
+    found, reference = {k: v for k, v in schema.items() if k not in ("$ref", "allOf")}, schema.get("$ref")
+    parts = list(schema["allOf"]) if isinstance(schema.get("allOf"), list) else []
+    if isinstance(reference, str) and reference.startswith("#"):
+        part: Any = root
+        for step in filter(None, reference[1:].split("/")):
+            step = unquote(step).replace("~1", "/").replace("~0", "~")
+            part = part.get(step) if isinstance(part, Mapping) else None
+        parts.append(part)
+    elif reference is not None:
+        parts.append(None)
+    for part in parts:
+        if not isinstance(part, Mapping) or not levels:
             return {}
-        schema = found
-    return {}
+        part = resolved(part, root, levels - 1)
+        together = {**part.get("properties", {}), **found.get("properties", {})}
+        needed = [*found.get("required", ()), *part.get("required", ())]
+        found = {**part, **found}
+        found |= {"properties": together} if together else {}
+        found |= {"required": [*dict.fromkeys(needed)]} if needed else {}
+    return found
 
 
 def kinds_of(schema: Mapping[str, Any], root: Mapping[str, Any]) -> set[str]:

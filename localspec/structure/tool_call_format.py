@@ -121,7 +121,10 @@ class ToolCallFormat:
         if kind == words.get("string") != words.get("number"):
             return {"type": "string"}
         schema = properties.get(key) if isinstance(properties, Mapping) else None
-        return schema if isinstance(schema, Mapping) else {}
+        schema = schema if isinstance(schema, Mapping) else {}
+        # Nothing in this form tells the text 42 from the number.
+        bare = self.values in ("text", "cdata") and not words
+        return {"type": "string"} if bare and not kinds_of(schema, root) else schema
 
     def read(self, text: str, plain: Callable[[str], str], schema: Schema, root: Schema) -> Any:  # noqa: ANN401  JSON
         """Return the value of an argument; `plain`: decodes special tokens; `root`: the schema of all arguments."""

@@ -368,9 +368,9 @@ def split(parts, form):
     [
         ("now", "tools must be a list"),
         ([3], "tool 1 is not a dictionary"),
-        ([{"name": "two words"}], "two words"),
+        ([{"name": " "}], "not a valid name"),
         ([NOW, NOW], "same name"),
-        ([{"name": "x", "parameters": {"type": "string"}}], "parameters of x"),
+        ([{"name": "x", "parameters": {"type": "string"}, "strict": True}], "the tool x"),
     ],
 )
 def test_a_wrong_tool_is_named(tools, complaint):

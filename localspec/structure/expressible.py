@@ -1,0 +1,109 @@
+"""Leaves out of a tool's schema the keywords that a grammar cannot express."""
+
+import json
+import re
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING, Any
+
+from localspec.errors import BadSetting
+from localspec.structure.schema import check_complexity, narrowed
+
+if TYPE_CHECKING:
+    from llguidance import LLTokenizer
+
+_MOST_TRIES = 2_000  # a try takes about a millisecond
+_DEFINITIONS = ("$defs", "definitions")
+# A required property is tried as such. Closing needs the properties, and definitions are tried where they are used.
+_FIRST, _LAST = ("required",), ("additionalProperties", *_DEFINITIONS)
+_SCHEMAS = ("items", "additionalProperties")
+_MAPS_OF_SCHEMAS = (*_DEFINITIONS, "properties", "patternProperties")
+_LISTS_OF_SCHEMAS = ("anyOf", "oneOf", "allOf", "prefixItems")
+_IGNORED = re.compile(r"Unimplemented keys: \[(.*)\]|Unknown format: ")
+
+
+@lru_cache(maxsize=1_000)
+def expressible(text: str) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return a schema, given as JSON, without what a grammar cannot express, and the names of these keywords."""
+    parts = _Parts(json.loads(text))
+    return parts.schema, tuple(dict.fromkeys((*parts.left_out, *(ignored_in(parts.schema) or ()))))
+
+
+class _Parts:
+    """The expressible parts of a schema. If it cannot be used as a whole, it is built keyword by keyword."""
+
+    def __init__(self, schema: dict[str, Any]) -> None:
+        self._tries = 0
+        self._found: dict[str, Any] = {}
+        self.left_out: list[str] = []
+        self._put(self._found, "schema", schema)
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        found: dict[str, Any] = self._found["schema"]
+        return found
+
+    def _fits(self) -> bool:
+        self._tries += 1
+        return self._tries <= _MOST_TRIES and ignored_in(self.schema) is not None
+
+    def _put(self, place: Any, name: Any, value: Any) -> None:  # noqa: ANN401  JSON
+        """Put a schema into the dictionary or list `place`, or as much of it as fits."""
+        place[name] = value
+        if self._fits():
+            return
+        given = value if isinstance(value, dict) else {}
+        self.left_out += [] if isinstance(value, dict) else [str(name)]
+        named = [key for key in _DEFINITIONS if isinstance(given.get(key), dict)]
+        made: dict[str, Any] = {key: {each: {} for each in given[key]} for key in named}
+        place[name] = made
+        rest = [key for key in given if key not in (*_FIRST, *_LAST)]
+        for key in filter(given.__contains__, (*_FIRST, *rest, *_LAST)):
+            empty, part = made.get(key, {}), given[key]
+            made[key] = part
+            if self._fits():
+                continue
+            if key in _SCHEMAS and isinstance(part, dict):
+                self._put(made, key, part)
+            elif key in _LISTS_OF_SCHEMAS and isinstance(part, list):
+                made[key] = []
+                for n, each in enumerate(part):
+                    made[key].append({})
+                    self._put(made[key], n, each)
+            elif key in _MAPS_OF_SCHEMAS and isinstance(part, dict):
+                made[key] = {each: empty.get(each, {}) for each in part}
+                for each in part if self._fits() else ():
+                    self._put(made[key], each, part[each])
+            if not self._fits():
+                del made[key]
+                self.left_out.append(key)
+
+
+def ignored_in(schema: Any) -> tuple[str, ...] | None:  # noqa: ANN401  JSON
+    """Return the keywords that llguidance ignores in a schema; None if it is invalid or matches no text."""
+    from llguidance import LLMatcher, LLParserLimits
+
+    try:
+        check_complexity(schema)
+        given = json.dumps({**narrowed(schema), "x-guidance": {"lenient": True}})
+    except (
+        BadSetting,
+        AttributeError,
+        TypeError,
+        ValueError,
+    ):  # a value of another type than its keyword has
+        return None
+    grammar = json.dumps({"grammars": [{"lark_grammar": f"start: %json {given}"}]})
+    matcher = LLMatcher(_bytes(), grammar, log_level=0, limits=LLParserLimits(verbose_errors=False))
+    if not matcher.is_error():
+        matcher.compute_bitmask()
+    if matcher.is_error():
+        return None
+    found = filter(None, map(_IGNORED.match, matcher.get_grammar_warnings()))
+    return tuple(name for each in found for name in re.findall(r'"([^"]*)"', each[1] or '"format"'))
+
+
+@cache
+def _bytes() -> "LLTokenizer":
+    from llguidance import LLTokenizer
+
+    return LLTokenizer("byte")
