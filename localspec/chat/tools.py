@@ -28,7 +28,7 @@ class Tool:
     parameters: Mapping[str, Any]  # the JSON schema of an object, as far as a grammar can express it
     given: Mapping[str, Any]  # the caller's definition, in OpenAI's form
     called: str  # the caller's name
-    notice: str = ""  # what the grammar leaves out
+    notice: str = ""  # about keywords that the grammar leaves out
     strict: bool = False  # whether the grammar must express the whole schema
 
     @property

@@ -14,10 +14,8 @@ DEEPEST = 100  # largest number of levels in a schema; llguidance reads at most 
 LONGEST_PATH = 20_000  # largest product of references and levels: llguidance follows references by recursion
 WIDEST_NUMBER = 10**15  # a double holds every whole number up to this one
 FINEST, NARROW = 1e-9, 1e-3  # numbers are multiples of FINEST, unless their bounds are closer than NARROW
-FINER, NARROWER = (
-    1e-10,
-    1e-7,
-)  # those are multiples of FINER, llguidance's finest; closer than NARROWER only 3 are left
+# Closer bounds have multiples of FINER, llguidance's finest; those closer than NARROWER allow three values.
+FINER, NARROWER = 1e-10, 1e-7
 LARGEST_MULTIPLE = 20_000  # largest multipleOf, read without its point; llguidance needs as many states
 _HINT = 'give a JSON schema: {"type": "object", "properties": {...}}'
 _COMBINING = frozenset({"allOf", "anyOf", "oneOf", "$ref", "patternProperties", "minProperties"})
