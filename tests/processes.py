@@ -1,8 +1,21 @@
-"""Waiting for other processes."""
+"""Homes of other processes, and waiting for these."""
 
 import os
 import time
 from pathlib import Path
+
+from localspec import options
+
+
+def informed(home):
+    """Return a home that shares what is known of llama.cpp's build and of models with the other homes."""
+    for name in ("health", "memory"):
+        shared, link = options.cache_dir() / name, home / "cache" / name
+        for folder in (shared, link.parent):
+            folder.mkdir(parents=True, exist_ok=True)
+        if not link.exists():
+            link.symlink_to(shared, target_is_directory=True)
+    return home
 
 
 def until(condition, seconds=300.0):

@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from tests.processes import informed
+
 pytestmark = [
     pytest.mark.process,
     pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork"),
@@ -87,7 +89,7 @@ ENDS = {
 @pytest.mark.parametrize("name", ENDS)
 def test_a_program_ends_as_it_wants(name, tmp_path):
     code, expected = ENDS[name]
-    settings = {"LOCALSPEC_HOME": str(tmp_path), "LOCALSPEC_THREADS": "2"}
+    settings = {"LOCALSPEC_HOME": str(informed(tmp_path)), "LOCALSPEC_THREADS": "2"}
     program = [sys.executable, "-c", BEGIN + code, str(random.Random(name).uniform(0, 0.3))]
     ended = subprocess.run(program, env=os.environ | settings, capture_output=True, text=True, timeout=300)
     assert ended.returncode == expected, ended.stderr

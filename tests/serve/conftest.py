@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import httpx
 import pytest
 
+from tests.processes import informed
+
 ADDRESS = re.compile(r"listening on (http://\S+)")
 
 
@@ -32,7 +34,7 @@ def serving(home, *arguments, environment=None, stderr=subprocess.DEVNULL, files
     command = [sys.executable, "-m", "localspec", "serve", "--port", "0", *arguments]
     if files:
         command = ["bash", "-c", f'ulimit -n {files}; exec "$@"', "bash", *command]
-    environment = os.environ | {"LOCALSPEC_HOME": str(home)} | (environment or {})
+    environment = os.environ | {"LOCALSPEC_HOME": str(informed(home))} | (environment or {})
     process = subprocess.Popen(command, stdout=-1, stderr=stderr, env=environment, text=True)
     try:
         printed = list(itertools.takewhile(lambda line: "is ready" not in line, process.stdout))

@@ -262,7 +262,7 @@ GREEDY = {"temperature": 0, "seed": 1, "max_tokens": 60, "depth": 3}
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    return tmp_path_factory.mktemp("home")
+    return processes.informed(tmp_path_factory.mktemp("home"))
 
 
 @pytest.fixture(scope="module")
