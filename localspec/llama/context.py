@@ -189,7 +189,7 @@ class SlotDecoder(CachedText):
             if save and self.length - shared >= WORTH_A_COPY and (copy := self.copy()):
                 self.prompt_cache.save(copy)
             restored = found is not None and self.replace(found)
-            if restored:  # tokens from the disk do not know their images
+            if restored:  # tokens of a copy do not know their images
                 most = common_prefix_length(self.tokens, 0, tokens)
                 self.tokens[:most] = tokens[:most]
                 self.place_images(0)

@@ -142,7 +142,9 @@ class CachedText(Closing):
         if (state := state_of(self.cache.handle, self.sequence, most_bytes=most)) is None:
             return None
         beside = self.head_state and self.head_state.saved()
-        return PromptState(list(self.tokens), state, kept.lasting, beside, self._padding, self.conversation)
+        # Ids only: a row of an image would keep the image's file and all of its rows, which no budget counts.
+        ids = list(map(int, self.tokens))
+        return PromptState(ids, state, kept.lasting, beside, self._padding, self.conversation)
 
     def replace(self, found: PromptState) -> bool:
         """Replace the slot's state by a copied one. Return False after a failure; the slot is then empty."""

@@ -1,5 +1,6 @@
 """Greedy texts about images are those of llama.cpp's server; caches, cuts and cancels change no reply."""
 
+import gc
 import json
 import subprocess
 import sys
@@ -7,6 +8,7 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
+from weakref import WeakSet
 
 import numpy as np
 import pytest
@@ -185,6 +187,33 @@ def test_a_cache_of_another_process_answers_about_its_picture_and_no_other(load,
 
 
 @pytest.mark.process
+@pytest.mark.parametrize("kind", ["gemma3", "qwen2vl"])
+def test_saved_states_keep_no_image_and_still_answer_about_it(load, monkeypatch, kind):
+    """The projector keeps the latest image, and the slot its own. The first conversation comes back from memory."""
+    alive, encode = WeakSet(), Projector.encode
+    monkeypatch.setattr("localspec.llama.images._RECENT", 1)
+    monkeypatch.setattr(Projector, "encode", lambda own, chunk: alive.add(chunk) or encode(own, chunk))
+    words = {"type": "text", "text": "What is to be seen here, and where? " * 40}
+
+    def reply(session, shade):
+        picture = image_url(b"P6 64 64 255\n" + bytes([shade]) * 3 * 64 * 64)
+        prompt = [{"role": "user", "content": [picture, words]}]
+        return session.run(prompt, max_tokens=8, temperature=0)
+
+    with load(kind) as session:
+        fresh = reply(session, 1).text
+    with load(kind) as session:
+        saved = session.pair.target.prompt_cache
+        saved.budget = 10**9
+        for shade in (1, 90, 180, 250):
+            reply(session, shade)
+        gc.collect()
+        assert (len(saved._saved), len(alive)) == (3, 1)
+        found = reply(session, 1)
+        assert found.text == fresh
+        assert found.stats.reused_tokens > 256
+
+
 def test_threads_that_encode_at_once_get_their_own_rows(load):
     with load("qwen2vl") as session, ThreadPoolExecutor(4) as threads:
         chunks = [
