@@ -1,7 +1,7 @@
 """Decoding on one slot of a context: feed tokens, get rows of logits, roll back."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache, partial
 from math import ceil, inf
 from time import perf_counter
@@ -130,7 +130,7 @@ class SlotDecoder(CachedText):
         model, done, counts = self.model, 0, self.threads.contention
         leads = 0 if model.gpu or model.size_bytes < SMALL_BYTES else ceil(_JUDGED_BYTES / model.size_bytes)
         lead = min(leads, JUDGED_PASSES, len(tokens) // _TOKENS_EACH) * NARROW
-        with suppress(WorkStopped):
+        try:
             is_text = len(tokens) > NARROW and not isinstance(tokens[0], ImageRow)
             if is_text and not lead and model.can_roll_back and counts and counts.due:
                 narrow = next_piece(tokens, NARROW)
@@ -145,6 +145,9 @@ class SlotDecoder(CachedText):
                     disk.measured(len(chunk), self.busy_seconds - busy)
                 yield found
                 done += len(chunk)
+        except WorkStopped:
+            if not cancelled():  # else the caller would take a part of the prompt for the whole
+                raise
 
     def rollback(self, keep: int) -> None:
         assert 0 <= keep <= self.length, f"cannot keep {keep} of {self.length} tokens"
@@ -173,6 +176,7 @@ class SlotDecoder(CachedText):
         return self.length
 
     def recall(self, tokens: Sequence[int], *, save: bool = True) -> float:
+        self.failure = None  # another reply begins with the tokens that the slot has
         began, shared = perf_counter(), common_prefix_length(self.tokens, 0, tokens)
         stored = found = None
         if len(tokens) - shared >= WORTH_A_COPY:

@@ -5,7 +5,7 @@ streams together only if they have equally many tokens in the batch. So shorter 
 are removed before the next decode. Each prompt has passes of its own.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -59,6 +59,7 @@ class CachedText(Closing):
         self._last_width = 0  # number of tokens in the last batch; a recurrent state can roll back only these
         self._padding = 0  # number of padding and rolled-back tokens in the cache after `tokens`
         self._kept = 0  # number of tokens in the sequence `Cache.spare`
+        self.failure: LocalspecError | None = None  # why the slot has fewer tokens than its reply has decoded
         # By number of tokens up to the end of an image: how many more tokens there are than positions, and than
         # tokens in the text of drafters, in which each chunk of an image is one token.
         self._surplus: dict[int, tuple[int, int]] = {}
@@ -348,18 +349,32 @@ class SharedContext(Cache):
             raise BackendFailure("these replies cannot share a pass", hint="give one at a time: --parallel 1")
         slots = [self.slots[part.slot] for part in parts]
         lengths = [slot.length for slot in slots]
+        for slot in slots:
+            if error := slot.failure:
+                slot.failure = error if len(parts) > 1 else None  # the batcher will retry each part
+                raise error
         with self.calling:
             try:
                 return self._decode(parts)
             except BaseException as failure:
                 lost = [slot.recover(length) for slot, length in zip(slots, lengths, strict=True)]
                 if len(parts) > 1 and isinstance(failure, LocalspecError):  # the batcher will retry each part
-                    for slot, tokens in zip(slots, lost, strict=True):
-                        while piece := next_piece(tokens, self.chunk):
-                            with stopping_at(None):
-                                self.read([(slot, piece, 0)])
-                            tokens = tokens[len(piece) :]
+                    self._read_again(dict(zip(slots, lost, strict=True)), failure)
                 raise
+
+    def _read_again(self, lost: Mapping[CachedText, Sequence[int]], failure: LocalspecError) -> None:
+        """Append the tokens that slots lost in a failed pass. A slot for which this fails too fails its next decode."""
+        for slot, tokens in lost.items():
+            slot.failure = failure if tokens else None
+        for slot, tokens in lost.items():
+            try:
+                while piece := next_piece(tokens, self.chunk):
+                    with stopping_at(None):
+                        self.read([(slot, piece, 0)])
+                    tokens = tokens[len(piece) :]
+                slot.failure = None
+            except LocalspecError as error:
+                slot.failure = error
 
     def _decode(self, parts: Sequence[Part]) -> Sequence[ForwardPass]:
         """Decode each prompt alone, then all tokens with rows in one pass, because a pass overwrites older rows."""

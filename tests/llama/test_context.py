@@ -18,6 +18,7 @@ from localspec.llama.shared import TOP_K
 from localspec.llama.threads import Contention
 from localspec.measure.compare import width_difference_on, width_gap
 from localspec.sampler.passes import Candidates, ForwardPass
+from localspec.stopping import WorkStopped
 from tests.llama.rows import NEAR, row_after
 from tests.raw_passes import RawPasses, moved
 
@@ -115,6 +116,14 @@ def test_a_cancelled_prefill_that_is_continued_equals_one_that_was_not(context, 
     list(cancelled.prefill(sequence[cancelled.length :]))
     list(straight.prefill(sequence))
     np.testing.assert_array_equal(cancelled.decode([7], 1).rows[0], straight.decode([7], 1).rows[0])
+
+
+def test_a_prefill_that_is_stopped_without_a_cancel_does_not_look_whole(context, tokens, monkeypatch):
+    one = context({"batch_size": 16})
+    monkeypatch.setattr(lib, "llama_decode", lambda *_: 2)
+    with pytest.raises(WorkStopped):
+        list(one.prefill(tokens(60)))
+    assert list(one.prefill(tokens(60), lambda: True)) == []
 
 
 # rollback

@@ -1,6 +1,7 @@
 """Several slots in one context of llama.cpp, on real GGUFs: rows, texts, and the number of passes."""
 
 import ctypes
+import itertools
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -286,6 +287,39 @@ def test_a_pass_that_fails_leaves_every_slot_as_it_was(load, tokens, monkeypatch
                 together(several, tokens(3), tokens(3, 1))
         assert [slot.tokens for slot in several.slots] == [tokens(8)] * 2
         with Context(model, **OPTIONS) as one:
+            list(one.prefill(tokens(8)))
+            alone = np.array(one.decode(tokens(3), 3).rows)
+        np.testing.assert_allclose(together(several, tokens(3), tokens(3, 1))[0], alone, atol=NEAR)
+
+
+@pytest.mark.parametrize("broken", [(2,), (3,), (2, 3)])
+def test_a_second_failure_in_the_repair_fails_only_the_reply_whose_tokens_are_lost(
+    load, tokens, monkeypatch, broken
+):
+    """The first failure is behind the shared pass, the others as the recurrent slots are read again."""
+    decode, passes = lib.llama_decode, itertools.count(1)
+
+    def not_finite(row):
+        raise BackendFailure("x", hint="y")
+
+    with Context(load(**SHAPES["hybrid"]), **OPTIONS, slots=2) as several:
+        for slot in several.slots:
+            list(slot.prefill(tokens(8)))
+        with monkeypatch.context() as patch:
+            patch.setattr(shared, "check_finite", not_finite)
+            patch.setattr(lib, "llama_decode", lambda *args: -3 if next(passes) in broken else decode(*args))
+            with pytest.raises(BackendFailure):
+                together(several, tokens(3), tokens(3, 1))
+        lost = [slot for slot in several.slots if slot.length < 8]
+        assert len(lost) == len(broken)
+        for slot in lost:
+            with pytest.raises(BackendFailure):
+                together(several, tokens(3), tokens(3, 1))
+            with pytest.raises(BackendFailure):
+                slot.decode(tokens(3), 3)
+            slot.recall(tokens(11))
+            list(slot.prefill(tokens(8)[slot.length :]))
+        with Context(load(**SHAPES["hybrid"]), **OPTIONS) as one:
             list(one.prefill(tokens(8)))
             alone = np.array(one.decode(tokens(3), 3).rows)
         np.testing.assert_allclose(together(several, tokens(3), tokens(3, 1))[0], alone, atol=NEAR)
