@@ -14,6 +14,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from time import sleep
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from localspec.errors import BadSetting, LocalspecError
@@ -82,12 +83,30 @@ def write_atomically(path: Path, content: bytes, *, lasting: bool = True) -> Non
                 os.fsync(file.fileno())  # else a power cut may keep the new name and lose the content
         with suppress(FileNotFoundError):
             os.chmod(temporary, stat.S_IMODE(path.stat().st_mode))
-        os.replace(temporary, path)
+        rename(temporary, path)
         if lasting:
             sync_folder(path.parent)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+# Seconds between the attempts to rename an open file; only Windows refuses that.
+_PAUSES: tuple[float, ...] = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5) if sys.platform == "win32" else ()
+
+
+def rename(source: str | Path, target: str | Path) -> None:
+    """Rename a file, over another one too. Raises OSError.
+
+    On Windows, try again while another process has one of the two open, as virus scanners have for a moment.
+    """
+    for pause in _PAUSES:
+        try:
+            os.replace(source, target)
+            return
+        except PermissionError:
+            sleep(pause)
+    os.replace(source, target)
 
 
 def sync_folder(folder: Path) -> None:
@@ -160,7 +179,7 @@ def rename_damaged(path: Path, name: str = "") -> Path:
     endings = itertools.chain([""], (f"-{n}" for n in itertools.count(2)))
     names = (path.with_name(f"{name or path.name}.damaged{ending}") for ending in endings)
     kept = next(name for name in names if not os.path.lexists(name))
-    os.replace(path, kept)
+    rename(path, kept)
     return kept
 
 

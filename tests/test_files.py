@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from localspec import files
 from localspec.errors import BadSetting
 from localspec.files import (
     FileLock,
@@ -78,6 +79,31 @@ def test_content_is_on_the_disk_before_it_gets_the_name(tmp_path, monkeypatch):
     write_text_atomically(path, "brand-new")
     assert reported[:2] == [len("brand-new"), "renamed"]
     assert len(reported) == 3 or sys.platform == "win32", "the new name is on the disk as well"
+
+
+@pytest.mark.parametrize("refused", [1, 3])
+def test_a_file_that_another_process_reads_for_a_moment_is_replaced_all_the_same(
+    tmp_path, monkeypatch, refused
+):
+    """As on Windows: up to two attempts are made again here, so that the third refusal is an error."""
+    path, replace, attempts = tmp_path / "x.json", os.replace, []
+
+    def open_elsewhere(*names):
+        attempts.append(names)
+        if len(attempts) <= refused:
+            raise PermissionError(errno.EACCES, "The process cannot access the file")
+        replace(*names)
+
+    path.write_text("old")
+    monkeypatch.setattr(files, "_PAUSES", (0.0, 0.0))
+    monkeypatch.setattr(os, "replace", open_elsewhere)
+    if refused == 1:
+        write_text_atomically(path, "new")
+    else:
+        with pytest.raises(PermissionError):
+            write_text_atomically(path, "new")
+    assert path.read_text() == ("new" if refused == 1 else "old")
+    assert [each.name for each in tmp_path.iterdir()] == ["x.json"]
 
 
 def test_a_value_of_a_name_is_changed_and_all_others_stay(tmp_path):

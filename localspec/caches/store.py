@@ -28,7 +28,7 @@ from typing import BinaryIO
 import msgspec
 import numpy as np
 
-from localspec.files import AHEAD_SECONDS, after_fork, loads_as, locked, sync_folder
+from localspec.files import AHEAD_SECONDS, after_fork, loads_as, locked, rename, sync_folder
 
 FORMAT = b"localspec cache\x03"
 _HEAD = struct.Struct("<16sII")  # format, number of bytes in the facts, number of tokens
@@ -225,7 +225,7 @@ class Store:
                 os.ftruncate(handle, size)  # reserve all bytes, because other processes count them
                 write_text(file, tokens, facts, parts)
             with suppress(FileNotFoundError):  # the file was deleted with its conversation meanwhile
-                os.replace(temporary, self._folder / name)
+                rename(temporary, self._folder / name)
             sync_folder(self._folder)
         except BaseException:
             _remove(Path(temporary))

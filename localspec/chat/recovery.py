@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from localspec.files import rename_damaged, sync_folder
+from localspec.files import rename, rename_damaged, sync_folder
 
 _TABLE, _INDEX, _INDEX_ABOVE, _TABLE_ABOVE = 13, 10, 2, 5  # kinds of pages: leaves, and those above leaves
 _HEADER: Final = b"SQLite format 3\0"
@@ -55,15 +55,15 @@ def recover(path: Path, schema: str, tables: dict[str, str]) -> None:
     if not source.exists():
         if not wal.exists():
             with suppress(FileNotFoundError):
-                os.replace(f"{path}-wal", wal)
+                rename(f"{path}-wal", wal)
         Path(f"{path}-shm").unlink(missing_ok=True)
-        os.replace(path, source)
+        rename(path, source)
         sync_folder(path.parent)
     if not path.exists():  # else the new file was whole, and only the old one has to be put away
         if wal.exists():
             _fold(source, wal)
         found, unread = _build(source, new, schema, tables)
-        os.replace(new, path)
+        rename(new, path)
         sync_folder(path.parent)
         kept = _put_away(source, path, unread)
         left_out = f", {_counted(unread, 'part')} could not be read" if unread else ""

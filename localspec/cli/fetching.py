@@ -57,20 +57,20 @@ def question(pair: Pair) -> str:
 
 
 def fetch_reference(target: str, draft: str | None, *, images: bool = False) -> None:
-    pair = names.known_as(target, draft)
+    pair, reference = names.known_as(target, draft), ""
     if pair is None:
+        reference = f"{target} --draft {draft}" if draft else target
         try:
             with DrawnLine(sys.stderr) as line:
                 line.draw(f"asking {hub.host()} for {target}")
-                pair = names.keep(names.described(target, draft))
-            print_notice(f"{target} is now the pair {pair.name}")
+                pair = names.described(target, draft)
         except names.SeveralModels as several:
             tell_models(several)
             raise
         if draft is None and (known := pair_info.suggested_draft(pair.target.name, pair.target.header)):
             what = f"{known.name} ({size_text(known.all_bytes)}) can draft for {target}"
             print_notice(f"{what}: localspec pull {target} --draft {known.repo}:{known.file}")
-    fetch(pair, images=images)
+    fetch(pair, images=images, reference=reference)
 
 
 def tell_models(several: names.SeveralModels) -> None:
@@ -79,10 +79,11 @@ def tell_models(several: names.SeveralModels) -> None:
         say(f"{names.quant_of(model) or '-':<10} {size:>18}  {several.repo}:{model.file}")
 
 
-def fetch(pair: Pair, *, images: bool = False) -> None:
+def fetch(pair: Pair, *, images: bool = False, reference: str = "") -> None:
     """Fetch a pair and show the progress on stderr; Ctrl-C keeps the bytes received so far.
 
     `images`: whether to fetch the projector with which the target reads images.
+    `reference`: the Hub's names of a new pair, which is stored once all of its bytes are here and right.
     """
     line = DrawnLine(sys.stderr)
 
@@ -96,6 +97,9 @@ def fetch(pair: Pair, *, images: bool = False) -> None:
     try:
         line.draw(f"asking {hub.host()} for {pair.name}")
         fetch_pair(pair, show)
+        if reference:
+            pair = names.keep(pair)
+            show(f"{reference} is now the pair {pair.name}")
         if images:
             projector = published(pair)
             show(
@@ -104,7 +108,7 @@ def fetch(pair: Pair, *, images: bool = False) -> None:
             fetch_projector(pair, projector, show)
     except KeyboardInterrupt:
         line.clear()
-        say(f"Stopped. Resume with: localspec pull {pair.name}", to=sys.stderr)
+        say(f"Stopped. Resume with: localspec pull {reference or pair.name}", to=sys.stderr)
         raise
     finally:
         line.clear()

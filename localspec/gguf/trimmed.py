@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from localspec.errors import BadModelFile
+from localspec.files import rename
 from localspec.gguf.facts import is_trimmed, table_path
 from localspec.gguf.header import STRING, TOKENS, Entry, Header, HeaderVocabulary, TensorInfo, header_at
 from localspec.gguf.tensor_types import BLOCKS
@@ -56,7 +57,7 @@ def write_gguf(
         for *_, data in tensors:
             writer.write_tensor_data(data() if callable(data) else data)
         writer.close()
-        part.replace(path)
+        rename(part, path)
     except BaseException:
         with suppress(OSError):
             writer.close()

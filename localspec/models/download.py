@@ -12,7 +12,7 @@ from pathlib import Path
 
 from localspec.display import size_text
 from localspec.errors import BadModelFile, DownloadFailed, IncompatiblePair, NotOnDisk
-from localspec.files import FileLock, sync_folder
+from localspec.files import FileLock, rename, sync_folder
 from localspec.gguf.header import Header, header_of_part, joined, read_header
 from localspec.gguf.matching import check
 from localspec.models import hub, local_models
@@ -151,7 +151,7 @@ class PartialFile:
         try:
             os.fsync(self._file.fileno())
             self.close()
-            os.replace(self.path, self.final)
+            rename(self.path, self.final)
             sync_folder(self.final.parent)
         except OSError as error:
             raise of_system(error, self.remote.name) from error

@@ -28,6 +28,7 @@ from localspec.models.registry import (
     all_pairs,
     is_known,
     known,
+    name_of,
     named,
     stays_inside,
     users_folder,
@@ -225,6 +226,7 @@ def find(
     if target is not None and pair is not None:
         hint = "name only the pair, or only --target (in Python target=...)"
         raise BadSetting("a pair and a target file were both given", hint=hint)
+    is_new = False
     if target is not None:
         texts = str(target), None if draft is None else str(draft)
         if not is_on_hub(*texts):
@@ -233,7 +235,7 @@ def find(
         if not (before or pull):
             command = " --draft ".join(filter(None, (f"localspec pull {target}", texts[1])))
             raise NotOnDisk(f"{_key(*texts)} was not downloaded yet", hint=f"download it with: {command}")
-        found = before or keep(described(*texts))
+        found, is_new = before or described(*texts), before is None
     else:
         found = named(pair) if pair is not None else default_pair()
     try:
@@ -242,7 +244,7 @@ def find(
         if not pull:
             raise
         fetch(found)
-    return found
+    return keep(found) if is_new else found  # not before its bytes are here and right
 
 
 def default_pair() -> Pair:
@@ -260,7 +262,7 @@ def default_pair() -> Pair:
 
 def of_files(target: str | Path, draft: str | Path | None = None) -> Pair:
     file = _file_at(target)
-    name, drafts = parts_of(file.place)[0].stem, None if draft is None else _file_at(draft)
+    name, drafts = name_of(file.place), None if draft is None else _file_at(draft)
     return Pair(name, DraftKind.MODEL, file, drafts, use=OWN)
 
 

@@ -115,10 +115,15 @@ def _opened_files(taken: Collection[str]) -> Iterator[Pair]:
     names = {name.lower() for name in taken}
     for key, _ in sorted(last_uses().items(), key=lambda used: -used[1]):
         if Path(key).is_absolute() and Path(key).is_file():
-            stem = parts_of(Path(key))[0].stem
+            stem = name_of(Path(key))
             numbered = (stem if n == 1 else f"{stem}-{n}" for n in count(1))
             names.add((name := next(free for free in numbered if free.lower() not in names)).lower())
             yield Pair(name, DraftKind.MODEL, ModelFile.at(Path(key)), use=OWN)
+
+
+def name_of(path: Path) -> str:
+    """Return the name of an opened file: one line, and no blank at its ends, which a look-up would not find."""
+    return " ".join(parts_of(path)[0].stem.split()) or "model"
 
 
 @cache  # models.toml never changes, and each look-up of a name needs it

@@ -8,14 +8,14 @@ import pytest
 import localspec
 from localspec import demo
 from localspec.cli import main
-from localspec.errors import BadSetting, NotOnDisk, UnknownPair
+from localspec.errors import BadSetting, DownloadFailed, NotOnDisk, UnknownPair
 from localspec.gguf.facts import DraftKind
 from localspec.gguf.header import header_at, parts_of
 from localspec.models import names
 from localspec.models.hub import RemoteFile
 from localspec.models.names import SeveralModels, chosen, find, hub_reference, models_in, quant_of
 from localspec.models.pair_info import suggested_draft
-from localspec.models.registry import add_pair, is_known, named
+from localspec.models.registry import add_pair, is_known, named, users_pairs
 from tests.models.conftest import pair_of
 from tests.models.hub import COMMIT
 
@@ -172,6 +172,9 @@ def test_a_part_named_by_its_address_is_the_model_and_a_damaged_one_ends_the_pul
             served.flip = served.size - 1
     assert main(["pull", "org/Split-GGUF:Q4_K_M"]) == 1
     assert "arrived damaged" in capsys.readouterr().err
+    with pytest.raises(DownloadFailed):
+        find(target="org/Split-GGUF:Q4_K_M", pull=True)
+    assert not users_pairs(), "a pair is stored when its bytes are here and right"
 
 
 @pytest.mark.process

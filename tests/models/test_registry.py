@@ -20,7 +20,7 @@ from localspec.gguf.facts import DraftKind
 from localspec.models import local_models
 from localspec.models.download import PairNotOnDisk, fetch
 from localspec.models.local_models import ModelFile
-from localspec.models.names import default_pair, find, model_file
+from localspec.models.names import default_pair, find, model_file, of_files
 from localspec.models.registry import (
     Pair,
     add_pair,
@@ -278,6 +278,15 @@ def test_an_opened_file_has_a_name_that_no_pair_has_and_is_forgotten_without_bei
         f"kept {tmp_path}/b/one.gguf: it is a file of yours\none-2 is no longer in the list\n"
     )
     assert named("one-2").paths == (str(tmp_path / "a" / "one.gguf"),)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows drops blanks at the end and has no such names")
+@pytest.mark.parametrize(("file", "name"), [("one .gguf", "one"), ("a\nb.gguf", "a b"), (" .gguf", "model")])
+def test_an_opened_file_of_any_name_has_one_line_that_finds_it(tiny_gguf, tmp_path, file, name):
+    path = str(shutil.copy(tiny_gguf(), tmp_path / file))
+    local_models.mark_used(path)
+    assert named(name).paths == (path,)
+    assert [pair.name for pair in all_pairs() if pair.paths == (path,)] == [of_files(path).name] == [name]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="pipes with a name")
