@@ -83,6 +83,8 @@ class JsonCallReader:
         before, behind = re.split(r"[\[{]", text[:end])[0], text[end:]
         for mark in [close for opening, close in (*_MARKS, ("```", "```")) if opening in before]:
             behind = re.sub(rf"\A\s*{re.escape(mark)}", "", behind)
+        if calls and not self._several:
+            self._reader = self._reader.without_calls()
         begun = [(new_call(name), arguments) for name, arguments in calls]
         parts = [
             TextPart(as_json(arguments), Kind.TOOL_CALL, call, replace(call, arguments=arguments))

@@ -71,10 +71,7 @@ def split(text, cuts=(), form=HERMES, *, several=True):
         first = end if found and first is None else first
     found += reader.flush()
     calls = [(part.ended.name, part.ended.arguments) for part in found if part.ended]
-    assert [json.loads(part.text) for part in found if part.call and part.ended] in (
-        [],
-        [a for _, a in calls],
-    )
+    assert all(json.loads(part.text) == part.ended.arguments for part in found if part.call and part.ended)
     return calls, "".join(part.text for part in found if part.kind is Kind.ANSWER), first
 
 
@@ -134,6 +131,9 @@ def test_a_reply_of_one_call_at_most_reads_no_list_of_two():
     text = f"[{OSLO}, {NOW}]"
     assert [name for name, _ in split(text)[0]] == ["get_weather", "now"]
     assert split(text, several=False)[:2] == ([], text)
+    behind = f" and\n<tool_call>\n{NOW}\n</tool_call>"
+    assert [name for name, _ in split(OSLO + behind)[0]] == ["get_weather", "now"]
+    assert split(OSLO + behind, several=False)[:2] == ([("get_weather", ARGUMENTS)], behind)
 
 
 FENCED = f"```json\n{OSLO}\n```"
