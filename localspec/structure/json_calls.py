@@ -124,7 +124,10 @@ def _read(call: Mapping[str, Any], functions: Functions) -> tuple[str, Any]:
     given = {**schema, "x-guidance": {"whitespace_flexible": False, "lenient": True}}
     matcher = _matcher(f"start: %json {json.dumps(given)}")
     text = json.dumps(_sorted(arguments, schema, schema), separators=(",", ":"), ensure_ascii=False).encode()
-    if matcher.try_consume_tokens([*text]) < len(text) or not matcher.is_accepting():
+    compiles = (
+        not matcher.is_error()
+    )  # as in the model's own form, a schema that does not compile allows any object
+    if compiles and (matcher.try_consume_tokens([*text]) < len(text) or not matcher.is_accepting()):
         raise ValueError("the schema forbids the arguments")
     return call["name"], arguments
 

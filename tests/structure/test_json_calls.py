@@ -195,3 +195,10 @@ def test_a_continued_message_that_is_no_call_comes_without_its_beginning(text, s
     question = [{"role": "user", "content": "weather?"}, {"role": "assistant", "content": text[:size]}]
     reply = scripted_session(text, RESUMED).run(question, tools=TOOLS[:1])
     assert (reply.text, reply.tool_calls) == (text[size:], ())
+
+
+def test_a_schema_that_no_grammar_expresses_allows_any_object():
+    functions = {"f": {"type": "object", "properties": {"a": {"type": "string", "pattern": "(?!x)"}}}}
+    reader = JsonCallReader(CallReader(HERMES, functions), functions)
+    (part,) = reader.push('{"name": "f", "arguments": {"a": 5}}')
+    assert part.ended.arguments == {"a": 5}
