@@ -7,6 +7,7 @@ A file whose `pytestmark` begins with another tier is not even imported for the 
 The end of a run names the copy of localspec that was tested, if it differs from the checkout.
 """
 
+import gc
 import inspect
 import re
 import socket
@@ -49,6 +50,17 @@ def pytest_addoption(parser):
     parser.addoption(
         "--guard", action="store_true", help="fail quick tests that use what belongs to the other tiers"
     )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Let the garbage collector look neither at what is imported meanwhile nor ever again at what is there then."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses

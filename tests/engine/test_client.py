@@ -53,17 +53,6 @@ def test_a_mistake_of_our_own_in_a_report_ends_the_process_instead_of_the_answer
     assert "the connection to the engine process broke: TypeError" in death(process).what
 
 
-def test_a_process_that_dies_without_a_word_is_reported():
-    woken = []
-    process = EngineProcess((sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"))
-    process.on_report = lambda: woken.append(True)
-    process.start()
-    died = death(process)
-    assert woken == [True]
-    assert "SIGKILL" in died.what
-    assert died.hint == ""
-
-
 DIES_RUNNING = """
     def perform(self, request, send, cancelled):
         send(LoadStage("running on Vulkan0"))

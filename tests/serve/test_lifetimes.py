@@ -36,8 +36,13 @@ def text_of(http, body):
 
 @pytest.fixture(scope="module")
 def patient(tmp_path_factory):
-    with serving(tmp_path_factory.mktemp("patient"), *PATIENT) as running:
+    with serving(tmp_path_factory.mktemp("patient"), *PATIENT, "--parallel", "4") as running:
         yield running
+
+
+@pytest.fixture
+def server(patient):
+    return patient.http
 
 
 def leave_when_running(endpoint, stream):
@@ -203,23 +208,8 @@ def test_an_idle_pair_is_unloaded_and_loaded_again_for_the_next_request(tmp_path
         until(lambda: not lives(endpoint.engine_pid()))
 
 
-QUESTIONS = ("What is speculative decoding?", "Tell me a story.", "Who are you?", "Name a colour.")
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    with serving(tmp_path_factory.mktemp("home"), *PATIENT, "--parallel", "4") as running:
-        yield running.http
-
-
 def asking(question, **more):
     return {"messages": [{"role": "user", "content": question}], "temperature": 0, "max_tokens": 60} | more
-
-
-def test_replies_at_once_are_those_that_each_question_gets_alone(server):
-    alone = [text_of(server, asking(question)) for question in QUESTIONS]
-    with ThreadPoolExecutor(len(QUESTIONS)) as pool:
-        assert [*pool.map(lambda question: text_of(server, asking(question)), QUESTIONS)] == alone
 
 
 def test_each_of_several_choices_has_a_seed_of_its_own_derived_from_the_one_given(server):

@@ -151,9 +151,13 @@ def test_a_cancel_that_arrives_before_its_request_began_still_counts(engine):
 
 
 def test_a_killed_engine_is_reported_with_its_signal_and_can_be_started_again(engine):
+    woken = threading.Event()
+    engine.on_report = woken.set
     engine.send(ask("crash"))
     death = collect(engine, Died)[-1]
+    assert woken.is_set()
     assert "SIGKILL" in death.what
+    assert death.hint == ""
     engine.start()
     engine.send(ask("exact again"))
     assert collect(engine, Finished)[-1].reply.text == "again"
