@@ -83,7 +83,7 @@ def state_of(folder):
         ("chats show ID --json", "a square"),
         ("config", "temperature"),
         ("config --json", "temperature"),
-        ("doctor", "broken.toml"),
+        ("doctor", "llama.cpp"),
         ("doctor --json", "broken.toml"),
         ("info mine", "mine.gguf"),
         ("info opened --json", "opened"),
