@@ -18,6 +18,7 @@ from localspec.files import locked
 
 FILE: Final = "chats.db"
 VERSION: Final = 1  # version of the tables
+CHECKED_BYTES: Final = 64 << 20  # largest file that is read as a whole before something is only added to it
 WAIT_SECONDS: Final = 10.0  # the longest wait for a change by another process
 TABLES: Final = {
     "conversations": "name, title, talked, pair, count, course_of, text, body",
@@ -83,7 +84,11 @@ def _reader(path: Path) -> sqlite3.Connection:
 
 
 def perform(folder: Path, *steps: tuple[Any, ...]) -> list[Any]:
-    """Execute statements with values as one transaction; return the last statement's rows. Raises StoreFailed."""
+    """Execute statements with values as one transaction; return the last statement's rows. Raises StoreFailed.
+
+    Once in a process the file is read as a whole to find damage: without statements, which a deletion does first, and
+    else up to CHECKED_BYTES.
+    """
     path, rows = _path_in(folder), list[Any]()
     for is_last in (False, False, True):
         try:
@@ -94,7 +99,7 @@ def perform(folder: Path, *steps: tuple[Any, ...]) -> list[Any]:
                 if _version(db, path) < VERSION:
                     with locked(path.parent):
                         _make_tables(db, path)
-                if opened not in _checked:
+                if opened not in _checked and not (steps and path.stat().st_size > CHECKED_BYTES):
                     if db.execute("PRAGMA quick_check(1)").fetchone() != ("ok",):
                         raise sqlite3.DatabaseError(_DAMAGED)
                     _checked.add(opened)

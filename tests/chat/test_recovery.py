@@ -13,7 +13,7 @@ from contextlib import closing, suppress
 
 import pytest
 
-from localspec.chat import conversations, recovery
+from localspec.chat import conversations, database, recovery
 from localspec.chat.conversations import Conversation, StoredMessage
 from localspec.chat.database import FILE, StoreFailed
 from localspec.chat.recovery import Pages
@@ -87,6 +87,18 @@ def rows_of(path):
         return {
             c.values[0]: c.values for c in pages.cells() if c.kind == 13 and c.columns == 8 and c.is_whole
         }
+
+
+def test_a_large_file_is_read_as_a_whole_by_a_deletion_and_by_nothing_else(tmp_path, whole, monkeypatch):
+    monkeypatch.setattr(database, "CHECKED_BYTES", len(whole) // 2)
+    page = len(whole) // SIZE - 3  # a page that adding a conversation does not read
+    damaged(tmp_path, whole, page)
+    expected = rows_outside(tmp_path, whole, page)
+    conversations.save(tmp_path, Conversation("new", messages=(StoredMessage("user", "a new one"),)))
+    assert not database.kept_files(tmp_path), "adding to a large file does not look for damage"
+    conversations.delete(tmp_path, "n00")
+    assert readable(tmp_path) >= expected - {"n00"} | {"new"}
+    assert database.kept_files(tmp_path)
 
 
 def test_a_deletion_leaves_every_other_conversation_in_the_kept_file_as_it_is(tmp_path, whole):
