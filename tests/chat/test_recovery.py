@@ -89,9 +89,13 @@ def rows_of(path):
         }
 
 
-def test_a_large_file_is_read_as_a_whole_by_a_deletion_and_by_nothing_else(tmp_path, whole, monkeypatch):
+@pytest.mark.parametrize(
+    "page", [7, 8, 14]
+)  # neither the new conversation nor the deleted one has a byte there
+def test_a_large_file_is_read_as_a_whole_by_a_deletion_and_by_nothing_else(
+    tmp_path, whole, monkeypatch, page
+):
     monkeypatch.setattr(database, "CHECKED_BYTES", len(whole) // 2)
-    page = len(whole) // SIZE - 3  # a page that adding a conversation does not read
     damaged(tmp_path, whole, page)
     expected = rows_outside(tmp_path, whole, page)
     conversations.save(tmp_path, Conversation("new", messages=(StoredMessage("user", "a new one"),)))

@@ -108,10 +108,10 @@ def test_a_command_that_prints_shows_a_full_home_and_changes_no_file(
         code = main(line.replace("ID", talk).split())
     finally:
         read_only.clear()
-    told = capsys.readouterr()
-    assert code == (2 if line.startswith("doctor") else 0), told.err  # `doctor` found the broken file
-    assert says in told.out
+    printed = capsys.readouterr()
+    assert code == (2 if line.startswith("doctor") else 0), printed.err  # `doctor` found the broken file
+    assert says in printed.out
     if "--json" in line:
-        json.loads(told.out)
-    assert "made a mistake" not in told.err
+        json.loads(printed.out)
+    assert "made a mistake" not in printed.err
     assert state_of(home) == before
