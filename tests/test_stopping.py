@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -49,6 +50,16 @@ def test_ctrl_c_ends_work_and_waits_for_its_end():
     with pytest.raises(KeyboardInterrupt):
         interruptible(lambda: until_asked(done), Stop())
     assert done == ["ended"]
+
+
+def test_when_python_ends_a_check_ends_its_thread_and_stops_the_work_of_the_main_one(monkeypatch):
+    over = Stop()
+    over.ask()
+    monkeypatch.setattr("localspec.stopping.ending", over)
+    with ThreadPoolExecutor(1) as thread, pytest.raises(SystemExit):
+        thread.submit(Stop().check).result()
+    with pytest.raises(WorkStopped):
+        Stop().check()
 
 
 def test_work_of_a_thread_that_hears_no_ctrl_c_stays_in_it():

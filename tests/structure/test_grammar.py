@@ -11,7 +11,7 @@ from localspec.errors import BadSetting
 from localspec.llama.model import Model
 from localspec.structure.constraint import Constrained, GrammarTokens
 from localspec.structure.grammar import json_grammar, regex_grammar, written_grammar
-from localspec.structure.schema import narrowed
+from localspec.structure.schema import check_complexity, narrowed
 from tests.gguf.models import Shape, write_gguf
 from tests.structure.schemas import schema_of
 
@@ -333,3 +333,12 @@ def complaint_after_following(matcher, tokens):
     except BadSetting as error:
         return str(error)
     return ""
+
+
+def test_references_times_levels_have_a_limit(monkeypatch):
+    schema = {"$defs": {"a": {"type": "integer"}}, "items": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/a"}]}
+    monkeypatch.setattr("localspec.structure.schema.LONGEST_PATH", 8)
+    check_complexity(schema)
+    monkeypatch.setattr("localspec.structure.schema.LONGEST_PATH", 7)
+    with pytest.raises(BadSetting, match="2 references in 4 levels"):
+        check_complexity(schema)
