@@ -98,7 +98,8 @@ def test_a_chunk_that_is_cancelled_was_not_read_and_can_be_read_again(
     monkeypatch.setattr("localspec.llama.context._LONG_PASS", 0)
     shape, settings = {"architecture": architecture}, {"batch_size": 16, "checkpoint_bytes": 1_000_000}
     reader, fresh = context(settings, **shape), context(**shape)
-    chunks = reader.prefill(tokens(40))
+    cancels = []
+    chunks = reader.prefill(tokens(40), lambda: bool(cancels))
     assert len(next(chunks).tokens) == 16
     reader.checkpoint(lasting=True)
 
@@ -107,6 +108,7 @@ def test_a_chunk_that_is_cancelled_was_not_read_and_can_be_read_again(
     with monkeypatch.context() as patch:  # llama.cpp ends the pass before its first node
         patch.setattr("localspec.llama.context.Stop", lambda: stopped)
         caplog.clear()
+        cancels.append(True)
         assert list(chunks) == []
     assert not caplog.records, "nobody needs to know"
     assert reader.length == 16
