@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -97,6 +98,10 @@ def with_reply(messages: Sequence[Message], reply: Reply) -> tuple[Message, ...]
     return (*messages, Message("assistant", reply.text if reply.text.strip() else "(no answer)"))
 
 
+MOST_REPLIES = 1_000  # limit of replies whose reasoning is kept
+MOST_REASONING = 1 << 24  # limit of characters of the reasoning that is kept
+
+
 class Reasoning:
     """Keeps the reasoning of replies for later prompts, because clients do not send it back."""
 
@@ -111,8 +116,11 @@ class Reasoning:
             unnamed = tuple(replace(call, id="") for call in reply.tool_calls)
             for calls in (reply.tool_calls, unnamed):
                 self._by_key[_key(before, reply.text, calls)] = reply.reasoning
-        # The keys are copied to a list, because other sessions may add replies meanwhile.
-        for oldest in list(self._by_key)[:-1000]:
+        # The items are copied to a list, because other sessions may add replies meanwhile.
+        known = list(self._by_key.items())
+        used = accumulate(len(text) for _, text in reversed(known[-MOST_REPLIES:]))
+        stays = sum(characters <= MOST_REASONING for characters in used)  # number of the newest that fit
+        for oldest, _ in known[: len(known) - stays]:
             self._by_key.pop(oldest, None)
 
     def put_back(self, messages: Sequence[Message], beside: str) -> tuple[Message, ...]:

@@ -21,11 +21,20 @@ _LISTS_OF_SCHEMAS = ("anyOf", "oneOf", "allOf", "prefixItems")
 _IGNORED = re.compile(r"Unimplemented keys: \[(.*)\]|Unknown format: ")
 
 
-@lru_cache(maxsize=1_000)
+_CACHED = 20_000  # characters of the longest schema that is cached; a schema takes up to 50 times its text
+
+
 def expressible(text: str) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return a schema, given as JSON, without what a grammar cannot express, and the names of these keywords."""
+    return _known(text) if len(text) <= _CACHED else _expressible(text)
+
+
+def _expressible(text: str) -> tuple[dict[str, Any], tuple[str, ...]]:
     parts = _Parts(json.loads(text))
     return parts.schema, tuple(dict.fromkeys((*parts.left_out, *(ignored_in(parts.schema) or ()))))
+
+
+_known = lru_cache(maxsize=256)(_expressible)
 
 
 class _Parts:

@@ -98,6 +98,17 @@ def test_an_equal_answer_to_another_question_has_none():
     assert session.prompt_of(other).text == "days?|four;sure?|"
 
 
+def test_long_reasoning_is_kept_of_as_many_replies_as_fit(monkeypatch):
+    monkeypatch.setattr("localspec.chat.messages.MOST_REASONING", 300)
+    kept = Reasoning()
+    for n in range(5):
+        kept.keep(
+            [Message("user", str(n))], Reply("yes", str(n) * 100, (), 0, FinishReason.STOP, Stats()), ""
+        )
+    back = [kept.put_back([Message("user", str(n)), Message("assistant", "yes")], "") for n in range(5)]
+    assert [messages[1].reasoning for messages in back] == ["", "", "2" * 100, "3" * 100, "4" * 100]
+
+
 def test_a_thousand_replies_are_remembered():
     kept = Reasoning()
     for n in range(1001):

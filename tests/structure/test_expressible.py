@@ -10,6 +10,7 @@ import pytest
 from localspec.chat.tools import read_tools
 from localspec.errors import BadSetting
 from localspec.events import Notice
+from localspec.structure import expressible as module
 from localspec.structure.call_grammar import calls_grammar
 from localspec.structure.constraint import GrammarTokens
 from localspec.structure.expressible import expressible
@@ -200,3 +201,12 @@ def test_formats_and_numbers_between_close_bounds_end(schema):
 def taken(grammar, text):
     matcher = GrammarTokens(Characters()).matcher(replace(grammar, definition=grammar.lenient()))
     return matcher.try_consume_tokens(Characters().tokenize(text, parse_special=False))
+
+
+def test_only_schemas_of_a_bounded_size_are_cached():
+    before = module._known.cache_info().currsize
+    large = {"type": "object", "properties": {f"p{n}": {"type": "string"} for n in range(1_000)}}
+    text = json.dumps(large)
+    assert len(text) > module._CACHED
+    assert module.expressible(text) == (large, ())
+    assert module._known.cache_info().currsize == before
