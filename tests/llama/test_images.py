@@ -126,6 +126,7 @@ def test_two_replies_at_once_have_the_servers_texts(load, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.process  # the projector is tried in a child process
 def test_a_stream_says_when_an_image_is_encoded_and_a_follow_up_encodes_nothing(load, encoded, kind):
     with load(kind, "model") as session:
         for number, asked in enumerate(turns_of(kind, "square")):  # the third has the second picture
