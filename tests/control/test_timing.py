@@ -1,7 +1,7 @@
 """The numbers that users are shown: speed-up with its uncertainty, sources, histograms, percentiles."""
 
 import random
-from dataclasses import replace
+from dataclasses import astuple, replace
 
 import pytest
 
@@ -173,3 +173,10 @@ def test_a_reply_in_which_the_machine_stood_still_claims_nothing():
     cycles = [cycle(0, 0, 0.1, mode=Mode.BASELINE), *(cycle(3, 3, 0.2) for _ in range(10))]
     assert tally_of(*cycles).speedup.value > 1
     assert tally_of(*cycles, cycle(3, 3, 5.0)).speedup is None
+
+
+def test_the_interval_has_both_margins_and_ends_at_what_drafting_can_have_caused():
+    taken = {"cycles": 50, "emitted": 100, "wide_cycles": 50, "wide_seconds": 9.0, "verify_seconds": 9.0}
+    taken |= {"draft_seconds": 1.0, "plain_seconds": 8.0, "plain_error_seconds": 1.0}
+    assert astuple(Stats(**taken).speedup) == pytest.approx((0.8, 0.604, 0.996))
+    assert astuple(Stats(**taken | {"plain_error_seconds": 9.0}).speedup) == pytest.approx((0.8, 0.0, 2.0))
