@@ -3,6 +3,8 @@
 import asyncio
 import json
 import random
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -75,3 +77,27 @@ def test_a_large_body_is_parsed_outside_the_event_loop(monkeypatch):
         asyncio.run(fields_of(request))
     assert threads[0] is threading.main_thread()
     assert threads[1] is not threading.main_thread()
+
+
+HELD = """
+from pathlib import Path
+from localspec.serve.server import return_large_blocks
+def held():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+return_large_blocks()
+large = bytearray(20_000_000)
+del large  # a block of 20 MB, after which glibc would keep smaller ones
+before, bodies, small = held(), [], []
+for _ in range(50):
+    bodies.append(bytearray(b"x") * 1_000_000)
+    small.append(bytearray(b"x") * 60_000)  # lies between two bodies
+bodies.clear()
+print(held() - before)
+"""
+
+
+@pytest.mark.process
+@pytest.mark.skipif(sys.platform != "linux", reason="a setting of glibc")
+def test_bodies_that_are_answered_leave_no_memory_behind():
+    found = subprocess.run([sys.executable, "-c", HELD], check=True, capture_output=True, text=True)
+    assert int(found.stdout) < 10_000_000
