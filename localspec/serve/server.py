@@ -38,7 +38,7 @@ from localspec.serve.responses import Responses
 GRACE_SECONDS: Final = 2  # seconds that unfinished replies get when the server ends
 ARRIVAL_SECONDS: Final = 60.0  # seconds in which a request must arrive completely
 _FAREWELL_SECONDS: Final = 1  # seconds for sending the error that ends unfinished replies
-_M_MMAP_THRESHOLD: Final = -3  # of malloc.h
+_M_MMAP_THRESHOLD: Final = -3  # a name in malloc.h
 _POLL_SECONDS: Final = 0.05  # seconds between two looks at whether the load has begun
 _MOST: Final = 512  # limit of open connections
 
