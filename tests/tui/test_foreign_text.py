@@ -156,6 +156,17 @@ def test_nothing_is_shown_without_the_filter_that_is_not_known_to_be_harmless():
     assert UNFILTERED.keys() - shown == set()  # nothing is excused that is gone
 
 
+def test_no_text_is_read_as_markup():
+    calls = [
+        (path.name, ast.unparse(node), [ast.unparse(k.value) for k in node.keywords if k.arg == "markup"])
+        for path in ROOT.glob("tui/**/*.py")
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Call) and named(node) in ("Static", "Label")
+    ]
+    assert len(calls) > 10
+    assert [call for call in calls if call[2] != ["False"]] == []
+
+
 @pytest.mark.parametrize("text", ["[/INST]", "[bold]loud[/bold]", "[@click=app.quit]out[/]", "a[1] = b[/x]"])
 async def test_a_title_with_brackets_is_listed_as_it_is(text, chat):
     await chat.ask(f"exact {text}")
