@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache, partial
-from math import ceil, inf
+from math import inf
 from time import perf_counter
 from typing import Any
 
@@ -15,14 +15,11 @@ from localspec.errors import ContextFull, RollbackUnsupported
 from localspec.llama.model import Model
 from localspec.llama.prompt_cache import WORTH_A_COPY, PromptCache
 from localspec.llama.shared import CUT, CachedText, ContextOptions, SharedContext, joined
-from localspec.llama.threads import JUDGED_PASSES, NARROW, SMALL_BYTES
 from localspec.sampler.chain import largest
 from localspec.sampler.passes import ForwardPass, HiddenRows, common_prefix_length
 from localspec.stopping import Stop, WorkStopped, current_stop, interruptible
 
 _USUAL = 40  # default top_k of a sampler chain
-_JUDGED_BYTES = 3e9  # bytes of weights that narrow passes together must read to show CPU contention
-_TOKENS_EACH = 100  # a prompt begins with at most one narrow pass for every 100 of its tokens
 # If the tokens of a pass times the bytes of the weights reach this, the pass has its own thread, because Ctrl-C
 # must be able to stop the pass. Such a pass takes 0.1 s on two cores, so the thread costs little.
 _LONG_PASS = 1e10
@@ -125,18 +122,9 @@ class SlotDecoder(CachedText):
         End early if `cancelled()` is true. The cache then has exactly the chunks that were yielded.
         """
         self._check_space(len(tokens))
-        # Under CPU contention a wide pass can take a minute, so narrow passes over the first `lead` tokens
-        # measure the contention. `lead` must not depend on time, because the width of a pass changes its logits.
-        model, done, counts = self.model, 0, self.threads.contention
-        leads = 0 if model.gpu or model.size_bytes < SMALL_BYTES else ceil(_JUDGED_BYTES / model.size_bytes)
-        lead = min(leads, JUDGED_PASSES, len(tokens) // _TOKENS_EACH) * NARROW
+        done = 0
         try:
-            is_text = len(tokens) > NARROW and not isinstance(tokens[0], ImageRow)
-            if is_text and not lead and model.can_roll_back and counts and counts.due:
-                narrow = next_piece(tokens, NARROW)
-                self.decode(narrow, 0)  # only to measure CPU contention
-                self.rollback(self.length - len(narrow))
-            while chunk := next_piece(tokens[done:], NARROW if done < lead else self._most_tokens()):
+            while chunk := next_piece(tokens[done:], self._most_tokens()):
                 read = partial(self.decode, chunk, 0)
                 is_long = len(chunk) * self.model.size_bytes >= _LONG_PASS
                 busy = self.busy_seconds

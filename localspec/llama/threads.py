@@ -112,7 +112,6 @@ JUDGED_PASSES, JUDGED_SECONDS = 3, 0.25  # contention is judged after this many 
 # Contention is judged only after this many seconds of passes: Windows counts processor time in steps of 16 ms.
 LEAST_SECONDS = 0.1 if sys.platform == "win32" else 0.0
 ENOUGH_SECONDS = max(LEAST_SECONDS, 0.03)  # minimum seconds of passes to judge before threads are fixed
-NARROW = 8  # maximum tokens of a pass whose processor time is judged
 WIDEST_DRAFT = 64  # maximum tokens of a verify batch; a wider pass is prefill
 # The wait before all threads are tried again: at least 1 s, and at least 40 times the last try's duration.
 WAIT_SECONDS, WAIT_FACTOR = 1.0, 40.0
@@ -130,18 +129,16 @@ class Contention:
 
     cores: int  # number of cores that the process may use
     clock: Callable[[], float] = perf_counter
-    ours: Callable[[], float] = float  # processor seconds of the chat or server, which is not another program
     limit: int | None = None  # maximum threads under CPU contention; None: no contention
     usual: int = 1  # maximum threads of any context without CPU contention
     kept: int | None = None  # the `limit` in use; running replies keep it when `limit` changes
-    _reported: int | None = None  # number of threads at the last call of `settle`
+    _reported: int | None = None  # number of threads at the last call of `settle`; None before the first
     _replies: int = 0  # number of running replies
     _settled: bool = False  # whether running replies have fixed `kept`
     _lock: RLock = field(default_factory=RLock)
     _judged: list[tuple[int, float]] = field(default_factory=list)  # (tokens, seconds) of each pass
     _usable: float = 0.0  # processor seconds that the passes in `_judged` could have used
     _given: float = 0.0  # processor seconds that the passes in `_judged` used
-    _ours: float = 0.0  # `ours` at the first pass in `_judged`
     _before: dict[int, float] = field(default_factory=dict)  # by number of tokens: seconds with all threads
     _ratios: list[float] = field(default_factory=list)  # seconds of passes with fewer threads / `_before`
     _deaf_until: float = -math.inf  # clock time until which passes are not judged
@@ -172,18 +169,11 @@ class Contention:
             yield
 
     def settle(self) -> str:
-        """Fix the number of threads until no reply runs; return a notice if the number changed, else ""."""
+        """Fix the number of threads until no reply runs; return a notice if an earlier reply had another, else ""."""
         with self._lock:
             self._settle()
-            before, now = self._reported or self.usual, min(self.usual, self.kept or self.usual)
-            self._reported = now
-            return "" if now == before else _notice(before, now)
-
-    @property
-    def due(self) -> bool:
-        """Whether a short prompt should begin with a narrow pass that tries all threads."""
-        with self._lock:
-            return self.contended and not self._settled and self.clock() >= self._deaf_until
+            before, self._reported = self._reported, min(self.usual, self.kept or self.usual)
+            return "" if before in (None, self._reported) else _notice(before, self._reported)
 
     def threads(self, usual: int, width: int, reading: int) -> int:
         """Return the threads for a pass: `usual` to decode, `reading` to prefill, or fewer under contention."""
@@ -191,11 +181,9 @@ class Contention:
             if width == 1:
                 self._settle()
             if not self._settled:
-                if width > NARROW:
-                    self._conclude()
                 self.kept = self.limit
-                if width <= NARROW and self.clock() >= self._deaf_until:
-                    return reading if self._replies else usual
+                if self.clock() >= self._deaf_until:  # try all threads
+                    return reading if self._replies or width > WIDEST_DRAFT else usual
             if width > WIDEST_DRAFT:  # the number of threads does not change rows of wide passes
                 return min(reading, self.limit or reading)
             return min(usual, self.kept or usual)
@@ -214,17 +202,13 @@ class Contention:
 
     def _settle(self) -> None:
         if self._replies and not self._settled:
-            self._conclude()
+            if sum(seconds for _, seconds in self._judged) >= ENOUGH_SECONDS:
+                self._judge()
             self._settled, self.kept = True, self.limit
-
-    def _conclude(self) -> None:
-        if self._judged and sum(seconds for _, seconds in self._judged) >= ENOUGH_SECONDS:
-            self._judge()
 
     def _judge(self) -> None:
         threads = round(self._usable / max(sum(seconds for _, seconds in self._judged), 1e-9))
-        given = self._given + max(self.ours() - self._ours, 0.0)
-        share = max(given / max(self._usable, 1e-9), 0.01)
+        share = max(self._given / max(self._usable, 1e-9), 0.01)
         before, tried = dict(self._judged), self._given / threads
         self._lift()
         if share < CONTENDED:
@@ -246,7 +230,7 @@ class Contention:
         self._ratios.clear()
 
     def _forget_passes(self) -> None:
-        self._usable, self._given, self._ours = 0.0, 0.0, self.ours()
+        self._usable = self._given = 0.0
         self._judged.clear()
 
 
@@ -256,14 +240,6 @@ def _notice(before: int, now: int) -> str:
         f"programs {'use' if now < before else 'no longer use'} the processor. This can change a word of the reply. "
         f"To keep {before}, set --threads {before}"
     )
-
-
-def parent_seconds() -> float:
-    """Return the processor seconds of the parent's main thread, which draws the chat; 0.0 outside Linux."""
-    try:
-        return int(Path(f"/proc/{os.getppid()}/schedstat").read_text().split()[0]) / 1e9
-    except (OSError, ValueError, IndexError):
-        return 0.0
 
 
 class Threads:
@@ -288,7 +264,7 @@ def yield_threads(contexts: Iterable[Threads]) -> Contention:
     """Let these contexts use fewer threads under CPU contention; return their common Contention."""
     several = [threads for threads in contexts if threads.reading > 1]
     usual = max((threads.usual for threads in several), default=1)
-    contention = Contention(usable_cores(), usual=usual, ours=parent_seconds)
+    contention = Contention(usable_cores(), usual=usual)
     for threads in several:
         threads.contention = contention
     return contention
