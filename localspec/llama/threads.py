@@ -202,7 +202,7 @@ class Contention:
 
     def _settle(self) -> None:
         if self._replies and not self._settled:
-            if sum(seconds for _, seconds in self._judged) >= ENOUGH_SECONDS:
+            if self._judged and sum(seconds for _, seconds in self._judged) >= ENOUGH_SECONDS:
                 self._judge()
             self._settled, self.kept = True, self.limit
 
