@@ -21,6 +21,8 @@ _DELTAS: Final = {
     Kind.ANSWER: ("text_delta", "text"),
     Kind.TOOL_CALL: ("input_json_delta", "partial_json"),
 }
+_READ: Final = ("text", "image", "tool_use", "tool_result", "thinking", "redacted_thinking")
+_REFUSED: Final = {"thread": "nothing is stored here; send the whole conversation"}
 _LEAST_BUDGET: Final = 1024  # least number of tokens for thinking, as in Anthropic's interface
 _ERROR_TYPES: Final = {413: "request_too_large", 500: "api_error", 501: "api_error", 503: "overloaded_error"}
 
@@ -46,30 +48,34 @@ class Anthropic(Interface):
         return answer({"input_tokens": len(rendered.tokens)})
 
     def _conversation(self, fields: Fields) -> ReplyRequest:
-        prompt = prompt_of(messages_of(fields.rest.pop("system", None), fields.need("messages", list)))
+        system = fields.rest.pop("system", None)
+        prompt = prompt_of(messages_of(system, fields.need("messages", list), fields.notices))
+        fields.refuse(_REFUSED)
         as_chat(fields)
         return self._asked(fields, (prompt,), openai_options(fields))
 
 
-def messages_of(system: object, messages: list[Any]) -> list[dict[str, Any]]:
-    texts = () if system is None else texts_in(blocks_in(system, "system"), "system")
+def messages_of(system: object, messages: list[Any], notices: list[str]) -> list[dict[str, Any]]:
+    """Convert Anthropic's messages; add a notice for each type of block that is left out. Raises BadSetting."""
+    texts = () if system is None else texts_in(blocks_in(system, "system", notices), "system")
     # Claude Code's first system line is removed, because it changes in each request and defeats prompt caches.
     billed = "x-anthropic-billing-header"
     kept = (text.partition("\n")[2] if text.startswith(billed) else text for text in texts)
     found = [{"role": "system", "content": text}] if (text := "\n\n".join(filter(None, kept))) else []
     for number, message in enumerate(messages, start=1):
-        found += converted_from(message, f"message {number}")
+        found += converted_from(message, f"message {number}", notices)
+    notices[:] = dict.fromkeys(notices)
     return found
 
 
-def converted_from(message: object, which: str) -> Iterator[dict[str, Any]]:
+def converted_from(message: object, which: str, notices: list[str]) -> Iterator[dict[str, Any]]:
     """Convert an Anthropic message to chat messages. Messages with tool results come first."""
     if not isinstance(message, dict) or message.get("role") not in ("user", "assistant", "system"):
         raise BadSetting(f"{which} cannot be {cut(message)}", hint="give role (user, assistant) and content")
-    role, blocks = message["role"], blocks_in(message.get("content"), which)
+    role, blocks = message["role"], blocks_in(message.get("content"), which, notices)
     for block in blocks:
         if block["type"] == "tool_result":
-            result = content_of(blocks_in(block.get("content") or "", which), which, "\n")
+            result = content_of(blocks_in(block.get("content") or "", which, notices), which, "\n")
             yield {"role": "tool", "content": result, "tool_call_id": block.get("tool_use_id")}
     others = ("tool_use", "tool_result", "thinking", "redacted_thinking")
     said = [block for block in blocks if block["type"] not in others]
@@ -99,14 +105,38 @@ def content_of(blocks: list[dict[str, Any]], which: str, between: str) -> str | 
     return parts
 
 
-def blocks_in(content: object, which: str) -> list[dict[str, Any]]:
+def blocks_in(content: object, which: str, notices: list[str]) -> list[dict[str, Any]]:
+    """Return the blocks that are read here; a block of text may replace one of another type."""
     blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
     if not isinstance(blocks, list):
         raise BadSetting(f"the content of {which} cannot be {cut(content)}", hint="give a text or blocks")
+    found: list[dict[str, Any]] = []
     for block in blocks:
         if not isinstance(block, dict) or not isinstance(block.get("type"), str):
             raise BadSetting(f"{which} cannot have the block {cut(block)}", hint="give an object with a type")
-    return blocks
+        found += [block] if block["type"] in _READ else read_as_text(block, which, notices)
+    return found
+
+
+def read_as_text(block: dict[str, Any], which: str, notices: list[str]) -> list[dict[str, Any]]:
+    """Return the texts of a document or search result; leave out a block of another type."""
+    given = block.get("source")
+    source = given if isinstance(given, dict) else {}
+    names = ("title", "context") if block["type"] == "document" else ("title", "source")
+    heads = [{"type": "text", "text": text} for name in names if isinstance(text := block.get(name), str)]
+    match block["type"], source.get("type"):
+        case "document", "text" if isinstance(text := source.get("data"), str):
+            return [*heads, {"type": "text", "text": text}]
+        case "document", "content":
+            return [*heads, *blocks_in(source.get("content") or "", which, notices)]
+        case "document", _:
+            what = "PDF" if source.get("media_type") == "application/pdf" else "document"
+            notices.append(f"a {what} was left out, because models read text and images only")
+            return [*heads, {"type": "text", "text": f"[a {what} that this model cannot read]"}]
+        case "search_result", _:
+            return [*heads, *blocks_in(block.get("content") or "", which, notices)]
+    notices.append(f"blocks of the type {cut(block['type'])} were left out")
+    return []
 
 
 def texts_in(blocks: list[dict[str, Any]], which: str) -> list[str]:
@@ -153,6 +183,7 @@ def as_openai(tool: object) -> dict[str, Any]:
     if tool.get("type", "custom") not in ("custom", None):
         return {"type": tool["type"]}
     function = {"name": tool.get("name"), "description": tool.get("description")}
+    function |= {"strict": True} if tool.get("strict") is True else {}
     return {"type": "function", "function": {**function, "parameters": tool.get("input_schema")}}
 
 

@@ -12,6 +12,7 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from localspec.serve import anthropic, ollama
 from localspec.serve.http import answer
 from localspec.serve.options import GONE, Problem
 from localspec.serve.page import is_for_page
@@ -56,6 +57,9 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        scope["path"] = "/" + "/".join(
+            filter(None, scope["path"].split("/"))
+        )  # clients join texts to an address
         headers = Headers(scope=scope)
         origin, status, began = headers.get("origin"), GONE, time.monotonic()
 
@@ -74,7 +78,9 @@ class Guard:
         try:
             if problem := self._problem(scope, headers):
                 scope["reason"] = problem.message
-                await answer(problem.body(), status=problem.status)(scope, receive, sending)
+                await answer(error_body(scope["path"], problem), status=problem.status)(
+                    scope, receive, sending
+                )
             elif scope["method"] == "OPTIONS":
                 await Response()(scope, receive, sending)
             else:
@@ -101,6 +107,14 @@ class Guard:
         if key and not free and not hmac.compare_digest(key_in(headers).encode(), key.encode()):
             return Problem(401, "invalid_api_key", "the API key is missing or wrong")
         return None
+
+
+def error_body(path: str, problem: Problem) -> object:
+    """Return the body of an error in the form of the interface that has this path."""
+    if path.startswith("/api/"):
+        return ollama.error_body(problem)
+    is_anthropic = path.removeprefix("/v1").startswith("/messages")
+    return anthropic.error_body(problem) if is_anthropic else problem.body()
 
 
 def key_in(headers: Headers) -> str:

@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 import time
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from copy import copy
@@ -95,8 +96,16 @@ class Writer(ABC):
 async def fields_of(request: Request) -> Fields:
     """Return the fields of the JSON object in the request's body. Raises Problem, BadSetting."""
     body, values = bytearray(), ValueCounter()
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    if encoding not in ("identity", "gzip", "deflate"):
+        raise Problem(
+            415, "encoding", f"the body has the encoding {encoding[:40]!r} (send it as it is, or gzip)"
+        )
+    unpacking = None if encoding == "identity" else zlib.decompressobj(zlib.MAX_WBITS | 32)
     try:
         async for chunk in request.stream():
+            if unpacking:
+                chunk = unpacking.decompress(chunk, LARGEST_BODY + 1 - len(body))
             body += chunk
             if values.count(chunk) > MOST_VALUES:
                 raise Problem(413, "body_too_large", f"the body has more than {MOST_VALUES:,} JSON values")
@@ -109,6 +118,8 @@ async def fields_of(request: Request) -> Fields:
                 raise Problem(503, "bodies_too_large", f"{what} (retry when some of them are answered)")
     except ClientDisconnect:
         raise gone() from None
+    except zlib.error as error:
+        raise BadSetting(f"the body is not {encoding}: {error}", hint="send it as it is") from None
     try:
         found = json.loads(body) if len(body) < SMALL_BODY else await asyncio.to_thread(json.loads, body)
     except ValueError as error:

@@ -24,6 +24,11 @@ from localspec.serve.openai import before, chat_scores, prompt_of, scores_of_cha
 from localspec.serve.options import Fields, Problem, cut, name_of, openai_options
 from localspec.serve.replies import Chosen, FinishedReply, changed_at
 
+_REFUSED: Final = {
+    "context": "/api/chat takes conversations",
+    "template": "the model has its own; with raw true, prompt is the whole text",
+    **dict.fromkeys(("width", "height", "steps"), "models write text"),
+}
 _NANO: Final = 1_000_000_000
 _NEVER: Final = datetime(2318, 1, 1, tzinfo=UTC)
 # tokens of models that fill in text
@@ -46,7 +51,7 @@ def error_body(problem: Problem) -> object:
 
 class Ollama(Interface):
     async def version(self, request: Request) -> Response:
-        return answer({"version": "0.12.0"})  # clients refuse old versions of Ollama
+        return answer({"version": "0.14.0"})  # clients refuse old versions of Ollama
 
     async def tags(self, request: Request) -> Response:
         return answer({"models": [self._model(name) for name in self._pairs.names()]})
@@ -109,7 +114,7 @@ class Ollama(Interface):
         text, system = fields.take("prompt", str, ""), fields.take("system", str, "")
         raw = fields.take("raw", bool, False)
         after = fields.take("suffix", str, "")
-        fields.refuse({"context": "/api/chat takes conversations"})
+        fields.refuse(_REFUSED)
         images = fields.take("images", list, [])
         if images and raw:
             raise BadSetting("a raw prompt cannot have images", hint="leave out raw, or use /api/chat")

@@ -41,6 +41,8 @@ class OpenAI(Interface):
         fields = await fields_of(request)
         prompts = prompts_of(fields.rest.pop("prompt", None))
         fields.refuse({"echo": "no reply repeats its prompt"})
+        if (best := fields.take("best_of", int)) is not None and best != fields.rest.get("n", 1):
+            raise BadSetting(f"best_of cannot be {best}", hint="every reply is returned; give n alone")
         if after := fields.take("suffix", str, ""):
             prompts = tuple(before(after, prompt) for prompt in prompts)
         options = openai_options(fields, {"logprobs": whole(fields.rest.pop("logprobs", None))})
@@ -96,6 +98,7 @@ def chat_prompt(fields: Fields) -> Generate:
 
 def prompt_of(messages: list[Any]) -> Generate:
     """Return a conversation as a prompt, and drop unknown fields of its messages. Raises BadSetting."""
+    messages = [with_tools(m) if isinstance(m, dict) else m for m in messages]
     known = ({k: m[k] for k in KEYS if k in m} if isinstance(m, dict) else m for m in messages)
     read = as_messages([*known])
     # System messages at the beginning are joined, because most chat templates accept only one.
@@ -105,6 +108,15 @@ def prompt_of(messages: list[Any]) -> Generate:
         whole = "\n\n".join(m.content for m in read[:count])
         read = (Message("system", whole, images=images), *read[count:])
     return Generate(0, read)
+
+
+def with_tools(message: dict[str, Any]) -> dict[str, Any]:
+    """Return a message in the form of tools, if it has the older form of functions."""
+    if message.get("role") == "function":
+        return {**message, "role": "tool"}
+    if isinstance(call := message.get("function_call"), dict) and not message.get("tool_calls"):
+        return {**message, "tool_calls": [{"function": call}]}
+    return message
 
 
 def prompts_of(given: object) -> tuple[Generate, ...]:

@@ -2,7 +2,9 @@
 
 import json
 import math
+import re
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from localspec.errors import BadSetting
@@ -41,14 +43,27 @@ _BUDGETS: Final = ("thinking_budget_tokens", "reasoning_budget_tokens", "thinkin
 _OTHER_SAMPLERS: Final = (
     "mirostat", "xtc_probability", "dry_multiplier", "dynatemp_range", "typical_p", "tfs_z", "top_n_sigma",
 )  # fmt: skip
-_NEUTRAL: Final = {"typical_p": 1, "tfs_z": 1, "top_n_sigma": -1}
+_NEUTRAL: Final = {
+    "typical_p": 1, "tfs_z": 1, "top_n_sigma": -1, "length_penalty": 1, "function_call": "none",
+}  # fmt: skip
 _REFUSED: Final = {
     **dict.fromkeys(_OTHER_SAMPLERS, "localspec has penalties, top-k, top-p, min-p and temperature"),
     **dict.fromkeys(("image_data", "images"), "put images into messages"),
     "audio": "models read text and images, and write text",
     "web_search_options": "localspec never searches the web",
     "lora": "adapters are loaded at the start, with --lora",
+    **dict.fromkeys(("functions", "function_call"), "give tools and tool_choice"),
+    **dict.fromkeys(
+        ("bad_words", "stop_token_ids", "allowed_token_ids"), "use stop, logit_bias or a grammar"
+    ),
+    "min_tokens": "replies end where the model ends them",
+    **dict.fromkeys(("use_beam_search", "length_penalty"), "replies are sampled"),
+    "guided_whitespace_pattern": "the model chooses the layout of JSON",
+    "truncate_prompt_tokens": "a prompt that is too long is refused",
+    "n_indent": "use a grammar",
 }
+# vLLM's restrictions: the names in structured_outputs, and those of older versions with guided_ before them.
+_GUIDED: Final = ("json", "choice", "regex", "grammar", "json_object")
 _MOST_REPLIES: Final = 16  # limit of replies to each prompt
 
 
@@ -129,10 +144,12 @@ def cut(value: object) -> str:
 
 def openai_options(fields: Fields, more: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return the reply options in a request, overridden by `more`. Raises BadSetting."""
-    form = shape(fields)
+    form = guided(fields) or shape(fields)
     options = {ours: fields.rest.pop(name) for name, ours in _OPTIONS.items() if name in fields.rest}
     options |= {name: whole(value) for name, value in options.items() if REPLY[name].kind is int}
     options |= {name: None for name in ("grammar", "regex") if options.get(name) == ""}
+    # Other servers read negative numbers as off and as greedy.
+    options |= {name: 0 for name in ("top_k", "temperature") if is_negative(options.get(name))}
     options["logit_bias"] = biases_of(options.pop("logit_bias", None)) or None
     options["stop"] = tuple(filter(None, fields.texts("stop"))) or None
     options |= form | length_and_seed(fields) | tool_options(fields) | prediction(fields) | dict(more or {})
@@ -152,6 +169,8 @@ def openai_options(fields: Fields, more: Mapping[str, Any] | None = None) -> dic
         hint = "leave one of them out: a reply begins a message or continues the last one"
         raise BadSetting("add_generation_prompt and continue_final_message are both true", hint=hint)
     options["template_arguments"] = arguments | ({"add_generation_prompt": False} if opens is False else {})
+    if "audio" in str(fields.rest.get("modalities")):
+        raise BadSetting("modalities cannot contain audio", hint="models write text; leave modalities out")
     neutral = {name for name in _NEUTRAL if fields.rest.get(name) == _NEUTRAL[name]}
     fields.refuse({name: why for name, why in _REFUSED.items() if name not in neutral})
     replies = fields.take("n", int, 1)
@@ -202,6 +221,40 @@ def length_and_seed(fields: Fields) -> dict[str, Any]:
     return options if seed == -1 else {**options, "seed": seed % 2**64}
 
 
+def is_negative(value: object) -> bool:
+    return isinstance(value, int | float) and value < 0
+
+
+def guided(fields: Fields) -> dict[str, Any]:
+    """Return the option of vLLM's restriction, if the request has one. Raises BadSetting."""
+    given = Fields(fields.take("structured_outputs", dict, {}), "structured_outputs")
+    given.rest |= {
+        name: fields.rest.pop(f"guided_{name}") for name in _GUIDED if f"guided_{name}" in fields.rest
+    }
+    given.refuse(
+        {"structural_tag": "give tools", "whitespace_pattern": "the model chooses the layout of JSON"}
+    )
+    wanted = [name for name in _GUIDED if given.rest.get(name) not in (None, False)]
+    if len(wanted) > 1:
+        raise BadSetting(f"{wanted[0]} and {wanted[1]} are both given", hint="leave out one of them")
+    match wanted:
+        case ["choice"]:
+            return {"regex": "|".join(map(re.escape, given.texts("choice")))}
+        case ["json"] if isinstance(schema := given.rest["json"], str):
+            return {"json_schema": read_object(schema)}
+        case ["json_object"]:
+            return {"json_schema": {"type": "object"}}
+        case ["json"]:
+            return {"json_schema": given.take("json", dict)}
+    return {name: given.take(name, str) for name in wanted}
+
+
+def read_object(text: str) -> Any:
+    with suppress(ValueError):
+        return json.loads(text)
+    raise BadSetting(f"guided_json cannot be {cut(text)}", hint="give a JSON schema")
+
+
 def shape(fields: Fields) -> dict[str, Any]:
     """Return the option that restricts the answer to a schema, if the request has one."""
     schema = fields.take("json_schema", dict)
@@ -231,6 +284,14 @@ def tool_options(fields: Fields) -> dict[str, Any]:
     kinds = dict.fromkeys(cut(tool["type"]) for tool in given if not is_function(tool))
     fields.notices += [f"tools of the type {kind} are not functions and were left out" for kind in kinds]
     choice = fields.rest.pop("tool_choice", "auto")
+    if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
+        inner = choice.get("allowed_tools", choice)
+        allowed = Fields(inner if isinstance(inner, dict) else {}, "tool_choice")
+        names, choice = [*map(name_of, allowed.take("tools", list, []))], allowed.take("mode", str, "auto")
+        if missing := [name for name in names if name not in map(name_of, tools)]:
+            what = f"tool_choice allows {cut(missing[0])}, which is not one of the tools"
+            raise BadSetting(what, hint="name the tools")
+        tools = [tool for tool in tools if name_of(tool) in names]
     if isinstance(choice, dict):
         choice = name_of(choice) if is_function(choice) else choice
         if choice not in map(name_of, tools):

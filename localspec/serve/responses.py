@@ -2,7 +2,7 @@
 
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -11,27 +11,44 @@ from starlette.responses import Response
 from localspec.errors import BadSetting
 from localspec.events import FinishReason, Kind, Reply
 from localspec.serve import numbers
-from localspec.serve.http import Interface, Writer, fields_of, named_event
+from localspec.serve.http import Interface, Writer, answer, fields_of, named_event
 from localspec.serve.openai import prompt_of
 from localspec.serve.options import Fields, Problem, cut, openai_options
-from localspec.serve.replies import Block, FinishedReply
+from localspec.serve.replies import Block, FinishedReply, ReplyRequest
 
 _REFUSED: Final = {
     "previous_response_id": "nothing is stored here; send the whole conversation",
     "conversation": "nothing is stored here; send the whole conversation",
     "background": "finished replies are not stored",
+    "prompt": "prompts are not stored",
 }
+_ECHOED: Final = (  # fields of a request that its response repeats
+    "instructions", "max_output_tokens", "metadata", "parallel_tool_calls", "reasoning", "temperature", "text",
+    "tool_choice", "tools", "top_p", "truncation", "user",
+)  # fmt: skip
+_PARTS: Final = ("input_text", "output_text", "text", "refusal", "input_image")
+Spaces = dict[str, dict[str, str]]  # name and namespace of a function, by the name that the model reads
 
 
 class Responses(Interface):
     async def responses(self, request: Request) -> Response:
-        fields = await fields_of(request)
+        asked, echoed, spaces = self._read(await fields_of(request))
+        return await self.respond(request, asked, ResponseWriter(asked.chosen.name, echoed, spaces))
+
+    async def input_tokens(self, request: Request) -> Response:
+        asked, *_ = self._read(await fields_of(request))
+        rendered = await self._rendered(request, asked)
+        return answer({"object": "response.input_tokens", "input_tokens": len(rendered.tokens)})
+
+    def _read(self, fields: Fields) -> tuple[ReplyRequest, dict[str, Any], Spaces]:
+        echoed: dict[str, Any] = {name: fields.rest[name] for name in _ECHOED if name in fields.rest}
         instructions, given = fields.take("instructions", str), fields.rest.pop("input", None)
         prompt = prompt_of(messages_of(instructions, given, fields.notices))
         fields.refuse(_REFUSED)
-        as_chat(fields)
-        asked = self._asked(fields, (prompt,), openai_options(fields))
-        return await self.respond(request, asked, ResponseWriter(asked.chosen.name))
+        trims = fields.take("truncation", str) == "auto"
+        spaces = as_chat(fields)
+        options = openai_options(fields, {"overflow": "trim"} if trims else {})
+        return self._asked(fields, (prompt,), options), echoed, spaces
 
 
 def messages_of(instructions: str | None, given: object, notices: list[str]) -> list[dict[str, Any]]:
@@ -51,29 +68,63 @@ def messages_of(instructions: str | None, given: object, notices: list[str]) -> 
             parts = item.get("content") or item.get("summary")
             parts = [part for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
             thoughts = "\n".join(str(part.get("text", "")) for part in parts)
-        elif kind == "function_call":
+        elif kind in ("function_call", "custom_tool_call"):
             # An assistant's text and the tool calls after it form one message.
             if not found or found[-1]["role"] != "assistant":
                 found.append({"role": "assistant", "content": ""})
             if thoughts:
                 found[-1]["reasoning_content"], thoughts = thoughts, ""
-            function = {"name": item.get("name"), "arguments": item.get("arguments")}
+            text = {"input": item.get("input")}  # the text of a custom tool
+            function = {"name": name_in_space(item), "arguments": item.get("arguments", text)}
             call = {"id": str(item.get("call_id", "")), "function": function}
             found[-1].setdefault("tool_calls", []).append(call)
         elif kind == "message":
-            said = {"role": item.get("role"), "content": item.get("content")}
+            said = {"role": item.get("role"), "content": readable(item.get("content"), notices)}
             found.append(said | ({"reasoning_content": thoughts} if said["role"] == "assistant" else {}))
             thoughts = ""
-        elif kind == "function_call_output":
-            call_id = str(item.get("call_id", ""))
-            found.append({"role": "tool", "tool_call_id": call_id, "content": item.get("output")})
+        elif kind in ("function_call_output", "custom_tool_call_output"):
+            call_id, output = str(item.get("call_id", "")), readable(item.get("output"), notices)
+            found.append({"role": "tool", "tool_call_id": call_id, "content": output})
         else:  # an item of a tool that the model cannot use here
             notices.append(f"items of the type {cut(kind)} were left out")
     return found
 
 
-def as_chat(fields: Fields) -> None:
+def readable(content: object, notices: list[str]) -> object:
+    """Return the content of an item with a short text in place of each part that is neither text nor an image."""
+    if not isinstance(content, list):
+        return content
+    others = [part for part in content if isinstance(part, dict) and part.get("type") not in _PARTS]
+    notices += [f"parts of the type {cut(part.get('type'))} were left out" for part in others]
+    unread = {"type": "text", "text": "[a file that this model cannot read]"}
+    return [unread if part in others else part for part in content]
+
+
+def name_in_space(function: Mapping[str, Any]) -> Any:
+    """Return the name of a function with its namespace, as the model reads it."""
+    space, name = function.get("namespace"), function.get("name")
+    return f"{space.rstrip('_')}__{name}" if isinstance(space, str) and space else name
+
+
+def without_spaces(tools: list[Any]) -> tuple[list[Any], Spaces]:
+    """Return tools with the functions of namespaces among them."""
+    found, spaces = list[Any](), Spaces()
+    for tool in tools:
+        inner = tool.get("tools") if isinstance(tool, dict) and tool.get("type") == "namespace" else None
+        for each in inner if isinstance(inner, list) else ():
+            if isinstance(each, dict) and isinstance(each.get("name"), str):
+                own = {"name": each["name"], "namespace": str(tool.get("name", ""))}
+                found.append({**each, "name": name_in_space(own)})
+                spaces[found[-1]["name"]] = own
+        found += [tool] if inner is None else []
+    return found, spaces
+
+
+def as_chat(fields: Fields) -> Spaces:
     """Replace the fields of a Responses request by those of chat completions. Raises BadSetting."""
+    tools, spaces = without_spaces(fields.take("tools", list, []))
+    if isinstance(choice := fields.rest.get("tool_choice"), dict) and "namespace" in choice:
+        fields.rest["tool_choice"] = {**choice, "name": name_in_space(choice)}
     reasoning = Fields(fields.take("reasoning", dict, {}), "reasoning")
     text = Fields(fields.take("text", dict, {}), "text")
     shape = text.take("format", dict, {})
@@ -83,14 +134,20 @@ def as_chat(fields: Fields) -> None:
         "max_tokens": fields.take("max_output_tokens", int),
         "reasoning_effort": reasoning.take("effort", str),
         "response_format": shape or None,
+        "tools": tools or None,
         "n": 1,
     }
     fields.rest |= {name: value for name, value in renamed.items() if value is not None}
+    return spaces
 
 
 class ResponseWriter(Writer):
-    def __init__(self, model: str) -> None:
+    def __init__(
+        self, model: str, echoed: dict[str, Any] | None = None, spaces: Spaces | None = None
+    ) -> None:
+        """`echoed`: the fields of the request that the response repeats."""
         super().__init__(model)
+        self._echoed, self._spaces = echoed or {}, spaces or {}
         self._id = f"resp_{secrets.token_hex(12)}"
         self._created = int(time.time())
         self._sequence = -1
@@ -99,8 +156,9 @@ class ResponseWriter(Writer):
 
     def whole(self, done: list[FinishedReply]) -> dict[str, Any]:
         for n, block in enumerate(done[0].blocks, start=1):
-            status = "incomplete" if done[0].cut and n == len(done[0].blocks) else "completed"
-            self._output.append(item_of(block, new_id(block.kind), status))
+            cut = done[0].cut or done[0].reply.finish_reason is FinishReason.LENGTH
+            status = "incomplete" if cut and n == len(done[0].blocks) else "completed"
+            self._output.append(self._item(block, new_id(block.kind), status))
         return self._finished(done[0])
 
     def begin(self) -> Iterator[bytes]:
@@ -110,7 +168,7 @@ class ResponseWriter(Writer):
     def open(self) -> Iterator[bytes]:
         kind = self.kind or Kind.ANSWER
         self._item_id = new_id(kind)
-        item = item_of(Block(kind, self.blocks[-1].call), self._item_id, "in_progress")
+        item = self._item(Block(kind, self.blocks[-1].call), self._item_id, "in_progress")
         yield self._event("response.output_item.added", **self._at, item=item)
         if kind is not Kind.TOOL_CALL:
             yield self._event("response.content_part.added", **self._inside, part=text_part(kind, ""))
@@ -122,10 +180,10 @@ class ResponseWriter(Writer):
         if not self.blocks:
             return
         block, text = self.blocks[-1], self.blocks[-1].text
-        item = item_of(block, self._item_id, "incomplete" if cut else "completed")
+        item = self._item(block, self._item_id, "incomplete" if cut else "completed")
         if not cut:
             if block.kind is Kind.TOOL_CALL:
-                yield self._of_text("done", name=block.call.name, arguments=text)
+                yield self._of_text("done", name=item["name"], arguments=text)
             else:
                 part = text_part(block.kind, text)
                 yield self._of_text("done", text=text)
@@ -146,6 +204,9 @@ class ResponseWriter(Writer):
     def failed(self, problem: Problem) -> bytes:
         error = {"code": problem.code, "message": problem.message}
         return self._event("response.failed", response={**self._response("failed"), "error": error})
+
+    def _item(self, block: Block, item_id: str, status: str) -> dict[str, Any]:
+        return item_of(block, item_id, status) | self._spaces.get(block.call.name, {})
 
     @property
     def _at(self) -> dict[str, Any]:
@@ -173,7 +234,8 @@ class ResponseWriter(Writer):
         head = {"id": self._id, "object": "response", "created_at": self._created, "status": status}
         usual = {"parallel_tool_calls": True, "tool_choice": "auto", "tools": [], "store": False}
         unset = dict.fromkeys(("error", "incomplete_details", "instructions", "temperature", "top_p"))
-        return {**head, "model": self._model, "output": [], "metadata": {}, **usual, **unset}
+        body = {**head, "model": self._model, "output": [], "metadata": {}, **usual, **unset}
+        return body | self._echoed
 
     def _event(self, kind: str, **values: Any) -> bytes:
         self._sequence += 1

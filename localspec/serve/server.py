@@ -24,7 +24,7 @@ from localspec.engine.client import EngineProcess
 from localspec.engine.messages import LoadPair
 from localspec.errors import BadSetting, LocalspecError
 from localspec.serve import anthropic, ollama
-from localspec.serve.guard import PUBLIC, Access, Guard
+from localspec.serve.guard import PUBLIC, Access, Guard, error_body
 from localspec.serve.http import ErrorBody, Handler, answer, failure_of, with_errors
 from localspec.serve.jobs import Jobs
 from localspec.serve.llama_server import LlamaServer
@@ -91,11 +91,16 @@ async def serve(
     jobs = Jobs(engine, load, keep_alive_seconds)
     jobs.on_change = lambda: view.changed(jobs)
 
+    noted = set[str]()  # notices in the log: each is there once
+
     def answered(scope: Scope, status: int, seconds: float) -> None:
         reason, done = scope.get("reason", ""), scope["replies"].done if "replies" in scope else []
         if done or ((reason or status >= HTTPStatus.BAD_REQUEST) and scope["path"] not in PUBLIC):
             waited = max((each.waited_seconds for each in done), default=0.0)
             replies = tuple(each.reply for each in done)
+            for text in (text for each in done for text in each.notices if text not in noted):
+                view.noted(f"notice: {text}")
+                noted.add(text)
             view.served(Served(scope["method"], scope["path"], status, seconds, reason, replies, waited))
 
     routes = routes_of(jobs, Pairs(jobs, names, any_model=any_model), verbose)
@@ -177,7 +182,7 @@ def address_of(listening: socket.socket) -> str:
 
 def routes_of(jobs: Jobs, pairs: Pairs, verbose: bool = False) -> list[Route]:
     openai, messages = OpenAI(jobs, pairs, verbose), anthropic.Anthropic(jobs, pairs)
-    llama, api = LlamaServer(jobs, pairs), ollama.Ollama(jobs, pairs)
+    llama, api, responses = LlamaServer(jobs, pairs), ollama.Ollama(jobs, pairs), Responses(jobs, pairs)
     bare, versioned = ("",), ("/v1", "")
     families: list[tuple[tuple[str, ...], ErrorBody, Mapping[str, Handler]]] = [
         (bare, Problem.body, {  # if several routes have the same path, the first one answers
@@ -197,7 +202,8 @@ def routes_of(jobs: Jobs, pairs: Pairs, verbose: bool = False) -> list[Route]:
             "POST /chat/completions": openai.chat,
             "POST /chat/completions/input_tokens": openai.input_tokens,
             "POST /completions": openai.completions,
-            "POST /responses": Responses(jobs, pairs).responses,
+            "POST /responses": responses.responses,
+            "POST /responses/input_tokens": responses.input_tokens,
             "GET /models": openai.models,
             "GET /models/{name:path}": openai.model,
             "GET /health": llama.health,
@@ -246,8 +252,7 @@ async def failed(request: Request, error: Exception) -> Response:
             what = f"{path[:200]} takes {allowed}, not {request.method}"
         problem = Problem(error.status_code, "invalid_request_error", what)
     request.scope["reason"] = problem.message
-    error_body = ollama.error_body if path.startswith("/api/") else Problem.body
-    return answer(error_body(problem), status=problem.status, headers=headers)
+    return answer(error_body(path, problem), status=problem.status, headers=headers)
 
 
 def limits() -> tuple[int, int]:
