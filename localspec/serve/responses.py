@@ -156,8 +156,7 @@ class ResponseWriter(Writer):
 
     def whole(self, done: list[FinishedReply]) -> dict[str, Any]:
         for n, block in enumerate(done[0].blocks, start=1):
-            cut = done[0].cut or done[0].reply.finish_reason is FinishReason.LENGTH
-            status = "incomplete" if cut and n == len(done[0].blocks) else "completed"
+            status = "incomplete" if done[0].cut and n == len(done[0].blocks) else "completed"
             self._output.append(self._item(block, new_id(block.kind), status))
         return self._finished(done[0])
 

@@ -1,4 +1,4 @@
-"""Every field of the clients' requests is obeyed, refused by name, or named in a notice, as the table of the docs has it."""
+"""Every field of a client's request is obeyed, refused by name, or named in a notice, as the table has it."""
 
 import re
 import types

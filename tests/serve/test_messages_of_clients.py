@@ -23,6 +23,7 @@ def test_blocks_become_messages():
             {"role": "assistant", "content": [thought, {"type": "text", "text": "c"}, use]},
             {"role": "user", "content": [result, {"type": "text", "text": "d"}]},
         ],
+        [],
     )
     assert [*prompt_of(found).messages] == [
         Message("system", "One.\n\nTwo."),
@@ -89,3 +90,43 @@ def test_the_time_that_a_model_is_kept_is_read_as_ollama_reads_it(given, seconds
 def test_another_time_is_refused(given):
     with pytest.raises(BadSetting, match="keep_alive cannot be"):
         kept_seconds(given)
+
+
+def test_documents_of_text_are_read_and_other_blocks_left_out_with_a_notice():
+    text = {
+        "type": "document",
+        "title": "T",
+        "source": {"type": "text", "media_type": "text/plain", "data": "hello"},
+    }
+    pdf = {
+        "type": "document",
+        "source": {"type": "base64", "media_type": "application/pdf", "data": "JVBERi0="},
+    }
+    search = {
+        "type": "search_result",
+        "source": "u",
+        "title": "t",
+        "content": [{"type": "text", "text": "found"}],
+    }
+    result = {
+        "type": "tool_result",
+        "tool_use_id": "t1",
+        "content": [pdf, {"type": "tool_reference", "tool_name": "f"}],
+    }
+    notices = []
+    found = anthropic.messages_of(
+        None,
+        [
+            {"role": "user", "content": [text, search]},
+            {
+                "role": "assistant",
+                "content": [{"type": "server_tool_use", "id": "s", "name": "w", "input": {}}],
+            },
+            {"role": "user", "content": [result]},
+        ],
+        notices,
+    )
+    assert found[0]["content"] == "T\n\nhello\n\nt\n\nu\n\nfound"
+    assert [message["role"] for message in found] == ["user", "assistant", "tool"]
+    assert found[2]["content"] == "[a PDF that this model cannot read]"
+    assert [word in " ".join(notices) for word in ("PDF", "tool_reference", "server_tool_use")] == [True] * 3

@@ -70,9 +70,21 @@ def test_items_and_tools_of_a_vendor_are_left_out_with_a_notice(client):
     tools = [{"type": "custom", "name": "apply_patch"}, {"type": "web_search"}]
     answer = ask(client, input=history, tools=tools)
     assert answer.usage.output_tokens > 0
-    assert answer.timings["localspec"]["notices"][:4] == [
+    assert answer.timings["localspec"]["notices"][:3] == [
         'items of the type "web_search_call" were left out',
-        'items of the type "custom_tool_call" were left out',
         'tools of the type "custom" are not functions and were left out',
         'tools of the type "web_search" are not functions and were left out',
     ]
+
+
+def test_functions_in_a_namespace_are_called_with_their_own_name(client):
+    inner = {"type": "function", "name": "read", "parameters": {"type": "object", "properties": {}}}
+    tools = [{"type": "namespace", "name": "mcp__files__", "description": "files", "tools": [inner]}]
+    choice = {"type": "function", "name": "read", "namespace": "mcp__files__"}
+    answer = ask(client, input="Read it.", tools=tools, tool_choice=choice, max_output_tokens=60)
+    (call,) = answer.output
+    assert (call.name, call.namespace) == ("read", "mcp__files__")
+    assert answer.tools[0].type == "namespace"
+    result = {"type": "function_call_output", "call_id": call.call_id, "output": [{"type": "input_file"}]}
+    again = ask(client, input=[{"role": "user", "content": "Read it."}, call.to_dict(), result], tools=tools)
+    assert 'parts of the type "input_file" were left out' in again.timings["localspec"]["notices"]
