@@ -60,7 +60,6 @@ _REFUSED: Final = {
     **dict.fromkeys(("use_beam_search", "length_penalty"), "replies are sampled"),
     "guided_whitespace_pattern": "the model chooses the layout of JSON",
     "truncate_prompt_tokens": "a prompt that is too long is refused",
-    "n_indent": "use a grammar",
 }
 # vLLM's restrictions: the names in structured_outputs, and those of older versions with guided_ before them.
 _GUIDED: Final = ("json", "choice", "regex", "grammar", "json_object")

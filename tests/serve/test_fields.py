@@ -1,5 +1,7 @@
 """Every field of a client's request is obeyed, refused by name, or named in a notice, as the table has it."""
 
+import gzip
+import json
 import re
 import types
 import typing
@@ -13,6 +15,8 @@ import openai.types.chat.completion_create_params as chat
 import openai.types.completion_create_params as completions
 import openai.types.responses.response_create_params as responses
 import pytest
+
+from localspec.serve.http import LARGEST_BODY
 
 pytestmark = pytest.mark.process
 
@@ -227,3 +231,34 @@ def test_allowed_tools_are_the_only_ones(http):
     choice = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "h"}]}
     body = {"input": "hi", "tools": [FLAT], "tool_choice": choice}
     assert "tool_choice allows" in http.post("/v1/responses", json=body).json()["error"]["message"]
+
+
+def test_negative_numbers_are_off_and_greedy_as_on_other_servers(http):
+    base = {"messages": USER, "max_tokens": 8, "seed": 5}
+    texts = [
+        http.post("/v1/chat/completions", json={**base, **given}).json()["choices"][0]["message"]["content"]
+        for given in ({"temperature": -1}, {"temperature": 0}, {"top_k": -1}, {"top_k": 0})
+    ]
+    assert texts[::2] == texts[1::2]
+
+
+def test_a_packed_body_is_read_and_another_encoding_named(http):
+    body = gzip.compress(json.dumps({"messages": USER, "max_tokens": 2}).encode())
+    answers = [
+        http.post("/v1/chat/completions", content=body, headers={"content-encoding": encoding})
+        for encoding in ("gzip", "br", "gzip")
+    ]
+    assert [answer.status_code for answer in answers] == [200, 415, 200]
+    broken = http.post("/v1/chat/completions", content=b"{}", headers={"content-encoding": "gzip"})
+    assert (broken.status_code, "not gzip" in broken.text) == (400, True)
+    bomb = gzip.compress(b" " * (LARGEST_BODY + 2))
+    assert http.post("/v1/messages", content=bomb, headers={"content-encoding": "gzip"}).status_code == 413
+
+
+def test_paths_may_have_other_slashes_and_errors_have_the_form_of_their_interface(http):
+    assert http.get("/v1/models/").json() == http.get("//v1/models").json() == http.get("/v1/models").json()
+    assert http.post("/v1/chat/completions/", json={"messages": USER, "max_tokens": 2}).status_code == 200
+    assert http.get("/v1/messages").json()["type"] == "error"
+    web = {"origin": "https://evil.example"}
+    assert http.post("/v1/messages", json={}, headers=web).json()["type"] == "error"
+    assert http.post("/api/chat", json={}, headers=web).json().keys() == {"error"}

@@ -214,7 +214,7 @@ def test_likelihoods_of_a_continued_text(client):
 @pytest.mark.parametrize(
     ("options", "remarks"),
     [
-        ({"temperature": -1}, "temperature is -1"),
+        ({"top_p": -1}, "top_p is -1"),
         ({"max_tokens": -2}, "max_tokens is -2"),
         ({"n": 99}, "n cannot be 99"),
         ({"messages": []}, "list of messages is empty"),
