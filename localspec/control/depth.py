@@ -33,6 +33,8 @@ class PlainProbes:
 
 # Initial budget: a new drafter may lose the time of this many plain steps, or half as many if costs are estimates.
 START = 1.75
+# Copies may lose the time of this many plain steps in each reply, besides what they have saved in it.
+COPIES_START = 2.0
 MOST = 12.0  # largest budget, in plain steps
 # Plain steps that drafting must save per token. Each token written without drafting adds this number to the budget.
 MARGIN = 0.009
@@ -92,7 +94,8 @@ class DepthControl:
     """The decisions on drafting and its depth for one drafter, over many replies.
 
     A bad drafter loses at most its budget: START plain steps, one more for each reply, and MARGIN for each token that
-    is written without drafting.
+    is written without drafting. A drafter without a model is never off: each reply has a budget of its own, and no pass
+    may take longer than the budget can pay if all draft tokens are rejected.
     """
 
     def __init__(self, costs: Costs, drafter: Drafter, chances: AcceptanceModel, most: int) -> None:
@@ -110,8 +113,13 @@ class DepthControl:
     def begin(self) -> None:
         """Begin another reply: add a plain step to the budget, and forget the speed of the last reply."""
         self.chances.begin()
-        self._budget = min(self._budget + 1, MOST)
+        self._budget = COPIES_START if self.is_free else min(self._budget + 1, MOST)
         self._tokens = self._seconds = self._drafted = self._kept = 0.0
+
+    @property
+    def affordable_seconds(self) -> float:
+        """The longest pass that the budget pays if only the target's own token comes of it."""
+        return (1 + self._budget) * self.costs.verify(1)
 
     @property
     def is_free(self) -> bool:
@@ -226,5 +234,7 @@ class DepthControl:
     def _pay(self, steps: float) -> None:
         """Subtract a loss in plain steps from the budget, or add a gain. A budget below 0 switches drafting off."""
         self._budget = min(self._budget - steps, MOST)
-        if self._budget < 0:  # keep at least -1, because one expensive cycle must not delay the next try long
+        if self._budget < 0 and self.is_free:
+            self._budget = 0.0
+        elif self._budget < 0:  # keep at least -1, because one expensive cycle must not delay the next try long
             self.on, self._trying, self._budget = False, 0, max(self._budget, -1.0)

@@ -3,20 +3,22 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from math import inf
 from time import perf_counter
 
 from localspec.algorithm.protocols import Drafter, PlainStep, Proposal, Rule, Strategy
 from localspec.control.concurrent import ConcurrentReplies, DepthPlan, SlotState, verify_among_others
 from localspec.control.costs import Costs
 from localspec.control.depth import DepthControl
-from localspec.drafters.prediction import PredictionDrafter
+from localspec.drafters.copies import CopyDrafter
 from localspec.errors import LocalspecError
-from localspec.events import Cycle, Mode
+from localspec.events import Cycle, Mode, Source
 from localspec.sampler.passes import ForwardPass
 
-# If a decision for plain decoding takes more than this share of a plain step, the next steps are plain without one.
+# If a decision for plain decoding takes more than this share of a plain step, the next steps are plain without one,
+# unless the next token is probably a copy.
 DECIDING_SHARE = 0.01
-MOST_SKIPPED = 32  # lookup in the text begins at most this many tokens late
+MOST_SKIPPED = 32  # copies begin at most this many tokens late
 PREFILL_CHUNK = 128  # largest number of tokens in one prefill of a drafter
 
 
@@ -48,12 +50,15 @@ class Fixed(Strategy):
         drafter: Drafter,
         depth: int,
         rule: Rule,
-        prediction: PredictionDrafter | None = None,
+        predicted: Sequence[int] = (),
         most: int = 0,
     ) -> None:
-        """`most`: the largest number of draft tokens in a proposal from the prediction."""
+        """`predicted`: the prediction's tokens; `most`: the largest number of draft tokens in a proposal from it."""
         self._drafter, self._depth, self._rule = drafter, depth, rule
-        self._prediction, self._most = prediction, most
+        self._prediction, self._most = CopyDrafter(), most
+        if predicted:
+            self._prediction.add(predicted, predicted=True)
+        self._predicted = bool(predicted)
 
     @property
     def busy_seconds(self) -> float:
@@ -70,9 +75,9 @@ class Fixed(Strategy):
             yield
 
     def propose(self, tokens: Sequence[int], room: int) -> Proposal:
-        if self._prediction:
+        if self._predicted:
             found = self._prediction.propose(tokens, min(self._most, room))
-            if found.tokens:
+            if found.tokens and found.source is Source.PREDICTION:
                 return found
         depth = min(self._depth, room)
         if depth and self._drafter.backlog(tokens).unread:
@@ -121,6 +126,7 @@ class DrafterSelection(Strategy):
         self._chosen: DepthControl | None = None  # the drafter of this cycle
         self._proposal = Proposal()
         self._skipped = 0  # number of coming plain steps without a decision
+        self._copyable = False  # whether the next token is probably a copy
         self._decides = True  # whether this cycle has a decision
         self._undecided = 0  # tokens of plain steps since the last decision
         self._unread: ForwardPass | None = None  # these steps, if no drafter needs their hidden rows
@@ -170,7 +176,7 @@ class DrafterSelection(Strategy):
             probe = self._plan.is_probe if self._plan else self._concurrent.probes.due(self._costs, gain)
             best, mode = (None, Mode.BASELINE) if probe else (best, Mode.DRAFTING)
         deciding_seconds = perf_counter() - began
-        if best is None and mode is not Mode.BASELINE:
+        if best is None and mode is not Mode.BASELINE and not self._copyable:
             self._skipped = min(int(deciding_seconds * plain / DECIDING_SHARE), MOST_SKIPPED)
         proposal = (best.proposal or self._drafted(best, tokens)) if best else Proposal(mode=mode)
         # A drafter that failed or must prefill more returns a proposal of depth 0. The cycle is then plain.
@@ -236,10 +242,11 @@ class DrafterSelection(Strategy):
             reading = drafter.backlog(tokens)
             control.reconsider()
             if control.is_free:
-                # One token more than the largest depth: if all others are accepted, the target's own token judges it.
-                proposal = drafter.propose(tokens, min(room, control.most + 1), self._rule)
-                depth, value = best_prefix(proposal.confidences, control.most, verify)
-                if depth and control.on:
+                proposal = drafter.propose(tokens, min(room, control.most), self._rule)
+                self._copyable = max(proposal.confidences[:1], default=0.0) > 0.5
+                bound = inf if plan else control.affordable_seconds
+                depth, value = best_prefix(proposal.confidences, bound, verify)
+                if depth:
                     yield Expectation(control, value, replace(proposal.first(depth), depth=depth))
                 continue
             limit = control.limit(min(room, plan.depth) if plan else room)
@@ -269,12 +276,18 @@ class DrafterSelection(Strategy):
         return replace(proposal, depth=depth, mode=mode, prefill_seconds=seconds)
 
 
-def best_prefix(chances: Sequence[float], most: int, verify: Callable[[int], float]) -> tuple[int, float]:
-    """Return how many leading tokens give the most tokens per second, and this speed; (0, 0.0) without tokens."""
+def best_prefix(
+    chances: Sequence[float], bound: float, verify: Callable[[int], float]
+) -> tuple[int, float]:
+    """Return how many leading tokens give the most tokens per second, and this speed; (0, 0.0) if none can be used.
+
+    `bound`: the longest pass in seconds.
+    """
     best, best_value, expected, survival = 0, 0.0, 1.0, 1.0
-    for depth, chance in enumerate(chances[:most], start=1):
+    for depth, chance in enumerate(chances, start=1):
         survival *= chance
         expected += survival
-        if (value := expected / verify(depth + 1)) > best_value:
-            best, best_value = depth, value
+        seconds = verify(depth + 1)
+        if seconds <= bound and expected / seconds > best_value:
+            best, best_value = depth, expected / seconds
     return best, best_value

@@ -17,9 +17,9 @@ from localspec.control.concurrent import ConcurrentReplies
 from localspec.control.cost_table import CostTable
 from localspec.control.costs import Costs, CostsByContext
 from localspec.control.depth import DepthControl
-from localspec.drafters.lookup import LookupAcceptance, LookupCounts, LookupDrafter
+from localspec.drafters.copies import CopyDrafter
+from localspec.drafters.copy_chances import CopyChances, CopyCounts
 from localspec.drafters.model import FAILURES
-from localspec.drafters.prediction import PredictionDrafter
 from localspec.drafters.selection import DrafterSelection, Fixed, Plain, best_depth
 from localspec.files import file_of, recalled, store
 from localspec.gguf.matching import SAMPLE
@@ -42,7 +42,7 @@ ESTIMATED_COSTS = {
     "": ((1, 2, 8, 9, 16, 32), (1, 1.15, 1.8, 2.2, 3.0, 5.0)),
     "experts": ((1, 2, 3, 5, 8, 16, 32), (1, 1.55, 2.1, 3.1, 4.7, 8.5, 15)),  # experts on the CPU only
 }
-VERSION = "5"  # raise it when stored costs or acceptance change their meaning
+VERSION = "6"  # raise it when stored costs or acceptance change their meaning
 DEEPEST = 12  # maximum draft tokens in a model's proposal
 
 
@@ -55,7 +55,7 @@ class Acceptance:
     """The acceptance learned from greedy replies, or from sampled ones."""
 
     chances: ChanceWeights | None = None
-    trust: LookupCounts | None = None
+    copies: CopyCounts | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,15 +153,15 @@ class Drafting:
                 reader.begin()
             return Plain(readers)
         candidates = self._candidates[sampled]
-        prediction = PredictionDrafter(predicted) if predicted else None
         if depth is None:
-            if prediction:
-                candidates = (self._candidate(prediction, AcceptanceModel(), self._most), *candidates)
-            return DrafterSelection(self._concurrent, candidates, rule)
+            strategy, copies = DrafterSelection(self._concurrent, candidates, rule), _copies_of(candidates)
+            if predicted and copies:
+                copies.add(predicted, predicted=True)
+            return strategy
         fresh = seeded or not candidates
-        drafter = next(iter(self._drafters), LookupDrafter() if fresh else candidates[0].drafter)
+        drafter = next(iter(self._drafters), CopyDrafter() if fresh else candidates[0].drafter)
         drafter.begin()
-        return Fixed(drafter, min(depth, self._most), rule, prediction, self._most)
+        return Fixed(drafter, min(depth, self._most), rule, predicted, self._most)
 
     @property
     def costs(self) -> Costs:
@@ -218,8 +218,8 @@ class Drafting:
             return self.seeded_depth
 
     def _made(self, known: Acceptance) -> tuple[DepthControl, ...]:
-        """Return the depth controls of all drafters, lookup first."""
-        free = [LookupDrafter(LookupAcceptance(known.trust))] if self._lookup and self._most else []
+        """Return the depth controls of all drafters, copies first."""
+        free = [CopyDrafter(CopyChances(known.copies))] if self._lookup and self._most else []
         models = (
             self._candidate(each, AcceptanceModel(known.chances), self._deepest) for each in self._drafters
         )
@@ -231,8 +231,12 @@ class Drafting:
 
 def _acceptance_of(candidates: Sequence[DepthControl]) -> Acceptance:
     chances = next((c.chances.weights() for c in candidates if not c.is_free), None)
-    trust = next((c.drafter.trust.counts() for c in candidates if isinstance(c.drafter, LookupDrafter)), None)
-    return Acceptance(chances, trust)
+    copies = _copies_of(candidates)
+    return Acceptance(chances, copies.chances.counts() if copies else None)
+
+
+def _copies_of(candidates: Sequence[DepthControl]) -> CopyDrafter | None:
+    return next((c.drafter for c in candidates if isinstance(c.drafter, CopyDrafter)), None)
 
 
 def learned_state_file(pair: Pair, plan: Plan, threads: int) -> Path:

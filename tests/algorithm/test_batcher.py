@@ -13,7 +13,7 @@ import pytest
 from localspec.algorithm.batcher import FIRST_CHUNK, FORGOTTEN, Batcher, Part, PassSeconds
 from localspec.algorithm.loop import speculate
 from localspec.algorithm.verification import make_rule
-from localspec.drafters.lookup import LookupDrafter
+from localspec.drafters.copies import CopyDrafter
 from localspec.drafters.model import ModelDrafter
 from localspec.drafters.selection import Fixed, Plain
 from localspec.errors import BackendFailure
@@ -152,7 +152,7 @@ def strategy_of(job, side):
         return Plain(), rule
     drafter = {
         "scripted": lambda: Scripted(job.seed),
-        "lookup": LookupDrafter,
+        "lookup": CopyDrafter,
         "model": lambda: ModelDrafter(side.draft, is_end),
     }[job.drafter]()
     return Changing(drafter, rule, job, side.replies), rule

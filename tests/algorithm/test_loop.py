@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from localspec.algorithm.loop import emit, speculate
 from localspec.algorithm.protocols import Proposal, Verdict
 from localspec.algorithm.verification import make_rule
-from localspec.drafters.lookup import LookupDrafter
+from localspec.drafters.copies import CopyDrafter
 from localspec.drafters.model import ModelDrafter
 from localspec.drafters.selection import Fixed, Plain
 from localspec.events import Origin, Source
@@ -27,7 +27,7 @@ def is_end(token):
     return token == END
 
 
-class Scripted(LookupDrafter):
+class Scripted(CopyDrafter):
     """A drafter that proposes arbitrary tokens of arbitrary number: the text must not care."""
 
     def __init__(self, seed):

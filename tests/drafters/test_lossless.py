@@ -18,7 +18,8 @@ from localspec.control.depth import DepthControl, Stopper
 from localspec.control.timing import SEVERAL
 from localspec.drafters import model
 from localspec.drafters.head import EAGLE3, MTP, BlockDrafter, ChainDrafter, Steps
-from localspec.drafters.lookup import PRIOR, LookupAcceptance, LookupCounts, LookupDrafter
+from localspec.drafters.copies import CopyDrafter
+from localspec.drafters.copy_chances import BUCKETS, CopyChances, CopyCounts, Kind
 from localspec.drafters.model import ModelDrafter
 from localspec.drafters.selection import DrafterSelection, Fixed
 from localspec.events import Source
@@ -184,8 +185,9 @@ def automatic(decoder, rule, is_end, *, confirmed=True):
     for _ in range(SEVERAL * confirmed):
         places.costs.learn_verify(2, TABLE.verify(2))
     doubted = ChanceWeights((-3.0, 0.5, 1.5), (0.01, 0.01, 0.01))
-    trust = LookupCounts((9.0,) * 2 * len(PRIOR), (1.0,) * 2 * len(PRIOR))
-    drafters = LookupDrafter(LookupAcceptance(trust)), ModelDrafter(decoder, is_end)
+    cells = BUCKETS * len(Kind)
+    counts = CopyCounts((90.0,) * cells, (10.0,) * cells)
+    drafters = CopyDrafter(CopyChances(counts)), ModelDrafter(decoder, is_end)
     candidates = [DepthControl(places.costs, drafter, AcceptanceModel(doubted), 3) for drafter in drafters]
     return DrafterSelection(ConcurrentReplies(places), candidates, rule)
 

@@ -13,7 +13,7 @@ from localspec.algorithm.verification import make_rule
 from localspec.control.cost_table import CostTable
 from localspec.control.costs import Costs
 from localspec.control.depth import DepthControl
-from localspec.drafters.lookup import LookupDrafter
+from localspec.drafters.copies import CopyDrafter
 from localspec.drafters.model import ModelDrafter
 from localspec.drafters.selection import MOST_SKIPPED, Plain, best_prefix
 from localspec.events import Mode, Source
@@ -182,9 +182,9 @@ def test_a_useless_draft_costs_at_most_three_percent_over_512_tokens():
 
 
 @given(st.lists(st.floats(0, 1), max_size=40), st.integers(1, 32))
-def test_the_best_prefix_has_the_most_tokens_per_second(chances, most):
+def test_the_best_prefix_has_the_most_tokens_per_second_within_the_bound(chances, most):
     costs = Costs(CHEAP)
-    depth, value = best_prefix(chances, most, costs.verify)
+    depth, value = best_prefix(chances, costs.verify(most + 1), costs.verify)
     expected = [
         1 + sum(math.prod(chances[: i + 1]) for i in range(depth)) for depth in range(len(chances) + 1)
     ]
@@ -257,8 +257,8 @@ def test_steps_without_a_decision_are_not_learned_and_their_tokens_refill_the_bu
 def test_steps_without_a_decision_are_observed_together_and_none_is_lost(monkeypatch):
     target, rule, seen = Ticking(3), make_rule("greedy", GREEDY, 1), []
     target.table = CostTable((1, 2), (1e-6, 2e-6), {})
-    observe = LookupDrafter.observe
-    monkeypatch.setattr(LookupDrafter, "observe", lambda self, *a: seen.append(a) or observe(self, *a))
+    observe = CopyDrafter.observe
+    monkeypatch.setattr(CopyDrafter, "observe", lambda self, *a: seen.append(a) or observe(self, *a))
     tokens, cycles = run(
         target, None, [1, 2], drafting=drafting_of(None, DEAR, 2), room=400, rule=rule, end=never
     )

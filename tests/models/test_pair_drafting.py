@@ -14,7 +14,7 @@ from localspec.algorithm.verification import make_rule
 from localspec.chat.reply import DEPTH_FIXED
 from localspec.control.acceptance import ChanceWeights
 from localspec.control.cost_table import CostTable
-from localspec.drafters.lookup import LookupCounts
+from localspec.drafters.copy_chances import CopyCounts
 from localspec.drafters.model import ModelDrafter
 from localspec.events import Cycle, Notice
 from localspec.files import file_of, recalled, store
@@ -220,7 +220,7 @@ def test_no_pass_of_a_reply_is_wider_than_weights_beside_a_gpu_allow(monkeypatch
 
 STATE = LearnedState(
     costs=(CostTable((1, 2, 8), (0.1, 0.12, 0.3), {"model": 0.01}, True, 300),),
-    greedy=Acceptance(ChanceWeights((-0.5, 0.9, 0.3), (0.2, 0.1, 0.1)), LookupCounts((2.0,), (1.0,))),
+    greedy=Acceptance(ChanceWeights((-0.5, 0.9, 0.3), (0.2, 0.1, 0.1)), CopyCounts((2.0,), (1.0,))),
 )
 
 

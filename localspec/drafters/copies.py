@@ -1,0 +1,301 @@
+"""Drafts copied from the caller's prediction, the conversation and the reply itself, without a model.
+
+The drafter follows the reply through the text that it copies, token by token. Where the reply leaves this text, the
+drafter assumes that it returns near by: behind as many tokens as were written since, or where the newest tokens are
+the same. Elsewhere three tokens must be equal (prompt lookup; SuffixDecoding, Oliaro et al. 2024). What the reply has
+put in the place of something else is remembered, and copied in the next such place.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from localspec.algorithm.protocols import Drafter, Proposal, Rule, Stopping
+from localspec.drafters.copy_chances import CopyChances, Kind
+from localspec.events import Source
+
+GRAM = 3  # far from the place that the reply has left, at least this many tokens must be equal
+BITS = 21  # bits of a token in a key; three tokens fit 64 bits if the vocabulary has at most 2 million tokens
+KEY = (1 << GRAM * BITS) - 1
+BREAK = -1  # stands between two texts; nothing is copied from it
+STEPS = (32, 16, 8, 4, 2, 1)  # lengths of the stretches that are compared; together the longest match
+SEEN = sum(STEPS)
+
+
+class IndexedText:
+    """A growing text with an index of every three consecutive tokens; each token is added in O(1)."""
+
+    def __init__(self) -> None:
+        self.tokens: list[int] = []
+        self._before: list[int] = []  # by position: the last earlier position where the same three tokens end, or -1
+        self._latest: dict[int, int] = {}  # by key: the last position where the key's tokens end
+        self._key = KEY  # the key of the last three tokens, with BREAK before the first one
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        key, latest, before = self._key, self._latest, self._before
+        for position, token in enumerate(tokens, start=len(self.tokens)):
+            key = (key << BITS | token & (1 << BITS) - 1) & KEY
+            before.append(latest.get(key, -1))
+            latest[key] = position
+        self.tokens += tokens
+        self._key = key
+
+    def places(self, most: int) -> Iterator[int]:
+        """Yield at most `most` positions after the last three tokens, the newest first, without the text's end."""
+        place = self._before[-1] if len(self.tokens) >= GRAM else -1
+        while place >= 0 and most:
+            yield place + 1
+            place, most = self._before[place], most - 1
+
+    def match(self, end: int) -> int:
+        """Return how many tokens before the position `end` equal the last tokens of the text, at most SEEN."""
+        tokens, newest, first = self.tokens, len(self.tokens), end
+        for step in STEPS:
+            if first >= step and tokens[first - step : first] == tokens[newest - step : newest]:
+                first, newest = first - step, newest - step
+        return end - first
+
+
+# Within these numbers of tokens before and after the expected place, one equal token is enough to return there.
+BEFORE, BEHIND = 16, 20
+LOST = 64  # a reply that has not returned after this many tokens has left the place for good
+MISPLACED = 0.93  # each token between the expected place and another one multiplies its chance by this factor
+AWAY = 0.8  # each token since the reply left multiplies the chance of the expected place by this factor
+# Inside new words, chance repeats three tokens of anything: a far place counts this much less than its match says.
+INSIDE = 0.8
+# At the expected place, and right behind an insertion, a match is worth this many tokens more.
+EXPECTED = 2
+RETURNED = 3  # after this many equal tokens the reply has returned, and the change is remembered
+LONGEST = 6  # tokens of a change that is remembered, before it and after it
+FOLLOWED = 16  # after this many equal tokens, no other place is considered
+MOST_PLACES = 48  # far places that are compared
+# The index is made anew when it has this many times the tokens of the texts in use: old predictions are then left out.
+LARGEST = 4
+LEAST_CHANCE = 0.1  # a proposal ends where its chance to be accepted in full falls below this
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A place in the indexed text, from which the next token may be copied."""
+
+    at: int  # position of the next token
+    equal: int = 0  # number of tokens that agreed before it
+    kind: Kind = Kind.NEAR
+    credit: int = 0  # number of equal tokens that its position is worth
+    written: int = 0  # number of tokens of a change that are written, if the reply is within one
+
+    @property
+    def match(self) -> int:
+        return self.equal + self.credit
+
+
+class Step(NamedTuple):
+    """A token that may come next, and the place after it."""
+
+    token: int
+    at: int
+    written: int = 0
+    source: tuple[int, ...] | None = None  # the tokens that are changed; None for a token that is copied
+
+
+class CopyDrafter(Drafter):
+    """A drafter that copies text, and stays at its place through changes."""
+
+    source = Source.LOOKUP
+
+    def __init__(self, chances: CopyChances | None = None) -> None:
+        self.chances = chances or CopyChances()
+        self._empty()
+        self.begin()
+
+    def begin(self) -> None:
+        self.chances.begin()
+        self._length: int | None = None  # length of the text at the last proposal; None before the first one
+        self._others: list[tuple[int, ...]] = []  # texts to copy from in this reply, besides the conversation
+        self._prediction: tuple[int, ...] = ()
+        self._predicted = range(0)  # positions of the prediction
+        # By the first token of each source: what the reply has put in the place of which source.
+        self._changes: dict[int, dict[tuple[int, ...], tuple[int, ...]]] = {}
+        self._wrong: set[tuple[int, ...]] = set()  # sources that the reply has kept after it had changed them
+        self._leave()
+
+    def add(self, text: Sequence[int], *, predicted: bool = False) -> None:
+        """Add a text to copy from in this reply. `predicted`: whether it is probably the reply itself."""
+        self._others.append(tuple(text))
+        self._prediction = self._others[-1] if predicted else self._prediction
+
+    def propose(
+        self, tokens: Sequence[int], limit: int, rule: Rule | None = None, stopping: Stopping | None = None
+    ) -> Proposal:
+        """Return the next tokens of the text that the reply copies; confidences are chances of acceptance."""
+        self._sync(tokens)
+        if not self._place or (self._place.equal < FOLLOWED and not self._place.written):
+            self._choose(self._place)
+        found, chances, survival = list[int](), list[float](), 1.0
+        for step in self._path():
+            chance = self._chance(step, len(found))
+            survival *= chance
+            if survival < LEAST_CHANCE or len(found) >= limit:
+                break
+            found.append(step.token)
+            chances.append(chance)
+        source = Source.PREDICTION if self._place and self._place.at in self._predicted else self.source
+        return Proposal.copied(tuple(found), tuple(chances), source)
+
+    def _empty(self) -> None:
+        self._text = IndexedText()
+        self._added: dict[tuple[int, ...], int] = {}  # positions of the indexed texts besides the conversation
+        self._indexed = 0  # number of tokens of the conversation that are indexed
+        self._newest: list[int] = []  # the last of these tokens
+
+    def _leave(self) -> None:
+        """Forget the place in the text."""
+        self._place: Place | None = None
+        self._left: int | None = None  # position at which the reply left the text; None: it did not, or is lost
+        self._since: list[int] = []  # the reply's tokens since then
+        self._change: tuple[tuple[int, ...], tuple[int, ...]] | None = None  # made, if this is the place of return
+
+    def _sync(self, tokens: Sequence[int]) -> None:
+        """Index the new tokens, and follow those that were written since the last proposal."""
+        known = list(tokens[self._indexed - len(self._newest) : self._indexed])
+        grown = len(self._text.tokens) > LARGEST * (len(tokens) + sum(map(len, self._others)) + SEEN)
+        if known != self._newest or grown:
+            self._empty()
+            self._leave()
+            self._length = None
+        if self._length is None:
+            self._begin_text(tokens)
+        else:
+            for token in tokens[self._length :]:
+                step = next(self._path(), None)
+                self._text.extend((token,))
+                self._follow(token, step)
+        self._length = self._indexed = len(tokens)
+        self._newest = list(tokens[-SEEN:])
+
+    def _begin_text(self, tokens: Sequence[int]) -> None:
+        for text in self._others:
+            if text not in self._added:
+                self._text.extend((BREAK,))
+                self._added[text] = len(self._text.tokens)
+                self._text.extend((*text, BREAK, *self._newest[1 - GRAM :]))
+        self._text.extend(tokens[self._indexed :])
+        if self._prediction:
+            begin = self._added[self._prediction]
+            self._predicted = range(begin, begin + len(self._prediction))
+            self._left, self._place = begin, Place(begin, credit=EXPECTED)
+
+    def _path(self) -> Iterator[Step]:
+        """Yield the next tokens with the known changes; behind the end of the text follows what was yielded before."""
+        if self._place is None:
+            return
+        tokens, at, written = self._text.tokens, self._place.at, self._place.written
+        end, found = len(tokens), list[int]()
+        while at < end + len(found):
+            token = tokens[at] if at < end else found[at - end]
+            if token == BREAK:
+                return
+            sources = self._changes.get(token, ())
+            source = next((s for s in sources if tokens[at : at + len(s)] == [*s]), None)
+            put = self._changes[token][source] if source else (token,)
+            for i, each in enumerate(put[written:], start=written + 1):
+                found.append(each)
+                if i < len(put):
+                    yield Step(each, at, i, source)
+            at, written = at + len(source or put), 0
+            if found:
+                yield Step(found[-1], at, 0, source)
+
+    def _chance(self, step: Step, drafted: int = 0) -> float:
+        assert self._place is not None, "steps begin at a place"
+        kind = Kind.CHANGED if step.source else self._place.kind
+        return self.chances.of(kind, self._place.match + drafted, step.token)
+
+    def _follow(self, token: int, step: Step | None) -> None:
+        """Go on by a token that the reply has written, and judge the step that should have been it."""
+        place = self._place
+        if place and step:
+            kind = Kind.CHANGED if step.source else place.kind
+            self.chances.learn(kind, place.match, step.token, kept=step.token == token)
+        if self._left is not None:
+            self._since.append(token)
+        if place and step and step.token == token:
+            self._place = Place(step.at, place.equal + 1, place.kind, place.credit, step.written)
+            if place.equal + 1 >= RETURNED:
+                self._return()
+            return
+        if step and step.source:
+            self._wrong.add(step.source)
+            del self._changes[step.source[0]][step.source]
+        if place and self._left is None:
+            self._left, self._since = place.at, [token]
+        if len(self._since) > LOST:
+            self._left, self._since = None, []
+        self._place = None
+        self._choose(None)
+
+    def _return(self) -> None:
+        """Remember what the reply has put in the place of what, now that it is back in the text."""
+        if self._change and self._change[0] not in self._wrong:
+            source, put = self._change
+            known = self._changes.get(source[0], {}) | {source: put}
+            self._changes[source[0]] = dict(sorted(known.items(), key=lambda each: -len(each[0])))
+        self._left, self._since, self._change = None, [], None
+
+    def _choose(self, present: Place | None) -> None:
+        """Choose the place with the best chance of the next token. `present`: the place until now."""
+        offers = [(self.chances.of(present.kind, present.match), present)] if present else []
+        if self._left is not None:
+            offers += self._near(self._left, len(self._since))
+        if far := self._far():
+            offers.append(far)
+        if not offers:
+            return
+        self._place = max(offers, key=lambda offer: offer[0])[1]
+        if self._place is not present:
+            self._change = self._made()
+            if self._place.kind is Kind.NEAR and self._place.equal >= RETURNED:
+                self._return()
+
+    def _near(self, left: int, away: int) -> Iterator[tuple[float, Place]]:
+        """Yield the chances and places of a return near the expected place."""
+        tokens, expected = self._text.tokens, left + away
+        begun = left != self._predicted.start  # words before the prediction replace nothing of it
+        if begun and expected < len(tokens) and tokens[expected] != BREAK:
+            yield self.chances.of(Kind.NEAR, 0) * AWAY ** (away - 1), Place(expected)
+        for at in range(max(left - BEFORE, 0) + 1, min(expected + BEHIND, len(tokens) - 1) + 1):
+            if tokens[at - 1] == tokens[-1] and tokens[at] != BREAK:
+                equal = min(self._text.match(at), away)
+                inserted = at - equal == left
+                credit = EXPECTED if inserted or at == expected else 0
+                chance = self.chances.of(Kind.NEAR, equal + credit) * MISPLACED ** abs(at - expected)
+                yield chance, Place(at, equal, Kind.NEAR, credit)
+
+    def _far(self) -> tuple[float, Place] | None:
+        """Return the newest of the places with the longest match that go on with their most frequent token."""
+        tokens, found = self._text.tokens, dict[int, list[int]]()
+        for at in self._text.places(MOST_PLACES):
+            if tokens[at] != BREAK:
+                found.setdefault(self._text.match(at), []).append(at)
+        if not found:
+            return None
+        match = max(found)
+        ((token, votes),) = Counter(tokens[at] for at in found[match]).most_common(1)
+        inside = self._left is not None and match <= len(self._since)
+        chance = self.chances.of(Kind.FAR, match) * votes / len(found[match]) * (INSIDE if inside else 1)
+        return chance, Place(next(at for at in found[match] if tokens[at] == token), match, Kind.FAR)
+
+    def _made(self) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+        """Return the change that the reply has made if it returns at the present place; None if it is none or long."""
+        place, left = self._place, self._left
+        if place is None or left is None:
+            return None
+        back, put = place.at - place.equal, self._since[: max(len(self._since) - place.equal, 0)]
+        source = self._text.tokens[left : max(back, left)]
+        if back < left or max(len(source), len(put)) > LONGEST or source == put:
+            return None
+        if not source or not put:  # the token before the change shows where it belongs
+            before = self._text.tokens[max(left - 1, 0) : left]
+            source, put = before + source, before + put
+        return (tuple(source), tuple(put)) if source and put else None
