@@ -33,8 +33,6 @@ class PlainProbes:
 
 # Initial budget: a new drafter may lose the time of this many plain steps, or half as many if costs are estimates.
 START = 1.75
-# Copies may lose the time of this many plain steps in each reply, besides what they have saved in it.
-COPIES_START = 2.0
 MOST = 12.0  # largest budget, in plain steps
 # Plain steps that drafting must save per token. Each token written without drafting adds this number to the budget.
 MARGIN = 0.009
@@ -94,8 +92,8 @@ class DepthControl:
     """The decisions on drafting and its depth for one drafter, over many replies.
 
     A bad drafter loses at most its budget: START plain steps, one more for each reply, and MARGIN for each token that
-    is written without drafting. A drafter without a model is never off: each reply has a budget of its own, and no pass
-    may take longer than the budget can pay if all draft tokens are rejected.
+    is written without drafting. A drafter without a model is never off. Its budget in a reply begins with START or half
+    of what copies saved lately, and no pass takes longer than the budget can pay if all its draft tokens are rejected.
     """
 
     def __init__(self, costs: Costs, drafter: Drafter, chances: AcceptanceModel, most: int) -> None:
@@ -113,7 +111,7 @@ class DepthControl:
     def begin(self) -> None:
         """Begin another reply: add a plain step to the budget, and forget the speed of the last reply."""
         self.chances.begin()
-        self._budget = COPIES_START if self.is_free else min(self._budget + 1, MOST)
+        self._budget = max(self._budget / 2, START) if self.is_free else min(self._budget + 1, MOST)
         self._tokens = self._seconds = self._drafted = self._kept = 0.0
 
     @property
@@ -236,5 +234,7 @@ class DepthControl:
         self._budget = min(self._budget - steps, MOST)
         if self._budget < 0 and self.is_free:
             self._budget = 0.0
-        elif self._budget < 0:  # keep at least -1, because one expensive cycle must not delay the next try long
+        elif (
+            self._budget < 0
+        ):  # keep at least -1, because one expensive cycle must not delay the next try long
             self.on, self._trying, self._budget = False, 0, max(self._budget, -1.0)

@@ -9,16 +9,16 @@ put in the place of something else is remembered, and copied in the next such pl
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import NamedTuple
 
 from localspec.algorithm.protocols import Drafter, Proposal, Rule, Stopping
-from localspec.drafters.copy_chances import CopyChances, Kind
+from localspec.drafters.copy_chances import CopyChances, CopyKind
 from localspec.events import Source
 
 GRAM = 3  # far from the place that the reply has left, at least this many tokens must be equal
 BITS = 21  # bits of a token in a key; three tokens fit 64 bits if the vocabulary has at most 2 million tokens
-KEY = (1 << GRAM * BITS) - 1
-BREAK = -1  # stands between two texts; nothing is copied from it
+BREAK = -1  # separates two texts; nothing is copied across it
 STEPS = (32, 16, 8, 4, 2, 1)  # lengths of the stretches that are compared; together the longest match
 SEEN = sum(STEPS)
 
@@ -28,20 +28,23 @@ class IndexedText:
 
     def __init__(self) -> None:
         self.tokens: list[int] = []
-        self._before: list[int] = []  # by position: the last earlier position where the same three tokens end, or -1
+        self._before: list[
+            int
+        ] = []  # by position: the last earlier position where the same three tokens end, or -1
         self._latest: dict[int, int] = {}  # by key: the last position where the key's tokens end
-        self._key = KEY  # the key of the last three tokens, with BREAK before the first one
+        self._key = BREAK  # the key of the last three tokens, with BREAK before the first one
 
     def extend(self, tokens: Sequence[int]) -> None:
         key, latest, before = self._key, self._latest, self._before
+        part, whole = (1 << BITS) - 1, (1 << GRAM * BITS) - 1
         for position, token in enumerate(tokens, start=len(self.tokens)):
-            key = (key << BITS | token & (1 << BITS) - 1) & KEY
+            key = (key << BITS | token & part) & whole
             before.append(latest.get(key, -1))
             latest[key] = position
         self.tokens += tokens
         self._key = key
 
-    def places(self, most: int) -> Iterator[int]:
+    def repeated(self, most: int) -> Iterator[int]:
         """Yield at most `most` positions after the last three tokens, the newest first, without the text's end."""
         place = self._before[-1] if len(self.tokens) >= GRAM else -1
         while place >= 0 and most:
@@ -57,31 +60,23 @@ class IndexedText:
         return end - first
 
 
-# Within these numbers of tokens before and after the expected place, one equal token is enough to return there.
-BEFORE, BEHIND = 16, 20
-LOST = 64  # a reply that has not returned after this many tokens has left the place for good
+NEARBY = 16  # this near to the expected place, one equal token is enough to return there
 MISPLACED = 0.93  # each token between the expected place and another one multiplies its chance by this factor
-AWAY = 0.8  # each token since the reply left multiplies the chance of the expected place by this factor
-# Inside new words, chance repeats three tokens of anything: a far place counts this much less than its match says.
-INSIDE = 0.8
-# At the expected place, and right behind an insertion, a match is worth this many tokens more.
-EXPECTED = 2
-RETURNED = 3  # after this many equal tokens the reply has returned, and the change is remembered
+# Each token since the reply left multiplies the chance of the expected place by this factor. So does a far place within
+# new words: three tokens of anything repeat there by chance.
+DOUBT = 0.8
+EXPECTED = 2  # at the expected place, and right behind an insertion, a match is worth this many tokens more
 LONGEST = 6  # tokens of a change that is remembered, before it and after it
-FOLLOWED = 16  # after this many equal tokens, no other place is considered
-MOST_PLACES = 48  # far places that are compared
-# The index is made anew when it has this many times the tokens of the texts in use: old predictions are then left out.
-LARGEST = 4
 LEAST_CHANCE = 0.1  # a proposal ends where its chance to be accepted in full falls below this
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class CopyPlace:
     """A place in the indexed text, from which the next token may be copied."""
 
     at: int  # position of the next token
     equal: int = 0  # number of tokens that agreed before it
-    kind: Kind = Kind.NEAR
+    kind: CopyKind = CopyKind.NEAR
     credit: int = 0  # number of equal tokens that its position is worth
     written: int = 0  # number of tokens of a change that are written, if the reply is within one
 
@@ -90,7 +85,7 @@ class Place:
         return self.equal + self.credit
 
 
-class Step(NamedTuple):
+class CopyStep(NamedTuple):
     """A token that may come next, and the place after it."""
 
     token: int
@@ -120,46 +115,57 @@ class CopyDrafter(Drafter):
         self._wrong: set[tuple[int, ...]] = set()  # sources that the reply has kept after it had changed them
         self._leave()
 
-    def add(self, text: Sequence[int], *, predicted: bool = False) -> None:
-        """Add a text to copy from in this reply. `predicted`: whether it is probably the reply itself."""
-        self._others.append(tuple(text))
-        self._prediction = self._others[-1] if predicted else self._prediction
+    def add(self, texts: Sequence[Sequence[int]], prediction: Sequence[int] = ()) -> None:
+        """Add texts to copy from in this reply, and a text that is probably the reply itself."""
+        self._prediction = tuple(prediction)
+        self._others = [*map(tuple, texts), *([self._prediction] if prediction else [])]
 
     def propose(
         self, tokens: Sequence[int], limit: int, rule: Rule | None = None, stopping: Stopping | None = None
     ) -> Proposal:
         """Return the next tokens of the text that the reply copies; confidences are chances of acceptance."""
         self._sync(tokens)
-        if not self._place or (self._place.equal < FOLLOWED and not self._place.written):
+        is_sure = self._place and (self._place.equal >= NEARBY or self._place.written)
+        if not is_sure and self._chosen != len(tokens):
             self._choose(self._place)
-        found, chances, survival = list[int](), list[float](), 1.0
-        for step in self._path():
-            chance = self._chance(step, len(found))
+        if (place := self._place) is None:
+            return Proposal()
+        found, chances, survival, chance_of = list[int](), list[float](), 1.0, self.chances.of
+        for token, _, _, changed in islice(self._path(), max(limit, 0)):
+            chance = chance_of(CopyKind.CHANGED if changed else place.kind, place.match + len(found), token)
             survival *= chance
-            if survival < LEAST_CHANCE or len(found) >= limit:
+            if survival < LEAST_CHANCE:
                 break
-            found.append(step.token)
+            found.append(token)
             chances.append(chance)
-        source = Source.PREDICTION if self._place and self._place.at in self._predicted else self.source
+        source = Source.PREDICTION if place.at in self._predicted else self.source
         return Proposal.copied(tuple(found), tuple(chances), source)
 
     def _empty(self) -> None:
         self._text = IndexedText()
-        self._added: dict[tuple[int, ...], int] = {}  # positions of the indexed texts besides the conversation
+        self._added: dict[
+            tuple[int, ...], int
+        ] = {}  # positions of the indexed texts besides the conversation
         self._indexed = 0  # number of tokens of the conversation that are indexed
         self._newest: list[int] = []  # the last of these tokens
 
     def _leave(self) -> None:
         """Forget the place in the text."""
-        self._place: Place | None = None
-        self._left: int | None = None  # position at which the reply left the text; None: it did not, or is lost
+        self._place: CopyPlace | None = None
+        self._chosen = 0  # length of the text at which it was chosen
+        self._left: int | None = (
+            None  # position at which the reply left the text; None: it did not, or is lost
+        )
         self._since: list[int] = []  # the reply's tokens since then
-        self._change: tuple[tuple[int, ...], tuple[int, ...]] | None = None  # made, if this is the place of return
+        self._change: tuple[tuple[int, ...], tuple[int, ...]] | None = (
+            None  # made, if this is the place of return
+        )
 
     def _sync(self, tokens: Sequence[int]) -> None:
         """Index the new tokens, and follow those that were written since the last proposal."""
         known = list(tokens[self._indexed - len(self._newest) : self._indexed])
-        grown = len(self._text.tokens) > LARGEST * (len(tokens) + sum(map(len, self._others)) + SEEN)
+        # Old predictions go where they are more than the texts in use.
+        grown = len(self._text.tokens) > 2 * (len(tokens) + sum(map(len, self._others)) + SEEN)
         if known != self._newest or grown:
             self._empty()
             self._leave()
@@ -167,10 +173,12 @@ class CopyDrafter(Drafter):
         if self._length is None:
             self._begin_text(tokens)
         else:
-            for token in tokens[self._length :]:
+            for end, token in enumerate(tokens[self._length :], start=self._length + 1):
                 step = next(self._path(), None)
                 self._text.extend((token,))
-                self._follow(token, step)
+                if not self._follow(token, step):
+                    self._choose(None)
+                    self._chosen = end
         self._length = self._indexed = len(tokens)
         self._newest = list(tokens[-SEEN:])
 
@@ -184,9 +192,9 @@ class CopyDrafter(Drafter):
         if self._prediction:
             begin = self._added[self._prediction]
             self._predicted = range(begin, begin + len(self._prediction))
-            self._left, self._place = begin, Place(begin, credit=EXPECTED)
+            self._left, self._place = begin, CopyPlace(begin, credit=EXPECTED)
 
-    def _path(self) -> Iterator[Step]:
+    def _path(self) -> Iterator[CopyStep]:
         """Yield the next tokens with the known changes; behind the end of the text follows what was yielded before."""
         if self._place is None:
             return
@@ -202,38 +210,33 @@ class CopyDrafter(Drafter):
             for i, each in enumerate(put[written:], start=written + 1):
                 found.append(each)
                 if i < len(put):
-                    yield Step(each, at, i, source)
+                    yield CopyStep(each, at, i, source)
             at, written = at + len(source or put), 0
             if found:
-                yield Step(found[-1], at, 0, source)
+                yield CopyStep(found[-1], at, 0, source)
 
-    def _chance(self, step: Step, drafted: int = 0) -> float:
-        assert self._place is not None, "steps begin at a place"
-        kind = Kind.CHANGED if step.source else self._place.kind
-        return self.chances.of(kind, self._place.match + drafted, step.token)
-
-    def _follow(self, token: int, step: Step | None) -> None:
-        """Go on by a token that the reply has written, and judge the step that should have been it."""
+    def _follow(self, token: int, step: CopyStep | None) -> bool:
+        """Judge the step that should have been this token of the reply; return whether the place goes on with it."""
         place = self._place
         if place and step:
-            kind = Kind.CHANGED if step.source else place.kind
+            kind = CopyKind.CHANGED if step.source else place.kind
             self.chances.learn(kind, place.match, step.token, kept=step.token == token)
         if self._left is not None:
             self._since.append(token)
         if place and step and step.token == token:
-            self._place = Place(step.at, place.equal + 1, place.kind, place.credit, step.written)
-            if place.equal + 1 >= RETURNED:
+            self._place = CopyPlace(step.at, place.equal + 1, place.kind, place.credit, step.written)
+            if place.equal + 1 >= GRAM:
                 self._return()
-            return
+            return True
         if step and step.source:
             self._wrong.add(step.source)
             del self._changes[step.source[0]][step.source]
         if place and self._left is None:
             self._left, self._since = place.at, [token]
-        if len(self._since) > LOST:
+        if len(self._since) > SEEN:
             self._left, self._since = None, []
         self._place = None
-        self._choose(None)
+        return False
 
     def _return(self) -> None:
         """Remember what the reply has put in the place of what, now that it is back in the text."""
@@ -243,7 +246,7 @@ class CopyDrafter(Drafter):
             self._changes[source[0]] = dict(sorted(known.items(), key=lambda each: -len(each[0])))
         self._left, self._since, self._change = None, [], None
 
-    def _choose(self, present: Place | None) -> None:
+    def _choose(self, present: CopyPlace | None) -> None:
         """Choose the place with the best chance of the next token. `present`: the place until now."""
         offers = [(self.chances.of(present.kind, present.match), present)] if present else []
         if self._left is not None:
@@ -255,27 +258,27 @@ class CopyDrafter(Drafter):
         self._place = max(offers, key=lambda offer: offer[0])[1]
         if self._place is not present:
             self._change = self._made()
-            if self._place.kind is Kind.NEAR and self._place.equal >= RETURNED:
+            if self._place.kind is CopyKind.NEAR and self._place.equal >= GRAM:
                 self._return()
 
-    def _near(self, left: int, away: int) -> Iterator[tuple[float, Place]]:
+    def _near(self, left: int, away: int) -> Iterator[tuple[float, CopyPlace]]:
         """Yield the chances and places of a return near the expected place."""
         tokens, expected = self._text.tokens, left + away
         begun = left != self._predicted.start  # words before the prediction replace nothing of it
         if begun and expected < len(tokens) and tokens[expected] != BREAK:
-            yield self.chances.of(Kind.NEAR, 0) * AWAY ** (away - 1), Place(expected)
-        for at in range(max(left - BEFORE, 0) + 1, min(expected + BEHIND, len(tokens) - 1) + 1):
+            yield self.chances.of(CopyKind.NEAR, 0) * DOUBT ** (away - 1), CopyPlace(expected)
+        for at in range(max(left - NEARBY, 0) + 1, min(expected + NEARBY, len(tokens) - 1) + 1):
             if tokens[at - 1] == tokens[-1] and tokens[at] != BREAK:
                 equal = min(self._text.match(at), away)
                 inserted = at - equal == left
                 credit = EXPECTED if inserted or at == expected else 0
-                chance = self.chances.of(Kind.NEAR, equal + credit) * MISPLACED ** abs(at - expected)
-                yield chance, Place(at, equal, Kind.NEAR, credit)
+                chance = self.chances.of(CopyKind.NEAR, equal + credit) * MISPLACED ** abs(at - expected)
+                yield chance, CopyPlace(at, equal, CopyKind.NEAR, credit)
 
-    def _far(self) -> tuple[float, Place] | None:
+    def _far(self) -> tuple[float, CopyPlace] | None:
         """Return the newest of the places with the longest match that go on with their most frequent token."""
         tokens, found = self._text.tokens, dict[int, list[int]]()
-        for at in self._text.places(MOST_PLACES):
+        for at in self._text.repeated(SEEN):
             if tokens[at] != BREAK:
                 found.setdefault(self._text.match(at), []).append(at)
         if not found:
@@ -283,8 +286,8 @@ class CopyDrafter(Drafter):
         match = max(found)
         ((token, votes),) = Counter(tokens[at] for at in found[match]).most_common(1)
         inside = self._left is not None and match <= len(self._since)
-        chance = self.chances.of(Kind.FAR, match) * votes / len(found[match]) * (INSIDE if inside else 1)
-        return chance, Place(next(at for at in found[match] if tokens[at] == token), match, Kind.FAR)
+        chance = self.chances.of(CopyKind.FAR, match) * votes / len(found[match]) * (DOUBT if inside else 1)
+        return chance, CopyPlace(next(at for at in found[match] if tokens[at] == token), match, CopyKind.FAR)
 
     def _made(self) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
         """Return the change that the reply has made if it returns at the present place; None if it is none or long."""

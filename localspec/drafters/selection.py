@@ -56,8 +56,7 @@ class Fixed(Strategy):
         """`predicted`: the prediction's tokens; `most`: the largest number of draft tokens in a proposal from it."""
         self._drafter, self._depth, self._rule = drafter, depth, rule
         self._prediction, self._most = CopyDrafter(), most
-        if predicted:
-            self._prediction.add(predicted, predicted=True)
+        self._prediction.add((), predicted)
         self._predicted = bool(predicted)
 
     @property
@@ -243,7 +242,7 @@ class DrafterSelection(Strategy):
             control.reconsider()
             if control.is_free:
                 proposal = drafter.propose(tokens, min(room, control.most), self._rule)
-                self._copyable = max(proposal.confidences[:1], default=0.0) > 0.5
+                self._copyable = 2 * max(proposal.confidences[:1], default=0) > 1
                 bound = inf if plan else control.affordable_seconds
                 depth, value = best_prefix(proposal.confidences, bound, verify)
                 if depth:
@@ -276,9 +275,7 @@ class DrafterSelection(Strategy):
         return replace(proposal, depth=depth, mode=mode, prefill_seconds=seconds)
 
 
-def best_prefix(
-    chances: Sequence[float], bound: float, verify: Callable[[int], float]
-) -> tuple[int, float]:
+def best_prefix(chances: Sequence[float], bound: float, verify: Callable[[int], float]) -> tuple[int, float]:
     """Return how many leading tokens give the most tokens per second, and this speed; (0, 0.0) if none can be used.
 
     `bound`: the longest pass in seconds.

@@ -125,15 +125,26 @@ class Drafting:
     def _threads(self) -> int:
         return self._decoding[0].threads.now if self._decoding else 0
 
-    def strategy(self, rule: Rule, request: Request, predicted: Sequence[int] = ()) -> Strategy:
-        """Return the strategy of one reply to a request; `predicted`: tokens of the caller's prediction."""
+    def strategy(
+        self,
+        rule: Rule,
+        request: Request,
+        predicted: Sequence[int] = (),
+        spelled: Sequence[Sequence[int]] = (),
+    ) -> Strategy:
+        """Return the strategy of one reply to a request.
+
+        `predicted`: tokens of the caller's prediction; `spelled`: texts of the conversation as the reply spells them.
+        """
         for slot in self._decoding:
             slot.alone = self.seeds_are_alone and request.seed is not None and not rule.seed_decides
         depth = request.depth if request.speculate else 0
         if seed_fixes_depth(request, rule):
             depth = self._first.depth_of_seeds()
         sampled, seeded = not request.sampling.greedy, request.seed is not None
-        return self.strategy_at(depth, rule, sampled=sampled, seeded=seeded, predicted=predicted)
+        return self.strategy_at(
+            depth, rule, sampled=sampled, seeded=seeded, predicted=predicted, spelled=spelled
+        )
 
     def strategy_at(
         self,
@@ -143,6 +154,7 @@ class Drafting:
         sampled: bool,
         seeded: bool = False,
         predicted: Sequence[int] = (),
+        spelled: Sequence[Sequence[int]] = (),
     ) -> Strategy:
         """Return the strategy of one reply. `depth`: 0 for plain decoding, None for the automatic depth.
 
@@ -155,8 +167,8 @@ class Drafting:
         candidates = self._candidates[sampled]
         if depth is None:
             strategy, copies = DrafterSelection(self._concurrent, candidates, rule), _copies_of(candidates)
-            if predicted and copies:
-                copies.add(predicted, predicted=True)
+            if copies:
+                copies.add(spelled, predicted)
             return strategy
         fresh = seeded or not candidates
         drafter = next(iter(self._drafters), CopyDrafter() if fresh else candidates[0].drafter)

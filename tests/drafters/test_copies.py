@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from localspec.algorithm.verification import make_rule
 from localspec.control.cost_table import CostTable
 from localspec.drafters.copies import CopyDrafter, IndexedText
-from localspec.drafters.copy_chances import BUCKETS, CopyChances, CopyCounts, Kind
+from localspec.drafters.copy_chances import BUCKETS, CopyChances, CopyCounts, CopyKind
 from localspec.drafters.selection import Fixed
 from localspec.events import Source
 from tests.algorithm.random_pairs import RULES, World
@@ -28,8 +28,8 @@ def test_the_index_knows_every_place_and_every_match(texts):
         index.extend(more)
         tokens += more
         same = [i for i in range(3, len(tokens)) if tokens[i - 3 : i] == tokens[-3:]]
-        assert list(index.places(10**6)) == same[::-1]
-        assert list(index.places(2)) == same[: -3 : -1]
+        assert list(index.repeated(10**6)) == same[::-1]
+        assert list(index.repeated(2)) == same[:-3:-1]
         for at in same:
             match = next((k for k in range(63) if k == at or tokens[at - 1 - k] != tokens[-1 - k]), 63)
             assert index.match(at) == match
@@ -37,7 +37,7 @@ def test_the_index_knows_every_place_and_every_match(texts):
 
 def trusting(chance=0.9):
     """A drafter that has learned to believe what it finds."""
-    cells = BUCKETS * len(Kind)
+    cells = BUCKETS * len(CopyKind)
     return CopyDrafter(CopyChances(CopyCounts((1000 * chance,) * cells, (1000 * (1 - chance),) * cells)))
 
 
@@ -86,12 +86,12 @@ def test_a_text_that_was_cut_and_went_on_differently_in_place_is_noticed():
 
 def test_chances_follow_what_became_of_copies_that_nobody_used():
     chances, text = CopyChances(), [1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3]
-    before = chances.of(Kind.FAR, 3)
+    before = chances.of(CopyKind.FAR, 3)
     for _ in range(60):
         drafter = CopyDrafter(chances)
         drafter.propose(text, 0)
         drafter.propose([*text, 99], 0)
-    assert chances.of(Kind.FAR, 3) < before / 2
+    assert chances.of(CopyKind.FAR, 3) < before / 2
 
 
 def test_chances_grow_along_a_draft():
@@ -99,13 +99,13 @@ def test_chances_grow_along_a_draft():
     assert found[0] < found[1] < found[3]
 
 
-@given(st.lists(st.tuples(st.sampled_from(Kind), st.integers(0, 99), st.booleans()), max_size=400))
+@given(st.lists(st.tuples(st.sampled_from(CopyKind), st.integers(0, 99), st.booleans()), max_size=400))
 def test_counts_survive_storage_and_chances_stay_proper(lessons):
     chances = CopyChances()
     for kind, match, kept in lessons:
         chances.learn(kind, match, 7, kept=kept)
     again = CopyChances(chances.counts())
-    for kind in Kind:
+    for kind in CopyKind:
         for match in (0, 3, 8, 40):
             assert again.of(kind, match) == pytest.approx(chances.of(kind, match))
             assert 0 < chances.of(kind, match, 7) < 1
@@ -187,7 +187,7 @@ def test_an_added_text_is_copied_and_is_indexed_once_for_all_replies():
     drafter, prompt = trusting(), [7, 8, 9]
     for turn in range(3):
         drafter.begin()
-        drafter.add(LINE)
+        drafter.add([LINE])
         assert drafted(prompt, 4, drafter) == []
         at = 5 * turn
         prompt += LINE[at : at + 3]
@@ -200,14 +200,14 @@ def test_texts_of_earlier_replies_do_not_pile_up():
     drafter = CopyDrafter()
     for turn in range(40):
         drafter.begin()
-        drafter.add(range(100 * turn, 100 * turn + 90), predicted=True)
+        drafter.add([], range(100 * turn, 100 * turn + 90))
         drafter.propose([7, 8, 9], 4)
     assert len(drafter._text.tokens) < 1000
 
 
 def test_copies_of_the_prediction_and_of_the_conversation_have_two_names():
     drafter = trusting()
-    drafter.add(LINE, predicted=True)
+    drafter.add([], LINE)
     assert drafter.propose([*NAMED, 90], 4) == drafter.propose([*NAMED, 90], 4)
     assert drafter.propose([*NAMED, 90], 4).source is Source.PREDICTION
     found = drafter.propose([*NAMED, 90, *NAMED[:4]], 4)
@@ -221,7 +221,7 @@ NEW = list(range(1000, 1012))
 
 def predicting(predicted):
     drafter = CopyDrafter()
-    drafter.add(predicted, predicted=True)
+    drafter.add([], predicted)
     return drafter
 
 
@@ -297,7 +297,7 @@ def test_its_sampled_text_has_the_distribution_of_the_target(rule, depth):
             return Fixed(CopyDrafter(), depth, rule, [1, 0, 1, 1], 3)
         drafter = CopyDrafter()
         strategy = selection_of(drafter, rule, table)
-        drafter.add([1, 0, 1, 1], predicted=True)
+        drafter.add([], [1, 0, 1, 1])
         return strategy
 
     for world in map(World, range(2)):

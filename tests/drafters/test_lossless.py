@@ -17,9 +17,9 @@ from localspec.control.costs import Costs, CostsByContext
 from localspec.control.depth import DepthControl, Stopper
 from localspec.control.timing import SEVERAL
 from localspec.drafters import model
-from localspec.drafters.head import EAGLE3, MTP, BlockDrafter, ChainDrafter, Steps
 from localspec.drafters.copies import CopyDrafter
-from localspec.drafters.copy_chances import BUCKETS, CopyChances, CopyCounts, Kind
+from localspec.drafters.copy_chances import BUCKETS, CopyChances, CopyCounts, CopyKind
+from localspec.drafters.head import EAGLE3, MTP, BlockDrafter, ChainDrafter, Steps
 from localspec.drafters.model import ModelDrafter
 from localspec.drafters.selection import DrafterSelection, Fixed
 from localspec.events import Source
@@ -185,7 +185,7 @@ def automatic(decoder, rule, is_end, *, confirmed=True):
     for _ in range(SEVERAL * confirmed):
         places.costs.learn_verify(2, TABLE.verify(2))
     doubted = ChanceWeights((-3.0, 0.5, 1.5), (0.01, 0.01, 0.01))
-    cells = BUCKETS * len(Kind)
+    cells = BUCKETS * len(CopyKind)
     counts = CopyCounts((90.0,) * cells, (10.0,) * cells)
     drafters = CopyDrafter(CopyChances(counts)), ModelDrafter(decoder, is_end)
     candidates = [DepthControl(places.costs, drafter, AcceptanceModel(doubted), 3) for drafter in drafters]

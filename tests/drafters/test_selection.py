@@ -141,7 +141,7 @@ def test_editing_a_text_is_mostly_lookup_and_three_times_as_fast():
 def test_a_model_that_is_worth_more_than_a_doubtful_guess_drafts():
     """After three tokens that repeat, every other time the same one follows; the model is always right.
 
-    A guess that would not be used takes no plain steps.
+    Long copies look better than they are until several were rejected. A guess that is not used takes no plain steps.
     """
     chance = random.Random(2)
     recital = [
@@ -154,9 +154,9 @@ def test_a_model_that_is_worth_more_than_a_doubtful_guess_drafts():
     _, cycles = run(
         target, draft, prompt, drafting=drafting_of(draft, CHEAP, 8), room=1000, rule=rule, end=never
     )
-    by_lookup = sum(cycle.source is Source.LOOKUP for cycle in cycles)
-    assert by_lookup < 0.2 * len(cycles)
-    assert sum(cycle.accepted for cycle in cycles if cycle.source is Source.MODEL) > 700
+    later = cycles[len(cycles) // 2 :]
+    assert sum(cycle.source is Source.LOOKUP for cycle in later) < 0.2 * len(later)
+    assert sum(cycle.accepted for cycle in cycles if cycle.source is Source.MODEL) > 600
     assert sum(cycle.mode is Mode.BASELINE for cycle in cycles) <= 4
 
 

@@ -258,7 +258,7 @@ def damage(text):
         (("costs", 0, "widths"), [2, 3, 8]),
         (("costs", 0, "run_seconds"), {"model": -1.0}),
         (("greedy", "chances", "variances"), [0.1, -0.1, 0.1]),
-        (("greedy", "trust", "kept"), [-1.0]),
+        (("greedy", "copies", "kept"), [-1.0]),
         (("greedy",), None),
         (("unknown",), 1),
     ]:
@@ -289,7 +289,7 @@ COUNTS = st.lists(st.tuples(st.floats(0, 1e9), st.floats(0, 1e9)), max_size=12)
 @given(
     costs=st.lists(st.tuples(st.integers(1, 9), SECONDS), min_size=1, max_size=6),
     draft_step=SECONDS,
-    counts=st.fixed_dictionaries({"trust": COUNTS}),
+    counts=st.fixed_dictionaries({"copies": COUNTS}),
     weights=st.lists(st.tuples(st.floats(-1e3, 1e3), st.floats(0, 1e3)), min_size=3, max_size=3),
 )
 @settings(max_examples=60)
