@@ -7,13 +7,13 @@ from typing import Any
 
 from localspec.algorithm.protocols import Vocabulary
 from localspec.chat.fitting import Messages
-from localspec.chat.images import NO_IMAGES, ReadImage, with_marks
+from localspec.chat.images import NO_IMAGES, ReadImage, with_marks, without_earlier_images
 from localspec.chat.messages import Message
 from localspec.chat.options import Request
 from localspec.chat.prompt import Prompt, encode, opening_of, with_shown_images
 from localspec.chat.template import ChatTemplate
 from localspec.chat.thinking import A, R, ThinkingStyle
-from localspec.chat.tools import spelled_out, with_names
+from localspec.chat.tools import calls_as_texts, spelled_out, with_names
 from localspec.errors import BadSetting
 from localspec.structure.call_grammar import calls_grammar
 from localspec.structure.constraint import Constrained, GrammarTokens
@@ -38,7 +38,11 @@ class PromptBuilder:
     def encode(self, messages: Messages, request: Request) -> Prompt:
         rendered, arguments, images = self._rendered(messages, request)
         variables: dict[str, Any] = {"think": request.think, "arguments": arguments}
-        return encode(self._vocabulary, self._template, rendered, **variables, images=images)
+        prompt = encode(self._vocabulary, self._template, rendered, **variables, images=images)
+        unread = 0 if self._read_image else sum(len(message.images) for message in messages)
+        left_out = f"images of earlier messages were left out, because this model reads none: {unread}"
+        notices = filter(None, (prompt.notice, left_out if unread else ""))
+        return replace(prompt, notice="; ".join(notices))
 
     def branch_points(self, messages: Messages, prompt: Prompt, request: Request) -> Sequence[int]:
         """Return the positions in `prompt` at which other conversations, or later prompts of this one, may differ."""
@@ -58,6 +62,8 @@ class PromptBuilder:
         self, messages: Messages, request: Request
     ) -> tuple[Sequence[Message], dict[str, Any], dict[str, Sequence[int]]]:
         """Return the messages to render, with marks in place of images, the variables, and the images by mark."""
+        if self._read_image is None:
+            messages = without_earlier_images(messages)
         messages, images = with_marks(messages)
         if images and self._read_image is None:
             raise BadSetting("this model reads no images", hint=NO_IMAGES)
@@ -65,7 +71,9 @@ class PromptBuilder:
         form = self.tool_call_format(request) or self._template.tool_call_format
         tools = self._template.tool_variables(request.tools) if form.native and request.tools else None
         messages = with_names(messages, request.tools)
-        rendered = messages if tools else spelled_out(messages, request.tools, form)
+        rendered: Sequence[Message] = messages if tools else spelled_out(messages, request.tools, form)
+        if form.native and not self._template.taken(bool(tools)).calls:
+            rendered = calls_as_texts(rendered, form)
         return rendered, {**(tools or {}), **request.template_arguments}, read
 
     def tool_call_format(self, request: Request) -> ToolCallFormat | None:

@@ -19,6 +19,7 @@ MOST_PIXELS = 64_000_000  # maximum pixels of an image: a photo of a telephone h
 NO_IMAGES = (
     "`localspec pairs` marks those that do, and `pull NAME --images` completes them; or give --mmproj FILE"
 )
+_UNREAD = "[an image that this model cannot read]"
 _URL = re.compile(r"\Adata:[\w.+/;=-]*?;base64,", re.IGNORECASE)
 _KEY = secrets.token_hex(16)  # nobody who writes a message knows it
 
@@ -145,6 +146,15 @@ def _size(data: bytes) -> tuple[int, int]:
         alone = marker in (0x01, 0xFF) or 0xD0 <= marker <= 0xD8
         place += (1 if marker == 0xFF else 2) if alone else 2 + number(place + 2, 2)
     return 0, 0
+
+
+def without_earlier_images(messages: Sequence[Any]) -> tuple[Any, ...]:
+    """Return messages with a short text in place of each image, except in the last message."""
+    *before, last = messages
+    shown = (
+        replace(m, content=m.content.replace(PLACE, _UNREAD), images=()) if m.images else m for m in before
+    )
+    return (*shown, last)
 
 
 def with_marks(messages: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Image]]:

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from itertools import accumulate
@@ -61,7 +62,9 @@ def as_messages(
     """
     before = tuple(map(image_of, [images] if isinstance(images, str | bytes | Path) else images))
     if isinstance(prompt_or_messages, str):
-        return (_checked(with_images(prompt_or_messages, before), "the prompt"),)
+        return _not_empty(
+            (_checked(with_images(prompt_or_messages, before), "the prompt"),), "the prompt is empty"
+        )
     if before:
         raise BadSetting("images belong to a prompt that is one text", hint="put them into the messages")
     if isinstance(prompt_or_messages, Mapping | Message) or not isinstance(prompt_or_messages, Sequence):
@@ -69,10 +72,15 @@ def as_messages(
         raise BadSetting(what, hint=f"{_FORM}, in a list")
     if not prompt_or_messages:
         raise BadSetting("the list of messages is empty", hint="give at least one user message")
-    return tuple(
-        _checked(_as_message(given, f"message {n}"), f"message {n}")
-        for n, given in enumerate(prompt_or_messages, start=1)
-    )
+    numbered = enumerate(prompt_or_messages, start=1)
+    found = tuple(_checked(_as_message(given, f"message {n}"), f"message {n}") for n, given in numbered)
+    return _not_empty(found, "every message is empty")
+
+
+def _not_empty(messages: tuple[Message, ...], complaint: str) -> tuple[Message, ...]:
+    if not any(message.content.strip() or message.images or message.tool_calls for message in messages):
+        raise BadSetting(complaint, hint="give some text")
+    return messages
 
 
 def with_images(text: str, images: Sequence[Image]) -> Message:
@@ -192,18 +200,22 @@ def _call_of(given: object, which: str) -> ToolCall:
         return given
     outer = given if isinstance(given, Mapping) else {}
     function = outer.get("function", outer)
-    name, arguments = function.get("name"), function.get("arguments", {})
-    unreadable = ""
+    name, arguments, unreadable = function.get("name"), function.get("arguments"), ""
     if isinstance(text := arguments, str):
-        try:
+        with suppress(ValueError, RecursionError):
             arguments = json.loads(text or "{}")
-        except (ValueError, RecursionError):
-            arguments = None
-        if not isinstance(arguments, dict):  # the reply was cut off inside the arguments
-            arguments, unreadable = {}, text
-    if not isinstance(name, str) or not isinstance(arguments, Mapping):
+    if arguments is None:
+        arguments = {}
+    if not isinstance(arguments, Mapping):  # the reply was cut off inside the arguments, or is another value
+        arguments, unreadable = {}, text if isinstance(text, str) else json.dumps(text, default=str)
+    if not isinstance(name, str):
         raise BadSetting(f"{which} has an invalid tool call", hint=_CALL_FORM)
     return ToolCall(name, arguments, str(outer.get("id", "")), unreadable)
+
+
+def arguments_of(call: ToolCall) -> Mapping[str, Any]:
+    """Return the arguments of a call as an object: those that are none are its only argument, as text."""
+    return {"arguments": call.unreadable} if call.unreadable else call.arguments
 
 
 def _content_of(content: object, which: str) -> tuple[str, list[Image]]:
@@ -242,8 +254,6 @@ def _checked(message: Message, which: str) -> Message:
         )
     if not isinstance(message.content, str) or not isinstance(message.reasoning, str):
         raise BadSetting(f"content and reasoning of {which} must be texts", hint=_FORM)
-    if message.role == "user" and not (message.content.strip() or message.images):
-        raise BadSetting(f"{which} is empty", hint="give some text")
     if message.images and message.content.count(PLACE) != len(message.images):
         message = replace(message, content=with_images(message.content, message.images).content)
     if message.tool_calls and message.role != "assistant":

@@ -68,6 +68,7 @@ class SpecialTokens(dict[str, int]):
 class Prompt:
     tokens: list[int]
     text: str
+    notice: str = ""  # how the history was changed
 
 
 def encode(
@@ -84,7 +85,8 @@ def encode(
     If the reply continues the last message, the prompt ends with that message. `arguments`: template variables.
     `images`: the tokens of each image, by the mark at its place.
     """
-    rendered = partial(template.render, think=think, arguments=arguments)
+    fitted = template.fitted(messages, arguments or {})
+    rendered = partial(template.write, think=think, arguments=arguments)
 
     def render(given: Sequence[Message]) -> str:
         if not are_continued(given):
@@ -96,7 +98,11 @@ def encode(
         return text if marked else rendered(before) + last.content
 
     controls = special_token_texts(vocabulary)
-    own, text = _distinct(render, messages, template, controls)
+    try:
+        own, text = _distinct(render, fitted.messages, template, controls)
+    except BadTemplate:  # a history that the template takes in parts, but not as a whole
+        fitted = template.fitted(messages, arguments or {}, usual=True)
+        own, text = _distinct(render, fitted.messages, template, controls)
     tokens, place = list[int](), 0
     for number, part in enumerate(parts := split_at_marks(text)):
         if number % 2:
@@ -115,7 +121,7 @@ def encode(
         raise BadTemplate("the prompt ends with an image", hint="add a text after the image")
     if vocabulary.add_bos and vocabulary.bos is not None and tokens[:1] != [vocabulary.bos]:
         tokens.insert(0, vocabulary.bos)
-    return Prompt(tokens, with_shown_images(text, images or {}, vocabulary))
+    return Prompt(tokens, with_shown_images(text, images or {}, vocabulary), fitted.notice)
 
 
 def with_shown_images(text: str, images: Mapping[str, Sequence[int]], vocabulary: Vocabulary) -> str:

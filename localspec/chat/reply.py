@@ -209,6 +209,7 @@ class ReplyJob:
     conversation: str = ""  # name of the stored conversation
     budget: ThinkingBudget | None = None  # it contains the constraint
     sent: int | None = None  # number of tokens before a text that is typed but not sent; None: no such text
+    changed: str = ""  # how the history was changed to fit the chat template
     # Returns a job whose prompt is what the next one certainly begins with; None if `ends()` came true before.
     following: "Callable[[Reply, Ends], ReplyJob | None] | None" = None
 
@@ -451,6 +452,8 @@ class ReplyWriter:
         yield from (Notice(tool.notice) for tool in job.request.tools if tool.notice)
         if job.constraint and job.constraint.ignored:
             yield Notice(job.constraint.ignored)
+        if job.changed:
+            yield Notice(job.changed)
         if job.trimmed_messages:
             yield Notice(
                 f"the oldest {job.trimmed_messages} messages no longer fit into the context and were left out"

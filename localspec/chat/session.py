@@ -347,6 +347,7 @@ class Session(Closing):
             None
             if isinstance(request.think, bool | None)
             else ThinkingBudget(constraint, request, text, template.thinking_ending, start),
+            changed=prompt.notice,
             following=lambda reply, ends: self._ahead(with_reply(messages, reply), request, ends),
         )
 

@@ -1,17 +1,16 @@
 """Chat templates: they render messages to the prompt text that a model was trained on."""
 
-import hashlib
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
 from typing import Any
 
 from localspec.algorithm.protocols import Vocabulary
-from localspec.chat.messages import Message
+from localspec.chat.history import Fitting, Taken, fitted, taken_by
+from localspec.chat.messages import Message, arguments_of
 from localspec.chat.sandbox import Sandbox, rendered, unchangeable
 from localspec.chat.thinking import THINK, A, ThinkingStyle, after_prompt, style_of, thinking_variables
 from localspec.chat.tools import Tool
@@ -35,7 +34,14 @@ _THOUGHTS_PROBE = "localspec thinks"
 _PROBE = Message("user", "localspec asks")
 _TURNS = (_PROBE, Message("assistant", "localspec answers"), Message("user", "localspec continues"))
 _CALL_PROBE = ToolCall("localspec_asks", {"what": "time"}, "probe0001")
-_SYSTEM_PROBE = Message("system", "localspec tells")
+_TOOL_PROBE = {
+    "type": "function",
+    "function": {
+        "name": _CALL_PROBE.name,
+        "description": "localspec",
+        "parameters": {"type": "object", "properties": {"what": {"type": "string", "description": ""}}},
+    },
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,16 +89,31 @@ class ChatTemplate:
     ) -> str:
         """Render the prompt; `think` sets the template's variables for reasoning, `arguments` any variables.
 
-        If the template has no place for system messages, their text precedes the first user message. If the template
-        refuses consecutive messages of one role, these messages are merged.
+        Messages that the template would refuse or lose take another form (`history.py`).
         """
-        if any(m.role == "system" for m in messages) and not self.takes_system:
-            messages = fold_system(messages)
-        if any(one.role == other.role for one, other in pairwise(messages)) and self._alternates:
-            messages = joined(messages)
-        if any(m.tool_calls or m.reasoning for m in messages):
-            messages = one_call_each(messages) if self.dialect.one_call else messages
-            messages = [*map(_with_short_ids, messages)] if self.dialect.short_ids else messages
+        messages = self.fitted(messages, arguments or {}).messages
+        return self.write(
+            messages, add_generation_prompt=add_generation_prompt, think=think, arguments=arguments
+        )
+
+    def fitted(
+        self, messages: Sequence[Message], arguments: Mapping[str, Any], *, usual: bool = False
+    ) -> Fitting:
+        """Return messages that fit the template; `usual`: in the order that every template takes."""
+        taken = self.taken(bool(arguments.get("tools") or arguments.get("functions")))
+        if usual:
+            taken = Taken(taken.calls, taken.system, one_call=taken.one_call, short_ids=taken.short_ids)
+        return fitted(messages, taken)
+
+    def write(
+        self,
+        messages: Sequence[Message],
+        *,
+        add_generation_prompt: bool = True,
+        think: bool | int | None = None,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> str:
+        """Render messages that fit the template already."""
         thinks = {} if think is None else thinking_variables(think, self._names, self.literals)
         given = {"add_generation_prompt": add_generation_prompt, **(arguments or {})}
         return self._with(self._forms(messages), {**self._without_tools, **self._always, **thinks, **given})
@@ -110,18 +131,18 @@ class ChatTemplate:
     def tool_variables(self, tools: Sequence[Tool]) -> dict[str, Any] | None:
         """Return the variables that give the tools to the template; None if the template ignores tools."""
 
-        def variables_of(definitions: list[Any]) -> dict[str, Any] | None:
-            functions = [given["function"] for given in definitions]
-            variables: dict[str, Any] = {"tools": unchangeable(definitions)}
-            if "functions" in self._without_tools:
-                variables["functions"] = json.dumps(functions, ensure_ascii=False, indent=4)
-            text = self._tried([_PROBE], variables)
-            return variables if all(tool.name in text for tool in tools) else None
-
         if self._latest_tools is None or self._latest_tools[0] != tools:
-            given = variables_of([tool.given for tool in tools])
-            self._latest_tools = tuple(tools), given or variables_of([tool.definition for tool in tools])
+            given = self._tool_variables([tool.given for tool in tools])
+            self._latest_tools = tuple(tools), given or self._tool_variables([t.definition for t in tools])
         return self._latest_tools[1]
+
+    def _tool_variables(self, definitions: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+        functions = [given["function"] for given in definitions]
+        variables: dict[str, Any] = {"tools": unchangeable(definitions)}
+        if "functions" in self._without_tools:
+            variables["functions"] = json.dumps(functions, ensure_ascii=False, indent=4)
+        text = self._tried([_PROBE], variables)
+        return variables if all(function["name"] in text for function in functions) else None
 
     @cached_property
     def dialect(self) -> Dialect:
@@ -132,8 +153,11 @@ class ChatTemplate:
             found, text = Dialect(text_arguments=True), self._past(Dialect(text_arguments=True), _CALL_PROBE)
             if written not in text:
                 return Dialect()
-        long, other = replace(_CALL_PROBE, id="call_localspec_asks"), replace(_CALL_PROBE, id="probe0002")
-        one_call = not self._past(found, _CALL_PROBE, other)
+        long, other = (
+            replace(_CALL_PROBE, id="call_localspec_asks"),
+            replace(_CALL_PROBE, arguments={"what": "place"}, id="probe0002"),
+        )
+        one_call = "place" not in self._past(found, _CALL_PROBE, other)
         found = replace(found, short_ids=not self._past(found, long), one_call=one_call)
         parts = replace(found, thinking_parts=True)
         parted = "" if _THOUGHTS_PROBE in text else self._past(parts, _CALL_PROBE)
@@ -183,15 +207,26 @@ class ChatTemplate:
         begin, end = "\n" if after[:1].isspace() else "", after.strip()
         return (begin + end,) if len(end) >= 3 else ()  # an answer may contain a shorter text
 
-    @cached_property
-    def takes_system(self) -> bool:
-        """Whether the template renders a system message: some templates refuse or ignore it."""
-        return _SYSTEM_PROBE.content in self._tried((_SYSTEM_PROBE, _PROBE), {})
+    def taken(self, with_tools: bool) -> Taken:
+        """Return the histories that the template takes, with the variables of tools or without them."""
+        return self._taken_with_tools if with_tools else self._taken_alone
 
     @cached_property
-    def _alternates(self) -> bool:
-        """Whether the template refuses consecutive messages of one role."""
-        return not self._tried((_PROBE, _PROBE), {})
+    def _taken_alone(self) -> Taken:
+        return self._seen({})
+
+    @cached_property
+    def _taken_with_tools(self) -> Taken:
+        variables = self._tool_variables([_TOOL_PROBE])
+        return self._taken_alone if variables is None else self._seen(variables)
+
+    def _seen(self, variables: Mapping[str, Any]) -> Taken:
+        given, form = {"add_generation_prompt": True, **self._always, **variables}, self.dialect
+
+        def render(messages: Sequence[Message]) -> str:
+            return self._tried(messages, given)
+
+        return taken_by(render, one_call=form.one_call, short_ids=form.short_ids)
 
     @cached_property
     def _takes_text(self) -> bool:
@@ -236,53 +271,6 @@ def template_of(source: str | None, vocabulary: Vocabulary) -> tuple[ChatTemplat
     return ChatTemplate(source, bos_text=bos, eos_text=eos, end_texts=ends, style=style), notices
 
 
-def one_call_each(messages: Sequence[Message]) -> list[Message]:
-    """Give each tool call a message of its own, followed by the message with the result of the call."""
-    found: list[Message] = []
-    waiting = {message.tool_call_id: message for message in messages if message.role == "tool"}
-    for message in messages:
-        if message.role != "tool" or message.tool_call_id in waiting:
-            waiting.pop(message.tool_call_id, None)
-            found.append(replace(message, tool_calls=message.tool_calls[:1]))
-        for call in message.tool_calls[1:]:
-            found += [waiting.pop(each.id) for each in found[-1].tool_calls if each.id in waiting]
-            found.append(Message("assistant", "", tool_calls=(call,)))
-    return found
-
-
-def _with_short_ids(message: Message) -> Message:
-    def short(call_id: str) -> str:
-        is_short = not call_id or (len(call_id) == 9 and call_id.isalnum())
-        return call_id if is_short else hashlib.sha256(call_id.encode()).hexdigest()[:9]
-
-    calls = tuple(replace(call, id=short(call.id)) for call in message.tool_calls)
-    return replace(message, tool_calls=calls, tool_call_id=short(message.tool_call_id))
-
-
-def joined(messages: Sequence[Message]) -> list[Message]:
-    """Merge consecutive messages of one role, except tool results and messages after a tool call."""
-    found: list[Message] = []
-    for message in messages:
-        last = found[-1] if found else None
-        if last and last.role == message.role and message.role != "tool" and not last.tool_calls:
-            texts, thoughts = (last.content, message.content), (last.reasoning, message.reasoning)
-            content, reasoning = ("\n\n".join(filter(None, parts)) for parts in (texts, thoughts))
-            found[-1] = replace(message, content=content, reasoning=reasoning)
-        else:
-            found.append(message)
-    return found
-
-
-def fold_system(messages: Sequence[Message]) -> tuple[Message, ...]:
-    system = "\n\n".join(m.content for m in messages if m.role == "system")
-    rest = [m for m in messages if m.role != "system"]
-    first = next((i for i, m in enumerate(rest) if m.role == "user"), None)
-    if first is None:
-        return (Message("user", system), *rest)
-    rest[first] = replace(rest[first], content=f"{system}\n\n{rest[first].content}")
-    return tuple(rest)
-
-
 def _as_dictionary(message: Message, dialect: Dialect, *, parts: bool) -> dict[str, Any]:
     text = [{"type": "text", "text": message.content}]
     found: dict[str, Any] = {"role": message.role, "content": text if parts else message.content}
@@ -293,7 +281,8 @@ def _as_dictionary(message: Message, dialect: Dialect, *, parts: bool) -> dict[s
             thoughts = {"type": "thinking", "thinking": message.reasoning}
             found["content"] = [thoughts, *(text if message.content else [])]
     for call in message.tool_calls:
-        given = json.dumps(call.arguments, ensure_ascii=False) if dialect.text_arguments else call.arguments
-        function = {"name": call.name, "arguments": call.unreadable or given}
+        arguments = arguments_of(call)
+        given = json.dumps(arguments, ensure_ascii=False) if dialect.text_arguments else arguments
+        function = {"name": call.name, "arguments": given}
         found.setdefault("tool_calls", []).append({"type": "function", "id": call.id, "function": function})
     return found | ({"tool_call_id": message.tool_call_id} if message.tool_call_id else {})

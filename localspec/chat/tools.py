@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from localspec.chat.messages import Message
+from localspec.chat.messages import Message, arguments_of
 from localspec.errors import BadSetting
 from localspec.structure.expressible import expressible
 from localspec.structure.grammar import LARGEST
@@ -157,7 +157,7 @@ def spelled_out(
     messages: Sequence[Message], tools: Sequence[Tool], form: ToolCallFormat = GENERIC
 ) -> tuple[Message, ...]:
     """Describe the tools in the system message; also write calls and results as text if `form` is not native."""
-    plain = list(messages) if form.native else _as_texts(messages)
+    plain = list(messages) if form.native else as_texts(messages)
     if tools:
         own = [plain.pop(0).content] if plain and plain[0].role == "system" else []
         listed = "\n".join(json.dumps(tool.definition["function"], ensure_ascii=False) for tool in tools)
@@ -170,19 +170,25 @@ def spelled_out(
     return tuple(plain)
 
 
-def _as_texts(messages: Sequence[Message]) -> list[Message]:
+def as_texts(messages: Sequence[Message]) -> list[Message]:
     """Write calls and results as text; consecutive results become one user message, as templates require."""
     texts: list[Message] = []
-    for before, message in zip([None, *messages], messages, strict=False):
+    for before, message in zip([None, *messages], calls_as_texts(messages), strict=False):
         if message.role == "tool":
             parts = [texts.pop().content] if before and before.role == "tool" else []
             parts.append(f"<tool_response>\n{message.content}\n</tool_response>")
             message = Message("user", "\n".join(parts))
-        elif message.tool_calls:
+        texts.append(message)
+    return texts
+
+
+def calls_as_texts(messages: Sequence[Message], form: ToolCallFormat = GENERIC) -> list[Message]:
+    """Write each call into the content of its message."""
+    texts: list[Message] = []
+    for message in messages:
+        if message.tool_calls:
+            written = [form.written([(call.name, arguments_of(call))]) for call in message.tool_calls]
             parts = [message.content] if message.content else []
-            for call in message.tool_calls:
-                arguments = call.unreadable or json.dumps(call.arguments, ensure_ascii=False)
-                parts.append(f"{GENERIC.open}{call.name}{GENERIC.name_end}{arguments}{GENERIC.close}")
-            message = Message(message.role, "\n".join(parts), message.reasoning)
+            message = Message(message.role, "\n".join([*parts, *written]), message.reasoning)
         texts.append(message)
     return texts
