@@ -1,10 +1,8 @@
-"""Random histories as clients may send them, and what each prompt of one must have."""
+"""Random histories as clients may send them."""
 
 import json
 import random
-
-from localspec.chat.messages import as_messages
-from localspec.serve.openai import prompt_of
+import re
 
 ROLES = (
     "user",
@@ -31,7 +29,7 @@ class Words:
 
 
 def arguments(rng, word):
-    """Arguments as a model may have written them, and whether they have the word."""
+    """Arguments as a model may have written them; the word is in most of them."""
     forms = (
         json.dumps({"city": word}),
         {"city": word, "days": 2},
@@ -84,18 +82,6 @@ def history(seed):
     return found
 
 
-def parts_of(message):
-    """The words of a message: of its content, and of each of its calls."""
-    content = [message["content"]] if message.get("content") else []
-    calls = [
-        [f"w{text[1:4]}x" for text in json.dumps(each["function"]["arguments"]).split('"') if text[:1] == "w"]
-        for each in message.get("tool_calls", ())
-    ]
-    return content, calls
-
-
-def read(messages):
-    return prompt_of(messages).messages
-
-
-__all__ = ["as_messages", "history", "parts_of", "read"]
+def words_of(messages):
+    """The words of messages in their order; those of calls too."""
+    return re.findall(r"w\d{3}x", json.dumps(messages))

@@ -44,7 +44,7 @@ def test_every_usual_form_of_messages_is_read(given, messages):
         ([{"role": "robot", "content": "hi"}], "'robot' is not a valid role (message 1)"),
         ([{"content": "hi"}], "'' is not a valid role"),
         ([{"role": "user", "content": "hi", "mood": "good"}], "unknown key: 'mood'"),
-        ([{"role": "user", "content": "hi"}, {"role": "user", "content": ""}], "message 2 is empty"),
+        ([{"role": "system"}, {"role": "user", "content": ""}], "every message is empty"),
         ([{"role": "user", "content": 7}], "of type int"),
         ([{"role": "user", "content": b"hi"}], "of type bytes"),
         ([{"role": "user", "content": [{"type": "image_url"}]}], "an image has no data"),

@@ -3,9 +3,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from localspec.chat.history import Taken, fitted
 from localspec.chat.messages import Message
 from localspec.chat.sandbox import Sandbox
-from localspec.chat.template import CHATML, ChatTemplate, fold_system, joined, template_of
+from localspec.chat.template import CHATML, ChatTemplate, template_of
 from localspec.errors import BadTemplate
 from localspec.events import ToolCall
 from tests.chat.carried import TEMPLATES, ready, tiered
@@ -18,7 +19,6 @@ SYSTEM, ASK, REPLY, AGAIN = (
     Message("user", "And red at dusk?"),
 )
 ONE_TURN, TWO_TURNS = (SYSTEM, ASK), (SYSTEM, ASK, REPLY, AGAIN)
-SYSTEM_LAST = "mistralai-Mistral-Nemo-Instruct-2407"  # puts the system text before the newest user message
 
 
 def template(source):
@@ -32,7 +32,7 @@ def test_every_template_writes_every_message_once_and_in_order(name, think):
         text = ready(name).render(messages, think=think)
         places = [text.find(message.content) for message in messages]
         assert -1 not in places
-        assert places == sorted(places) or name == SYSTEM_LAST
+        assert places == sorted(places)
         assert all(text.count(m.content) == 1 for m in messages if m.role == "user")
 
 
@@ -41,7 +41,7 @@ def test_the_prompt_of_a_turn_begins_the_prompt_of_the_next(name):
     """Or prefix reuse would be worth nothing: all but what the template adds after the last user message."""
     first, second = ready(name).render(ONE_TURN), ready(name).render(TWO_TURNS)
     kept = first[: first.find(ASK.content) + len(ASK.content)]
-    assert second.startswith(kept) or name == SYSTEM_LAST
+    assert second.startswith(kept)
 
 
 @pytest.mark.parametrize(
@@ -73,9 +73,9 @@ def test_a_template_that_knows_only_effort_gets_little_of_it():
 
 def test_a_system_message_that_a_template_refuses_or_ignores_goes_before_the_first_user_message():
     gemma = ready("google-gemma-2-2b-it")
-    assert not gemma.takes_system
+    assert not gemma.taken(with_tools=False).system
     assert f"user\n{SYSTEM.content}\n\n{ASK.content}<end_of_turn>" in gemma.render(ONE_TURN)
-    assert fold_system((SYSTEM,)) == (Message("user", SYSTEM.content),)
+    assert "user\nBe terse.<end_of_turn>" in gemma.render((SYSTEM,))
     users = template("{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}")
     assert users.render(ONE_TURN) == "Be terse.\n\nWhy is the sky blue?"
 
@@ -93,8 +93,10 @@ def test_what_a_template_takes_in_a_row_stays_apart():
     talk = [Message("user", "a"), Message("user", "b")]
     assert "user\na<|im_end|>" in ChatTemplate(CHATML, bos_text="", eos_text="").render(talk)
     call = Message("assistant", "", tool_calls=(ToolCall("f", {}, "1"),))
-    results = [Message("tool", "x", tool_call_id="1"), Message("tool", "y", tool_call_id="1")]
-    assert joined([*talk, call, *results]) == [Message("user", "a\n\nb"), call, *results]
+    results = [Message("tool", "x", tool_call_id="1"), Message("tool", "y", tool_call_id="2")]
+    together = [Message("user", "a\n\nb"), call, results[0]]
+    assert fitted([*talk, call, results[0]], Taken()).messages == together
+    assert fitted([*talk, call, *results], Taken(strays=True)).messages == [*together, results[1]]
 
 
 def test_a_template_that_wants_parts_gets_parts():
