@@ -70,7 +70,8 @@ def history(seed):
         content = rng.choice((word(), word(), word(), "", None))
         if role == "call":
             calls = [call(rng, word(), used) for _ in range(rng.choice((1, 1, 2, 3)))]
-            found.append({"role": "assistant", "content": content, "tool_calls": calls})
+            thoughts = {"reasoning_content": "I think."} if rng.random() < 0.3 else {}
+            found.append({"role": "assistant", "content": content, "tool_calls": calls, **thoughts})
         elif role == "tool":
             ids = [*used[-3:], "foreign", None]
             message = {"role": "tool", "content": content, "tool_call_id": rng.choice(ids)}

@@ -40,6 +40,10 @@ def prompt(name, messages, request=REQUESTS[0]):
     return builder._template.render(rendered, arguments=variables)
 
 
+def ready_for(name, request):
+    return READY[name]._template.taken(bool(READY[name]._template.tool_variables(request.tools)))
+
+
 def without_thoughts(text):
     """The text without the empty reasoning that many templates write into the newest answer only."""
     return re.sub(r"<think>|</think>|\s+", "", text)
@@ -57,8 +61,8 @@ def moved(words, text, messages):
     rounds = {}  # by word: the number of its round of calls
     for number, message in enumerate(messages):
         if message.get("tool_calls") or message["role"] == "tool":
-            begun = number if message.get("tool_calls") else rounds.get("last", number)
-            rounds["last"] = begun
+            begins = message.get("tool_calls") and not (number and messages[number - 1].get("tool_calls"))
+            begun = rounds["last"] = number if begins else rounds.get("last", number)
             rounds |= dict.fromkeys(words_of([message]), begun)
         else:
             rounds.pop("last", None)
@@ -76,6 +80,11 @@ def check(name, seeds):
         # Two templates write the tools before the newest question, so their prompts change behind the first one.
         if request is REQUESTS[1] and not begins_alike(name, [says("user", "w900x"), *TURNS[1:]], 1, request):
             continue
+        # Many templates leave reasoning out behind the next answer, one a text beside a call with it.
+        beside = {"content"} if ready_for(name, request).beside & {"before", "after"} == {"after"} else set()
+        for message in messages:
+            for key in {"reasoning_content", *(beside if message.get("tool_calls") else ())} & {*message}:
+                del message[key]
         for count in range(1, len(messages)):
             before, following = messages[:count], messages[count]
             asks = any(message.get("content") for message in before) and not before[-1].get("tool_calls")
