@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise, product, takewhile
+from typing import Any
 
 from localspec.chat.messages import Message, made_id
 from localspec.events import ToolCall
@@ -58,10 +59,7 @@ class Taken:
     system: bool = True  # whether a system message may be first
     late_systems: bool = False  # whether system messages may be anywhere
     strays: bool = False  # whether results may be anywhere
-    beside: tuple[bool, bool] = (
-        True,
-        True,
-    )  # whether texts beside calls are rendered: before an answer, later
+    beside: frozenset[str] = _PLACES  # where texts beside calls are rendered
     pairs: frozenset[tuple[str, str]] = _PAIRS  # the kinds that may follow each other
     empty: frozenset[str] = frozenset()  # the kinds that may be empty
     one_call: bool = False  # whether a message has at most one call
@@ -236,7 +234,7 @@ def _one_call_each(entries: Sequence[tuple[str, Message]]) -> Iterator[tuple[str
 def taken_by(render: Render, *, one_call: bool, short_ids: bool) -> Taken:
     """Return what a template takes, from prompts of short histories with a word of their own in each message."""
 
-    def takes(*kinds: str, **how: int) -> bool:
+    def takes(*kinds: str, **how: Any) -> bool:
         messages, words = _history(kinds, **how)
         text = render(messages)
         places = [text.find(word) for word in words]

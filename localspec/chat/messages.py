@@ -62,9 +62,7 @@ def as_messages(
     """
     before = tuple(map(image_of, [images] if isinstance(images, str | bytes | Path) else images))
     if isinstance(prompt_or_messages, str):
-        return _not_empty(
-            (_checked(with_images(prompt_or_messages, before), "the prompt"),), "the prompt is empty"
-        )
+        return _not_empty((_checked(with_images(prompt_or_messages, before), "the prompt"),), "the prompt")
     if before:
         raise BadSetting("images belong to a prompt that is one text", hint="put them into the messages")
     if isinstance(prompt_or_messages, Mapping | Message) or not isinstance(prompt_or_messages, Sequence):
@@ -74,12 +72,12 @@ def as_messages(
         raise BadSetting("the list of messages is empty", hint="give at least one user message")
     numbered = enumerate(prompt_or_messages, start=1)
     found = tuple(_checked(_as_message(given, f"message {n}"), f"message {n}") for n, given in numbered)
-    return _not_empty(found, "every message is empty")
+    return _not_empty(found, "every message")
 
 
-def _not_empty(messages: tuple[Message, ...], complaint: str) -> tuple[Message, ...]:
+def _not_empty(messages: tuple[Message, ...], which: str) -> tuple[Message, ...]:
     if not any(message.content.strip() or message.images or message.tool_calls for message in messages):
-        raise BadSetting(complaint, hint="give some text")
+        raise BadSetting(f"{which} is empty", hint="give some text")
     return messages
 
 
@@ -204,8 +202,7 @@ def _call_of(given: object, which: str) -> ToolCall:
     if isinstance(text := arguments, str):
         with suppress(ValueError, RecursionError):
             arguments = json.loads(text or "{}")
-    if arguments is None:
-        arguments = {}
+    arguments = {} if arguments is None else arguments
     if not isinstance(arguments, Mapping):  # the reply was cut off inside the arguments, or is another value
         arguments, unreadable = {}, text if isinstance(text, str) else json.dumps(text, default=str)
     if not isinstance(name, str):

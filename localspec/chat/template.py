@@ -153,11 +153,9 @@ class ChatTemplate:
             found, text = Dialect(text_arguments=True), self._past(Dialect(text_arguments=True), _CALL_PROBE)
             if written not in text:
                 return Dialect()
-        long, other = (
-            replace(_CALL_PROBE, id="call_localspec_asks"),
-            replace(_CALL_PROBE, arguments={"what": "place"}, id="probe0002"),
-        )
-        one_call = "place" not in self._past(found, _CALL_PROBE, other)
+        long = replace(_CALL_PROBE, id="call_localspec_asks")
+        other = replace(_CALL_PROBE, arguments={"what": "place"}, id="probe0002")
+        one_call = _CALL_PROBE.name in text and "place" not in self._past(found, _CALL_PROBE, other)
         found = replace(found, short_ids=not self._past(found, long), one_call=one_call)
         parts = replace(found, thinking_parts=True)
         parted = "" if _THOUGHTS_PROBE in text else self._past(parts, _CALL_PROBE)

@@ -6,6 +6,7 @@ from localspec.events import FinishReason, Reply, Stats, ToolCall
 
 PARTS = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
 EMPTY = {"function": {"name": "f", "arguments": ""}}
+ANSWERED = Message("assistant", "4", "2+2")
 SERVERS = {"role": "assistant", "content": "4", "reasoning_content": "2+2", "tool_calls": None}
 
 
@@ -18,8 +19,8 @@ SERVERS = {"role": "assistant", "content": "4", "reasoning_content": "2+2", "too
             [Message("system", "be"), Message("user", "hi")],
         ),
         ([{"role": "user", "content": PARTS}], [Message("user", "one\ntwo")]),
-        ([SERVERS], [Message("assistant", "4", "2+2")]),
-        ([{"role": "assistant", "content": None}], [Message("assistant", "")]),
+        ([SERVERS], [ANSWERED]),
+        ([SERVERS, {"role": "assistant", "content": None}], [ANSWERED, Message("assistant", "")]),
         (
             [{"role": "assistant", "tool_calls": [EMPTY]}],
             [Message("assistant", "", "", (ToolCall("f", {}, ""),))],
