@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise, product, takewhile
-from typing import Any
 
 from localspec.chat.messages import Message, made_id
 from localspec.events import ToolCall
@@ -234,8 +233,8 @@ def _one_call_each(entries: Sequence[tuple[str, Message]]) -> Iterator[tuple[str
 def taken_by(render: Render, *, one_call: bool, short_ids: bool) -> Taken:
     """Return what a template takes, from prompts of short histories with a word of their own in each message."""
 
-    def takes(*kinds: str, **how: Any) -> bool:
-        messages, words = _history(kinds, **how)
+    def takes(*kinds: str, empty: int = -1, side: int = 0, thinks: bool = False) -> bool:
+        messages, words = _history(kinds, empty, side, thinks)
         text = render(messages)
         places = [text.find(word) for word in words]
         return bool(text) and places == sorted(places) and all(text.count(word) == 1 for word in words)
@@ -280,7 +279,7 @@ def taken_by(render: Render, *, one_call: bool, short_ids: bool) -> Taken:
     beside = {
         place
         for place, more in ((BEFORE, (ANSWER, USER)), (AFTER, ()), (BOTH, ()))
-        if any(takes(USER, CALL, RESULT, *more, beside=side, thinks=place == BOTH) for side in (-1, 1))
+        if any(takes(USER, CALL, RESULT, *more, side=side, thinks=place == BOTH) for side in (-1, 1))
     }
     found = Taken(calls, system, late, strays, frozenset(beside) if calls else _PLACES)
     return replace(
@@ -289,11 +288,11 @@ def taken_by(render: Render, *, one_call: bool, short_ids: bool) -> Taken:
 
 
 def _history(
-    kinds: Sequence[str], empty: int = -1, beside: int = 0, thinks: bool = False
+    kinds: Sequence[str], empty: int = -1, side: int = 0, thinks: bool = False
 ) -> tuple[list[Message], list[str]]:
     """Return a history of these kinds of messages, and its words in order.
 
-    `empty`: index of a message without content. `beside`: -1 for a word before each call, 1 for one behind it.
+    `empty`: index of a message without content. `side`: -1 for a word before each call, 1 for one behind it.
     `thinks`: whether calls follow reasoning.
     """
     messages, words, ids, latest = list[Message](), list[str](), list[str](), "foreign01"
@@ -301,10 +300,10 @@ def _history(
         word, call_id = "" if number == empty else f"probe{number:03}w", f"probe{number:04}"
         if kind == CALL:
             ids, latest = [*ids, call_id], call_id
-            text = f"beside{number:03}w" if beside else ""
+            text = f"beside{number:03}w" if side else ""
             calls = (ToolCall("localspec_asks", {"what": word}, call_id),)
             messages.append(Message("assistant", text, "localspec thinks" if thinks else "", calls))
-            words += [text, word][::-beside] if beside else [word]
+            words += [text, word][::-side] if side else [word]
         else:
             answered = ids.pop(0) if kind == RESULT else latest if kind == STRAY else ""
             messages.append(Message(_ROLES[kind], word, tool_call_id=answered))

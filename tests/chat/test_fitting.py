@@ -46,13 +46,13 @@ def prompt_text(session):
 @pytest.fixture
 def rendered(monkeypatch):
     """How many messages each render was given."""
-    sizes, render = [], ChatTemplate.render
+    sizes, render = [], ChatTemplate.write
 
     def counted(self, messages, **options):
         sizes.append(len(messages))
         return render(self, messages, **options)
 
-    monkeypatch.setattr(ChatTemplate, "render", counted)
+    monkeypatch.setattr(ChatTemplate, "write", counted)
     return sizes
 
 

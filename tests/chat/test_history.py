@@ -146,7 +146,7 @@ def test_results_belong_to_calls_by_id_and_otherwise_by_place():
     assert len(answered) == 9
 
 
-def test_changes_are_said_in_one_notice():
+def test_one_notice_names_all_changes():
     session = scripted_session("Sure.", TEMPLATES["Qwen3.5-4B"])
     call = {"id": "a", "function": {"name": "f", "arguments": "{"}}
     messages = [ASK, says("assistant", "", tool_calls=[call]), says("system", "w"), says("user", "a|")]
