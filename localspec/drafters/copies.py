@@ -276,7 +276,7 @@ class CopyDrafter(Drafter):
                 yield chance, CopyPlace(at, equal, CopyKind.NEAR, credit)
 
     def _far(self) -> tuple[float, CopyPlace] | None:
-        """Return the newest of the places with the longest match that go on with their most frequent token."""
+        """Return the newest of the places with the longest match, among those with their most frequent next token."""
         tokens, found = self._text.tokens, dict[int, list[int]]()
         for at in self._text.repeated(SEEN):
             if tokens[at] != BREAK:
@@ -287,7 +287,9 @@ class CopyDrafter(Drafter):
         ((token, votes),) = Counter(tokens[at] for at in found[match]).most_common(1)
         inside = self._left is not None and match <= len(self._since)
         chance = self.chances.of(CopyKind.FAR, match) * votes / len(found[match]) * (DOUBT if inside else 1)
-        return chance, CopyPlace(next(at for at in found[match] if tokens[at] == token), match, CopyKind.FAR)
+        same = (at for at in found[match] if tokens[at] == token)
+        # The prompt often contains the prediction too. Its tokens count as the prediction's.
+        return chance, CopyPlace(min(same, key=lambda at: at not in self._predicted), match, CopyKind.FAR)
 
     def _made(self) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
         """Return the change that the reply has made if it returns at the present place; None if it is none or long."""

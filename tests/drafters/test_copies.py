@@ -219,6 +219,14 @@ FILE = [CHANCE.randrange(CHANCE.choice((10, 300))) for _ in range(400)]  # some 
 NEW = list(range(1000, 1012))
 
 
+def test_what_stands_in_the_prompt_too_counts_as_the_predictions():
+    drafter, text = trusting(), [*LINE, 7]
+    drafter.add([], LINE)
+    drafter.propose(text, 4)
+    found = drafter.propose([*text, *range(900, 990), *LINE[4:8]], 4)
+    assert (found.tokens, found.source) == (tuple(LINE[8:12]), Source.PREDICTION)
+
+
 def predicting(predicted):
     drafter = CopyDrafter()
     drafter.add([], predicted)
