@@ -71,6 +71,7 @@ def load(
     else:
         wanted = pair or (None if target else settings.get("pair"))
         found = find(wanted, target, draft if speculate else "lookup", pull=pull)
+    settings = found.own_options | settings
     found = replace(found, lora=adapters_of(settings.get("lora", "")))
     memory_options, stop = memory_options_of(settings), own_stop()
 

@@ -14,6 +14,8 @@ from hypothesis import settings
 
 EXACT = Path(__file__).with_name("exact")
 on_devices = any(argument.startswith("--device") for argument in sys.argv)  # they round in another way
+for store in ("OLLAMA_MODELS", "LLAMA_CACHE", "HF_HOME"):  # no test sees models of the user's other programs
+    os.environ[store] = os.path.join(tempfile.gettempdir(), "localspec-no-store")
 if not on_devices and "PYTEST_XDIST_WORKER" not in os.environ:  # workers begin with this environment
     os.environ["LOCALSPEC_EXACT_DEMO"] = tempfile.mkdtemp(prefix="localspec-demo-")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(EXACT), os.environ.get("PYTHONPATH"))))

@@ -186,6 +186,8 @@ class PairsDialog(ListDialog["PairRow"]):
             return
         if row.on_disk:
             self.dismiss(row.name)
+        elif row.trouble:
+            self.notify(f"{row.name} {row.trouble}.")
         elif self._downloads.progress is not None:
             self.notify("Another pair is being downloaded; ^x stops it.")
         elif row.size_bytes < ASKED_BYTES or await self.app.push_screen_wait(
@@ -201,6 +203,7 @@ class PairsDialog(ListDialog["PairRow"]):
 def columns(row: "PairRow") -> tuple[str, ...]:
     fits = {"gpu": "on GPU", "part": "partly", "cpu": "on CPU", "no": "no"}[row.fits]
     here = "yes" if row.on_disk else "–"
+    fits = "no" if row.trouble else fits
     name = f"{row.name} ★" if row.recommended else row.name
     return name, fits, here, size_text(row.size_bytes), size_text(row.memory_bytes), row.use
 
@@ -208,7 +211,7 @@ def columns(row: "PairRow") -> tuple[str, ...]:
 def pair_detail(row: "PairRow") -> str:
     measured = f"measured here: {times_text(row.speedup)}" if row.speedup else ""
     asks = "asks before it downloads it" if row.size_bytes >= ASKED_BYTES else "downloads it"
-    here = "Enter uses it." if row.on_disk else f"Enter {asks}."
+    here = "Enter uses it." if row.on_disk else "" if row.trouble else f"Enter {asks}."
     here += " ★ Recommended for this machine." * row.recommended
     published = f"published: {row.published}" if row.published else ""
     return "\n".join(part for part in (f"{row.use}. {here}", measured, published) if part)

@@ -66,9 +66,6 @@ def refuse_file(arguments: argparse.Namespace) -> None:
         from localspec.chat.images import image_of
 
         does, command, option = "add its text to the prompt", arguments.command, "-f"
-        with suppress(OSError), open(os.path.expanduser(first), "rb") as file:
-            if file.read(4) == b"GGUF":  # as the files of Ollama, whose names are hashes
-                does, option = "take it as the model", "--target"
         with suppress(BadSetting):
             image_of(first)
             does, command, option = "add the image to the prompt", "run", "--image"
@@ -128,12 +125,15 @@ def images_of(arguments: argparse.Namespace) -> "tuple[Image, ...]":
 
 
 def is_pair(word: str) -> bool:
-    """Return whether a word names a known pair, a GGUF file, or a model on Hugging Face."""
+    """Return whether a word names a known pair, a GGUF file, or a model on Hugging Face or in another program."""
     from localspec.models.registry import is_known
 
     is_one = len(word.split()) == 1 or os.path.isfile(os.path.expanduser(word))
     is_file = word.lower().endswith(".gguf") and is_one
-    on_hub = re.fullmatch(r"(?:https?://\S+/)?[\w.-]+/[\w.-]+:\S+", word)
+    if os.path.isfile(path := os.path.expanduser(word)) and "sha256" in word:
+        with suppress(OSError), open(path, "rb") as file:  # as the files of Ollama, whose names are hashes
+            is_file = file.read(4) == b"GGUF"
+    on_hub = re.fullmatch(r"(?:https?://\S+/|(?:hf|huggingface)\.co/)?[\w.-]+/[\w.-]+:\S+", word)
     return is_file or on_hub is not None or is_known(word)
 
 

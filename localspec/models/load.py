@@ -132,7 +132,7 @@ def load_pair(
         on_stage(f"running{where}")
         return LoadedPair(
             name=pair.name,
-            target_name=model.name,
+            target_name=pair.target.label or model.name,
             draft_name=next((each.name for each in found), ""),
             slots=slots,
             rollback_limit=target.rollback_limit,

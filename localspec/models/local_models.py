@@ -3,6 +3,7 @@
 import glob
 import hashlib
 import os
+import re
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -28,6 +29,13 @@ from localspec.gguf.facts import table_path
 from localspec.gguf.header import Header, header_at, joined, parts_of, read_header
 from localspec.models import hub
 
+# Other programs that have models.
+OLLAMA, LM_STUDIO, HUGGING_FACE, LLAMA_CPP = "Ollama", "LM Studio", "Hugging Face", "llama.cpp"
+_QUANT = re.compile(
+    r"(?:^|[-._/])((?:UD-)?(?:I?Q\d\w*|TQ\d_\d|MXFP4\w*|NVFP4|BF16|F16|F32|FP16|FP32))(?=[-./]|$)",
+    re.IGNORECASE,
+)
+
 
 @dataclass(frozen=True, slots=True)
 class ModelFile:
@@ -48,6 +56,7 @@ class ModelFile:
     output_bytes: int | None = None  # None if the token embedding is also the output matrix
     rest: tuple["ModelFile", ...] = ()  # the later parts of a model in several files
     first_sha256: str = ""  # sha256 of the first part; "" in the first part itself
+    label: str = ""  # the model's name, if the file is called otherwise
 
     @classmethod
     def at(cls, path: Path, size: int = 0, sha256: str = "") -> "ModelFile":
@@ -55,7 +64,7 @@ class ModelFile:
 
     @property
     def name(self) -> str:
-        return Path(self.file).name
+        return self.label or Path(self.file).name
 
     @property
     def all_bytes(self) -> int:
@@ -144,20 +153,41 @@ def hub_cache() -> Path:
     return Path(os.path.expanduser(environment.get("HF_HOME") or f"{base}/huggingface"), "hub")
 
 
+def folders_of(store: str) -> tuple[Path, ...]:
+    """Return the folders in which another program keeps models, by the program's own rules."""
+    home = Path(os.path.expanduser("~"))  # stays "~" if the user has no home folder
+    if store == OLLAMA:
+        if given := os.environ.get("OLLAMA_MODELS"):
+            return (Path(os.path.expanduser(given)),)
+        return home / ".ollama" / "models", Path("/usr/share/ollama/.ollama/models")
+    if store == LM_STUDIO:
+        moved = ""
+        with suppress(OSError, ValueError):
+            moved = (home / ".lmstudio-home-pointer").read_text("utf-8")[:4096].strip()
+        usual = home / ".lmstudio" / "models", home / ".cache" / "lm-studio" / "models"
+        return (Path(moved, "models"), *usual) if moved else usual
+    if store == LLAMA_CPP:
+        given = os.environ.get("LLAMA_CACHE") or str(user_cache_path("llama.cpp", False, opinion=False))
+        return (Path(os.path.expanduser(given)),)
+    return (hub_cache(),)
+
+
+def quant_in(name: str) -> str:
+    """Return the quantisation in the name of a file; "" if there is none."""
+    found = _QUANT.findall(name.removesuffix(".gguf"))
+    return str(found[-1]) if found else ""
+
+
 def cached_copies(file: ModelFile) -> tuple[Path, ...]:
     """Return files of the right size in other programs' folders. Only hashing proves that they are copies."""
     repository = hub_cache() / f"models--{file.repo.replace('/', '--')}"
     named = map(Path, glob.glob(f"{glob.escape(str(repository))}/snapshots/*/{glob.escape(file.file)}"))
-    home = Path(os.path.expanduser("~"))  # stays "~" if the user has no home folder
-    llama_cpp = os.environ.get("LLAMA_CACHE") or user_cache_path("llama.cpp", False, opinion=False)
-    ollama = os.environ.get("OLLAMA_MODELS") or home / ".ollama" / "models"
     found = (
         *sorted(named, key=lambda path: (file.revision not in path.parts, path)),
         repository / "blobs" / file.sha256,
-        home / ".lmstudio" / "models" / file.repo / file.file,
-        home / ".cache" / "lm-studio" / "models" / file.repo / file.file,
-        Path(os.path.expanduser(llama_cpp)) / f"{file.repo}/{file.file}".replace("/", "_"),
-        Path(os.path.expanduser(ollama), "blobs") / f"sha256-{file.sha256}",
+        *(folder / file.repo / file.file for folder in folders_of(LM_STUDIO)),
+        *(folder / f"{file.repo}/{file.file}".replace("/", "_") for folder in folders_of(LLAMA_CPP)),
+        *(folder / "blobs" / f"sha256-{file.sha256}" for folder in folders_of(OLLAMA)),
     )
     return tuple(path for path in found if size_at(path) == file.bytes)
 

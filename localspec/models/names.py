@@ -19,7 +19,7 @@ from localspec.gguf.tensor_types import BLOCKS
 from localspec.models import hub, local_models
 from localspec.models.download import PairNotOnDisk, check_here, fetch
 from localspec.models.hub import RemoteFile
-from localspec.models.local_models import ModelFile
+from localspec.models.local_models import ModelFile, quant_in
 from localspec.models.registry import (
     DEMO,
     OWN,
@@ -30,9 +30,11 @@ from localspec.models.registry import (
     known,
     name_of,
     named,
+    near_names,
     stays_inside,
     users_folder,
 )
+from localspec.models.stores import HASH, NO_MODEL, labelled, stored
 
 LOOKUP = "lookup"  # value of `draft` for drafts from the text alone
 _ON_THE_HUB = re.compile(r"(?:hf://)?([\w.-]+/[\w.-]+)(?::(.+\.gguf|[\w.-]+))?", re.IGNORECASE)
@@ -41,21 +43,24 @@ _ADDRESS = re.compile(
     r"(?:/(?:resolve|blob|raw)/([^/?#]+)/([^?#]+?)|/tree/[^?#]*|:([\w.-]+))?/?(?:[?#].*)?"
 )
 
-_QUANT = re.compile(
-    r"(?:^|[-._/])((?:UD-)?(?:I?Q\d\w*|TQ\d_\d|MXFP4\w*|NVFP4|BF16|F16|F32|FP16|FP32))(?=[-./]|$)",
-    re.IGNORECASE,
-)
-# Files that are not models: heads, image encoders (mmproj), and importance matrices.
-_NO_MODEL = re.compile(r"^(?:mtp-|eagle3-|dflash-|dspark-)|mmproj|imatrix", re.IGNORECASE)
-
 
 def is_file_reference(text: str) -> bool:
     return text.lower().endswith(".gguf") or "/" in text or "\\" in text
 
 
+def names_file(text: str) -> bool:
+    """Return whether a text names a file or a model of the Hub. A pair comes first, then a file that is there."""
+    pair = known(text)
+    if pair is None or pair.found:
+        if os.path.isfile(expanded(text)):
+            return is_file_reference(text) or HASH.fullmatch(text) is not None
+        return pair is None and is_file_reference(text) and not is_known(text)
+    return False
+
+
 def hub_reference(text: str) -> ModelFile | None:
     """Return the model of a Hub address, ORG/REPO, ORG/REPO:QUANT or ORG/REPO:FILE.gguf; None for other texts."""
-    if os.path.exists(expanded(text)):
+    if os.path.exists(expanded(text)) or stored(text):
         return None
     if found := _ADDRESS.fullmatch(text):
         revision = unquote(found[2] or "main")
@@ -98,7 +103,7 @@ def models_in(repo: str, listed: Sequence[RemoteFile]) -> tuple[ModelFile, ...]:
     for file in files.values():
         path = PurePosixPath(file.file)
         first, *others = (str(path.with_name(part.name)) for part in parts_of(path))
-        is_model = path.name.lower().endswith(".gguf") and not _NO_MODEL.search(path.name)
+        is_model = path.name.lower().endswith(".gguf") and not NO_MODEL.search(path.name)
         if is_model and file.file == first and files.keys() >= set(others):
             rest = tuple(_as_listed(files[name], file.sha256 or "") for name in others)
             models.append(replace(_as_listed(file), rest=rest))
@@ -120,8 +125,7 @@ def chosen(repo: str, wanted: str, models: tuple[ModelFile, ...]) -> ModelFile:
 
 
 def quant_of(model: ModelFile) -> str:
-    found = _QUANT.findall(model.file.removesuffix(".gguf"))
-    return str(found[-1]) if found else ""
+    return quant_in(model.file)
 
 
 def quantisation_of(model: ModelFile) -> str:
@@ -208,8 +212,10 @@ def find(
         if not isinstance(given, str | Path | None):
             raise BadSetting(f"{name} is of type {type(given).__name__}", hint="give a str or a Path")
     pair = None if pair is None else str(pair)
-    if pair is not None and target is None and is_file_reference(pair) and not is_known(pair):
-        pair, target = None, pair
+    if pair is not None and target is None and names_file(pair):
+        is_file = os.path.isfile(expanded(pair))
+        found = None if is_file else known(_key(pair, None))  # as org/repo:q4_k_m for hf.co/ORG/REPO:Q4_K_M
+        pair, target = (found.name, None) if found else (None, pair)
     if draft == LOOKUP:
         return find(pair, target, pull=pull).alone
     text = str(draft or "")
@@ -229,15 +235,19 @@ def find(
     is_new = False
     if target is not None:
         texts = str(target), None if draft is None else str(draft)
-        if not is_on_hub(*texts):
-            return of_files(target, draft)
         before = known_as(*texts)
+        if not (before or is_on_hub(*texts)):
+            return of_files(target, draft)
         if not (before or pull):
             command = " --draft ".join(filter(None, (f"localspec pull {target}", texts[1])))
-            raise NotOnDisk(f"{_key(*texts)} was not downloaded yet", hint=f"download it with: {command}")
+            hint, quants = f"download it with: {command}", [n for n in near_names(texts[0]) if ":" in n]
+            hint += f"; of these, {' and '.join(quants)} is here" if quants else ""
+            raise NotOnDisk(f"{target} was not downloaded yet", hint=hint)
         found, is_new = before or described(*texts), before is None
     else:
         found = named(pair) if pair is not None else default_pair()
+    if found.found:
+        found.found.check()
     try:
         check_here(found)
     except PairNotOnDisk:
@@ -256,18 +266,22 @@ def default_pair() -> Pair:
         written, used = [file.here.stat().st_mtime for file in pair.files], uses.get(pair.used_as, 0.0)
         return max(used, *written), used, written[0]
 
-    here = [pair for pair in all_pairs() if pair.on_disk and pair.target.path != demo_target]
+    usable = (pair for pair in all_pairs() if pair.used_as in uses or not pair.found)
+    here = [pair for pair in usable if pair.on_disk and pair.target.path != demo_target]
     return max(here, key=latest, default=None) or known(DEMO) or named(DEMO)
 
 
 def of_files(target: str | Path, draft: str | Path | None = None) -> Pair:
     file = _file_at(target)
-    name, drafts = name_of(file.place), None if draft is None else _file_at(draft)
+    name, drafts = file.label or name_of(file.place), None if draft is None else _file_at(draft)
     return Pair(name, DraftKind.MODEL, file, drafts, use=OWN)
 
 
 def _file_at(given: str | Path) -> ModelFile:
-    path = expanded(given)
+    path, model = expanded(given), stored(str(given))
+    if model and not path.is_file():
+        model.check()
+        return model.file
     try:
         why = "" if S_ISREG(path.stat().st_mode) else "is not a file"
     except FileNotFoundError:
@@ -276,4 +290,4 @@ def _file_at(given: str | Path) -> ModelFile:
         why = f"cannot be read: {getattr(error, 'strerror', error)}"
     if why:
         raise UnknownPair(f"{path} {why}", hint="give the path of a GGUF file that you may read")
-    return ModelFile.at(path)
+    return labelled(path)

@@ -183,6 +183,7 @@ class PairRow:
     fits: Fit
     speedup: float | None = None  # decode speed / plain decode speed, measured on this machine
     published: str = ""  # speeds that others measured
+    trouble: str = ""  # why another program's model cannot be loaded
     recommended: bool = False  # whether to suggest the pair for chats on this machine
 
 
@@ -192,10 +193,12 @@ def listing() -> tuple[PairRow, ...]:
     best = recommended({pair.name: fits for pair, fits in pairs.items()})
     rows = (
         PairRow(
-            *(pair.name, pair.use, file_bytes(pair), memory_needed(pair), pair.on_disk, fits),
+            *(pair.name, pair.found.about if pair.found else pair.use, file_bytes(pair)),
+            *(memory_needed(pair), pair.on_disk, fits),
             speedup=speedups.get(pair.name),
             published=" · ".join(pair.published),
             recommended=pair.name == best,
+            trouble=pair.found.why_not if pair.found else "",
         )
         for pair, fits in pairs.items()
     )

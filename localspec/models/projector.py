@@ -47,6 +47,7 @@ def projector_of(pair: Pair, wanted: str | None = None) -> Path | None:
         return None
     header = pair.target.header
     found = [path for path in target.parent.iterdir() if _NAME.search(path.name)] + downloaded(pair)
+    found += [Path(pair.found.projector)] if pair.found and pair.found.projector else []
     words = set(re.split(r"[-_.]", target.name.lower()))
     fits = [
         path for path in sorted(found) if _fits(path, header)

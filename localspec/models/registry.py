@@ -19,13 +19,20 @@ from localspec.gguf.facts import DraftKind, draft_kind, has_head
 from localspec.gguf.header import Header, parts_of
 from localspec.gguf.matching import Adapter, SharedTokens, check
 from localspec.models.local_models import ModelFile, distinct, last_uses
+from localspec.models.stores import StoredModel, labelled, stored_models
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 _NAME = re.compile(r"[a-z0-9][a-z0-9._+-]*")
 _DEVICES = {"CON", "PRN", "AUX", "NUL", *(f"{port}{n}" for port in ("COM", "LPT") for n in range(10))}
 DEMO = "demo"
 OWN = "your own file"  # `Pair.use` of a file that was opened
-_NEVER_WRITTEN = {"lora", "listed", "rest", "first_sha256"}  # fields that are not in a pair's TOML file
+_NEVER_WRITTEN = {
+    "lora",
+    "listed",
+    "found",
+    "rest",
+    "first_sha256",
+}  # fields that are not in a pair's TOML file
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +50,8 @@ class Pair:
     published: tuple[str, ...] = ()
     images: bool = False  # whether a projector for images was published with the target
     lora: tuple[Adapter, ...] = ()  # LoRA adapters of the loaded target; not stored with the pair
-    listed: bool = False  # whether the registry has the pair under its name
+    listed: bool = False  # whether the pair's name is enough to find it
+    found: StoredModel | None = None  # the target's model in another program
 
     @property
     def files(self) -> tuple[ModelFile, ...]:
@@ -59,7 +67,8 @@ class Pair:
 
     @property
     def on_disk(self) -> bool:
-        return all(file.path for file in self.files)
+        is_usable = self.found is None or not self.found.why_not
+        return is_usable and all(file.path for file in self.files)
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -78,6 +87,11 @@ class Pair:
             return draft_kind(self.draft.header)
         has_none = self.kind is DraftKind.LOOKUP or not has_head(self.target.header)
         return DraftKind.LOOKUP if has_none else DraftKind.MTP
+
+    @property
+    def own_options(self) -> dict[str, Any]:
+        """The system message and the sampler's options that another program has for the target."""
+        return self.found.options if self.found else {}
 
     @property
     def adapters(self) -> list[Header]:
@@ -105,20 +119,41 @@ def users_folder() -> Path:
 
 
 def all_pairs() -> tuple[Pair, ...]:
-    """Return every readable pair and the opened files. A user's pair replaces a built-in pair of the same name."""
+    """Return every readable pair, the opened files, and the models of other programs.
+
+    A user's pair replaces a built-in pair of the same name.
+    """
     pairs = {pair.name: pair for pair in (*_built_in(), *users_pairs().values())}
-    return (*pairs.values(), *_opened_files(pairs))
+    models = stored_models()
+    taken = {name.lower() for pair in pairs.values() for name in (pair.name, *pair.aliases)}
+    others = [_of_store(model, taken) for model in models]
+    opened = _opened_files([*pairs, *(pair.name for pair in others)], {model.path for model in models})
+    return (*pairs.values(), *opened, *others)
 
 
-def _opened_files(taken: Collection[str]) -> Iterator[Pair]:
-    """Yield the opened files of the user that are still there, the latest first, under names that are not taken."""
+def _of_store(model: StoredModel, taken: Collection[str]) -> Pair:
+    """Return another program's model as a pair without a draft, under a name that no pair has."""
+    names = [name for name in (model.name, *model.aliases) if name.lower() not in taken]
+    name = names[0] if names else f"{model.store}:{model.path}"
+    use = f"found in {model.store}"
+    return Pair(
+        name, DraftKind.MODEL, model.file, aliases=tuple(names[1:]), use=use, listed=True, found=model
+    )
+
+
+def _opened_files(taken: Collection[str], known: Collection[str]) -> Iterator[Pair]:
+    """Yield the opened files of the user that are still there, the latest first, under names that are not taken.
+
+    `known`: paths of files that have a name in another program.
+    """
     names = {name.lower() for name in taken}
     for key, _ in sorted(last_uses().items(), key=lambda used: -used[1]):
-        if Path(key).is_absolute() and Path(key).is_file():
-            stem = name_of(Path(key))
+        if Path(key).is_absolute() and key not in known and Path(key).is_file():
+            file = labelled(Path(key))
+            stem = file.label or name_of(Path(key))
             numbered = (stem if n == 1 else f"{stem}-{n}" for n in count(1))
             names.add((name := next(free for free in numbered if free.lower() not in names)).lower())
-            yield Pair(name, DraftKind.MODEL, ModelFile.at(Path(key)), use=OWN)
+            yield Pair(name, DraftKind.MODEL, file, use=OWN)
 
 
 def name_of(path: Path) -> str:
@@ -215,9 +250,12 @@ def near_names(name: str) -> list[str]:
 
 
 def _by_name() -> dict[str, Pair]:
-    pairs = all_pairs()
-    aliases = {alias.lower(): pair for pair in pairs for alias in pair.aliases}
-    return aliases | {pair.name.lower(): pair for pair in pairs}
+    pairs, table = all_pairs(), dict[str, Pair]()
+    theirs = [pair for pair in reversed(pairs) if pair.found]  # in reverse, because Ollama's names come first
+    for group in (theirs, [pair for pair in pairs if not pair.found]):
+        table |= {alias.lower(): pair for pair in group for alias in pair.aliases}
+        table |= {pair.name.lower(): pair for pair in group}
+    return table
 
 
 def check_name(name: str) -> None:

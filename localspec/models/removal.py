@@ -50,7 +50,8 @@ def remove(pair: Pair) -> Removal:
         why = ""
         if not (file.repo or fitted):
             embedded = place in (demo.target_path(), demo.draft_path())
-            why = "it comes with localspec" if embedded else "it is a file of yours"
+            theirs = f"it belongs to {pair.found.store}" if pair.found else "it is a file of yours"
+            why = "it comes with localspec" if embedded else theirs
         elif place.exists() and (user or unread):
             why = f"{user} uses it" if user else f"{unread} cannot be read and may use it"
         if why:

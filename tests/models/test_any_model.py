@@ -192,7 +192,7 @@ def test_files_of_other_programs_are_used_where_they_are(several, tmp_path, monk
     place.parent.mkdir(parents=True)
     shutil.copyfile(served.path, place)
     assert main(["pull", "org/Some-7B-GGUF:Q4_K_M", "-q"]) == 0
-    pair = named("some-7b-q4_k_m")
+    pair = names.find("org/Some-7B-GGUF:Q4_K_M")
     assert pair.target.path == place
     assert main(["rm", pair.name]) == 0
     assert place.exists()

@@ -86,7 +86,7 @@ def _chat(
             load=load,
             settings=settings,
             stops_loops=given.get("stop_loops", True),
-            system=given.get("system", ""),
+            system=given.get("system", load.pair.own_options.get("system", "")),
             resumed=resumed,
             stored=arguments.store,
             pull=arguments.pull,

@@ -25,6 +25,7 @@ from localspec.models.memory import memory_options_of
 from localspec.models.names import LOOKUP, SeveralModels, is_file_reference, model_file
 from localspec.models.plan import Plan, measures_attention
 from localspec.models.registry import Pair, is_known, named
+from localspec.models.stores import StoredModel
 from localspec.options import LOAD, configured
 
 
@@ -92,9 +93,11 @@ def _as_text(pair: Pair, found: pair_info.PairInfo) -> list[str]:
     plan, lines = found.plan, _head(pair) if pair.name else []
     for role, file in zip(("target", "draft"), pair.files, strict=False):
         lines += [f"{role:<12} {file.name}", *_side_lines(file), ""]
-    is_alone = not pair.name and pair.draft is None and found.problem is None
+    is_alone = (pair.found or not pair.name) and pair.draft is None and found.problem is None
     if is_alone and (draft := pair_info.suggested_draft(pair.target.name, pair.target.header)):
         lines += [f"draft        {draft.repo}:{draft.file} can draft for it: add --draft"]
+    if pair.found:
+        lines += _found_lines(pair.found)
     if plan and plan.draft:
         lines += [f"fit          {_fit(pair, found.shared)}"]
     is_mixture = pair.target.header.of_model("expert_count")  # reads few of its bytes for each token
@@ -112,10 +115,18 @@ def _as_text(pair: Pair, found: pair_info.PairInfo) -> list[str]:
     return [*lines, *(_plan_lines(plan, how) if plan else [])]
 
 
+def _found_lines(found: StoredModel) -> list[str]:
+    lines = [f"taken        from {found.store}: {name} {value!r}" for name, value in found.options.items()]
+    if found.context:
+        lines += [f"not taken    num_ctx {found.context}: `--context {found.context}` takes it"]
+    return lines
+
+
 def _head(pair: Pair) -> list[str]:
     drafters = {DraftKind.MODEL: "a small model", DraftKind.LOOKUP: "lookup in the text"}
     depth = f"{pair.starting_depth} draft tokens a pass at first, then as many as save time"
-    drafting = f"drafting     by {drafters.get(pair.kind, 'a head of the target')}: {depth}"
+    kind = pair.drafter if pair.found else pair.kind
+    drafting = f"drafting     by {drafters.get(kind, 'a head of the target')}: {depth}"
     lines = [f"{pair.name}  {pair.use}", drafting]
     return [*lines, *(f"measured     {text}" for text in pair.published), ""]
 

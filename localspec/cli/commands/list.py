@@ -1,5 +1,6 @@
-"""List the pairs on this machine with size and last use, unfinished pulls, and files that no pair uses. The total
-includes the enlarged demo pair, prompt caches and the training answers of `localspec fit`.
+"""List the pairs on this machine with size and last use. After them come the models of Ollama, LM Studio, Hugging Face
+and llama.cpp, unfinished pulls, and files that no pair uses. The total includes the enlarged demo pair, prompt caches
+and the training answers of `localspec fit`, and no models of other programs.
 """
 
 import argparse
@@ -17,7 +18,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     uses = local_models.last_uses()
-    here = [pair for pair in registry.all_pairs() if pair.on_disk]
+    pairs = registry.all_pairs()
+    here = [pair for pair in pairs if pair.on_disk and not pair.found]
+    theirs = [(pair.name, pair.found) for pair in pairs if pair.found]
     here.sort(key=lambda pair: -uses.get(pair.used_as, 0.0))
     unused = removal.leftovers()
     files = local_models.distinct(file for pair in here for file in pair.files)
@@ -28,14 +31,26 @@ def run(arguments: argparse.Namespace) -> int:
     total = text_bytes + demo + answers + sum(left.bytes for left in unused)
     total += sum(file.all_bytes for file in files)
     if arguments.json:
-        pairs = [as_json(pair, uses.get(pair.used_as)) for pair in here]
+        listed = [as_json(pair, uses.get(pair.used_as)) for pair in here]
+        stored = [
+            {"name": name, "store": model.store, "path": model.path, "problem": model.why_not or None}
+            for name, model in theirs
+        ]
         left_over = [{"path": str(left.path), "bytes": left.bytes, "pair": left.pair} for left in unused]
         caches = {"texts": texts, "bytes": text_bytes}
-        found = {"pairs": pairs, "unused": left_over, "caches": caches, "answers_bytes": answers}
+        found = {
+            "pairs": listed,
+            "found": stored,
+            "unused": left_over,
+            "caches": caches,
+            "answers_bytes": answers,
+        }
         say_json({**found, "enlarged_demo_bytes": demo, "bytes": total}, indent=2)
         return 0
     days = {name: f"{datetime.fromtimestamp(used):%Y-%m-%d %H:%M}" for name, used in uses.items()}
-    rows = [(pair.name, pair_info.file_bytes(pair), days.get(pair.used_as, "-")) for pair in here]
+    rows: list[tuple[str, int | None, str]] = [
+        (pair.name, pair_info.file_bytes(pair), days.get(pair.used_as, "-")) for pair in here
+    ]
     whys = (
         f"`localspec pull {left.pair}` completes it" if left.pair else "no pair uses it" for left in unused
     )
@@ -47,9 +62,12 @@ def run(arguments: argparse.Namespace) -> int:
         ("answers", answers, resume),
     ]
     kept = [*(row for row in kept if row[1]), ("total", total, "")]
-    width = max(len(name) for name, _, _ in (*rows, *lost, *kept))
+    models = [(name, 0 if model.trouble else model.file.all_bytes, model.about) for name, model in theirs]
+    width = max(len(name) for name, _, _ in (*rows, *models, *lost, *kept))
     say(f"{'NAME':<{width}}  {'SIZE':>7}  LAST USED")
     unused_rows = [("\nUNUSED: `localspec rm --unused` removes these", None, ""), *lost] if lost else []
+    if models:
+        rows += [("\nIN OTHER PROGRAMS: `localspec run NAME PROMPT` uses these", None, ""), *models]
     for name, size, about in (*rows, *unused_rows, ("", None, ""), *kept):
         say(name if size is None else f"{name:<{width}}  {size_text(size):>7}  {about}".rstrip())
     return 0
