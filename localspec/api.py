@@ -82,15 +82,8 @@ def load(
 
     def opened() -> LoadedPair:
         planned = plan_pair(found, memory_options, settings.get("rpc", ""), at_stage)
-        return load_pair(
-            found,
-            planned,
-            settings,
-            spare_cores=spare_cores,
-            speculate=speculate,
-            on_stage=at_stage,
-            owner=owner,
-        )
+        more = {"spare_cores": spare_cores, "owner": owner}
+        return load_pair(found, planned, settings, speculate=speculate, on_stage=at_stage, **more)
 
     engine = interruptible(opened, stop, timeout_seconds=TIMEOUT_SECONDS)
     defaults = {name: value for name, value in settings.items() if name in REPLY} | {"speculate": speculate}
