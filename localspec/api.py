@@ -82,7 +82,7 @@ def load(
 
     def opened() -> LoadedPair:
         planned = plan_pair(found, memory_options, settings.get("rpc", ""), at_stage)
-        more = {"spare_cores": spare_cores, "owner": owner}
+        more: dict[str, Any] = {"spare_cores": spare_cores, "owner": owner}
         return load_pair(found, planned, settings, speculate=speculate, on_stage=at_stage, **more)
 
     engine = interruptible(opened, stop, timeout_seconds=TIMEOUT_SECONDS)

@@ -72,6 +72,8 @@ class PairNotOnDisk(NotOnDisk):
 
 def check_here(pair: Pair) -> None:
     """Raise PairNotOnDisk if a Hub file is missing, BadModelFile if a user's file is gone or changed."""
+    if pair.found:
+        pair.found.check()
     for file in pair.files:
         if not file.path:
             raise PairNotOnDisk(pair) if file.repo else absent(pair, file)

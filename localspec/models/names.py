@@ -48,14 +48,12 @@ def is_file_reference(text: str) -> bool:
     return text.lower().endswith(".gguf") or "/" in text or "\\" in text
 
 
-def names_file(text: str) -> bool:
-    """Return whether a text names a file or a model of the Hub. A pair comes first, then a file that is there."""
+def _as_target(text: str) -> bool:
+    """Return whether a text means a target and not a pair: a file, or a model of the Hub. A pair comes first."""
     pair = known(text)
-    if pair is None or pair.found:
-        if os.path.isfile(expanded(text)):
-            return is_file_reference(text) or HASH.fullmatch(text) is not None
-        return pair is None and is_file_reference(text) and not is_known(text)
-    return False
+    if os.path.isfile(expanded(text)) and (pair is None or pair.found):
+        return is_file_reference(text) or HASH.fullmatch(text) is not None
+    return is_file_reference(text) and not is_known(text)
 
 
 def hub_reference(text: str) -> ModelFile | None:
@@ -212,10 +210,11 @@ def find(
         if not isinstance(given, str | Path | None):
             raise BadSetting(f"{name} is of type {type(given).__name__}", hint="give a str or a Path")
     pair = None if pair is None else str(pair)
-    if pair is not None and target is None and names_file(pair):
-        is_file = os.path.isfile(expanded(pair))
-        found = None if is_file else known(_key(pair, None))  # as org/repo:q4_k_m for hf.co/ORG/REPO:Q4_K_M
-        pair, target = (found.name, None) if found else (None, pair)
+    if pair is not None and target is None and _as_target(pair):
+        stored_as = (
+            None if os.path.isfile(expanded(pair)) else known(_key(pair, None))
+        )  # hf.co/ORG/REPO is ORG/REPO
+        pair, target = (stored_as.name, None) if stored_as else (None, pair)
     if draft == LOOKUP:
         return find(pair, target, pull=pull).alone
     text = str(draft or "")
@@ -239,15 +238,10 @@ def find(
         if not (before or is_on_hub(*texts)):
             return of_files(target, draft)
         if not (before or pull):
-            command = " --draft ".join(filter(None, (f"localspec pull {target}", texts[1])))
-            hint, quants = f"download it with: {command}", [n for n in near_names(texts[0]) if ":" in n]
-            hint += f"; of these, {' and '.join(quants)} is here" if quants else ""
-            raise NotOnDisk(f"{target} was not downloaded yet", hint=hint)
+            raise _not_downloaded(*texts)
         found, is_new = before or described(*texts), before is None
     else:
         found = named(pair) if pair is not None else default_pair()
-    if found.found:
-        found.found.check()
     try:
         check_here(found)
     except PairNotOnDisk:
@@ -255,6 +249,13 @@ def find(
             raise
         fetch(found)
     return keep(found) if is_new else found  # not before its bytes are here and right
+
+
+def _not_downloaded(target: str, draft: str | None) -> NotOnDisk:
+    command = " --draft ".join(filter(None, (f"localspec pull {target}", draft)))
+    hint, near = f"download it with: {command}", [name for name in near_names(target) if ":" in name]
+    hint += f", or use what is here: {' or '.join(near)}" if near else ""
+    return NotOnDisk(f"{target} was not downloaded yet", hint=hint)
 
 
 def default_pair() -> Pair:
