@@ -69,7 +69,7 @@ LINES = {
     "drafters": 1432,
     "structure": 2142,
     "chat": 4792,
-    "models": 3616,
+    "models": 4031,
     "api": 219,
     "measure": 1657,
     "fit": 878,
@@ -81,7 +81,7 @@ LINES = {
     "__main__": 7,
 }
 MOST_LINES = 37_169  # of all rooms: one grows only where another shrinks
-MOST_FILES = 204
+MOST_FILES = 205
 HEAVY = ("llama_cpp", "llguidance", "textual", "huggingface_hub", "numpy", "jinja2", "starlette")
 HEAVY += ("uvicorn", "gguf")
 
