@@ -115,7 +115,7 @@ class PromptBuilder:
         if grammar is None:
             return None
         around = None
-        if style is not None and opening and (style.opened or request.think is not False):
+        if style is not None and opening and (style.opened or not (style.closed or request.think is False)):
             around = rules_around(opening, closing, opened=style.opened, framing=framing, names=self._names)
         tokens, ignored = self._tokens, ""
         try:

@@ -1,5 +1,6 @@
 """The markers that models put around their reasoning."""
 
+import re
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
@@ -23,6 +24,7 @@ class ThinkingStyle:
     markers: Mapping[str, Kind]
     quotable: bool = False
     opened: bool = False  # whether the prompt ends inside the reasoning
+    closed: bool = False  # whether the prompt ends behind an empty reasoning: no other one may begin
     channels: bool = False  # whether parts have headers, which `text.Headers` shortens to `markers`
     ending: str = ""  # the text from reasoning to the answer; "": the first closing marker
 
@@ -79,12 +81,16 @@ def style_of(source: str) -> ThinkingStyle | None:
 
 
 def after_prompt(style: ThinkingStyle, prompt: str) -> ThinkingStyle:
-    """Return the style; `opened` is true if the prompt ends with a marker of reasoning, and perhaps white space."""
+    """Return the style; `opened` and `closed` show how the prompt ends, besides white space."""
     # If one marker is the end of another, both end at the same place, and the longer one counts.
     present = sorted((marker for marker in style.markers if marker in prompt), key=len)
     ends = {prompt.rfind(marker) + len(marker): style.markers[marker] for marker in present}
     last = max(ends, default=0)
-    return replace(style, opened=ends.get(last) is R and not prompt[last:].strip())
+    opening, closing = (
+        "|".join(re.escape(m) for m in present if style.markers[m] is kind) for kind in (R, A)
+    )
+    empty = opening and closing and re.search(rf"(?:{opening})\s*(?:{closing})\s*\Z", prompt[-1000:])
+    return replace(style, opened=ends.get(last) is R and not prompt[last:].strip(), closed=bool(empty))
 
 
 def thinking_variables(

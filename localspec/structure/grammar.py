@@ -115,8 +115,10 @@ def rules_around(
     ]
     any_thought = " | ".join(f"thought_{n}" for n in range(len(thoughts)))
     frame = "frame*" if framing else ""
+    repeated = f"(opening thought){'*' if framing else '?'}"
     rules = [
-        f"lead: {'thought ' if opened else frame} (opening thought)*",
+        # Reasoning between tags begins only once, or a budget would end it again and again.
+        f"lead: {'thought ' if opened else frame} {'' if opened and not framing else repeated}",
         f"opening: {' | '.join(literal(mark.rstrip(), names) for mark in opening)}",
         f'thought: ({any_thought}) {frame} ("\\n" | "\\n\\n")?',
         *thoughts,

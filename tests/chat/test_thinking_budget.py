@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from localspec.algorithm.protocols import Strategy
+from localspec.chat.constraints import PromptBuilder
+from localspec.chat.messages import Message
 from localspec.chat.options import Request, request_from
 from localspec.chat.session import Session
 from localspec.chat.template import ChatTemplate
@@ -366,3 +368,28 @@ def test_a_template_gets_the_budget_that_it_has_a_variable_for():
     for think, on, budget in ((16, True, 16), (0, True, 0), (False, False, 0)):
         assert thinking_variables(think, names, set()) == {"enable_thinking": on, "thinking_budget": budget}
     assert thinking_variables(True, names, set()) == {"enable_thinking": True}
+
+
+OFF = "enable_thinking is defined and not enable_thinking"
+SWITCH = "{% if " + OFF + " %}<think>\n\n</think>\n\n{% else %}<think>\n{% endif %}"
+
+
+@pytest.mark.parametrize(
+    ("options", "written", "valid"),
+    [
+        ({"think": 3}, "no</think>\n\ntrue", None),
+        ({"think": 3}, "no</think>\n\n<think>no</think>true", 12),
+        ({"think": False}, "true", None),
+        ({"think": False}, "<think>no</think>true", 0),
+        ({"template_arguments": {"enable_thinking": False}}, "true", None),
+        ({"template_arguments": {"enable_thinking": False}}, "<think>no</think>true", 0),
+    ],
+)
+def test_reasoning_that_ended_does_not_begin_again_before_a_schema(options, written, valid):
+    vocabulary, template = Characters(), ChatTemplate(SWITCH, bos_text="", eos_text="")
+    builder = PromptBuilder(vocabulary, template)
+    request = request_from({"json_schema": {"type": "boolean"}, **options}, Sampling(), vocabulary.tokenize)
+    prompt = builder.encode((Message("user", "2+2?"),), request)
+    constraint = builder.constraint(request, template.thinking_style(prompt.text), 0)
+    tokens = vocabulary.tokenize(written, parse_special=False)
+    assert constraint.valid([], tokens) == (len(tokens) if valid is None else valid)
