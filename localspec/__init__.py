@@ -10,7 +10,7 @@ run, stream      answer a prompt; the pair stays loaded until unload()
 arun, astream    `run` and `stream` for asyncio
 load             load a pair as a Session, for conversations
 compare          answer one prompt with and without drafting
-LocalspecError   the base of all errors; its `hint` says what to do
+LocalspecError   the base of all errors; its `hint` says what to do (all are in localspec.errors)
 
 help(localspec.run) and help(localspec.load) list the options.
 """

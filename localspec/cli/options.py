@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any, NoReturn, TypeAlias, TypeVar
+from typing import Any, Final, NoReturn, TypeAlias, TypeVar
 
 from localspec.cli.commands.completion import complete_with_pairs
 from localspec.display import say
@@ -196,7 +196,6 @@ _ELSEWHERE = {
     **dict.fromkeys(("--draft-model", "--model-draft"), ("--draft",)),
     **dict.fromkeys(("--ctx-size", "--num-ctx"), ("--context",)),
     **dict.fromkeys(("--n-gpu-layers", "--num-gpu"), ("--gpu-layers",)),
-    "--all": ("--unused", "--caches"),
     "show": ("info",),
     "search": ("pairs",),
     "create": ("pairs add",),
@@ -204,10 +203,13 @@ _ELSEWHERE = {
 }
 
 
+_DELETING: Final = frozenset({"--caches", "--unused"})  # never suggested, because they delete files
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return the question "did you mean ...?" with the nearest known words; "" if none is near."""
     names = list(known)
     if not (near := [name for name in _ELSEWHERE.get(word, ()) if name.split()[0] in names]):
         found = [name for name in names if name.startswith(word)] or difflib.get_close_matches(word, names)
-        near = sorted(found, key="rm".__eq__)[:1]  # rm is suggested last, because it deletes files
+        near = [name for name in sorted(found, key="rm".__eq__) if name not in _DELETING][:1]
     return f"did you mean {' or '.join(near)}? " if near else ""

@@ -343,8 +343,8 @@ def report(found: Verification) -> str:
         parts.append(
             f"Temperature {found.temperature:g}: {counted(sampled.texts, 'reply', 'replies')} of "
             f"{counted(sampled.tokens, 'token')}, read again by the target without a draft.\n"
-            f"Their tokens were {sampled.excess:+.3f} nats less likely than its own; "
-            f"without a fault this is between -{usual:.3f} and {usual:.3f}."
+            f"Their tokens were {abs(sampled.excess):.3f} nats {'less' if sampled.excess > 0 else 'more'} likely "
+            f"than its own; without a fault this is at most {usual:.3f}."
         )
     return "\n\n".join(parts)
 
@@ -368,7 +368,8 @@ def greedy_report(found: Verification) -> str:
         for case, part in branches
     ]
     first = "Temperature 0: each text with drafting, read again by the target alone."
-    rounding = f"Rounding changes the score of a word by up to {difference:.4f} here."
+    rounding = f"Rounding changes the score of a word by up to {difference:.2g} here."
+    rounding = rounding if difference else "Rounding changes no score here."
     return "\n".join([first, aligned(rows), rounding, *lines])
 
 

@@ -119,9 +119,11 @@ def test_a_file_in_a_folder_that_may_not_be_read_says_so(tmp_path):
         os.seteuid(user)
 
 
-def test_what_deletes_is_suggested_where_nothing_else_is_near():
+def test_what_deletes_is_suggested_where_nothing_else_is_near_and_a_flag_that_deletes_never():
     for word, near in (("rum", "run"), ("rmm", "rm")):
         assert did_you_mean(word, ["rm", "run"]) == f"did you mean {near}? "
+    for word in ("--yes", "--cache", "--all", "--unuse"):
+        assert did_you_mean(word, ["--caches", "--unused", "--json"]) == ""
 
 
 @pytest.mark.process

@@ -250,7 +250,7 @@ def test_the_figures_of_sampled_texts_say_what_is_right_and_texts_without_a_draf
     assert "Nothing was drafted in the texts at temperature 0." in missing(verification(case(drafted=0)))
     words = report(verification(sampled=SampledResult(96, 4000, surplus=-4.0, variance=640.0, largest=5.0)))
     assert "0.8: 96 replies of 4,000 tokens, read again by the target without a draft." in words
-    assert "-0.001 nats less likely than its own; without a fault this is between -0.019 and 0.019." in words
+    assert "0.001 nats more likely than its own; without a fault this is at most 0.019." in words
 
 
 @pytest.mark.parametrize(("surplus", "wrong"), [(200.0, True), (40.0, False)])
