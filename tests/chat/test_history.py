@@ -15,7 +15,7 @@ from localspec.errors import BadSetting
 from localspec.events import ToolCall
 from localspec.sampler.sampling import Sampling
 from localspec.serve.openai import prompt_of
-from tests.chat.carried import TEMPLATES, ready, tiered
+from tests.chat.carried import QUICK, TEMPLATES, ready, tiered
 from tests.chat.character_vocabulary import CharacterVocabulary
 from tests.chat.conversations import ASK, TOOLS, says
 from tests.chat.histories import history, words_of
@@ -120,7 +120,7 @@ def test_arguments_that_are_no_object_are_one_argument():
     calls = [{"id": "a", "function": {"name": "f", "arguments": given}} for given in ('{"a": 1', "null", [1])]
     read = as_messages([{"role": "assistant", "tool_calls": calls}])[0].tool_calls
     assert [(call.arguments, call.unreadable) for call in read] == [({}, '{"a": 1'), ({}, ""), ({}, "[1]")]
-    for name in TEMPLATES:
+    for name in QUICK:
         assert "[1]" in prompt(name, [ASK, {"role": "assistant", "tool_calls": calls}])
 
 
