@@ -23,12 +23,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import msgspec
-import numpy as np
 
 from localspec.files import AHEAD_SECONDS, after_fork, loads_as, locked, rename, sync_folder
+
+if TYPE_CHECKING:  # numpy is imported late, because `localspec list` needs none
+    import numpy as np
 
 FORMAT = b"localspec cache\x03"
 _HEAD = struct.Struct("<16sII")  # format, number of bytes in the facts, number of tokens
@@ -72,10 +74,14 @@ class Stored:
 
 
 def packed(tokens: Sequence[int]) -> bytes:
+    import numpy as np
+
     return np.asarray(tokens, dtype=">u4").tobytes()
 
 
 def unpacked(tokens: bytes) -> list[int]:
+    import numpy as np
+
     return [int(token) for token in np.frombuffer(tokens, dtype=">u4")]
 
 
@@ -83,7 +89,7 @@ def size_of(tokens: bytes, facts: Facts) -> int:
     return len(_head(tokens, facts)) + sum(facts.parts) + _CRC.size
 
 
-def write_text(file: BinaryIO, tokens: bytes, facts: Facts, parts: Sequence[np.ndarray]) -> None:
+def write_text(file: BinaryIO, tokens: bytes, facts: Facts, parts: "Sequence[np.ndarray]") -> None:
     """Write the content of a prompt cache, and wait until it is on the disk. Raises OSError."""
     checksum = 0
     for piece in (memoryview(_head(tokens, facts)), *(part.data for part in parts)):
@@ -94,8 +100,10 @@ def write_text(file: BinaryIO, tokens: bytes, facts: Facts, parts: Sequence[np.n
     os.fsync(file.fileno())
 
 
-def read_parts(stored: Stored) -> list[np.ndarray]:
+def read_parts(stored: Stored) -> "list[np.ndarray]":
     """Return the parts of a prompt cache. Raises Damaged if the file is truncated or changed, and OSError."""
+    import numpy as np
+
     with _opened(stored.path) as file:
         now, head = _read_head(file, stored.path)
         if (now.facts, now.tokens) != (stored.facts, stored.tokens):
@@ -198,7 +206,7 @@ class Store:
         found = [(text, _shared(text.tokens, tokens)) for text in near if text.facts.key == key]
         return sorted((each for each in found if each[1]), key=lambda each: -each[1])[:_LOOKED_AT]
 
-    def read(self, stored: Stored) -> list[np.ndarray] | None:
+    def read(self, stored: Stored) -> "list[np.ndarray] | None":
         """Return the parts of a prompt cache, and mark it as used; None if it is unreadable. Remove a damaged file."""
         try:
             parts = read_parts(stored)
@@ -210,7 +218,7 @@ class Store:
             return None
         return parts
 
-    def write(self, tokens: bytes, facts: Facts, parts: Sequence[np.ndarray]) -> bool:
+    def write(self, tokens: bytes, facts: Facts, parts: "Sequence[np.ndarray]") -> bool:
         """Store a prompt cache, and remove those of its long prefixes. Return False if nothing is stored."""
         size = size_of(tokens, facts)
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -340,6 +348,8 @@ def disk_of(path: Path) -> int:
 
 
 def _shared(one: bytes, other: bytes) -> int:
+    import numpy as np
+
     most = min(len(one), len(other))
     first, second = (np.frombuffer(each, dtype=np.uint32, count=most // 4) for each in (one, other))
     return most // 4 if one[:most] == other[:most] else int(np.argmax(first != second))

@@ -40,7 +40,9 @@ class Leftover:
 
 def remove(pair: Pair) -> Removal:
     """Remove files that localspec fetched or made for this pair alone. Raises BadSetting, DownloadFailed."""
-    used = _used(other for other in all_pairs() if other.name != pair.name and other.listed)
+    used = _used(
+        other for other in all_pairs() if other.name != pair.name and other.listed and not other.found
+    )
     unread = next((f"{name}.toml" if name else "pairs.d" for name in unreadable_pairs()), "")
     unwanted: list[Path] = []
     kept: list[tuple[str, str]] = []
@@ -91,7 +93,7 @@ def leftovers() -> tuple[Leftover, ...]:
     """Return files of pulls and of `localspec fit` that no pair uses; () if a pair cannot be read."""
     if unreadable_pairs():
         return ()
-    pairs = [pair for pair in all_pairs() if pair.listed]
+    pairs = [pair for pair in all_pairs() if pair.listed and not pair.found]
     used = _used(pairs)
     named = {local_models.path_of(file): pair.name for pair in pairs for file in pair.hub_files}
     found = []

@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     uses = local_models.last_uses()
     pairs = registry.all_pairs()
-    here = [pair for pair in pairs if pair.on_disk and not pair.found]
+    here = [pair for pair in pairs if not pair.found and pair.on_disk]
     theirs = [(pair.name, pair.found) for pair in pairs if pair.found]
     here.sort(key=lambda pair: -uses.get(pair.used_as, 0.0))
     unused = removal.leftovers()
