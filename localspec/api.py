@@ -24,7 +24,7 @@ from localspec.llama.threads import default_threads as default_threads
 from localspec.llama.threads import usable_cores as usable_cores
 from localspec.machine.devices import Device, with_host
 from localspec.models.download import check_here
-from localspec.models.load import is_demo, load_pair, plan_pair
+from localspec.models.load import is_demo, load_planned
 from localspec.models.local_models import mark_used
 from localspec.models.memory import memory_options_of
 from localspec.models.names import find
@@ -80,10 +80,10 @@ def load(
         if on_stage:
             on_stage(stage)
 
+    more: dict[str, Any] = {"spare_cores": spare_cores, "speculate": speculate, "owner": owner}
+
     def opened() -> LoadedPair:
-        planned = plan_pair(found, memory_options, settings.get("rpc", ""), at_stage)
-        more: dict[str, Any] = {"spare_cores": spare_cores, "owner": owner}
-        return load_pair(found, planned, settings, speculate=speculate, on_stage=at_stage, **more)
+        return load_planned(found, memory_options, settings, on_stage=at_stage, **more)
 
     engine = interruptible(opened, stop, timeout_seconds=TIMEOUT_SECONDS)
     defaults = {name: value for name, value in settings.items() if name in REPLY} | {"speculate": speculate}

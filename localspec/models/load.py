@@ -28,7 +28,7 @@ from localspec.drafters.head import (
 )
 from localspec.drafters.model import ModelDrafter
 from localspec.drafters.other_vocabulary import OtherVocabularyDrafter
-from localspec.errors import RollbackUnsupported
+from localspec.errors import LocalspecError, RollbackUnsupported
 from localspec.gguf.facts import (
     DraftKind,
     has_markov_chain,
@@ -94,6 +94,30 @@ def plan_pair(
         trying = partial(on_stage, f"trying {path.name} for the first time")
         ensure_projector(path, identity(path), pair.target.here, trying)
     return replace(found, shared=shared)
+
+
+def load_planned(
+    pair: Pair,
+    memory_options: MemoryOptions,
+    options: Mapping[str, Any],
+    *,
+    on_stage: Callable[[str], object],
+    **more: Any,  # noqa: ANN401  the other arguments of `load_pair`
+) -> LoadedPair:
+    """Plan and load a pair. If a draft that nobody asked for fails, load the target without it, with a notice."""
+
+    def loaded(pair: Pair) -> LoadedPair:
+        plan = plan_pair(pair, memory_options, options.get("rpc", ""), on_stage)
+        return load_pair(pair, plan, options, on_stage=on_stage, **more)
+
+    if not (pair.has_own_draft and pair.draft):
+        return loaded(pair)
+    name = pair.draft.name
+    try:
+        found, notice = loaded(pair), f"{name}, found beside the model, drafts; --draft lookup leaves it out"
+    except LocalspecError as error:
+        found, notice = loaded(pair.alone), f"{name}, found beside the model, does not draft: {error}"
+    return replace(found, notices=(notice, *found.notices))
 
 
 def load_pair(

@@ -20,6 +20,7 @@ from localspec.models import hub, local_models
 from localspec.models.download import PairNotOnDisk, check_here, fetch
 from localspec.models.hub import RemoteFile
 from localspec.models.local_models import ModelFile, quant_in
+from localspec.models.own_draft import with_own_draft
 from localspec.models.registry import (
     DEMO,
     OWN,
@@ -151,19 +152,20 @@ def known_as(target: str, draft: str | None) -> Pair | None:
 def described(target: str, draft: str | None) -> Pair:
     """Return a new pair of target and draft, checked by their headers; `keep` stores the pair.
 
-    If `draft` is None, the head inside the target drafts. Without a head, drafts come from the text.
+    If `draft` is None, the head inside the target drafts, else a draft in its repository. Without one, drafts come from
+    the text.
     """
     ours = model_file(target)
     theirs = None if draft in (None, LOOKUP) else model_file(draft or "")
     pair = Pair("", DraftKind.LOOKUP if draft == LOOKUP else DraftKind.MODEL, ours, theirs)
     pair.check()
-    key = _key(target, draft)
+    pair, key = with_own_draft(pair), _key(target, draft)
     return replace(
         pair,
         name=_free_name(pair, key),
         kind=pair.drafter,
         target=ours.pinned(),
-        draft=theirs and theirs.pinned(),
+        draft=pair.draft and pair.draft.pinned(),
         aliases=(key,),
         use="your own",
         context=trained_context(ours.header),
@@ -236,12 +238,12 @@ def find(
         texts = str(target), None if draft is None else str(draft)
         before = known_as(*texts)
         if not (before or is_on_hub(*texts)):
-            return of_files(target, draft)
+            return with_own_draft(of_files(target, draft))
         if not (before or pull):
             raise _not_downloaded(*texts)
         found, is_new = before or described(*texts), before is None
     else:
-        found = named(pair) if pair is not None else default_pair()
+        found = with_own_draft(named(pair) if pair is not None else default_pair())
     try:
         check_here(found)
     except PairNotOnDisk:

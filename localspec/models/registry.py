@@ -30,6 +30,7 @@ _NEVER_WRITTEN = {
     "lora",
     "listed",
     "found",
+    "has_own_draft",
     "rest",
     "first_sha256",
 }  # fields that are not in a pair's TOML file
@@ -51,6 +52,7 @@ class Pair:
     images: bool = False  # whether a projector for images was published with the target
     lora: tuple[Adapter, ...] = ()  # LoRA adapters of the loaded target; not stored with the pair
     listed: bool = False  # whether the pair's name is enough to find it
+    has_own_draft: bool = False  # whether the draft was found beside the target
     found: StoredModel | None = None  # the target's model in another program
 
     @property

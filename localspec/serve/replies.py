@@ -14,6 +14,7 @@ from localspec.engine.messages import Generate, LoadPair, Report
 from localspec.errors import LocalspecError
 from localspec.events import Finished, Kind, Notice, Piece, Reply, Scored, Scores, ToolCall
 from localspec.models.local_models import ModelFile
+from localspec.models.own_draft import with_own_draft
 from localspec.models.registry import all_pairs, known, named
 from localspec.serve import numbers
 from localspec.serve.jobs import Job, Jobs, came
@@ -84,7 +85,7 @@ class Pairs:
             hint = f"; use {close[0]!r}" if close else ""
             raise Problem(404, "model_not_found", f"there is no model {model[:80]!r} here{hint}")
         first = self._jobs.first
-        load = first if pair in (None, self.first) else replace(first, pair=named(pair))
+        load = first if pair in (None, self.first) else replace(first, pair=with_own_draft(named(pair)))
         return Chosen(model or self._shown, load, speculate=pair is None or not alone)
 
 

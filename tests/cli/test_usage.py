@@ -42,7 +42,7 @@ def test_a_pair_that_nobody_knows_is_named_with_the_nearest_ones(words, capsys):
 @pytest.mark.process
 @pytest.mark.parametrize(
     ("kind", "option"),
-    [("GGUF", "--target"), ("dot.png", "--image"), ("small.bmp", "--image"), ("Milk", "-f")],
+    [("dot.png", "--image"), ("small.bmp", "--image"), ("Milk", "-f")],
 )
 def test_a_file_before_the_prompt_leads_to_the_option_that_reads_it(kind, option, tmp_path, capsys):
     file = tmp_path / "sha256-ab"

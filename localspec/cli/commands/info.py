@@ -23,6 +23,7 @@ from localspec.models.hub import Unreachable
 from localspec.models.local_models import ModelFile
 from localspec.models.memory import memory_options_of
 from localspec.models.names import LOOKUP, SeveralModels, is_file_reference, model_file
+from localspec.models.own_draft import with_own_draft
 from localspec.models.plan import Plan, measures_attention
 from localspec.models.registry import Pair, is_known, named
 from localspec.models.stores import StoredModel
@@ -80,7 +81,7 @@ def _named(arguments: argparse.Namespace) -> Pair:
         else:
             pair = Pair("", DraftKind.MODEL, model_file(arguments.pair))
         if arguments.draft is None:
-            return pair
+            return with_own_draft(pair)
         if arguments.draft == LOOKUP:
             return pair.alone
         return Pair("", DraftKind.MODEL, pair.target, model_file(arguments.draft))
@@ -96,6 +97,8 @@ def _as_text(pair: Pair, found: pair_info.PairInfo) -> list[str]:
     is_alone = (pair.found or not pair.name) and pair.draft is None and found.problem is None
     if is_alone and (draft := pair_info.suggested_draft(pair.target.name, pair.target.header)):
         lines += [f"draft        {draft.repo}:{draft.file} can draft for it: add --draft"]
+    if pair.has_own_draft and pair.draft:
+        lines += [f"own draft    {pair.draft.name} was found beside the target; --draft lookup leaves it out"]
     if pair.found:
         lines += _found_lines(pair.found)
     if plan and plan.draft:
