@@ -16,6 +16,7 @@ from localspec import api, demo
 from localspec.cli.options import add_pair_options, load_options
 from localspec.errors import BadSetting
 from localspec.events import FinishReason, Stats
+from localspec.models import load as loading
 from localspec.options import LOAD, REPLY, SETTINGS
 
 
@@ -66,11 +67,13 @@ def test_what_is_asked_for_reaches_the_models(monkeypatch, tmp_path):
     asked, adapter = {}, tmp_path / "a.gguf"
     adapter.touch()
     monkeypatch.setattr(
-        api,
+        loading,
         "plan_pair",
         lambda pair, memory_options, *_: asked.update(pair=pair, memory_options=memory_options),
     )
-    monkeypatch.setattr(api, "load_pair", lambda pair, plan, settings, **_: asked.update(settings=settings))
+    monkeypatch.setattr(
+        loading, "load_pair", lambda pair, plan, settings, **_: asked.update(settings=settings)
+    )
     monkeypatch.setattr(api, "Session", lambda *_: None)
     monkeypatch.setenv("LOCALSPEC_CPU_MOE", "4")
     api.load(
@@ -174,7 +177,7 @@ async def test_a_reply_that_is_given_up_while_its_pair_loads_ends_the_load(monke
         while True:  # a load that never ends by itself
             on_stage("loading")
 
-    monkeypatch.setattr(api, "load_pair", loaded)
+    monkeypatch.setattr(loading, "load_pair", loaded)
     waiting = asyncio.create_task(localspec.arun("Hello", pair="demo"))
     await asyncio.to_thread(begun.wait)
     waiting.cancel()
