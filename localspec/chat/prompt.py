@@ -86,7 +86,7 @@ def encode(
     `images`: the tokens of each image, by the mark at its place.
     """
     fitted = template.fitted(messages, arguments or {})
-    rendered = partial(template.write, think=think, arguments=arguments)
+    rendered = partial(template.render, think=think, arguments=arguments, fit=False)
 
     def render(given: Sequence[Message]) -> str:
         if not are_continued(given):

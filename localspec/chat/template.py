@@ -86,15 +86,17 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         think: bool | int | None = None,
         arguments: Mapping[str, Any] | None = None,
+        fit: bool = True,
     ) -> str:
         """Render the prompt; `think` sets the template's variables for reasoning, `arguments` any variables.
 
-        Messages that the template would refuse or lose take another form (`history.py`).
+        Messages that the template would refuse or lose take another form (`history.py`), unless `fit` is false because
+        they fit already.
         """
-        messages = self.fitted(messages, arguments or {}).messages
-        return self.write(
-            messages, add_generation_prompt=add_generation_prompt, think=think, arguments=arguments
-        )
+        messages = self.fitted(messages, arguments or {}).messages if fit else messages
+        thinks = {} if think is None else thinking_variables(think, self._names, self.literals)
+        given = {"add_generation_prompt": add_generation_prompt, **(arguments or {})}
+        return self._with(self._forms(messages), {**self._without_tools, **self._always, **thinks, **given})
 
     def fitted(
         self, messages: Sequence[Message], arguments: Mapping[str, Any], *, usual: bool = False
@@ -104,19 +106,6 @@ class ChatTemplate:
         if usual:
             taken = Taken(taken.calls, taken.system, one_call=taken.one_call, short_ids=taken.short_ids)
         return fitted(messages, taken)
-
-    def write(
-        self,
-        messages: Sequence[Message],
-        *,
-        add_generation_prompt: bool = True,
-        think: bool | int | None = None,
-        arguments: Mapping[str, Any] | None = None,
-    ) -> str:
-        """Render messages that fit the template already."""
-        thinks = {} if think is None else thinking_variables(think, self._names, self.literals)
-        given = {"add_generation_prompt": add_generation_prompt, **(arguments or {})}
-        return self._with(self._forms(messages), {**self._without_tools, **self._always, **thinks, **given})
 
     @cached_property
     def tool_call_format(self) -> ToolCallFormat:

@@ -10,7 +10,7 @@ from localspec.chat.messages import Message, arguments_of
 from localspec.errors import BadSetting
 from localspec.structure.expressible import expressible
 from localspec.structure.grammar import LARGEST
-from localspec.structure.schema import objects_in, read_object, resolved
+from localspec.structure.schema import read_object, resolved
 from localspec.structure.tool_call_format import GENERIC, ToolCallFormat
 
 _FORM = 'write a tool as {"type": "function", "function": {"name": "...", "parameters": {a JSON schema}}}'
@@ -37,13 +37,6 @@ class Tool:
         function = {"name": self.name, "description": self.description}
         given = {**_ANY, **(self.given["function"].get("parameters") or {})}
         return {"type": "function", "function": {**function, "parameters": _spelled(given, given)}}
-
-    @property
-    def words(self) -> tuple[str, ...]:
-        """The names of the tool and its parameters, which a prompt must contain."""
-        parts = objects_in(self.definition["function"]["parameters"])
-        named = (part["properties"] for part in parts if isinstance(part.get("properties"), dict))
-        return (self.name, *(name for names in named for name in names))
 
     @property
     def schema(self) -> dict[str, Any]:

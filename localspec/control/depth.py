@@ -101,9 +101,7 @@ class DepthControl:
         self.costs, self.drafter, self.chances, self.most = costs, drafter, chances, most
         self.on = True
         self._budget = START if self.costs.measured else START / 2
-        self._trying = (
-            0  # accepted draft tokens that end a try, which begins when drafting is switched on again
-        )
+        self._trying = 0  # accepted draft tokens that end the try after a switch-off; 0: no try
         self._accepted = 0
         self._tokens = self._seconds = 0.0  # number of tokens, and seconds, of the latest drafting cycles
         self._drafted = self._kept = 0.0  # number of draft tokens of these cycles, and of accepted ones
@@ -234,7 +232,6 @@ class DepthControl:
         self._budget = min(self._budget - steps, MOST)
         if self._budget < 0 and self.is_free:
             self._budget = 0.0
-        elif (
-            self._budget < 0
-        ):  # keep at least -1, because one expensive cycle must not delay the next try long
+        elif self._budget < 0:
+            # Keep at least -1, because one expensive cycle must not delay the next try long.
             self.on, self._trying, self._budget = False, 0, max(self._budget, -1.0)

@@ -28,9 +28,8 @@ class IndexedText:
 
     def __init__(self) -> None:
         self.tokens: list[int] = []
-        self._before: list[
-            int
-        ] = []  # by position: the last earlier position where the same three tokens end, or -1
+        # By position: the last earlier position where the same three tokens end, or -1.
+        self._before: list[int] = []
         self._latest: dict[int, int] = {}  # by key: the last position where the key's tokens end
         self._key = BREAK  # the key of the last three tokens, with BREAK before the first one
 
@@ -143,9 +142,7 @@ class CopyDrafter(Drafter):
 
     def _empty(self) -> None:
         self._text = IndexedText()
-        self._added: dict[
-            tuple[int, ...], int
-        ] = {}  # positions of the indexed texts besides the conversation
+        self._added: dict[tuple[int, ...], int] = {}  # positions of the texts besides the conversation
         self._indexed = 0  # number of tokens of the conversation that are indexed
         self._newest: list[int] = []  # the last of these tokens
 
@@ -153,13 +150,10 @@ class CopyDrafter(Drafter):
         """Forget the place in the text."""
         self._place: CopyPlace | None = None
         self._chosen = 0  # length of the text at which it was chosen
-        self._left: int | None = (
-            None  # position at which the reply left the text; None: it did not, or is lost
-        )
+        self._left: int | None = None  # where the reply left the text; None: it did not, or is lost
         self._since: list[int] = []  # the reply's tokens since then
-        self._change: tuple[tuple[int, ...], tuple[int, ...]] | None = (
-            None  # made, if this is the place of return
-        )
+        # The change that was made, if this is the place of return.
+        self._change: tuple[tuple[int, ...], tuple[int, ...]] | None = None
 
     def _sync(self, tokens: Sequence[int]) -> None:
         """Index the new tokens, and follow those that were written since the last proposal."""

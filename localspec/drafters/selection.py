@@ -55,9 +55,9 @@ class Fixed(Strategy):
     ) -> None:
         """`predicted`: the prediction's tokens; `most`: the largest number of draft tokens in a proposal from it."""
         self._drafter, self._depth, self._rule = drafter, depth, rule
-        self._prediction, self._most = CopyDrafter(), most
-        self._prediction.add((), predicted)
-        self._predicted = bool(predicted)
+        self._prediction, self._most = CopyDrafter() if predicted else None, most
+        if self._prediction:
+            self._prediction.add((), predicted)
 
     @property
     def busy_seconds(self) -> float:
@@ -74,7 +74,7 @@ class Fixed(Strategy):
             yield
 
     def propose(self, tokens: Sequence[int], room: int) -> Proposal:
-        if self._predicted:
+        if self._prediction:
             found = self._prediction.propose(tokens, min(self._most, room))
             if found.tokens and found.source is Source.PREDICTION:
                 return found

@@ -60,6 +60,7 @@ from localspec.models.registry import Pair
 from localspec.options import texts_dir
 from localspec.sampler.passes import HiddenRows
 from localspec.sampler.sampling import Sampling
+from localspec.stopping import WorkStopped
 
 log = logging.getLogger(__name__)
 
@@ -115,6 +116,8 @@ def load_planned(
     name = pair.draft.name
     try:
         found, notice = loaded(pair), f"{name}, found beside the model, drafts; --draft lookup leaves it out"
+    except WorkStopped:
+        raise
     except LocalspecError as error:
         found, notice = loaded(pair.alone), f"{name}, found beside the model, does not draft: {error}"
     return replace(found, notices=(notice, *found.notices))

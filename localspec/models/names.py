@@ -213,14 +213,13 @@ def find(
             raise BadSetting(f"{name} is of type {type(given).__name__}", hint="give a str or a Path")
     pair = None if pair is None else str(pair)
     if pair is not None and target is None and _as_target(pair):
-        stored_as = (
-            None if os.path.isfile(expanded(pair)) else known(_key(pair, None))
-        )  # hf.co/ORG/REPO is ORG/REPO
+        # hf.co/ORG/REPO is ORG/REPO.
+        stored_as = None if os.path.isfile(expanded(pair)) else known(_key(pair, None))
         pair, target = (stored_as.name, None) if stored_as else (None, pair)
     if draft == LOOKUP:
         return find(pair, target, pull=pull).alone
     text = str(draft or "")
-    if is_known(text) and not (is_file_reference(text) or os.path.exists(expanded(text))):
+    if text and is_known(text) and not (is_file_reference(text) or os.path.exists(expanded(text))):
         hint = f"give a GGUF file, ORG/REPO:QUANT or {LOOKUP}, or the pair alone: --pair {text}"
         raise BadSetting(f"{text} is a pair, and a draft is one model", hint=hint)
     if target is None and draft is not None:

@@ -5,7 +5,7 @@ import difflib
 import json
 import os
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import count
@@ -125,12 +125,15 @@ def all_pairs() -> tuple[Pair, ...]:
 
     A user's pair replaces a built-in pair of the same name.
     """
-    pairs = {pair.name: pair for pair in (*_built_in(), *users_pairs().values())}
-    models = stored_models()
-    taken = {name.lower() for pair in pairs.values() for name in (pair.name, *pair.aliases)}
+    pairs, models = _listed_pairs(), stored_models()
+    taken = {name.lower() for pair in pairs for name in (pair.name, *pair.aliases)}
     others = [_of_store(model, taken) for model in models]
-    opened = _opened_files([*pairs, *(pair.name for pair in others)], {model.path for model in models})
-    return (*pairs.values(), *opened, *others)
+    names = {*taken, *(pair.name for pair in others)}
+    return (*pairs, *_opened_files(names, {model.path for model in models}), *others)
+
+
+def _listed_pairs() -> tuple[Pair, ...]:
+    return tuple({pair.name: pair for pair in (*_built_in(), *users_pairs().values())}.values())
 
 
 def _of_store(model: StoredModel, taken: Collection[str]) -> Pair:
@@ -230,12 +233,14 @@ def pairs_like(text: str) -> tuple[Pair, ...]:
 def known(name: str) -> Pair | None:
     """Return the readable pair with this name or alias, or None."""
     wanted = name.strip().lower()
-    return None if wanted in unreadable_pairs() else _by_name().get(wanted)
+    if wanted in unreadable_pairs():
+        return None
+    # Other programs' models are looked for only if no pair has the name, because there may be hundreds.
+    return _by_name(_listed_pairs()).get(wanted) or _by_name(all_pairs()).get(wanted)
 
 
 def is_known(name: str) -> bool:
-    wanted = name.strip().lower()
-    return wanted in _by_name() or wanted in unreadable_pairs()
+    return known(name) is not None or name.strip().lower() in unreadable_pairs()
 
 
 def near_names(name: str) -> list[str]:
@@ -243,7 +248,7 @@ def near_names(name: str) -> list[str]:
 
     Ollama's llama3.1:8b is llama-3.1-8b. Pairs of this machine come first.
     """
-    wanted, by_name = name.strip().lower().removesuffix(":latest").replace(":", "-"), _by_name()
+    wanted, by_name = name.strip().lower().removesuffix(":latest").replace(":", "-"), _by_name(all_pairs())
     spellings = wanted, re.sub(r"([a-z])(\d)", r"\1-\2", wanted, count=1)
     begun = [known for known in by_name if wanted and known.startswith(spellings)]
     found = begun or difflib.get_close_matches(wanted, by_name, n=6, cutoff=0.6)
@@ -251,8 +256,8 @@ def near_names(name: str) -> list[str]:
     return [pair.name for pair in sorted(pairs, key=lambda pair: not pair.on_disk)][:3]
 
 
-def _by_name() -> dict[str, Pair]:
-    pairs, table = all_pairs(), dict[str, Pair]()
+def _by_name(pairs: Sequence[Pair]) -> dict[str, Pair]:
+    table = dict[str, Pair]()
     theirs = [pair for pair in reversed(pairs) if pair.found]  # in reverse, because Ollama's names come first
     for group in (theirs, [pair for pair in pairs if not pair.found]):
         table |= {alias.lower(): pair for pair in group for alias in pair.aliases}

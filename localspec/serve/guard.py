@@ -57,9 +57,8 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        scope["path"] = "/" + "/".join(
-            filter(None, scope["path"].split("/"))
-        )  # clients join texts to an address
+        # Clients join texts to an address, so a path may have slashes too many.
+        scope["path"] = "/" + "/".join(filter(None, scope["path"].split("/")))
         headers = Headers(scope=scope)
         origin, status, began = headers.get("origin"), GONE, time.monotonic()
 

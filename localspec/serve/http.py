@@ -293,9 +293,8 @@ class Interface:
         """Make a ReplyRequest from fields and reply options. Raises BadSetting, Problem."""
         chosen, stream = self._chosen(fields), fields.take("stream", bool, False)
         if any(prompt.messages and prompt.messages[0].role != "system" for prompt in prompts):
-            options["system"] = chosen.load.pair.own_options.get(
-                "system", ""
-            )  # and no system prompt of the user
+            # The user's own system prompt is for the chat.
+            options["system"] = chosen.load.pair.own_options.get("system", "")
         names = ("ignore_eos", "return_progress", "timings_per_token", "verbose")
         ignore_eos, progress, timed, verbose = (fields.take(name, bool, False) for name in names)
         with_usage = Fields(fields.take("stream_options", dict, {})).take("include_usage", bool, False)

@@ -19,8 +19,6 @@ _SCHEMAS = ("items", "additionalProperties")
 _MAPS_OF_SCHEMAS = (*_DEFINITIONS, "properties", "patternProperties")
 _LISTS_OF_SCHEMAS = ("anyOf", "oneOf", "allOf", "prefixItems")
 _IGNORED = re.compile(r"Unimplemented keys: \[(.*)\]|Unknown format: ")
-
-
 _CACHED = 20_000  # characters of the longest schema that is cached; a schema takes up to 50 times its text
 
 
@@ -94,13 +92,8 @@ def ignored_in(schema: Any) -> tuple[str, ...] | None:  # noqa: ANN401  JSON
     try:
         check_complexity(schema)
         given = json.dumps({**narrowed(schema), "x-guidance": {"lenient": True}})
-    except (
-        BadSetting,
-        AttributeError,
-        TypeError,
-        ValueError,
-    ):  # a value of another type than its keyword has
-        return None
+    except (BadSetting, AttributeError, TypeError, ValueError):
+        return None  # a value has another type than its keyword
     grammar = json.dumps({"grammars": [{"lark_grammar": f"start: %json {given}"}]})
     matcher = LLMatcher(_bytes(), grammar, log_level=0, limits=LLParserLimits(verbose_errors=False))
     if not matcher.is_error():

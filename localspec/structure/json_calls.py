@@ -124,9 +124,7 @@ def _read(call: Mapping[str, Any], functions: Functions) -> tuple[str, Any]:
     given = {**schema, "x-guidance": {"whitespace_flexible": False, "lenient": True}}
     matcher = _matcher(f"start: %json {json.dumps(given)}")
     text = json.dumps(_sorted(arguments, schema, schema), separators=(",", ":"), ensure_ascii=False).encode()
-    compiles = (
-        not matcher.is_error()
-    )  # as in the model's own form, a schema that does not compile allows any object
+    compiles = not matcher.is_error()  # a schema that does not compile allows any object, as in other forms
     if compiles and (matcher.try_consume_tokens([*text]) < len(text) or not matcher.is_accepting()):
         raise ValueError("the schema forbids the arguments")
     return call["name"], arguments

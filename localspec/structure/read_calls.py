@@ -99,9 +99,7 @@ class CallReader:
         """`plain`: decodes special tokens in a text; `distinct`: whether a call ends that equals an earlier one."""
         self._delimiters, self._functions, self._plain = Delimiters(form, functions), functions, plain
         self._distinct, self._earlier = distinct, list[_CallState]()
-        self.repeats = (
-            False  # whether the reply wrote a call again; this call is dropped, and nothing follows it
-        )
+        self.repeats = False  # whether the reply wrote a call again, which is dropped and ends the reply
         self._text, self._at = "", 0  # the pushed text, and the position of the reader
         self._blank: str | None = ""  # white space before the first answer or call; None once one has begun
         self._call: _CallState | None = None  # None in an answer

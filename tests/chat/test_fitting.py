@@ -46,13 +46,13 @@ def prompt_text(session):
 @pytest.fixture
 def rendered(monkeypatch):
     """How many messages each render was given."""
-    sizes, render = [], ChatTemplate.write
+    sizes, render = [], ChatTemplate.render
 
     def counted(self, messages, **options):
         sizes.append(len(messages))
         return render(self, messages, **options)
 
-    monkeypatch.setattr(ChatTemplate, "write", counted)
+    monkeypatch.setattr(ChatTemplate, "render", counted)
     return sizes
 
 

@@ -8,8 +8,9 @@ import pytest
 from localspec.cli import main
 from localspec.engine.messages import decode, encode
 from localspec.gguf.facts import DraftKind
-from localspec.models import names
+from localspec.models import load, names
 from localspec.models.own_draft import with_own_draft
+from localspec.stopping import WorkStopped
 
 
 @pytest.fixture
@@ -90,3 +91,17 @@ def test_a_draft_that_cannot_be_loaded_leaves_the_model_to_itself(target, tiny_g
     out, err = capsys.readouterr()
     assert bool(json.loads(out)["draft"]) is not bool(cut)
     assert ("m-draft.gguf, found beside the model, does not draft" in err) is bool(cut)
+
+
+def test_a_load_that_is_stopped_is_not_begun_again_without_the_draft(target, tiny_gguf, monkeypatch):
+    beside(target, "m-draft.gguf", tiny_gguf(layers=1))
+    begun = []
+
+    def stopped(pair, *_):
+        begun.append(pair)
+        raise WorkStopped
+
+    monkeypatch.setattr(load, "plan_pair", stopped)
+    with pytest.raises(WorkStopped):
+        load.load_planned(names.find(target), None, {}, on_stage=print)
+    assert len(begun) == 1

@@ -259,3 +259,12 @@ def test_a_file_s_hash_is_no_name_in_any_list(stores, gguf):
     digest = hashlib.sha256(gguf.read_bytes()).hexdigest()
     pair = names.find("a:b")
     assert digest not in " ".join((pair.name, pair.target.name, pair.used_as))
+
+
+def test_a_pair_is_found_without_a_look_at_other_programs(monkeypatch):
+    def looked():
+        raise AssertionError("other programs may have hundreds of models")
+
+    monkeypatch.setattr("localspec.models.registry.stored_models", looked)
+    assert known("demo").name == "demo"
+    assert names.find("demo").name == "demo"
