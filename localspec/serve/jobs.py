@@ -194,10 +194,10 @@ class Jobs:
     def _unload(self) -> None:
         self.keep_alive_seconds, self.load = self._default_keep_alive, None
         self.process.unload()
-        self._notify("the idle pair was unloaded")
+        self.notify("the idle pair was unloaded")
         self._changed()
 
-    def _notify(self, event: str) -> None:
+    def notify(self, event: str) -> None:
         self._loop.call_soon(self.on_event, event)
 
     def _begin(self, job: Job) -> None:
@@ -231,7 +231,7 @@ class Jobs:
                 self._changed()
             case messages.Ready():
                 self.loaded = report
-                self._notify(f"{report.pair} is ready")
+                self.notify(f"{report.pair} is ready")
                 head, self._head = self._head, None
                 if head is not None:
                     self._begin(head)
@@ -257,13 +257,13 @@ class Jobs:
         if self.loaded is None:
             self._load_failed(why)
         else:
-            self._notify(f"{why.what}; {self.loaded.pair} is loaded again")
+            self.notify(f"{why.what}; {self.loaded.pair} is loaded again")
             self.restarts += 1
             self._restart(self.load or self.first)
         self._advance()
 
     def _load_failed(self, why: Failure) -> None:
-        self._notify(f"the pair cannot be loaded: {why.what}")
+        self.notify(f"the pair cannot be loaded: {why.what}")
         self.trouble, self.load = why, None
         head, self._head = self._head, None
         if head is not None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from localspec.engine.messages import Generate, LoadPair, Report
 from localspec.errors import LocalspecError
-from localspec.events import Finished, Kind, Notice, Piece, Reply, Scored, Scores, ToolCall
+from localspec.events import Finished, Kind, Notice, Piece, Prefill, Reply, Scored, Scores, ToolCall
 from localspec.models.local_models import ModelFile
 from localspec.models.own_draft import with_own_draft
 from localspec.models.registry import all_pairs, known, named
@@ -20,6 +20,7 @@ from localspec.serve import numbers
 from localspec.serve.jobs import Job, Jobs, came
 from localspec.serve.options import Problem
 
+FIRST_SECONDS, EACH_SECONDS = 3.0, 5.0  # a prefill this long is logged, and logged again after each time
 TARGET, LATEST = ":target", ":latest"
 
 
@@ -162,10 +163,12 @@ class FinishedReply:
         return "".join(block.text for block in self.blocks if block.kind is kind)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PendingReply:
     job: Job
     notices: list[str]
+    prefill: Prefill | None = None  # the progress of the prefill, until the first text
+    logged_seconds: float = 0.0  # time of the prefill at its last line in the log
     scores: list[Scored] = field(default_factory=list)
     blocks: list[Block] = field(default_factory=list)
 
@@ -200,7 +203,10 @@ class Replies:
                 found.notices.append(text)
             case Scores(tokens=tokens):
                 found.scores.extend(tokens)
+            case Prefill():
+                self._log(found, report)
             case Piece():
+                found.prefill = None
                 fold(found.blocks, report)
             case Finished(reply=reply):
                 waited = found.job.queued_seconds + reply.stats.waited_seconds
@@ -217,7 +223,20 @@ class Replies:
 
     def give_up(self) -> None:
         for found in self._open.values():
+            if found.prefill and found.logged_seconds:
+                self._jobs.notify(f"{self._prompt(found.prefill)} were read when the client left")
             found.job.give_up()
+
+    def _log(self, found: PendingReply, now: Prefill) -> None:
+        """Write the progress of a long prefill to the log, at most every 5 seconds."""
+        found.prefill, last = now, found.logged_seconds
+        if now.seconds >= (last + EACH_SECONDS if last else FIRST_SECONDS):
+            found.logged_seconds = now.seconds
+            self._jobs.notify(f"{self._prompt(now)} are read after {now.seconds:.0f} s")
+
+    def _prompt(self, now: Prefill) -> str:
+        share = now.done / max(now.total, 1)
+        return f"{self.asked.chosen.name}: {now.done:,} of {now.total:,} tokens of a prompt ({share:.0%})"
 
     def _submit(self) -> None:
         """Queue at most one reply for each slot; a prompt's first reply begins before the others are queued."""

@@ -103,14 +103,14 @@ def test_a_model_in_a_loop_is_ended_only_on_request(stops):
     ("terminal", "options", "setting", "stops"),
     [
         (True, {}, None, True),
-        (False, {}, None, False),
+        (False, {}, None, True),
         (True, {}, "no", False),
         (True, {"seed": 1}, None, False),
         (True, {"max_tokens": 9}, None, False),
         (True, {"json_schema": "{}"}, None, False),
     ],
 )
-def test_run_ends_loops_on_a_terminal_unless_the_user_fixes_the_text(
+def test_run_ends_loops_on_a_terminal_and_in_a_pipe_unless_the_user_fixes_the_text(
     monkeypatch, terminal, options, setting, stops
 ):
     monkeypatch.setattr(run, "on_terminal", lambda _: terminal)

@@ -210,6 +210,33 @@ async def test_whoever_leaves_before_the_first_word_is_noticed_at_once(jobs, pro
     assert process.sent[-1] == Cancel(1)
 
 
+async def test_a_long_prefill_is_in_the_log_while_it_runs_and_when_its_client_leaves(jobs, process):
+    log = []
+    jobs.on_event = log.append
+    replies = Replies(jobs, WANTED)
+    for seconds in (1.0, 3.5, 5.0, 9.0):
+        await process.say(Prefill(int(seconds * 100), 1000, seconds))
+        await replies.next(1)
+    replies.give_up()
+    await turns()
+    assert log == [
+        "demo: 350 of 1,000 tokens of a prompt (35%) are read after 4 s",
+        "demo: 900 of 1,000 tokens of a prompt (90%) are read after 9 s",
+        "demo: 900 of 1,000 tokens of a prompt (90%) were read when the client left",
+    ]
+
+
+async def test_a_short_prefill_is_not_in_the_log(jobs, process):
+    log = []
+    jobs.on_event = log.append
+    replies = Replies(jobs, WANTED)
+    await process.say(Prefill(900, 1000, 2.9))
+    await replies.next(1)
+    replies.give_up()
+    await turns()
+    assert log == []
+
+
 async def test_a_watcher_that_fails_stalls_no_queue(jobs, process, caplog):
     def fail(_=None):
         raise OSError("the log cannot be written")

@@ -149,10 +149,10 @@ def why_not_drafted(reply: Reply, arguments: argparse.Namespace, draft: str) -> 
 
 
 def stops_loops(options: dict[str, Any]) -> bool:
-    """Return whether a reply that repeats itself ends: on a terminal, unless the user limits or fixes the text."""
+    """Return whether a reply that repeats itself ends: it does, unless the user limits or fixes the text."""
     given = configured() | options
     fixed = {"json_schema", "regex", "grammar", "seed", "max_tokens"} & given.keys()
-    return on_terminal(sys.stdout) and not fixed and bool(given.get("stop_loops", True))
+    return not fixed and bool(given.get("stop_loops", True))
 
 
 def show(events: Iterator[Event], *, quiet: bool) -> tuple[Reply, list[str]]:
