@@ -183,8 +183,8 @@ class PairRow:
     fits: Fit
     speedup: float | None = None  # decode speed / plain decode speed, measured on this machine
     published: str = ""  # speeds that others measured
-    trouble: str = ""  # why another program's model cannot be loaded
     recommended: bool = False  # whether to suggest the pair for chats on this machine
+    trouble: str = ""  # why another program's model cannot be loaded
 
 
 def listing() -> tuple[PairRow, ...]:
