@@ -27,7 +27,7 @@ DECAY = 0.97  # each judged token multiplies the older counts of its kind and bu
 # words are not. A rejection counts twice.
 HISTORY = 0.2
 BUCKETS, LONG = len(PRIOR[0]), max(MATCHES)
-BUCKET = [bisect_right(MATCHES, match) for match in range(LONG + 1)]  # by the number of equal tokens
+BUCKET = [bisect_right(MATCHES, match) for match in (*range(LONG), LONG)]  # by the number of equal tokens
 
 
 @dataclass(frozen=True, slots=True)
