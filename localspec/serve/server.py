@@ -5,6 +5,7 @@ import ctypes
 import math
 import socket
 import sys
+from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from http import HTTPStatus
@@ -91,7 +92,7 @@ async def serve(
     jobs = Jobs(engine, load, keep_alive_seconds)
     jobs.on_change = lambda: view.changed(jobs)
 
-    noted = set[str]()  # notices in the log: each is there once
+    noted = deque[str](maxlen=256)  # the latest notices in the log: each is there once
 
     def answered(scope: Scope, status: int, seconds: float) -> None:
         reason, done = scope.get("reason", ""), scope["replies"].done if "replies" in scope else []
@@ -100,7 +101,7 @@ async def serve(
             replies = tuple(each.reply for each in done)
             for text in (text for each in done for text in each.notices if text not in noted):
                 view.noted(f"notice: {text}")
-                noted.add(text)
+                noted.append(text)
             view.served(Served(scope["method"], scope["path"], status, seconds, reason, replies, waited))
 
     routes = routes_of(jobs, Pairs(jobs, names, any_model=any_model), verbose)

@@ -37,7 +37,10 @@ def test_the_likelihood_of_every_token_whole_and_line_by_line(client):
     assert "".join(found.token for found in whole.logprobs) == whole.message.content
     assert all(found.top_logprobs[0].logprob == found.logprob <= 0 for found in whole.logprobs)
     lines = client.generate("demo", QUESTION[0]["content"], stream=True, **wanted)
-    assert [found for line in lines for found in line.logprobs or ()] == list(whole.logprobs)
+    scored = [found for line in lines for found in line.logprobs or ()]
+    assert [found.token for found in scored] == [found.token for found in whole.logprobs]
+    numbers = [found.logprob for found in whole.logprobs]  # the prompt is read in passes of other widths
+    assert [found.logprob for found in scored] == pytest.approx(numbers, abs=1e-3)
 
 
 def test_text_with_and_without_a_template(client):
