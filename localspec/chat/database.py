@@ -93,7 +93,9 @@ def perform(folder: Path, *steps: tuple[Any, ...]) -> list[Any]:
     for is_last in (False, False, True):
         try:
             opened = _made(path)
-            with closing(sqlite3.connect(path, WAIT_SECONDS, isolation_level="IMMEDIATE")) as db:
+            # `rw` makes no file: while a recovery has renamed the file, an empty one would end it.
+            name = f"{path.absolute().as_uri()}?mode=rw"
+            with closing(sqlite3.connect(name, WAIT_SECONDS, isolation_level="IMMEDIATE", uri=True)) as db:
                 db.execute("PRAGMA secure_delete = ON")
                 db.execute("PRAGMA synchronous = FULL")
                 if _version(db, path) < VERSION:
@@ -109,9 +111,11 @@ def perform(folder: Path, *steps: tuple[Any, ...]) -> list[Any]:
             if opened == _identity(path):
                 return rows  # else a recovery has replaced the file meanwhile
         except (sqlite3.Error, OSError) as error:
-            if is_last or not _is_damage(error):
+            is_absent = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_CANTOPEN
+            if is_last or not (is_absent or _is_damage(error)):
                 raise _failure(path, error) from error
-            _recovered(path)
+            if not is_absent:
+                _recovered(path)
     raise StoreFailed(f"{path} is replaced again and again", hint="close the other programs that use it")
 
 

@@ -240,3 +240,24 @@ def test_a_full_disk_is_one_sentence_and_loses_nothing(tmp_path, whole, kilobyte
         assert readable(disk) >= expected
     finally:
         subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_a_writer_that_comes_while_the_file_is_renamed_makes_no_empty_one_in_its_place(
+    tmp_path, whole, monkeypatch, caplog
+):
+    """A recovery that finds a file under the name believes that its own work is done."""
+    (tmp_path / FILE).write_bytes(whole)
+    made, renamed = database._made, []
+
+    def between(path):
+        found = made(path)
+        if not renamed:
+            path.rename(f"{path}.recovering")
+            renamed.append(path)
+        return found
+
+    monkeypatch.setattr(database, "_made", between)
+    conversations.add_prompt(tmp_path, "written meanwhile")
+    assert len(readable(tmp_path)) == 40
+    assert "written meanwhile" in conversations.prompts(tmp_path)
+    assert "recovered: 40 conversations" in caplog.text
