@@ -131,7 +131,7 @@ def test_the_probabilities_that_the_sampler_leaves(http):
 
 def test_progress_and_timings_while_a_reply_is_written(http):
     """The first progress tells what the cache had, the last that all was read; numbers never fall."""
-    wanted = {"stream": True, "return_progress": True, "timings_per_token": True}
+    wanted = {"stream": True, "return_progress": True, "timings_per_token": True, "ignore_eos": True}
     paths = {
         "/completion": {"prompt": "the quick brown fox " * 60, "n_predict": 5},
         "/v1/completions": {"prompt": "the lazy dog " * 60, "max_tokens": 5},
