@@ -7,7 +7,10 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
+from pkgutil import walk_packages
 
 import pytest
 from hypothesis import settings
@@ -21,9 +24,10 @@ if not on_devices and "PYTEST_XDIST_WORKER" not in os.environ:  # workers begin 
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(EXACT), os.environ.get("PYTHONPATH"))))
     runpy.run_path(str(EXACT / "sitecustomize.py"))
 
+import localspec  # noqa: E402
 from localspec import options as localspec_options  # noqa: E402  after its modules are exact
 
-CACHE_DIR = localspec_options.cache_dir
+USUAL_FOLDER = localspec_options._folder
 
 # How long an example takes says how busy the machine is, not whether the code is right.
 settings.register_profile("same", deadline=None, derandomize=True)
@@ -100,12 +104,31 @@ def device(request):
 
 
 @pytest.fixture(scope="session", autouse=True)
+def every_module_imported():
+    """Import what commands import late: otherwise it could keep a test's replacement of another module's function."""
+    for module in walk_packages(localspec.__path__, "localspec."):
+        with suppress(ModuleNotFoundError):  # some need a package that is no dependency
+            if not module.name.endswith("__main__"):
+                import_module(module.name)
+
+
+@pytest.fixture(scope="session", autouse=True)
 def cache_of_all_homes(tmp_path_factory):
     """What works on this machine and what models need is found out once, not again in every test's new home."""
-    folder = tmp_path_factory.mktemp("cache")
+    cache = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("localspec.options.cache_dir", lambda: folder)
-        yield folder
+        patch.setattr(
+            localspec_options,
+            "_folder",
+            lambda name, usual: cache if name == "cache" else USUAL_FOLDER(name, usual),
+        )
+        yield cache
+
+
+@pytest.fixture(autouse=True)
+def no_prompt_cache_of_another_test(cache_of_all_homes):
+    """Remove what the replies of the test before stored: it says nothing about the machine."""
+    shutil.rmtree(cache_of_all_homes / "texts", ignore_errors=True)
 
 
 @pytest.fixture
@@ -142,7 +165,7 @@ def home_of_processes(tmp_path, monkeypatch, cache_of_all_homes):
 @pytest.fixture
 def cache_of_its_own(monkeypatch, cache_of_all_homes):
     """For tests of the cache itself."""
-    monkeypatch.setattr("localspec.options.cache_dir", CACHE_DIR)
+    monkeypatch.setattr(localspec_options, "_folder", USUAL_FOLDER)
 
 
 @pytest.fixture

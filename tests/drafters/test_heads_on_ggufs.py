@@ -184,9 +184,8 @@ def test_a_trained_head_is_often_right_and_changes_no_text(session):
     assert emitted / passes > 1.8
 
 
-def test_a_head_comes_back_from_the_disk_with_its_text(tmp_path, monkeypatch, quick_disk):
+def test_a_head_comes_back_from_the_disk_with_its_text(home, cache_of_its_own, quick_disk):
     """Without its rows of the text it would be right less often."""
-    monkeypatch.setattr("localspec.options.texts_dir", lambda: tmp_path)
     files = {"target": target_path(), "draft": DATA / "demo-eagle3.gguf"}
     question = "A small model guesses the next tokens. " * 80 + QUESTIONS[0]
     found = []

@@ -283,11 +283,10 @@ async def test_it_is_not_deleted(tmp_path, elsewhere):
 
 
 @pytest.fixture
-def resume(tmp_path, monkeypatch):
+def resume(tmp_path, home_of_processes, monkeypatch):
     """Runs `localspec chat --resume` on a scripted engine, which `started` lists once it runs."""
     started = []
-    monkeypatch.setenv("LOCALSPEC_HOME", str(tmp_path))
-    monkeypatch.setattr("localspec.options.data_dir", lambda: tmp_path)
+    (home_of_processes / "data").symlink_to(tmp_path)
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
 
