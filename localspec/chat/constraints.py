@@ -11,6 +11,7 @@ from localspec.chat.images import NO_IMAGES, ReadImage, with_marks, without_earl
 from localspec.chat.messages import Message
 from localspec.chat.options import Request
 from localspec.chat.prompt import Prompt, encode, opening_of, with_shown_images
+from localspec.chat.spelling import Spellings
 from localspec.chat.template import ChatTemplate
 from localspec.chat.thinking import A, R, ThinkingStyle
 from localspec.chat.tools import calls_as_texts, spelled_out, with_names
@@ -34,6 +35,7 @@ class PromptBuilder:
         self._vocabulary = vocabulary
         self._template = template
         self._read_image = read_image
+        self._spellings = Spellings(vocabulary)
 
     def encode(self, messages: Messages, request: Request) -> Prompt:
         rendered, arguments, images = self._rendered(messages, request)
@@ -75,6 +77,12 @@ class PromptBuilder:
         if form.native and not self._template.taken(bool(tools)).calls:
             rendered = calls_as_texts(rendered, form)
         return rendered, {**(tools or {}), **request.template_arguments}, read
+
+    def spelled(self, messages: Messages, request: Request) -> tuple[tuple[int, ...], ...]:
+        """Return texts of the messages that the reply may spell in another way than the prompt, as tokens."""
+        form = self.tool_call_format(request)
+        reply = GENERIC if request.grammar else form if request.tool_choice != "none" else None
+        return self._spellings.of(messages, form or self._template.tool_call_format, reply)
 
     def tool_call_format(self, request: Request) -> ToolCallFormat | None:
         if not request.tools:

@@ -25,8 +25,14 @@ DEMO_MODEL = f"The demo pair is tiny: its speed says nothing about real pairs. {
 class StrategyMaker(Protocol):
     seeds_are_alone: bool  # whether a seeded reply must not share passes, which could change its text
 
-    def strategy(self, rule: Rule, request: Request, predicted: Sequence[int] = ()) -> Strategy:
-        """Make the strategy of one reply; `predicted`: the tokens of the caller's prediction."""
+    def strategy(
+        self,
+        rule: Rule,
+        request: Request,
+        predicted: Sequence[int] = (),
+        spelled: Sequence[Sequence[int]] = (),
+    ) -> Strategy:
+        """Make the strategy of one reply; `predicted`: the caller's prediction; `spelled`: more texts to copy from."""
 
     def store(self) -> None:
         """Store the measured costs and acceptance rates for the next load."""

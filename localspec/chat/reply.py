@@ -210,6 +210,7 @@ class ReplyJob:
     budget: ThinkingBudget | None = None  # it contains the constraint
     sent: int | None = None  # number of tokens before a text that is typed but not sent; None: no such text
     changed: str = ""  # how the history was changed to fit the chat template
+    spelled: Sequence[Sequence[int]] = ()  # texts to copy from, in another spelling than the prompt's
     # Returns a job whose prompt is what the next one certainly begins with; None if `ends()` came true before.
     following: "Callable[[Reply, Ends], ReplyJob | None] | None" = None
 
@@ -372,7 +373,7 @@ class ReplyWriter:
     def _strategy(self, slot: Slot, rule: Rule, job: ReplyJob) -> Strategy:
         predicted, forcer = job.request.prediction, job.budget or job.constraint
         predicted_tokens = self._pair.vocabulary.tokenize(predicted, parse_special=False)
-        strategy = slot.drafting.strategy(rule, job.request, predicted_tokens)
+        strategy = slot.drafting.strategy(rule, job.request, predicted_tokens, job.spelled)
         return Forcing(strategy, forcer, self._pair.widest_batch * job.drafts) if forcer else strategy
 
     def _rewind(self, slot: Slot, strategy: Strategy, job: ReplyJob) -> tuple[int, float]:

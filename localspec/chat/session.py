@@ -239,7 +239,10 @@ class Session(Closing):
             else:
                 tokens = tokens_of(text, vocabulary)
             constraint = self._prompts.constraint(request, None, len(tokens))
-        job = ReplyJob(tokens, (len(tokens),), request, text_stream, cancelled, constraint)
+            messages = (Message("user", text),) if isinstance(text, str) else ()
+            spelled = self._prompts.spelled(messages, request)
+        points = (len(tokens),)
+        job = ReplyJob(tokens, points, request, text_stream, cancelled, constraint, spelled=spelled)
         return self._reply(cancelled, lambda: job)
 
     def _whole(
@@ -348,6 +351,7 @@ class Session(Closing):
             if isinstance(request.think, bool | None)
             else ThinkingBudget(constraint, request, text, template.thinking_ending, start),
             changed=prompt.notice,
+            spelled=self._prompts.spelled(fitted.messages, request),
             following=lambda reply, ends: self._ahead(with_reply(messages, reply), request, ends),
         )
 

@@ -130,15 +130,25 @@ class Drafting:
         rule: Rule,
         request: Request,
         predicted: Sequence[int] = (),
+        spelled: Sequence[Sequence[int]] = (),
     ) -> Strategy:
-        """Return the strategy of one reply to a request; `predicted`: tokens of the caller's prediction."""
+        """Return the strategy of one reply to a request; `predicted`: tokens of the caller's prediction.
+
+        `spelled`: tokens of texts to copy from, in another spelling than the prompt's.
+        """
         for slot in self._decoding:
             slot.alone = self.seeds_are_alone and request.seed is not None and not rule.seed_decides
         depth = request.depth if request.speculate else 0
         if seed_fixes_depth(request, rule):
             depth = self._first.depth_of_seeds()
-        sampled, seeded = not request.sampling.greedy, request.seed is not None
-        return self.strategy_at(depth, rule, sampled=sampled, seeded=seeded, predicted=predicted)
+        return self.strategy_at(
+            depth,
+            rule,
+            sampled=not request.sampling.greedy,
+            seeded=request.seed is not None,
+            predicted=predicted,
+            spelled=spelled,
+        )
 
     def strategy_at(
         self,

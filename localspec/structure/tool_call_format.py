@@ -115,6 +115,10 @@ class ToolCallFormat:
                 return "[" + ",".join(map(self.value, value)) + "]"
         return as_json(value)
 
+    def inside(self, text: str) -> str:
+        """Return a text without the quotes of its value, but with the escapes."""
+        return text if text in (written := self.value(text)) else written[1:-1]
+
     def schema_of(self, key: str, kind: str, root: Schema) -> Schema:
         """Return the schema of an argument; `kind`: its type in the call; `root`: the schema of all arguments."""
         words, properties = dict(self.types), root.get("properties")
