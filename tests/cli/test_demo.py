@@ -15,7 +15,7 @@ from localspec.cli.commands import demo as command
 from localspec.gguf.enlarging import Shape, enlarge
 from localspec.measure.race import Race, RaceSide
 
-pytestmark = pytest.mark.usefixtures("home")
+pytestmark = pytest.mark.usefixtures("home", "cache_of_its_own")
 WIDE = Shape(width=320, layers=6, heads=8, kv_heads=4, head_width=64, ffn=640, vocab=2560)
 
 

@@ -253,7 +253,7 @@ def test_piped_text_without_a_command_gets_a_word():
     assert "`localspec run -`" in done.stderr
 
 
-def test_list_shows_the_enlarged_demo_and_rm_frees_it(home, capsys):
+def test_list_shows_the_enlarged_demo_and_rm_frees_it(home, cache_of_its_own, capsys):
     folder = cache_dir() / "demo"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "target-0.gguf").write_bytes(b"x" * 3_000_000)

@@ -26,7 +26,7 @@ def test_the_screens_of_the_chat_are_up_to_date():
         assert kept == drawn, f"python -m tools.pictures chat: {name}"
 
 
-def test_the_race_is_up_to_date(home):
+def test_the_race_is_up_to_date(home, cache_of_its_own):
     """A race of the small pair writes the same text as one of the enlarged pair; the last lines name the machine."""
     (home / "cache").mkdir(parents=True)
     (home / "cache" / "demo").write_text("")  # no room for the enlarged pair
