@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -45,15 +46,32 @@ def test_reader_and_maker_work_at_the_same_time():
 
 @pytest.mark.parametrize("most", [1, 3])
 @pytest.mark.parametrize("read", [0, 1, 3])
-def test_closing_waits_for_the_item_that_is_being_made_and_no_other(read, most):
-    made = []
-    reader = ahead(counted(9, made, pause=0.01), most)
+def test_closing_waits_for_the_item_that_is_being_made_and_no_other(monkeypatch, read, most):
+    made, begun, closing = [], threading.Semaphore(0), threading.Event()
+
+    class Closing(ThreadPoolExecutor):
+        def shutdown(self, wait=True, *, cancel_futures=False):
+            super().shutdown(wait=False, cancel_futures=cancel_futures)
+            closing.set()
+            super().shutdown(wait=wait)
+
+    def slow():
+        for number in range(1, 9):
+            begun.release()
+            if number > read:
+                closing.wait(300)
+                time.sleep(0.01)  # closing that did not wait would return before it
+            made.append(number)
+            yield number
+
+    monkeypatch.setattr("localspec.algorithm.ahead.ThreadPoolExecutor", Closing)
+    reader = ahead(slow(), most)
     for _ in range(read):
         next(reader)
+    for _ in range(read + 1 if read else 0):
+        assert begun.acquire(timeout=300)
     reader.close()
-    before = len(made)
-    time.sleep(0.05)
-    assert len(made) == before == (read + 1 if read else 0)
+    assert len(made) == (read + 1 if read else 0)
 
 
 def test_an_error_reaches_the_reader_after_the_items_before_it():
