@@ -183,6 +183,7 @@ class _Connection:
                     self._saving = True
                 else:
                     self._receive(report, serial)
+                del report  # of megabytes, which would stay until the next report
             self._silent.set()
         except EngineDied as error:
             failure = error
@@ -252,6 +253,7 @@ class _Connection:
             while line := self.outbox.get():
                 sink.write(line)
                 sink.flush()
+                del line
 
     def _listen_to_stderr(self) -> None:
         assert self.process.stderr is not None

@@ -211,7 +211,5 @@ def decode(line: bytes) -> tuple[int, Any]:
 
 
 def read_messages(source: Iterable[bytes]) -> Iterator[tuple[int, Any]]:
-    """Yield the serial and the message of each line until the pipe closes; drop an unfinished last line."""
-    for line in source:
-        if line.endswith(b"\n"):
-            yield decode(line)
+    """Return the serial and the message of each line until the pipe closes; drop an unfinished last line."""
+    return map(decode, filter(lambda line: line.endswith(b"\n"), source))  # holds no line once it is decoded
