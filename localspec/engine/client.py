@@ -183,7 +183,7 @@ class _Connection:
                     self._saving = True
                 else:
                     self._receive(report, serial)
-                del report  # of megabytes, which would stay until the next report
+                del report  # else it stays until the next report: it can have megabytes
             self._silent.set()
         except EngineDied as error:
             failure = error

@@ -61,6 +61,7 @@ class Tokenize:
     text: str
     parse_special: bool = True  # whether a text like "<think>" becomes one special token
     add_special: bool = False  # whether to add bos and eos where the model file requires them
+    with_pieces: bool = False  # whether the report has pieces, which take more memory than the tokens
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,15 +73,15 @@ def answer(session: api.Session, question: Question) -> Rendered:
             with session.another(question.owner) as own:
                 prompt = own.prompt_of(question.messages, **question.options)
             return Rendered(prompt.text, tuple(map(int, prompt.tokens)))
-        case messages.Tokenize(_, text, special, adds):
+        case messages.Tokenize(_, text, special, adds, with_pieces):
             tokens = vocabulary.tokenize(text, parse_special=special, add_special=adds)
             pieces = list[str | tuple[int, ...]]()
-            for piece in (bytes_of(token, vocabulary) for token in tokens):
+            for piece in (bytes_of(token, vocabulary) for token in (tokens if with_pieces else ())):
                 try:
                     pieces.append(piece.decode())
                 except UnicodeDecodeError:  # the token is a part of a character
                     pieces.append(tuple(piece))
-            return Rendered(text, tuple(tokens), tuple(pieces))
+            return Rendered("", tuple(tokens), tuple(pieces))
         case messages.Detokenize():
             if not all(isinstance(part, str) or part in range(vocabulary.size) for part in question.tokens):
                 raise BadSetting("token id out of range", hint=f"use ids from 0 to {vocabulary.size - 1}")

@@ -96,11 +96,13 @@ class LlamaServer(Interface):
     async def tokenize(self, request: Request) -> Response:
         fields = await fields_of(request)
         special, adds = fields.take("parse_special", bool, True), fields.take("add_special", bool, False)
-        question = Tokenize(0, fields.take("content", str, ""), special, adds)
         with_pieces = fields.take("with_pieces", bool, False)
+        question = Tokenize(0, fields.take("content", str, ""), special, adds, with_pieces)
         found = await self._reported(request, self._chosen(fields), question)
+        if not with_pieces:
+            return answer({"tokens": found.tokens})
         pairs = zip(found.tokens, found.pieces, strict=True)
-        return answer({"tokens": [{"id": t, "piece": p} for t, p in pairs] if with_pieces else found.tokens})
+        return answer({"tokens": [{"id": t, "piece": p} for t, p in pairs]})
 
     async def detokenize(self, request: Request) -> Response:
         fields = await fields_of(request)

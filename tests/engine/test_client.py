@@ -1,8 +1,10 @@
 """The client of an engine process: what the process gets, and its report when it ends."""
 
+import gc
 import json
 import random
 import sys
+import time
 
 import pytest
 
@@ -16,12 +18,15 @@ from localspec.engine.messages import (
     Died,
     Failure,
     Generate,
+    Hello,
     LoadPair,
     Ready,
     Render,
     Rendered,
     Tokenize,
     Typed,
+    encode,
+    read_messages,
 )
 from localspec.engine.spawn import spawn
 from localspec.errors import EngineDied, LocalspecError
@@ -189,6 +194,30 @@ def test_only_what_has_no_answer_yet_is_kept_and_sent_again(tmp_path):
     until(process, Died)
     process.close()
     assert log.read_text().split() == ["1", "3", "4"]
+
+
+def test_no_line_and_no_report_stays_until_the_next_one(tmp_path):
+    """The report of a text of 1 MB has up to 40 MB."""
+    gone = []
+
+    class Line(bytes):
+        def __del__(self):
+            gone.append(self)
+
+    lines = (Line(encode(Hello())) for _ in range(3))
+    for count, _ in enumerate(read_messages(lines), 1):
+        assert len(gone) == count
+    process = EngineProcess(program(ANSWERS, LOG=tmp_path / "log"))
+    process.start()
+    process.send(Tokenize(1, "text"))
+    until(process, Rendered)
+    for _ in range(1000):  # the thread that reads pipes may still be busy with the report
+        if not any(isinstance(each, Rendered) for each in gc.get_objects()):
+            break
+        time.sleep(0.01)
+    else:
+        pytest.fail("the report stays")
+    process.close()
 
 
 def test_the_engine_gets_neither_keys_nor_tokens(monkeypatch):
