@@ -170,10 +170,8 @@ def cache_of_its_own(monkeypatch, cache_of_all_homes):
 
 @pytest.fixture
 def quick_disk(monkeypatch):
-    """Small models are quick to read: here every second counts, and no disk is slow or full."""
+    """No disk is full."""
     monkeypatch.setattr("localspec.caches.store.LEFT_FREE", 0)
-    monkeypatch.setattr("localspec.llama.prompt_cache.LEAST_SECONDS", 0.0)
-    monkeypatch.setattr("localspec.llama.prompt_cache._ASSUMED", 1e15)
 
 
 @pytest.fixture(scope="session")

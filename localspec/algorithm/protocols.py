@@ -108,8 +108,8 @@ class Decoder(LoopDecoder, Protocol):
     def wants_storing(self) -> bool:
         """Return whether any prompt cache in memory should be stored on the disk."""
 
-    def store(self, *, resting: bool) -> None:
-        """Write useful prompt caches to the disk. `resting`: whether writes may take only a small share of the time."""
+    def store(self) -> None:
+        """Write useful prompt caches to the disk."""
 
     @property
     def needs_checkpoints(self) -> bool:

@@ -48,7 +48,6 @@ class Facts:
     steps_back: bool  # whether every prefix of the tokens can be restored
     marks: tuple[int, ...]  # number of tokens in each checkpoint, in the order of the checkpoints in `parts`
     parts: tuple[int, ...]  # sizes in bytes: the whole state, its checkpoints, the state of a head
-    token_seconds: float  # prefill time of a token without the cache
     conversation: str = ""  # the stored conversation whose deletion removes the file
     disk: int = 0  # the device number of the file system with the model
 

@@ -118,7 +118,7 @@ class Slots:
                 self._rest.cancel()
             for slot in self.all if stores else ():
                 self.forget_typed(slot)
-                slot.target.store(resting=False)
+                slot.target.store()
 
     def _begin_rest(self) -> None:
         with self._changed:
@@ -140,7 +140,7 @@ class Slots:
                     return
                 if self._stores:
                     self.forget_typed(slot)
-                    slot.target.store(resting=True)
+                    slot.target.store()
 
     def forget_typed(self, slot: Slot) -> None:
         """Remove a text that is typed but not sent, because no file may contain it."""

@@ -127,11 +127,7 @@ class SlotDecoder(CachedText):
             while chunk := next_piece(tokens[done:], self._most_tokens()):
                 read = partial(self.decode, chunk, 0)
                 is_long = len(chunk) * self.model.size_bytes >= _LONG_PASS
-                busy = self.busy_seconds
-                found = interruptible(read, Stop(), cancelled=cancelled) if is_long else read()
-                if disk := self.prompt_cache.disk:
-                    disk.measured(len(chunk), self.busy_seconds - busy)
-                yield found
+                yield interruptible(read, Stop(), cancelled=cancelled) if is_long else read()
                 done += len(chunk)
         except WorkStopped:
             if not cancelled():  # else the caller would take a part of the prompt for the whole

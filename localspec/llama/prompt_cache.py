@@ -2,18 +2,15 @@
 
 import ctypes
 import logging
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from statistics import median_low
 from threading import RLock
-from time import perf_counter
 from typing import Any, Protocol
 
 import numpy as np
 
-from localspec.caches.store import Facts, Store, Stored, later, packed, unpacked
+from localspec.caches.store import Facts, Store, later, packed, unpacked
 from localspec.llama.library import lib
 from localspec.sampler.passes import begins_alike, common_prefix_length
 
@@ -117,49 +114,31 @@ class PromptState:
 
 
 WORTH_A_COPY = 256  # a copy must save the prefill of this many tokens; prefill of fewer is as fast as a copy
-LEAST = 512  # minimum tokens of a state on disk, to write it or to read it
-_FEW = 64  # minimum tokens of a measured prefill; a write must also add this many tokens to those on disk
-LEAST_SECONDS = 0.25  # a state on disk must save this much prefill time; a smaller gain is not noticeable
-SHARE = 0.01  # copies and writes may take at most this share of the time since the load
-_ASSUMED = 5e8  # assumed bytes per second of a disk that is not measured yet
-_LATEST = 9  # number of newest measurements whose median is used
-FORGOTTEN_SECONDS = 600.0  # age from which a measured disk speed or a failed write is ignored
+LEAST = 512  # minimum of new tokens for which a state is written to the disk, or read from it
+_PART = 8  # at least this part of a state on disk must be new, because each write is of the whole state
 
 
 class DiskPromptCache:
     def __init__(self, store: Store, facts: Facts, *, capacity: int, everything: bool = False) -> None:
         """`everything`: whether to also write states that belong to no stored conversation."""
         self._store, self._facts, self._capacity, self._everything = store, facts, capacity, everything
-        self._clock, self._began = perf_counter, perf_counter()
-        self._spent = 0.0  # total seconds of copies and writes
-        self._prefill: deque[float] = deque(maxlen=_LATEST)  # seconds of prefill per token
-        self._disk: deque[tuple[float, float]] = deque(maxlen=_LATEST)  # (clock time, seconds per byte)
         self._given: dict[int, PromptState] = {}  # states that wait to be written, by id()
-        self._failed: float | None = None  # time of the last failed write
+        self._failed = False  # whether a write failed; then no more are written
         later(partial(self._reported, store.clean))
-
-    def measured(self, tokens: int, seconds: float) -> None:
-        if tokens >= _FEW:
-            self._prefill.append(seconds / tokens)
 
     @property
     def given(self) -> Sequence[PromptState]:
         return tuple(self._given.values())
 
     def find(self, tokens: Sequence[int], cached: int, most_bytes: int) -> PromptState | None:
-        """Return the state on disk that saves the most time, or None. `cached`: number of tokens in memory."""
-        if len(tokens) - cached < LEAST:
-            return None
+        """Return the state on disk that saves the most tokens, or None. `cached`: number of tokens in memory."""
         # The last token of a prompt is decoded in any case, because its row is needed.
         near = self._store.nearest(self._facts.key, packed(tokens[:-1]))
-        near = [each for each in near if each[0].bytes <= most_bytes]
-        saves = {id(stored): self._saves(stored, stored.usable(shared) - cached) for stored, shared in near}
-        for stored, _ in sorted(near, key=lambda each: -saves[id(each[0])]):
-            if saves[id(stored)] <= 0:
+        fitting = [each for each in near if each[0].bytes <= most_bytes and each[0].length <= self._capacity]
+        for stored, shared in sorted(fitting, key=lambda each: -each[0].usable(each[1])):
+            if stored.usable(shared) - cached < LEAST:
                 return None
-            began = self._clock()
             if parts := self._store.read(stored):
-                self._disk.append((began, (self._clock() - began) / stored.bytes))
                 state, *others = parts
                 marks = stored.facts.marks
                 kept = [Checkpoint(*pair, lasting=True) for pair in zip(marks, others, strict=False)]
@@ -167,21 +146,17 @@ class DiskPromptCache:
                 return PromptState(unpacked(stored.tokens), state, kept, beside)
         return None
 
-    def wants(self, tokens: Sequence[int], size: int, conversation: str, *, resting: bool = True) -> bool:
-        """Return whether to write a state (`size` bytes) of `tokens`. `resting`: whether SHARE limits writes."""
-        if not (conversation or self._everything):
+    def wants(self, tokens: Sequence[int], conversation: str) -> bool:
+        """Return whether to write a state of `tokens`."""
+        least = max(LEAST, len(tokens) // _PART)
+        if self._failed or len(tokens) < least or not (conversation or self._everything):
             return False
-        failed = self._failed is not None and self._clock() - self._failed < FORGOTTEN_SECONDS
-        if failed or len(tokens) < LEAST or any(given.tokens == tokens for given in self.given):
+        if any(given.tokens == tokens for given in self.given):
             return False
         near = self._store.nearest(self._facts.key, packed(tokens))
-        new = len(tokens) - max((stored.usable(shared) for stored, shared in near), default=0)
-        saved, cost = new * self._token_seconds(0.0), size * self._byte_seconds
-        due = not resting or self._spent + cost <= SHARE * (self._clock() - self._began)
-        return new >= _FEW and due and saved >= LEAST_SECONDS and saved > 2 * cost
+        return len(tokens) - max((stored.usable(shared) for stored, shared in near), default=0) >= least
 
-    def add(self, text: PromptState, copying_seconds: float = 0.0) -> None:
-        self._spent += copying_seconds
+    def add(self, text: PromptState) -> None:
         self._given[id(text)] = text
         later(partial(self._reported, partial(self._write, text)))
 
@@ -189,10 +164,10 @@ class DiskPromptCache:
         try:
             write()
         except Exception as error:  # noqa: BLE001 - the thread that writes would swallow it
-            if self._failed is None:
+            if not self._failed:
                 bug = f"localspec made a mistake, please report it ({type(error).__name__}: {error})"
                 log.warning("prompt caches are not stored: %s", error if isinstance(error, OSError) else bug)
-            self._failed = self._clock()
+            self._failed = True
 
     def _write(self, text: PromptState) -> None:
         parts = [text.state, *(mark.state for mark in text.checkpoints)]
@@ -200,31 +175,10 @@ class DiskPromptCache:
             parts.append(text.head_state.packed())
         marks, sizes = tuple(mark.length for mark in text.checkpoints), tuple(map(len, parts))
         facts = replace(self._facts, marks=marks, parts=sizes, conversation=text.conversation)
-        facts = replace(facts, token_seconds=self._token_seconds(0.0))
-        began = self._clock()
         try:
-            if self._store.write(packed(text.tokens), facts, parts):
-                self._disk.append((began, (self._clock() - began) / sum(facts.parts)))
+            self._store.write(packed(text.tokens), facts, parts)
         finally:
-            self._spent += self._clock() - began
             self._given.pop(id(text), None)
-
-    def _saves(self, stored: Stored, tokens: int) -> float:
-        saved = tokens * self._token_seconds(stored.facts.token_seconds)
-        cost = stored.bytes * self._byte_seconds
-        if tokens < LEAST or stored.length > self._capacity or saved <= 2 * cost:
-            return 0.0
-        return saved - cost if saved - cost >= LEAST_SECONDS else 0.0
-
-    def _token_seconds(self, otherwise: float) -> float:
-        return median_low(known) if (known := tuple(self._prefill)) else otherwise
-
-    @property
-    def _byte_seconds(self) -> float:
-        # Ignore old measurements: a disk that seemed slow is not used, so no newer measurement could correct them.
-        now = self._clock()
-        known = (seconds for when, seconds in tuple(self._disk) if now - when < FORGOTTEN_SECONDS)
-        return median_low([1 / _ASSUMED, *known])
 
 
 _Copied = Callable[[], PromptState | None]
@@ -269,39 +223,31 @@ class PromptCache:
             for saved, same in zip(self._saved, alike, strict=True)
         ]
 
-    def wants(self, tokens: Sequence[int], size: int, conversation: str) -> bool:
-        """Return whether a slot's state of `size` bytes, or any saved state, should be written to the disk."""
+    def wants(self, tokens: Sequence[int], conversation: str) -> bool:
+        """Return whether a slot's state, or any saved state, should be written to the disk."""
         if not (self.disk and self.budget):
             return False
-        wanted = self.disk.wants(tokens, size, conversation, resting=False)
-        return wanted or any(self._wants(saved, resting=False) for saved in self._saved)
+        return self.disk.wants(tokens, conversation) or any(map(self._wants, self._saved))
 
-    def _wants(self, text: PromptState, *, resting: bool = True) -> bool:
-        disk = self.disk
-        return disk is not None and disk.wants(text.tokens, text.bytes, text.conversation, resting=resting)
+    def _wants(self, text: PromptState) -> bool:
+        return self.disk is not None and self.disk.wants(text.tokens, text.conversation)
 
     @property
     def _bytes(self) -> int:
         given = self.disk.given if self.disk else ()
         return sum({id(text): text.bytes for text in (*self._saved, *given)}.values())
 
-    def store(
-        self, tokens: Sequence[int], size: int, conversation: str, copied: _Copied, *, resting: bool
-    ) -> None:
+    def store(self, tokens: Sequence[int], size: int, conversation: str, copied: _Copied) -> None:
         """Queue writes of the saved states and of a slot's, if `disk.wants` them. `copied` copies the slot's state."""
         if not (self.disk and self.budget):
             return
-        for saved in self._saved:
-            if self._wants(saved, resting=resting):
-                self.disk.add(saved)
-        if self.disk.wants(tokens, size, conversation, resting=resting):
-            while self._saved and not resting and self._bytes + size > self.budget:
+        for saved in filter(self._wants, self._saved):
+            self.disk.add(saved)
+        if self.disk.wants(tokens, conversation):
+            while self._saved and self._bytes + size > self.budget:
                 self._saved.pop(self._least_useful())
-            if self._bytes + size > self.budget:
-                return
-            began = perf_counter()
-            if copy := copied():
-                self.disk.add(copy, perf_counter() - began)
+            if self._bytes + size <= self.budget and (copy := copied()):
+                self.disk.add(copy)
 
     def _least_useful(self) -> int:
         for index, saved in enumerate(self._saved):

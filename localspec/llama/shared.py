@@ -171,15 +171,13 @@ class CachedText(Closing):
             raise
 
     def wants_storing(self) -> bool:
-        with self.cache.calling:
-            size = state_bytes(self.cache.handle, self.sequence)
-            return self.prompt_cache.wants(self.tokens, size, self.conversation)
+        return self.prompt_cache.wants(self.tokens, self.conversation)
 
-    def store(self, *, resting: bool) -> None:
+    def store(self) -> None:
         with self.cache.calling:
             self.forget_padding()
             size = state_bytes(self.cache.handle, self.sequence)
-            self.prompt_cache.store(self.tokens, size, self.conversation, self.copy, resting=resting)
+            self.prompt_cache.store(self.tokens, size, self.conversation, self.copy)
 
     def checkpoint(self, *, lasting: bool) -> None:
         """Take a checkpoint if the model needs one. `lasting`: whether it stays after the next checkpoint."""

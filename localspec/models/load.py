@@ -412,7 +412,7 @@ def disk_prompt_cache(
         owner,
     )
     digest = blake2b(json.dumps(key).encode(), digest_size=16).hexdigest()
-    facts = Facts(digest, str(path), not target.needs_checkpoints, (), (), 0.0, disk=disk_of(path))
+    facts = Facts(digest, str(path), not target.needs_checkpoints, (), (), disk=disk_of(path))
     store, everything = Store(folder, budget, conversations.exists), settings.get("cache") == "all"
     disk = DiskPromptCache(store, facts, capacity=target.capacity, everything=everything)
     target.prompt_cache.disk = disk

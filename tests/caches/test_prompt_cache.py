@@ -17,7 +17,6 @@ from localspec.chat import loaded_pair
 from localspec.chat.conversations import StoredMessage
 from localspec.cli import main
 from localspec.engine.client import EngineProcess
-from localspec.llama import prompt_cache
 from localspec.options import cache_dir
 from localspec.serve.numbers import timings
 
@@ -76,7 +75,6 @@ def test_without_room_or_for_another_owner_nothing_is_brought_back():
 
 def test_a_pair_that_rests_stores_what_it_has_read(monkeypatch):
     monkeypatch.setattr(loaded_pair, "REST_SECONDS", 0.0)
-    monkeypatch.setattr(prompt_cache, "SHARE", 1.0)
     with localspec.load("demo", threads=1, cache="all") as session:
         ask(session)
         deadline = time.monotonic() + 300
@@ -86,8 +84,7 @@ def test_a_pair_that_rests_stores_what_it_has_read(monkeypatch):
         assert ask(session).stats.restored_tokens == 0  # it is in memory
 
 
-def test_a_reply_that_comes_at_once_lets_the_pair_not_rest(monkeypatch):
-    monkeypatch.setattr(prompt_cache, "SHARE", 1.0)
+def test_a_reply_that_comes_at_once_lets_the_pair_not_rest():
     with localspec.load("demo", threads=1, cache="all") as session:
         for _ in range(3):
             ask(session)
@@ -99,7 +96,7 @@ def test_a_reply_waits_for_one_copy_and_says_how_long(monkeypatch):
     begun = threading.Event()
     with localspec.load("demo", threads=1, cache="all") as session:
 
-        def copy(target, *, resting):
+        def copy(target):
             if begun.is_set():  # the copy after the second reply
                 return
             begun.set()
@@ -120,9 +117,8 @@ def test_conversations_of_a_session_that_nobody_closed_are_stored_when_python_en
 import localspec
 from localspec.caches import store
 from localspec.engine.client import EngineProcess
-from localspec.llama import prompt_cache
 from tests.caches.test_prompt_cache import ask
-prompt_cache.LEAST_SECONDS, prompt_cache._ASSUMED, store.LEFT_FREE = 0.0, 1e15, 0
+store.LEFT_FREE = 0
 session = localspec.load("demo", threads=1, cache="all")
 print(ask(session).stats.restored_tokens > 0)
 """

@@ -18,7 +18,7 @@ from localspec.caches import store
 from localspec.caches.store import Facts, Store, Stored, empty, packed, size_of, unpacked, usage
 
 KEY = "this model"
-FACTS = Facts(KEY, sys.executable, steps_back=True, marks=(), parts=(), token_seconds=0.01)
+FACTS = Facts(KEY, sys.executable, steps_back=True, marks=(), parts=())
 
 
 @pytest.fixture(autouse=True)

@@ -217,13 +217,13 @@ def test_a_reply_that_ends_with_python_leaves_its_text_to_close(monkeypatch):
 
     monkeypatch.setattr(threading.Timer, "start", refused)
     stored = []
-    target = SimpleNamespace(tokens=[], store=lambda resting: stored.append(resting))
+    target = SimpleNamespace(tokens=[], store=lambda: stored.append(1))
     slots = Slots([Slot(target, (), None)], stores=True)
     with slots.claimed([1], lambda: False):
         pass
     slots.store()
     slots.close()
-    assert stored == [True, False]
+    assert stored == [1, 1]
 
 
 def test_the_last_session_frees_the_pair():

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 
 from localspec.caches.store import Facts, Store, finish
-from localspec.llama import prompt_cache
 from localspec.llama.context import Context
 from localspec.llama.model import Model
 from localspec.llama.prompt_cache import DiskPromptCache
@@ -27,7 +26,6 @@ GENERATED = 12  # tokens
 
 def compare(folder: Path, count: int) -> Counter[str]:
     """Count restores whose texts are equal, and those that part at a near-tie; anything else is an error."""
-    prompt_cache.LEAST_SECONDS = 0.0
     found: Counter[str] = Counter()
     for number, (kind, shape) in enumerate(KINDS.items()):
         path = write_gguf(folder / f"{kind}.gguf", Shape(**shape))
@@ -35,18 +33,17 @@ def compare(folder: Path, count: int) -> Counter[str]:
             model = opened.enter_context(Model(path))
             first, other, fresh = (opened.enter_context(Context(model, **ROOM)) for _ in range(3))
             for context in (first, other):
-                facts = Facts(kind, sys.executable, not context.needs_checkpoints, (), (), 0.0)
+                facts = Facts(kind, sys.executable, not context.needs_checkpoints, (), ())
                 disk = DiskPromptCache(
                     Store(folder / "texts", 10**9), facts, capacity=context.capacity, everything=True
                 )
-                disk.measured(100, 100.0)
                 context.prompt_cache.disk = disk
             rng = np.random.default_rng(number)
             done = 0
             while done < count / len(KINDS):
                 text = rng.integers(3, 250, int(rng.integers(600, 1500))).tolist()
                 read(first, text, [515, *sorted(rng.integers(520, len(text), 2).tolist())])
-                first.store(resting=False)
+                first.store()
                 finish()
                 for _ in range(4):
                     prompt = text[: rng.integers(530, len(text) + 1)] + rng.integers(3, 250, 9).tolist()

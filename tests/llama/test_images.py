@@ -152,7 +152,7 @@ import localspec
 from localspec.caches.store import finish
 from localspec.llama import prompt_cache
 from localspec.models import load
-load.CHECKPOINT_SHARE, prompt_cache.LEAST_SECONDS, prompt_cache._ASSUMED = 10.0, 0.0, 1e15
+load.CHECKPOINT_SHARE = 10.0
 target, options, messages = json.load(sys.stdin)
 with localspec.load(target=target, draft="lookup", cache="all", **options) as session:
     session.run(messages, temperature=0, max_tokens=8)

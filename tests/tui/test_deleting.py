@@ -100,7 +100,7 @@ def fill(session, tmp_path):
             own.run([{"role": "user", "content": asked}], max_tokens=2, temperature=0)
     with session.another() as own:
         own.run("short", max_tokens=1)  # the others leave the slot
-    session.pair.target.store(resting=False)
+    session.pair.target.store()
     finish(300)
     cache = next(p for p in (cache_dir() / "texts").glob("*.cache") if name.encode() in p.read_bytes())
     half = cache.read_bytes()[:-1000]
@@ -169,7 +169,7 @@ def test_what_an_engine_still_holds_is_not_written_after_the_deletion(session, t
     conversations.delete(data_dir(), name)
     session.read_ahead(bool, (*own.messages, Message("user", f"{WITHDRAWN} ")))
     session.pair.slots.store()
-    session.pair.target.store(resting=False)
+    session.pair.target.store()
     finish(300)
     assert with_lock([DIARY, TITLE, WITHDRAWN], session.pair.vocabulary) == set()
 
