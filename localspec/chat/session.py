@@ -28,6 +28,8 @@ from localspec.events import Event, Finished, Reply
 from localspec.options import ReplyOptions
 from localspec.sampler.passes import common_prefix_length
 from localspec.stopping import Closing, leave_at_end
+from localspec.structure.json_calls import JsonCallReader
+from localspec.structure.read_calls import CallReader
 
 PromptOrMessages = str | Sequence[Mapping[str, Any] | Message]
 Images = Sequence[str | Path | bytes | Image]
@@ -329,9 +331,9 @@ class Session(Closing):
             continues_text=constraint is not None or are_continued(messages),
             calls=calls if request.tool_choice != "none" else None,
             functions=request.functions,
-            distinct_calls=request.tool_choice == "required",
-            json_calls=request.json_calls and request.tool_choice == "auto" and request.grammar is None,
-            several_calls=request.parallel_tool_calls,
+            reader=partial(JsonCallReader, several=request.parallel_tool_calls)
+            if request.json_calls and request.tool_choice == "auto" and request.grammar is None
+            else partial(CallReader, distinct=request.tool_choice == "required"),
         )
         text.resume(begun)
         needs_checkpoints = self.pair.target.needs_checkpoints

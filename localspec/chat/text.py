@@ -9,8 +9,7 @@ from localspec.algorithm.protocols import Vocabulary
 from localspec.chat.thinking import CALLING, A, R, ThinkingStyle
 from localspec.events import Kind, ToolCall
 from localspec.structure.constraint import prefixes_space
-from localspec.structure.json_calls import JsonCallReader
-from localspec.structure.read_calls import CallReader, Functions, TextPart
+from localspec.structure.read_calls import CallReader, Change, Functions, TextPart
 from localspec.structure.tool_call_format import ToolCallFormat
 
 LONGEST_HEADER = 256  # characters; a longer text is shown, because it is no header
@@ -59,21 +58,14 @@ class TextStream:
         continues_text: bool = False,
         calls: ToolCallFormat | None = None,
         functions: Functions | None = None,
-        distinct_calls: bool = False,
-        json_calls: bool = False,
-        several_calls: bool = True,
+        reader: Callable[[ToolCallFormat, Functions, Change], CallReader] = CallReader,
     ) -> None:
         markers = [*(style.markers if style else ()), *(calls.marks if calls else ()), *stops]
         self.vocabulary = vocabulary
         self.codes = Codes(vocabulary, markers)
         self.detokenizer = Detokenizer(vocabulary, self.codes.by_token, starts_text=not continues_text)
         form = calls.with_texts(self.codes.coded) if calls else None
-        self._reader: CallReader | JsonCallReader | None = None
-        if form:
-            functions, plain = functions or {}, self.codes.plain
-            self._reader = reader = CallReader(form, functions, plain, distinct=distinct_calls)
-            if json_calls:
-                self._reader = JsonCallReader(reader, functions, plain, several=several_calls)
+        self._reader = reader(form, functions or {}, self.codes.plain) if form else None
         self._begun: list[TextPart] = []  # parts of a call that begins in the text before the reply
         self._before = 0  # characters of that text which the reader holds
         self.thinking = Thinking(style, form, functions or (), self.codes.coded)

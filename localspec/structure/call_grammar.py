@@ -1,13 +1,12 @@
 """Writes the grammar of replies that may or must call functions."""
 
-import json
 import re
 from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Any
 
 from localspec.structure.grammar import ANYTHING, Grammar, escaped, literal
-from localspec.structure.layout import SPACED, as_lark
+from localspec.structure.layout import SPACED, Rules, as_lark, json_rule
 from localspec.structure.read_calls import Functions
 from localspec.structure.schema import kinds_of, narrowed, resolved
 from localspec.structure.tool_call_format import COUNTER, ID, NAME, TYPE, ToolCallFormat, parts_of
@@ -123,9 +122,8 @@ class _Values:
     def __init__(
         self, form: ToolCallFormat, root: Mapping[str, Any], names: Mapping[str, int], prefix: str
     ) -> None:
-        self._form, self._root, self._names, self._prefix = form, root, names, prefix
-        self.lines: list[str] = []
-        self._known: dict[str, str] = {}  # the name of each rule, by the right side of the rule
+        self._form, self._root, self._names, self._rule = form, root, names, Rules(prefix)
+        self.lines = self._rule.lines
 
     def arguments(self) -> str:
         if self._form.values == "json":
@@ -134,44 +132,31 @@ class _Values:
             return self._json(self._root, options)
         return self._object(self._root, self._form.arg_between)
 
-    def _rule(self, right: str, options: str = "") -> str:
-        known = self._known.get(options + right)
-        if known is None:
-            known = self._known[options + right] = f"{self._prefix}_{len(self._known)}"
-            self.lines.append(f"{known}{options}: {right}")
-        return known
-
     def _json(self, schema: Mapping[str, Any], options: Mapping[str, Any] = SPACED) -> str:
         definitions = {name: self._root[name] for name in ("$defs", "definitions") if name in self._root}
-        given = {**narrowed({**definitions, **schema}), "x-guidance": {**options, "lenient": True}}
-        return self._rule(f"%json {json.dumps(given)}")
+        return self._rule(json_rule(narrowed({**definitions, **schema}), **options, lenient=True))
 
     def _object(self, schema: Mapping[str, Any], between: str, depth: int = 0) -> str:
         properties = schema.get("properties")
-        required = schema.get("required")
+        required = given if isinstance(given := schema.get("required"), list) else ()
         if not isinstance(properties, Mapping) or not properties:
             if schema.get("additionalProperties") is False:
                 return '""'
             free, more = (self._element(before, None, {}, depth) for before in ("", between))
             return f"({free} {more}*)?"
-        # Add members from the last to the first. `first` and `after` match later members, `after` behind a separator.
-        after = first = '""'
         members = sorted(properties.items()) if self._form.values == "gemma" else list(properties.items())
+        # `first` and `after` match the later members, `after` behind a separator.
+        after = first = '""'
         for key, value in reversed(members):
-            needed = isinstance(required, list) and key in required
-            inner = value if isinstance(value, Mapping) else {}
-            part, following = (self._element(before, key, inner, depth) for before in ("", between))
-            if not between:
-                after = first = f"{part if needed else f'{part}?'} {first}"
-                continue
-            begun, following = self._rule(f"{part} {after}"), self._rule(f"{following} {after}")
+            part, following = (self._element(before, key, value, depth) for before in ("", between))
+            begun, needed = self._rule(f"{part} {after}"), key in required
             first = begun if needed else self._rule(f"{begun} | {first}")
-            after = following if needed else self._rule(f"{following} | {after}")
+            after = self._rule(f"{following if needed else f'({following})?'} {after}")
         return first
 
-    def _element(self, before: str, key: str | None, schema: Mapping[str, Any], depth: int) -> str:
+    def _element(self, before: str, key: str | None, schema: object, depth: int) -> str:
         """Return a rule for an argument with the text `before` it; the key None allows any key."""
-        form = self._form
+        form, schema = self._form, schema if isinstance(schema, Mapping) else {}
 
         def opened(mid: str) -> str:
             start = before + form.arg_open

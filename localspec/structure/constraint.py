@@ -3,9 +3,10 @@
 import json
 import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from localspec.sampler.passes import Candidates, Continued, Row, common_prefix_l
 from localspec.structure.grammar import Grammar
 
 if TYPE_CHECKING:
-    from llguidance import LLMatcher
+    from llguidance import LLMatcher, LLTokenizer
 
 _SENTINEL = "\x02"  # no text begins with this character, and no token merges it with others
 _TAG = re.compile(rb"<[^<>]+>|\[[^\[\]]+\]")
@@ -52,16 +53,10 @@ class GrammarTokens:
 
     def matcher(self, grammar: Grammar, around: str | None = None) -> "LLMatcher":
         """Compile the grammar of an answer; `around`: the Lark rules that `rules_around` returns. Raises BadSetting."""
-        from llguidance import LLMatcher, LLParserLimits
-
         parts = [dict(grammar.definition)]
         if around is not None:
             parts = [{"lark_grammar": f"start: lead @answer tail\n{around}"}, {"name": "answer", **parts[0]}]
-        text = json.dumps({"grammars": parts})
-        limits = LLParserLimits(verbose_errors=False)
-        matcher = on_deep_stack(lambda: LLMatcher(self._tokenizer, text, log_level=0, limits=limits))
-        if not matcher.is_error():
-            matcher.compute_bitmask()
+        matcher = _compiled(self._tokenizer, *parts)
         if matcher.is_error():
             what = f"{grammar.name} cannot be used: {first_sentence(matcher.get_error())}"
             raise BadSetting(what, hint=f"correct {grammar.name}, or leave that part out")
@@ -124,6 +119,28 @@ def on_deep_stack(work: Callable[[], _T]) -> _T:
             threading.stack_size(before)
     thread.join()
     return results[0]
+
+
+def _compiled(tokenizer: "LLTokenizer", *grammars: Mapping[str, Any]) -> "LLMatcher":
+    from llguidance import LLMatcher, LLParserLimits
+
+    text, limits = json.dumps({"grammars": grammars}), LLParserLimits(verbose_errors=False)
+    matcher = on_deep_stack(lambda: LLMatcher(tokenizer, text, log_level=0, limits=limits))
+    if not matcher.is_error():
+        matcher.compute_bitmask()  # some errors come only now
+    return matcher
+
+
+def byte_matcher(rules: str) -> "LLMatcher":
+    """Compile Lark rules for texts as bytes."""
+    return _compiled(_bytes(), {"lark_grammar": rules})
+
+
+@cache
+def _bytes() -> "LLTokenizer":
+    from llguidance import LLTokenizer
+
+    return LLTokenizer("byte")
 
 
 FEW = 1024  # if at most this many tokens are allowed, only their logits are read from a row

@@ -2,14 +2,13 @@
 
 import json
 import re
-from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Any
+from functools import lru_cache
+from typing import Any
 
 from localspec.errors import BadSetting
+from localspec.structure.constraint import byte_matcher
+from localspec.structure.layout import json_rule
 from localspec.structure.schema import check_complexity, narrowed
-
-if TYPE_CHECKING:
-    from llguidance import LLTokenizer
 
 _MOST_TRIES = 2_000  # a try takes about a millisecond
 _DEFINITIONS = ("$defs", "definitions")
@@ -87,25 +86,12 @@ class _Parts:
 
 def ignored_in(schema: Any) -> tuple[str, ...] | None:  # noqa: ANN401  JSON
     """Return the keywords that llguidance ignores in a schema; None if it is invalid or matches no text."""
-    from llguidance import LLMatcher, LLParserLimits
-
     try:
         check_complexity(schema)
-        given = json.dumps({**narrowed(schema), "x-guidance": {"lenient": True}})
+        matcher = byte_matcher(f"start: {json_rule(narrowed(schema), lenient=True)}")
     except (BadSetting, AttributeError, TypeError, ValueError):
         return None  # a value has another type than its keyword
-    grammar = json.dumps({"grammars": [{"lark_grammar": f"start: %json {given}"}]})
-    matcher = LLMatcher(_bytes(), grammar, log_level=0, limits=LLParserLimits(verbose_errors=False))
-    if not matcher.is_error():
-        matcher.compute_bitmask()
     if matcher.is_error():
         return None
     found = filter(None, map(_IGNORED.match, matcher.get_grammar_warnings()))
     return tuple(name for each in found for name in re.findall(r'"([^"]*)"', each[1] or '"format"'))
-
-
-@cache
-def _bytes() -> "LLTokenizer":
-    from llguidance import LLTokenizer
-
-    return LLTokenizer("byte")

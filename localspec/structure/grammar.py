@@ -1,6 +1,5 @@
 """Converts schemas, regular expressions and grammars to grammars of llguidance."""
 
-import json
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -8,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from localspec.errors import BadSetting
-from localspec.structure.layout import COMPACT, FLEXIBLE, as_lark, in_layouts
+from localspec.structure.layout import COMPACT, FLEXIBLE, as_lark, in_layouts, json_rule
 from localspec.structure.schema import narrowed, read_schema
 
 LARGEST = 1_000_000  # largest number of characters in a schema or a regular expression
@@ -32,8 +31,9 @@ def json_grammar(schema: object, *, compact: bool | None = None) -> Grammar:
     def definition(**options: bool) -> dict[str, str]:
         if compact is None:
             return {"lark_grammar": "\n".join(in_layouts(narrow, narrow, "start", **options))}
-        given = {**narrow, "x-guidance": {**(COMPACT if compact else FLEXIBLE), **options}}
-        return {"lark_grammar": f"start: %json {json.dumps(given)}"}
+        return {
+            "lark_grammar": f"start: {json_rule(narrow, **(COMPACT if compact else FLEXIBLE), **options)}"
+        }
 
     return Grammar("the JSON schema", definition(), partial(definition, lenient=True))
 

@@ -14,11 +14,12 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from localspec.events import Kind
-from localspec.structure.constraint import on_deep_stack
-from localspec.structure.layout import as_lark
+from localspec.structure.constraint import byte_matcher
+from localspec.structure.delimiters import Delimiters
+from localspec.structure.layout import COMPACT, as_lark, json_rule
 from localspec.structure.read_calls import CallReader, Change, Functions, TextPart, new_call
 from localspec.structure.schema import resolved
-from localspec.structure.tool_call_format import as_json
+from localspec.structure.tool_call_format import ToolCallFormat, as_json
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
@@ -28,31 +29,29 @@ _TAGS = ("tool_call", "tool_calls", "tools", "tool", "function_call", "response"
 _MARKS = [*((f"<{tag}>", f"</{tag}>") for tag in _TAGS), ("<|tool_call|>", "<|/tool_call|>")]
 
 
-class JsonCallReader:
-    """Holds a reply while it may be calls in JSON, and passes any other text to the reader of the model's format."""
+class JsonCallReader(CallReader):
+    """Holds a reply while it may be calls in JSON, and reads any other text in the model's format."""
 
     def __init__(
-        self, reader: CallReader, functions: Functions, plain: Change = str, *, several: bool = True
+        self, form: ToolCallFormat, functions: Functions, plain: Change = str, *, several: bool = True
     ) -> None:
         """`several`: whether a reply may have several calls; `plain`: decodes special tokens in a text."""
-        self._reader, self._functions, self._plain, self._several = reader, functions, plain, several
+        super().__init__(form, functions, plain)
+        self._several = several
         self._matcher: LLMatcher | None = _beginnings(tuple(functions)).deep_copy()  # None once it is decided
-        self._text, self._matched = "", 0  # the held text, and how many of its bytes the matcher has followed
+        self._json, self._matched = "", 0  # the held text, and how many of its bytes the matcher has followed
         self._called = False
 
     @property
-    def repeats(self) -> bool:
-        return self._reader.repeats
-
-    @property
     def held(self) -> str:
-        return self._plain(self._text) + self._reader.held
+        return self._plain(self._json) + super().held
 
     def push(self, text: str) -> list[TextPart]:
         if self._matcher is None:
-            return self._reader.push(text)
-        self._text += text
-        if self._reader.begins_with(self._text):
+            return super().push(text)
+        self._json += text
+        space = len(self._json) - len(self._json.lstrip())
+        if self._delimiters.head_at(self._delimiters.heads, self._json, space)[0] >= 0:
             return self._decided((), 0)
         written = text.encode(errors="surrogatepass")
         taken = self._matcher.try_consume_tokens([*written])
@@ -62,7 +61,7 @@ class JsonCallReader:
 
     def flush(self, *, cut: bool = False) -> list[TextPart]:
         parts = self._decided(*self._calls()) if self._matcher else []
-        parts += self._reader.flush(cut=cut)
+        parts += super().flush(cut=cut)
         return [
             part for part in parts if part.kind is Kind.TOOL_CALL or part.text.strip() or not self._called
         ]
@@ -70,27 +69,27 @@ class JsonCallReader:
     def _calls(self) -> tuple[Sequence[tuple[str, Any]], int]:
         """Return names and arguments of the calls that the held text begins with, and the position behind them."""
         with suppress(ValueError, RecursionError):
-            begin = re.search(r"[\[{]|\Z", self._text)
-            value, end = json.JSONDecoder().raw_decode(self._text, begin.start() if begin else 0)
+            begin = re.split(r"[\[{]", self._json)[0]
+            value, end = json.JSONDecoder().raw_decode(self._json, len(begin))
             calls = value if isinstance(value, list) else [value]
-            if (self._several or len(calls) == 1) and len(self._text[:end].encode()) <= self._matched:
+            if (self._several or len(calls) == 1) and len(self._json[:end].encode()) <= self._matched:
                 return [_read(call, self._functions) for call in calls], end
         return (), 0
 
     def _decided(self, calls: Sequence[tuple[str, Any]], end: int) -> list[TextPart]:
         """Emit the calls, and pass the text behind them on without the end of a fence or tag."""
-        text, self._text, self._matcher, self._called = self._text, "", None, bool(calls)
+        text, self._json, self._matcher, self._called = self._json, "", None, bool(calls)
         before, behind = re.split(r"[\[{]", text[:end])[0], text[end:]
         for mark in [close for opening, close in (*_MARKS, ("```", "```")) if opening in before]:
             behind = re.sub(rf"\A\s*{re.escape(mark)}", "", behind)
         if calls and not self._several:
-            self._reader = self._reader.without_calls()
+            self._delimiters = Delimiters(self._delimiters.form, ())
         begun = [(new_call(name), arguments) for name, arguments in calls]
         parts = [
             TextPart(as_json(arguments), Kind.TOOL_CALL, call, replace(call, arguments=arguments))
             for call, arguments in begun
         ]
-        return parts + self._reader.push(behind)
+        return parts + super().push(behind)
 
 
 @lru_cache(maxsize=8)
@@ -104,25 +103,17 @@ def _beginnings(names: Sequence[str]) -> "LLMatcher":
         shapes.append({**shape, "required": [key for key in keys if key not in ("type", "id")]})
     value = {"anyOf": [*shapes, {"type": "array", "items": {"anyOf": shapes}, "minItems": 1}]}
     tagged = [f"{as_lark(begin)} SPACE value (SPACE {as_lark(end)})?" for begin, end in _MARKS]
-    return _matcher(
+    return byte_matcher(
         "start: SPACE (inner | /```[a-z_]{0,12}\\s/ SPACE inner (SPACE /```/)?)\n"
-        f"inner: value | {' | '.join(tagged)}\nvalue: %json {json.dumps(value)}\nSPACE: /\\s{{0,99}}/"
+        f"inner: value | {' | '.join(tagged)}\nvalue: {json_rule(value)}\nSPACE: /\\s{{0,99}}/"
     )
-
-
-def _matcher(grammar: str) -> "LLMatcher":
-    from llguidance import LLMatcher, LLTokenizer
-
-    text = json.dumps({"grammars": [{"lark_grammar": grammar}]})
-    return on_deep_stack(lambda: LLMatcher(LLTokenizer("byte"), text, log_level=0))
 
 
 def _read(call: Mapping[str, Any], functions: Functions) -> tuple[str, Any]:
     """Return the name and the arguments of a call. Raises ValueError if its schema forbids them."""
     (arguments,) = (call[key] for key in _ARGUMENTS if key in call)
     schema = functions[call["name"]]
-    given = {**schema, "x-guidance": {"whitespace_flexible": False, "lenient": True}}
-    matcher = _matcher(f"start: %json {json.dumps(given)}")
+    matcher = byte_matcher(f"start: {json_rule(schema, **COMPACT, lenient=True)}")
     text = json.dumps(_sorted(arguments, schema, schema), separators=(",", ":"), ensure_ascii=False).encode()
     compiles = not matcher.is_error()  # a schema that does not compile allows any object, as in other forms
     if compiles and (matcher.try_consume_tokens([*text]) < len(text) or not matcher.is_accepting()):

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from localspec.structure.schema import kinds_of, objects_in
+from localspec.structure.schema import kinds_of, schemas_in
 
 FLEXIBLE = {"whitespace_pattern": r"[ \n\r\t]{1,40}"}  # small models may write white space without end
 COMPACT = {"whitespace_flexible": False}
@@ -30,6 +30,25 @@ def as_lark(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
+def json_rule(schema: Mapping[str, Any], **options: Any) -> str:  # noqa: ANN401  JSON
+    return f"%json {json.dumps({**schema, 'x-guidance': options})}"
+
+
+class Rules:
+    """Lark rules that are named by a prefix and a number; equal ones have one name."""
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix, self._names = prefix, dict[str, str]()
+        self.lines: list[str] = []
+
+    def __call__(self, right: str, options: str = "") -> str:
+        """Return the name of the rule with this right side."""
+        if options + right not in self._names:
+            self._names[options + right] = name = f"{self._prefix}_{len(self._names)}"
+            self.lines.append(f"{name}{options}: {right}")
+        return self._names[options + right]
+
+
 def in_layouts(schema: Mapping[str, Any], root: Mapping[str, Any], prefix: str, **options: bool) -> list[str]:
     """Return Lark rules of JSON that matches a part of the schema `root`; the first one is named `prefix`.
 
@@ -37,7 +56,7 @@ def in_layouts(schema: Mapping[str, Any], root: Mapping[str, Any], prefix: str, 
     A padded object has a space inside its braces. Each object in it may also have none.
     """
     layouts, every = _Layouts(root, prefix, options), []
-    if all(_REFERENCE.fullmatch(str(part["$ref"])) for part in objects_in(root) if "$ref" in part):
+    if all(_REFERENCE.fullmatch(str(part["$ref"])) for part in schemas_in(root) if "$ref" in part):
         every = [layouts.whole(schema, COMPACT)]
         if not (kinds := kinds_of(schema, root)) or kinds & {"object", "array"}:
             indented = [layouts.indented(schema, indent, 0) for indent in (*INDENTS, PADDED)]
@@ -50,22 +69,14 @@ def in_layouts(schema: Mapping[str, Any], root: Mapping[str, Any], prefix: str, 
 
 class _Layouts:
     def __init__(self, root: Mapping[str, Any], prefix: str, options: Mapping[str, bool]) -> None:
-        self._root, self._prefix, self._options = root, prefix, options
+        self._root, self._options, self._rule = root, options, Rules(prefix)
         self._definitions = {name: root[name] for name in ("$defs", "definitions") if name in root}
-        self._names: dict[str, str] = {}  # the name of each rule, by its right side
         self._known: dict[tuple[str, str, int], str] = {}  # rules of containers, by schema, indent and depth
-        self.lines: list[str] = []
-
-    def _rule(self, right: str) -> str:
-        if right not in self._names:
-            self._names[right] = f"{self._prefix}_{len(self._names)}"
-            self.lines.append(f"{self._names[right]}: {right}")
-        return self._names[right]
+        self.lines = self._rule.lines
 
     def whole(self, schema: Mapping[str, Any], options: Mapping[str, Any]) -> str:
         referred = self._definitions if '"$ref"' in json.dumps(schema) else {}
-        given = {**referred, **schema, "x-guidance": {**options, **self._options}}
-        return self._rule(f"%json {json.dumps(given)}")
+        return self._rule(json_rule({**referred, **schema}, **options, **self._options))
 
     def indented(self, schema: Mapping[str, Any], indent: str, depth: int) -> str:
         """Return the rule of containers with at least one part, or "" if the schema has no simple ones."""
@@ -125,9 +136,7 @@ class _Layouts:
             return ""
         first = after = ""  # the rest of the members: as the first ones, and behind others
         for name, value in reversed(named.items()):
-            member = (
-                f"{as_lark(json.dumps(name, ensure_ascii=False) + ': ')} {self._value(value, indent, depth)}"
-            )
+            member = f"{as_lark(as_lark(name) + ': ')} {self._value(value, indent, depth)}"
             if name in required:
                 first, after = f"{member} {after}", f"{between} {member} {after}"
             else:

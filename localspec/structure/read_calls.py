@@ -223,13 +223,6 @@ class CallReader:
                     return end, end
         return unfinished(form.quote, self._text, self._at), MORE
 
-    def without_calls(self) -> "CallReader":
-        return CallReader(self._delimiters.form, {}, self._plain)
-
-    def begins_with(self, text: str) -> bool:
-        """Return whether a text begins with the head of a call."""
-        return self._delimiters.head_at(self._delimiters.heads, text, len(text) - len(text.lstrip()))[0] >= 0
-
     def _begin_call(self, name: str, at: int) -> None:
         begun = new_call(name)
         self._call, self._at, self._blank = _CallState(begun, self._functions[name]), at, None

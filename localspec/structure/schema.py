@@ -60,7 +60,7 @@ def read_object(given: object, *, largest: int) -> dict[str, Any]:
 def check_complexity(schema: dict[str, Any]) -> None:
     """Refuse a schema that takes minutes to compile. Raises BadSetting."""
     _check_multiples(schema)
-    references = sum("$ref" in part for part in objects_in(schema))
+    references = sum("$ref" in part for part in schemas_in(schema))
     if references * (levels := depth(schema)) > LONGEST_PATH:
         what = f"the JSON schema is too complex: {references:,} references in {levels:,} levels"
         raise BadSetting(what, hint="use fewer $ref, or nest the schema less deeply")
@@ -78,28 +78,28 @@ def narrowed(schema: dict[str, Any]) -> dict[str, Any]:
     other. Numbers get at most 15 digits before the point and 9 after it, and texts with a format a greatest length.
     Limits in the schema stay.
     """
-    parts = list(objects_in(schema))
+    parts = list(schemas_in(schema))
     together = any("allOf" in part for part in parts)
     # Combined schemas use the common multiple of every multipleOf, so FINEST is not added to them.
     exact = any("multipleOf" in part for part in parts) and any(_COMBINING & part.keys() for part in parts)
     schema = deepcopy(schema)
-    for part in list(_schemas_in(schema)):
+    for part in list(schemas_in(schema)):
         closing = {"additionalProperties": False} if _only_names(part) and not together else {}
         part |= closing | _limits(part, decimals=not exact)
     return schema
 
 
-def _schemas_in(value: object) -> Iterator[dict[str, Any]]:
+def schemas_in(value: object) -> Iterator[dict[str, Any]]:
     if isinstance(value, dict):
         yield value
         for name, inner in value.items():
             if name in _MAPS_OF_SCHEMAS and isinstance(inner, dict):
-                yield from _schemas_in([*inner.values()])
+                yield from schemas_in([*inner.values()])
             elif name in _SCHEMAS:
-                yield from _schemas_in(inner)
+                yield from schemas_in(inner)
     elif isinstance(value, list):
         for part in value:
-            yield from _schemas_in(part)
+            yield from schemas_in(part)
 
 
 def _limits(given: Mapping[str, Any], *, decimals: bool) -> dict[str, Any]:
@@ -143,8 +143,8 @@ def _only_names(schema: Mapping[str, Any]) -> bool:
 def _check_multiples(schema: dict[str, Any]) -> None:
     """Refuse a multipleOf that takes minutes to compile. In combined schemas, check the common multiple of all."""
     together = 1
-    combined = any(_COMBINING & part.keys() for part in objects_in(schema))
-    for part in objects_in(schema):
+    combined = any(_COMBINING & part.keys() for part in schemas_in(schema))
+    for part in schemas_in(schema):
         if isinstance(part.get("multipleOf"), int | float):
             digits = Decimal(str(part["multipleOf"])).as_tuple().digits  # the digits of 0.25 are those of 25
             value = int("".join(map(str, digits)) or 0) or 1
@@ -152,16 +152,6 @@ def _check_multiples(schema: dict[str, Any]) -> None:
             if together > LARGEST_MULTIPLE:
                 what = f"multipleOf {part['multipleOf']} in the JSON schema takes too long to compile"
                 raise BadSetting(what, hint="use a multipleOf with fewer digits")
-
-
-def objects_in(value: object) -> Iterator[dict[str, Any]]:
-    if isinstance(value, dict):
-        yield value
-        for part in value.values():
-            yield from objects_in(part)
-    elif isinstance(value, list):
-        for part in value:
-            yield from objects_in(part)
 
 
 def kind_of(value: object) -> str:

@@ -64,7 +64,7 @@ NO_CALLS = (
 
 def split(text, cuts=(), form=HERMES, *, several=True):
     """The calls and the text that a reader gives, and how much was read when it first gave something."""
-    reader, found, first = JsonCallReader(CallReader(form, FUNCTIONS), FUNCTIONS, several=several), [], None
+    reader, found, first = JsonCallReader(form, FUNCTIONS, several=several), [], None
     edges = [0, *sorted(cuts), len(text)]
     for begin, end in itertools.pairwise(edges):
         found += reader.push(text[begin:end])
@@ -104,7 +104,7 @@ def test_calls_in_the_models_own_form_come_as_before(name):
     form = ready(name).tool_call_format
     text = form.written([("get_weather", ARGUMENTS), ("now", {})][: 1 if form.between is None else 2])
     plain = CallReader(form, FUNCTIONS)
-    wrapped = JsonCallReader(CallReader(form, FUNCTIONS), FUNCTIONS, several=True)
+    wrapped = JsonCallReader(form, FUNCTIONS, several=True)
     for character in text:
         shown, expected = wrapped.push(character), plain.push(character)
         assert [(part.text, part.kind) for part in shown] == [(part.text, part.kind) for part in expected]
@@ -199,6 +199,6 @@ def test_a_continued_message_that_is_no_call_comes_without_its_beginning(text, s
 
 def test_a_schema_that_no_grammar_expresses_allows_any_object():
     functions = {"f": {"type": "object", "properties": {"a": {"type": "string", "pattern": "(?!x)"}}}}
-    reader = JsonCallReader(CallReader(HERMES, functions), functions)
+    reader = JsonCallReader(HERMES, functions)
     (part,) = reader.push('{"name": "f", "arguments": {"a": 5}}')
     assert part.ended.arguments == {"a": 5}
