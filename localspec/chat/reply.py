@@ -388,7 +388,9 @@ class ReplyWriter:
             self._pair.slots.forget_typed(slot)
         seconds = slot.target.recall(job.prompt, save=not continues)
         keep = slot.target.rewind(common_prefix_length(slot.target.tokens, 0, job.prompt[:-1]))
-        kept = without_images(job.prompt[:keep])
+        # Without images the two texts are equal, and the text without them is there already.
+        same = len(job.text_prompt) == len(job.prompt)
+        kept = list(job.text_prompt[:keep]) if same else without_images(job.prompt[:keep])
         strategy.observe(ForwardPass(0, kept), len(kept))
         slot.target.conversation = job.conversation
         return keep, seconds

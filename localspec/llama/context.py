@@ -162,16 +162,18 @@ class SlotDecoder(CachedText):
     def recall(self, tokens: Sequence[int], *, save: bool = True) -> float:
         self.failure = None  # another reply begins with the tokens that the slot has
         began, shared = perf_counter(), common_prefix_length(self.tokens, 0, tokens)
+        self.tokens[:shared] = tokens[:shared]  # the same objects are compared 4 times as fast
         stored = found = None
         if len(tokens) - shared >= WORTH_A_COPY:
             with self.shared.calling:
-                lent = {slot: slot.lends(tokens) for slot in self.shared.slots}
-            other = max(lent, key=lent.__getitem__)
-            most = max(shared, lent[other])
+                lent = {slot: slot.lends(tokens) for slot in self.shared.slots if slot is not self}
+            other = max(lent, key=lent.__getitem__, default=self)
+            most = max(shared, lent.get(other, 0))
             stored = self.prompt_cache.from_disk(tokens, most)  # without the lock: other slots may decode
             with self.shared.calling:
                 found = stored or self.prompt_cache.take(tokens, most + WORTH_A_COPY)
-            found = found or other.copied(tokens, shared + WORTH_A_COPY)
+            if most - shared >= WORTH_A_COPY:
+                found = found or other.copied(tokens, shared + WORTH_A_COPY)
         with self.shared.calling:
             self.forget_padding()
             if save and self.length - shared >= WORTH_A_COPY and (copy := self.copy()):
