@@ -20,8 +20,11 @@ _NAMES = (r"mtp-", r"dflash-|dspark-", r"eagle3-", r".*[-_.]draft(?:[-_.]|$)")
 
 
 def with_own_draft(pair: Pair) -> Pair:
-    """Return the pair with the draft that lies beside its target, if one fits. A draft that was chosen stays."""
-    if pair.draft or pair.kind is DraftKind.LOOKUP:
+    """Return the pair with the draft that lies beside its target, if one fits. A draft that was chosen stays.
+
+    A registered pair of the Hub stays as it is: only what is described for the first time is worth a request.
+    """
+    if pair.draft or pair.kind is DraftKind.LOOKUP or (pair.listed and pair.target.repo):
         return pair
     with suppress(LocalspecError, OSError):  # without an own draft the pair works too
         found = [

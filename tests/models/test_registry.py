@@ -175,13 +175,16 @@ def test_a_file_of_a_repository_cannot_lead_out_of_it(file):
         model_file(f"a/b:{file}/x.gguf")
 
 
-def test_a_known_pair_that_is_not_here_names_the_command():
+def test_a_known_pair_that_is_not_here_names_the_command_without_a_request(monkeypatch):
+    asked = []
+    monkeypatch.setattr("localspec.models.hub.listing", lambda *place: asked.append(place) or ())
     with pytest.raises(NotOnDisk, match=r"5.7 GB") as caught:
         find("llama-3-8b+1b")
     assert "localspec pull llama-3.1-8b+1b" in caught.value.hint
     for name in ("llama-3-8b+1b", "qwen3.5-9b+mtp", "gemma-4-e2b+mtp"):
         with pytest.raises(PairNotOnDisk):
             find(name)
+    assert asked == []
 
 
 @pytest.mark.parametrize(
