@@ -7,7 +7,7 @@ from statistics import mean
 
 import pytest
 
-from localspec.models import pair_info, registry
+from localspec.models import registry
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text("utf-8")
@@ -63,7 +63,7 @@ def test_pairs_that_are_recommended_have_this_name_and_size():
         for name, size in zip(names, sizes, strict=True):
             pair = registry.named(name)
             assert pair.name == name
-            assert f"{pair_info.file_bytes(pair) / 1e9:.1f}" == size, row
+            assert f"{pair.file_bytes / 1e9:.1f}" == size, row
 
 
 @pytest.mark.process

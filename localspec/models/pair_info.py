@@ -38,10 +38,6 @@ class Fit(StrEnum):
     NO = "no"  # the memory is too small
 
 
-def file_bytes(pair: Pair) -> int:
-    return sum(file.all_bytes for file in distinct(pair.files))
-
-
 def memory_needed(pair: Pair) -> int:
     """Estimate the bytes of a pair's weights, buffers and KV caches at the default context."""
     boundless = [Device(HOST, "cpu", 1 << 50, 1 << 50)]
@@ -193,7 +189,7 @@ def listing() -> tuple[PairRow, ...]:
     best = recommended({pair.name: fits for pair, fits in pairs.items()})
     rows = (
         PairRow(
-            *(pair.name, pair.found.about if pair.found else pair.use, file_bytes(pair)),
+            *(pair.name, pair.found.about if pair.found else pair.use, pair.file_bytes),
             *(memory_needed(pair), pair.on_disk, fits),
             speedup=speedups.get(pair.name),
             published=" · ".join(pair.published),

@@ -68,6 +68,10 @@ class Pair:
         return tuple(replace(file, rest=()) for file in distinct(self.singles) if file.repo)
 
     @property
+    def file_bytes(self) -> int:
+        return sum(file.all_bytes for file in distinct(self.files))
+
+    @property
     def on_disk(self) -> bool:
         is_usable = self.found is None or not self.found.why_not
         return is_usable and all(file.path for file in self.files)

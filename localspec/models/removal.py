@@ -86,25 +86,27 @@ def prune() -> Removal:
     if reasons := list(unreadable_pairs().values()):  # an unreadable pair may use any file
         raise reasons[0]
     with alone(pull_lock(), *_PULL_RUNS):
-        return _removed([leftover.path for leftover in leftovers()], [])
+        return _removed([leftover.path for leftover in leftovers(all_pairs())], [])
 
 
-def leftovers() -> tuple[Leftover, ...]:
-    """Return files of pulls and of `localspec fit` that no pair uses; () if a pair cannot be read."""
-    if unreadable_pairs():
+def leftovers(pairs: Iterable[Pair]) -> tuple[Leftover, ...]:
+    """Return files of pulls and of `localspec fit` that none of all `pairs` uses; () if a pair cannot be read."""
+    pulled = sorted(local_models.models_dir().glob("*/*/*"))
+    made = sorted(local_models.fitted_dir().glob("*"))
+    if not (pulled or made) or unreadable_pairs():
         return ()
-    pairs = [pair for pair in all_pairs() if pair.listed and not pair.found]
+    pairs = [pair for pair in pairs if pair.listed and not pair.found]
     used = _used(pairs)
     named = {local_models.path_of(file): pair.name for pair in pairs for file in pair.hub_files}
     found = []
-    for path in sorted(local_models.models_dir().glob("*/*/*")):
+    for path in pulled:
         final = Path(os.path.realpath(path.with_suffix("") if path.suffix == PART else path))
         is_ours = local_models.is_ours(path) and _OURS.fullmatch(
             path.relative_to(local_models.models_dir()).as_posix()
         )
         if is_ours and final not in used and not path.is_dir():
             found.append(Leftover(path, size_of(path), named.get(final)))
-    for path in sorted(local_models.fitted_dir().glob("*")):
+    for path in made:
         name = path.name if path.is_dir() else path.name.removesuffix(".gguf").removesuffix(".tokens")
         draft = Path(os.path.realpath(path.with_name(f"{name}.gguf")))
         is_made = path.is_dir() or path.suffix == ".gguf"

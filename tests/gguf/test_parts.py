@@ -15,7 +15,6 @@ from localspec.llama.model import Model
 from localspec.models.local_models import ModelFile
 from localspec.models.memory import Load
 from localspec.models.names import find
-from localspec.models.pair_info import file_bytes
 from localspec.models.plan import MemoryProbe
 from localspec.models.registry import named
 
@@ -61,7 +60,7 @@ def test_they_run_whichever_is_named(parts, whole, named):
 def test_a_pair_of_them_is_known_by_a_name_and_counted_whole(parts, whole, capsys, home_of_processes):
     assert main(["pairs", "add", "two", "--target", str(parts[1]), "--draft", str(whole)]) == 0
     assert "cannot" not in capsys.readouterr().err
-    assert file_bytes(named("two")) == sum(part.stat().st_size for part in (*parts, whole))
+    assert named("two").file_bytes == sum(part.stat().st_size for part in (*parts, whole))
     with api.load("two", threads=1) as session:
         assert session.run("hello", temperature=0, max_tokens=4).tokens
 

@@ -15,7 +15,7 @@ from localspec.models import pair_info
 from localspec.models.download import PullCancelled
 from localspec.models.local_models import ModelFile
 from localspec.models.memory import Load
-from localspec.models.pair_info import Fit, estimated_sizes, file_bytes, fit, memory_needed
+from localspec.models.pair_info import Fit, estimated_sizes, fit, memory_needed
 from localspec.models.plan import MemoryProbe
 from localspec.models.registry import all_pairs, named
 from tests.drafters.heads import KINDS
@@ -62,7 +62,7 @@ def test_what_fits_where_is_what_a_plan_says():
 
 def test_the_memory_of_a_pair_is_more_than_its_files_and_less_than_twice():
     for pair in all_pairs():
-        assert file_bytes(pair) < memory_needed(pair) < 2 * file_bytes(pair) + 1e9, pair.name
+        assert pair.file_bytes < memory_needed(pair) < 2 * pair.file_bytes + 1e9, pair.name
 
 
 def test_a_model_that_is_not_here_is_planned_by_its_header_and_one_that_is_by_llama_cpp(

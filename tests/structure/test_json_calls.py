@@ -4,7 +4,7 @@ import itertools
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from localspec.events import Kind, Piece
@@ -76,6 +76,7 @@ def split(text, cuts=(), form=HERMES, *, several=True):
 
 
 @pytest.mark.parametrize("how", CALLS)
+@settings(max_examples=15)  # and one character at a time, each time
 @given(st.data())
 def test_calls_in_other_forms_are_read_however_the_text_arrives(how, data):
     text, behind = CALLS[how]

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from localspec.caches.store import usage
 from localspec.display import say, say_json, size_text
-from localspec.models import local_models, pair_info, registry, removal
+from localspec.models import local_models, registry, removal
 from localspec.options import texts_dir
 
 
@@ -22,7 +22,7 @@ def run(arguments: argparse.Namespace) -> int:
     here = [pair for pair in pairs if not pair.found and pair.on_disk]
     theirs = [(pair.name, pair.found) for pair in pairs if pair.found]
     here.sort(key=lambda pair: -uses.get(pair.used_as, 0.0))
-    unused = removal.leftovers()
+    unused = removal.leftovers(pairs)
     files = local_models.distinct(file for pair in here for file in pair.files)
     texts, text_bytes = usage(texts_dir())
     demo = sum(path.stat().st_size for path in removal.enlarged_demo())
@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     days = {name: f"{datetime.fromtimestamp(used):%Y-%m-%d %H:%M}" for name, used in uses.items()}
     rows: list[tuple[str, int | None, str]] = [
-        (pair.name, pair_info.file_bytes(pair), days.get(pair.used_as, "-")) for pair in here
+        (pair.name, pair.file_bytes, days.get(pair.used_as, "-")) for pair in here
     ]
     whys = (
         f"`localspec pull {left.pair}` completes it" if left.pair else "no pair uses it" for left in unused
@@ -78,7 +78,7 @@ def as_json(pair: registry.Pair, used: float | None) -> dict[str, object]:
     when = None if used is None else datetime.fromtimestamp(used).astimezone().isoformat("T", "seconds")
     return {
         "name": pair.name,
-        "bytes": pair_info.file_bytes(pair),
+        "bytes": pair.file_bytes,
         "last_used": when,
         "files": [{"path": str(path), "removable": local_models.is_ours(path)} for path in paths],
     }
