@@ -50,7 +50,6 @@ def engine_of(
         most=deepest if target.rollback_limit is None else min(deepest, target.rollback_limit),
         target=target,
         decoding=[target, *([draft] if draft else [])],
-        starting_depth=3,
     )
     return LoadedPair(
         name="exact",

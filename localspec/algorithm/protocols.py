@@ -169,10 +169,6 @@ class Rule(Protocol):
     @property
     def name(self) -> str: ...
 
-    @property
-    def seed_decides(self) -> bool:
-        """Whether the seed and the target alone determine the text, with any drafter and any depth."""
-
     def draw(self, row: ComingRow, history: Sequence[int], start: int) -> Draw:
         """Draw a token to follow `history` from the draft model's row.
 

@@ -22,7 +22,6 @@ class Greedy:
 
     chain: Chain
     name: ClassVar[str] = "greedy"
-    seed_decides: ClassVar[bool] = True
 
     def draw(self, row: ComingRow, history: Sequence[int], start: int) -> Draw:
         token, confidence = self.chain.likeliest(row, history)
@@ -42,7 +41,6 @@ class Coupled:
     chain: Chain
     noise: Keyed
     name: ClassVar[str] = "coupled"
-    seed_decides: ClassVar[bool] = True
 
     def draw(self, row: ComingRow, history: Sequence[int], start: int) -> Draw:
         q = self.chain.distribution(row, history, drafts=True)
@@ -64,7 +62,6 @@ class BlockRule:
     judge: judgement.Judge = judgement.block  # a field, because tests replace it
     sharpness: DraftTemperature = field(default_factory=DraftTemperature)
     name: ClassVar[str] = "block"
-    seed_decides: ClassVar[bool] = False
 
     def draw(self, row: ComingRow, history: Sequence[int], start: int) -> Draw:
         _ = self.sharpness.factor  # learned before `distribution`, which may wait for the row

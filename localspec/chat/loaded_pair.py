@@ -23,8 +23,6 @@ DEMO_MODEL = f"The demo pair is tiny: its speed says nothing about real pairs. {
 
 
 class StrategyMaker(Protocol):
-    seeds_are_alone: bool  # whether a seeded reply must not share passes, which could change its text
-
     def strategy(
         self,
         rule: Rule,

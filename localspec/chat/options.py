@@ -4,7 +4,7 @@ import math
 import operator
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from localspec.chat.tools import Tool, read_tools
 from localspec.errors import BadSetting
@@ -12,9 +12,6 @@ from localspec.options import REPLY, nearest
 from localspec.options import check as check_option
 from localspec.sampler.sampling import Sampling
 from localspec.structure.grammar import Grammar, json_grammar, regex_grammar, written_grammar
-
-if TYPE_CHECKING:
-    from localspec.algorithm.protocols import Rule
 
 _Tokenize = Callable[..., list[int]]
 _BIASES = "give a dictionary from token ids or texts to numbers: {1234: -5.0}"
@@ -59,12 +56,6 @@ class Request:
         return {tool.name: tool.called for tool in self.tools if tool.name != tool.called}
 
 
-def seed_fixes_depth(request: Request, rule: "Rule") -> bool:
-    """Return whether a seed repeats its text only with a fixed depth, because the automatic one depends on time."""
-    automatic = request.speculate and request.depth is None
-    return automatic and request.seed is not None and not rule.seed_decides
-
-
 def request_from(
     options: Mapping[str, Any], defaults: Sampling, tokenize: _Tokenize | None = None
 ) -> Request:
@@ -78,6 +69,8 @@ def request_from(
         chain["logit_bias"] = biases_from(chain["logit_bias"], tokenize)
     rest = {name: value for name, value in options.items() if name not in SAMPLING_NAMES | _GRAMMAR_NAMES}
     stop = rest.pop("stop", ())
+    if rest.get("seed") is not None and rest.get("rule", "auto") == "auto":
+        rest["rule"] = "coupled"  # a seed gives one text, with any draft or none
     depth, tools = rest.pop("depth", "auto"), read_tools(options["tools"]) if options.get("tools") else ()
     if (choice := rest.get("tool_choice")) is not None:
         rest["tool_choice"] = next((tool.name for tool in tools if tool.called == choice), choice)

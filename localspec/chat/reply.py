@@ -14,7 +14,7 @@ from localspec.algorithm.noise import fresh_seed
 from localspec.algorithm.protocols import Decoder, Rule, Strategy, Vocabulary
 from localspec.algorithm.verification import make_rule
 from localspec.chat.loaded_pair import DEMO_OFF, LoadedPair, Slot, best_slot
-from localspec.chat.options import Request, seed_fixes_depth
+from localspec.chat.options import Request
 from localspec.chat.scoring import ScoringRule
 from localspec.chat.tally import Tally
 from localspec.chat.text import TextStream, repeated_block
@@ -44,10 +44,6 @@ from localspec.structure.constraint import Constrained
 from localspec.structure.forcing import Forcing
 from localspec.structure.read_calls import TextPart
 
-DEPTH_FIXED = (
-    "a seed fixes the draft depth, so that the same seed gives the same text; "
-    "--rule coupled keeps the depth automatic"
-)
 UNSEEN_IMAGE = "the draft does not see the image: it drafts from the text"
 GENERIC_CALLS = (
     "this model's chat template does not support tools: a system message describes them, in a tool-call format "
@@ -329,7 +325,7 @@ class ReplyWriter:
             rule=rule.name,
             context_length=pair.target.capacity,
         )
-        yield from self._take_notices(job, rule)
+        yield from self._take_notices(job)
         tally = Tally(
             prompt_tokens=len(prompt),
             reused_tokens=reused,
@@ -441,12 +437,10 @@ class ReplyWriter:
                 hint = "; load the pair with a larger context (--context)"
             yield Notice(full + hint)
 
-    def _take_notices(self, job: ReplyJob, rule: Rule) -> Iterator[Notice]:
-        fixed = self._pair.rollback_limit != 0 and seed_fixes_depth(job.request, rule)
+    def _take_notices(self, job: ReplyJob) -> Iterator[Notice]:
         unseen = job.drafts and bool(self._pair.draft_name) and len(job.text_prompt) < len(job.prompt)
         once = (
             *self._pair.notices,
-            *([DEPTH_FIXED] * fixed),
             *([GENERIC_CALLS] * job.generic_calls),
             *([UNSEEN_IMAGE] * unseen),
         )

@@ -18,7 +18,7 @@ class ScoringRule:
     def __init__(self, rule: Rule, vocabulary: Vocabulary, alternatives: int, chain: Chain | None) -> None:
         """`chain`: the sampler whose distributions are scored; None: the target's distributions before sampling."""
         self._rule = rule
-        self.name, self.seed_decides, self.draw = rule.name, rule.seed_decides, rule.draw
+        self.name, self.draw = rule.name, rule.draw
         self._vocabulary = vocabulary
         self._alternatives = alternatives
         self._chain = chain

@@ -18,7 +18,6 @@ WEIGHTS = (-0.3, 0.8, 0.4)
 VARIANCES = (0.5, 0.1, 0.1)  # initial variances of the weights
 DRIFT = 1e-5  # growth of the variances per token, because the best weights change with the text
 EDGE = 7.0  # logits are clipped to +-EDGE, because a probability of 1 in 1,000 is as good as 0
-MANY = 200  # with this many judged tokens, two standard errors of the acceptance rate are at most 0.07
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +41,6 @@ class AcceptanceModel:
         known = prior or ChanceWeights(WEIGHTS, VARIANCES)
         self._weights = list(known.weights)
         self._covariance = diagonal(known.variances)
-        self._ever_kept = self._ever_judged = 0  # numbers of accepted and judged tokens in all replies
         self.begin()
 
     def begin(self) -> None:
@@ -54,11 +52,6 @@ class AcceptanceModel:
         self.begin()
         self._weights = [(learned + first) / 2 for learned, first in zip(self._weights, WEIGHTS, strict=True)]
         self._covariance = diagonal(VARIANCES)
-
-    @property
-    def usual(self) -> float | None:
-        """The acceptance rate of all replies; None until MANY tokens were judged."""
-        return self._ever_kept / self._ever_judged if self._ever_judged >= MANY else None
 
     def weights(self) -> ChanceWeights:
         return ChanceWeights(tuple(self._weights), tuple(row[i] for i, row in enumerate(self._covariance)))
@@ -87,8 +80,6 @@ class AcceptanceModel:
                 START, (self._kept, self._rejected), (accepted, rejected), strict=True
             )
         )
-        self._ever_kept += accepted
-        self._ever_judged += accepted + rejected
 
     def _features(self, confidence: float, drafted: int) -> tuple[float, ...]:
         return 1.0, logit(self.ahead(drafted)), logit(confidence)

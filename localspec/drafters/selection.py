@@ -8,7 +8,6 @@ from time import perf_counter
 
 from localspec.algorithm.protocols import Drafter, PlainStep, Proposal, Rule, Strategy
 from localspec.control.concurrent import ConcurrentReplies, DepthPlan, SlotState, verify_among_others
-from localspec.control.costs import Costs
 from localspec.control.depth import DepthControl
 from localspec.drafters.copies import CopyDrafter
 from localspec.errors import LocalspecError
@@ -87,22 +86,6 @@ class Fixed(Strategy):
 
     def observe(self, batch: ForwardPass, kept: int) -> None:
         self._drafter.observe(batch, kept)
-
-
-def best_depth(costs: Costs, chance: float, cost: Callable[[int], float], most: int) -> int:
-    """Return the depth with the most tokens per second if each draft token is accepted with this chance; 0 is plain.
-
-    `cost`: returns the seconds of drafting to a depth. A cycle of depth d yields 1 + chance + ... + chance ** d tokens
-    (Leviathan et al., "Fast inference from transformers via speculative decoding", section 3).
-    """
-
-    def rate(depth: int) -> float:
-        if not depth:
-            return 1 / costs.verify(1)
-        tokens = sum(chance**kept for kept in range(depth + 1))
-        return tokens / (costs.verify(depth + 1) + cost(depth))
-
-    return max(range(most + 1), key=rate)
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,6 @@ class SlotDecoder(CachedText):
         self.shared, self.capacity, self.chunk = shared, shared.capacity, shared.chunk
         self.rows_max = shared.rows_max
         self._top_k_rows = False  # whether this reply accepts top-k logits in place of whole rows
-        self.alone = False  # whether this slot shares no passes, because a seed must repeat a reply
 
     def decode(self, tokens: Sequence[int], rows: int) -> ForwardPass:
         """Append tokens to the cache; return a pass with rows or top-k logits for the last `rows` tokens.
@@ -80,7 +79,7 @@ class SlotDecoder(CachedText):
     def _most_tokens(self) -> int:
         pace, batcher = self.shared.pace, self.shared.batcher
         most = pace.tokens(self.chunk) if pace else self.chunk
-        return most if self.alone or batcher is None else batcher.prompt_chunk(self.sequence, most)
+        return most if batcher is None else batcher.prompt_chunk(self.sequence, most)
 
     def _pass(self, tokens: Sequence[int], rows: int) -> ForwardPass:
         batcher = self.shared.batcher
@@ -90,7 +89,7 @@ class SlotDecoder(CachedText):
             whole = self._again(tokens, rows) if rows and self._top_k_rows else None
             return self.shared.read([(self, tokens, rows)], whole)[0]
         self.stop = current_stop()
-        return batcher.decode(Part(self.sequence, tokens, rows, self.alone))
+        return batcher.decode(Part(self.sequence, tokens, rows))
 
     def _again(self, tokens: Sequence[int], rows: int) -> Callable[[int], np.ndarray]:
         """Return a function that returns a whole row by its index. The function's first call repeats the pass."""

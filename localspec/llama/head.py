@@ -41,7 +41,6 @@ class HeadCache(Cache):
     """The head of a slot. All slots share its context, and the target's `calling`: they must take turns to decode."""
 
     sequence = 0
-    alone = False  # whether this slot shares no calls, because a seed must repeat a reply
     layer: int | None = None  # the prediction layer; None: the head has only one
     shift: Callable[[], int] = int  # returns what to add to positions in the target's cache
     stale: float = inf  # the rows from this position on are removed before the next call
@@ -135,7 +134,7 @@ class HeadCache(Cache):
             # The encoder ignores positions, but llama.cpp accepts only the position after the last one in the cache.
             self.position = position + self.shift() + (0 if call.encodes else begin)
             if self.batcher:
-                self.batcher.decode(Part(self.sequence, self.tokens, count, self.alone or count > WIDEST))
+                self.batcher.decode(Part(self.sequence, self.tokens, count, count > WIDEST))
             else:
                 self._decode(call, self.layer, [self])
             found.append(self.found)

@@ -198,6 +198,6 @@ def bench(
 
 
 def answer(session: Session, prompt: str, arm: Arm, **options: Unpack[ReplyOptions]) -> Reply:
-    """Answer a prompt in an empty conversation. Use no seed, because a seed would fix the draft depth."""
+    """Answer a prompt in an empty conversation. Use no seed, because a seed would change the rule."""
     session.reset()
     return last_reply(session.stream(prompt, **ReplyOptions(seed=None) | arm.options() | options))

@@ -159,8 +159,8 @@ def verify(
             found, difference = greedy_cases(session, prompt, tokens, share, first=not cases)
             cases += found
             width_difference = max(width_difference, difference)
-        drawn, alone = fresh_seed() >> 1 if seed is None else seed, seed is not None
-        sampled = run_sampled(session, encoded, temperature, drawn, share, stopped, tell, alone=alone)
+        drawn = fresh_seed() >> 1 if seed is None else seed
+        sampled = run_sampled(session, encoded, temperature, drawn, share, stopped, tell)
     took, at_once = perf_counter() - began, len(pair.slots.all)
     return Verification(tuple(cases), width_difference, sampled, temperature, drawn, took, stopped(), at_once)
 
@@ -228,18 +228,10 @@ def run_sampled(
     share: Callable[[], float],
     stopped: Callable[[], bool],
     tell: Callable[[Phase, float, BenchPrompt], None],
-    *,
-    alone: bool,
 ) -> SampledResult:
-    """Sample texts in rounds over the prompts, on all slots at once; return the sum of their results.
-
-    `alone`: whether each text has passes of its own, which is usual for replies with a seed.
-    """
+    """Sample texts in rounds over the prompts, on all slots at once; return the sum of their results."""
     found, texts, slots = SampledResult(), [*prompts] * ROUNDS, session.pair.slots.all
     with ExitStack() as opened, ThreadPoolExecutor(len(slots)) as threads:
-        for slot in slots:
-            slot.drafting.seeds_are_alone = alone
-            opened.callback(setattr, slot.drafting, "seeds_are_alone", True)
         sessions = [session, *(opened.enter_context(session.another()) for _ in slots[1:])]
         for first in range(0, len(texts), len(slots)):
             if share() >= 1.0:
@@ -267,7 +259,7 @@ def written(
 ) -> tuple[Reply, set[int]]:
     """Return a reply with drafting and without sampler filters, and the widths of its passes."""
     options: dict[str, Any] = asdict(Sampling(temperature, top_k=0, top_p=1.0, min_p=0.0))
-    options |= {"logit_bias": None, "seed": seed, "max_tokens": NEW_TOKENS}
+    options |= {"logit_bias": None, "seed": seed, "rule": "block", "max_tokens": NEW_TOKENS}
     options["depth"] = "auto" if depth is None else depth
     *events, finished = session.stream_complete(prompt, cancelled=cancelled, speculate=True, **options)
     assert isinstance(finished, Finished)

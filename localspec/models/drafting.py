@@ -10,7 +10,7 @@ from time import perf_counter
 from localspec import options
 from localspec.algorithm.protocols import Drafter, Rule, Strategy
 from localspec.chat.loaded_pair import Slot
-from localspec.chat.options import Request, seed_fixes_depth
+from localspec.chat.options import Request
 from localspec.control.acceptance import AcceptanceModel, ChanceWeights
 from localspec.control.calibration import WIDTHS, calibrate
 from localspec.control.concurrent import ConcurrentReplies
@@ -20,7 +20,7 @@ from localspec.control.depth import DepthControl
 from localspec.drafters.copies import CopyDrafter
 from localspec.drafters.copy_chances import CopyChances, CopyCounts
 from localspec.drafters.model import FAILURES
-from localspec.drafters.selection import DrafterSelection, Fixed, Plain, best_depth
+from localspec.drafters.selection import DrafterSelection, Fixed, Plain
 from localspec.files import file_of, recalled, store
 from localspec.gguf.matching import SAMPLE
 from localspec.llama.context import Context, SlotDecoder
@@ -34,7 +34,6 @@ from localspec.models.registry import Pair
 log = logging.getLogger(__name__)
 
 GPU_SECONDS = 3.0  # time limit for a warm-up; the measurement of costs has the same limit
-STARTING_DEPTH = 4  # draft depth of seeded replies until costs and acceptance are known
 # For each device ("": other GPUs), batch widths and estimated times of passes; a baseline step takes time 1.
 ESTIMATED_COSTS = {
     "cuda": ((1, 2, 8, 9, 16, 32), (1, 1.05, 1.2, 2.0, 2.3, 3.0)),
@@ -65,7 +64,6 @@ class LearnedState:
     costs: tuple[CostTable, ...] = ()  # a table for each measured bucket of `CostsByContext`
     greedy: Acceptance = field(default_factory=Acceptance)
     sampled: Acceptance = field(default_factory=Acceptance)
-    seeded_depth: int | None = None  # draft depth of all seeded replies; None before the first of them
 
 
 def estimated_costs(device: str, run_shares: Mapping[str, float]) -> CostTable:
@@ -94,7 +92,6 @@ class Drafting:
         learned: LearnedState | None = None,
         target: Context | None = None,
         decoding: Sequence[SlotDecoder | HeadCache] = (),
-        starting_depth: int = STARTING_DEPTH,
         stored: Path | None = None,
         first: "Drafting | None" = None,
     ) -> None:
@@ -102,16 +99,13 @@ class Drafting:
 
         `deepest`: maximum draft tokens in a model's proposal; `most`: maximum draft tokens in any verify batch.
         `target`: the context to measure costs on; `decoding`: the slot's decoders of target and draft model.
-        `learned`: the learned state; None: read it from the file `stored`. `starting_depth`: the draft depth of
-        seeded replies if no depth is learned. `first`: the drafting of the first slot; all slots share its
-        costs and its seeded depth.
+        `learned`: the learned state; None: read it from the file `stored`. `first`: the drafting of the first
+        slot; all slots share its costs.
         """
         self._stored = stored
         learned = learned or (first.learned if first else None)
         known = learned or (stored and recalled(stored, LearnedState)) or LearnedState()
-        self._target, self._decoding, self._starting_depth = target, tuple(decoding), starting_depth
-        self.seeds_are_alone = True  # whether each seeded reply has passes of its own
-        self._first = first or self
+        self._target, self._decoding = target, tuple(decoding)
         self._concurrent: ConcurrentReplies = (
             first._concurrent
             if first
@@ -119,7 +113,6 @@ class Drafting:
         )
         self._drafters, self._lookup, self._most = tuple(drafters), lookup, most
         self._deepest = min(deepest, most)
-        self.seeded_depth = known.seeded_depth
         self._candidates = {False: self._made(known.greedy), True: self._made(known.sampled)}
 
     def _threads(self) -> int:
@@ -136,11 +129,7 @@ class Drafting:
 
         `spelled`: tokens of texts to copy from, in another spelling than the prompt's.
         """
-        for slot in self._decoding:
-            slot.alone = self.seeds_are_alone and request.seed is not None and not rule.seed_decides
         depth = request.depth if request.speculate else 0
-        if seed_fixes_depth(request, rule):
-            depth = self._first.depth_of_seeds()
         return self.strategy_at(
             depth,
             rule,
@@ -220,18 +209,7 @@ class Drafting:
     @property
     def learned(self) -> LearnedState:
         greedy, sampled = (_acceptance_of(self._candidates[kind]) for kind in (False, True))
-        return LearnedState(self._concurrent.buckets.tables(), greedy, sampled, self._first.seeded_depth)
-
-    def depth_of_seeds(self) -> int:
-        """Return the draft depth of all seeded replies. It never changes, so a seed repeats its reply."""
-        with self._concurrent.lock:
-            if self.seeded_depth is None:
-                self.seeded_depth = self._starting_depth
-                drafter = next((c for c in self._candidates[True] if not c.is_free), None)
-                chance = drafter.chances.usual if drafter else None
-                if drafter and chance is not None and self.costs.measured and self.costs.confirmed:
-                    self.seeded_depth = best_depth(self.costs, chance, drafter.seconds, self._deepest)
-            return self.seeded_depth
+        return LearnedState(self._concurrent.buckets.tables(), greedy, sampled)
 
     def _made(self, known: Acceptance) -> tuple[DepthControl, ...]:
         """Return the depth controls of all drafters, copies first."""
@@ -293,7 +271,7 @@ def warm_up(target: Context, slots: Sequence[Slot]) -> None:
         target.rollback(0)
         if perf_counter() - began > GPU_SECONDS:
             break
-    target.prefer_rows(text[: 1 + STARTING_DEPTH])
+    target.prefer_rows(text[:5])
     for drafter in (drafter for slot in slots for drafter in slot.drafters):
         try:
             drafter.warm_up([text[:1], text[:2]])

@@ -54,7 +54,6 @@ from localspec.machine.servers import use_servers, used_servers
 from localspec.models.drafting import Drafting, estimated_costs, learned_state_file, warm_up
 from localspec.models.local_models import identity, is_ours
 from localspec.models.memory import CHECKPOINT_SHARE, HOST, Load, MemoryOptions
-from localspec.models.placement import DEPTH_OF_EXPERTS
 from localspec.models.plan import Plan, plan_for
 from localspec.models.registry import Pair
 from localspec.options import texts_dir
@@ -238,7 +237,6 @@ def slots_of(pair: Pair, plan: Plan, target: Context, found: Sequence["Opened"])
             most=target.rows_max - 1 if limit is None else min(target.rows_max - 1, limit),
             target=target,
             decoding=[slot, *(each.context for each in own)],
-            starting_depth=min(pair.starting_depth, DEPTH_OF_EXPERTS) if experts else pair.starting_depth,
             stored=learned_state_file(pair, plan, target.threads.usual),
             first=first,
         )

@@ -7,14 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localspec.control.acceptance import MANY, AcceptanceModel
 from localspec.control.cost_table import CostTable
-from localspec.control.costs import Costs
 from localspec.control.depth import MARGIN, MOST, START
 from localspec.control.timing import MEMORY
-from localspec.drafters.selection import best_depth
 from localspec.events import Mode
-from localspec.models.drafting import DEEPEST, ESTIMATED_COSTS, Drafting
+from localspec.models.drafting import DEEPEST, ESTIMATED_COSTS
 from tests.drafters.machine import Machine
 
 FLAT = CostTable(tuple(range(1, 10)), tuple(1 + 0.02 * n for n in range(9)), {"model": 0.08})
@@ -272,58 +269,3 @@ def test_reading_is_done_in_pieces_between_cycles():
 
 
 TABLE = CostTable((1, 2, 9), (1.0, 1.02, 1.16), {"model": 0.1})
-
-
-@pytest.mark.parametrize("chance", [0.0, 0.3, 0.6, 0.9])
-@pytest.mark.parametrize("step", [0.02, 0.3, 1.5])
-def test_no_depth_brings_more_tokens_a_second(chance, step):
-    table = CostTable((1, 2, 9), (1.0, 1.1, 2.5), {"model": step})
-
-    def rate(depth):
-        tokens = sum(chance**i for i in range(depth + 1))
-        return tokens / (table.verify(depth + 1) + step * depth)
-
-    best = best_depth(Costs(table), chance, lambda depth: step * depth, DEEPEST)
-    assert rate(best) == pytest.approx(max(map(rate, range(DEEPEST + 1))))
-
-
-def test_the_share_of_kept_tokens_is_known_after_many():
-    chances = AcceptanceModel()
-    for _ in range(MANY // 4 - 1):
-        chances.learn((0.5,) * 5, 3, 4)  # three kept, one rejected, one never judged
-    assert chances.usual is None
-    chances.learn((0.5,) * 5, 3, 4)
-    chances.begin()
-    assert chances.usual == 0.75
-
-
-def test_it_is_decided_for_the_first_seed_and_stays():
-    """The machine keeps what is drafted up to some position, and nothing behind it."""
-    for asked_at in (0, 900):
-        machine = Machine(TABLE.verify, 0.1, lambda position: position % 5 != 4 and position < 1000)
-        drafting = Drafting([machine], TABLE, most=32, lookup=False, starting_depth=3)
-        strategy = drafting.strategy_at(None, None, sampled=True)
-        while machine.position < asked_at:
-            machine.step(strategy)
-        assert drafting.learned.seeded_depth is None
-        decided = drafting.depth_of_seeds()
-        assert decided == 3 if not asked_at else 1 <= decided <= DEEPEST
-        while machine.position < 4000:
-            machine.step(strategy)
-        assert drafting.depth_of_seeds() == drafting.learned.seeded_depth == decided
-        later = Drafting([machine], TABLE, most=32, learned=drafting.learned)
-        assert later.depth_of_seeds() == decided
-
-
-@pytest.mark.parametrize("confirmed", [False, True])
-def test_costs_that_no_pass_has_confirmed_decide_nothing(confirmed):
-    """It stays, so it must not come from stored costs of a moment in which the machine was held up."""
-    machine = Machine(TABLE.verify, 0.1, lambda position: True)
-    costs = CostTable((1, 2, 9), (1.0, 4.0, 4.6), {"model": 0.1})
-    drafting = Drafting([machine], costs, most=32, starting_depth=9)
-    control = next(c for c in drafting._candidates[True] if not c.is_free)
-    for _ in range(MANY):
-        control.chances.learn((0.5,) * 5, 4, 5)
-    for _ in range(20 * confirmed):
-        drafting.costs.learn_verify(2, 1.02)
-    assert (drafting.depth_of_seeds() == 9) != confirmed

@@ -79,7 +79,7 @@ def test_every_reply_starts_a_conversation_of_its_own_with_the_same_options():
         shared = {k: v for k, v in options.items() if k not in ("depth", "speculate")}
         by_block[prompt, options["temperature"]].append((arm, shared))
     assert len(by_block) == len(PROMPTS) * 2
-    assert all(options["seed"] is None for _, _, options in session.asked), "a seed would fix the depth"
+    assert all(options["seed"] is None for _, _, options in session.asked), "a seed would change the rule"
     for replies in by_block.values():
         assert sorted(arm for arm, _ in replies) == ["2", "2", "auto", "auto", "plain", "plain"]
         assert all(shared == replies[0][1] for _, shared in replies)

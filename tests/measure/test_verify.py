@@ -97,19 +97,6 @@ def test_the_headline_counts_the_texts_that_part_by_rounding(near, headline):
     assert verdict(found).splitlines()[0] == headline
 
 
-def test_only_a_given_seed_has_passes_of_its_own(session, few_texts):
-    target, kept = session.pair.target, {}
-    for seed in (None, 4):
-
-        def note(step, seed=seed):
-            if step.phase is Phase.SAMPLED and step.done:
-                kept[seed] = target.alone
-
-        verify(session, prompts=VERIFY_PROMPTS[:1], seed=seed, on_step=note)
-    assert kept == {None: False, 4: True}
-    assert session.pair.drafting.seeds_are_alone
-
-
 @pytest.fixture
 def noted(monkeypatch):
     """The replies of a verification."""
