@@ -8,6 +8,7 @@ import os
 import socket
 import subprocess
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -117,14 +118,17 @@ class ServerSide:
         context: int,
         log: Path,
         clock: Clock,
+        more: Sequence[object] = (),
     ) -> None:
+        """`more`: further arguments of the command."""
         self._clock = clock
         self._reading_seconds: dict[tuple[int, ...], float] = {}
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self._port = probe.getsockname()[1]
+        self.address = f"http://127.0.0.1:{self._port}"
         command = [binary, "-m", target, "-c", context, "-t", threads, "-tb", threads, "-np", 1]
-        command += ["--host", "127.0.0.1", "--port", self._port, "--cache-ram", 0, "--no-ui"]
+        command += ["--host", "127.0.0.1", "--port", self._port, "--cache-ram", 0, "--no-ui", *more]
         if flags.depth:
             command += ["-md", draft, "--spec-type", "draft-simple", "-td", threads, "-tbd", threads]
             command += ["--spec-draft-n-max", flags.depth, "--spec-draft-p-min", flags.p_min]
@@ -180,9 +184,10 @@ class ServerSide:
             "ignore_eos": True,
             "cache_prompt": False,
         }
-        address = f"http://127.0.0.1:{self._port}/completion"
         with httpx.Client(timeout=600) as client:
-            answer: dict[str, Any] = client.post(address, json=body).raise_for_status().json()
+            answer: dict[str, Any] = (
+                client.post(f"{self.address}/completion", json=body).raise_for_status().json()
+            )
             return answer
 
     def _reading(self, ask: Ask) -> float:
@@ -203,6 +208,6 @@ class ServerSide:
 
     def _healthy(self) -> bool:
         try:
-            return httpx.get(f"http://127.0.0.1:{self._port}/health", timeout=5).is_success
+            return httpx.get(f"{self.address}/health", timeout=5).is_success
         except httpx.HTTPError:
             return False
