@@ -28,4 +28,4 @@ def near(kind, model) -> float:
         return NEAR
     text = np.random.default_rng(0).integers(3, 250, 200).tolist()
     quantised = {"kv_type": lib.GGML_TYPE_Q8_0, "flash": lib.LLAMA_FLASH_ATTN_TYPE_AUTO}
-    return 2 * moved(model, text, **quantised)
+    return max(NEAR, 2 * moved(model, text, **quantised))  # some processors round all widths alike

@@ -52,6 +52,13 @@ class Terminal:
         before, _, self.drawn = self.drawn.partition(text)
         return before + text
 
+    def ended(self):
+        """The exit code. What is drawn until then is read, because a full terminal holds a program up."""
+        deadline = time.monotonic() + 300
+        while self.process.poll() is None and self.read(0.1):
+            assert time.monotonic() < deadline, self.drawn[-500:]
+        return self.process.wait(300)
+
     @property
     def modes(self):
         """How the terminal treats what is typed."""

@@ -88,7 +88,7 @@ def test_what_nobody_foresaw_ends_the_chat_in_a_sentence_and_keeps_the_reply(ter
         (report,) = (tmp_path / "data" / "reports").iterdir()
         assert "ZeroDivisionError" in report.read_text("utf-8")
         assert "never to be on a screen" not in report.read_text("utf-8")
-    assert shown.process.wait(300) == 1
+    assert shown.ended() == 1
     assert "Traceback" not in printed
     assert "never to be on a screen" not in printed
     question, reply = saved(tmp_path / "data")
@@ -113,7 +113,7 @@ def test_bytes_that_are_no_utf_8_end_no_chat_and_lose_nothing_that_was_typed(ter
     while len(saved(tmp_path)) < 4:
         assert shown.read(0.1)
     shown.type("\x11")
-    assert shown.process.wait(300) == 0
+    assert shown.ended() == 0
     assert saved(tmp_path)[2:] == [
         text := "exact half typed caf\xe9 na\xefve \ufffd\xff\u20ac\xe2\u201a \u20ac \xf0\u0178",
         text.removeprefix("exact "),
@@ -134,7 +134,7 @@ def test_after_stops_the_chat_answers_and_leaves_the_terminal_as_it_was(terminal
     shown.until("acceptance ")  # in the line below the reply
     shown.type("\x11")
     shown.until("\x1b[?1049l")
-    assert shown.process.wait(300) == 0
+    assert shown.ended() == 0
     assert shown.modes == modes
     assert saved(tmp_path) == ["tokens 5", "## Why a draft helps"]
 
@@ -155,7 +155,7 @@ def test_line_by_line_a_prompt_stands_last_and_ctrl_c_clears_what_was_half_typed
     shown.type("\x03")
     assert "stopped" in shown.until("> ")
     shown.type("\x04")
-    assert shown.process.wait(300) == 0
+    assert shown.ended() == 0
     assert [message for message in saved(tmp_path) if "exact" in message] == ["exact one"]
 
 
@@ -175,7 +175,7 @@ def test_line_by_line_edit_puts_the_message_into_the_line_and_ctrl_c_leaves_it(t
     shown.until("\r\none more\r\n")
     shown.until("> ")
     shown.type("\x04")
-    assert shown.process.wait(300) == 0
+    assert shown.ended() == 0
     assert saved(tmp_path) == ["exact one more", "one more"]
 
 
