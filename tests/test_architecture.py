@@ -63,15 +63,15 @@ LINES = {
     "gguf": 1328,
     "sampler": 735,
     "caches": 376,
-    "algorithm": 1204,
-    "llama": 3601,
-    "control": 973,
-    "drafters": 1432,
-    "structure": 2142,
+    "algorithm": 1197,
+    "llama": 3526,
+    "control": 961,
+    "drafters": 1408,
+    "structure": 2108,
     "chat": 4866,
-    "models": 4130,
-    "api": 219,
-    "measure": 1657,
+    "models": 4122,
+    "api": 214,
+    "measure": 1639,
     "fit": 878,
     "engine": 1133,
     "tui": 4234,
@@ -80,7 +80,7 @@ LINES = {
     "__init__": 86,
     "__main__": 7,
 }
-MOST_LINES = 37_340  # of all rooms: one grows only where another shrinks
+MOST_LINES = 37_220  # of all rooms: one grows only where another shrinks
 MOST_FILES = 207
 HEAVY = ("llama_cpp", "llguidance", "textual", "huggingface_hub", "numpy", "jinja2", "starlette")
 HEAVY += ("uvicorn", "gguf")

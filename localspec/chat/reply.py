@@ -5,7 +5,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 from localspec.algorithm.ahead import ahead
 from localspec.algorithm.images import ImageChunk, TextDecoder, observed, stretches, without_images
@@ -53,8 +53,16 @@ DRAFT_CHUNK = 128  # largest number of tokens in a pass of a draft model that re
 WORTH_A_NOTICE = 16  # after this many cycles without drafting, a notice appears; shorter pauses are normal
 READ_AHEAD_SECONDS = 60.0  # longest time of reading ahead after a reply
 AHEAD = 3  # most cycles that run ahead: with one, a reader whose time varies leaves the device idle
+
+
+class Ending(NamedTuple):
+    finished: bool  # whether the grammar allows only the end here
+    complete: bool  # whether the grammar allows the end here
+    budget_spent: bool  # whether a thinking budget was spent
+
+
 # A cycle, the scores of its tokens, and `why_off` and `failure` of the strategy and `ends` of the job after it.
-_State = tuple[Cycle, Sequence[Scored], str | None, LocalspecError | None, tuple[bool, bool, bool]]
+_State = tuple[Cycle, Sequence[Scored], str | None, LocalspecError | None, Ending]
 
 
 class ReplyBuilder:
@@ -109,7 +117,7 @@ class ReplyBuilder:
 
     def finish(self) -> Iterator[Event]:
         # If the grammar allows nothing more, the reply has ended by itself, even at its length limit.
-        self.ended, self._tally.thinking_cut = self.ended or self.ends[0], self.ends[2]
+        self.ended, self._tally.thinking_cut = self.ended or self.ends.finished, self.ends.budget_spent
         parts = self._job.text.flush(cut=not self.ended)
         if settled := self._settled((), parts):
             yield Scores(tuple(settled))
@@ -210,10 +218,9 @@ class ReplyJob:
     # Returns a job whose prompt is what the next one certainly begins with; None if `ends()` came true before.
     following: "Callable[[Reply, Ends], ReplyJob | None] | None" = None
 
-    def ends(self) -> tuple[bool, bool, bool]:
-        """Return whether the grammar allows only the end here, whether it allows it, and whether a budget was spent."""
+    def ends(self) -> Ending:
         finished, complete = (g.finished, g.complete) if (g := self.constraint) else (False, True)
-        return finished, complete, self.budget is not None and self.budget.times_ended > 0
+        return Ending(finished, complete, self.budget is not None and self.budget.times_ended > 0)
 
     @cached_property
     def text_prompt(self) -> Sequence[int]:
@@ -357,7 +364,7 @@ class ReplyWriter:
         result = reply.result(seed, pair.target_name, cancelled=job.cancelled())
         if pair.is_demo:  # the speed-up of the demo pair means nothing
             result = replace(result, stats=replace(result.stats, plain_seconds=0.0, plain_error_seconds=0.0))
-        if job.constraint is not None and not reply.ends[1] and not job.text.repeats:
+        if job.constraint is not None and not reply.ends.complete and not job.text.repeats:
             why = f"the reply was cut off before it matched {job.constraint.name}"
             result = replace(result, unmatched=why)
             yield Notice(why)

@@ -344,12 +344,12 @@ class Session(Closing):
             text,
             cancelled,
             constraint,
-            fitted.dropped_messages,
-            requested,
-            calls is not None and not calls.native,
-            _questions(messages),
-            self._stored_as,
-            None
+            trimmed_messages=fitted.dropped_messages,
+            requested=requested,
+            generic_calls=calls is not None and not calls.native,
+            questions=_questions(messages),
+            conversation=self._stored_as,
+            budget=None
             if isinstance(request.think, bool | None)
             else ThinkingBudget(constraint, request, text, template.thinking_ending, start),
             changed=prompt.notice,
