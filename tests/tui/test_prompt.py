@@ -6,6 +6,7 @@ import pytest
 from driving import asked, running
 from localspec.tui.screen import ChatScreen
 from localspec.tui.widgets.prompt import Completion
+from textual.events import Paste
 
 from localspec.engine.messages import Typed
 
@@ -119,8 +120,6 @@ async def test_a_line_break_does_not_send(chat):
 
 async def test_a_paste_of_100_kb_arrives_whole(chat):
     text = ("All work and no play.\n" * 5000)[:100_000]
-    from textual.events import Paste
-
     chat.app.post_message(Paste(text))
     await chat.until(lambda: len(chat.screen.prompt.text) == len(text))
     await chat.pilot.press("enter")
@@ -129,8 +128,6 @@ async def test_a_paste_of_100_kb_arrives_whole(chat):
 
 
 async def test_a_paste_of_many_lines_can_be_undone(tmp_path):
-    from textual.events import Paste
-
     async with running(tmp_path, size=(40, 12)) as chat:
         prompt = chat.screen.prompt
         for count in (12, 40):
@@ -199,6 +196,48 @@ def test_a_megabyte_of_any_text_is_looked_through_once(text):
         assert typed_mention(whole) is None
         assert _without_blank_lines(whole) == whole
         assert time.thread_time() - began < 2  # seconds of the processor; a quadratic search takes minutes
+
+
+ONE_LINE = {
+    "one word": "x" * 10**6,
+    "emoji": "👩‍👩‍👧‍👦 🙂" * 10**5,
+    "tabs": "\t" * 10**6 + "x",
+    "no text but line ends": "\n" * 10**6,
+}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(text, marks=() if name == "emoji" else pytest.mark.nightly, id=name)
+        for name, text in (PASTED | ONE_LINE).items()
+    ],
+)
+async def test_the_first_key_after_a_megabyte_finds_no_long_line_and_all_of_it_is_sent(chat, text):
+    """Textual wraps and draws the whole line of the cursor at each key: 1 s for a line of 1 MB."""
+    prompt = chat.screen.prompt
+    await chat.pilot.press("a")
+    chat.app.post_message(Paste(text))
+    chat.app.post_message(Paste("b" * 9_000))
+    chat.app.post_message(Paste("c" * 9_000))
+    await chat.until(lambda: prompt.whole.count("c") >= 9_000)
+    await chat.pilot.press("Q")
+    assert max(map(len, prompt.document.lines)) < 10_100
+    assert prompt.document.line_count < 50_100
+    assert prompt.whole.splitlines() == f"a{text}{'b' * 9_000}{'c' * 9_000}Q".splitlines()
+    assert not prompt.certain
+    await chat.pilot.press("enter")
+    await chat.until(lambda: asked(chat))
+    assert asked(chat)[0].messages[0].content.endswith("cQ")
+    assert not prompt.text
+    await chat.pilot.press("ctrl+z")
+    assert prompt.whole.count("c") >= 9_000
+
+
+async def test_what_only_looks_like_the_name_of_a_pasted_text_is_sent_as_it_is(chat):
+    await chat.pilot.press(*"[pasted 1: 7 characters]", "enter")
+    await chat.until(lambda: asked(chat))
+    assert asked(chat)[0].messages[0].content == "[pasted 1: 7 characters]"
 
 
 WIDTHS = [*range(20, 0, -1), 80]

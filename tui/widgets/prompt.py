@@ -19,6 +19,10 @@ from ..state.remembered import PromptHistory
 from .lines import SUGGESTIONS
 from .markdown import hanging_lines
 
+# TextArea wraps and draws the whole line of the cursor at each key, and goes through all lines after some keys.
+_LONGEST_LINE: Final = 10_000  # characters
+_MOST_LINES: Final = 50_000
+_PASTED: Final = re.compile(r"\[pasted \d+: [\d,]+ characters\]")
 _BLANK_LINES: Final = re.compile(r"(?:[^\S\n]*+\n)+")  # blank lines before the first line with text
 
 
@@ -45,6 +49,23 @@ class PromptInput(TextArea):
         super().__init__(id="prompt", highlight_cursor_line=False, placeholder=placeholder)
         self.history_of_prompts = history
         self._completion, self._run_command, self._take = completion, run_command, take
+        self._pasted: dict[
+            str, str
+        ] = {}  # texts that the prompt shows by their names; undo can bring each back
+
+    @property
+    def whole(self) -> str:
+        """The text, with each pasted text in the place of its name."""
+        return _PASTED.sub(lambda name: self._pasted.get(name[0], name[0]), self.text)
+
+    def _shown(self, text: str, line: str = "") -> str:
+        """Return `text`, or a name for it if it would slow down each key; `line`: the line that it is put into."""
+        lines = text.splitlines()
+        if len(lines) <= _MOST_LINES and len(line) + max(map(len, lines), default=0) <= _LONGEST_LINE:
+            return text
+        name = f"[pasted {len(self._pasted) + 1}: {len(text):,} characters]"
+        self._pasted[name] = text
+        return name
 
     def undo(self) -> None:
         """Move the cursor to the start, then undo, because the cursor may lie beyond the restored text."""
@@ -55,9 +76,11 @@ class PromptInput(TextArea):
             self.move_cursor(cursor)
 
     async def _on_paste(self, event: events.Paste) -> None:
-        if mention := pasted(event.text):  # a file that was dropped on the terminal comes as its path
+        # A file that was dropped on the terminal comes as its path.
+        line = self.document.get_line(self.cursor_location[0])
+        if (shown := pasted(event.text) or self._shown(event.text, line)) != event.text:
             event.prevent_default()
-            self.insert(mention)
+            self.insert(shown)
 
     async def _on_key(self, event: events.Key) -> None:
         if event.key == "tab" and not self._completion.is_open and self.text in ("", *SUGGESTIONS):
@@ -80,8 +103,8 @@ class PromptInput(TextArea):
         await super()._on_key(event)
 
     def send(self) -> None:
-        if self.text.strip():
-            self.screen.call_later(self._take, _without_blank_lines(self.text).rstrip())
+        if (text := self.whole).strip():
+            self.screen.call_later(self._take, _without_blank_lines(text).rstrip())
 
     def get_line(self, line_index: int) -> Text:
         return Text(for_terminal(self.document.get_line(line_index)), end="", no_wrap=True)
@@ -89,7 +112,7 @@ class PromptInput(TextArea):
     def replace_text(self, text: str) -> None:
         """Replace the text and move the cursor to the end; undo restores the old text."""
         self.history.checkpoint()
-        self.replace(text, (0, 0), self.document.end, maintain_selection_offset=False)
+        self.replace(self._shown(text), (0, 0), self.document.end, maintain_selection_offset=False)
         self.move_cursor(self.document.end)
 
     @property
@@ -103,12 +126,13 @@ class PromptInput(TextArea):
 
     @property
     def certain(self) -> str:
-        """The text before the cursor's last word; "" for a command, or if files are attached to the message."""
+        """The text before the cursor's last word; "" for a command, or if files or long texts are attached."""
         row, _ = self.cursor_location
         before = "\n".join([*self.document.lines[:row], self._before_cursor])
         last = "" if before[-1:].isspace() else (before.rsplit(maxsplit=1) or [""])[-1]
         whole = _without_blank_lines(before[: len(before) - len(last)])
-        return "" if whole.startswith("/") or "@" in self.text or not whole.strip() else whole
+        attached = "@" in self.text or (self._pasted and _PASTED.search(self.text))
+        return "" if whole.startswith("/") or attached or not whole.strip() else whole
 
     def suggest_completions(self) -> None:
         self._completion.show_for(self.text, self._before_cursor)
