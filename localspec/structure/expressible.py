@@ -6,7 +6,6 @@ from functools import lru_cache
 from typing import Any
 
 from localspec.errors import BadSetting
-from localspec.structure.constraint import byte_matcher
 from localspec.structure.layout import json_rule
 from localspec.structure.schema import check_complexity, narrowed
 
@@ -86,6 +85,8 @@ class _Parts:
 
 def ignored_in(schema: Any) -> tuple[str, ...] | None:  # noqa: ANN401  JSON
     """Return the keywords that llguidance ignores in a schema; None if it is invalid or matches no text."""
+    from localspec.structure.constraint import byte_matcher  # late: it loads numpy, which `run` needs later
+
     try:
         check_complexity(schema)
         matcher = byte_matcher(f"start: {json_rule(narrowed(schema), lenient=True)}")
