@@ -130,8 +130,9 @@ class CopyDrafter(Drafter):
         if (place := self._place) is None:
             return Proposal()
         found, chances, survival, chance_of = list[int](), list[float](), 1.0, self.chances.of
-        for token, _, _, changed in islice(self._path(), max(limit, 0)):
-            chance = chance_of(CopyKind.CHANGED if changed else place.kind, place.match + len(found), token)
+        path, kind = islice(self._path(), max(limit, 0)), place.kind
+        for match, (token, _, _, changed) in enumerate(path, start=place.match):
+            chance = chance_of(CopyKind.CHANGED if changed else kind, match, token)
             survival *= chance
             if survival < LEAST_CHANCE:
                 break
@@ -198,9 +199,15 @@ class CopyDrafter(Drafter):
             token = tokens[at] if at < end else found[at - end]
             if token == BREAK:
                 return
-            sources = self._changes.get(token, ())
-            source = next((s for s in sources if tokens[at : at + len(s)] == [*s]), None)
-            put = self._changes[token][source] if source else (token,)
+            sources, source = self._changes.get(token, {}), None
+            if sources:
+                source = next((s for s in sources if tokens[at : at + len(s)] == [*s]), None)
+            if not (source or written):  # the usual case, without a loop
+                found.append(token)
+                at += 1
+                yield CopyStep(token, at)
+                continue
+            put = sources[source] if source else (token,)
             for i, each in enumerate(put[written:], start=written + 1):
                 found.append(each)
                 if i < len(put):
