@@ -137,7 +137,8 @@ class PromptBuilder:
         before = self._vocabulary.tokenize(begun, parse_special=False) if calls else []
         if (resumed := matcher.deep_copy()).try_consume_tokens(before) == len(before):
             matcher = resumed
-        return Constrained(matcher, grammar.name, tokens, start=start, ignored=ignored)
+        closes = grammar.closes and around is None
+        return Constrained(matcher, grammar.name, tokens, start=start, ignored=ignored, closes=closes)
 
     @cached_property
     def _tokens(self) -> GrammarTokens:

@@ -59,6 +59,7 @@ class Ending(NamedTuple):
     finished: bool  # whether the grammar allows only the end here
     complete: bool  # whether the grammar allows the end here
     budget_spent: bool  # whether a thinking budget was spent
+    closed: bool  # whether the limit of tokens closed the answer
 
 
 # A cycle, the scores of its tokens, and `why_off` and `failure` of the strategy and `ends` of the job after it.
@@ -131,7 +132,7 @@ class ReplyBuilder:
             reasoning="".join(self._parts[Kind.REASONING]),
             tokens=tuple(self.tokens),
             seed=seed,
-            finish_reason=FinishReason.STOP if self.ended else early,
+            finish_reason=FinishReason.STOP if self.ended and not self.ends.closed else early,
             stats=self._tally.stats(),
             tool_calls=tuple(self._called(call) for call in calls if not call.unreadable),
             cut_calls=tuple(self._called(call) for call in calls if call.unreadable),
@@ -219,8 +220,8 @@ class ReplyJob:
     following: "Callable[[Reply, Ends], ReplyJob | None] | None" = None
 
     def ends(self) -> Ending:
-        finished, complete = (g.finished, g.complete) if (g := self.constraint) else (False, True)
-        return Ending(finished, complete, self.budget is not None and self.budget.times_ended > 0)
+        spent, g = self.budget is not None and self.budget.times_ended > 0, self.constraint
+        return Ending(g.finished, g.complete, spent, g.closed) if g else Ending(False, True, spent, False)
 
     @cached_property
     def text_prompt(self) -> Sequence[int]:
@@ -413,6 +414,8 @@ class ReplyWriter:
         target = TextDecoder(slot.target, lacking) if lacking else slot.target
         if not job.cancelled():
             most, is_end = room if limit is None else min(limit, room), pair.vocabulary.is_end
+            if job.constraint:
+                job.constraint.limit = most
             cycles_off, off_sent, failure_sent = 0, False, False
 
             def states() -> Generator[_State]:
@@ -435,6 +438,8 @@ class ReplyWriter:
                     if reply.ended or job.cancelled():
                         break
         yield from reply.finish()
+        if reply.ends.closed and reply.ended:
+            yield Notice("the reply came near its limit of tokens, so its JSON was closed early")
         if not reply.ended and not job.cancelled() and len(reply.tokens) == room:
             full = f"the context of {pair.target.capacity:,} tokens is full, so the reply was cut off"
             hint = ""

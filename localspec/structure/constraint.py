@@ -47,6 +47,8 @@ class GrammarTokens:
         # Tokens as </tool_call>: a text with one of them has no other tokens.
         pieces = ((token, vocabulary.piece(token)) for token in vocabulary.special_tokens().values())
         self.tags = {token: piece for token, piece in pieces if _TAG.fullmatch(piece)}
+        middle = MiddleTokenizer(vocabulary)
+        self.closing = [token for sign in '"]}\n ,:0' for token in middle(sign)]  # the most useful ones first
         self._tokenizer = LLTokenizer(
             TokenizerWrapper(_Tokenizer(vocabulary, self.ends[0])), n_vocab=self.size, eos_token=self.ends
         )
@@ -143,6 +145,8 @@ def _bytes() -> "LLTokenizer":
     return LLTokenizer("byte")
 
 
+SPARE = 8  # tokens by which the next token may lengthen the shortest end
+NEAR = 64  # an end is looked for in so many tokens before the limit, and in a quarter of all
 FEW = 1024  # if at most this many tokens are allowed, only their logits are read from a row
 _ADDED = np.array([-np.inf, 0.0], np.float32)  # added to the logits of forbidden and of allowed tokens
 
@@ -151,6 +155,7 @@ _ADDED = np.array([-np.inf, 0.0], np.float32)  # added to the logits of forbidde
 class Mask:
     allowed: np.ndarray  # bool [vocab]
     ids: np.ndarray | None  # int64 [n]: the allowed tokens, ascending; None for more than FEW tokens
+    closes: bool = False  # whether only the limit of tokens makes the mask as narrow as it is
 
     def applied(self, row: Row) -> Row:
         """Return the row with only the allowed tokens. A draft's row may be shorter or longer than the vocabulary.
@@ -181,9 +186,19 @@ class Constrained:
     whole_rows = True
 
     def __init__(
-        self, matcher: "LLMatcher", name: str, tokens: GrammarTokens, *, start: int, ignored: str = ""
+        self,
+        matcher: "LLMatcher",
+        name: str,
+        tokens: GrammarTokens,
+        *,
+        start: int,
+        ignored: str = "",
+        closes: bool = False,
     ) -> None:
-        """`start`: number of tokens before the reply; `ignored`: a notice about ignored parts of a schema."""
+        """`start`: number of tokens before the reply; `ignored`: a notice about ignored parts of a schema.
+
+        `closes`: whether a short end is written when the reply comes near its `limit`.
+        """
         self.name, self.ignored = name, ignored
         self._matcher, self._size, self._ends, self._start = matcher, tokens.size, tokens.ends, start
         self._tags, self._tag_ids = tokens.tags, np.array([*tokens.tags], np.int64)
@@ -191,6 +206,10 @@ class Constrained:
         self._masks: list[Mask | None] = [None]  # masks after the first 0, 1, 2, ... of `_tokens`
         self._ended = False  # whether the last of `_tokens` ends the reply
         self._settled = 0  # number of `_tokens` that no rejection can remove
+        self._closing = tokens.closing
+        self._closes = closes
+        self.limit = 0  # largest number of tokens in the reply; 0: none is known
+        self.closed = False  # whether the limit has decided any of the settled tokens
 
     def permitted(self, row: Row, history: Sequence[int]) -> Row:
         """Mask the tokens that may not follow `history`; if the grammar does not match `history`, mask none."""
@@ -219,6 +238,7 @@ class Constrained:
         """Move the matcher to the end of `tokens`, which no rejection can remove, and drop their masks."""
         self._moved_to(tokens)
         before, self._settled = self._settled, len(self._tokens)
+        self.closed |= any(mask and mask.closes for mask in self._masks[before : self._settled])
         self._masks[before : self._settled] = [None] * (self._settled - before)
 
     @property
@@ -265,8 +285,25 @@ class Constrained:
             forced = self._matcher.compute_ff_bytes()
             if whole := [token for token in ids if forced.startswith(self._tags[token])]:
                 allowed = np.isin(np.arange(self._size), whole[:1])
+        if closes := (due := self._due()) is not None:
+            allowed = np.arange(self._size) == due
         few = np.count_nonzero(allowed) <= FEW
-        return Mask(allowed, np.flatnonzero(allowed) if few else None)
+        return Mask(allowed, np.flatnonzero(allowed) if few else None, closes)
+
+    def _due(self) -> int | None:
+        """Return the token that must come so that a short end of the text fits into the limit; None if any may."""
+        room = self.limit - len(self._tokens)
+        if not (self._closes and self.limit) or room > NEAR + self.limit // 4 or self._matcher.is_accepting():
+            return None
+        matcher, end = self._matcher.deep_copy(), list[int]()
+        while not matcher.is_accepting() and len(end) < room and not matcher.is_error():
+            if not (forced := matcher.compute_ff_tokens()):
+                bits = np.frombuffer(matcher.compute_bitmask(), np.uint8)
+                allowed = np.unpackbits(bits, count=self._size, bitorder="little")
+                forced = [next((token for token in self._closing if allowed[token]), int(allowed.argmax()))]
+            matcher.consume_tokens(forced)
+            end += forced
+        return end[0] if matcher.is_accepting() and len(end) <= room <= len(end) + SPARE else None
 
     def _check(self) -> None:
         if self._matcher.is_error():

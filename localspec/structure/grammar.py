@@ -22,6 +22,7 @@ class Grammar:
     definition: Mapping[str, Any]  # {"lark_grammar": ...}, where `start` is the first rule
     # Makes the definition without the keywords that llguidance does not support.
     lenient: Callable[[], Mapping[str, Any]] | None = None
+    closes: bool = False  # whether a reply that comes near its limit of tokens is closed, so that it matches
 
 
 def json_grammar(schema: object, *, compact: bool | None = None) -> Grammar:
@@ -35,7 +36,7 @@ def json_grammar(schema: object, *, compact: bool | None = None) -> Grammar:
             "lark_grammar": f"start: {json_rule(narrow, **(COMPACT if compact else FLEXIBLE), **options)}"
         }
 
-    return Grammar("the JSON schema", definition(), partial(definition, lenient=True))
+    return Grammar("the JSON schema", definition(), partial(definition, lenient=True), closes=True)
 
 
 def regex_grammar(pattern: object) -> Grammar:

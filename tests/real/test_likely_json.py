@@ -6,6 +6,7 @@ LOCALSPEC_TEST_GEMMA3 and LOCALSPEC_TEST_CODER may name GGUFs of Gemma 3 270M an
 import json
 import os
 
+import jsonschema
 import pytest
 
 import localspec
@@ -16,7 +17,7 @@ FILES = {name: os.environ.get(f"LOCALSPEC_TEST_{name.upper()}", "") for name in 
 FRUITS = next(iter(QUESTIONS))
 # The mean log-probability of a token may be lower than without a grammar by this much.
 ROOM = {"smollm2": 0.9, "gemma3": 2.0, "coder": 0.9}
-CUT = {"smollm2": 4, "gemma3": 4, "coder": 0}  # of 15 replies of at most 400 tokens
+CLOSED = {"smollm2": 4, "gemma3": 4, "coder": 0}  # by the limit of 400 tokens, of 15 replies
 
 
 @pytest.fixture(scope="module", params=ROOM)
@@ -38,12 +39,14 @@ def mean(found):
     return sum(likelihood for _, likelihood, _ in found) / len(found)
 
 
-def test_replies_end_by_themselves_or_are_cut_inside_a_value(model):
+def test_replies_end_by_themselves_or_are_closed_by_the_limit(model):
     """Small models repeat themselves inside texts, and nest without end, but write no white space without end."""
     name, found = model
-    cut = [reply.text for reply, _, ended in found["chosen"] if not ended]
-    assert len(cut) <= CUT[name]
-    assert all(text[-40:].strip() and "\n\n" not in text for text in cut)
+    closed = [reply.text for reply, _, ended in found["chosen"] if not ended]
+    assert len(closed) <= CLOSED[name]
+    for (reply, _, _), schema in zip(found["chosen"], QUESTIONS.values(), strict=True):
+        jsonschema.Draft202012Validator(schema).validate(json.loads(reply.text))
+        assert "\n\n" not in reply.text
 
 
 def test_the_chosen_layout_is_far_likelier_than_compact_json_and_near_the_models_own_words(model):

@@ -18,7 +18,7 @@ from localspec.events import Cycle, FinishReason, Notice
 from localspec.sampler.chain import Chain
 from localspec.sampler.passes import Candidates
 from localspec.sampler.sampling import Sampling
-from localspec.structure.constraint import Constrained, GrammarTokens, Mask, on_deep_stack
+from localspec.structure.constraint import SPARE, Constrained, GrammarTokens, Mask, on_deep_stack
 from localspec.structure.grammar import json_grammar, regex_grammar
 from tests.structure.characters import SYMBOLS, TEMPLATE, Characters, scripted_session, session_of
 from tests.structure.schemas import judged
@@ -255,6 +255,7 @@ PERSON = {
     "required": ["name", "age"],
 }
 CUT = "the reply was cut off before it matched the JSON schema"
+CLOSED = "the reply came near its limit of tokens, so its JSON was closed early"
 THINKS = TEMPLATE + "{# <think> </think> #}"
 
 
@@ -285,12 +286,27 @@ def test_every_length_is_either_a_valid_beginning_that_says_so_or_complete():
     for count in range(1, len(whole.tokens) + 1):
         events = list(session_of().stream("a person", json_schema=PERSON, max_tokens=count, **GREEDY))
         reply = events[-1].reply
-        assert reply.tokens == whole.tokens[:count]
         accepted = tokens.matcher(json_grammar(PERSON)).try_consume_tokens(list(reply.tokens))
-        assert accepted >= min(count, len(whole.text))
-        complete = reply.text == whole.text
-        assert (reply.finish_reason is FinishReason.STOP) == complete
-        assert (CUT in notices(events)) != complete
+        assert accepted == len(reply.text)
+        assert reply.finish_reason is FinishReason.LENGTH
+        if count < len('{"name":"","age":0}') or CUT in notices(events):
+            assert reply.tokens == whole.tokens[:count]
+            assert CUT in notices(events)
+
+
+@pytest.mark.parametrize("speculate", [True, False])
+@pytest.mark.parametrize("seed", range(4))
+def test_json_is_closed_before_the_limit_cuts_it_and_says_so(seed, speculate):
+    options = {"json_schema": PERSON, "speculate": speculate, **GREEDY}
+    whole = session_of(seed).run("a person", **options)
+    for count in range(40, len(whole.tokens) + SPARE + 2):
+        events = list(session_of(seed).stream("a person", max_tokens=count, **options))
+        reply, closed = events[-1].reply, CLOSED in notices(events)
+        jsonschema.validate(json.loads(reply.text), PERSON)
+        assert reply.finish_reason is (FinishReason.LENGTH if closed else FinishReason.STOP)
+        assert closed <= (count <= len(whole.tokens) + SPARE)
+        assert closed or reply.text == whole.text
+        assert not reply.unmatched
 
 
 def test_a_cancelled_reply_says_that_it_is_cut():
