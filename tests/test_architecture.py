@@ -67,7 +67,7 @@ LINES = {
     "llama": 3526,
     "control": 961,
     "drafters": 1408,
-    "structure": 2108,
+    "structure": 2146,
     "chat": 4866,
     "models": 4122,
     "api": 214,
