@@ -244,7 +244,9 @@ WIDTHS = [*range(20, 0, -1), 80]
 
 
 NARROW = [
-    (typed, key) for typed in ("", "/", "typed words") for key in ("", "f1", "ctrl+o", "f3", "ctrl+r", "f9")
+    (typed, key)
+    for typed in ("", "/", "typed words")
+    for key in ("", "f1", "ctrl+o", "f3", "ctrl+r", "f9", "ctrl+s")
 ]
 
 
@@ -259,7 +261,7 @@ async def test_no_width_ends_the_chat_or_loses_what_is_typed(tmp_path, typed, ke
     async with running(tmp_path, size=(80, 24)) as chat:
         await chat.ask("why?")
         await chat.pilot.press(*typed)
-        await chat.pilot.press(*filter(None, [key]))
+        await chat.pilot.press(*key.split())
         for width in WIDTHS:
             await chat.pilot.resize_terminal(width, 24)
             await chat.settled()
