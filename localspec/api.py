@@ -88,7 +88,7 @@ def load(
     engine = interruptible(opened, stop, timeout_seconds=TIMEOUT_SECONDS)
     defaults = {name: value for name, value in settings.items() if name in REPLY} | {"speculate": speculate}
     if is_demo(found):  # the automatic depth would be 0, because the demo's draft saves no time
-        defaults.setdefault("depth", found.starting_depth)
+        defaults.setdefault("depth", 4)
     session = Session(engine, cast(ReplyOptions, defaults))
     if is_use:
         mark_used(found.used_as)

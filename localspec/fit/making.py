@@ -163,7 +163,7 @@ def fitted_path(name: str) -> Path:
 
 def keep(name: str, pair: Pair, draft: Path, use: str) -> Path:
     target, drafted = (ModelFile.at(path.absolute()).pinned() for path in (pair.target.here, draft))
-    return add_pair(Pair(name, DraftKind.MODEL, target, drafted, use=use, starting_depth=pair.starting_depth))
+    return add_pair(Pair(name, DraftKind.MODEL, target, drafted, use=use))
 
 
 EACH = 15  # limit of unseen prompts of each category

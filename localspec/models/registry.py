@@ -47,7 +47,6 @@ class Pair:
     aliases: tuple[str, ...] = ()
     use: str = ""
     context: int | None = None  # trained context length of the target, in tokens
-    starting_depth: int = 4
     published: tuple[str, ...] = ()
     images: bool = False  # whether a projector for images was published with the target
     lora: tuple[Adapter, ...] = ()  # LoRA adapters of the loaded target; not stored with the pair

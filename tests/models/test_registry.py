@@ -71,8 +71,8 @@ MINE = '[[pair]]\nname = "mine"\n[pair.target]\npath = "t.gguf"\n[pair.draft]\np
 
 
 def test_the_users_pairs_come_on_top_and_replace_and_their_zeros_count_as_not_given():
-    user_pair(MINE.replace('"mine"', '"mine"\nstarting_depth = 0\ncontext = 0'))
-    assert (named("mine").starting_depth, named("mine").context) == (4, None)
+    user_pair(MINE.replace('"mine"', '"mine"\ncontext = 0'))
+    assert named("mine").context is None
     user_pair(MINE.replace("mine", "qwen3-4b+0.6b"), "qwen3-4b+0.6b")
     assert named("mine").target == ModelFile.at(users_folder() / "t.gguf")
     assert isinstance(named("qwen3-4b+0.6b").target, ModelFile)

@@ -127,9 +127,8 @@ def _found_lines(found: StoredModel) -> list[str]:
 
 def _head(pair: Pair) -> list[str]:
     drafters = {DraftKind.MODEL: "a small model", DraftKind.LOOKUP: "lookup in the text"}
-    depth = f"{pair.starting_depth} draft tokens a pass at first, then as many as save time"
     kind = pair.drafter if pair.found else pair.kind
-    drafting = f"drafting     by {drafters.get(kind, 'a head of the target')}: {depth}"
+    drafting = f"drafting     by {drafters.get(kind, 'a head of the target')}"
     lines = [f"{pair.name}  {pair.use}", drafting]
     return [*lines, *(f"measured     {text}" for text in pair.published), ""]
 

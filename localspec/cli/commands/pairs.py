@@ -73,7 +73,7 @@ def run_add(arguments: argparse.Namespace) -> int:
 
 
 def as_json(pair: registry.Pair, row: PairRow) -> dict[str, object]:
-    same = ("name", "aliases", "kind", "use", "context", "starting_depth", "images")
+    same = ("name", "aliases", "kind", "use", "context", "images")
     return {name: getattr(pair, name) for name in (*same, "published")} | {
         "bytes": row.size_bytes,
         "memory_bytes": row.memory_bytes,
