@@ -304,11 +304,11 @@ def test_raw_text_has_no_template_and_leaves_the_conversation_alone():
     assert session.messages == ()
 
 
-@pytest.mark.parametrize("rule", ["auto", "block", "coupled"])
-def test_the_same_seed_gives_the_same_reply_and_no_seed_a_fresh_one(rule):
+@pytest.mark.parametrize(("rule", "depth"), [("auto", "auto"), ("block", 3), ("coupled", "auto")])
+def test_the_same_seed_gives_the_same_reply_and_no_seed_a_fresh_one(rule, depth):
     session, *_ = session_of(end=False)
-    a = session.complete("abc", seed=5, max_tokens=40, rule=rule)
-    b = session.complete("abc", seed=5, max_tokens=40, rule=rule)
+    a = session.complete("abc", seed=5, max_tokens=40, rule=rule, depth=depth)
+    b = session.complete("abc", seed=5, max_tokens=40, rule=rule, depth=depth)
     fresh = {session.complete("abc", max_tokens=40).seed for _ in range(3)}
     assert a.tokens == b.tokens
     assert a.seed == 5

@@ -181,7 +181,7 @@ def test_json_is_one_object_with_both_sides(capsys):
     assert code == 0
     assert found["plain"]["stats"]["drafted"] == 0
     assert found["plain"]["seed"] == found["speculative"]["seed"] == 3
-    assert found["rule"] == "block"
+    assert found["rule"] == "coupled"
     assert found["machine"]["threads"] == 1
     assert json.loads(raced(capsys, "Tell me a story", "--json")[1])["rule"] == "greedy"
     assert found["identical"] == (found["divergence"] is None)
