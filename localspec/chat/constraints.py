@@ -18,7 +18,7 @@ from localspec.chat.tools import calls_as_texts, spelled_out, with_names
 from localspec.errors import BadSetting
 from localspec.structure.call_grammar import calls_grammar
 from localspec.structure.constraint import Constrained, GrammarTokens
-from localspec.structure.grammar import rules_around
+from localspec.structure.grammar import has_unclosed_calls, rules_around
 from localspec.structure.tool_call_format import GENERIC, ToolCallFormat
 
 # `branch_points` renders this question, which no user writes, to find where other conversations differ.
@@ -124,7 +124,10 @@ class PromptBuilder:
             return None
         around = None
         if style is not None and opening and (style.opened or not (style.closed or request.think is False)):
-            around = rules_around(opening, closing, opened=style.opened, framing=framing, names=self._names)
+            unclosed = has_unclosed_calls(grammar)
+            around = rules_around(
+                opening, closing, opened=style.opened, framing=framing, names=self._names, unclosed=unclosed
+            )
         tokens, ignored = self._tokens, ""
         try:
             matcher = tokens.matcher(grammar, around)

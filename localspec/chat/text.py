@@ -4,6 +4,7 @@ import codecs
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
+from dataclasses import replace
 
 from localspec.algorithm.protocols import Vocabulary
 from localspec.chat.thinking import CALLING, A, R, ThinkingStyle
@@ -69,6 +70,10 @@ class TextStream:
         self._begun: list[TextPart] = []  # parts of a call that begins in the text before the reply
         self._before = 0  # characters of that text which the reader holds
         self.thinking = Thinking(style, form, functions or (), self.codes.coded)
+        tagged = form is not None and bool(form.tag) and not (style and style.channels)
+        self._unclosed = CallReader(form, functions or {}) if form and tagged else None  # reads the reasoning
+        self._thoughts = ""  # reasoning that may be, or begin, a call
+        self._calling = False  # whether it is, as far as it goes
         self.calls: list[ToolCall] = []  # complete calls, and a call in which the reply ended
         self._scanner = StopScanner(stops)
 
@@ -85,7 +90,7 @@ class TextStream:
     def held(self) -> int:
         """The number of bytes that are not shown: incomplete text, or the stop string and the text after it."""
         text = self._scanner.held + (self._reader.held if self._reader else "")
-        text += self.codes.plain(self.thinking.held)
+        text += self.codes.plain(self._thoughts + self.thinking.held)
         return len(text.encode("utf-8", "surrogatepass")) + self.detokenizer.held
 
     def resume(self, text: str) -> None:
@@ -118,6 +123,12 @@ class TextStream:
         parts = self._split(self.thinking.push(self.detokenizer.flush()))
         if not self.stopped_by:
             parts += self._split(self.thinking.flush())
+            if self._reader and self._calling and self.thinking.kind is R and not cut:
+                called, self._thoughts = self._reader.push(self._thoughts.rstrip()), ""
+                parts += self._without_stops(
+                    replace(part, kind=R) if part.kind is A else part for part in called
+                )
+            parts += self._all_thoughts()
         if self._reader and not self.stopped_by:
             parts += self._without_stops(self._resumed(self._reader.flush(cut=cut)))
         return parts if self.stopped_by else parts + self._released()
@@ -125,11 +136,32 @@ class TextStream:
     def _split(self, parts: Iterable[tuple[Kind, str]]) -> list[TextPart]:
         split: list[TextPart] = []
         for kind, text in parts:
-            if self._reader and kind is not Kind.REASONING:
+            if kind is R and self._unclosed:
+                split += self._read_thought(self._unclosed, text)
+            elif self._reader and kind is not R:
+                split += self._all_thoughts()
                 split += self._resumed(self._reader.push(text))
             else:
                 split.append(TextPart(self.codes.plain(text), kind))
         return self._without_stops(split)
+
+    def _read_thought(self, reader: CallReader, text: str) -> list[TextPart]:
+        """Return reasoning. A call at its end is held, because it is a call if the reply ends there too."""
+        self._thoughts += text
+        for part in reader.push(text):
+            if part.call or part.text.strip():
+                self._calling = part.kind is not A
+        return [] if self._calling else self._shown_thoughts(len(self._thoughts) - len(reader.held))
+
+    def _shown_thoughts(self, end: int) -> list[TextPart]:
+        shown, self._thoughts = self._thoughts[:end], self._thoughts[end:]
+        return [TextPart(self.codes.plain(shown), R)] if shown else []
+
+    def _all_thoughts(self) -> list[TextPart]:
+        if self._unclosed:
+            self._unclosed.flush()
+            self._calling = False
+        return self._shown_thoughts(len(self._thoughts))
 
     def _without_stops(self, parts: Iterable[TextPart]) -> list[TextPart]:
         shown: list[TextPart] = []

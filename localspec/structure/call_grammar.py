@@ -69,10 +69,15 @@ class _Calls:
         other = f" | {self._call(*form.other)}" if form.other else ""
         first = f"({self._call(form.begin + form.open)}{other}) {tail}"
         text, before_calls = "TEXT", f"| {first}"
+        head = form.begin + form.open + form.name_end
+        plain_head = _before_special(head, self._names)
+        headed = self._headed(tail) if plain_head == head else ""
+        if form.tag and (headed or not plain_head) and choice != "none":
+            self._lines.append(f"unclosed: {headed or f'/{ANYTHING}/ {first}'}")
         if answer is not None:
             self._lines.append(answer.definition["lark_grammar"].replace("start:", "answer:", 1))
             text = "answer"
-        elif _before_special(head := form.begin + form.open + form.name_end, self._names) != head:
+        elif not headed:
             between = f"({' | '.join(self._text(mark.rstrip()) for mark in frames)})*" if frames else ""
             # If plain text precedes the first special token of a call or wrapper, no answer may begin with that text.
             marks = (form.begin + form.open, *(form.other or ())[:1], *frames)
@@ -81,7 +86,7 @@ class _Calls:
             self._lines.append(f"TEXT: /{ANYTHING}/{other}")
             before_calls = f"({between} {first})?" + (f" | {first}" if form.other else "")
         else:
-            before_calls = f"| {self._headed(tail)}"
+            before_calls = f"| {headed}"
         start = {"required": first, "none": text}.get(choice) or f"{text} {before_calls}"
         return [f"start: {start}", *self._lines]
 

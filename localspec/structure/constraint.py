@@ -14,7 +14,7 @@ from localspec.algorithm.protocols import Vocabulary
 from localspec.errors import BadSetting
 from localspec.files import after_fork
 from localspec.sampler.passes import Candidates, Continued, Row, common_prefix_length
-from localspec.structure.grammar import Grammar
+from localspec.structure.grammar import Grammar, has_unclosed_calls
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
@@ -56,8 +56,11 @@ class GrammarTokens:
     def matcher(self, grammar: Grammar, around: str | None = None) -> "LLMatcher":
         """Compile the grammar of an answer; `around`: the Lark rules that `rules_around` returns. Raises BadSetting."""
         parts = [dict(grammar.definition)]
-        if around is not None:
-            parts = [{"lark_grammar": f"start: lead @answer tail\n{around}"}, {"name": "answer", **parts[0]}]
+        if around is not None and has_unclosed_calls(grammar):
+            reply = grammar.definition["lark_grammar"].replace("start:", "reply:", 1)
+            parts = [{"lark_grammar": around + reply}]
+        elif around is not None:
+            parts = [{"lark_grammar": around}, {"name": "answer", **parts[0]}]
         matcher = _compiled(self._tokenizer, *parts)
         if matcher.is_error():
             what = f"{grammar.name} cannot be used: {first_sentence(matcher.get_error())}"

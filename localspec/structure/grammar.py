@@ -25,6 +25,11 @@ class Grammar:
     closes: bool = False  # whether a reply that comes near its limit of tokens is closed, so that it matches
 
 
+def has_unclosed_calls(grammar: Grammar) -> bool:
+    """Return whether the grammar has a rule `unclosed` of reasoning that ends with calls."""
+    return "\nunclosed: " in grammar.definition.get("lark_grammar", "")
+
+
 def json_grammar(schema: object, *, compact: bool | None = None) -> Grammar:
     """Return the grammar of a JSON schema; `compact`: whether to forbid white space; None: as the model begins."""
     narrow = narrowed(read_schema(schema, largest=LARGEST))
@@ -101,12 +106,13 @@ def rules_around(
     opened: bool,
     framing: bool,
     names: Mapping[str, int],
+    unclosed: bool,
 ) -> str:
-    """Write two Lark rules: `lead` matches reasoning before an answer, and `tail` matches closing markers after it.
+    """Write the Lark rules of a reply: reasoning, the answer, and closing markers after it.
 
     `opening`, `closing`: markers around reasoning. Further closing markers and two line ends may follow reasoning.
     `opened`: whether the prompt ends inside reasoning. `framing`: whether closing markers may surround the answer.
-    `names`: ids of special tokens by their texts.
+    `names`: ids of special tokens by their texts. `unclosed`: whether calls may end a reply inside its reasoning.
     """
     thoughts = [
         f"thought_{n}: /{ANYTHING}/ {literal(mark.rstrip(), names)}"
@@ -116,12 +122,13 @@ def rules_around(
     ]
     any_thought = " | ".join(f"thought_{n}" for n in range(len(thoughts)))
     frame = "frame*" if framing else ""
-    repeated = f"(opening thought){'*' if framing else '?'}"
+    called = f" | {'' if opened else f'{frame} opening'} unclosed" if unclosed else ""
     rules = [
-        # Reasoning between tags begins only once, or a budget would end it again and again.
-        f"lead: {'thought ' if opened else frame} {'' if opened and not framing else repeated}",
+        f"start: lead {'reply' if unclosed else '@answer'} tail{called}",
+        # Reasoning begins only once, or a budget would end it again and again.
+        f"lead: {'thought' if opened else f'{frame} (opening thought)?'}",
         f"opening: {' | '.join(literal(mark.rstrip(), names) for mark in opening)}",
-        f'thought: ({any_thought}) {frame} ("\\n" | "\\n\\n")?',
+        f'thought: {"unclosed*" * unclosed} ({any_thought}) {frame} ("\\n" | "\\n\\n")?',
         *thoughts,
         f"frame: {' | '.join(literal(mark.rstrip(), names) for mark in closing)}",
         f"tail: {frame}",

@@ -14,6 +14,7 @@ from localspec.structure.schema import kind_of, kinds_of
 ID, COUNTER, TYPE, NAME, KEY = "\ufdd0", "\ufdd1", "\ufdd2", "\ufdd3", "\ufdd4"
 _HOLE = re.compile(f"([{ID}-{KEY}])")
 _WORDS = {"True": True, "False": False, "None": None}
+_TAG = re.compile(r"<[^<>]*>|\[[^\[\]]*\]")
 _BARE_KEY = re.compile(r"([{,]\s*)([^\s{}\[\],:\"]+)\s*:")
 Schema = Mapping[str, Any]
 
@@ -64,6 +65,12 @@ class ToolCallFormat:
     @property
     def marks(self) -> tuple[str, ...]:
         return (*self.texts.values(), *(self.other or ()))
+
+    @property
+    def tag(self) -> str:
+        """The tag that begins a call; "" if other text does."""
+        found = _TAG.match(self.begin + self.open)
+        return found[0] if found else ""
 
     @property
     def syntax(self) -> Syntax:
