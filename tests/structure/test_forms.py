@@ -3,17 +3,21 @@
 import json
 import random
 import re
+from dataclasses import replace
 from functools import cache
 
 import jsonschema
 import pytest
 
 import localspec
+from localspec.chat.constraints import PromptBuilder
 from localspec.chat.messages import Message
+from localspec.chat.options import request_from
 from localspec.chat.template import ChatTemplate
 from localspec.chat.text import TextStream
 from localspec.chat.tools import read_tools
 from localspec.events import Kind, ToolCall
+from localspec.sampler.sampling import Sampling
 from localspec.structure.call_grammar import calls_grammar
 from localspec.structure.constraint import GrammarTokens
 from localspec.structure.derive_format import format_of
@@ -243,6 +247,38 @@ def test_calls_are_separated_from_reasoning_and_answer(name):
         assert (words[Kind.REASONING], words[Kind.ANSWER]) == (reasoning, answer)
         assert [call.name for call in stream.calls] == names
         assert words[Kind.TOOL_CALL] == "".join(json.dumps(call.arguments) for call in stream.calls)
+
+
+@pytest.mark.parametrize("name", tiered(TEMPLATES.keys() - NO_FORM))
+@pytest.mark.parametrize(
+    ("behind", "cut", "called"), [("", False, True), (" Or not?", False, False), ("", True, False)]
+)
+def test_a_call_that_ends_a_reply_within_its_reasoning_is_a_call(name, behind, cut, called):
+    form, style = form_named(name), ready(name).thinking_style("")
+    if not form.tag or style is None or style.channels or Kind.REASONING not in style.markers.values():
+        return  # the reasoning has channels, or none is known
+    vocabulary = CharacterVocabulary(("<s>", "</s>"))
+    opening = next(mark for mark, kind in style.markers.items() if kind is Kind.REASONING)
+    call = form.written([("get_weather", {"city": "Oslo"})]) + behind
+    stream = TextStream(vocabulary, style, (), calls=form, functions=FUNCTIONS)
+    text = vocabulary.tokenize(f"{opening}I need it.\n{call}", parse_special=True)
+    parts = [part for token in text for part in stream.push(token)] + stream.flush(cut=cut)
+    thought = "".join(part.text for part in parts if part.kind is Kind.REASONING)
+    assert [call.name for call in stream.calls] == ["get_weather"] * called
+    assert thought == ("I need it.\n" if called else f"I need it.\n{call}")
+    assert not any(part.text for part in parts if part.kind is Kind.ANSWER)
+
+
+def test_a_grammar_lets_a_reply_end_behind_a_call_within_its_reasoning():
+    vocabulary, template = ByteVocabulary(), ready("Qwen3.5-4B")
+    style = replace(template.thinking_style(""), opened=True)
+    builder, request = PromptBuilder(vocabulary, template), request_from({"tools": TOOLS}, Sampling())
+    call = form_named("Qwen3.5-4B").written([("get_weather", {"city": "Oslo"})])
+    for text, ends in ((f"Hm.\n{call}", True), ("Hm.\n", False), (f"Hm.\n{call}\nNo.", False)):
+        tokens = vocabulary.tokenize(text, parse_special=True)
+        constraint = builder.constraint(request, style, 0)
+        assert constraint.valid([], tokens) == len(tokens)
+        assert bool(constraint.valid(tokens, [vocabulary.eos])) == ends
 
 
 @pytest.mark.parametrize(
