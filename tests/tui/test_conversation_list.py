@@ -282,6 +282,20 @@ async def test_it_is_not_deleted(tmp_path, elsewhere):
     assert conversations.read(tmp_path, elsewhere.about.name)
 
 
+@pytest.mark.nightly
+async def test_no_width_ends_the_question_about_a_deletion(tmp_path):
+    stored(tmp_path, StoredMessage("user", "mine"), name="20200101-000000-abcd")
+    async with running(tmp_path, size=(80, 24)) as chat:
+        await open_conversations(chat, rows=1)
+        await chat.pilot.press("ctrl+d")
+        await chat.until(lambda: isinstance(chat.app.screen, ConfirmDialog))
+        for width in (*range(20, 0, -1), 80):
+            await chat.pilot.resize_terminal(width, 24)
+            await chat.settled()
+        await chat.pilot.press("y")
+        await chat.until(lambda: not conversations.listing(tmp_path))
+
+
 @pytest.fixture
 def resume(tmp_path, home_of_processes, monkeypatch):
     """Runs `localspec chat --resume` on a scripted engine, which `started` lists once it runs."""
