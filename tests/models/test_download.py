@@ -14,7 +14,6 @@ from localspec import demo
 from localspec.errors import BadModelFile, DownloadFailed, IncompatiblePair, LocalspecError
 from localspec.models import local_models
 from localspec.models.download import Fetching, PartialFile, PullCancelled, bytes_to_fetch, fetch, part_of
-from localspec.models.pair_info import file_bytes
 from localspec.models.removal import remove
 from tests.gguf.mutations import by_meaning, taken_apart
 from tests.models.conftest import pair_of
@@ -333,7 +332,7 @@ def test_a_pair_whose_two_files_are_one_is_fetched_once(served, hub, impatient, 
     target, draft = fetch(pair)
     assert target == draft == one.place
     assert hub.sent.total() == one.bytes
-    assert file_bytes(pair) == one.bytes
+    assert pair.file_bytes == one.bytes
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="flock")

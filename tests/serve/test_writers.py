@@ -76,7 +76,7 @@ def lines_in(text):
 
 
 TOOL = {"name": "get_weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}
-# A fixed depth, because a seeded text depends on the depth that a server has measured.
+# The automatic depth of the demo pair is 0.
 SETTINGS = {"seed": 7, "depth": 4, "messages": [{"role": "user", "content": "Weather in Oslo?"}]}
 CALLING = {"tools": [{"type": "function", "function": TOOL}], "tool_choice": "required"}
 BODIES = {
@@ -91,7 +91,7 @@ BODIES = {
     },
     "/api/chat": lambda n: {**SETTINGS, **CALLING, "options": {"num_predict": n, "seed": 7}},
     "/completion": lambda n: {"prompt": "Once", "seed": 7, "depth": 4, "n_predict": n, "n_probs": 1},
-    "/v1/completions": lambda n: {"prompt": "Once", "seed": 7, "depth": 4, "max_tokens": n, "stop": ["e"]},
+    "/v1/completions": lambda n: {"prompt": "Once", "seed": 7, "depth": 4, "max_tokens": n, "stop": [",", "."]},
 }  # fmt: skip
 
 
