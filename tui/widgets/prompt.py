@@ -49,9 +49,8 @@ class PromptInput(TextArea):
         super().__init__(id="prompt", highlight_cursor_line=False, placeholder=placeholder)
         self.history_of_prompts = history
         self._completion, self._run_command, self._take = completion, run_command, take
-        self._pasted: dict[
-            str, str
-        ] = {}  # texts that the prompt shows by their names; undo can bring each back
+        # Texts that the prompt shows by their names; undo can bring each back.
+        self._pasted: dict[str, str] = {}
 
     @property
     def whole(self) -> str:
