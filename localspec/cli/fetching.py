@@ -2,10 +2,11 @@
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TextIO
 
 from localspec.display import DrawnLine, bar_text, duration_text, print_line, print_notice, say, size_text
-from localspec.errors import NotOnDisk
+from localspec.errors import LocalspecError, NotOnDisk
 from localspec.machine.devices import last_devices
 from localspec.models import hub, names, pair_info
 from localspec.models.download import (
@@ -17,6 +18,7 @@ from localspec.models.download import (
     fetch_projector,
 )
 from localspec.models.download import fetch as fetch_pair
+from localspec.models.own_draft import family_drafts, suggested_draft, with_own_draft
 from localspec.models.pair_info import Fit
 from localspec.models.projector import published
 from localspec.models.registry import Pair
@@ -67,10 +69,30 @@ def fetch_reference(target: str, draft: str | None, *, images: bool = False) -> 
         except names.SeveralModels as several:
             tell_models(several)
             raise
-        if draft is None and (known := pair_info.suggested_draft(pair.target.name, pair.target.header)):
+        if draft is None and (known := suggested_draft(pair)):
             what = f"{known.name} ({size_text(known.all_bytes)}) can draft for {target}"
             print_notice(f"{what}: localspec pull {target} --draft {known.repo}:{known.file}")
     fetch(pair, images=images, reference=reference)
+
+
+def suggest_draft(pair: Pair, *, pull: bool = False) -> Pair:
+    """Offer the draft of a registered pair to a model of another program, and return what to load.
+
+    `pull`: whether to fetch it without a question. A download that fails leaves the model to itself.
+    """
+    if not (found := family_drafts(pair)):
+        return pair
+    what = f"{found[0].name} ({size_text(found[0].all_bytes)}) can draft for {pair.name}"
+    if not (pull or agreed(lambda: f"{what}. Download it?")):
+        print_notice(f"{what}: localspec pull {pair.name}")
+        return pair
+    try:
+        fetch(replace(pair, draft=found[0]))
+    except LocalspecError as error:
+        if pull:
+            raise
+        print_notice(f"{error}. {pair.name} runs without a draft model.")
+    return with_own_draft(pair)
 
 
 def tell_models(several: names.SeveralModels) -> None:

@@ -44,8 +44,12 @@ def chosen_pair(arguments: argparse.Namespace, *, leave_missing: bool = False) -
 
         fetch_if_wanted(missing, target or name, draft, pull=arguments.pull)
         return find(*wanted)
+    uses = last_uses()
+    if found.found and not (found.draft or draft or arguments.no_draft) and found.used_as not in uses:
+        from localspec.cli.fetching import suggest_draft
+
+        found = suggest_draft(found)
     if wanted[:2] == (None, None):
-        uses = last_uses()
         last_used = max(uses, key=lambda used: uses[used], default="")
         if found.name != DEMO and found.used_as != last_used:  # the demo prints another notice
             print_notice(f"{found.name} answers, because you used or downloaded it last")

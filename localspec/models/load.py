@@ -114,11 +114,11 @@ def load_planned(
         return loaded(pair)
     name = pair.draft.name
     try:
-        found, notice = loaded(pair), f"{name}, found beside the model, drafts; --draft lookup leaves it out"
+        found, notice = loaded(pair), f"{name}, found for the model, drafts; --draft lookup leaves it out"
     except WorkStopped:
         raise
     except LocalspecError as error:
-        found, notice = loaded(pair.alone), f"{name}, found beside the model, does not draft: {error}"
+        found, notice = loaded(pair.alone), f"{name}, found for the model, does not draft: {error}"
     return replace(found, notices=(notice, *found.notices))
 
 

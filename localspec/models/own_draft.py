@@ -1,27 +1,31 @@
-"""Find the draft that was published with a model: a file beside it, in the same folder or repository of the Hub."""
+"""Find a draft for a model: one beside it, in the same folder or repository of the Hub, or one of its family."""
 
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
 from pathlib import PurePosixPath
 
 from localspec import demo
 from localspec.errors import LocalspecError
 from localspec.gguf.facts import DraftKind
 from localspec.gguf.header import parts_of
+from localspec.gguf.matching import check
 from localspec.models import hub
-from localspec.models.local_models import ModelFile
-from localspec.models.registry import Pair, stays_inside
+from localspec.models.local_models import ModelFile, distinct
+from localspec.models.registry import Pair, registered_pairs, stays_inside
 from localspec.models.stores import HASH
 
+_SIZE = re.compile(r"[-_ :]?((?:e|a)?\d+(?:\.\d+)?[bm])(?![a-z0-9])", re.IGNORECASE)
 # The names of drafts in the order in which llama.cpp takes them.
 _NAMES = (r"mtp-", r"dflash-|dspark-", r"eagle3-", r".*[-_.]draft(?:[-_.]|$)")
 
 
 def with_own_draft(pair: Pair) -> Pair:
-    """Return the pair with the draft that lies beside its target, if one fits. A draft that was chosen stays.
+    """Return the pair with a draft that lies beside its target, if one fits. A draft that was chosen stays.
 
+    A model of another program also gets a draft of its family that is on this machine.
     A registered pair of the Hub stays as it is: only what is described for the first time is worth a request.
     """
     if pair.draft or pair.kind is DraftKind.LOOKUP or (pair.listed and pair.target.repo):
@@ -32,8 +36,9 @@ def with_own_draft(pair: Pair) -> Pair:
             for file in _beside(pair.target)
             if file.file != pair.target.file and _rank(file) < len(_NAMES)
         ]
-        if found and pair.drafter is DraftKind.LOOKUP:  # the target has no head inside
-            return next(_fitting(pair, found), pair)
+        if pair.drafter is DraftKind.LOOKUP:  # the target has no head inside
+            related = [draft for draft in family_drafts(pair) if draft.path] if pair.found else []
+            return next(chain(_fitting(pair, found), _fitting(pair, related)), pair)
     return pair
 
 
@@ -70,3 +75,40 @@ def _fitting(pair: Pair, files: Iterable[ModelFile]) -> Iterator[Pair]:
             found = replace(pair, draft=file.pinned() if file.repo else file, has_own_draft=True)
             found.check()
             yield found
+
+
+def family_drafts(pair: Pair) -> tuple[ModelFile, ...]:
+    """Return the small drafts of registered pairs whose target has this target's family, the largest first.
+
+    A head needs a target of its own size.
+    """
+    header = pair.target.header
+    names = pair.name, pair.target.name, header.text("general.name")
+    ours = {family for name in names if (family := _family(name))}
+    found = []
+    for other in registered_pairs():
+        theirs = _family(other.target.name)
+        is_ours = theirs in ours if other.kind.is_head else theirs and theirs[0] in dict(ours)
+        if (draft := other.draft) and draft.repo and is_ours and 3 * draft.all_bytes <= header.file_bytes:
+            found.append(draft)
+    return distinct(sorted(found, key=lambda file: -file.bytes))
+
+
+def suggested_draft(pair: Pair) -> ModelFile | None:
+    """Return a small draft of the registry with the target's vocabulary, or None."""
+    related = family_drafts(pair)[:3]  # few: each header may come from the Hub
+    here = (other.draft for other in registered_pairs() if other.draft and other.draft.path)
+    for file in distinct([*related, *here]):
+        with suppress(LocalspecError):
+            is_small = 3 * file.all_bytes <= pair.target.header.file_bytes
+            if is_small and check([pair.target.header, file.header]) is None:
+                return file
+    return None
+
+
+def _family(name: str) -> tuple[str, str] | None:
+    """Return the family and the size in a model's name, for example ("qwen3", "8b"); None without a size."""
+    if not (found := _SIZE.search(name)):
+        return None
+    letters = re.sub(r"[^a-z0-9]", "", name[: found.start()].lower())
+    return letters.removeprefix("meta"), found[1].lower()

@@ -1,9 +1,7 @@
-"""Describe pairs, even before a download: a list, whether they fit, a memory plan, a draft for a target."""
+"""Describe pairs, even before a download: a list, whether they fit, a memory plan."""
 
-import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
@@ -14,9 +12,9 @@ from localspec.files import read_numbers, remember_number
 from localspec.gguf.facts import DraftKind
 from localspec.gguf.facts import trained_context as trained_in
 from localspec.gguf.header import Header
-from localspec.gguf.matching import SharedTokens, check
+from localspec.gguf.matching import SharedTokens
 from localspec.machine.devices import Device, last_devices
-from localspec.models.local_models import ModelFile, distinct
+from localspec.models.local_models import ModelFile
 from localspec.models.memory import CHECKPOINT_SHARE, HOST, Load, MemoryOptions, Needs, Sizes, layers_on
 from localspec.models.placement import DEFAULT_CONTEXT
 from localspec.models.plan import Plan, experts_of, head_bytes, plan, plan_for, weights_of
@@ -140,33 +138,6 @@ def inspect(pair: Pair, memory_options: MemoryOptions) -> PairInfo:
         return PairInfo(planned(pair, memory_options), None, shared)
     except LocalspecError as error:
         return PairInfo(None, error, shared)
-
-
-_SIZE = re.compile(r"[-_ ]?(?:e|a)?\d+(?:\.\d+)?b\b", re.IGNORECASE)
-
-
-def suggested_draft(name: str, target: Header) -> ModelFile | None:
-    """Return a small registry draft with the target's vocabulary, or None. `name`: name of the target's file."""
-    for file in _candidates(name):
-        if 3 * file.all_bytes <= target.file_bytes:
-            with suppress(LocalspecError):
-                if check([target, file.header]) is None:
-                    return file
-    return None
-
-
-def _candidates(name: str) -> Iterator[ModelFile]:
-    """Yield drafts for a target file: the largest drafts of its model family, then all others on this machine."""
-    pairs = [(pair.target, pair.draft) for pair in all_pairs() if pair.draft and pair.draft.repo]
-    family = _family(name)
-    related = distinct(draft for target, draft in pairs if family and _family(target.name) == family)
-    largest = sorted(related, key=lambda file: -file.bytes)[:3]  # few: each header may come from the Hub
-    yield from distinct([*largest, *(draft for _, draft in pairs if draft.path)])
-
-
-def _family(name: str) -> str:
-    found = _SIZE.search(name)
-    return name[: found.start()].lower().removeprefix("meta-") if found else ""
 
 
 @dataclass(frozen=True, slots=True)

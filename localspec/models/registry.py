@@ -51,7 +51,7 @@ class Pair:
     images: bool = False  # whether a projector for images was published with the target
     lora: tuple[Adapter, ...] = ()  # LoRA adapters of the loaded target; not stored with the pair
     listed: bool = False  # whether the pair's name is enough to find it
-    has_own_draft: bool = False  # whether the draft was found beside the target
+    has_own_draft: bool = False  # whether the draft was found, and not named
     found: StoredModel | None = None  # the target's model in another program
 
     @property
@@ -128,14 +128,14 @@ def all_pairs() -> tuple[Pair, ...]:
 
     A user's pair replaces a built-in pair of the same name.
     """
-    pairs, models = _listed_pairs(), stored_models()
+    pairs, models = registered_pairs(), stored_models()
     taken = {name.lower() for pair in pairs for name in (pair.name, *pair.aliases)}
     others = [_of_store(model, taken) for model in models]
     names = {*taken, *(pair.name for pair in others)}
     return (*pairs, *_opened_files(names, {model.path for model in models}), *others)
 
 
-def _listed_pairs() -> tuple[Pair, ...]:
+def registered_pairs() -> tuple[Pair, ...]:
     return tuple({pair.name: pair for pair in (*_built_in(), *users_pairs().values())}.values())
 
 
@@ -239,7 +239,7 @@ def known(name: str) -> Pair | None:
     if wanted in unreadable_pairs():
         return None
     # Other programs' models are looked for only if no pair has the name, because there may be hundreds.
-    return _by_name(_listed_pairs()).get(wanted) or _by_name(all_pairs()).get(wanted)
+    return _by_name(registered_pairs()).get(wanted) or _by_name(all_pairs()).get(wanted)
 
 
 def is_known(name: str) -> bool:

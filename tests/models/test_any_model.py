@@ -10,11 +10,11 @@ from localspec import demo
 from localspec.cli import main
 from localspec.errors import BadSetting, DownloadFailed, NotOnDisk, UnknownPair
 from localspec.gguf.facts import DraftKind
-from localspec.gguf.header import header_at, parts_of
+from localspec.gguf.header import parts_of
 from localspec.models import names
 from localspec.models.hub import RemoteFile
 from localspec.models.names import SeveralModels, chosen, find, hub_reference, models_in, quant_of
-from localspec.models.pair_info import suggested_draft
+from localspec.models.own_draft import suggested_draft
 from localspec.models.registry import add_pair, is_known, named, users_pairs
 from tests.models.conftest import pair_of
 from tests.models.hub import COMMIT
@@ -214,10 +214,10 @@ def test_a_draft_is_suggested_that_fits(served, hub, tiny_gguf, monkeypatch, cap
     target = tiny_gguf(vocab_size=1024, layers=12)
     add_pair(pair_of(served.target, served.draft))
     assert main(["pull", "tiny", "-q"]) == 0
-    assert suggested_draft("tiny-9b.gguf", header_at(target)).name == "draft.gguf"
-    assert suggested_draft("tiny-9b.gguf", header_at(tiny_gguf(vocab_size=800, layers=12))) is None
+    assert suggested_draft(names.of_files(target)).name == "draft.gguf"
+    assert suggested_draft(names.of_files(tiny_gguf(vocab_size=800, layers=12))) is None
     assert main(["info", str(target)]) == 0
-    assert "org/draft:draft.gguf can draft for it: add --draft" in capsys.readouterr().out
+    assert "can draft for it: add --draft" in capsys.readouterr().out
 
 
 def test_info_plans_with_adapters(tiny_gguf, tiny_adapter, capsys):

@@ -33,7 +33,7 @@ def test_a_draft_model_beside_a_file_drafts_for_it(target, tiny_gguf, capsys):
     assert (pair.draft.place, pair.has_own_draft) == (draft, True)
     assert decode(encode(pair_in(pair)))[1].pair == pair
     assert main(["info", str(target), "--gpu-layers", "0"]) == 0
-    assert "own draft    m-draft-Q4_K_M.gguf was found beside the target" in capsys.readouterr().out
+    assert "own draft    m-draft-Q4_K_M.gguf was found for the target" in capsys.readouterr().out
 
 
 def pair_in(pair):
@@ -90,7 +90,7 @@ def test_a_draft_that_cannot_be_loaded_leaves_the_model_to_itself(target, tiny_g
     assert main(["run", str(target), "Hi", "-n", "3", "--threads", "1", "--json"]) == 0
     out, err = capsys.readouterr()
     assert bool(json.loads(out)["draft"]) is not bool(cut)
-    assert ("m-draft.gguf, found beside the model, does not draft" in err) is bool(cut)
+    assert ("m-draft.gguf, found for the model, does not draft" in err) is bool(cut)
 
 
 def test_a_load_that_is_stopped_is_not_begun_again_without_the_draft(target, tiny_gguf, monkeypatch):

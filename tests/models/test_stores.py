@@ -1,24 +1,31 @@
 """Models of Ollama, LM Studio, the Hugging Face cache and llama.cpp are used by the names that their users know."""
 
+import argparse
 import hashlib
 import json
 import os
 import shutil
 import sys
 import threading
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from localspec.cli import main
+from localspec.cli.loading import chosen_pair
 from localspec.cli.prompt import is_pair
+from localspec.display import size_text
 from localspec.errors import BadModelFile, NotOnDisk, UnknownPair
 from localspec.gguf.facts import DraftKind
 from localspec.models import names
 from localspec.models.local_models import ModelFile, mark_used
+from localspec.models.own_draft import _family, family_drafts
 from localspec.models.pair_info import listing
 from localspec.models.projector import projector_of
-from localspec.models.registry import Pair, add_pair, all_pairs, known
+from localspec.models.registry import Pair, add_pair, all_pairs, known, registered_pairs
 from localspec.models.stores import stored_models
+from tests.models.conftest import pair_of
 from tests.models.stores import PREFIX, home_of_stores
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="links and colons in the names of files")
@@ -268,3 +275,51 @@ def test_a_pair_is_found_without_a_look_at_other_programs(monkeypatch):
     monkeypatch.setattr("localspec.models.registry.stored_models", looked)
     assert known("demo").name == "demo"
     assert names.find("demo").name == "demo"
+
+
+@pytest.fixture
+def family(hub, stores, tiny_gguf):
+    """Ollama's model of 9B, and a registered pair of 7B of its family, whose draft is on the Hub only."""
+    stores.in_ollama("tiny-2/9b", model=tiny_gguf(vocab_size=1024, layers=12))
+    draft = hub.add("org/draft", "draft.gguf", tiny_gguf(vocab_size=1024, layers=1))
+    target = replace(pair_of(draft, draft).target, file="Tiny-2-7B-Q4_K_M.gguf")
+    add_pair(replace(pair_of(draft, draft), target=target))
+    return draft
+
+
+def test_a_draft_of_the_same_family_is_offered_with_its_size_and_once_here_it_drafts(family, capsys):
+    assert main(["info", "tiny-2:9b", "--gpu-layers", "0"]) == 0
+    offered = f"org/draft:draft.gguf ({size_text(family.size)}) can draft for it: `localspec pull tiny-2:9b`"
+    assert offered in capsys.readouterr().out
+    assert names.find("tiny-2:9b").draft is None
+    assert main(["pull", "tiny-2:9b"]) == 0
+    pair = names.find("tiny-2:9b")
+    assert (pair.draft.file, pair.has_own_draft, pair.found.store) == ("draft.gguf", True, "Ollama")
+    assert names.find("tiny-2:9b", draft="lookup").draft is None
+
+
+def test_the_offer_stands_before_the_first_use_and_a_failed_download_stops_nothing(
+    family, hub, capsys, monkeypatch
+):
+    arguments = argparse.Namespace(
+        name="tiny-2:9b", pair=None, target=None, draft=None, no_draft=False, pull=False
+    )
+    assert chosen_pair(arguments).draft is None
+    assert "can draft for tiny-2:9b: localspec pull tiny-2:9b" in capsys.readouterr().err
+    monkeypatch.setattr("localspec.cli.fetching.agreed", lambda question: "Download it?" in question())
+    hub.files.clear()
+    assert chosen_pair(arguments).draft is None
+    assert "tiny-2:9b runs without a draft model" in capsys.readouterr().err
+    mark_used("tiny-2:9b")
+    chosen_pair(arguments)
+    assert "tiny-2:9b" not in capsys.readouterr().err
+
+
+def test_a_head_is_offered_to_its_own_size_only():
+    assert _family("Qwen2.5-Coder-7B-Instruct-Q4_K_M.gguf") == _family("qwen2.5-coder:7b")
+    assert _family("Meta Llama 3.1 8B Instruct") == _family("llama3.1:8b") == ("llama31", "8b")
+    header = SimpleNamespace(text=lambda _: "", file_bytes=1 << 50)
+    heads = {other.target.file: other.draft for other in registered_pairs() if other.kind.is_head}
+    for name, own in heads.items():
+        found = family_drafts(SimpleNamespace(name="", target=SimpleNamespace(name=name, header=header)))
+        assert {file for file in found if file in heads.values()} == {own} - {None}, name

@@ -23,7 +23,7 @@ from localspec.models.hub import Unreachable
 from localspec.models.local_models import ModelFile
 from localspec.models.memory import memory_options_of
 from localspec.models.names import LOOKUP, SeveralModels, is_file_reference, model_file
-from localspec.models.own_draft import with_own_draft
+from localspec.models.own_draft import suggested_draft, with_own_draft
 from localspec.models.plan import Plan, measures_attention
 from localspec.models.registry import Pair, is_known, named
 from localspec.models.stores import StoredModel
@@ -95,10 +95,12 @@ def _as_text(pair: Pair, found: pair_info.PairInfo) -> list[str]:
     for role, file in zip(("target", "draft"), pair.files, strict=False):
         lines += [f"{role:<12} {file.name}", *_side_lines(file), ""]
     is_alone = (pair.found or not pair.name) and pair.draft is None and found.problem is None
-    if is_alone and (draft := pair_info.suggested_draft(pair.target.name, pair.target.header)):
-        lines += [f"draft        {draft.repo}:{draft.file} can draft for it: add --draft"]
+    if is_alone and (draft := suggested_draft(pair)):
+        how = f"`localspec pull {pair.name}`" if pair.found else "add --draft"
+        size = size_text(draft.all_bytes)
+        lines += [f"draft        {draft.repo}:{draft.file} ({size}) can draft for it: {how}"]
     if pair.has_own_draft and pair.draft:
-        lines += [f"own draft    {pair.draft.name} was found beside the target; --draft lookup leaves it out"]
+        lines += [f"own draft    {pair.draft.name} was found for the target; --draft lookup leaves it out"]
     if pair.found:
         lines += _found_lines(pair.found)
     if plan and plan.draft:

@@ -6,8 +6,9 @@ ORG/REPO:FILE.gguf or by a link, becomes a pair of your own. ORG/REPO alone list
 import argparse
 
 from localspec.cli.commands.completion import complete_with_pairs
-from localspec.cli.fetching import DRAFT_HELP, fetch, fetch_reference
+from localspec.cli.fetching import DRAFT_HELP, fetch, fetch_reference, suggest_draft
 from localspec.cli.options import add_quiet_option
+from localspec.display import say
 from localspec.errors import BadSetting
 from localspec.models import registry
 from localspec.models.names import is_on_hub
@@ -32,6 +33,9 @@ def run(arguments: argparse.Namespace) -> int:
     elif draft:
         what = "--draft is for a model on Hugging Face, not for the name of a pair"
         raise BadSetting(what, hint="leave out --draft")
+    elif (pair := registry.named(name)).found:
+        if suggest_draft(pair, pull=True).draft is None:
+            say(f"{name} is here, and no registered pair has a draft for it")
     else:
-        fetch(registry.named(name), images=arguments.images)
+        fetch(pair, images=arguments.images)
     return 0
