@@ -10,6 +10,7 @@ run, stream      answer a prompt; the pair stays loaded until unload()
 arun, astream    `run` and `stream` for asyncio
 load             load a pair as a Session, for conversations
 compare          answer one prompt with and without drafting
+embed, rerank    turn texts into vectors; score documents for a query
 LocalspecError   the base of all errors; its `hint` says what to do (all are in localspec.errors)
 
 help(localspec.run) and help(localspec.load) list the options.
@@ -19,6 +20,7 @@ help(localspec.run) and help(localspec.load) list the options.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from localspec.api import Infill, Session, arun, astream, load, run, stream, unload
+    from localspec.embedding.calls import embed, rerank
     from localspec.errors import LocalspecError
     from localspec.events import (
         Cycle,
@@ -42,6 +44,7 @@ HOMES = {
         ("Cycle", "Finished", "Notice", "Piece", "Prefill", "Reply", "Scores", "Started", "ToolCall"),
         "localspec.events",
     ),
+    **dict.fromkeys(("embed", "rerank"), "localspec.embedding.calls"),
     "LocalspecError": "localspec.errors",
     "Infill": "localspec.api",
     "Comparison": "localspec.measure.compare",
@@ -67,7 +70,9 @@ __all__ = [
     "arun",
     "astream",
     "compare",
+    "embed",
     "load",
+    "rerank",
     "run",
     "stream",
     "unload",

@@ -1,5 +1,6 @@
 """The Python interface: load a pair by name or by files, run prompts on it, free it."""
 
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -187,8 +188,10 @@ def astream(prompt_or_messages: Prompt, **options: "Unpack[RunOptions]") -> Asyn
 
 
 def unload() -> None:
-    """Free the pair that `run` and `stream` keep loaded. A running reply of the pair ends."""
+    """Free the pair that `run` and `stream` keep loaded, and the model of `embed`. A running reply ends."""
     global _loaded
+    if small := sys.modules.get("localspec.embedding.calls"):  # else there is none
+        small.unload()
     with _loading:
         held, _loaded = _loaded, None
         if held:

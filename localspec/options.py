@@ -243,7 +243,9 @@ def _typed(hint: Any, option: Option) -> Option:  # noqa: ANN401
 LOAD, REPLY = _declared(LoadOptions), _declared(ReplyOptions)
 _PAIR = Option("the pair if none is named", kind=str, default="the one used or downloaded last")
 _STOP_LOOPS = Option("end a reply that repeats itself (chat and run)", kind=bool, default="yes")
-OPTIONS = {"pair": _PAIR, "stop_loops": _STOP_LOOPS} | LOAD | REPLY
+_EMBED = Option("the model for embeddings (serve and Python)", kind=str, default="none")
+_RERANK = Option("the model that scores documents (serve and Python)", kind=str, default="none")
+OPTIONS = {"pair": _PAIR, "stop_loops": _STOP_LOOPS, "embed": _EMBED, "rerank": _RERANK} | LOAD | REPLY
 _NAMED = {(o.flags or (name,))[-1].lstrip("-").replace("-", "_"): name for name, o in OPTIONS.items()}
 # The option of each setting in config.toml. A setting has the name of its option's flag.
 SETTINGS = {setting: name for setting, name in _NAMED.items() if OPTIONS[name].default}

@@ -33,6 +33,7 @@ ROOMS = {
         "algorithm caches chat control demo display drafters errors files gguf llama machine options "
         "sampler stopping"
     ),
+    "embedding": "errors files llama machine models options stopping",
     "api": "chat errors events files gguf llama machine models options stopping",
     "measure": "algorithm api chat display errors events llama machine models options sampler",
     "fit": "algorithm chat errors files gguf llama measure models sampler",
@@ -43,7 +44,7 @@ ROOMS = {
         "api caches chat demo display engine errors events files fit gguf llama machine measure models "
         "options sampler serve tui"
     ),
-    "__init__": "api errors events measure",
+    "__init__": "api embedding errors events measure",
     "__main__": "cli",
 }
 ROOMS = {room: {*names.split()} for room, names in ROOMS.items()}
@@ -64,13 +65,14 @@ LINES = {
     "sampler": 735,
     "caches": 376,
     "algorithm": 1197,
-    "llama": 3526,
+    "llama": 3604,
     "control": 961,
     "drafters": 1408,
     "structure": 2146,
     "chat": 4866,
     "models": 4122,
-    "api": 214,
+    "embedding": 322,
+    "api": 217,
     "measure": 1639,
     "fit": 878,
     "engine": 1133,
@@ -80,8 +82,8 @@ LINES = {
     "__init__": 86,
     "__main__": 7,
 }
-MOST_LINES = 37_220  # of all rooms: one grows only where another shrinks
-MOST_FILES = 207
+MOST_LINES = 37_640  # of all rooms: one grows only where another shrinks
+MOST_FILES = 213
 HEAVY = ("llama_cpp", "llguidance", "textual", "huggingface_hub", "numpy", "jinja2", "starlette")
 HEAVY += ("uvicorn", "gguf")
 

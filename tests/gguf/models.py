@@ -10,7 +10,7 @@ import gguf
 import numpy as np
 
 from localspec.gguf.header import header_at
-from tests.gguf.vocabularies import CHATML, add_bpe, add_facts, add_spm
+from tests.gguf.vocabularies import CHATML, add_bpe, add_facts, add_spm, add_wpm
 
 Tensors = Iterator[tuple[str, np.ndarray]]
 
@@ -20,9 +20,9 @@ class Shape:
     """What a test model is; equal shapes give equal files."""
 
     architecture: Literal[
-        "llama", "gemma2", "gemma3", "gemma4", "qwen2", "qwen2vl", "qwen3", "mamba", "lfm2", "qwen35"
+        "llama", "gemma2", "gemma3", "gemma4", "qwen2", "qwen2vl", "qwen3", "mamba", "lfm2", "qwen35", "bert"
     ] = "llama"
-    vocab: Literal["bpe", "spm"] = "bpe"
+    vocab: Literal["bpe", "spm", "wpm"] = "bpe"
     vocab_size: int = 512
     special: tuple[str, ...] = ()  # control tokens beside ChatML's
     layers: int = 2
@@ -42,6 +42,9 @@ class Shape:
     experts: int = 0  # llama only: of which each token uses two
     yarn: float = 0.0  # RoPE scaling beyond the context length
     tensors_in_part: int = 0  # 0: one file
+    pooling: Literal["", "mean", "cls", "last", "rank"] = (
+        ""  # for embeddings; rank: with a head that scores (bert)
+    )
     recorded: bool = False  # with the values that llama.cpp's server had for the texts in tests/llama/data
 
 
@@ -54,7 +57,11 @@ def write_gguf(path: Path, shape: Shape = Shape()) -> Path:
         writer.add_rope_scaling_orig_ctx_len(shape.context_length)
     if shape.chat_template is not None:
         writer.add_chat_template(shape.chat_template)
-    {"bpe": add_bpe, "spm": add_spm}[shape.vocab](writer, shape.vocab_size, shape.add_bos, shape.special)
+    if shape.pooling:
+        writer.add_pooling_type(gguf.PoolingType[shape.pooling.upper()])
+    {"bpe": add_bpe, "spm": add_spm, "wpm": add_wpm}[shape.vocab](
+        writer, shape.vocab_size, shape.add_bos, shape.special
+    )
     add_header, tensors = ARCHITECTURES[shape.architecture]
     add_header(writer, shape)
     random, noise = np.random.default_rng(shape.seed), np.random.default_rng(shape.seed + 1)
@@ -108,6 +115,9 @@ def matrix(random: np.random.Generator, rows: int, columns: int, scale: float = 
 def _common(shape: Shape, random: np.random.Generator) -> Tensors:
     embedding = matrix(random, shape.vocab_size, shape.embedding, scale=3.0)
     yield "token_embd.weight", embedding
+    if shape.architecture == "bert":
+        yield from _bert_common(shape, random)
+        return
     if shape.architecture == "gemma4":
         yield "rope_freqs.weight", np.ones(shape.embedding // shape.heads // 2)
     norm = "token_embd_norm.weight" if shape.architecture == "lfm2" else "output_norm.weight"
@@ -297,6 +307,37 @@ def _qwen35(shape: Shape, layer: int, random: np.random.Generator) -> Tensors:
     yield "ssm_out.weight", matrix(random, width, inner, scale=2.0)
 
 
+def _bert_header(writer: gguf.GGUFWriter, shape: Shape) -> None:
+    add_facts(writer, head_count=shape.heads, feed_forward_length=shape.feed_forward, layer_norm_eps=1e-12)
+    add_facts(writer, causal_attention=False, token_type_count=2)
+
+
+def _bert_common(shape: Shape, random: np.random.Generator) -> Tensors:
+    width = shape.embedding
+    yield "token_types.weight", matrix(random, 2, width, scale=3.0)
+    yield "position_embd.weight", matrix(random, shape.context_length, width, scale=3.0)
+    yield from _affine("token_embd_norm", np.ones(width))
+    if shape.pooling == "rank":
+        yield from _affine("cls", matrix(random, width, width))
+        yield from _affine("cls.output", matrix(random, 1, width, scale=3.0))
+
+
+def _affine(name: str, weight: np.ndarray) -> Tensors:
+    yield f"{name}.weight", weight
+    yield f"{name}.bias", np.full(len(weight), 0.1)
+
+
+def _bert(shape: Shape, _layer: int, random: np.random.Generator) -> Tensors:
+    width, inner = shape.embedding, shape.feed_forward
+    for name in ("attn_q", "attn_k", "attn_v", "attn_output"):
+        yield from _affine(name, matrix(random, width, width, scale=1.5))
+    # The scale keeps GELU out of llama.cpp's table, as in `feed_forward`
+    yield from _affine("ffn_up", matrix(random, inner, width, scale=1e4))
+    yield from _affine("ffn_down", matrix(random, width, inner, scale=1e-4))
+    for name in ("attn_output_norm", "layer_output_norm"):
+        yield from _affine(name, np.ones(width))
+
+
 AddHeader = Callable[[gguf.GGUFWriter, Shape], None]
 ARCHITECTURES: dict[str, tuple[AddHeader, Callable[[Shape, int, np.random.Generator], Tensors]]] = {
     "llama": (_transformer_header, _llama),
@@ -309,6 +350,7 @@ ARCHITECTURES: dict[str, tuple[AddHeader, Callable[[Shape, int, np.random.Genera
     "mamba": (_mamba_header, _mamba),
     "lfm2": (_lfm2_header, _lfm2),
     "qwen35": (_qwen35_header, _qwen35),
+    "bert": (_bert_header, _bert),
 }
 _ADDED = ("attn_output.weight", "ffn_down.weight")  # what a layer adds to the stream goes through these
 

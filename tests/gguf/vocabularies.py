@@ -67,6 +67,21 @@ def add_spm(writer: gguf.GGUFWriter, size: int, add_bos: bool, special: Sequence
     add_facts(writer, bos_token_id=1, eos_token_id=2, unk_token_id=0, add_bos_token=add_bos)
 
 
+def add_wpm(writer: gguf.GGUFWriter, size: int, _add_bos: bool, special: Sequence[str] = ()) -> None:
+    """BERT's special tokens, then letters and marks at the start of a word and inside one, then pairs of them."""
+    head = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *special)
+    letters = [c for c in _FREQUENT if c not in " \n" and c == c.lower()]
+    words = itertools.chain(
+        *(("▁" + c, c) for c in letters), ("▁" + a + b for a, b in itertools.product(letters, letters))
+    )
+    tokens = [*head, *itertools.islice(words, size - len(head))]
+    kinds = [gguf.TokenType.CONTROL] * len(head) + [gguf.TokenType.NORMAL] * (size - len(head))
+    add_facts(
+        writer, tokenizer_model="bert", tokenizer_pre="jina-v2-en", token_list=tokens, token_types=kinds
+    )
+    add_facts(writer, pad_token_id=0, unk_token_id=1, bos_token_id=2, eos_token_id=3, sep_token_id=3)
+
+
 @contextmanager
 def vocabulary_of(path: Path) -> Iterator[Vocab]:
     params = lib.llama_model_default_params()

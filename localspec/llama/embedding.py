@@ -1,0 +1,78 @@
+"""A context that reads whole texts and returns their embeddings or scores, which llama.cpp pools."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from localspec.errors import BackendFailure
+from localspec.llama.batch import Batch, Stretch
+from localspec.llama.cache import Cache, params_of
+from localspec.llama.library import lib
+from localspec.llama.model import Model
+
+POOLINGS: Final = (
+    "none",
+    "mean",
+    "cls",
+    "last",
+    "rank",
+)  # in the order of llama.cpp's enum llama_pooling_type
+MOST_TEXTS: Final = 64  # maximum texts in a pass: each is a sequence
+_PIECE: Final = 512  # maximum tokens in a piece of a text that llama.cpp can read in pieces
+
+
+class EmbeddingContext(Cache):
+    def __init__(self, model: Model, length: int, pooling: str = "", threads: int | None = None) -> None:
+        """`length`: maximum tokens of all texts in a pass. `pooling`: one of POOLINGS; "": that of the file."""
+        params = params_of(model, length, threads)
+        params.embeddings, params.kv_unified, params.n_seq_max = True, True, MOST_TEXTS
+        params.pooling_type = POOLINGS.index(pooling) if pooling else -1
+        kept = int(model.metadata.get(f"{model.architecture}.pooling_type", 0))
+        pooled = pooling or POOLINGS[kept]
+        # Without a KV cache, or with a mean over all tokens, llama.cpp must read a text in one pass.
+        self.in_pieces = model.generates_text and pooled in ("last", "rank")
+        params.n_batch = params.n_ubatch = min(length, _PIECE) if self.in_pieces else length
+        super().__init__(model, params)
+        self.length, self.pooling = length, POOLINGS[lib.llama_pooling_type(self.handle)]
+        self.widest = self.chunk if self.in_pieces else length
+        self.width: int = 1 if self.pooling == "rank" else lib.llama_model_n_embd_out(model.pointer)
+        self._batch = Batch(self.widest, sequences=MOST_TEXTS)
+
+    def read(self, texts: Sequence[Sequence[int]], start: int = 0) -> list[np.ndarray]:
+        """Read texts in one pass and return the rows of each, float32 [1, width]; without pooling [tokens, width].
+
+        `start`: the number of tokens of a single text that the passes before this one have read. Raises as `run`.
+        """
+        with self.calling:
+            if self.memory and not start:
+                lib.llama_memory_clear(self.memory, True)
+            stretches = [Stretch(n, start, text, [1] * len(text)) for n, text in enumerate(texts)]
+            batch = self._batch.fill_all(stretches)
+            self.run(lib.llama_decode, batch, batch.n_tokens)
+            if self.pooling != "none":
+                return [self._row(lib.llama_get_embeddings_seq, n) for n in range(len(texts))]
+            rows = [self._row(lib.llama_get_embeddings_ith, n) for n in range(batch.n_tokens)]
+        ends = np.cumsum([len(text) for text in texts])[:-1]
+        return np.split(np.concatenate(rows), ends)
+
+    def _row(self, found: Any, number: int) -> np.ndarray:
+        pointer = found(self.handle, number)
+        row = np.ctypeslib.as_array(pointer, (1, self.width)).copy() if pointer else None
+        if row is None or not np.isfinite(row).all():
+            hint = "use another file of the model, or another --pooling"
+            raise BackendFailure(f"{self.model.name} computed no finite embedding", hint=hint)
+        return row
+
+
+def special_tokens(model: Model) -> tuple[list[int], list[int], list[int]]:
+    """Return the tokens before a query, between a query and a document, and after a document."""
+    vocab = lib.llama_model_get_vocab(model.pointer)
+    last, separator = lib.llama_vocab_eos(vocab), lib.llama_vocab_sep(vocab)
+    ends = [separator if last < 0 else last] if lib.llama_vocab_get_add_eos(vocab) else []
+    between = [*ends, *([separator] if lib.llama_vocab_get_add_sep(vocab) else [])]
+    return [lib.llama_vocab_bos(vocab)] if lib.llama_vocab_get_add_bos(vocab) else [], between, ends
+
+
+def trained_length(model: Model) -> int:
+    return int(lib.llama_model_n_ctx_train(model.pointer))
