@@ -14,8 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
-from localspec.chat import conversations
-from localspec.chat.conversations import Conversation, StoredMessage
+from localspec.conversations import conversations
+from localspec.conversations.conversations import Conversation, StoredMessage
 
 QUESTION, REPLY = 15, 80  # words
 

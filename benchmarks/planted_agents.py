@@ -19,8 +19,8 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
-from tests.chat.carried import TEMPLATES
 from tests.gguf.planted import FORMS, WORD, script_of, write_planted
+from tests.prompt.carried import TEMPLATES
 from tests.serve.conftest import serving
 
 ANSWER: Final = "The word means 4711."

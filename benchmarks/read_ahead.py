@@ -21,11 +21,11 @@ from pathlib import Path
 from statistics import median, quantiles
 
 import localspec
-from localspec.chat.messages import Message
-from localspec.chat.template import ChatTemplate
 from localspec.events import Reply, Stats
 from localspec.measure.bench import BUILT_IN_PROMPTS
 from localspec.measure.summary import this_machine
+from localspec.prompt.messages import Message
+from localspec.prompt.template import ChatTemplate
 from tests.gguf.models import Shape, write_gguf
 
 SMOL = "SmolLM2-135M"

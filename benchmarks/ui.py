@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
-from localspec.chat.conversations import Conversation, StoredMessage, save
+from localspec.conversations.conversations import Conversation, StoredMessage, save
 from tests.tui.terminal import Terminal
 
 CHAT = Path(__file__).parent.parent / "tests" / "tui" / "scripted_chat.py"

@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any, Unpack, cast
 
 from localspec.chat.loaded_pair import LoadedPair
-from localspec.chat.messages import Infill as Infill
-from localspec.chat.messages import Message, as_messages
 from localspec.chat.session import Images, in_a_thread, last_reply
 from localspec.chat.session import Session as Session
 from localspec.errors import BadSetting
@@ -31,6 +29,8 @@ from localspec.models.memory import memory_options_of
 from localspec.models.names import find
 from localspec.models.registry import Pair
 from localspec.options import LOAD, REPLY, LoadOptions, ReplyOptions, configured, explains, naming_settings
+from localspec.prompt.messages import Infill as Infill
+from localspec.prompt.messages import Message, as_messages
 from localspec.stopping import Stop, WorkStopped, interruptible, own_stop
 
 TIMEOUT_SECONDS = 1.0  # longest wait, after Ctrl-C, until the thread that loads has ended

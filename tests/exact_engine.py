@@ -1,10 +1,10 @@
 """An engine on exact models, for any vocabulary: what sessions are tested with."""
 
 from localspec.chat.loaded_pair import LoadedPair, Slot, Slots
-from localspec.chat.template import ChatTemplate
 from localspec.drafters.model import ModelDrafter
 from localspec.llama.threads import Contention, Threads
 from localspec.models.drafting import Drafting, estimated_costs
+from localspec.prompt.template import ChatTemplate
 from localspec.sampler.sampling import Sampling
 from tests.algorithm.exact_models import Blend, ExactModel
 

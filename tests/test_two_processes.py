@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from localspec.tui.state.remembered import PromptHistory
 
-from localspec.chat import conversations
+from localspec.conversations import conversations
 from localspec.files import read_json_object
 from localspec.gguf.facts import DraftKind
 from localspec.models.local_models import ModelFile, last_uses
@@ -30,7 +30,7 @@ WORK = f"""
 import sys
 from dataclasses import replace
 from pathlib import Path
-from localspec.chat import conversations
+from localspec.conversations import conversations
 from localspec.gguf.facts import DraftKind
 from localspec.models.local_models import ModelFile
 from localspec.models.registry import Pair, add_pair, take_out

@@ -126,7 +126,7 @@ def template_of(given: Mapping[str, Any]) -> str:
     if path := given.get("--chat-template-file"):
         text = Path(path).read_text()
     if text == "chatml":
-        from localspec.chat.template import CHATML
+        from localspec.prompt.template import CHATML
 
         text = CHATML
     return "{% set enable_thinking = false %}" + text if text and given.get("--reasoning") == "off" else text

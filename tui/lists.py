@@ -14,9 +14,9 @@ from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.widgets import DataTable, Input
 
-from localspec.chat import conversations
-from localspec.chat.conversations import ListedConversation
-from localspec.chat.database import StoreFailed
+from localspec.conversations import conversations
+from localspec.conversations.conversations import ListedConversation
+from localspec.conversations.database import StoreFailed
 from localspec.display import counted, for_terminal, size_text
 from localspec.errors import LocalspecError
 

@@ -11,8 +11,8 @@ from math import inf
 from time import monotonic
 from typing import Final, Literal
 
-from localspec.chat import conversations
-from localspec.chat.conversations import StoredMessage
+from localspec.conversations import conversations
+from localspec.conversations.conversations import StoredMessage
 from localspec.display import OutputFailed, counted, on_terminal, print_line, say, size_text
 from localspec.engine.messages import Compared
 from localspec.errors import BadSetting

@@ -14,7 +14,7 @@ from textual.message import Message as TextualMessage
 from textual.screen import ModalScreen, Screen
 from textual.widgets import Markdown, OptionList, TextArea
 
-from localspec.chat.conversations import StoredMessage
+from localspec.conversations.conversations import StoredMessage
 from localspec.display import counted, for_terminal
 from localspec.engine.messages import Compared
 from localspec.errors import BadSetting

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import Final
 
-from localspec.chat.conversations import StoredMessage
+from localspec.conversations.conversations import StoredMessage
 from localspec.display import counted, size_text
 from localspec.events import LEAST_JUDGED, NOTICEABLE
 from localspec.models.registry import DEMO

@@ -1,1 +1,1 @@
-"""Convert messages to tokens, and tokens to text."""
+"""One reply: a session turns a prompt into events."""

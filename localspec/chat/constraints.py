@@ -6,16 +6,16 @@ from functools import cached_property
 from typing import Any
 
 from localspec.algorithm.protocols import Vocabulary
-from localspec.chat.fitting import Messages
-from localspec.chat.images import NO_IMAGES, ReadImage, with_marks, without_earlier_images
-from localspec.chat.messages import Message
 from localspec.chat.options import Request
-from localspec.chat.prompt import Prompt, encode, opening_of, with_shown_images
-from localspec.chat.spelling import Spellings
-from localspec.chat.template import ChatTemplate
-from localspec.chat.thinking import A, R, ThinkingStyle
-from localspec.chat.tools import calls_as_texts, spelled_out, with_names
 from localspec.errors import BadSetting
+from localspec.prompt.fitting import Messages
+from localspec.prompt.images import NO_IMAGES, ReadImage, with_marks, without_earlier_images
+from localspec.prompt.messages import Message
+from localspec.prompt.spelling import Spellings
+from localspec.prompt.template import ChatTemplate
+from localspec.prompt.thinking import A, R, ThinkingStyle
+from localspec.prompt.tokens import Prompt, encode, opening_of, with_shown_images
+from localspec.prompt.tools import calls_as_texts, spelled_out, with_names
 from localspec.structure.call_grammar import calls_grammar
 from localspec.structure.constraint import Constrained, GrammarTokens
 from localspec.structure.grammar import has_unclosed_calls, rules_around

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from localspec.chat.tools import Tool, read_tools
 from localspec.errors import BadSetting
 from localspec.options import REPLY, nearest
 from localspec.options import check as check_option
+from localspec.prompt.tools import Tool, read_tools
 from localspec.sampler.sampling import Sampling
 from localspec.structure.grammar import Grammar, json_grammar, regex_grammar, written_grammar
 

@@ -14,18 +14,18 @@ from typing import Any, Unpack
 
 from localspec.algorithm.images import without_images
 from localspec.chat.constraints import PromptBuilder
-from localspec.chat.fitting import Fitted, Fitter, Messages, Omission
-from localspec.chat.images import Image
 from localspec.chat.loaded_pair import LoadedPair
-from localspec.chat.messages import Infill, Message, Reasoning, are_continued, as_messages, with_reply
 from localspec.chat.options import SAMPLING_NAMES, Request, request_from
-from localspec.chat.prompt import Prompt, following_messages, tokens_of
 from localspec.chat.reply import READ_AHEAD_SECONDS, Ends, ReplyJob, ReplyWriter
 from localspec.chat.text import TextStream
 from localspec.chat.thinking_budget import ThinkingBudget
 from localspec.errors import BadSetting, ContextFull, LocalspecError
 from localspec.events import Event, Finished, Reply
 from localspec.options import ReplyOptions
+from localspec.prompt.fitting import Fitted, Fitter, Messages, Omission
+from localspec.prompt.images import Image
+from localspec.prompt.messages import Infill, Message, Reasoning, are_continued, as_messages, with_reply
+from localspec.prompt.tokens import Prompt, following_messages, tokens_of
 from localspec.sampler.passes import common_prefix_length
 from localspec.stopping import Closing, leave_at_end
 from localspec.structure.json_calls import JsonCallReader

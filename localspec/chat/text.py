@@ -7,8 +7,8 @@ from copy import copy
 from dataclasses import replace
 
 from localspec.algorithm.protocols import Vocabulary
-from localspec.chat.thinking import CALLING, A, R, ThinkingStyle
 from localspec.events import Kind, ToolCall
+from localspec.prompt.thinking import CALLING, A, R, ThinkingStyle
 from localspec.structure.constraint import prefixes_space
 from localspec.structure.read_calls import CallReader, Change, Functions, TextPart
 from localspec.structure.tool_call_format import ToolCallFormat

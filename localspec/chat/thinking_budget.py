@@ -9,7 +9,7 @@ import numpy as np
 
 from localspec.chat.options import Request
 from localspec.chat.text import Detokenizer, TextStream, Thinking
-from localspec.chat.thinking import A, R
+from localspec.prompt.thinking import A, R
 from localspec.sampler.passes import Candidates, Continued, Row, common_prefix_length
 from localspec.structure.constraint import Constrained, Mask, MiddleTokenizer
 

@@ -16,7 +16,7 @@ from localspec.errors import BadSetting, NotOnDisk, UnknownPair
 from localspec.files import MOST_BYTES, with_files
 
 if TYPE_CHECKING:
-    from localspec.chat.images import Image
+    from localspec.prompt.images import Image
 
 TIMEOUT_SECONDS = 2.0
 # Names as llama3.1, qwen2.5:7b and those without a number in Ollama's library.
@@ -63,7 +63,7 @@ def refuse_file(arguments: argparse.Namespace) -> None:
     first, *more = arguments.words
     if (more or "." in first) and os.path.isfile(os.path.expanduser(first)):
         prompt = printable(more[0] if more else "Summarise:", 60)
-        from localspec.chat.images import image_of
+        from localspec.prompt.images import image_of
 
         does, command, option = "add its text to the prompt", arguments.command, "-f"
         with suppress(BadSetting):
@@ -118,7 +118,7 @@ def images_of(arguments: argparse.Namespace) -> "tuple[Image, ...]":
     """Return the images of --image; the name - means standard input. Raises BadSetting."""
     if not arguments.image:
         return ()
-    from localspec.chat.images import MOST_BYTES, image_of
+    from localspec.prompt.images import MOST_BYTES, image_of
 
     piped = sys.stdin.buffer.read(MOST_BYTES + 1) if "-" in arguments.image else b""
     return tuple(image_of(piped if name == "-" else name) for name in arguments.image)

@@ -13,8 +13,6 @@ from time import monotonic
 from typing import Any, Final, TypeAlias
 
 from localspec import errors
-from localspec.chat.images import Image
-from localspec.chat.messages import Message, with_images
 from localspec.engine import messages
 from localspec.engine.messages import Failure, Generate, LoadPair, Report
 from localspec.engine.spawn import COMMAND, spawn
@@ -22,6 +20,8 @@ from localspec.errors import ANOTHER_COPY, REPORT, EngineDied, LocalspecError
 from localspec.events import Cycle, Event, Finished, Notice, Piece, Started
 from localspec.machine.children import describe_exit, died_by_signal
 from localspec.machine.llama_build import BACKENDS, has_backend
+from localspec.prompt.images import Image
+from localspec.prompt.messages import Message, with_images
 from localspec.stopping import Closing
 
 CLOSE_SECONDS: Final = 0.8

@@ -10,10 +10,10 @@ from typing import Any, get_args
 
 import msgspec
 
-from localspec.chat.messages import Infill, Message
 from localspec.errors import EngineDied
 from localspec.events import Event, Reply
 from localspec.models.registry import Pair
+from localspec.prompt.messages import Infill, Message
 
 Messages = tuple[Message, ...]
 Options = Mapping[str, Any]  # the value of each option, by its name

@@ -12,7 +12,6 @@ from localspec import api
 from localspec.algorithm.protocols import Decoder
 from localspec.algorithm.verification import SEED_DECIDES, Greedy
 from localspec.chat.loaded_pair import DEMO_MODEL, NO_DRAFT, LoadedPair
-from localspec.chat.messages import Message, as_messages
 from localspec.chat.session import Session
 from localspec.chat.tally import Tally
 from localspec.display import counted
@@ -20,6 +19,7 @@ from localspec.errors import LocalspecError
 from localspec.events import LEAST_JUDGED, Cycle, Event, Finished, FinishReason, Reply, Started
 from localspec.measure.race import STOPPED, headline
 from localspec.options import ReplyOptions
+from localspec.prompt.messages import Message, as_messages
 from localspec.sampler.passes import NO_TEXT, Candidates, common_prefix_length
 
 DEMO_DEPTH = 4

@@ -13,14 +13,14 @@ import numpy as np
 
 from localspec.algorithm.noise import fresh_seed
 from localspec.chat.loaded_pair import LoadedPair
-from localspec.chat.messages import Message
-from localspec.chat.prompt import encode
 from localspec.chat.session import Session
 from localspec.display import aligned, counted
 from localspec.errors import BadSetting
 from localspec.events import Cycle, Finished, Reply
 from localspec.measure.bench import VERIFY_PROMPTS, BenchPrompt, Category
 from localspec.measure.compare import empty_caches, likeliest, rows_of, width_difference_on
+from localspec.prompt.messages import Message
+from localspec.prompt.tokens import encode
 from localspec.sampler.sampling import Sampling
 
 TEMPERATURE = 0.8

@@ -12,9 +12,8 @@ from typing import Any
 from localspec import demo
 from localspec.algorithm.protocols import Drafter
 from localspec.caches.store import Facts, Store, disk_of, why_not_trusted
-from localspec.chat import conversations
 from localspec.chat.loaded_pair import LoadedPair, Slot, Slots
-from localspec.chat.template import template_of
+from localspec.conversations import conversations
 from localspec.display import size_text
 from localspec.drafters.head import (
     ASSISTANT,
@@ -57,6 +56,7 @@ from localspec.models.memory import CHECKPOINT_SHARE, HOST, Load, MemoryOptions
 from localspec.models.plan import Plan, plan_for
 from localspec.models.registry import Pair
 from localspec.options import texts_dir
+from localspec.prompt.template import template_of
 from localspec.sampler.passes import HiddenRows
 from localspec.sampler.sampling import Sampling
 from localspec.stopping import WorkStopped

@@ -10,10 +10,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 import localspec
-from localspec.chat.messages import Infill
 from localspec.engine.messages import Detokenize, Generate, Ready, Tokenize
 from localspec.errors import BadSetting
 from localspec.events import Cycle, FinishReason, Kind, Likelihood, Scored
+from localspec.prompt.messages import Infill
 from localspec.serve.http import Interface, Writer, answer, data_line, fields_of
 from localspec.serve.jobs import Jobs
 from localspec.serve.numbers import exposition

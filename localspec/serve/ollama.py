@@ -12,13 +12,13 @@ from typing import Any, Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from localspec.chat.messages import made_id
 from localspec.engine.messages import Generate, Ready
 from localspec.errors import BadSetting, LocalspecError
 from localspec.events import FinishReason, Kind, Scored, ToolCall
 from localspec.models.local_models import ModelFile
 from localspec.models.names import quantisation_of
 from localspec.models.projector import projector_of
+from localspec.prompt.messages import made_id
 from localspec.serve.http import Interface, Writer, answer, dumped, fields_of, unless_gone
 from localspec.serve.openai import before, chat_scores, prompt_of, scores_of_chat
 from localspec.serve.options import Fields, Problem, cut, name_of, openai_options

@@ -11,10 +11,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 import localspec
-from localspec.chat.messages import KEYS, Infill, Message, as_messages
 from localspec.engine.messages import Generate
 from localspec.errors import BadSetting
 from localspec.events import FinishReason, Kind, Likelihood, Reply, Scored
+from localspec.prompt.messages import KEYS, Infill, Message, as_messages
 from localspec.serve import numbers
 from localspec.serve.http import Interface, Writer, answer, data_line, fields_of
 from localspec.serve.jobs import Jobs

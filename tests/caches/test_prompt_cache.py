@@ -14,8 +14,8 @@ from localspec.tui.status import footer
 import localspec
 from localspec.caches.store import finish, usage
 from localspec.chat import loaded_pair
-from localspec.chat.conversations import StoredMessage
 from localspec.cli import main
+from localspec.conversations.conversations import StoredMessage
 from localspec.engine.client import EngineProcess
 from localspec.options import cache_dir
 from localspec.serve.numbers import timings

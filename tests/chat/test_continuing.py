@@ -2,13 +2,13 @@
 
 import pytest
 
-from localspec.chat.messages import Message, Reasoning
-from localspec.chat.prompt import encode
-from localspec.chat.template import ChatTemplate
 from localspec.events import FinishReason, Reply, Started, Stats
-from tests.chat.carried import TEMPLATES, tiered
-from tests.chat.character_vocabulary import CharacterVocabulary
+from localspec.prompt.messages import Message, Reasoning
+from localspec.prompt.template import ChatTemplate
+from localspec.prompt.tokens import encode
 from tests.chat.letters import GREEDY, Letters, session_of
+from tests.prompt.carried import TEMPLATES, tiered
+from tests.prompt.character_vocabulary import CharacterVocabulary
 from tests.structure.characters import scripted_session
 
 SHORT = {**GREEDY, "max_tokens": 8}
@@ -99,7 +99,7 @@ def test_an_equal_answer_to_another_question_has_none():
 
 
 def test_long_reasoning_is_kept_of_as_many_replies_as_fit(monkeypatch):
-    monkeypatch.setattr("localspec.chat.messages.MOST_REASONING", 300)
+    monkeypatch.setattr("localspec.prompt.messages.MOST_REASONING", 300)
     kept = Reasoning()
     for n in range(5):
         kept.keep(

@@ -6,9 +6,9 @@ from random import Random
 import pytest
 
 import localspec
-from localspec.chat.messages import Message
 from localspec.errors import ContextFull
 from localspec.events import Finished
+from localspec.prompt.messages import Message
 
 pytestmark = pytest.mark.nightly
 

@@ -10,12 +10,12 @@ import pytest
 import localspec
 from localspec.caches.store import finish
 from localspec.chat import reply as reading
-from localspec.chat.messages import Message, with_reply
 from localspec.engine import requests
 from localspec.engine.messages import Generate, LoadPair, Typed
 from localspec.engine.requests import PairRequests
 from localspec.events import Finished, FinishReason
 from localspec.models.registry import named
+from localspec.prompt.messages import Message, with_reply
 from tests.chat.letters import session_of
 from tests.drafters import heads
 

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from localspec.chat import reply as reading
-from localspec.chat.messages import Message
 from localspec.chat.options import request_from
 from localspec.chat.scoring import log_softmax, top
 from localspec.chat.session import Session, last_reply
 from localspec.errors import BadSetting, ContextFull
 from localspec.events import Cycle, Finished, FinishReason, Notice, Piece, Prefill, Scores, Started, ToolCall
+from localspec.prompt.messages import Message
 from localspec.sampler.sampling import Sampling
 from tests.algorithm.exact_models import ExactModel
 from tests.chat.letters import GREEDY, SYMBOLS, Letters, session_of

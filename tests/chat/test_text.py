@@ -4,9 +4,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from localspec.chat.text import Detokenizer, StopScanner, TextPart, TextStream
-from localspec.chat.thinking import THINK, style_of
 from localspec.events import Kind
-from tests.chat.character_vocabulary import CharacterVocabulary, byte_tokens
+from localspec.prompt.thinking import THINK, style_of
+from tests.prompt.character_vocabulary import CharacterVocabulary, byte_tokens
 
 R, A = Kind.REASONING, Kind.ANSWER
 VOCABULARY = CharacterVocabulary()

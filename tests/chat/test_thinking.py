@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.chat.messages import Message
-from localspec.chat.template import CHATML, ChatTemplate, template_of
 from localspec.chat.text import Thinking
-from localspec.chat.thinking import STYLES, THINK, after_prompt, style_of
 from localspec.events import Kind
-from tests.chat.carried import TEMPLATES
-from tests.chat.character_vocabulary import CharacterVocabulary
+from localspec.prompt.messages import Message
+from localspec.prompt.template import CHATML, ChatTemplate, template_of
+from localspec.prompt.thinking import STYLES, THINK, after_prompt, style_of
+from tests.prompt.carried import TEMPLATES
+from tests.prompt.character_vocabulary import CharacterVocabulary
 
 R, A = Kind.REASONING, Kind.ANSWER
 HARMONY = style_of("<|channel|>analysis")

@@ -8,14 +8,14 @@ import pytest
 
 from localspec.algorithm.protocols import Strategy
 from localspec.chat.constraints import PromptBuilder
-from localspec.chat.messages import Message
 from localspec.chat.options import Request, request_from
 from localspec.chat.session import Session
-from localspec.chat.template import ChatTemplate
 from localspec.chat.text import TextStream
-from localspec.chat.thinking import STYLES, THINK, A, R, ThinkingStyle, thinking_variables
 from localspec.chat.thinking_budget import ThinkingBudget
 from localspec.errors import BadSetting
+from localspec.prompt.messages import Message
+from localspec.prompt.template import ChatTemplate
+from localspec.prompt.thinking import STYLES, THINK, A, R, ThinkingStyle, thinking_variables
 from localspec.sampler.chain import Chain
 from localspec.sampler.passes import Candidates
 from localspec.sampler.sampling import Sampling
@@ -29,9 +29,9 @@ from tests.algorithm.random_pairs import (
     mixed_drafter,
     text_of,
 )
-from tests.chat.carried import TEMPLATES
-from tests.chat.character_vocabulary import CharacterVocabulary, byte_tokens
 from tests.exact_engine import ExactContext, engine_of
+from tests.prompt.carried import TEMPLATES
+from tests.prompt.character_vocabulary import CharacterVocabulary, byte_tokens
 from tests.structure.characters import SYMBOLS, Characters, scripted_session
 
 THINKING = [style for style in STYLES if R in style.markers.values()]

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from localspec.chat import conversations, database
-from localspec.chat.conversations import Conversation, StoredMessage
-from localspec.chat.images import PLACE, Image
 from localspec.cli import main
+from localspec.conversations import conversations, database
+from localspec.conversations.conversations import Conversation, StoredMessage
 from localspec.gguf.facts import DraftKind
 from localspec.models import local_models
 from localspec.models.local_models import ModelFile
 from localspec.models.registry import Pair, add_pair, users_folder
 from localspec.options import config_dir, data_dir
+from localspec.prompt.images import PLACE, Image
 from tests.tiny_images import pictures
 
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC

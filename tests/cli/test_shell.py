@@ -9,9 +9,9 @@ import sys
 import pytest
 
 from localspec import display
-from localspec.chat import conversations
 from localspec.cli import main
 from localspec.cli.commands import chat
+from localspec.conversations import conversations
 from localspec.errors import BadSetting
 from localspec.files import attached, with_files
 from localspec.options import data_dir

@@ -6,12 +6,12 @@ import pytest
 from localspec.tui.state.engine import EngineState
 
 from localspec import api
-from localspec.chat.messages import Infill, Message, NoInfill
 from localspec.engine.messages import Generate, LoadPair, Ready, Render
 from localspec.engine.requests import MANY_CORES, PairRequests
 from localspec.events import Started
 from localspec.models import load
 from localspec.models.registry import named
+from localspec.prompt.messages import Infill, Message, NoInfill
 
 CORES = 2 * MANY_CORES
 

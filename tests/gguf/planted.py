@@ -10,10 +10,10 @@ from typing import Any
 import gguf
 import numpy as np
 
-from localspec.chat.messages import Message
-from localspec.chat.template import ChatTemplate
-from localspec.chat.tools import read_tools, spelled_out
 from localspec.events import Kind, ToolCall
+from localspec.prompt.messages import Message
+from localspec.prompt.template import ChatTemplate
+from localspec.prompt.tools import read_tools, spelled_out
 from localspec.structure.tool_call_format import GENERIC
 from tests.gguf.models import closed
 from tests.gguf.vocabularies import add_facts

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import localspec
-from localspec.chat.messages import Message
 from localspec.events import Cycle, Started
+from localspec.prompt.messages import Message
 from tests.llama.rows import NEAR, logits_of, row_after
 
 THINKING = (  # the reply is opened with a mark that no past turn has

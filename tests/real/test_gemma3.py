@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 import localspec
-from localspec.chat.messages import Message
-from localspec.chat.prompt import encode, special_token_texts
 from localspec.events import FinishReason
 from localspec.measure.compare import first_difference, row_after, top_two_gap, width_difference_on
+from localspec.prompt.messages import Message
+from localspec.prompt.tokens import encode, special_token_texts
 from tests.gguf.models import weakened
 
 FILE = os.environ.get("LOCALSPEC_TEST_GEMMA3", "")

@@ -7,8 +7,6 @@ import jsonschema
 import pytest
 
 import localspec
-from localspec.chat.messages import Message
-from localspec.chat.prompt import encode
 from localspec.engine.client import EngineProcess
 from localspec.engine.messages import Cancel, Died, Failure, Generate, LoadPair, Ready
 from localspec.events import Finished, FinishReason, Piece, Started
@@ -17,6 +15,8 @@ from localspec.measure.bench import VERIFY_PROMPTS
 from localspec.measure.compare import first_difference, row_after, top_two_gap, width_difference_on
 from localspec.measure.verify import problems, verify
 from localspec.models.names import of_files
+from localspec.prompt.messages import Message
+from localspec.prompt.tokens import encode
 from tests.engine.test_server import until
 
 pytestmark = pytest.mark.nightly

@@ -8,7 +8,7 @@ import pytest
 from localspec.events import Kind
 from localspec.structure.read_calls import CallReader, calls_in
 from localspec.structure.tool_call_format import HERMES
-from tests.chat.carried import NO_FORM, TEMPLATES
+from tests.prompt.carried import NO_FORM, TEMPLATES
 from tests.structure.test_forms import form_named
 from tests.structure.test_tools import FORMS
 

@@ -9,20 +9,20 @@ import httpx
 import pytest
 from starlette.applications import Starlette
 
-from localspec.chat.fitting import Fitter
-from localspec.chat.messages import Message, digests
-from localspec.chat.prompt import Prompt
 from localspec.chat.session import Session
 from localspec.engine.messages import LoadPair
 from localspec.engine.requests import PairRequests, ready
 from localspec.models.registry import named
+from localspec.prompt.fitting import Fitter
+from localspec.prompt.messages import Message, digests
+from localspec.prompt.tokens import Prompt
 from localspec.sampler.sampling import Sampling
 from localspec.serve.guard import Access, Guard
 from localspec.serve.jobs import Jobs
 from localspec.serve.replies import Pairs
 from localspec.serve.server import routes_of
-from tests.chat.carried import TEMPLATES
 from tests.exact_engine import engine_of
+from tests.prompt.carried import TEMPLATES
 from tests.serve.test_planted import ANSWER, INTERFACES, Engine, Plan
 from tests.structure.test_forms import ByteVocabulary
 

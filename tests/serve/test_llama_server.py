@@ -8,12 +8,12 @@ from time import sleep
 import httpx
 import pytest
 
-from localspec.chat.messages import Message
 from localspec.chat.options import request_from
-from localspec.chat.template import ChatTemplate
 from localspec.cli import main
 from localspec.errors import BadSetting
 from localspec.events import Stats
+from localspec.prompt.messages import Message
+from localspec.prompt.template import ChatTemplate
 from localspec.sampler.sampling import Sampling
 from localspec.serve.anthropic import as_chat
 from localspec.serve.numbers import Totals, exposition

@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from localspec.chat.messages import Message
 from localspec.errors import BadSetting
 from localspec.events import ToolCall
+from localspec.prompt.messages import Message
 from localspec.serve import anthropic, responses
 from localspec.serve.ollama import as_openai, kept_seconds
 from localspec.serve.openai import prompt_of

@@ -15,8 +15,8 @@ from localspec.sampler.sampling import Sampling
 from localspec.serve.jobs import Jobs
 from localspec.serve.replies import Pairs
 from localspec.serve.server import routes_of
-from tests.chat.carried import TEMPLATES
 from tests.exact_engine import ExactContext, engine_of
+from tests.prompt.carried import TEMPLATES
 from tests.structure.test_forms import ByteVocabulary
 
 MODELS = (

@@ -7,9 +7,9 @@ from dataclasses import replace
 import jsonschema
 import pytest
 
-from localspec.chat.tools import read_tools
 from localspec.errors import BadSetting
 from localspec.events import Notice
+from localspec.prompt.tools import read_tools
 from localspec.structure import expressible as module
 from localspec.structure.call_grammar import calls_grammar
 from localspec.structure.constraint import GrammarTokens

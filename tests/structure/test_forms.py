@@ -11,22 +11,22 @@ import pytest
 
 import localspec
 from localspec.chat.constraints import PromptBuilder
-from localspec.chat.messages import Message
 from localspec.chat.options import request_from
-from localspec.chat.template import ChatTemplate
 from localspec.chat.text import TextStream
-from localspec.chat.tools import read_tools
 from localspec.events import Kind, ToolCall
+from localspec.prompt.messages import Message
+from localspec.prompt.template import ChatTemplate
+from localspec.prompt.tools import read_tools
 from localspec.sampler.sampling import Sampling
 from localspec.structure.call_grammar import calls_grammar
 from localspec.structure.constraint import GrammarTokens
 from localspec.structure.derive_format import format_of
 from localspec.structure.read_calls import calls_in
 from localspec.structure.tool_call_format import GENERIC, HERMES
-from tests.chat.carried import NO_FORM, TEMPLATES, ready, tiered
-from tests.chat.character_vocabulary import CharacterVocabulary
 from tests.gguf.planted import FORMS as PLANTED
 from tests.gguf.planted import WORD, script_of, write_planted
+from tests.prompt.carried import NO_FORM, TEMPLATES, ready, tiered
+from tests.prompt.character_vocabulary import CharacterVocabulary
 
 TEXT = {"type": "string"}
 TOOLS = [

@@ -11,7 +11,7 @@ from localspec.events import Kind, Piece
 from localspec.structure.json_calls import JsonCallReader
 from localspec.structure.read_calls import CallReader
 from localspec.structure.tool_call_format import HERMES
-from tests.chat.carried import TEMPLATES, ready, tiered
+from tests.prompt.carried import TEMPLATES, ready, tiered
 from tests.structure.characters import TEMPLATE, scripted_session
 from tests.structure.test_tools import FUNCTIONS, LLAMA, OSLO, TOOLS
 

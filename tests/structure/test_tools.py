@@ -7,17 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.chat.messages import as_messages
-from localspec.chat.template import ChatTemplate
-from localspec.chat.tools import read_tools
 from localspec.errors import BadSetting
 from localspec.events import Kind, Notice, Piece, ToolCall
+from localspec.prompt.messages import as_messages
+from localspec.prompt.template import ChatTemplate
+from localspec.prompt.tools import read_tools
 from localspec.structure.call_grammar import calls_grammar
 from localspec.structure.constraint import GrammarTokens
 from localspec.structure.grammar import json_grammar
 from localspec.structure.read_calls import CallReader, calls_in
 from localspec.structure.tool_call_format import GENERIC, HERMES, as_json
-from tests.chat.carried import TEMPLATES, ready
+from tests.prompt.carried import TEMPLATES, ready
 from tests.structure.characters import Characters, MarkedCharacters, scripted_session, session_of
 
 WEATHER = {

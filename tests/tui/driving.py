@@ -21,8 +21,8 @@ from textual._context import visible_screen_stack
 from textual.pilot import Pilot
 from textual.widgets import DataTable, Static
 
-from localspec.chat import conversations
-from localspec.chat.conversations import Conversation, StoredMessage
+from localspec.conversations import conversations
+from localspec.conversations.conversations import Conversation, StoredMessage
 from localspec.engine.messages import Generate, LoadPair
 from localspec.errors import EngineDied
 

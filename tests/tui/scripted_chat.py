@@ -5,7 +5,7 @@ from pathlib import Path
 
 from scripted_pairs import ScriptedPairs, called
 
-from localspec.chat import conversations
+from localspec.conversations import conversations
 from localspec.engine.client import EngineProcess
 from localspec.engine.messages import LoadPair
 

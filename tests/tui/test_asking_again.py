@@ -11,7 +11,7 @@ from driving import asked, cannot_start, footer, messages, running, source
 from localspec.tui.widgets.lines import Line
 from scripted_engine import Gate
 
-from localspec.chat import conversations
+from localspec.conversations import conversations
 from localspec.engine.messages import Died, Failure
 
 pytestmark = pytest.mark.process

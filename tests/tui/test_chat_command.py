@@ -7,18 +7,18 @@ from driving import stored
 from localspec.tui.app import ChatApp
 from scripted_engine import ScriptedEngine
 
-from localspec.chat.conversations import StoredMessage
-from localspec.chat.messages import Message
 from localspec.cli import program
 from localspec.cli.commands import chat
 from localspec.cli.loading import load_request
 from localspec.cli.program import parser
+from localspec.conversations.conversations import StoredMessage
 from localspec.engine.messages import LoadPair
 from localspec.errors import BadSetting
 from localspec.models.local_models import mark_used
 from localspec.models.names import of_files
 from localspec.models.registry import named
 from localspec.options import data_dir
+from localspec.prompt.messages import Message
 
 pytestmark = pytest.mark.usefixtures("home")
 OTHER = "qwen3-8b+0.6b"

@@ -13,11 +13,11 @@ from localspec.tui.widgets.reply import ReplyView
 from scripted_engine import Gate, ScriptedEngine
 from textual.widgets import DataTable
 
-from localspec.chat import conversations
-from localspec.chat.conversations import Conversation, ConversationInUse, StoredMessage
-from localspec.chat.database import FILE
 from localspec.cli import program
 from localspec.cli.commands import chat as chat_command
+from localspec.conversations import conversations
+from localspec.conversations.conversations import Conversation, ConversationInUse, StoredMessage
+from localspec.conversations.database import FILE
 from localspec.errors import BadSetting
 
 
@@ -110,7 +110,7 @@ async def test_a_conversation_that_cannot_be_deleted_stays_in_the_list(monkeypat
     def denied(_folder, _name):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("localspec.chat.conversations.delete", denied)
+    monkeypatch.setattr("localspec.conversations.conversations.delete", denied)
     await chat.ask("exact first")
     await chat.pilot.press("ctrl+n")
     await open_conversations(chat, rows=1)

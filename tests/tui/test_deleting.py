@@ -17,14 +17,14 @@ from localspec.tui.state.remembered import PromptHistory
 
 import localspec
 from localspec.caches.store import finish, packed, usage
-from localspec.chat import conversations
-from localspec.chat.conversations import StoredMessage
-from localspec.chat.database import FILE
-from localspec.chat.messages import Message
 from localspec.cli import main
 from localspec.cli.program import reported
+from localspec.conversations import conversations
+from localspec.conversations.conversations import StoredMessage
+from localspec.conversations.database import FILE
 from localspec.files import with_files
 from localspec.options import cache_dir, config_dir, data_dir
+from localspec.prompt.messages import Message
 
 WINDOW, TOKENS = 12, 6
 TITLE = "Swordfish chapter one"

@@ -15,7 +15,6 @@ import pytest
 from scripted_engine import answer_to
 from scripted_pairs import called
 
-from localspec.chat.messages import Message
 from localspec.engine import messages
 from localspec.engine.client import EngineProcess
 from localspec.engine.messages import (
@@ -50,6 +49,7 @@ from localspec.events import (
 from localspec.machine.children import describe_exit
 from localspec.models.pair_info import listing
 from localspec.models.registry import named
+from localspec.prompt.messages import Message
 from tests import processes
 from tests.engine.workshop import until
 

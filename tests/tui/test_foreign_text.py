@@ -11,7 +11,7 @@ from localspec.tui.widgets.reply import LiveTail, ReplyPart
 from scripted_engine import Gate
 from textual.widgets import Input
 
-from localspec.chat.conversations import StoredMessage
+from localspec.conversations.conversations import StoredMessage
 from localspec.display import for_terminal
 from localspec.events import Kind, Origin, Piece, Source
 

@@ -16,7 +16,7 @@ from scripted_pairs import called
 from textual.events import Key
 from textual.widgets import Input
 
-from localspec.chat.conversations import StoredMessage
+from localspec.conversations.conversations import StoredMessage
 from localspec.engine.messages import LoadPair
 
 LONG = "One line of text.\n\n" * 60

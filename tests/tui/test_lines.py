@@ -13,10 +13,10 @@ from localspec.tui.widgets.lines import Line
 from scripted_engine import ScriptedEngine, ScriptedWorkshop
 from scripted_pairs import called
 
-from localspec.chat.conversations import StoredMessage
-from localspec.chat.messages import Message
+from localspec.conversations.conversations import StoredMessage
 from localspec.engine.messages import Died, Failure, LoadPair, Ready
 from localspec.events import Cycle, Mode, Origin, Source
+from localspec.prompt.messages import Message
 from localspec.tui import status
 
 READY = Ready("demo", "target", "draft", 8192, 0.4)

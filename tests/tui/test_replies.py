@@ -14,7 +14,7 @@ from textual.color import Color, rgb_to_lab
 from textual.widgets import Static
 from textual.widgets._markdown import MarkdownBlock
 
-from localspec.chat.conversations import StoredMessage
+from localspec.conversations.conversations import StoredMessage
 from localspec.engine.messages import LoadPair
 from localspec.events import Origin
 
@@ -123,7 +123,7 @@ async def test_when_the_disk_is_full_the_reply_says_that_it_is_not_saved(monkeyp
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("localspec.chat.conversations.save", full)
+    monkeypatch.setattr("localspec.conversations.conversations.save", full)
     await chat.ask("exact hi")
     assert "NOT SAVED" in footer(chat.replies[0])
     assert "No space left" in chat.notices[0]

@@ -9,7 +9,7 @@ from scripted_engine import Gate
 from textual._compositor import Compositor
 from textual.widgets import Input
 
-from localspec.chat.conversations import StoredMessage
+from localspec.conversations.conversations import StoredMessage
 from localspec.engine.messages import Died
 
 pytestmark = pytest.mark.process

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Final, Literal
 
 from localspec import events
-from localspec.chat.conversations import StoredMessage
+from localspec.conversations.conversations import StoredMessage
 from localspec.display import size_text
 from localspec.engine import messages
 from localspec.errors import BadSetting, EngineDied, LocalspecError, NotOnDisk

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
-from localspec.chat import conversations
-from localspec.chat.images import image_of
+from localspec.conversations import conversations
 from localspec.options import REPLY
+from localspec.prompt.images import image_of
 
 from ..state.conversation import free_name, write_export, write_new
 from .base import Chat, Refusal, Run, pair, pull, restart

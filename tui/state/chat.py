@@ -5,13 +5,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from localspec.chat.conversations import Conversation, StoredMessage
-from localspec.chat.images import NO_IMAGES, Image
+from localspec.conversations.conversations import Conversation, StoredMessage
 from localspec.engine.client import EngineProcess
 from localspec.engine.messages import LoadPair, Options
 from localspec.errors import BadSetting
 from localspec.events import Piece
 from localspec.files import FileLock, change_json_object
+from localspec.prompt.images import NO_IMAGES, Image
 
 from . import mentions
 from .conversation import OpenConversation

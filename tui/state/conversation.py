@@ -9,12 +9,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
 
-from localspec.chat import conversations
-from localspec.chat.conversations import Conversation, StoredMessage, as_json
-from localspec.chat.messages import Message
+from localspec.conversations import conversations
+from localspec.conversations.conversations import Conversation, StoredMessage, as_json
 from localspec.engine.messages import Messages
 from localspec.errors import BadSetting
 from localspec.files import FileLock, expanded, write_text_atomically
+from localspec.prompt.messages import Message
 
 
 @dataclass(slots=True)

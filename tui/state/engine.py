@@ -7,9 +7,8 @@ from dataclasses import dataclass, field, replace
 from statistics import median_low
 from typing import TYPE_CHECKING
 
-from localspec.chat.conversations import StoredMessage
-from localspec.chat.messages import Message
 from localspec.chat.tally import Tally
+from localspec.conversations.conversations import StoredMessage
 from localspec.engine import messages
 from localspec.engine.client import CLOSE_SECONDS, EngineProcess
 from localspec.engine.messages import ProposalText
@@ -31,6 +30,7 @@ from localspec.events import (
     Stats,
 )
 from localspec.models.registry import DEMO, Pair, named
+from localspec.prompt.messages import Message
 
 if TYPE_CHECKING:
     from localspec.measure.race import RaceSide

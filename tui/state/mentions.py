@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
 
-from localspec.chat.conversations import StoredMessage
-from localspec.chat.images import PLACE, Image, image_of
-from localspec.chat.messages import with_images
+from localspec.conversations.conversations import StoredMessage
 from localspec.errors import BadSetting
 from localspec.files import expanded, with_files
+from localspec.prompt.images import PLACE, Image, image_of
+from localspec.prompt.messages import with_images
 
 _MENTION: Final = re.compile(r'(?<!\S)@(?:"(?P<quoted>[^"\n]+)"|(?P<plain>\S+))')
 _TYPING: Final = re.compile(r'(?:^|\s)@(?P<start>"[^"\n]*|[^\s"]*)$')

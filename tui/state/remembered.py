@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
-from localspec.chat import conversations
+from localspec.conversations import conversations
 from localspec.files import read_as, read_json_object
 
 LONGEST: Final = 20_000  # a prompt with more characters is not kept in the history

@@ -15,7 +15,7 @@ from textual.geometry import Size
 from textual.widget import MountError
 from textual.widgets import Static
 
-from localspec.chat.conversations import StoredMessage
+from localspec.conversations.conversations import StoredMessage
 from localspec.display import counted, for_terminal
 from localspec.events import Kind, Origin, Piece, Source
 

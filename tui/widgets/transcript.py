@@ -9,7 +9,7 @@ from textual.events import Click
 from textual.widget import Widget
 from textual.widgets import Static
 
-from localspec.chat.conversations import StoredMessage
+from localspec.conversations.conversations import StoredMessage
 from localspec.display import counted, for_terminal
 
 from .markdown import PlainContainer

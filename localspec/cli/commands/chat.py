@@ -18,7 +18,7 @@ from localspec.display import obeys_sequences, on_terminal, print_notice, say
 from localspec.errors import BadSetting
 
 if TYPE_CHECKING:
-    from localspec.chat.conversations import Conversation, ListedConversation
+    from localspec.conversations.conversations import Conversation, ListedConversation
     from localspec.files import FileLock
 
 
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from localspec.chat import conversations
+    from localspec.conversations import conversations
     from localspec.options import data_dir
 
     on_terminals = on_terminal(sys.stdin) and on_terminal(sys.stdout)
@@ -102,8 +102,8 @@ def _chat(
 
 def latest(folder: Path) -> "list[ListedConversation]":
     """Return the latest stored conversation in a list; an empty list if there is none or it cannot be read."""
-    from localspec.chat.conversations import listing
-    from localspec.chat.database import StoreFailed
+    from localspec.conversations.conversations import listing
+    from localspec.conversations.database import StoreFailed
 
     with suppress(StoreFailed):
         return listing(folder, most=1)

@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from localspec.chat.conversations import listing
+    from localspec.conversations.conversations import listing
 
     rows = listing(data_dir(), arguments.like)
     if arguments.json:
@@ -67,7 +67,7 @@ def cut_rows(table: str) -> str:
 
 
 def run_show(arguments: argparse.Namespace) -> int:
-    from localspec.chat import conversations
+    from localspec.conversations import conversations
     from localspec.tui.state.conversation import to_markdown
 
     found = conversations.read(data_dir(), conversations.find(data_dir(), arguments.id, only=True))
@@ -79,7 +79,7 @@ def run_show(arguments: argparse.Namespace) -> int:
 
 
 def run_export(arguments: argparse.Namespace) -> int:
-    from localspec.chat import conversations
+    from localspec.conversations import conversations
     from localspec.tui.state.conversation import free_name, write_export
 
     found = conversations.read(data_dir(), conversations.find(data_dir(), arguments.id, only=True))
@@ -89,7 +89,7 @@ def run_export(arguments: argparse.Namespace) -> int:
 
 
 def run_rm(arguments: argparse.Namespace) -> int:
-    from localspec.chat import conversations
+    from localspec.conversations import conversations
 
     name = conversations.find(data_dir(), arguments.id, only=True)
     gone = [name, *conversations.courses(data_dir(), name)]

@@ -9,8 +9,8 @@ import re
 from dataclasses import asdict
 
 from localspec import options
-from localspec.chat.database import FILE
 from localspec.cli.options import WRONG_USAGE
+from localspec.conversations.database import FILE
 from localspec.display import say, say_json, tell
 from localspec.machine.children import SECRET_VARIABLES
 from localspec.models import local_models, registry

@@ -46,8 +46,8 @@ from localspec.files import text_of
 from localspec.options import configured
 
 if TYPE_CHECKING:
-    from localspec.chat.conversations import Conversation
-    from localspec.chat.messages import Message
+    from localspec.conversations.conversations import Conversation
+    from localspec.prompt.messages import Message
 
 ENDINGS = {
     FinishReason.STOP: "",
@@ -104,7 +104,7 @@ def run(arguments: argparse.Namespace) -> int:
             arguments.mmproj = "none"  # loading a projector takes seconds
         with open_engine_session(arguments) as session, stop_on_interrupt(session):
             if talk.messages:
-                from localspec.chat.messages import Message
+                from localspec.prompt.messages import Message
 
                 session.resume(Message(m.role, m.content, images=m.images) for m in talk.messages)
             session.conversation = talk.name if stored else ""
@@ -119,7 +119,7 @@ def run(arguments: argparse.Namespace) -> int:
                 say_json({**names, **as_json(reply)}, ensure_ascii=False)
             if stored and reply.tokens:
                 talk = replace(talk, pair=session.name, files=session.files)
-                from localspec.chat.messages import with_images
+                from localspec.prompt.messages import with_images
 
                 store(talk, with_images(prompt, images), reply, requested=arguments.store is True)
     if arguments.stats or not (arguments.json or arguments.quiet):
@@ -209,7 +209,7 @@ def prompt_conversation(arguments: argparse.Namespace) -> "Iterator[tuple[Conver
 
     Raises StoreFailed, ConversationInUse, BadSetting.
     """
-    from localspec.chat import conversations
+    from localspec.conversations import conversations
     from localspec.options import data_dir
 
     stored = on_terminal(sys.stdout) if arguments.store is None else arguments.store
@@ -234,7 +234,7 @@ def store(talk: "Conversation", prompt: "Message", reply: Reply, *, requested: b
 
     `requested`: whether a failure raises LocalspecError. If False, it prints a notice, even with --quiet.
     """
-    from localspec.chat.conversations import StoredMessage, save
+    from localspec.conversations.conversations import StoredMessage, save
     from localspec.options import data_dir
 
     answer = (reply.text, reply.reasoning, reply.reasoning_tokens, reply.finish_reason.value, reply.stats)

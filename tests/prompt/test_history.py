@@ -7,19 +7,19 @@ from functools import cache
 import pytest
 
 from localspec.chat.constraints import PromptBuilder
-from localspec.chat.history import Taken, fitted
-from localspec.chat.images import PLACE, Image
-from localspec.chat.messages import Message, are_continued, as_messages
 from localspec.chat.options import request_from
 from localspec.errors import BadSetting
 from localspec.events import ToolCall
+from localspec.prompt.history import Taken, fitted
+from localspec.prompt.images import PLACE, Image
+from localspec.prompt.messages import Message, are_continued, as_messages
 from localspec.sampler.sampling import Sampling
 from localspec.serve.openai import prompt_of
-from tests.chat.carried import QUICK, TEMPLATES, ready, tiered
-from tests.chat.character_vocabulary import CharacterVocabulary
-from tests.chat.conversations import ASK, TOOLS, says
-from tests.chat.histories import history, words_of
-from tests.chat.ordinary import MENDED, RECORDED, digest, prompts
+from tests.prompt.carried import QUICK, TEMPLATES, ready, tiered
+from tests.prompt.character_vocabulary import CharacterVocabulary
+from tests.prompt.conversations import ASK, TOOLS, says
+from tests.prompt.histories import history, words_of
+from tests.prompt.ordinary import MENDED, RECORDED, digest, prompts
 from tests.structure.characters import scripted_session
 
 REQUESTS = request_from({}, Sampling()), request_from({"tools": TOOLS}, Sampling())

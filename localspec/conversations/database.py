@@ -12,7 +12,7 @@ from pathlib import Path
 from shutil import disk_usage
 from typing import Any, Final
 
-from localspec.chat import recovery
+from localspec.conversations import recovery
 from localspec.errors import LocalspecError
 from localspec.files import locked
 

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from localspec.chat.messages import as_messages
-from localspec.chat.spelling import KEPT, MOST, Spellings
+from localspec.prompt.messages import as_messages
+from localspec.prompt.spelling import KEPT, MOST, Spellings
 from localspec.structure.tool_call_format import GENERIC, HERMES
-from tests.chat.character_vocabulary import CharacterVocabulary
+from tests.prompt.character_vocabulary import CharacterVocabulary
 from tests.structure.characters import session_of
 from tests.structure.test_tools import CODER, NOW
 

@@ -10,9 +10,9 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from localspec.chat.images import PLACE, Image, image_in_message, image_of
 from localspec.errors import BadSetting, LocalspecError
 from localspec.events import Reply, ToolCall
+from localspec.prompt.images import PLACE, Image, image_in_message, image_of
 
 if TYPE_CHECKING:
     from localspec.algorithm.protocols import Vocabulary

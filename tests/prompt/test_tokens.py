@@ -7,11 +7,11 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import localspec.demo
-from localspec.chat.messages import Message
-from localspec.chat.prompt import encode, opening_of, special_token_texts, tokens_around
-from localspec.chat.template import CHATML, ChatTemplate
-from tests.chat.carried import QUICK, TEMPLATES, ready, tiered
-from tests.chat.character_vocabulary import CharacterVocabulary
+from localspec.prompt.messages import Message
+from localspec.prompt.template import CHATML, ChatTemplate
+from localspec.prompt.tokens import encode, opening_of, special_token_texts, tokens_around
+from tests.prompt.carried import QUICK, TEMPLATES, ready, tiered
+from tests.prompt.character_vocabulary import CharacterVocabulary
 
 DEMO_MODEL = CharacterVocabulary()
 AWKWARD = CharacterVocabulary(

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Final
 
 from localspec.caches.store import forget_conversation
-from localspec.chat.database import TABLES, StoreFailed, kept_files, perform, select
-from localspec.chat.images import Image, shown
-from localspec.chat.recovery import blank
+from localspec.conversations.database import TABLES, StoreFailed, kept_files, perform, select
+from localspec.conversations.recovery import blank
 from localspec.errors import BadSetting, LocalspecError
 from localspec.events import Stats
 from localspec.files import AHEAD_SECONDS, FileLock, repaired
 from localspec.options import data_dir, texts_dir
+from localspec.prompt.images import Image, shown
 
 LOCKS: Final = "conversations"  # the folder of locks
 TITLE_LENGTH: Final = 60

@@ -1,6 +1,6 @@
 """Ordinary histories, and digests of their prompts on every carried template, before histories were made to fit.
 
-`python -m tests.chat.ordinary` writes the digests.
+`python -m tests.prompt.ordinary` writes the digests.
 """
 
 from datetime import datetime
@@ -10,12 +10,12 @@ from unittest import mock
 
 from localspec.chat.constraints import PromptBuilder
 from localspec.chat.options import request_from
-from localspec.chat.template import ChatTemplate
+from localspec.prompt.template import ChatTemplate
 from localspec.sampler.sampling import Sampling
 from localspec.serve.openai import prompt_of
-from tests.chat.carried import TEMPLATES
-from tests.chat.character_vocabulary import CharacterVocabulary
-from tests.chat.conversations import ASK, CONVERSATIONS, OSLO, RAIN, SYSTEM, TOOLS, called, result, says
+from tests.prompt.carried import TEMPLATES
+from tests.prompt.character_vocabulary import CharacterVocabulary
+from tests.prompt.conversations import ASK, CONVERSATIONS, OSLO, RAIN, SYSTEM, TOOLS, called, result, says
 
 RECORDED = Path(__file__).with_name("ordinary.json")
 AGAIN, YES = says("user", "And in Rome?"), says("assistant", "Yes.")
@@ -59,7 +59,7 @@ class FixedDate(datetime):
 
 def prompts(name):
     """The prompt of each ordinary history on a template, or the complaint."""
-    with mock.patch("localspec.chat.sandbox.datetime", FixedDate):
+    with mock.patch("localspec.prompt.sandbox.datetime", FixedDate):
         template = ChatTemplate(TEMPLATES[name], bos_text="<s>", eos_text="</s>")
         builder, found = PromptBuilder(CharacterVocabulary(["<s>", "</s>"]), template), {}
         for title, (messages, tools) in HISTORIES.items():

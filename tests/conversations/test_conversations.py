@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 from localspec.tui.state.conversation import OpenConversation, to_markdown
 from rich.cells import cell_len
 
-from localspec.chat import conversations, database
-from localspec.chat.conversations import Conversation, ConversationInUse, StoredMessage
-from localspec.chat.database import FILE, StoreFailed
 from localspec.cli import main
+from localspec.conversations import conversations, database
+from localspec.conversations.conversations import Conversation, ConversationInUse, StoredMessage
+from localspec.conversations.database import FILE, StoreFailed
 from localspec.errors import BadSetting
 from localspec.events import Stats
 from localspec.options import data_dir
@@ -183,7 +183,7 @@ def test_a_conversation_becomes_markdown_with_the_pairs_that_wrote_its_replies(t
 OPEN = """
 import sys
 from pathlib import Path
-from localspec.chat import conversations
+from localspec.conversations import conversations
 held = conversations.resume(Path(sys.argv[1]), sys.argv[2])
 print("open", flush=True)
 sys.stdin.read()

@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import accumulate
 
 from localspec.algorithm.protocols import Vocabulary
-from localspec.chat.messages import Message
+from localspec.prompt.messages import Message
 from localspec.structure.tool_call_format import ToolCallFormat
 
 LEAST = 64  # shorter texts are not worth another spelling

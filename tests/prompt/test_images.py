@@ -8,16 +8,17 @@ from dataclasses import replace
 import pytest
 
 from localspec.algorithm.images import FIRST_ID, ImageRow
-from localspec.chat import conversations, images
-from localspec.chat.conversations import Conversation, StoredMessage
-from localspec.chat.images import PLACE, Image, image_of, with_marks
-from localspec.chat.messages import Message, as_messages
-from localspec.chat.prompt import encode
-from localspec.chat.template import CHATML, ChatTemplate
+from localspec.conversations import conversations
+from localspec.conversations.conversations import Conversation, StoredMessage
 from localspec.errors import BadSetting, BadTemplate
 from localspec.options import data_dir
-from tests.chat.carried import TEMPLATES, tiered
-from tests.chat.character_vocabulary import CharacterVocabulary
+from localspec.prompt import images
+from localspec.prompt.images import PLACE, Image, image_of, with_marks
+from localspec.prompt.messages import Message, as_messages
+from localspec.prompt.template import CHATML, ChatTemplate
+from localspec.prompt.tokens import encode
+from tests.prompt.carried import TEMPLATES, tiered
+from tests.prompt.character_vocabulary import CharacterVocabulary
 
 PNG = b"\x89PNG\r\n\x1a\n" + struct.pack(">I4sIIBBBBB", 13, b"IHDR", 37, 200, 8, 2, 0, 0, 0) + bytes(4)
 URL = f"data:image/png;base64,{base64.b64encode(PNG).decode()}"

@@ -3,14 +3,14 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from localspec.chat.history import Taken, fitted
-from localspec.chat.messages import Message
-from localspec.chat.sandbox import Sandbox
-from localspec.chat.template import CHATML, ChatTemplate, template_of
 from localspec.errors import BadTemplate
 from localspec.events import ToolCall
-from tests.chat.carried import TEMPLATES, ready, tiered
-from tests.chat.character_vocabulary import CharacterVocabulary
+from localspec.prompt.history import Taken, fitted
+from localspec.prompt.messages import Message
+from localspec.prompt.sandbox import Sandbox
+from localspec.prompt.template import CHATML, ChatTemplate, template_of
+from tests.prompt.carried import TEMPLATES, ready, tiered
+from tests.prompt.character_vocabulary import CharacterVocabulary
 
 SYSTEM, ASK, REPLY, AGAIN = (
     Message("system", "Be terse."),

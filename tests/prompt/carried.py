@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.chat.template import ChatTemplate
+from localspec.prompt.template import ChatTemplate
 
 with tarfile.open(Path(__file__).with_name("templates.tar.xz")) as _archive:
     _files = {member.name: _archive.extractfile(member).read().decode() for member in _archive}

@@ -13,10 +13,10 @@ from contextlib import closing, suppress
 
 import pytest
 
-from localspec.chat import conversations, database, recovery
-from localspec.chat.conversations import Conversation, StoredMessage
-from localspec.chat.database import FILE, StoreFailed
-from localspec.chat.recovery import Pages
+from localspec.conversations import conversations, database, recovery
+from localspec.conversations.conversations import Conversation, StoredMessage
+from localspec.conversations.database import FILE, StoreFailed
+from localspec.conversations.recovery import Pages
 from localspec.errors import BadSetting
 
 pytestmark = pytest.mark.usefixtures("home")
@@ -192,7 +192,7 @@ def test_a_recovery_that_was_killed_at_any_step_is_ended_by_the_next_start(
 ADD = """
 import sys
 from pathlib import Path
-from localspec.chat import conversations
+from localspec.conversations import conversations
 print("begun", flush=True)
 conversations.add_prompt(Path(sys.argv[1]), "more")
 """

@@ -1,8 +1,8 @@
 """A stored conversation keeps its newest images."""
 
-from localspec.chat import conversations
-from localspec.chat.conversations import Conversation, StoredMessage
-from localspec.chat.images import PLACE, Image
+from localspec.conversations import conversations
+from localspec.conversations.conversations import Conversation, StoredMessage
+from localspec.prompt.images import PLACE, Image
 from tests.tiny_images import pictures
 
 

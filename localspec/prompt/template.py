@@ -9,13 +9,13 @@ from functools import cached_property
 from typing import Any
 
 from localspec.algorithm.protocols import Vocabulary
-from localspec.chat.history import Fitting, Taken, fitted, taken_by
-from localspec.chat.messages import Message, arguments_of
-from localspec.chat.sandbox import Sandbox, rendered, unchangeable
-from localspec.chat.thinking import THINK, A, ThinkingStyle, after_prompt, style_of, thinking_variables
-from localspec.chat.tools import Tool
 from localspec.errors import BadTemplate
 from localspec.events import ToolCall
+from localspec.prompt.history import Fitting, Taken, fitted, taken_by
+from localspec.prompt.messages import Message, arguments_of
+from localspec.prompt.sandbox import Sandbox, rendered, unchangeable
+from localspec.prompt.thinking import THINK, A, ThinkingStyle, after_prompt, style_of, thinking_variables
+from localspec.prompt.tools import Tool
 from localspec.structure.derive_format import format_of
 from localspec.structure.tool_call_format import GENERIC, ToolCallFormat
 

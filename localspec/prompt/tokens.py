@@ -24,10 +24,10 @@ from weakref import WeakKeyDictionary
 
 from localspec.algorithm.images import ImageRow
 from localspec.algorithm.protocols import Vocabulary
-from localspec.chat.images import split_at_marks
-from localspec.chat.messages import Message, are_continued
-from localspec.chat.template import ChatTemplate
 from localspec.errors import BadSetting, BadTemplate
+from localspec.prompt.images import split_at_marks
+from localspec.prompt.messages import Message, are_continued
+from localspec.prompt.template import ChatTemplate
 
 _CONTROL_LIKE = re.compile(r"^<[|｜]|[|｜]>$")
 _CUT = "\U0010fffc"  # a private-use character that marks the end of the prompt, if a reply is continued

@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise, product, takewhile
 
-from localspec.chat.messages import Message, made_id
 from localspec.events import ToolCall
+from localspec.prompt.messages import Message, made_id
 
 BEGIN, SYSTEM, USER, ANSWER, CALL, RESULT, STRAY, END = (
     "begin", "system", "user", "answer", "call", "result", "stray", "end",

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from localspec.chat.prompt import SpecialTokens
+from localspec.prompt.tokens import SpecialTokens
 
 FIRST_CONTROL = 0x110000  # beyond every character
 FIRST_BYTE = 0x200000

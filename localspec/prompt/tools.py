@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from localspec.chat.messages import Message, arguments_of
 from localspec.errors import BadSetting
+from localspec.prompt.messages import Message, arguments_of
 from localspec.structure.expressible import expressible
 from localspec.structure.grammar import LARGEST
 from localspec.structure.schema import read_object, resolved

@@ -2,15 +2,15 @@
 
 import pytest
 
-from localspec.chat.fitting import kept, starts_of
-from localspec.chat.messages import Message
 from localspec.chat.session import Session
-from localspec.chat.template import ChatTemplate
 from localspec.errors import BadSetting, BadTemplate
 from localspec.events import Started, ToolCall
-from tests.chat.carried import TEMPLATES, tiered
+from localspec.prompt.fitting import kept, starts_of
+from localspec.prompt.messages import Message
+from localspec.prompt.template import ChatTemplate
 from tests.chat.letters import GREEDY, SYMBOLS, TEMPLATE, Letters, session_of
 from tests.exact_engine import engine_of, exact_pair
+from tests.prompt.carried import TEMPLATES, tiered
 
 THINKS = TEMPLATE + "{# <think> </think> #}"
 

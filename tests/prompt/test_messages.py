@@ -1,8 +1,8 @@
 import pytest
 
-from localspec.chat.messages import Message, as_messages, with_reply
 from localspec.errors import BadSetting
 from localspec.events import FinishReason, Reply, Stats, ToolCall
+from localspec.prompt.messages import Message, as_messages, with_reply
 
 PARTS = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
 EMPTY = {"function": {"name": "f", "arguments": ""}}

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
 
-from localspec.chat.messages import Message, digests
-from localspec.chat.prompt import Prompt
 from localspec.errors import ContextFull
+from localspec.prompt.messages import Message, digests
+from localspec.prompt.tokens import Prompt
 
 Messages = tuple[Message, ...]
 

@@ -6,16 +6,16 @@ import re
 import pytest
 from jinja2 import Environment
 
-from localspec.chat.messages import Message, as_messages
-from localspec.chat.prompt import encode
 from localspec.chat.reply import GENERIC_CALLS
-from localspec.chat.template import ChatTemplate
-from localspec.chat.tools import read_tools
 from localspec.errors import BadTemplate
 from localspec.events import Notice
-from tests.chat.carried import NO_FORM, TEMPLATES, WITHOUT_TOOLS, ready, tiered
-from tests.chat.character_vocabulary import CharacterVocabulary
-from tests.chat.conversations import (
+from localspec.prompt.messages import Message, as_messages
+from localspec.prompt.template import ChatTemplate
+from localspec.prompt.tokens import encode
+from localspec.prompt.tools import read_tools
+from tests.prompt.carried import NO_FORM, TEMPLATES, WITHOUT_TOOLS, ready, tiered
+from tests.prompt.character_vocabulary import CharacterVocabulary
+from tests.prompt.conversations import (
     CONVERSATIONS,
     LEFT_OUT,
     TOOLS,
@@ -23,7 +23,7 @@ from tests.chat.conversations import (
     with_text_arguments,
     with_thinking_part,
 )
-from tests.chat.ordinary import MENDED
+from tests.prompt.ordinary import MENDED
 from tests.structure.characters import scripted_session
 
 MARKS = re.compile(r"<[|｜][^<>{}'\" ]{1,40}[|｜]>|</?[a-z_:]+>|\[/?[A-Z_]+\]|<\|?[^<>{}'\" ]{1,20}\|?>")

@@ -1,0 +1,1 @@
+"""Messages, images and tools as prompt tokens."""
