@@ -66,7 +66,7 @@ def main() -> None:
     options = parser.parse_args()
     clock = perf_counter if options.clock == "wall" else process_time
 
-    known = attention_of(header_at(options.model), options.threads, print)
+    known = attention_of(options.model, header_at(options.model), options.threads, print)
     chosen = known.flash_attn if known else "auto"
     print(f"stored: {known}; flash attention is {'off' if chosen == 'off' else 'on'}")
     print(this_machine(options.threads))

@@ -3,8 +3,9 @@
     python -m benchmarks.edits --server DIR/bin/llama-server --target FILE.gguf [--draft FILE.gguf] --rows FILE
 
 The questions are those of `edits.json`, at temperature 0, over the chat interfaces of both; `--only` names some of
-them. Fresh texts are written by the server without drafting only. Rates are tokens per second after the first token.
-A line of JSON for each answer is added to `--rows`, and printed are the medians of all its lines.
+them, `--modes` some of the server's. Fresh texts are written by the server without drafting only. Rates are tokens per
+second after the first token. `--clock cpu --threads 1` takes processor time, for a machine that is in use. A line of
+JSON for each answer is added to `--rows`, and printed are the medians of all its lines.
 """
 
 import argparse
@@ -15,13 +16,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import harmonic_mean, median
-from typing import Any
+from time import perf_counter, process_time
+from typing import Any, get_args
 
 import httpx
 
 import localspec
 from benchmarks.busy import CONTEXT
-from benchmarks.server.sides import Flags, ServerSide
+from benchmarks.server.sides import Clock, Flags, ServerSide
 from localspec.api import default_threads
 from localspec.events import Cycle, Finished
 from localspec.measure.summary import this_machine
@@ -61,15 +63,16 @@ def request(question: Mapping[str, str], most: int) -> dict[str, Any]:
     return {"messages": messages, "max_tokens": most, "temperature": 0, **tools}
 
 
-def local_rate(session: localspec.Session, asked: Mapping[str, Any]) -> float:
+def local_rate(session: localspec.Session, clock: Clock, asked: Mapping[str, Any]) -> float:
     options = dict(asked)
-    cycles = []
+    now = perf_counter if clock == "wall" else process_time
+    times, tokens = [], []
     for event in session.stream(options.pop("messages"), **options):
         if isinstance(event, Cycle):
-            cycles.append(event)
+            times.append(now())
+            tokens.append(len(event.tokens))
         if isinstance(event, Finished):
-            seconds = sum(cycle.seconds for cycle in cycles[1:])
-            return sum(len(cycle.tokens) for cycle in cycles[1:]) / seconds
+            return sum(tokens[1:]) / (times[-1] - times[0])
     raise AssertionError("a run ends with Finished")
 
 
@@ -78,18 +81,26 @@ class ChatServer(ServerSide):
 
     def __init__(self, options: argparse.Namespace, mode: Mapping[str, Any], log: Path) -> None:
         self._more = [part for name, value in mode.items() for part in (f"--spec-{name}", value)]
-        plain, threads = Flags(0), default_threads()
         super().__init__(
-            options.server, options.target, options.target, plain, threads=threads, context=CONTEXT * 2, log=log,
-            clock="wall", more=[*self._more, "--jinja"],
+            options.server, options.target, options.target, Flags(0), context=CONTEXT * 2, log=log,
+            threads=options.threads or default_threads(), clock=options.clock, more=[*self._more, "--jinja"],
         )  # fmt: skip
 
     def rate(self, asked: Mapping[str, Any]) -> float:
-        body = {**asked, "cache_prompt": False, "top_k": 1}
-        with httpx.Client(timeout=600) as client:
-            answer = client.post(f"{self.address}/v1/chat/completions", json=body).raise_for_status().json()
-        timings = answer["timings"]
+        if self._clock == "cpu":  # a reply of one token is its prompt's processor time
+            reading, _ = self._answer({**asked, "max_tokens": 1})
+            busy, timings = self._answer(asked)
+            return (timings["predicted_n"] - 1) / (busy - reading)
+        _, timings = self._answer(asked)
         return (timings["predicted_n"] - 1) / timings["predicted_ms"] * 1000
+
+    def _answer(self, asked: Mapping[str, Any]) -> tuple[float, dict[str, Any]]:
+        """Return the processor seconds of a request, and the server's timings."""
+        before = self.busy_seconds()
+        body = {**asked, "cache_prompt": False, "top_k": 1}
+        with httpx.Client(timeout=3600) as client:
+            answer = client.post(f"{self.address}/v1/chat/completions", json=body).raise_for_status().json()
+        return self.busy_seconds() - before, answer["timings"]
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -132,6 +143,11 @@ def main() -> None:
     parser.add_argument(
         "--only", type=lambda text: text.split(","), default=[], help="edits/rename,fresh/mail"
     )
+    parser.add_argument("--modes", type=lambda text: text.split(";"), default=[*MODES], help="plain;mod")
+    parser.add_argument("--clock", choices=get_args(Clock), default="wall")
+    parser.add_argument(
+        "--threads", type=int, help="of both; default: one for each core, fewer for localspec beside others"
+    )
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--max-tokens", type=int, default=700)
     options = parser.parse_args()
@@ -139,11 +155,12 @@ def main() -> None:
     print(this_machine().sentence(), flush=True)
     asked = questions(options.only)
     with ExitStack() as opened, options.rows.open("a", encoding="utf-8") as file:
+        drafts = any(question["group"] != "fresh" for question in asked)
         load = {"target": options.target, "draft": options.draft, "context_length": CONTEXT * 2}
-        session = opened.enter_context(localspec.load(**load))
-        sides: dict[str, Ask] = {OURS: lambda asked: local_rate(session, asked)}
+        session = opened.enter_context(localspec.load(**load, threads=options.threads))
+        sides: dict[str, Ask] = {OURS: lambda asked: local_rate(session, options.clock, asked)}
         for name, mode in MODES.items():
-            if name == PLAIN or any(question["group"] != "fresh" for question in asked):
+            if name == PLAIN or (drafts and name in options.modes):
                 log = options.rows.with_suffix(".log")
                 sides[name] = opened.enter_context(ChatServer(options, mode, log)).rate
         for ask in sides.values():  # the first request reads the weights

@@ -313,7 +313,7 @@ def plan_for(pair: Pair, memory_options: MemoryOptions, devices: Sequence[Device
         sizes = probe.sizes(target, pair.adapters, image_rows=rows)
         found = replace(plan(sizes, beside, there, memory_options), projector=projector)
         measured = measures_attention(found, kind)
-        if not (measured and (known := attention_of(target.header, memory_options.threads))):
+        if not (measured and (known := attention_of(target.here, target.header, memory_options.threads))):
             return found
         load, draft = replace(found.target, flash_attn=known.flash_attn), found.draft
         if draft and draft.devices == (HOST,) and not kind.is_head:

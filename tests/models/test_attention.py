@@ -12,7 +12,7 @@ from localspec.gguf.header import header_at
 from localspec.llama import attention as timing
 from localspec.machine.devices import Device
 from localspec.models import attention
-from localspec.models.attention import Attention, attention_of, attention_shape, turn_seconds
+from localspec.models.attention import Attention, attention_of, has_choice, turn_seconds
 from localspec.models.drafting import learned_state_file
 from localspec.models.memory import Load, MemoryOptions
 from localspec.models.names import find
@@ -20,9 +20,13 @@ from localspec.models.plan import Plan, measures_attention, plan_for
 
 pytestmark = pytest.mark.usefixtures("home")
 
-LENGTHS, WIDTHS = (512, 4096), (1, 2, 5, 128)
-FLASH = {(length, width): 0.001 for length in LENGTHS for width in WIDTHS}
+LENGTHS, WIDTHS = (24, 3072), (1, 2, 5, 128)
+FLASH = {(length, width): 0.01 for length in LENGTHS for width in WIDTHS}
 FASTER = {key: seconds / 2 for key, seconds in FLASH.items()}
+
+
+def measure(target, threads=None):
+    return attention_of(target, header_at(target), threads, on_stage=print)
 
 
 @pytest.fixture(autouse=True)
@@ -32,32 +36,41 @@ def small_models_count(monkeypatch):
 
 @pytest.fixture
 def measurements(monkeypatch):
-    """The passes that a measurement finds, and the shapes that were measured."""
+    """The passes that a measurement finds, and the files and threads that were measured."""
     found = {"on": FLASH, "off": FASTER}
-    shapes = []
-    monkeypatch.setattr(timing, "attention_seconds", lambda *shape: shapes.append(shape) or found)
-    return found, shapes
+    measured = []
+    monkeypatch.setattr(timing, "pass_seconds", lambda *given: measured.append(given) or found)
+    return found, measured
 
 
 def test_a_turn_has_new_tokens_and_a_reply_with_and_without_drafts():
-    passes = {(512, 1): 1.0, (512, 2): 1.6, (512, 5): 2.31, (512, 128): 64.0}
-    assert turn_seconds(passes) == pytest.approx(200 * 0.5 + 200 * 1.0)
-    doubled = passes | {(4096, width): 2 * seconds for (_, width), seconds in passes.items()}
-    assert turn_seconds(doubled) == pytest.approx(1.5 * 300)
+    passes = {(24, 1): 1.0, (24, 2): 1.6, (24, 5): 2.31, (24, 128): 64.0}
+    assert turn_seconds(passes, 24) == pytest.approx(200 * 0.5 + 200 * 1.0)
+    both = passes | {(3072, width): 2 * seconds for (_, width), seconds in passes.items()}
+    measured = Attention.of_passes(both, passes | both)
+    assert (measured.short_flash, measured.flash, measured.plain) == pytest.approx((300, 600, 600))
 
 
 @pytest.mark.parametrize(
-    ("flash", "plain", "chosen"),
-    [(2.0, 1.0, "off"), (1.2, 1.0, "off"), (1.19, 1.0, "auto"), (1.0, 2.0, "auto")],
+    ("flash", "plain", "short_plain", "chosen"),
+    [
+        (2.0, 1.0, 1.0, "off"),
+        (1.2, 1.0, 1.03, "off"),
+        (1.2, 1.0, 1.04, "auto"),
+        (1.19, 1.0, 1.0, "auto"),
+        (1.0, 2.0, 1.0, "auto"),
+    ],
 )
-def test_flash_attention_is_chosen_unless_plain_is_much_faster(flash, plain, chosen):
-    assert Attention(flash, plain).flash_attn == chosen
+def test_plain_attention_is_chosen_if_much_faster_behind_long_texts_and_no_slower_behind_short_ones(
+    flash, plain, short_plain, chosen
+):
+    assert Attention(flash, plain, 1.0, short_plain).flash_attn == chosen
 
 
 def test_slow_prefill_costs_less_than_slow_decoding():
-    slow_prefill = FLASH | {(length, 128): 0.002 for length in LENGTHS}
-    slow_decode = FLASH | {(length, width): 0.002 for length in LENGTHS for width in (1, 2, 5)}
-    assert turn_seconds(slow_prefill) < turn_seconds(slow_decode)
+    slow_prefill = FLASH | {(length, 128): 0.02 for length in LENGTHS}
+    slow_decode = FLASH | {(length, width): 0.02 for length in LENGTHS for width in (1, 2, 5)}
+    assert turn_seconds(slow_prefill, 24) < turn_seconds(slow_decode, 24)
 
 
 def test_no_load_measures_and_each_has_the_choice_that_bench_stored(tiny_gguf, measurements, capsys):
@@ -73,28 +86,28 @@ def test_no_load_measures_and_each_has_the_choice_that_bench_stored(tiny_gguf, m
     for _ in range(2):
         assert main(["bench", "--attention", "--target", str(target), "--threads", "3"]) == 0
         assert "use plain attention" in capsys.readouterr().out
-    assert measurements[1] == [(4, 2, 16, 3)]
+    assert measurements[1] == [(target, 3)]
     assert (chosen(threads=3), chosen(threads=2)) == (("off", "off"), ("auto", "auto"))
 
 
 def test_the_first_of_two_processes_decides(tiny_gguf, measurements, monkeypatch):
     found, _ = measurements
-    header = header_at(tiny_gguf())
+    target = tiny_gguf()
 
-    def beaten(*shape):
-        monkeypatch.setattr(timing, "attention_seconds", lambda *shape: found)
-        assert attention_of(header, 1, on_stage=print).flash_attn == "off"
+    def beaten(*given):
+        monkeypatch.setattr(timing, "pass_seconds", lambda *given: found)
+        assert measure(target).flash_attn == "off"
         return {"on": FASTER, "off": FLASH}
 
-    monkeypatch.setattr(timing, "attention_seconds", beaten)
-    assert attention_of(header, 1, on_stage=print).flash_attn == "off"
+    monkeypatch.setattr(timing, "pass_seconds", beaten)
+    assert measure(target).flash_attn == "off"
 
 
 def test_a_failed_measurement_is_an_error_and_no_choice(tiny_gguf, monkeypatch, capsys):
-    def fails(*shape):
+    def fails(*given):
         raise BackendFailure("no copy", hint="")
 
-    monkeypatch.setattr(timing, "attention_seconds", fails)
+    monkeypatch.setattr(timing, "pass_seconds", fails)
     assert main(["bench", "--attention", "--target", str(tiny_gguf())]) == 1
     assert "attention could not be measured" in capsys.readouterr().err
     assert plan_for(find(target=tiny_gguf()), MemoryOptions()).target.flash_attn == "auto"
@@ -126,7 +139,7 @@ def test_only_a_cache_of_f16_on_the_cpu_without_the_users_word_is_measured(load,
 )
 def test_another_cache_or_the_users_word_has_no_measured_choice(tiny_gguf, measurements, options):
     target = tiny_gguf(embedding=128)
-    attention_of(header_at(target), None, on_stage=print)
+    measure(target)
     asked = MemoryOptions(**options)
     assert plan_for(find(target=target), asked).target.flash_attn == options.get("flash_attn", "auto")
     assert len(measurements[1]) == 1
@@ -141,7 +154,7 @@ def test_a_plan_counts_the_memory_that_attention_needs_and_keeps_flash_attention
 
     pair = find(target=tiny_gguf(heads=16, embedding=256))
     flash = planned(1 << 40)
-    attention_of(pair.target.header, None, on_stage=print)
+    measure(pair.target.here)
     plain = planned(1 << 40)
     assert (flash.target.flash_attn, plain.target.flash_attn) == ("auto", "off")
     assert plain.needs[0].compute > flash.needs[0].compute
@@ -169,16 +182,18 @@ def test_info_has_the_choice_with_both_figures(tiny_gguf, measurements, capsys):
         return next(line for line in capsys.readouterr().out.splitlines() if line.startswith("attention"))
 
     assert "`localspec bench --attention` measures" in reported()
-    attention_of(header_at(target), None, on_stage=print)
+    measure(target)
     assert reported().startswith(
-        "attention    plain attention: in a turn of 200 new tokens and a reply of 200"
+        "attention    plain attention: a turn of 200 new tokens and a reply of 200 takes"
     )
-    assert reported().endswith("it takes 0.4 s with flash, 0.2 s without")
+    long, short = (
+        "1.4 s with flash and 0.7 s without behind a long text",
+        "1.4 s with flash and 0.7 s without",
+    )
+    assert reported().endswith(f"{long}, {short} behind a short one")
 
 
-def test_both_are_timed_on_real_layers_without_a_trace_in_a_loaded_pair(tiny_gguf):
-    shape = attention_shape(header_at(tiny_gguf()))
-    assert shape == (4, 2, 16)
+def test_both_are_timed_on_the_models_own_layers_without_a_trace_in_a_loaded_pair(tiny_gguf):
     with localspec.load(target=tiny_gguf(), flash_attn="on") as session:
 
         def reply():
@@ -186,10 +201,10 @@ def test_both_are_timed_on_real_layers_without_a_trace_in_a_loaded_pair(tiny_ggu
 
         first = reply()
         session.reset()
-        found = timing.attention_seconds(*shape, 1)
+        seconds = timing.pass_seconds(tiny_gguf(), 1)
         assert reply() == first
-    assert found.keys() == {"on", "off"}
-    for passes in found.values():
+    assert seconds.keys() == {"on", "off"}
+    for passes in seconds.values():
         assert passes.keys() == FLASH.keys()
         assert min(passes.values()) > 0
 
@@ -198,12 +213,13 @@ def test_both_are_timed_on_real_layers_without_a_trace_in_a_loaded_pair(tiny_ggu
 def test_nothing_is_chosen_while_other_programs_use_the_processor(tiny_gguf, monkeypatch):
     monkeypatch.setattr(timing, "process_time", lambda: 0.0)
     with pytest.raises(BackendFailure, match="other programs"):
-        timing.attention_seconds(4, 2, 16, 2)
-    assert attention_of(header_at(tiny_gguf()), 2) is None
-    assert timing.attention_seconds(4, 2, 16, 1)  # one thread waits for no other
+        timing.pass_seconds(tiny_gguf(), 2)
+    assert measure(tiny_gguf(), threads=2) is None
+    assert timing.pass_seconds(tiny_gguf(), 1)  # one thread waits for no other
 
 
 @pytest.mark.parametrize("architecture", ["mamba", "lfm2", "gemma3", "qwen35"])
-def test_models_with_other_layers_have_a_shape_or_none(tiny_gguf, architecture):
-    shape = attention_shape(header_at(tiny_gguf(architecture=architecture)))
-    assert (shape is None) == (architecture == "mamba")
+def test_models_with_windows_and_other_layers_have_a_choice_if_they_have_attention(tiny_gguf, architecture):
+    target = tiny_gguf(architecture=architecture)
+    assert has_choice(header_at(target)) == (architecture != "mamba")
+    assert (measure(target, threads=1) is None) == (architecture == "mamba")

@@ -75,15 +75,15 @@ def run(arguments: argparse.Namespace) -> int:
 
 def measure_attention(arguments: argparse.Namespace) -> int:
     """Measure both kinds of attention, and store the times for later loads."""
-    from localspec.models.attention import attention_of, attention_shape
+    from localspec.models.attention import attention_of, has_choice
 
     target = chosen_pair(arguments).target
-    header = target.header
-    if attention_shape(header) is None:
+    if not has_choice(target.header):
         what = f"{target.file} has no choice of attention: it is small, or its layers are of another kind"
         raise LocalspecError(what, hint="run `localspec bench` without --attention")
     with DrawnLine(sys.stderr) as line:
-        found = attention_of(header, configured(threads=arguments.threads).get("threads"), line.draw)
+        threads = configured(threads=arguments.threads).get("threads")
+        found = attention_of(target.here, target.header, threads, line.draw)
     if found is None:
         hint = "run it again when no other program uses the processor"
         raise LocalspecError("attention could not be measured", hint=hint)

@@ -18,7 +18,7 @@ from localspec.gguf.facts import DraftKind, trained_context
 from localspec.machine.devices import last_devices
 from localspec.machine.servers import use_servers
 from localspec.models import pair_info
-from localspec.models.attention import NEW_TOKENS, REPLY_TOKENS, attention_shape
+from localspec.models.attention import NEW_TOKENS, REPLY_TOKENS, has_choice
 from localspec.models.hub import Unreachable
 from localspec.models.local_models import ModelFile
 from localspec.models.memory import memory_options_of
@@ -157,17 +157,19 @@ def _fit(pair: Pair, shared: matching.SharedTokens | None) -> str:
 
 def _attention(pair: Pair, plan: Plan) -> str:
     if (known := plan.attention) is None:
-        measured = attention_shape(pair.target.header) and measures_attention(plan, pair.drafter)
+        measured = has_choice(pair.target.header) and measures_attention(plan, pair.drafter)
         return (
             "flash attention; `localspec bench --attention` measures whether plain is faster"
             if measured
             else ""
         )
-    layers = pair.target.header.of_model("block_count")
-    flash, plain = (f"{layers * seconds:.1f} s" for seconds in (known.flash, known.plain))
     chosen = "plain" if plan.target.flash_attn == "off" else "flash"
-    turn = f"a turn of {NEW_TOKENS} new tokens and a reply of {REPLY_TOKENS}"
-    return f"{chosen} attention: in {turn} it takes {flash} with flash, {plain} without"
+    turn = f"a turn of {NEW_TOKENS} new tokens and a reply of {REPLY_TOKENS} takes"
+    long, short = (
+        f"{flash:.1f} s with flash and {plain:.1f} s without"
+        for flash, plain in ((known.flash, known.plain), (known.short_flash, known.short_plain))
+    )
+    return f"{chosen} attention: {turn} {long} behind a long text, {short} behind a short one"
 
 
 def _side_lines(file: ModelFile) -> list[str]:
