@@ -5,12 +5,10 @@ The traps are the same code with one line changed, and each must be caught by th
 """
 
 from dataclasses import dataclass, replace
-from functools import partial
 
 import pytest
 
 from localspec.algorithm import judgement, sharpness, verification
-from localspec.algorithm.protocols import Draw
 from localspec.algorithm.verification import BlockRule
 from localspec.sampler.chain import Chain
 from localspec.sampler.passes import Candidates
@@ -47,21 +45,6 @@ def error(world, make_rule, propose, length, *, sampling=OPEN, forks=Forks):
 def worst_error(make_rule, drafter=lambda world: model_drafter(world, always(2)), **options):
     """The error on the one of a few worlds that shows most."""
     return max(error(world, make_rule, drafter(world), 3, **options) for world in map(World, range(4)))
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("depth", [1, 2, 3])
-@pytest.mark.parametrize("seed", range(3))
-def test_one_long_cycle_and_what_follows(rule, depth, seed):
-    world = World(seed)
-    assert error(world, RULES[rule], model_drafter(world, always(depth)), depth + 1) < EXACT
-
-
-@pytest.mark.parametrize("rule", RULES)
-def test_four_symbols(rule):
-    world = World(11, symbols=4)
-    assert error(world, RULES[rule], model_drafter(world, always(2)), 3) < EXACT
 
 
 CHAINS = {
@@ -124,21 +107,6 @@ def test_every_part_of_the_chain_where_rows_are_cut(rule, chain, most):
     assert cut.short or not always_whole
 
 
-STOPS = {
-    "when the draft is unsure": lambda confidences, tokens: not confidences or confidences[-1] > 0.6,
-    "after a symbol": lambda confidences, tokens: 0 not in tokens,
-    "after a repetition": lambda confidences, tokens: len(tokens) == len(set(tokens)),
-    "at once": lambda confidences, tokens: False,
-}
-
-
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("stop", STOPS)
-def test_stopping_early_by_anything_that_the_drafted_prefix_tells(rule, stop):
-    world = World(5)
-    assert error(world, RULES[rule], model_drafter(world, STOPS[stop]), 3) < EXACT
-
-
 def dropping_drafter(world, is_doubtful):
     """Draws two tokens, dropping the drawn one and stopping where it is doubtful."""
 
@@ -161,25 +129,6 @@ def test_dropping_a_drawn_token_by_the_largest_q(rule):
     assert error(world, RULES[rule], dropping_drafter(world, lambda d: d.confidence < 0.6), 3) < EXACT
 
 
-@pytest.mark.parametrize("rule", RULES)
-def test_a_depth_that_learns_from_rejected_tokens(rule):
-    def propose_by(world):
-        seen = []
-
-        def propose(rule, text, room):
-            depth = 2 if not seen or seen[-1] == 0 else 1
-            proposal = model_drafter(world, always(depth))(rule, text, room)
-            seen.extend(proposal.tokens)
-            return proposal
-
-        return propose
-
-    world = World(7, symbols=2)
-    chain = Chain(OPEN)
-    emitted = distribution_of(lambda noise: text_of(world, RULES[rule](chain, noise), propose_by(world), 4))
-    assert distance(emitted, plain_distribution(world, OPEN, 4)) < EXACT
-
-
 @pytest.mark.nightly
 @pytest.mark.parametrize("make_rule", [BlockRule, rejection])
 def test_a_draft_temperature_that_learns_from_rejected_tokens(make_rule, monkeypatch):
@@ -199,7 +148,7 @@ def test_a_draft_temperature_that_learns_from_rejected_tokens(make_rule, monkeyp
 
 
 @pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("pattern", ["0", "12", "0q", "q1", "q0q", "1qq", "00q", "q22"])
+@pytest.mark.parametrize("pattern", ["12", "0q", "q0q", "1qq", "00q"])
 def test_proposals_that_mix_chosen_and_drawn_tokens(rule, pattern):
     world = World(8)
     assert error(world, RULES[rule], mixed_drafter(world, pattern), len(pattern) + 1) < EXACT
@@ -286,30 +235,6 @@ def test_a_shared_random_stream_is_caught(make_rule):
 
 def test_meeting_the_randomness_of_an_earlier_cycle_again_is_caught():
     assert worst_error(BlockRule, forks=PositionOnly) > CAUGHT
-
-
-class OneSided(BlockRule):
-    """Reports a q that is not the one drawn from: the draft is truncated, its report is not."""
-
-    def draw(self, row, history, start):
-        drawn = super().draw(row, history, start)
-        raw = Chain(replace(self.chain.sampling, top_k=0)).distribution(row, history)
-        return Draw(drawn.token, raw, drawn.confidence)
-
-
-class UntruncatedTarget(BlockRule):
-    """Truncates the draft only."""
-
-    def verify(self, rows, proposal, history):
-        loose = Chain(replace(self.chain.sampling, top_k=0))
-        return BlockRule(loose, self.noise, self.judge).verify(rows, proposal, history)
-
-
-@pytest.mark.parametrize("trapped", [OneSided, UntruncatedTarget])
-@pytest.mark.parametrize("judge", [judgement.block, judgement.reject])
-def test_truncation_on_one_side_only_is_caught(trapped, judge):
-    rule = partial(trapped, judge=judge)
-    assert worst_error(rule, sampling=CHAINS["top-k"]) > CAUGHT
 
 
 HISTORY_TRAPS = {

@@ -1,6 +1,5 @@
 """What holds on every device that models can go to: `pytest tests/devices --device NAME`."""
 
-from collections import Counter
 from contextlib import ExitStack
 
 import numpy as np
@@ -8,7 +7,6 @@ import pytest
 
 from localspec import api
 from localspec.errors import BackendFailure, BadSetting, LocalspecError, NotEnoughMemory
-from localspec.events import Finished
 from localspec.llama.context import Context
 from localspec.llama.devices import devices
 from localspec.llama.model import Model
@@ -16,10 +14,7 @@ from localspec.models.local_models import ModelFile
 from localspec.models.memory import Load, MemoryOptions
 from localspec.models.names import find
 from localspec.models.plan import MemoryProbe, plan_for
-from localspec.sampler.chain import Chain
-from localspec.sampler.sampling import Sampling
 from tests.devices.placing import taken_by
-from tests.lossless.test_sampled_texts import ONE_IN_A_MILLION, plain_distribution, standard_errors
 
 GREEDY = {"temperature": 0, "max_tokens": 40, "depth": 3}
 TEXT = tuple(range(3, 43))
@@ -97,30 +92,6 @@ def test_the_demo_answers_wherever_its_two_models_are(gpu, places):
         len(plain.tokens),
     )
     assert common > 10
-
-
-def test_two_hundred_sampled_texts_follow_the_distribution(device):
-    draws, prompt_text = 200, "Once upon a time there was a"
-    with api.load("demo", threads=1) as session:
-        target = session.pair.target
-
-        def target_row(text):
-            target.rollback(0)
-            return np.array(target.decode(text, 1).rows[0])
-
-        prompt = tuple(target.model.vocab.tokenize(prompt_text, parse_special=False))
-        distribution = plain_distribution(Chain(Sampling(temperature=0.8)), prompt, target_row)
-        counts = Counter()
-        for seed in range(draws):
-            session.reset()
-            *_, end = session.stream_complete(
-                prompt_text, temperature=0.8, top_k=0, top_p=1, min_p=0, seed=seed, max_tokens=2, depth=2
-            )
-            assert isinstance(end, Finished)
-            counts[end.reply.tokens] += 1
-    excess, cells = standard_errors(counts, distribution, draws)
-    assert cells > 3
-    assert excess < ONE_IN_A_MILLION
 
 
 @pytest.mark.parametrize("layers", [None, 1])

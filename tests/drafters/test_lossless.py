@@ -128,13 +128,12 @@ def stopped(decoder, rule, is_end):
     return Stopped(ModelDrafter(decoder, is_end), rule, rate=1.4)
 
 
-@pytest.mark.process
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("end", [None, 1])
 def test_proposals_that_the_stopper_ends(rule, end):
     """Whatever it has drawn by then, and also where the text ends."""
     lengths = set()
-    for world in map(World, range(2)):
+    for world in (World(seed, symbols=2) for seed in range(2)):
         found = error(
             world,
             RULES[rule],

@@ -4,14 +4,10 @@ import numpy as np
 import pytest
 
 from localspec.algorithm.protocols import Drafter, Proposal
-from localspec.control.cost_table import CostTable
-from localspec.drafters.selection import Fixed
 from localspec.events import Source
 from localspec.sampler.passes import HiddenRows
 from tests.algorithm.exact_models import following, logits_of
-from tests.algorithm.random_pairs import PROMPT, RULES, World
 from tests.chat.letters import GREEDY, SYMBOLS, session_of
-from tests.drafters.test_lossless import EXACT, error, selection_of
 
 
 class BlockHead(Drafter):
@@ -69,20 +65,3 @@ def test_its_greedy_text_is_the_targets_through_new_edited_and_repeated_prompts(
         assert reply.tokens == alone.complete(prompt, **GREEDY, max_tokens=40, speculate=False).tokens
         accepted += reply.stats.from_model
     assert accepted > (60 if depth == 4 else 0)
-
-
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("depth", [3, None])
-def test_its_sampled_text_has_the_distribution_of_the_target(rule, depth):
-    table = CostTable((1, 2, 9), (1.0, 1.1, 1.5), {"model": 0.1})
-
-    def strategy_of(world):
-        def made(draft, rule, is_end):
-            head = BlockHead(lambda hidden, newer: world.draft((*prompt, *newer[1:])))
-            return Fixed(head, 3, rule) if depth else selection_of(head, rule, table)
-
-        return made
-
-    prompt = PROMPT
-    for world in map(World, range(2)):
-        assert error(world, RULES[rule], strategy_of(world), 4) < EXACT

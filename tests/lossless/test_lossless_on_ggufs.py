@@ -63,7 +63,7 @@ def plain_text(target, prompt, rule=GREEDY, room=NEW_TOKENS, seed=0):
     return _plain[key]
 
 
-@pytest.mark.parametrize("depth", [1, 4, 8])
+@pytest.mark.parametrize("depth", [1, 8])
 def test_greedy_text_is_the_plain_one(pair, opened, depth):
     target, draft = opened
     for text in pair.prompts:
@@ -123,7 +123,7 @@ def load(tiny_gguf, tmp_path, monkeypatch):
 def test_every_reply_comes_to_its_end(load, target, draft):
     kept, largest = 0, 0
     with load(target, draft) as session:
-        for seed in range(3):
+        for seed in range(2):
             for options in (FLAT, FLAT | {"top_k": 300}, {"temperature": 0.0}):
                 reply = session.run("hello there my friend", max_tokens=40, depth=4, seed=seed, **options)
                 kept += reply.stats.accepted
@@ -132,12 +132,11 @@ def test_every_reply_comes_to_its_end(load, target, draft):
     assert largest >= draft or target < draft, "the draft read tokens that it lacks"
 
 
-SEEDS = range(3)
+SEEDS = range(2)
 SAMPLING = Sampling(temperature=0.8)
 
 
-@pytest.mark.parametrize("depth", [1, 4])
-def test_coupled_text_is_the_plain_one(pair, opened, depth):
+def test_coupled_text_is_the_plain_one(pair, opened):
     target, draft = opened
     vocab = target.model.vocab
     for text in pair.prompts:
@@ -147,6 +146,6 @@ def test_coupled_text_is_the_plain_one(pair, opened, depth):
             plain = plain_text(target, prompt, rule, 40, seed)
             draft.rollback(0)
             drafter = ModelDrafter(draft, vocab.is_end)
-            tokens, _ = generate(target, Fixed(drafter, depth, rule), prompt, rule, room=40)
+            tokens, _ = generate(target, Fixed(drafter, 4, rule), prompt, rule, room=40)
             assert drafter.failure is None
             assert tokens == plain

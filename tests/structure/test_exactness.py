@@ -1,37 +1,24 @@
 """With a mask, the text still follows the target's own distribution: every rule, every random decision enumerated."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
-from localspec.algorithm.verification import BlockRule, Coupled
 from localspec.sampler.chain import Chain, Distribution
 from localspec.sampler.passes import Candidates
-from localspec.sampler.sampling import Sampling
 from tests.algorithm.enumeration import distance, distribution_of
 from tests.algorithm.random_pairs import (
+    OPEN,
     PROMPT,
+    RULES,
     World,
     always,
     mixed_drafter,
     model_drafter,
-    rejection,
     text_of,
 )
+from tests.algorithm.test_lossless import CHAINS
 
-OPEN = Sampling(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
 EXACT = 1e-7  # gathered logits are exponentiated in double, whole rows in single precision
-RULES = {"block": BlockRule, "rejection": rejection, "coupled": Coupled}
-CHAINS = {
-    "open": OPEN,
-    "top-k": replace(OPEN, top_k=2, temperature=0.8),
-    "top-p": replace(OPEN, top_p=0.7, temperature=0.8),
-    "min-p": replace(OPEN, min_p=0.3),
-    "low temperature": replace(OPEN, temperature=0.25),
-    "penalties": replace(OPEN, repeat_penalty=1.6, presence_penalty=0.4, repeat_last_n=2),
-    "boost": replace(OPEN, top_k=2, presence_penalty=-0.8, logit_bias=((1, 1.5), (2, -0.7))),
-}
 
 
 class Lattice:
@@ -80,10 +67,10 @@ def masked_distribution(world, sampling, constraint, length):
     return found
 
 
-def error(rule, propose_by, *, seed=3, sampling=OPEN, gathers=True, length=3, constrained=True):
+def error(rule, propose_by, *, seed=3, sampling=OPEN, gathers=True, length=3):
     world = World(seed, symbols=4)
     constraint = Lattice(world, gathers=gathers)
-    chain = Chain(sampling, constraint if constrained else None)
+    chain = Chain(sampling, constraint)
     emitted = distribution_of(
         lambda noise: text_of(world, RULES[rule](chain, noise), propose_by(world), length)
     )
@@ -104,10 +91,6 @@ def test_masked_target_and_draft(rule, chain, gathers):
 @pytest.mark.parametrize("pattern", ["01", "q0", "2q"])
 def test_drafts_that_know_no_grammar(rule, pattern):
     assert error(rule, lambda world: mixed_drafter(world, pattern)) < EXACT
-
-
-def test_a_mask_that_is_left_out_is_caught():
-    assert error("block", lambda world: model_drafter(world, always(2)), constrained=False) > 1e-3
 
 
 class MaskedLast(Chain):
