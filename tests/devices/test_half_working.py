@@ -3,15 +3,14 @@
 import os
 import subprocess
 import sys
-import time
 from signal import SIGSEGV
 
 import pytest
 
 from localspec.engine.client import EngineProcess
 from localspec.engine.messages import Died, Failure, Generate, LoadPair, Ready
-from localspec.events import Finished, Notice
 from localspec.models.registry import named
+from tests.engine.workshop import until
 from tests.llama.broken import install
 
 PYTHON = "import localspec; localspec.load('demo', threads=1)"
@@ -55,32 +54,12 @@ def engine():
     process.close()
 
 
-def reports_until(process, *kinds, seconds=300):
-    found, deadline = [], time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        for report in process.drain():
-            found.append(report)
-            if isinstance(report, kinds):
-                return found
-        time.sleep(0.01)
-    raise AssertionError(f"waited in vain after {found[-3:]}")
-
-
 def test_it_answers_without_flash_attention_where_that_dies_and_says_so_once(gpu, dying):
     dying("flash and len(set(widths)) > 1")
     first, second = answer(), answer()
     assert (first.returncode, second.returncode) == (0, 0), first.stderr
     assert first.stderr.count(f"llama.cpp crashes with flash attention on {gpu} (SIGSEGV)") == 1
     assert "flash attention" not in second.stderr
-
-
-def test_the_engine_answers_without_it_as_well(gpu, dying, request):
-    dying("flash and len(set(widths)) > 1")
-    process = request.getfixturevalue("engine")
-    reports_until(process, Ready)
-    process.send(Generate(1, ({"role": "user", "content": "Hello"},), {"max_tokens": 5}))
-    notices = [report.text for report in reports_until(process, Finished, Died) if isinstance(report, Notice)]
-    assert [f"llama.cpp crashes with flash attention on {gpu}" in text for text in notices].count(True) == 1
 
 
 def test_a_driver_that_dies_in_every_way_is_refused_in_a_sentence(gpu, dying, request):
@@ -90,7 +69,7 @@ def test_a_driver_that_dies_in_every_way_is_refused_in_a_sentence(gpu, dying, re
     assert (command.returncode, python.returncode) == (1, 1)
     assert command.stderr.startswith(f"error: {says}\n")
     assert python.stderr.splitlines()[-1].endswith(f"BackendFailure: {says}")
-    *_, failure = reports_until(request.getfixturevalue("engine"), Failure, Died)
+    *_, failure = until(request.getfixturevalue("engine"), Failure, Died)
     assert failure.what == says
     assert "--device CPU" in failure.hint
 
@@ -98,10 +77,10 @@ def test_a_driver_that_dies_in_every_way_is_refused_in_a_sentence(gpu, dying, re
 def test_an_engine_that_dies_in_a_later_pass_names_the_device(gpu, dying, request):
     dying("len(widths) > 12 and len(widths) % 2")
     process = request.getfixturevalue("engine")
-    reports = reports_until(process, Ready, Died)
+    reports = until(process, Ready, Died)
     if not isinstance(reports[-1], Died):
         process.send(Generate(1, ({"role": "user", "content": "Hello"},), {"max_tokens": 40}))
-        reports = reports_until(process, Died)
+        reports = until(process, Died)
     assert f"(SIGSEGV) while running on {gpu}" in reports[-1].what or f"up on {gpu}" in reports[-1].what
     assert "--device CPU" in reports[-1].hint
 

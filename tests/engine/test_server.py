@@ -10,6 +10,7 @@ from localspec.engine.messages import Cancel, Died, Failure, Generate, LoadPair,
 from localspec.engine.server import IDLE_SECONDS
 from localspec.events import Cycle, Finished, FinishReason, Notice
 from localspec.models.registry import named
+from tests import processes
 from tests.engine.workshop import numbered, program, until
 
 pytestmark = pytest.mark.process
@@ -130,7 +131,7 @@ def test_costs_are_measured_after_the_last_reply_beside_and_never_during_one(eng
     for serial in (1, 2):
         process.send(Cancel(serial))
         until(process, Notice)
-    wait_for(lambda: [*tmp_path.iterdir()])
+    processes.until(lambda: [*tmp_path.iterdir()])
     assert [path.name for path in tmp_path.iterdir()] == ["0"]
 
 
@@ -172,25 +173,18 @@ def storing(path, copy):
     return process
 
 
-def wait_for(true):
-    deadline = time.monotonic() + 300
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 @pytest.mark.parametrize("copy", [0.0, 1.2])
 def test_an_engine_that_stores_caches_ends_alone(tmp_path, copy):
     process = storing(tmp_path / "stored", copy)
     process.close()
     assert not (tmp_path / "stored").exists()
-    wait_for((tmp_path / "stored").exists)
+    processes.until((tmp_path / "stored").exists)
 
 
 def test_an_engine_stores_caches_when_its_client_is_killed(tmp_path):
     process = storing(tmp_path / "stored", 0.0)
     process._connection.process.stdin.close()
-    wait_for((tmp_path / "stored").exists)
+    processes.until((tmp_path / "stored").exists)
 
 
 def test_the_next_engine_waits_for_the_memory_of_one_that_stores_caches(tmp_path):
@@ -202,5 +196,5 @@ def test_the_next_engine_waits_for_the_memory_of_one_that_stores_caches(tmp_path
     until(process, Notice)
     assert before._silent.is_set()
     assert before.process.poll() is None
-    wait_for((tmp_path / "stored").exists)
+    processes.until((tmp_path / "stored").exists)
     process.close()

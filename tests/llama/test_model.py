@@ -47,18 +47,6 @@ def test_models_whose_state_cannot_step_back_say_so(load, architecture, steps_ba
     assert load(architecture=architecture).can_roll_back == steps_back
 
 
-def test_a_draft_with_little_noise_agrees_with_its_target(context, tokens):
-    """What the test library's `noise` is for."""
-    target, near, far = context(), context(noise=0.02), context(noise=1.0)
-
-    def agreement(draft):
-        best = [[each.decode([t], 1).rows[0].argmax() for t in tokens(100)] for each in (target, draft)]
-        target.rollback(0)
-        return sum(one == other for one, other in zip(*best, strict=True))
-
-    assert agreement(near) > 70 > 30 > agreement(far)
-
-
 def test_the_cpu_in_any_case_takes_no_layers_for_a_gpu(tiny_gguf):
     with Model(tiny_gguf(), devices=("cpu",)), Model(tiny_gguf(), devices=("CPU",), gpu_layers=0):
         pass

@@ -152,34 +152,6 @@ def test_two_texts_together_get_the_hidden_rows_that_each_gets_alone(load, token
         np.testing.assert_allclose(each.hidden, hidden, atol=NEAR)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_replies_in_threads_have_the_texts_that_each_has_alone(load, tokens, shape):
-    """Each writes the likeliest tokens; its drafts are mostly wrong, and one reply is longer than the others."""
-
-    def reply(slot, seed):
-        text, random = [*slot.tokens, 5], np.random.default_rng(seed)
-        with slot.running():
-            for _ in range(20 + 10 * seed):
-                draft = random.integers(3, 250, 3).tolist()
-                rows = slot.decode([text[-1], *draft], 4).rows
-                best = [int(row.argmax()) for row in rows]
-                kept = next((i for i, token in enumerate(draft) if token != best[i]), len(draft))
-                text += best[: kept + 1]
-                slot.rollback(len(text) - 1)
-        return text
-
-    prompts = [tokens(20 + 5 * seed, seed) for seed in range(3)]
-    alone = []
-    for seed, prompt in enumerate(prompts):
-        with Context(load(**SHAPES[shape]), **OPTIONS) as one:
-            list(one.prefill(prompt))
-            alone.append(reply(one, seed))
-    with Context(load(**SHAPES[shape]), **OPTIONS, slots=3) as several, ThreadPoolExecutor(3) as threads:
-        for slot, prompt in zip(several.slots, prompts, strict=True):
-            list(slot.prefill(prompt))
-        assert list(threads.map(reply, several.slots, range(3))) == alone
-
-
 def test_a_text_of_one_slot_comes_back_in_another(load, tokens):
     text = tokens(150, 3)
     with Context(load(), **OPTIONS | {"length": 512}, slots=2, saved_bytes=1 << 26) as several:
@@ -356,34 +328,6 @@ def test_ctrl_c_as_rolled_back_tokens_are_forgotten_keeps_none_of_them(load, tok
             with pytest.raises(KeyboardInterrupt):
                 slot.forget_padding()
         np.testing.assert_allclose(slot.decode(tokens(3), 3).rows, expected, atol=NEAR)
-
-
-def test_a_cancelled_prompt_leaves_the_other_slot_alone(load, tokens):
-    """The one is cancelled again and again while the other writes."""
-    with Context(load(), **OPTIONS, slots=2) as several:
-        first, second = several.slots
-        over = threading.Event()
-
-        def cancelled_prompts():
-            while not over.is_set():
-                with second.running():
-                    second.rollback(0)
-                    next(second.prefill(tokens(200)), None)
-
-        beside = threading.Thread(target=cancelled_prompts)
-        beside.start()
-        try:
-            with first.running():
-                list(first.prefill(tokens(10)))
-                rows = []
-                for _ in range(30):
-                    rows.append(np.array(first.decode([7], 1).rows[0]))
-                    first.rollback(10)
-        finally:
-            over.set()
-            beside.join(300)
-        for row in rows:
-            np.testing.assert_allclose(row, rows[0], atol=NEAR)
 
 
 def test_slots_get_their_largest_logits_where_the_device_chooses_them(load, tokens, monkeypatch):

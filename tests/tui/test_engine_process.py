@@ -5,14 +5,10 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections import deque
 from itertools import count
 from pathlib import Path
-from weakref import WeakKeyDictionary
 
 import pytest
-from scripted_engine import answer_to
 from scripted_pairs import called
 
 from localspec.engine import messages
@@ -51,7 +47,7 @@ from localspec.models.pair_info import listing
 from localspec.models.registry import named
 from localspec.prompt.messages import Message
 from tests import processes
-from tests.engine.workshop import until
+from tests.engine.workshop import numbered, until
 
 SCRIPT = str(Path(__file__).parent / "scripted_engine.py")
 COMMAND = (sys.executable, SCRIPT)
@@ -65,23 +61,6 @@ def engine():
     process.start()
     yield process
     process.close()
-
-
-BACKLOG = WeakKeyDictionary()  # reports that came together with the one that was waited for
-
-
-def collect(engine, kind, seconds=300.0):
-    """Reports up to and including the first of a kind."""
-    found, backlog = [], BACKLOG.setdefault(engine, deque())
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        backlog.extend(engine.drain())
-        while backlog:
-            found.append(backlog.popleft())
-            if isinstance(found[-1], kind):
-                return found
-        time.sleep(0.005)
-    raise AssertionError(f"no {kind.__name__} among {found[-5:]}")
 
 
 def ask(text, serial=1):
@@ -123,51 +102,18 @@ def test_a_line_that_is_no_message_ends_the_connection_with_a_sentence(line):
         messages.decode(line)
 
 
-def test_a_reply_arrives_whole_and_in_order(engine):
-    engine.send(LoadPair(called()))
-    engine.send(ask("essay"))
-    reports = collect(engine, Finished)
-    assert isinstance(reports[0], Hello)
-    assert any(isinstance(report, Ready) for report in reports)
-    text = "".join(report.text for report in reports if isinstance(report, Piece))
-    assert text == reports[-1].reply.text == answer_to("essay")[0]
-
-
-def test_a_cancel_ends_the_reply_and_keeps_what_was_made(engine):
-    engine.send(ask("tokens 5000"))
-    collect(engine, Cycle)
-    engine.send(Cancel(1))
-    reply = collect(engine, Finished)[-1].reply
-    assert reply.finish_reason is FinishReason.CANCELLED
-    assert 0 < len(reply.tokens) < 5000
-
-
 def test_a_cancel_that_arrives_before_its_request_began_still_counts(engine):
     engine.send(ask("tokens 50", serial=1))
     engine.send(ask("tokens 5000", serial=2))
     engine.send(Cancel(2))
-    collect(engine, Finished)
-    assert len(collect(engine, Finished)[-1].reply.tokens) < 5000
-
-
-def test_a_killed_engine_is_reported_with_its_signal_and_can_be_started_again(engine):
-    woken = threading.Event()
-    engine.on_report = woken.set
-    engine.send(ask("crash"))
-    death = collect(engine, Died)[-1]
-    assert woken.is_set()
-    assert "SIGKILL" in death.what
-    assert death.hint == ""
-    engine.start()
-    engine.send(ask("exact again"))
-    assert collect(engine, Finished)[-1].reply.text == "again"
+    assert len(numbered(engine, Finished, count=2)[-1][1].reply.tokens) < 5000
 
 
 @pytest.mark.process
 def test_the_last_words_of_a_dead_engine_become_the_hint():
     engine = EngineProcess((sys.executable, "-c", "import sys; sys.exit('GGML_ASSERT(n > 0) failed')"))
     engine.start()
-    death = collect(engine, Died)[-1]
+    death = until(engine, Died)[-1]
     assert "exit code 1" in death.what
     assert "GGML_ASSERT" in death.hint
 
@@ -181,7 +127,7 @@ def test_a_native_print_does_not_break_the_stream():
     )
     engine = EngineProcess((sys.executable, "-c", code))
     engine.start()
-    assert collect(engine, Rendered) == [Rendered("x")]
+    assert until(engine, Rendered) == [Rendered("x")]
     engine.close()
 
 
@@ -193,7 +139,7 @@ def test_a_program_that_cannot_be_started_is_an_error_of_ours():
 
 def test_closing_ends_an_engine_that_hangs_in_a_prefill(engine):
     engine.send(ask("hang"))
-    collect(engine, Prefill)
+    until(engine, Prefill)
     pid = engine.pid
     engine.close()
     assert not processes.lives(pid)
@@ -203,7 +149,7 @@ def test_an_engine_that_will_not_end_keeps_nobody_waiting_and_nothing_is_loaded_
     engine, monkeypatch
 ):
     """As a process that is stuck in a driver: neither Quit nor a kill ends it."""
-    collect(engine, Hello)
+    until(engine, Hello)
     stuck, free = engine._connection.process, threading.Event()
     wait = stuck.wait
 
@@ -220,11 +166,11 @@ def test_an_engine_that_will_not_end_keeps_nobody_waiting_and_nothing_is_loaded_
     try:
         assert not starting.is_alive()
         engine.send(LoadPair(called()))
-        collect(engine, Hello)
+        until(engine, Hello)
         assert engine._connection.outbox.qsize() == 1
     finally:
         free.set()
-    collect(engine, Ready)
+    until(engine, Ready)
 
 
 def test_an_engine_goes_on_when_no_other_can_be_started(engine):
@@ -232,7 +178,7 @@ def test_an_engine_goes_on_when_no_other_can_be_started(engine):
     with pytest.raises(EngineDied):
         engine.start()
     engine.send(ask("exact still here"))
-    assert collect(engine, Finished)[-1].reply.text == "still here"
+    assert until(engine, Finished)[-1].reply.text == "still here"
 
 
 @pytest.mark.process
