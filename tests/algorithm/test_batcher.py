@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from localspec.algorithm.batcher import FIRST_CHUNK, FORGOTTEN, Batcher, Part, PassSeconds
+from localspec.algorithm.batcher import FORGOTTEN, Batcher, Part, PassSeconds
 from localspec.algorithm.loop import speculate
 from localspec.algorithm.verification import make_rule
 from localspec.drafters.copies import CopyDrafter
@@ -321,34 +321,6 @@ def test_an_interrupted_wait_leaves_the_others_alone():
         batcher.release(1)
         assert len(leader.result(timeout=5).rows) == 1
     assert [len(parts) for parts in models.passes] == [1]
-
-
-def test_a_prompt_takes_small_chunks_while_another_reply_writes():
-    """What one reply waits for a prompt is bounded in plain passes, on prices of 1 ms a pass and 0.1 ms a token."""
-    seconds = {0: 0.0}
-
-    def clock():
-        return seconds[0]
-
-    def passed(parts):
-        seconds[0] += 1.0 + 0.1 * sum(len(part.tokens) for part in parts if not part.rows)
-        return 0.0
-
-    models = SharedModels([ExactModel(7), ExactModel(7)], seconds=passed)
-    batcher = Batcher(models, clock)
-    batcher.join(0)
-    assert batcher.prompt_chunk(0, 512) == 512, "nobody waits"
-    writer, reader = SharedSlot(batcher, models, 0), SharedSlot(batcher, models, 1)
-    for _ in range(3):
-        writer.decode([1], rows=1)
-        writer.rollback(writer.length)
-    batcher.join(1)
-    assert batcher.prompt_chunk(1, 512) == FIRST_CHUNK
-    batcher.pass_seconds.learn([Part(1, [1] * 16, 0), Part(0, [1], 1)], 17, 1.0 + 1.6)
-    assert batcher.prompt_chunk(1, 512) == 25
-    batcher.leave(0)
-    assert batcher.prompt_chunk(1, 512) == 512
-    assert reader.length == 0
 
 
 def test_a_wait_is_worth_what_a_pass_of_these_widths_saves():

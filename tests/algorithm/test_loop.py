@@ -149,15 +149,6 @@ def test_forced_tokens_in_front_of_a_proposal_are_distinguished():
     assert origins == (Origin.FORCED, Origin.FORCED, Origin.ACCEPTED, Origin.BONUS)
 
 
-def test_the_room_is_never_exceeded_even_when_everything_is_accepted():
-    rule = make_rule("greedy", GREEDY, 1)
-    for room in range(1, 12):
-        tokens, cycles = run(ExactModel(7), strategy_of(1.0, 7, rule, 8), [1, 2], room=room, rule=rule)
-        if tokens[-1] != END:
-            assert len(tokens) == 2 + room
-        assert sum(len(c.tokens) for c in cycles) == len(tokens) - 2
-
-
 def test_a_wait_for_the_prompts_of_others_is_counted_apart():
     class Waited(ExactModel):
         def decode(self, tokens, rows):
@@ -168,24 +159,3 @@ def test_a_wait_for_the_prompts_of_others_is_counted_apart():
         Waited(7), Plain(), [1], rule=rule, room=1, is_end=never, clock=lambda: next(reported)
     )
     assert (cycle.seconds, cycle.waited_seconds) == (2.0, 3.0)
-
-
-PENALISED = Sampling(temperature=1.1, top_k=12, repeat_penalty=1.3, frequency_penalty=0.2, repeat_last_n=6)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("sampling", [OPEN, PENALISED], ids=["open", "penalised"])
-def test_coupled_100_of_100_seeds_give_one_text_whatever_drafts(sampling):
-    prompt, drafted = [3, 1, 4, 1, 5], [(0.9, 0), (0.9, 1), (0.9, 4), (0.9, 8), (0.3, 4), ("scripted", 4)]
-    kept, texts = dict.fromkeys(drafted, 0), set()
-    for seed in range(100):
-        rule = make_rule("coupled", sampling, seed)
-        alone, _ = run(ExactModel(seed % 50), Plain(), prompt, room=20, rule=rule)
-        texts.add((seed % 50, *alone))
-        for kind, depth in drafted:
-            strategy = strategy_of(kind, seed % 50, rule, depth)
-            text, cycles = run(ExactModel(seed % 50), strategy, prompt, room=20, rule=rule)
-            assert text == alone, (seed, kind, depth)
-            kept[kind, depth] += sum(cycle.accepted for cycle in cycles)
-    assert all(count > 0 for (_, depth), count in kept.items() if depth), kept
-    assert len(texts) == 100, "another seed gives another text"

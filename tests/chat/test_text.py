@@ -58,13 +58,6 @@ def test_what_is_held_back_comes_at_the_end():
     assert read(VOCABULARY, THINK, byte_tokens(b"aST\xf0"), ["ST\ufffd"]) == ([(A, "a")], True)
 
 
-def test_nothing_comes_after_a_stop_string():
-    stream = TextStream(VOCABULARY, None, ["b"])
-    assert [stream.push(ord(c)) for c in "abc"] == [[TextPart("a", A)], [], []]
-    assert stream.stopped_by
-    assert stream.flush() == []
-
-
 def test_raw_text_that_goes_on_keeps_its_first_space():
     spm = CharacterVocabulary(space_prefix=True)
     words = [ord(c) for c in "  upon"]
@@ -72,13 +65,6 @@ def test_raw_text_that_goes_on_keeps_its_first_space():
     assert (
         read(VOCABULARY, None, words)[0] == read(spm, None, words, continues_text=True)[0] == [(A, "  upon")]
     )
-
-
-@given(st.text(max_size=30))
-def test_an_answer_comes_out_as_the_model_wrote_it(reply):
-    expected = [(A, reply)] if reply else []
-    found = read(VOCABULARY, None, byte_tokens(reply.encode()), ["no stop in here \0\0\0"])
-    assert found == (expected, False)
 
 
 def decoded(tokens):

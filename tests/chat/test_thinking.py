@@ -41,14 +41,6 @@ def test_every_style_tells_reasoning_from_the_answer(style):
     assert split(opened(style), *rest) == [(R, "2+2 is <4>\n"), (A, "Four < five")]
 
 
-def test_gpt_oss_speaks_in_channels():
-    reply = (
-        "<|channel|>analysis<|message|>2+2<|end|><|start|>assistant<|channel|>commentary<|message|>Well."
-        "<|end|><|start|>assistant<|channel|>final<|message|>Four"
-    )
-    assert split(HARMONY, *reply) == [(R, "2+2"), (A, "Well.\n\nFour")]
-
-
 @pytest.mark.parametrize(
     ("header", "kind"),
     [

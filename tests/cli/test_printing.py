@@ -1,12 +1,10 @@
 """What commands print: nothing of a file or a model steers the terminal, and a terminal shows whole words."""
 
-import ast
 import io
 import logging
 import re
 import sys
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from pathlib import Path
 
 import pytest
 
@@ -16,27 +14,8 @@ from localspec.display import Cursor, LibraryNotices, say, wrapped
 
 pytestmark = pytest.mark.usefixtures("home")
 
-CLI = Path(__file__).resolve().parent.parent.parent / "localspec" / "cli"
 EVIL = "evil\x1b]52;c;ZXZpbA==\x07\x1b[2J\u202etxt"
 DRAWING = re.compile(r"\x1b\[(K|[\d;]*[mA]|2K|\?25[lh])")  # what the program itself sends
-
-
-def printing(node: ast.AST) -> bool:
-    """Whether it writes to a stream by itself."""
-    match node:
-        case ast.Name(id="print" | "pprint"):
-            return True
-        case ast.Call(func=ast.Name(id="input"), args=[_, *_]):
-            return True
-        case ast.Attribute(attr="write" | "writelines"):
-            return True
-    return False
-
-
-def test_only_the_filter_prints():
-    for path in CLI.glob("**/*.py"):
-        tree = ast.parse(path.read_text("utf-8"))
-        assert [node.lineno for node in ast.walk(tree) if printing(node)] == [], path
 
 
 class Terminal(io.StringIO):

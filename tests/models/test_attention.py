@@ -67,12 +67,6 @@ def test_plain_attention_is_chosen_if_much_faster_behind_long_texts_and_no_slowe
     assert Attention(flash, plain, 1.0, short_plain).flash_attn == chosen
 
 
-def test_slow_prefill_costs_less_than_slow_decoding():
-    slow_prefill = FLASH | {(length, 128): 0.02 for length in LENGTHS}
-    slow_decode = FLASH | {(length, width): 0.02 for length in LENGTHS for width in (1, 2, 5)}
-    assert turn_seconds(slow_prefill, 24) < turn_seconds(slow_decode, 24)
-
-
 def test_no_load_measures_and_each_has_the_choice_that_bench_stored(tiny_gguf, measurements, capsys):
     target, draft = tiny_gguf(layers=3), tiny_gguf(layers=1)
 
@@ -132,17 +126,6 @@ LOAD = Load(512, devices=())
 )
 def test_only_a_cache_of_f16_on_the_cpu_without_the_users_word_is_measured(load, kind, measured):
     assert measures_attention(Plan(load, None, (), ()), kind) is measured
-
-
-@pytest.mark.parametrize(
-    "options", [{"kv_type": "q8_0"}, {"flash_attn": "on"}, {"flash_attn": "off"}], ids=str
-)
-def test_another_cache_or_the_users_word_has_no_measured_choice(tiny_gguf, measurements, options):
-    target = tiny_gguf(embedding=128)
-    measure(target)
-    asked = MemoryOptions(**options)
-    assert plan_for(find(target=target), asked).target.flash_attn == options.get("flash_attn", "auto")
-    assert len(measurements[1]) == 1
 
 
 def test_a_plan_counts_the_memory_that_attention_needs_and_keeps_flash_attention_without_it(

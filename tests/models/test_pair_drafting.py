@@ -95,15 +95,6 @@ def test_a_recurrent_target_says_why_nothing_is_drafted_from_the_text(tiny_gguf)
     assert words(speculate=False) == []
 
 
-def test_a_seed_repeats_a_reply_whether_the_draft_has_read_the_prompt_or_not():
-    with localspec.load("demo") as session:
-        texts = []
-        for _ in range(2):
-            texts.append(session.run("What is speculative decoding?", temperature=1.5, seed=7).text)
-            session.reset()
-        assert texts[0] == texts[1]
-
-
 def test_a_seed_reproduces_a_reply_whatever_was_learned_since():
     def seeded(seed):
         with localspec.load("demo", draft="lookup") as session:

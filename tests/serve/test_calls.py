@@ -8,7 +8,6 @@ import pytest
 from localspec.events import Kind
 from localspec.structure.read_calls import CallReader, calls_in
 from localspec.structure.tool_call_format import HERMES
-from tests.prompt.carried import NO_FORM, TEMPLATES
 from tests.structure.test_forms import form_named
 from tests.structure.test_tools import FORMS
 
@@ -54,13 +53,10 @@ GROWING = {
 PIECE = 3  # characters
 # JSON in tags, JSON alone, parameters in tags, and values between special tokens.
 SYNTAXES = ("Qwen-Qwen2.5-7B-Instruct", "google-gemma-2-2b-it", "MiniMax-M2", "deepseek-ai-DeepSeek-V3.1")
-OTHERS = [
-    pytest.param(name, marks=pytest.mark.nightly) for name in sorted(TEMPLATES.keys() - NO_FORM - {*SYNTAXES})
-]
 
 
 @pytest.mark.parametrize("value", GROWING)
-@pytest.mark.parametrize("name", [*SYNTAXES, *OTHERS])
+@pytest.mark.parametrize("name", SYNTAXES)
 def test_four_times_the_text_is_at_most_five_times_the_work(name, value):
     """The lines of the reader that run, and the characters that it is given to look at, again or for the first time."""
     form = form_named(name)

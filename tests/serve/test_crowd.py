@@ -43,69 +43,25 @@ class Outcome:
 
 
 def calls(number, chance):
-    """Requests of every kind; many begin with the same text."""
+    """Requests whose answers can only say their words; many begin with the same text."""
     for index in range(number):
         word = "".join(chance.choice("bdfgklmnprstvz") + chance.choice("aeiou") for _ in range(4))
         word += "".join("abcdefghij"[int(digit)] for digit in str(index))
-        path, shape = chance.choice(PATHS), chance.choice(("regex", "regex", "schema", "tool"))
         pattern = f"{word} [a-z ]{{{chance.choice((2, 10, 60))},80}}"
         beginning = SHARED[: chance.choice((0, 0, 30, 300, chance.randrange(300)))]
         text = " ".join(beginning) + f" Say {word}." + " word" * chance.choice((0, 0, 20))
-        body = {"model": "demo", "stream": chance.random() < 0.6}
-        if path in PLAIN:
-            body |= {"prompt": text}
-            shape = shape.replace("tool", "schema")
-        else:
-            body |= {"messages": [{"role": "user", "content": text}]}
-        body |= shaped(path, shape, word, pattern)
-        if path in USUAL:
-            more = {"seed": index, "n": 1 + (path != "/completion")}
-            body |= {"max_tokens": 120} | {k: v for k, v in more.items() if chance.random() < 0.2}
-        if shape != "regex":
-            pattern = rf'\{{\s*"word"\s*:\s*"{word}"\s*\}}'
-            pattern = f"[^{{]*({pattern})+" if shape == "tool" else pattern  # words before, and several calls
+        path = chance.choice(("/v1/chat/completions", "/v1/completions"))
+        asked = (
+            {"prompt": text}
+            if path == "/v1/completions"
+            else {"messages": [{"role": "user", "content": text}]}
+        )
+        body = {**asked, "stream": chance.random() < 0.6, "regex": pattern, "max_tokens": 120}
+        body |= {"n": 2} if chance.random() < 0.2 else {}
         yield Call(path, body, word, pattern, chance.uniform(0, 0.6) if chance.random() < 0.2 else None)
 
 
-PLAIN = ("/v1/completions", "/completion", "/api/generate")
-USUAL = ("/v1/chat/completions", "/v1/completions", "/completion")
-PATHS = (*USUAL, "/v1/messages", "/api/chat", "/api/generate")
 SHARED = [f"word{number % 7}" for number in range(300)]
-
-
-def shaped(path, shape, word, pattern):
-    """The fields by which an answer can only say the word."""
-    is_ollama, is_anthropic = path.startswith("/api"), path == "/v1/messages"
-    schema = {"type": "object", "properties": {"word": {"const": word}}, "required": ["word"]}
-    schema |= {"additionalProperties": False}
-    if shape == "regex":
-        return {"options": {"regex": pattern}} if is_ollama else {"regex": pattern, "max_tokens": 120}
-    if shape == "schema":
-        if is_anthropic:
-            return {"output_config": {"format": {"type": "json_schema", "schema": schema}}, "max_tokens": 120}
-        return {"format" if is_ollama else "json_schema": schema}
-    if is_anthropic:
-        tool = {"name": "say", "input_schema": schema}
-        return {"tools": [tool], "tool_choice": {"type": "any"}, "max_tokens": 120}
-    tool = {"type": "function", "function": {"name": "say", "parameters": schema}}
-    return {"tools": [tool], "tool_choice": "required"}
-
-
-def words(found):
-    """The texts and arguments of calls in an answer or a chunk, by the number of the choice."""
-    for choice in found.get("choices", ()):
-        part = choice.get("message") or choice.get("delta") or choice
-        called = "".join(call["function"]["arguments"] for call in part.get("tool_calls", ()))
-        yield choice["index"], (part.get("content") or part.get("text") or "") + called
-    parts = found.get("content", found.get("response", ""))
-    if isinstance(parts, list):
-        parts = "".join(json.dumps(part["input"]) if "input" in part else part["text"] for part in parts)
-    delta, message = (
-        found.get("delta", {}),
-        found["message"] if "done" in found and "message" in found else {},
-    )
-    called = "".join(json.dumps(call["function"]["arguments"]) for call in message.get("tool_calls", ()))
-    yield 0, parts + delta.get("text", delta.get("partial_json", "")) + message.get("content", "") + called
 
 
 def judged(call, status, lines):
@@ -118,13 +74,15 @@ def judged(call, status, lines):
             continue
         if "error" in found:
             error = json.dumps(found)
-        for index, text in words(found):
-            texts[index] = texts.get(index, "") + text
+        for choice in found.get("choices", ()):
+            part = choice.get("message") or choice.get("delta") or choice
+            text = part.get("content") or part.get("text") or ""
+            texts[choice["index"]] = texts.get(choice["index"], "") + text
     if error or status != 200:
         expected = status in (200, 503) and KILLED in error
         return ("killed", False) if expected else (f"{status} {error}", True)
     whole = [re.fullmatch(call.pattern, text) is not None for text in texts.values()]
-    right = whole and all(whole) and len(whole) == call.body.get("n", 1)
+    right = all(whole) and len(whole) == call.body.get("n", 1)
     return ("answered", False) if right else (f"{call.word}: {texts}", True)
 
 

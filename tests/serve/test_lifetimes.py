@@ -80,12 +80,6 @@ def test_whoever_leaves_at_any_moment_stops_the_engine(patient, stream):
     assert text_of(patient.http, SHORT) == expected
 
 
-def test_fifty_requests_at_once_are_all_answered_alike(endpoint, http):
-    expected = text_of(http, SHORT)
-    with httpx.Client(base_url=endpoint.url, timeout=300) as client, ThreadPoolExecutor(50) as pool:
-        assert list(pool.map(lambda _: text_of(client, SHORT), range(50))) == [expected] * 50
-
-
 def test_an_engine_that_is_killed_in_a_reply_is_an_error_there_and_nowhere_else(tmp_path):
     log = tmp_path / "log"
     with (

@@ -56,26 +56,6 @@ def test_every_chunk_is_what_openai_says_a_chunk_is(http):
     ChatCompletion.model_validate(http.post("/v1/chat/completions", json={**body, "stream": False}).json())
 
 
-def test_a_conversation_that_goes_on_is_not_read_again(client):
-    first = ask(client, max_tokens=40)
-    going_on = [
-        *QUESTION,
-        {"role": "assistant", "content": first.choices[0].message.content},
-        {"role": "user", "content": "And why?"},
-    ]
-    second = ask(client, messages=going_on)
-    read = first.usage.prompt_tokens
-    assert second.usage.prompt_tokens_details.cached_tokens >= read
-
-
-def test_a_seed_repeats_a_reply_and_another_one_does_not(client):
-    texts = [
-        ask(client, temperature=1.5, seed=seed, max_tokens=40).choices[0].message.content
-        for seed in (7, 7, 8)
-    ]
-    assert texts[0] == texts[1] != texts[2]
-
-
 def test_several_replies_to_one_request_are_numbered(client):
     reply = ask(client, n=3, temperature=1.5, seed=1)
     assert [choice.index for choice in reply.choices] == [0, 1, 2]

@@ -5,15 +5,12 @@ import unicodedata
 from pathlib import Path
 
 import pytest
-from driving import open_conversations, running, stored
+from driving import open_conversations, running
 from localspec.tui.dialogs import ConfirmDialog
 from localspec.tui.widgets.reply import LiveTail, ReplyPart
 from scripted_engine import Gate
-from textual.widgets import Input
 
-from localspec.conversations.conversations import StoredMessage
 from localspec.display import for_terminal
-from localspec.events import Kind, Origin, Piece, Source
 
 CLIPBOARD = "\x1b]52;c;aGk=\x07"
 COLOUR = "\x9b31m"
@@ -55,23 +52,6 @@ async def test_a_finished_reply_is_shown_with_signs_and_kept_as_it_was(chat):
     assert [m.content.count(CLIPBOARD) for m in chat.saved[0].messages] == [2, 2]
 
 
-async def test_unfolded_reasoning_is_shown_with_signs(monkeypatch, chat):
-    monkeypatch.setattr("scripted_engine.answer_to", lambda _prompt: ("so", STEERING))
-    await chat.pilot.press("ctrl+t")
-    await chat.ask("why?")
-    await shows(chat, "first \ufffd]52")
-
-
-async def test_the_tokens_that_were_rejected_are_shown_with_signs(tmp_path):
-    async with running(tmp_path, gate=Gate(hold_after=0)) as chat:
-        await chat.type("why?")
-        await chat.until(lambda: chat.replies)
-        await chat.replies[0].grow(
-            [Piece("so", Kind.ANSWER, Origin.FIX, Source.MODEL)], True, rejected=[CLIPBOARD]
-        )
-        await shows(chat, "so\ufffd]52")
-
-
 async def test_what_the_program_repeats_in_prompt_notices_titles_and_questions_steers_nothing(chat):
     chat.screen.prompt.replace_text(STEERING)
     await shows(chat, "first \ufffd]52")
@@ -87,14 +67,6 @@ async def test_what_the_program_repeats_in_prompt_notices_titles_and_questions_s
     await chat.pilot.press("ctrl+d")
     await chat.until(lambda: isinstance(chat.app.screen, ConfirmDialog))
     await shows(chat, "first \ufffd]52")
-
-
-async def test_what_is_pasted_into_a_field_steers_nothing(tmp_path):
-    stored(tmp_path, StoredMessage("user", STEERING))
-    async with running(tmp_path) as chat:
-        await open_conversations(chat, rows=1)
-        chat.app.screen.query_one(Input).value = f"pasted {CLIPBOARD}"
-        await shows(chat, "pasted ]52")
 
 
 async def test_no_character_that_markdown_spells_out_turns_the_text_around(chat):
@@ -165,13 +137,6 @@ def test_no_text_is_read_as_markup():
     ]
     assert len(calls) > 10
     assert [call for call in calls if call[2] != ["False"]] == []
-
-
-@pytest.mark.parametrize("text", ["[/INST]", "[bold]loud[/bold]", "[@click=app.quit]out[/]", "a[1] = b[/x]"])
-async def test_a_title_with_brackets_is_listed_as_it_is(text, chat):
-    await chat.ask(f"exact {text}")
-    await open_conversations(chat, rows=1)
-    assert f"exact {text}" in chat.drawn
 
 
 @pytest.mark.parametrize("text", ["[/x]", "[bold]loud[/bold]", "[@click=app.quit]out[/]", f"x{CLIPBOARD}"])

@@ -200,17 +200,6 @@ async def test_a_pull_that_fails_is_reported_in_the_picker(chat):
     assert isinstance(chat.app.screen, PairsDialog)
 
 
-async def test_pairs_are_found_by_the_words_of_their_row(chat):
-    await open_pairs(chat)
-    table = chat.app.screen.query_one(DataTable)
-    await chat.pilot.press(*"Code 24")
-    await chat.until(lambda: table.row_count == 1)
-    await chat.until(lambda: "Enter asks before it downloads it" in detail(chat))
-    assert table.get_row_at(0)[0].plain == "qwen2.5-coder-32b+0.5b"
-    await chat.pilot.press(*"nothing")
-    await chat.until(lambda: "No pair matches" in detail(chat))
-
-
 @pytest.mark.parametrize(
     ("fits", "name"),
     [

@@ -97,21 +97,6 @@ def test_messages_name_commands_and_no_keys_of_the_screen(talk):
     assert not re.search(r"\bF\d|\^[a-bd-z]|Ctrl\+|\bEsc\b", err.partition("leaves.")[2] or err)
 
 
-def test_reasoning_that_is_shown_steers_no_terminal(talk, monkeypatch):
-    monkeypatch.setattr("scripted_engine.answer_to", lambda _prompt: ("so", "hm \x1b]52;c;aGk=\x07"))
-    _code, out, err, _saved = talk("/thinking", "why?")
-    assert out == "so\n"
-    assert "hm \ufffd]52;c;aGk=\ufffd" in err
-    assert "\x1b" not in err
-
-
-def test_a_changed_message_without_a_word_of_reply_leaves_what_it_should_replace(talk):
-    code, _out, err, saved = talk("exact one", "/edit", "fail please")
-    assert code == 1
-    assert "your message was removed" in err
-    assert [message.content for message in saved[0].messages] == ["exact one", "one"]
-
-
 @pytest.mark.process
 def test_a_line_that_is_no_text_is_read_as_far_as_it_is(tmp_path):
     script = str(Path(__file__).parent / "scripted_chat.py")

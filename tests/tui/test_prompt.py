@@ -118,15 +118,6 @@ async def test_a_line_break_does_not_send(chat):
     assert not asked(chat)
 
 
-async def test_a_paste_of_100_kb_arrives_whole(chat):
-    text = ("All work and no play.\n" * 5000)[:100_000]
-    chat.app.post_message(Paste(text))
-    await chat.until(lambda: len(chat.screen.prompt.text) == len(text))
-    await chat.pilot.press("enter")
-    await chat.until(lambda: asked(chat))
-    assert asked(chat)[0].messages[0].content == text.strip()
-
-
 async def test_a_paste_of_many_lines_can_be_undone(tmp_path):
     async with running(tmp_path, size=(40, 12)) as chat:
         prompt = chat.screen.prompt

@@ -45,19 +45,6 @@ async def drawn_blocks(chat):
     return [(type(block), block._content.plain) for block in chat.replies[0].query("MarkdownBlock")]
 
 
-async def test_the_conversation_so_far_goes_with_every_question(tmp_path):
-    async with running(tmp_path, system="be brief") as chat:
-        await chat.ask("exact one")
-        await chat.ask("exact two")
-        turns = asked(chat)[-1].messages
-        assert [(t.role, t.content) for t in turns] == [
-            ("system", "be brief"),
-            ("user", "exact one"),
-            ("assistant", "one"),
-            ("user", "exact two"),
-        ]
-
-
 async def test_escape_stops_a_reply_and_keeps_its_text(tmp_path):
     async with running(tmp_path, gate=Gate(hold_after=9)) as chat:
         await chat.begin("why?", cycles=9)
@@ -69,15 +56,6 @@ async def test_escape_stops_a_reply_and_keeps_its_text(tmp_path):
         assert kept.content
         assert ESSAY.startswith(kept.content)
         assert source(chat.replies[0]) == kept.content
-
-
-async def test_a_second_question_waits_for_the_first(tmp_path):
-    async with running(tmp_path, gate=Gate(hold_after=3)) as chat:
-        await chat.type("why?")
-        await chat.type("and how?")
-        await chat.until(lambda: chat.remarks)
-        assert chat.screen.prompt.text == "and how?"
-        assert len(asked(chat)) == 1
 
 
 async def test_an_error_of_the_engine_is_a_sentence_with_its_hint(chat):
@@ -186,17 +164,6 @@ async def test_folding_is_refused_where_nothing_can_be_reasoned(tmp_path):
         await chat.ask("think")
         await chat.type("/thinking")
         assert not chat.screen.prompt.text
-
-
-async def test_a_conversation_is_resumed_with_its_last_messages(tmp_path):
-    async with running(tmp_path) as chat:
-        await chat.ask("exact one")
-    resumed = chat.saved[0]
-    async with running(tmp_path, resumed=resumed) as chat:
-        assert source(chat.replies[0]) == "one"
-        await chat.ask("exact two")
-        assert len(chat.saved) == 1
-        assert len(chat.saved[0].messages) == 4
 
 
 CHANGED = "So far this conversation was with some-file; from here on demo answers."
