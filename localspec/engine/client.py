@@ -283,6 +283,7 @@ class EngineSession(Closing):
         self._history: tuple[Message, ...] = ()
         self._notices: list[Notice] = []
         self.name = self.target_name = self.draft_name = ""
+        self.called = ""  # the name, with the draft if that was found and not named
         self.files: tuple[str, ...] = ()  # paths of the loaded pair's files
         self.stops_loops = False  # whether a reply that repeats itself ends
         self.conversation = ""  # name of the stored conversation; if set, its prompt caches go to the disk
@@ -290,7 +291,7 @@ class EngineSession(Closing):
     def load(self, request: LoadPair, on_stage: Callable[[str], object]) -> None:
         """Load a pair. Raises the errors of `localspec.load`, and EngineDied."""
         self._engine.send(request)
-        self.files = request.pair.paths
+        self.files, found = request.pair.paths, request.pair.has_own_draft
         for report in self._reports():
             match report:
                 case messages.LoadStage(text=text):
@@ -299,6 +300,9 @@ class EngineSession(Closing):
                     self._notices.append(report)
                 case messages.Ready():
                     self.name, self.target_name, self.draft_name = report.pair, report.target, report.draft
+                    self.called = (
+                        f"{self.name} with {self.draft_name}" if found and report.draft else self.name
+                    )
                     return
 
     def resume(self, messages: Iterable[Message]) -> None:

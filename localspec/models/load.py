@@ -112,14 +112,13 @@ def load_planned(
 
     if not (pair.has_own_draft and pair.draft):
         return loaded(pair)
-    name = pair.draft.name
     try:
-        found, notice = loaded(pair), f"{name}, found for the model, drafts; --draft lookup leaves it out"
+        return loaded(pair)
     except WorkStopped:
         raise
     except LocalspecError as error:
-        found, notice = loaded(pair.alone), f"{name}, found for the model, does not draft: {error}"
-    return replace(found, notices=(notice, *found.notices))
+        found, notice = loaded(pair.alone), f"{pair.draft.name} was found and does not draft: {error}"
+        return replace(found, notices=(notice, *found.notices))
 
 
 def load_pair(

@@ -123,7 +123,7 @@ def run(arguments: argparse.Namespace) -> int:
 
                 store(talk, with_images(prompt, images), reply, requested=arguments.store is True)
     if arguments.stats or not (arguments.json or arguments.quiet):
-        say(report(reply) if arguments.stats else summary(reply, names["pair"]), to=sys.stderr)
+        say(report(reply) if arguments.stats else summary(reply, session.called), to=sys.stderr)
         late = late or why_not_drafted(reply, arguments, names["draft"])
     for text in late:
         print_notice(text)
