@@ -21,7 +21,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from localspec.api import Infill, Session, arun, astream, load, run, stream, unload
     from localspec.embedding.calls import embed, rerank
-    from localspec.errors import LocalspecError
+    from localspec.errors import BadSetting, LocalspecError, UnknownPair
     from localspec.events import (
         Cycle,
         Finished,
@@ -45,7 +45,7 @@ HOMES = {
         "localspec.events",
     ),
     **dict.fromkeys(("embed", "rerank"), "localspec.embedding.calls"),
-    "LocalspecError": "localspec.errors",
+    **dict.fromkeys(("BadSetting", "LocalspecError", "UnknownPair"), "localspec.errors"),
     "Infill": "localspec.api",
     "Comparison": "localspec.measure.compare",
     "compare": "localspec.measure.compare",
@@ -53,6 +53,7 @@ HOMES = {
 }
 
 __all__ = [
+    "BadSetting",
     "Comparison",
     "Cycle",
     "Finished",
@@ -67,6 +68,7 @@ __all__ = [
     "Started",
     "Stats",
     "ToolCall",
+    "UnknownPair",
     "arun",
     "astream",
     "compare",

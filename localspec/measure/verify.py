@@ -355,8 +355,8 @@ def greedy_report(found: Verification) -> str:
     branches = [(case, max(case.parts, key=lambda part: part.gap)) for case in found.cases if case.parts]
     lines = [
         f"{case.prompt}, depth {case.depth or 'auto'}: differs at token {part.index + 1}, {part.drafted} with "
-        f"drafting, {part.plain} ({part.chance:.1%}) without. Their scores are {part.gap:.4f} apart; rounding "
-        f"explains up to {2 * difference:.4f}."
+        f"drafting, {part.plain} ({part.chance:.1%}) without. Their scores are {part.gap:.2g} apart; rounding "
+        f"explains up to {2 * difference:.2g}."
         for case, part in branches
     ]
     first = "Temperature 0: each text with drafting, read again by the target alone."

@@ -91,6 +91,13 @@ def test_the_numbers_tell_prefill_from_decoding():
     assert "10%" in lines["decode"]
 
 
+def test_the_rates_of_many_depths_widen_no_other_line():
+    many = Stats(
+        cycles=4, emitted=4, drafted=32, drafted_by_position=(4,) * 32, accepted_by_position=(4,) * 32
+    )
+    assert max(len(line) for line in report(reply_with(many)).splitlines() if "100%, " not in line) < 80
+
+
 @pytest.mark.process
 def test_a_context_longer_than_trained_is_one_note(capsys):
     _, _, err = run(capsys, "demo", "Hi", "-n", "2", "--context", "8192")

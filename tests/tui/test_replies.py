@@ -161,6 +161,8 @@ async def test_folding_is_refused_where_nothing_can_be_reasoned(tmp_path):
     async with running(tmp_path, load=LoadPair(called("qwen3-8b+0.6b"))) as chat:
         await chat.type("/thinking")
         await chat.until(lambda: "scripted-8b does not reason before it answers" in chat.drawn)
+        await chat.type("/think off")
+        assert "think" not in chat.state.engine.settings
         await chat.ask("think")
         await chat.type("/thinking")
         assert not chat.screen.prompt.text

@@ -78,10 +78,14 @@ async def image(chat: Chat, argument: str) -> None:
 
 
 async def thinking(chat: Chat, _argument: str) -> None:
+    _check_reasons(chat)
+    await chat.toggle_thinking()
+
+
+def _check_reasons(chat: Chat) -> None:
     ready, messages = chat.state.engine.ready, chat.state.conversation.messages
     if ready and not ready.reasons and not any(message.reasoning for message in messages):
-        raise Refusal(f"{ready.target} does not reason before it answers: there is nothing to fold.")
-    await chat.toggle_thinking()
+        raise Refusal(f"{ready.target} does not reason before it answers.")
 
 
 async def compare(chat: Chat, argument: str) -> None:
@@ -166,6 +170,8 @@ async def set_value(chat: Chat, argument: str, *, field: str, unset: str = "defa
     """Set an option, or show it if the argument is empty; `unset`: the word that restores the default."""
     label = field.replace("_", "-")
     if argument:
+        if field == "think":
+            _check_reasons(chat)
         _set(chat, **{field: None if argument in (unset, "default") else _read(field, label, argument)})
     value = chat.state.engine.settings.get(field)
     shown = f"{value:g}" if isinstance(value, float) else value
@@ -281,8 +287,8 @@ COMMANDS: Final = (
     Command("compare", "speculation", "Race the last prompt with and without drafting",
             compare, "f9", "[T]", idle=True),
     Command("share", "speculation", "Draw the last race as SVG", share, argument="[file]", idle=True),
-    Command("stats", "speculation", "Show or hide the numbers of the last reply", inspector, "f3", footer="stats"),
-    Command("tokens", "speculation", "Show or hide the origin of each token", tokens, "f2", "[on|off]", "colours"),
+    Command("stats", "speculation", "Show or hide the reply's numbers, from now on", inspector, "f3", footer="stats"),
+    Command("tokens", "speculation", "Show or hide who wrote what, from now on", tokens, "f2", "[on|off]", "colours"),
     _sampling("temp", "Set the temperature; 0 is greedy", "[T]", "temperature"),
     _sampling("top-k", "Keep the K likeliest tokens; 0 keeps all", "[K]", "top_k"),
     _sampling("top-p", "Keep the likeliest tokens that make up P", "[P]", "top_p"),

@@ -164,7 +164,7 @@ def measure(title: str, part: dict[str, Any], rows: "list[ReportRow]", line: Dra
     from localspec.measure.device_report import ReportRow
 
     seconds = SECONDS[part["name"]]
-    line.draw(f"{title} on {part['device']}: {seconds:.0f} s at most")
+    line.tell(f"{title} on {part['device']}: {seconds:.0f} s at most", title)
     command = [*CHILD, json.dumps(part | {"seconds": seconds * WORKING})]
     with (
         tempfile.TemporaryFile() as output,

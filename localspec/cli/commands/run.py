@@ -290,9 +290,9 @@ def report(reply: Reply) -> str:
             f"{s.drafted:,}",
             f"{s.accepted:,} accepted, acceptance rate {s.acceptance_rate:.0%}",
         ),
-        ("  by depth", by_place, "acceptance rate at draft depth 1, 2, ..."),
+        ("  by depth", "", by_place),
         ("written by", "", ", ".join(f"{who} {count:,}" for who, count in writers.items() if count)),
         ("end", reply.finish_reason, "thinking cut" * s.thinking_cut),
         ("seed", str(reply.seed), ""),
     ]
-    return aligned([row for row in rows if row[1] or row[0] == "written by"], left=3)
+    return aligned([row for row in rows if any(row[1:])], left=3)
