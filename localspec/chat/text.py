@@ -16,6 +16,7 @@ from localspec.structure.tool_call_format import ToolCallFormat
 LONGEST_HEADER = 256  # characters; a longer text is shown, because it is no header
 REPEATS, LONGEST_BLOCK = 8, 64  # a loop is a block of at most LONGEST_BLOCK tokens that comes REPEATS times
 _RECIPIENT = " to="
+_QUOTES = '`"'
 _FIRST_CODE, _CODES = 0xD800, 2048  # lone surrogates, which UTF-8 text never has
 
 
@@ -349,6 +350,7 @@ class Thinking:
         self._fresh = style is not None  # whether the current part has only white space so far
         self._drops_space = self.kind is R
         self._held = ""
+        self._line = ""  # the line of the part so far
 
     @property
     def held(self) -> str:
@@ -382,23 +384,36 @@ class Thinking:
                 return False
             self._fresh = False
         text, patterns = self._held, self._patterns[self.kind]
-        match = patterns.find(text)
+        match, end = patterns.find(text), 0
         released = match[0] if match else len(text) - patterns.unfinished(text)
+        if match and self.kind is R and (quote := self._quote(text[:released])):
+            end = released + len(match[1])
+            if (
+                end == len(text) or text[end] == quote
+            ):  # the next character shows whether the marker is quoted
+                match, released = None, end + 1 if end < len(text) else released
         if released:
             begins, self._begins = self._begins, False
             apart = ""
             if self._headers and self.kind is A:  # a blank line separates answers of different channels
                 apart, self._answered = "\n\n" if begins and self._answered else "", True
             parts.append((self.kind, apart + text[:released]))
+            self._line = (self._line + text[:released]).rpartition("\n")[2]
         if match:
             self._enter(match[1], text[released + len(match[1]) :], parts)
             return True
         self._held = text[released:]
-        return False
+        return 0 < end < released
+
+    def _quote(self, text: str) -> str:
+        """Return the quotation mark that opens at the end of a text; "" if none does."""
+        line = (self._line + text).rpartition("\n")[2]
+        return line[-1:] if line[-1:] in _QUOTES and line.count(line[-1:]) % 2 else ""
 
     def _enter(self, marker: str, rest: str, parts: list[tuple[Kind, str]]) -> None:
         self.kind = self.markers[marker]
         self._fresh = self._drops_space = self._begins = True
+        self._line = ""
         if marker in self._kept:
             parts.append((self.kind, marker))
             self._fresh = False

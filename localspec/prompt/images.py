@@ -149,12 +149,12 @@ def _size(data: bytes) -> tuple[int, int]:
 
 
 def without_earlier_images(messages: Sequence[Any]) -> tuple[Any, ...]:
-    """Return messages with a short text in place of each image, except in the last message."""
-    *before, last = messages
-    shown = (
-        replace(m, content=m.content.replace(PLACE, _UNREAD), images=()) if m.images else m for m in before
+    """Return messages with a short text in place of each image, except in the last message if a user wrote it."""
+    asked = messages[-1] if messages[-1].role == "user" else None
+    return tuple(
+        replace(m, content=m.content.replace(PLACE, _UNREAD), images=()) if m.images and m is not asked else m
+        for m in messages
     )
-    return (*shown, last)
 
 
 def with_marks(messages: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Image]]:

@@ -214,7 +214,7 @@ class MessageWriter(Writer):
     def grow(self, text: str) -> Iterator[bytes]:
         yield self._delta(*_DELTAS[self.kind or Kind.ANSWER], text)
 
-    def close(self, *, cut: bool = False) -> Iterator[bytes]:
+    def close(self, done: FinishedReply | None = None) -> Iterator[bytes]:
         if self.kind is Kind.REASONING:
             yield self._delta("signature_delta", "signature", "")
         if self.kind is not None:

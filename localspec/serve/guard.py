@@ -2,6 +2,7 @@
 
 import hmac
 import ipaddress
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -58,7 +59,8 @@ class Guard:
             await self._app(scope, receive, send)
             return
         # Clients join texts to an address, so a path may have slashes too many.
-        scope["path"] = "/" + "/".join(filter(None, scope["path"].split("/")))
+        path = re.sub(r"^https?://[^/]*", "", scope["path"])  # proxies may send the whole address
+        scope["path"] = "/" + "/".join(filter(None, path.split("/")))
         headers = Headers(scope=scope)
         origin, status, began = headers.get("origin"), GONE, time.monotonic()
 
@@ -99,7 +101,7 @@ class Guard:
         if origin is not None and not is_own and not self._access.has_origin(origin):
             hint = "start the server with --allow-origin and this origin"
             return Problem(403, "origin", f"web pages of {origin[:80]!r} may not send requests ({hint})")
-        if not (key or is_local_name(host) or name_in(host) in self._access.hosts):
+        if not (key or "host" not in headers or is_local_name(host) or name_in(host) in self._access.hosts):
             what = f"this server does not answer to the Host {name_in(host)[:80]!r}"
             return Problem(403, "host", f"{what} (start it with --allow-host and this name, or with a key)")
         free = scope["method"] == "OPTIONS" or scope["path"] in PUBLIC or is_for_page(scope)

@@ -83,7 +83,7 @@ class Writer(ABC):
 
     begin = end = nothing  # write the texts before and after the stream
     started = cycle = nothing  # write a Started and a Cycle event
-    open = close = nothing  # write the beginning and the end of a block; `cut`: whether the block was cut
+    open = close = nothing  # write the beginning and the end of a block; `done`: its reply, if it ended
     empty = nothing  # writes a chunk without text, with the values in `live`
 
     def failed(self, problem: Problem) -> bytes:
@@ -274,7 +274,7 @@ class ReplyStream(StreamingResponse):
                 yield from writer.piece(report)
             case Finished():
                 done = self._replies.finished[number]
-                yield from writer.close(cut=done.cut)
+                yield from writer.close(done)
                 yield from writer.finished(done)
         if has_news:
             writer.live["prompt_progress"] = writer.running.progress

@@ -155,8 +155,8 @@ class ResponseWriter(Writer):
         self._item_id = ""  # the id of the newest item
 
     def whole(self, done: list[FinishedReply]) -> dict[str, Any]:
-        for n, block in enumerate(done[0].blocks, start=1):
-            status = "incomplete" if done[0].cut and n == len(done[0].blocks) else "completed"
+        for block in done[0].blocks:
+            status = status_of(done[0]) if block is done[0].blocks[-1] else "completed"
             self._output.append(self._item(block, new_id(block.kind), status))
         return self._finished(done[0])
 
@@ -175,12 +175,12 @@ class ResponseWriter(Writer):
     def grow(self, text: str) -> Iterator[bytes]:
         yield self._of_text("delta", delta=text)
 
-    def close(self, *, cut: bool = False) -> Iterator[bytes]:
+    def close(self, done: FinishedReply | None = None) -> Iterator[bytes]:
         if not self.blocks:
             return
         block, text = self.blocks[-1], self.blocks[-1].text
-        item = self._item(block, self._item_id, "incomplete" if cut else "completed")
-        if not cut:
+        item = self._item(block, self._item_id, status_of(done) if done else "completed")
+        if not (done and done.cut):
             if block.kind is Kind.TOOL_CALL:
                 yield self._of_text("done", name=item["name"], arguments=text)
             else:
@@ -224,9 +224,9 @@ class ResponseWriter(Writer):
         return self._event(f"response.{kind}.{what}", **self._inside, **values, **more)
 
     def _finished(self, done: FinishedReply) -> dict[str, Any]:
-        cut = done.reply.finish_reason is FinishReason.LENGTH
-        response = self._response("incomplete" if cut else "completed")
-        response["incomplete_details"] = {"reason": "max_output_tokens"} if cut else None
+        response = self._response(status := status_of(done))
+        cut = {"reason": "max_output_tokens"} if status == "incomplete" else None
+        response["incomplete_details"] = cut
         return {**response, "output": self._output, "usage": usage(done.reply), "timings": done.timings}
 
     def _response(self, status: str) -> dict[str, Any]:
@@ -239,6 +239,10 @@ class ResponseWriter(Writer):
     def _event(self, kind: str, **values: Any) -> bytes:
         self._sequence += 1
         return named_event(kind, sequence_number=self._sequence, **(self.live | values))
+
+
+def status_of(done: FinishedReply) -> str:
+    return "incomplete" if done.reply.finish_reason is FinishReason.LENGTH else "completed"
 
 
 def new_id(kind: Kind) -> str:

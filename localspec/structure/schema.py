@@ -18,6 +18,7 @@ FINEST, NARROW = 1e-9, 1e-3  # numbers are multiples of FINEST, unless their bou
 FINER, NARROWER = 1e-10, 1e-7
 LARGEST_MULTIPLE = 20_000  # largest multipleOf, read without its point; llguidance needs as many states
 _HINT = 'give a JSON schema: {"type": "object", "properties": {...}}'
+_LEAST, _MOST = ("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")
 _COMBINING = frozenset({"allOf", "anyOf", "oneOf", "$ref", "patternProperties", "minProperties"})
 _MAPS_OF_SCHEMAS = frozenset({"properties", "patternProperties", "$defs", "definitions"})
 _SCHEMAS = frozenset({"items", "prefixItems", "additionalProperties", "anyOf", "oneOf", "allOf"})
@@ -113,18 +114,20 @@ def _limits(given: Mapping[str, Any], *, decimals: bool) -> dict[str, Any]:
         }
     if not kinds & {"number", "integer"}:
         return {}
-    low = [given[name] for name in ("minimum", "exclusiveMinimum") if name in given]
-    high = [given[name] for name in ("maximum", "exclusiveMaximum") if name in given]
-    if not all(isinstance(bound, int | float) and abs(bound) < WIDEST_NUMBER for bound in (*low, *high)):
+    bounds = {name: given[name] for name in (*_LEAST, *_MOST) if name in given}
+    if not all(isinstance(bound, int | float) for bound in bounds.values()):
         return {}
-    limits: dict[str, Any] = {"minimum": -WIDEST_NUMBER} if not low else {}
-    limits |= {"maximum": WIDEST_NUMBER} if not high else {}
-    room = min(high) - max(low) if low and high else NARROW
+    low = {k: max(v, -WIDEST_NUMBER) for k, v in bounds.items() if k in _LEAST} or {"minimum": -WIDEST_NUMBER}
+    high = {k: min(v, WIDEST_NUMBER) for k, v in bounds.items() if k in _MOST} or {"maximum": WIDEST_NUMBER}
+    limits, least, most = low | high, max(low.values()), min(high.values())
+    if max(least, -most) > WIDEST_NUMBER:
+        return {}
+    room = most - least
     if "number" not in kinds or "multipleOf" in given or not decimals:
         return limits
     if room < NARROWER and kinds == {"number"}:
-        edges = {max(low), min(high)} - {given.get("exclusiveMinimum"), given.get("exclusiveMaximum")}
-        return {"enum": sorted({*edges, (max(low) + min(high)) / 2})} if room >= 0 else {}
+        edges = {least, most} - {given.get("exclusiveMinimum"), given.get("exclusiveMaximum")}
+        return {"enum": sorted({*edges, (least + most) / 2})} if room >= 0 else {}
     return {**limits, "multipleOf": FINEST if room >= NARROW else FINER}
 
 

@@ -78,6 +78,10 @@ OPENED = opened(THINK)
         (OPENED, ["<think>\n", "a</think>", "</think>\n", "b"], [(R, "a"), (A, "b")]),  # repeated tags
         (THINK, ["<think>\n\n</think>\n\nFour"], [(A, "Four")]),
         (THINK, ["<think>\n", " "], []),
+        (OPENED, ["a `</think>`", " b\n</think>c"], [(R, "a `</think>` b\n"), (A, "c")]),  # quoted
+        (OPENED, ['the "</think>', '" b</think>c'], [(R, 'the "</think>" b'), (A, "c")]),
+        (OPENED, ['say "yes"</think>"Yes"'], [(R, 'say "yes"'), (A, '"Yes"')]),  # behind what is quoted
+        (OPENED, ["a `b</think>c`"], [(R, "a `b"), (A, "c`")]),
     ],
 )
 def test_markers_split_a_reply_and_quoted_ones_do_not(style, pieces, parts):
@@ -85,7 +89,7 @@ def test_markers_split_a_reply_and_quoted_ones_do_not(style, pieces, parts):
 
 
 @given(
-    st.text(alphabet="<think>/ \nab", max_size=40), st.lists(st.integers(0, 40), max_size=8), st.booleans()
+    st.text(alphabet="<think>/ \nab`", max_size=40), st.lists(st.integers(0, 40), max_size=8), st.booleans()
 )
 def test_how_a_reply_is_cut_into_pieces_does_not_matter(reply, cuts, inside):
     style = OPENED if inside else THINK

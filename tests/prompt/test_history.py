@@ -165,3 +165,6 @@ def test_an_image_of_an_earlier_message_is_left_out_where_no_image_is_read():
     assert "images of earlier messages were left out" in made.notice
     with pytest.raises(BadSetting, match="reads no images"):
         builder.encode((*later[1:], seen), REQUESTS[0])
+    called = Message("assistant", "", tool_calls=(ToolCall("f", {}, "a"),))
+    result = Message("tool", PLACE, tool_call_id="a", images=(picture,))
+    assert "that this model cannot read]" in builder.encode((later[2], called, result), REQUESTS[0]).text

@@ -1,5 +1,7 @@
 """Who is answered: programs of this machine, or those with the key."""
 
+import socket
+
 import httpx
 import pytest
 from starlette.responses import Response
@@ -26,6 +28,14 @@ OTHER_PAGES = ("null", "https://evil.example", "http://localhost.evil.example", 
 def test_hosts_that_dns_cannot_give_away_and_pages_of_this_machine_are_local():
     assert [*filter(is_local_name, (*LOCAL_HOSTS, *REBOUND_HOSTS))] == [*LOCAL_HOSTS]
     assert [*filter(is_local_origin, (*LOCAL_PAGES, *OTHER_PAGES))] == [*LOCAL_PAGES]
+
+
+def test_a_whole_address_and_an_old_request_without_a_host_are_answered(http):
+    where = http.base_url.host, http.base_url.port
+    for line in (f"GET {http.base_url}health HTTP/1.1\r\nHost: localhost", "GET /v1/models HTTP/1.0"):
+        with socket.create_connection(where) as connection:
+            connection.sendall(f"{line}\r\nConnection: close\r\n\r\n".encode())
+            assert b" 200 " in connection.recv(100)
 
 
 def test_a_page_from_elsewhere_gets_nothing_and_a_local_one_may_read(http):

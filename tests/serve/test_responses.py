@@ -22,6 +22,7 @@ def test_a_response_has_text_and_usage(client):
     assert response.output_text.startswith("A pair of models")
     assert response.status == "incomplete"
     assert response.incomplete_details.reason == "max_output_tokens"
+    assert response.output[-1].status == "incomplete"
     assert response.usage.output_tokens == 24
 
 
@@ -31,6 +32,9 @@ def test_a_stream_builds_the_same_response(client):
     kinds = [event.type for event in events]
     assert kinds[:2] == ["response.created", "response.in_progress"]
     assert kinds[-1] == "response.incomplete"
+    assert [event.item.status for event in events if event.type == "response.output_item.done"] == [
+        "incomplete"
+    ]
     assert [event.sequence_number for event in events] == list(range(len(events)))
     text = "".join(event.delta for event in events if event.type == "response.output_text.delta")
     assert text == events[-1].response.output_text == ask(client).output_text

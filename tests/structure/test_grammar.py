@@ -173,6 +173,8 @@ def test_parts_that_belong_together_are_not_closed_against_each_other(accepts):
 def test_numbers_end():
     number = narrowed({"properties": {"x": {"type": "number"}}})["properties"]["x"]
     assert number == {"type": "number", "minimum": -(10**15), "maximum": 10**15, "multipleOf": 1e-9}
+    wide = {"type": "integer", "minimum": -(2**63), "exclusiveMaximum": 2**63}
+    assert narrowed(wide) == {"type": "integer", "minimum": -(10**15), "exclusiveMaximum": 10**15}
     for kept in ({"type": "number", "minimum": 1e-8, "maximum": 2e-8}, {"enum": [0.1], "type": "number"}):
         assert "multipleOf" not in narrowed(kept)
     assert narrowed({"type": "number", "multipleOf": 5, "minimum": 0, "maximum": 9})["multipleOf"] == 5
