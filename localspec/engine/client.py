@@ -216,7 +216,7 @@ class _Connection:
         if isinstance(report, Cycle | Piece | Finished) or load_failed:
             self.unanswered, self.reported = [], set()
             return False
-        if isinstance(report, messages.Rendered | messages.ComparisonStopped | Failure):
+        if isinstance(report, messages.Rendered | messages.Embedded | messages.ComparisonStopped | Failure):
             kept = self.unanswered  # changed in place, because another thread may append to it
             for each in [each for each in kept if _serial(each) == serial]:
                 kept.remove(each)

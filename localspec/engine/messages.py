@@ -12,6 +12,7 @@ import msgspec
 
 from localspec.errors import EngineDied
 from localspec.events import Event, Reply
+from localspec.models.local_models import ModelFile
 from localspec.models.registry import Pair
 from localspec.prompt.messages import Infill, Message
 
@@ -73,6 +74,21 @@ class Detokenize:
 
 
 @dataclass(frozen=True, slots=True)
+class Embed:
+    """A request for the vectors of texts, or the scores of documents, from a small model beside the pair."""
+
+    serial: int
+    file: ModelFile
+    texts: tuple[str | tuple[int | str, ...], ...]
+    pooling: str = ""  # "": that of the file
+    query: str | None = None  # if set, the texts are documents to score
+    norm: int = 2  # as in embedding/vectors.py
+    dimensions: int | None = None
+    truncate: bool = False  # whether texts that are too long are cut
+    first: int = 0  # the place of the first text in the request of the client
+
+
+@dataclass(frozen=True, slots=True)
 class CompareReplies:
     serial: int
     messages: Messages
@@ -100,7 +116,7 @@ class Quit:
 
 
 Question = Render | Tokenize | Detokenize
-Request = LoadPair | Generate | Question | CompareReplies | Typed | Cancel | Quit
+Request = LoadPair | Generate | Question | Embed | CompareReplies | Typed | Cancel | Quit
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +157,14 @@ class Rendered:
     text: str
     tokens: tuple[int, ...] = ()
     pieces: tuple[str | tuple[int, ...], ...] = ()  # each token's text, or its bytes if they are not UTF-8
+
+
+@dataclass(frozen=True, slots=True)
+class Embedded:
+    rows: bytes  # float32, little-endian
+    width: int
+    tokens: tuple[int, ...]  # number of tokens of each text
+    pooled: bool = True  # False: a row for each token
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +209,7 @@ class Saving:
 
 
 End = Compared | ComparisonStopped | Failure | Saving | Died
-Report = Hello | LoadStage | Ready | Event | Rendered | ProposalText | End
+Report = Hello | LoadStage | Ready | Event | Rendered | Embedded | ProposalText | End
 
 _KINDS: dict[str, Any] = {kind.__name__: kind for kind in get_args(Request) + get_args(Report)}
 _NAMES = {name: {field.name for field in fields(kind)} for name, kind in _KINDS.items()}

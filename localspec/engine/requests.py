@@ -7,11 +7,12 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import TYPE_CHECKING, Any, assert_never, cast
 
 import localspec
 from localspec import api
 from localspec.algorithm.protocols import Vocabulary
+from localspec.embedding.turns import Turns
 from localspec.engine import messages
 from localspec.engine.limits import LOOPED, Limit, LineLimit, LoopLimit
 from localspec.engine.messages import Generate, LoadPair, Question, Ready, Rendered, Report
@@ -22,6 +23,8 @@ from localspec.machine.power import on_battery
 from localspec.machine.servers import addresses_of, answering_servers
 
 if TYPE_CHECKING:
+    from localspec.embedding.model import EmbeddingModel
+    from localspec.llama.context import SlotDecoder
     from localspec.measure.compare import Comparison
 
 Send = Callable[[Report], None]
@@ -151,6 +154,10 @@ class PairRequests:
         logging.getLogger().addHandler(self._warnings)
         self._typed = messages.Typed()  # the latest note; an empty one once it is read or sent
         self._asking = threading.Lock()  # locked while a Question is answered, so that only one runs
+        self._turns = Turns()
+        self._beside: dict[object, EmbeddingModel] = {}  # small models, by file and pooling
+        self._opening = threading.Lock()  # locked while a small model is loaded
+        self._threads: int | None = None
 
     def perform(self, request: messages.Request, send: Send, cancelled: Cancelled) -> None:
         """Carry out a request and send its reports; return soon after `cancelled()` turns true."""
@@ -161,22 +168,25 @@ class PairRequests:
                 self._typed = request
             case Generate():
                 self._typed = messages.Typed()
-                with self._loaded().another(request.owner, request.conversation) as session:
+                another = self._loaded().another(request.owner, request.conversation)
+                with self._turns.reply(), another as session:
                     reply(session, request, send, cancelled, self._warnings.take)
                 remember_smoke_test()
             case messages.Render() | messages.Tokenize() | messages.Detokenize():
                 with self._asking:
                     answered = answer(self._loaded(), request)
                 send(answered)
+            case messages.Embed():
+                send(self._embedded(request, cancelled))
             case messages.CompareReplies():
                 self._compare(request, send, cancelled)
 
     def runs_beside(self, request: messages.Request) -> bool:
-        """Return whether a request may run during others. A Question may; a Generate needs several slots."""
+        """Return whether a request may run during others. Questions and Embeds may; a Generate needs several slots."""
         if self._session is None:
             return False
         several = isinstance(request, Generate) and len(self._session.pair.slots.all) > 1
-        return several or isinstance(request, Question)
+        return several or isinstance(request, Question | messages.Embed)
 
     def rest(self, awaited: Callable[[], bool]) -> None:
         """Read the next prompts ahead, and measure the cost of batches; stop as soon as `awaited()` is true."""
@@ -193,6 +203,8 @@ class PairRequests:
 
     def close(self) -> None:
         with self._asking:
+            for model in self._beside.values():
+                model.close()
             if self._session is not None:
                 self._session.close()
 
@@ -203,7 +215,7 @@ class PairRequests:
         options = dict(request.options)
         if not request.rpc_required:
             options = without_lost_servers(options, send)
-        cores = api.default_threads()
+        self._threads, cores = options.get("threads"), api.default_threads()
         # A decoding thread that shares its core with the client makes all other threads wait in every pass.
         leaves = cores >= MANY_CORES or (request.draws and api.usable_cores() <= cores)
         self._session = session = api.load(
@@ -215,6 +227,24 @@ class PairRequests:
             **options,
         )
         send(ready(session, time.monotonic() - began))
+
+    def _embedded(self, request: messages.Embed, cancelled: Cancelled) -> messages.Embedded:
+        # Imported in this function, because most engines make no vectors.
+        from localspec.embedding.model import EmbeddingModel
+
+        key, target = (request.file, request.pooling), cast("SlotDecoder", self._loaded().pair.target)
+        with self._opening:
+            if key not in self._beside:
+                self._turns.held = target.shared.calling  # the target's passes wait for a turn
+                self._beside[key] = EmbeddingModel(*key, self._threads, target.model.gpu, self._turns)
+        model, texts, first = self._beside[key], request.texts, request.first
+        if request.query is None:
+            more = request.norm, request.dimensions
+            found = model.embed(texts, *more, truncate=request.truncate, first=first, cancelled=cancelled)
+        else:
+            found = model.rerank(request.query, map(str, texts), first=first, cancelled=cancelled)
+        rows, width = found.rows.astype("<f4", copy=False), found.rows.shape[1]
+        return messages.Embedded(rows.tobytes(), width, found.tokens, found.pooled)
 
     def _compare(self, request: messages.CompareReplies, send: Send, cancelled: Cancelled) -> None:
         # Imported in this function, so that the process starts fast.

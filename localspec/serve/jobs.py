@@ -21,7 +21,7 @@ MOST_WAITING: Final = 256  # limit of requests in the queue
 SWAP_SECONDS: Final = 10.0  # in this time, requests for the loaded pair may overtake one for another pair
 STUCK_SECONDS: Final = 60.0  # an engine that ignores a cancel for this time is ended
 _STOPPED: Final = Failure("EngineDied", "the server is shutting down", "send it again when the server runs")
-Asked = messages.Generate | Question | None  # None: the job only loads the pair
+Asked = messages.Generate | messages.Embed | Question | None  # None: the job only loads the pair
 
 
 @dataclass(eq=False, slots=True)
@@ -36,6 +36,10 @@ class Job:
     is_side_task: bool = False  # whether the engine answers the request while it writes replies
     wanted: bool = True
     reports: deque[Report] = field(default_factory=deque)  # reports that `take` has not returned yet
+
+    @property
+    def fits_any_pair(self) -> bool:
+        return isinstance(self.request, messages.Embed)
 
     async def next(self, timeout_seconds: float | None = None) -> Report | None:
         if not self.reports and not await came(self.awake, timeout_seconds):
@@ -57,7 +61,7 @@ class Job:
         try:
             while True:
                 report = await self.next()
-                if isinstance(report, (Finished, messages.Rendered)):
+                if isinstance(report, (Finished, messages.Rendered, messages.Embedded)):
                     return report
         finally:
             self.give_up()
@@ -122,11 +126,12 @@ class Jobs:
         """Queue a request; set `awake` at each of its reports. Raises Problem if too many requests wait."""
         check_space(len(self._waiting))
         job = Job(self, load, request, awake or asyncio.Event())
+        job.is_side_task = job.fits_any_pair
         self._waiting.append(job)
         self._advance()
         return job
 
-    def ask(self, load: LoadPair, question: Question) -> Job:
+    def ask(self, load: LoadPair, question: Question | messages.Embed) -> Job:
         """Send a question for the loaded pair at once; queue a question for another pair. Raises Problem."""
         if self.loaded is None or self.load != load:
             return self.submit(load, question)
@@ -136,13 +141,18 @@ class Jobs:
         self._changed()
         return job
 
+    def embed(self, request: messages.Embed) -> Job:
+        """Send a request for a small model, which stays beside every pair. Raises Problem."""
+        return self.ask(self.load or self.first, request)
+
     def give_up(self, job: Job) -> None:
         """Withdraw a job whose client has left; do nothing if the job has ended."""
         job.wanted = False
         if job in self._waiting:
             self._waiting.remove(job)
         elif job.is_side_task:
-            self._sent.pop(job.serial, None)
+            if self._sent.pop(job.serial, None) and job.fits_any_pair:
+                self.process.send(messages.Cancel(job.serial))
         elif job.serial in self._sent:
             self.process.send(messages.Cancel(job.serial))
             self._loop.call_later(STUCK_SECONDS, self._end_if_stuck, job)
@@ -160,13 +170,14 @@ class Jobs:
     def _in_order(self) -> list[Job]:
         """Return the waiting jobs, oldest first. For SWAP_SECONDS, a job for another pair comes last."""
         late = time.monotonic() - SWAP_SECONDS
-        return sorted(self._waiting, key=lambda job: (job.load != self.load and job.came > late, job.came))
+        own = sorted(self._waiting, key=lambda job: (job.load != self.load and job.came > late, job.came))
+        return sorted(own, key=lambda job: not job.fits_any_pair)
 
     def _advance(self) -> None:
         """Send the next jobs to the engine; a job for another pair waits until no reply runs."""
         while self._waiting and self._head is None:
             job = self._in_order()[0]
-            if self.running >= (self.parallel if self.load == job.load else 1):
+            if not job.fits_any_pair and self.running >= (self.parallel if self.load == job.load else 1):
                 break
             self._waiting.remove(job)
             if self.loaded is not None and self.load == job.load:
@@ -214,6 +225,8 @@ class Jobs:
         self.load, self.loaded, self.stage = load, None, ""
         self._waiting += self._sent.values()  # questions only, because no reply runs now
         self._sent = {}
+        for job in self._waiting:
+            job.load = load if job.fits_any_pair else job.load
         try:
             self.process.start()
             self.process.send(load)
@@ -243,7 +256,7 @@ class Jobs:
                 self._advance()
             case _ if serial in self._sent:  # a report without a job is dropped, because its client has left
                 self._sent[serial].tell(report)
-                if isinstance(report, (Finished, Failure, messages.Rendered)):
+                if isinstance(report, (Finished, Failure, messages.Rendered, messages.Embedded)):
                     del self._sent[serial]
                     self._advance()
                 if isinstance(report, Finished):

@@ -67,7 +67,12 @@ class Ollama(Interface):
 
     async def show(self, request: Request) -> Response:
         fields = await fields_of(request)
-        chosen = self._pairs.choose(fields.take("model", str) or fields.take("name", str, ""))
+        name = fields.take("model", str) or fields.take("name", str, "")
+        if small := self._pairs.small(name):
+            read = small.file.header
+            facts = {f"{read.architecture}.context_length": read.of_model("context_length")}
+            return answer(self._model(name, modelfile="", parameters="", template="", model_info=facts))
+        chosen = self._pairs.choose(name)
         pair, ready = chosen.load.pair, self._jobs.loaded if self._jobs.load == chosen.load else None
         if (
             ready is None and pair.target.path
@@ -102,6 +107,8 @@ class Ollama(Interface):
         found["digest"] = hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()
         with suppress(LocalspecError, OSError):  # another program may remove or change a file
             details = details_of(next(iter(files))) if files else {}
+        if small := self._pairs.small(name):
+            more["capabilities"] = [small.capability]
         return {**found, "details": details, **more}
 
     async def chat(self, request: Request) -> Response:

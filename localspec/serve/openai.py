@@ -65,7 +65,8 @@ class OpenAI(Interface):
         return answer({"object": "list", "data": listed, "has_more": False, **ends})
 
     async def model(self, request: Request) -> Response:
-        return answer(self._model(self._pairs.choose(request.path_params["name"]).name))
+        name = request.path_params["name"]
+        return answer(self._model(name if self._pairs.small(name) else self._pairs.choose(name).name))
 
     def _model(self, name: str) -> dict[str, Any]:
         at = changed_at(self._pairs.files(name))

@@ -38,6 +38,17 @@ class Names:
     called: str = ""  # the pair's name on the command line
     aliases: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
+    beside: tuple["ModelBeside", ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ModelBeside:
+    """A model beside the pair that makes vectors (capability "embedding") or scores ("rerank")."""
+
+    name: str
+    file: ModelFile
+    pooling: str
+    capability: str
 
 
 class Pairs:
@@ -52,7 +63,25 @@ class Pairs:
 
     def names(self) -> list[str]:
         others = [pair.name for pair in all_pairs() if pair.on_disk and pair.name != self.first]
-        return list(dict.fromkeys(name for name in [self._shown, *others] if name))
+        small = (each.name for each in self._given.beside)
+        return list(dict.fromkeys(name for name in [self._shown, *others, *small] if name))
+
+    def small(self, model: str) -> ModelBeside | None:
+        """Return the model beside the pair that has this name."""
+        named = (each for each in self._given.beside if each.name.casefold() == split_text(model)[0])
+        return next(named, None)
+
+    def choose_small(self, capability: str, model: str) -> ModelBeside:
+        """Return the model for vectors or scores. Raises Problem if there is none, or another name is given."""
+        found = next((each for each in self._given.beside if each.capability == capability), None)
+        if found is None:
+            option = "--rerank" if capability == "rerank" else "--embed"
+            raise Problem(
+                501, "not_supported", f"no model is there for this: start the server with {option} MODEL"
+            )
+        if model and self.small(model) != found and not self._any_model:
+            raise Problem(404, "model_not_found", f"{model[:80]!r} does not do this; use {found.name!r}")
+        return found
 
     def pair_of(self, model: str) -> str | None:
         """Return the name of the pair that a model name means; None if the pair is not on this machine."""
@@ -66,6 +95,8 @@ class Pairs:
         return begun[0] if len(begun) == 1 else None  # as smollm2 for SmolLM2-135M-Instruct.Q4_1
 
     def about(self, model: str) -> dict[str, list[str]]:
+        if small := self.small(model):
+            return {"aliases": [], "tags": [], "capabilities": [small.capability]}
         pair = self.pair_of(model) or ""
         found, given = known(pair), self._given if pair == self.first else Names()
         aliases = given.aliases or (found.aliases if found else ())
@@ -74,7 +105,8 @@ class Pairs:
     def files(self, model: str) -> dict[ModelFile, os.stat_result]:
         """Return a model's files with their sizes and times, the target first; {} if it is not on this machine."""
         with suppress(Problem, LocalspecError, OSError):  # another program may remove a file
-            files = self.choose(model).load.pair.files
+            small = self.small(model)
+            files = (small.file,) if small else self.choose(model).load.pair.files
             return {file: path.stat() for file in files if (path := file.path)}
         return {}
 

@@ -25,6 +25,7 @@ from localspec.engine.client import EngineProcess
 from localspec.engine.messages import LoadPair
 from localspec.errors import BadSetting, LocalspecError
 from localspec.serve import anthropic, ollama
+from localspec.serve.embeddings import Embeddings
 from localspec.serve.guard import PUBLIC, Access, Guard, error_body
 from localspec.serve.http import ErrorBody, Handler, answer, failure_of, with_errors
 from localspec.serve.jobs import Jobs
@@ -184,7 +185,7 @@ def address_of(listening: socket.socket) -> str:
 def routes_of(jobs: Jobs, pairs: Pairs, verbose: bool = False) -> list[Route]:
     openai, messages = OpenAI(jobs, pairs, verbose), anthropic.Anthropic(jobs, pairs)
     llama, api, responses = LlamaServer(jobs, pairs), ollama.Ollama(jobs, pairs), Responses(jobs, pairs)
-    bare, versioned = ("",), ("/v1", "")
+    vectors, bare, versioned = Embeddings(jobs, pairs), ("",), ("/v1", "")
     families: list[tuple[tuple[str, ...], ErrorBody, Mapping[str, Handler]]] = [
         (bare, Problem.body, {  # if several routes have the same path, the first one answers
             "GET /": greeting,
@@ -193,7 +194,7 @@ def routes_of(jobs: Jobs, pairs: Pairs, verbose: bool = False) -> list[Route]:
             "GET /metrics": llama.metrics,
             "POST /completion": llama.completion,
             "POST /completions": llama.completion,  # not OpenAI's, which is /v1/completions
-            "POST /embedding": no_embeddings,
+            **dict.fromkeys(("POST /embedding", "POST /embeddings"), vectors.llama),
             "POST /infill": llama.infill,
             "POST /tokenize": llama.tokenize,
             "POST /detokenize": llama.detokenize,
@@ -208,7 +209,8 @@ def routes_of(jobs: Jobs, pairs: Pairs, verbose: bool = False) -> list[Route]:
             "GET /models": openai.models,
             "GET /models/{name:path}": openai.model,
             "GET /health": llama.health,
-            **dict.fromkeys(("POST /embeddings", "POST /rerank", "POST /reranking"), no_embeddings),
+            "POST /embeddings": vectors.openai,
+            **dict.fromkeys(("POST /rerank", "POST /reranking"), vectors.rerank),
         }),
         (versioned, anthropic.error_body, {
             "POST /messages": messages.messages,
@@ -222,7 +224,8 @@ def routes_of(jobs: Jobs, pairs: Pairs, verbose: bool = False) -> list[Route]:
             "POST /api/generate": api.generate,
             "POST /api/show": api.show,
             "POST /api/pull": no_pull,
-            **dict.fromkeys(("POST /api/embed", "POST /api/embeddings"), no_embeddings),
+            "POST /api/embed": vectors.ollama,
+            "POST /api/embeddings": vectors.ollama_one,
         }),
     ]  # fmt: skip
     return [
@@ -231,11 +234,6 @@ def routes_of(jobs: Jobs, pairs: Pairs, verbose: bool = False) -> list[Route]:
         for (method, _, path), handler in ((name.partition(" "), each) for name, each in handlers.items())
         for prefix in prefixes
     ]
-
-
-async def no_embeddings(request: Request) -> Response:
-    what = "is not supported: localspec makes no embeddings; run an embedding model in another server"
-    raise Problem(501, "not_supported", f"{request.url.path[:80]} {what}")
 
 
 async def no_pull(request: Request) -> Response:

@@ -12,6 +12,8 @@ from localspec.engine.messages import (
     Cancel,
     Detokenize,
     Died,
+    Embed,
+    Embedded,
     Failure,
     Generate,
     LoadPair,
@@ -21,6 +23,7 @@ from localspec.engine.messages import (
 )
 from localspec.errors import LocalspecError
 from localspec.events import Finished, FinishReason, Kind, Origin, Piece, Prefill, Reply, Source, Stats
+from localspec.models.local_models import ModelFile
 from localspec.models.registry import named
 from localspec.serve import http
 from localspec.serve import jobs as jobs_module
@@ -42,6 +45,7 @@ READY = [Ready("demo", "target", "draft", 100, 0.1)]
 WANTED = ReplyRequest(Chosen("demo", DEMO), (Generate(0, continued="a"),), {}, stream=True)
 OF_REPLIES = (Finished, Piece, Prefill)
 ASKED = Detokenize(0, (1, 2))
+TEXTS, EMBEDDED = Embed(0, ModelFile("", "a.gguf"), ("a", "b")), Embedded(b"", 1, (3, 3))
 FINISHED = Finished(Reply("", "", (), 0, FinishReason.STOP, Stats()))
 
 
@@ -261,6 +265,29 @@ async def test_questions_are_answered_beside_a_reply_each_its_own(jobs, process)
     with pytest.raises(Problem, match="a token is missing"):
         await one.last()
     assert await reply.next(1) == FINISHED
+
+
+async def test_vectors_are_made_beside_a_reply_by_whatever_pair_is_loaded(jobs, process):
+    reply, vectors = jobs.submit(DEMO, Generate(0)), jobs.embed(TEXTS)
+    assert process.sent[-1] == replace(TEXTS, serial=2)
+    assert jobs.running == 1
+    await process.say((1, FINISHED))
+    jobs.submit(OTHER, Generate(0))
+    await process.say(*READY)
+    assert [request.serial for request in process.sent if isinstance(request, Embed)] == [2, 4]
+    assert jobs.load == OTHER
+    await process.say((4, EMBEDDED))
+    assert await vectors.last() == EMBEDDED
+    assert await reply.last() == FINISHED
+
+
+async def test_vectors_that_nobody_awaits_are_cancelled_and_finished_ones_are_not(jobs, process):
+    jobs.embed(TEXTS).give_up()
+    assert process.sent[-1] == Cancel(1)
+    done = jobs.embed(TEXTS)
+    await process.say((2, EMBEDDED))
+    assert await done.last() == EMBEDDED
+    assert process.sent[-1] == replace(TEXTS, serial=2)
 
 
 async def test_a_question_to_another_pair_waits_for_it_and_one_that_a_swap_overtakes_is_asked_again(

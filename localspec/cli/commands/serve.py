@@ -8,6 +8,7 @@ import re
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from hashlib import sha256
@@ -18,10 +19,12 @@ from localspec.cli.options import add_option, add_pair_argument, list_of, number
 from localspec.display import DrawnLine, OutputFailed, counted, line_for_terminal, say
 from localspec.errors import BadSetting
 from localspec.events import Stats
+from localspec.options import configured
 
 if TYPE_CHECKING:
     from localspec.serve.jobs import Jobs
     from localspec.serve.numbers import Served
+    from localspec.serve.replies import ModelBeside
 
 KEY_VARIABLE = "LOCALSPEC_API_KEY"
 _HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?")
@@ -52,6 +55,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--alias", type=list_of(str), default=(), metavar="NAME[,...]", help=alias)
     tags = "tags of the pair in lists of models"
     add("--tags", type=list_of(str), default=(), metavar="TAG[,...]", help=tags)
+    beside = "a model beside the pair, for embeddings; a name as PAIR, or a file"
+    add("--embed", metavar="MODEL", help=beside)
+    add("--rerank", metavar="MODEL", help="a model beside the pair that scores documents")
+    pooling = "the pooling of --embed (default: that of its file)"
+    add("--pooling", choices=("none", "mean", "cls", "last"), default="", help=pooling)
     several: dict[str, Any] = {"action": "append", "default": []}
     name = "answer requests to this host name too; may be repeated"
     add("--allow-host", **several, metavar="NAME", help=name)
@@ -64,6 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
     for host in arguments.host:
         check_address(host, key)
     check_guests(arguments.allow_host, arguments.allow_origin, key)
+    beside = tuple(models_beside(arguments))
     # `owner` is a digest of the key, because the engine process must not get the key itself.
     stores: dict[str, Any] = {"cache": "all"} if arguments.store else {}
     # --pull downloads here, because the server itself never downloads.
@@ -88,7 +97,8 @@ def run(arguments: argparse.Namespace) -> int:
 
         hosts = frozenset(name.lower() for name in arguments.allow_host)
         origins = frozenset(origin.lower().removesuffix("/") for origin in arguments.allow_origin)
-        named = Names(arguments.target or pair_of(arguments) or "", arguments.alias, arguments.tags)
+        called = arguments.target or pair_of(arguments) or ""
+        named = Names(called, arguments.alias, arguments.tags, beside)
         minutes = arguments.keep_alive
         seconds = None if minutes is None else minutes * 60
         with DrawnLine(sys.stderr) as line, ExitStack() as open_sockets, suppress(KeyboardInterrupt):
@@ -102,6 +112,20 @@ def run(arguments: argparse.Namespace) -> int:
     finally:
         engine.close()
     return 0
+
+
+def models_beside(arguments: argparse.Namespace) -> Iterator["ModelBeside"]:
+    """Return the models of --embed and --rerank, or of the settings. Raises the errors of `names.find`."""
+    for name, capability, pooling in (
+        ("embed", "embedding", arguments.pooling),
+        ("rerank", "rerank", "rank"),
+    ):
+        if wanted := configured(**{name: vars(arguments)[name]}).get(name):
+            from localspec.models.names import LOOKUP, find
+            from localspec.serve.replies import ModelBeside
+
+            found = find(wanted, draft=LOOKUP, pull=arguments.pull)
+            yield ModelBeside(found.name, found.target, pooling, capability)
 
 
 def check_address(host: str, key: str) -> None:

@@ -1,0 +1,164 @@
+"""Vectors of texts and scores of documents, in the forms of OpenAI, llama-server, Ollama, Jina and TEI."""
+
+import time
+from array import array
+from base64 import b64encode
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from localspec.engine.messages import Embed, Embedded
+from localspec.errors import BadSetting
+from localspec.serve.http import Interface, answer, dumped, fields_of, unless_gone
+from localspec.serve.options import Fields, Problem, cut
+from localspec.serve.replies import ModelBeside
+
+_TOGETHER: Final = 64  # number of texts in a message to the engine
+_MOST_BYTES: Final = 256 * 2**20  # limit of the vectors in one answer
+_SHAPES: Final = "give a text, a list of token ids, or a list of these"
+_AS_IT_IS: Final = -1  # the norm that changes no vector
+Text = str | tuple[int | str, ...]
+
+
+class Embeddings(Interface):
+    async def openai(self, request: Request) -> Response:
+        fields = await fields_of(request)
+        if "input" not in fields.rest:
+            return await self._llama(request, fields)
+        if (form := fields.take("encoding_format", str, "float")) not in ("float", "base64"):
+            raise BadSetting(f"encoding_format cannot be {cut(form)}", hint="give float or base64")
+        small, texts = self._small(fields), texts_of(fields.rest["input"])
+        found = await self._vectors(request, small, texts, **chosen(fields))
+        if not found.pooled:
+            raise BadSetting(
+                f"{small.name} does not pool the rows of tokens", hint="start with --pooling mean"
+            )
+        read = (lambda row: b64encode(row).decode()) if form == "base64" else numbers
+        rows = enumerate(rows_of(found))
+        entries = ({"object": "embedding", "index": index, "embedding": read(row)} for index, row in rows)
+        return written({"object": "list", "model": small.name, "usage": usage(found)}, "data", entries)
+
+    async def llama(self, request: Request) -> Response:
+        return await self._llama(request, await fields_of(request))
+
+    async def _llama(self, request: Request, fields: Fields) -> Response:
+        small, texts = self._small(fields), texts_of(fields.rest.get("input", fields.rest.get("content")))
+        found = await self._vectors(request, small, texts, **chosen(fields))
+        rows, counts = rows_of(found), [1] * len(texts) if found.pooled else found.tokens
+        each = enumerate([numbers(row) for row in islice(rows, count)] for count in counts)
+        return written(None, "", ({"index": index, "embedding": own} for index, own in each))
+
+    async def ollama(self, request: Request) -> Response:
+        began, fields = time.perf_counter_ns(), await fields_of(request)
+        small, given = self._small(fields), fields.rest.get("input")
+        more = {"dimensions": fields.take("dimensions", int), "truncate": fields.take("truncate", bool, True)}
+        found = await self._vectors(request, small, texts_of(given) if given else (), **more)
+        head = {"model": small.name, "prompt_eval_count": sum(found.tokens), "load_duration": 0}
+        head["total_duration"] = time.perf_counter_ns() - began
+        return written(head, "embeddings", map(numbers, rows_of(found)))
+
+    async def ollama_one(self, request: Request) -> Response:
+        fields = await fields_of(request)
+        texts = filter(None, [fields.take("prompt", str, "")])
+        found = await self._vectors(request, self._small(fields), tuple(texts), norm=_AS_IT_IS, truncate=True)
+        return answer({"embedding": numbers(found.rows)})
+
+    async def rerank(self, request: Request) -> Response:
+        fields = await fields_of(request)
+        small, is_tei = self._small(fields, "rerank"), "texts" in fields.rest
+        label, text, shows = "relevance_score", "document", "return_documents"
+        if is_tei:
+            label, text, shows = "score", "text", "return_text"
+        query, documents = fields.need("query", str), fields.texts("texts" if is_tei else "documents")
+        if not documents:
+            raise BadSetting("documents are missing from the request", hint="give a list of texts")
+        found = await self._vectors(request, small, documents, query=query)
+        best = sorted(enumerate(numbers(found.rows)), key=lambda each: each[1], reverse=True)
+        results: list[dict[str, Any]] = [
+            {"index": index, label: score} for index, score in best[: fields.take("top_n", int)]
+        ]
+        for each in results if fields.take(shows, bool, False) else ():
+            own = documents[each["index"]]
+            each[text] = own if is_tei else {"text": own}
+        head = {"object": "list", "model": small.name, "usage": usage(found)}
+        return answer(results if is_tei else {**head, "results": results})
+
+    def _small(self, fields: Fields, capability: str = "embedding") -> ModelBeside:
+        """Return the model for a request, with the name that the request gives it. Raises Problem."""
+        name = fields.take("model", str, "")
+        found = self._pairs.choose_small(capability, name)
+        return replace(found, name=name or found.name)
+
+    async def _vectors(
+        self, request: Request, small: ModelBeside, texts: Sequence[Text], **more: Any
+    ) -> Embedded:
+        """Return the rows of all texts. They go to the engine in parts, so that other requests have turns."""
+        found, rows, tokens = Embedded(b"", 1, ()), bytearray(), list[int]()
+        for at in range(0, len(texts), _TOGETHER):
+            part = tuple(texts[at : at + _TOGETHER])
+            job = self._jobs.embed(Embed(0, small.file, part, small.pooling, first=at, **more))
+            report = await unless_gone(request.receive, job.last())
+            assert isinstance(report, Embedded)
+            found = report
+            tokens += report.tokens
+            rows += report.rows
+            if len(rows) > _MOST_BYTES:
+                raise Problem(413, "too_many_texts", f"send these {len(texts):,} texts in several requests")
+        return replace(found, rows=bytes(rows), tokens=tuple(tokens))
+
+
+def chosen(fields: Fields) -> dict[str, Any]:
+    return {"dimensions": fields.take("dimensions", int), "norm": fields.take("embd_normalize", int, 2)}
+
+
+def texts_of(given: object) -> tuple[Text, ...]:
+    """Return the texts of an input in any form that llama-server reads. Raises BadSetting."""
+    if isinstance(given, list) and not any(isinstance(part, int) for part in given):
+        found = tuple(map(text_of, given))
+    else:
+        found = (text_of(given),)
+    if not found:
+        raise BadSetting("the input is missing or empty", hint=_SHAPES)
+    return found
+
+
+def text_of(given: object) -> Text:
+    match given:
+        case str():
+            return given
+        case {"prompt_string": str(text)}:
+            return text
+        case {"content": list(parts)} if all(isinstance(p, dict) and p.get("type") == "text" for p in parts):
+            return "".join(str(part.get("text", "")) for part in parts)
+        case list(parts) if parts and all(type(part) in (int, str) for part in parts):
+            return tuple(parts)
+    raise BadSetting(f"the input cannot be {cut(given)}", hint=_SHAPES)
+
+
+def rows_of(found: Embedded) -> Iterator[bytes]:
+    size = 4 * found.width
+    return (found.rows[at : at + size] for at in range(0, len(found.rows), size))
+
+
+def numbers(row: bytes) -> list[float]:
+    return array("f", row).tolist()
+
+
+def usage(found: Embedded) -> dict[str, int]:
+    return dict.fromkeys(("prompt_tokens", "total_tokens"), sum(found.tokens))
+
+
+def written(head: Mapping[str, Any] | None, name: str, entries: Iterable[object]) -> Response:
+    """Return an answer with the list `name` of entries, each made when it is sent. Without `head`: the list alone."""
+
+    def chunks() -> Iterator[bytes]:
+        yield b"[" if head is None else dumped(head)[:-1] + b"," + dumped(name) + b":["
+        for number, entry in enumerate(entries):
+            yield (b"," if number else b"") + dumped(entry)
+        yield b"]" if head is None else b"]}"
+
+    return StreamingResponse(chunks(), media_type="application/json")
