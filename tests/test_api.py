@@ -213,7 +213,9 @@ def test_statistics_show_no_speed_up_of_a_reply_that_is_too_short_to_judge(count
 
 
 def test_a_comparison_shows_its_result_first():
-    shown = repr(localspec.compare("Hello", max_tokens=8, temperature=0))
+    found = localspec.compare("Hello", max_tokens=8, temperature=0)
+    assert (found.rule, found.identical, found.plain.stats.drafted) == ("greedy", True, 0)
+    shown = repr(found)
     assert shown.startswith("Comparison(")
     assert "the demo pair, the same text" in shown
     assert len(shown) < 500

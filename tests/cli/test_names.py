@@ -51,12 +51,6 @@ def test_a_prompt_may_end_like_a_file():
 
 
 @pytest.mark.process
-def test_a_file_in_place_of_a_name_takes_a_draft(smol, capsys):
-    assert main(["run", "smol.gguf", "Hi", "--draft", "small.gguf", *SHORT, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["draft"] == "localspec demo draft"
-
-
-@pytest.mark.process
 def test_measurements_and_a_draft_of_one_command_are_not_used_next_time(smol, monkeypatch, capsys):
     assert main(["run", "smol.gguf", "Hi", "--draft", "small.gguf", *SHORT]) == 0
     assert capsys.readouterr().err.splitlines()[-1].startswith("[smol · 2 tokens")
@@ -199,16 +193,6 @@ def test_list_and_rm_work_in_spite_of_a_damaged_config(capsys):
     for line in ("list", "rm --caches"):
         assert main(line.split()) == 0
     assert f"there is no prompt cache in {texts_dir()}" in capsys.readouterr().out
-
-
-@pytest.mark.process
-def test_both_files_of_a_trimmed_draft_stay_and_go_with_their_pair(capsys):
-    assert main(["fit", "demo", "--trim", "1024", "--threads", "1"]) == 0
-    assert main(["rm", "--unused"]) == 0
-    made = {path.name for path in local_models.fitted_dir().glob("*.gguf")}
-    assert made == {"demo-trim-1024.gguf", "demo-trim-1024.tokens.gguf"}
-    assert main(["rm", "demo-trim-1024"]) == 0
-    assert not list(local_models.fitted_dir().glob("*.gguf"))
 
 
 def test_answers_that_fit_keeps_are_counted_and_removed_after_their_pair(capsys):

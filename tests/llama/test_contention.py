@@ -1,17 +1,13 @@
 """A simulated machine: threads share its cores with busy programs, and all wait for the slowest of them."""
 
-import random
 from contextlib import ExitStack
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec import api
-from localspec.events import Notice, Scores
-from localspec.llama import cache, threads
+from localspec.llama import threads
 from localspec.llama.context import Context
 from localspec.llama.model import Model
 from localspec.llama.threads import JUDGED_PASSES, Contention, ProcessorTime, count_fastest, fast_cpus
@@ -203,64 +199,6 @@ def test_the_number_stays_from_the_first_token_until_no_reply_runs_and_each_late
                         assert used == (first or used)
                         first = used
                     counts.learn(used, kind, 0.3, 0.3 * used * value)
-
-
-@pytest.fixture
-def unsteady(monkeypatch):
-    """Passes whose threads seem to get any share of the processor: with a given seed, always the same ones."""
-    for name in ("WAIT_SECONDS", "WAIT_FACTOR", "ENOUGH_SECONDS"):
-        monkeypatch.setattr(threads, name, 0.0)
-    monkeypatch.setattr(threads, "COMPARED", 10**9)
-    times, now = random.Random(5), [0.0]
-
-    def seconds():
-        now[0] += times.choice([0.0, 1.0, 1.0, 1.0, 1.0])
-        return now[0]
-
-    monkeypatch.setattr(cache.processor_time, "_clock", seconds)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize(
-    "options",
-    [{"temperature": 0}, {"temperature": 1, "seed": 3}, {"temperature": 1, "seed": 3, "rule": "coupled"}],
-)
-@pytest.mark.parametrize("depth", [0, 4])
-def test_every_reply_is_one_of_those_at_a_fixed_number_of_threads(
-    tiny_gguf, shipped, unsteady, options, depth
-):
-    """Rows of single tokens behind 512 cells are other ones with another number of threads: here both can be seen."""
-    prompt = [5 + i % 7 * 11 + i * i % 90 for i in range(600)]
-
-    def written(session):
-        """The log probabilities of a reply's tokens, to the last bit, and its notices of threads."""
-        found, notices = [], []
-        more = {"max_tokens": 24, "depth": depth, "speculate": depth > 0, "logprobs": 1}
-        for event in session.stream_complete(prompt, **more, **options):
-            match event:
-                case Scores(tokens=scores):
-                    found += [score.chosen for score in scores]
-                case Notice(text=text) if "thread" in text:
-                    notices.append(text)
-        session.pair.target.rollback(0)  # the next reply begins with an empty cache
-        return found, notices
-
-    settings = {"target": tiny_gguf(weights="F16"), "context_length": 1024, "cache_gb": 0}
-    fixed = {}
-    for number in (1, 2):
-        with api.load(**settings, threads=number) as session:
-            fixed[number], _ = written(session)
-            assert written(session) == (fixed[number], [])
-    if fixed[1] == fixed[2]:
-        pytest.skip("this build computes alike with one thread and with two")
-    with api.load(**settings, threads=2) as session:
-        session.pair.target.threads.contention = session.pair.threads
-        session.pair.threads.usual = 2
-        replies = [written(session) for _ in range(12)]
-    numbers = [next(number for number, text in fixed.items() if text == found) for found, _ in replies]
-    assert set(numbers) == {1, 2}
-    changes = [one != other for one, other in pairwise(numbers)]
-    assert [bool(notices) for _, notices in replies] == [False, *changes]
 
 
 @given(st.lists(st.tuples(st.integers(1, 8), st.floats(0, 9)), min_size=1, max_size=6))

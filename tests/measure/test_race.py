@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-import localspec
 from localspec import api
 from localspec.display import counted
 from localspec.engine.requests import report_comparison
@@ -364,13 +363,6 @@ def test_an_unfinished_comparison_is_an_error_of_the_plain_call(session, monkeyp
     monkeypatch.setattr("localspec.measure.compare.compare_events", lambda *_, **__: iter(()))
     with pytest.raises(LocalspecError, match="stopped"):
         compare_on(session, PROMPT)
-
-
-def test_localspec_compare_loads_a_pair_by_name_and_compares_greedily_with_drafts(session):
-    found = localspec.compare("Hello", pair="demo", depth=0, max_tokens=6)
-    assert found.identical
-    assert found.rule == "greedy"
-    assert found.speculative.stats.drafted
 
 
 @pytest.mark.parametrize(

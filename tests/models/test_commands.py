@@ -22,13 +22,6 @@ from tests.gguf.mutations import taken_apart
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
-def test_an_unknown_name_ends_with_a_sentence_and_code_2(capsys):
-    assert main(["pull", "llama-3-8b"]) == 2
-    printed = capsys.readouterr().err
-    assert "error: there is no pair called llama-3-8b\n" in printed
-    assert "did you mean llama-3.1-8b+1b?" in printed
-
-
 def test_names_of_ollama_lead_to_the_nearest_pair_and_to_models_of_this_machine_first(tmp_path):
     assert near_names("llama3.1") == near_names("llama3.1:latest") == ["llama-3.1-8b+1b"]
     assert near_names("llama3.2:3b") == ["llama-3.2-3b+1b"]
@@ -102,14 +95,16 @@ def test_rm_takes_a_users_pair_out_and_keeps_the_users_files(tiny_gguf, capsys):
 def test_rm_removes_the_draft_that_fit_made_and_the_demo_stays_the_default(capsys):
     assert main(["fit", "--trim", "1024", "--threads", "1"]) == 0
     made = local_models.fitted_dir() / "demo-trim-1024.gguf"
-    assert made.exists()
+    assert main(["rm", "--unused"]) == 0
+    kept = {path.name for path in local_models.fitted_dir().glob("*.gguf")}
+    assert kept == {made.name, "demo-trim-1024.tokens.gguf"}
     assert default_pair().name == "demo"
     assert main(["rm", "demo-trim-1024"]) == 0
     printed = capsys.readouterr().out
     assert f"removed {made}" in printed
     assert "demo-target.gguf: it comes with localspec" in printed
     assert "of yours" not in printed
-    assert not made.exists()
+    assert not list(local_models.fitted_dir().glob("*.gguf"))
     assert main(["rm", "demo"]) == 2
     assert "the demo pair is part of localspec" in capsys.readouterr().err
 
