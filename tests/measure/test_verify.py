@@ -228,7 +228,7 @@ def test_a_branch_point_is_explained_by_twice_the_width_difference(gaps, explain
     found = verification(case(*gaps), case())
     assert (not problems(found)) is explained
     if gaps:
-        assert f"{max(gaps):.4f} apart; rounding explains up to 0.2000" in report(found)
+        assert f"{max(gaps):.2g} apart; rounding explains up to 0.2." in report(found)
     if not explained:
         assert "1 of 2 texts differ" in problems(found)[0]
 
