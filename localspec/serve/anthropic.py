@@ -14,7 +14,7 @@ from localspec.serve import openai
 from localspec.serve.http import Interface, Writer, answer, data_line, fields_of, named_event
 from localspec.serve.openai import prompt_of
 from localspec.serve.options import Fields, Problem, cut, openai_options
-from localspec.serve.replies import Block, FinishedReply, ReplyRequest
+from localspec.serve.replies import Block, ReplyRequest, ServedReply
 
 _DELTAS: Final = {
     Kind.REASONING: ("thinking_delta", "thinking"),
@@ -196,7 +196,7 @@ class MessageWriter(Writer):
         head = {"id": f"msg_{secrets.token_hex(12)}", "type": "message", "role": "assistant"}
         return {**head, "model": self._model, "content": content, **more}
 
-    def whole(self, done: list[FinishedReply]) -> dict[str, Any]:
+    def whole(self, done: list[ServedReply]) -> dict[str, Any]:
         reply = done[0].reply
         given = {call.id: call.arguments for call in reply.tool_calls}  # arguments of finished calls, by id
         content = [block_of(block, given.get(block.call.id)) for block in done[0].blocks]
@@ -214,17 +214,17 @@ class MessageWriter(Writer):
     def grow(self, text: str) -> Iterator[bytes]:
         yield self._delta(*_DELTAS[self.kind or Kind.ANSWER], text)
 
-    def close(self, done: FinishedReply | None = None) -> Iterator[bytes]:
+    def close(self, done: ServedReply | None = None) -> Iterator[bytes]:
         if self.kind is Kind.REASONING:
             yield self._delta("signature_delta", "signature", "")
         if self.kind is not None:
             yield named_event("content_block_stop", index=len(self.blocks) - 1)
 
-    def finished(self, done: FinishedReply) -> Iterator[bytes]:
+    def finished(self, done: ServedReply) -> Iterator[bytes]:
         numbers = {"usage": usage(done.reply.stats, len(done.reply.tokens)), "timings": done.timings}
         yield named_event("message_delta", delta=self._ending(done.reply), **numbers)
 
-    def end(self, done: list[FinishedReply]) -> Iterator[bytes]:
+    def end(self, done: list[ServedReply]) -> Iterator[bytes]:
         yield named_event("message_stop")
 
     def failed(self, problem: Problem) -> bytes:

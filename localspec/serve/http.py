@@ -21,7 +21,7 @@ from localspec.events import Cycle, Finished, Kind, Piece, Scored, Scores, Start
 from localspec.serve.jobs import Jobs
 from localspec.serve.numbers import Running
 from localspec.serve.options import GONE, Fields, Problem
-from localspec.serve.replies import Block, Chosen, FinishedReply, Pairs, Replies, ReplyRequest, begins, fold
+from localspec.serve.replies import Block, Chosen, Pairs, Replies, ReplyRequest, ServedReply, begins, fold
 
 LARGEST_BODY: Final = 32 * 2**20  # limit of bytes in the body of a request
 MOST_VALUES: Final = 500_000  # limit of JSON values in a body: they take up to 50 times their bytes
@@ -61,13 +61,13 @@ class Writer(ABC):
         return taken
 
     @abstractmethod
-    def whole(self, done: list[FinishedReply]) -> Any: ...
+    def whole(self, done: list[ServedReply]) -> Any: ...
 
     @abstractmethod
     def grow(self, text: str) -> Iterable[bytes]: ...  # writes `text`, the next part of the newest block
 
     @abstractmethod
-    def finished(self, done: FinishedReply) -> Iterable[bytes]: ...
+    def finished(self, done: ServedReply) -> Iterable[bytes]: ...
 
     def piece(self, piece: Piece) -> Iterator[bytes]:
         if new := begins(self.blocks, piece):
@@ -273,7 +273,7 @@ class ReplyStream(StreamingResponse):
                     writer.live["timings"]["localspec"] |= {"origin": report.origin, "source": report.source}
                 yield from writer.piece(report)
             case Finished():
-                done = self._replies.finished[number]
+                done = self._replies.replies[number]
                 yield from writer.close(done)
                 yield from writer.finished(done)
         if has_news:
@@ -299,10 +299,11 @@ class Interface:
         ignore_eos, progress, timed, verbose = (fields.take(name, bool, False) for name in names)
         with_usage = Fields(fields.take("stream_options", dict, {})).take("include_usage", bool, False)
         cycles = progress or timed
-        prompts = tuple(replace(p, ignore_eos=ignore_eos, cycles=p.cycles or cycles) for p in prompts)
+        count, options = options.pop("n", 1), options if chosen.speculate else {**options, "speculate": False}
+        more: dict[str, Any] = {"options": options, "ignore_eos": ignore_eos}
+        prompts = tuple(replace(prompt, cycles=prompt.cycles or cycles, **more) for prompt in prompts)
         notices = (*fields.unknown(), *fields.notices)
-        wanted = (options.pop("n", 1), notices, progress, timed, verbose, with_usage)
-        return ReplyRequest(chosen, prompts, options, stream, *wanted)
+        return ReplyRequest(chosen, prompts, stream, count, notices, progress, timed, verbose, with_usage)
 
     async def respond(self, request: Request, asked: ReplyRequest, writer: Writer) -> Response:
         """Return the replies as one answer, or as a stream if requested. Raises Problem only before a stream."""

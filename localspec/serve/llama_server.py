@@ -19,7 +19,7 @@ from localspec.serve.jobs import Jobs
 from localspec.serve.numbers import exposition
 from localspec.serve.openai import chat_prompt, entry, prompts_of
 from localspec.serve.options import Fields, Problem, cut, openai_options
-from localspec.serve.replies import FinishedReply, ReplyRequest
+from localspec.serve.replies import ReplyRequest, ServedReply
 
 _STARTED: Final = int(time.time())
 _SETTINGS: Final = (  # options that have the same names in localspec and llama-server
@@ -151,7 +151,7 @@ class CompletionWriter(Writer):
         self._with_tokens = with_tokens
         self._tokens: tuple[int, ...] = ()  # emitted tokens for the next chunk
 
-    def _last(self, done: FinishedReply, content: str, index: int, tokens: Sequence[int]) -> dict[str, Any]:
+    def _last(self, done: ServedReply, content: str, index: int, tokens: Sequence[int]) -> dict[str, Any]:
         reply, stats = done.reply, done.reply.stats
         kind, ready, asked = "word" if reply.stopped_by else "eos", self._jobs.loaded, self._asked
         settings = settings_of(ready, asked.prompts[0], asked.options, reply.seed) if ready else {}
@@ -176,7 +176,7 @@ class CompletionWriter(Writer):
         }
         return picked(found, self._wanted)
 
-    def whole(self, done: list[FinishedReply]) -> Any:
+    def whole(self, done: list[ServedReply]) -> Any:
         tokens = [each.reply.tokens if self._with_tokens else () for each in done]
         found = [self._last(each, each.text(Kind.ANSWER), n, tokens[n]) for n, each in enumerate(done)]
         return found if len(found) > 1 else found[0]
@@ -207,7 +207,7 @@ class CompletionWriter(Writer):
         entries = [{**numbered(s.chosen), name: [*map(numbered, s.alternatives)]} for s in scores]
         return {"completion_probabilities": entries} if entries else {}
 
-    def finished(self, done: FinishedReply) -> Iterator[bytes]:
+    def finished(self, done: ServedReply) -> Iterator[bytes]:
         yield data_line(self._last(done, "", self.index, self._tokens))
 
 

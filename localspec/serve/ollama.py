@@ -22,7 +22,7 @@ from localspec.prompt.messages import made_id
 from localspec.serve.http import Interface, Writer, answer, dumped, fields_of, unless_gone
 from localspec.serve.openai import before, chat_scores, prompt_of, scores_of_chat
 from localspec.serve.options import Fields, Problem, cut, name_of, openai_options
-from localspec.serve.replies import Chosen, FinishedReply, changed_at
+from localspec.serve.replies import Chosen, ServedReply, changed_at
 
 _REFUSED: Final = {
     "context": "/api/chat takes conversations",
@@ -245,7 +245,7 @@ class LineWriter(Writer):
         head = {"model": self._model, "created_at": written(datetime.now(UTC))}
         return head | body | (ending or {"done": False})
 
-    def whole(self, done: list[FinishedReply]) -> dict[str, Any]:
+    def whole(self, done: list[ServedReply]) -> dict[str, Any]:
         found, ending = done[0], self._ending(done[0]) | scored(done[0].scores)
         texts = found.text(Kind.ANSWER), found.text(Kind.REASONING)
         return self.line(*texts, found.reply.tool_calls, ending)
@@ -256,7 +256,7 @@ class LineWriter(Writer):
         elif self.kind is Kind.ANSWER:
             yield dumped(self.line(text) | scored(self.take_scores())) + b"\n"
 
-    def finished(self, done: FinishedReply) -> Iterator[bytes]:
+    def finished(self, done: ServedReply) -> Iterator[bytes]:
         if done.reply.tool_calls:
             yield dumped(self.line(calls=done.reply.tool_calls)) + b"\n"
         yield dumped(self.line(ending=self._ending(done) | scored(self.take_scores()))) + b"\n"
@@ -267,7 +267,7 @@ class LineWriter(Writer):
     def silence(self) -> bytes:
         return dumped(self.line()) + b"\n"  # a sign of life: a chunk without text, as JSON has no comments
 
-    def _ending(self, done: FinishedReply) -> dict[str, Any]:
+    def _ending(self, done: ServedReply) -> dict[str, Any]:
         stats = done.reply.stats
         return {
             "done": True,

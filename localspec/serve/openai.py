@@ -19,7 +19,7 @@ from localspec.serve import numbers
 from localspec.serve.http import Interface, Writer, answer, data_line, fields_of
 from localspec.serve.jobs import Jobs
 from localspec.serve.options import Fields, cut, openai_options, whole
-from localspec.serve.replies import Block, FinishedReply, Pairs, ReplyRequest, changed_at
+from localspec.serve.replies import Block, Pairs, ReplyRequest, ServedReply, changed_at
 
 MOST_PROMPTS: Final = 64  # limit of prompts in one request for completions
 
@@ -183,19 +183,19 @@ class OpenAIWriter(Writer):
         self._created = int(time.time())
 
     @abstractmethod
-    def choice(self, index: int, done: FinishedReply) -> dict[str, Any]: ...
+    def choice(self, index: int, done: ServedReply) -> dict[str, Any]: ...
 
     @abstractmethod
-    def part(self, added: Any, done: FinishedReply | None = None) -> dict[str, Any]: ...
+    def part(self, added: Any, done: ServedReply | None = None) -> dict[str, Any]: ...
 
     def empty(self) -> Iterator[bytes]:
         yield self._chunk(self.part(None))
 
-    def finished(self, done: FinishedReply) -> Iterator[bytes]:
+    def finished(self, done: ServedReply) -> Iterator[bytes]:
         more = {} if self.asked.with_usage else {"timings": done.timings}
         yield self._chunk(self.part(None, done), **more, **self._verbose)
 
-    def whole(self, done: list[FinishedReply]) -> dict[str, Any]:
+    def whole(self, done: list[ServedReply]) -> dict[str, Any]:
         choices = [self.choice(index, each) for index, each in enumerate(done)]
         return self._form(self.name, choices, **self._counted(done), **self._verbose)
 
@@ -203,7 +203,7 @@ class OpenAIWriter(Writer):
     def _verbose(self) -> dict[str, Any]:
         return {"__verbose": {"prompt": self.prompt}} if self.prompt else {}
 
-    def end(self, done: list[FinishedReply]) -> Iterator[bytes]:
+    def end(self, done: list[ServedReply]) -> Iterator[bytes]:
         if self.asked.with_usage:
             yield data_line(self._form(self.chunk_name, [], **self._counted(done)))
         yield b"data: [DONE]\n\n"
@@ -217,7 +217,7 @@ class OpenAIWriter(Writer):
             **more,
         }
 
-    def _counted(self, done: list[FinishedReply]) -> dict[str, Any]:
+    def _counted(self, done: list[ServedReply]) -> dict[str, Any]:
         usage = numbers.usage([d.reply for d in done], self.asked.replies)
         return {"usage": usage, "timings": done[-1].timings}
 
@@ -233,7 +233,7 @@ class ChatWriter(OpenAIWriter):
         self._calls = -1  # the index of the newest tool call; -1 before the first
         self._scored = False  # whether a chunk had scores; if so, later chunks have a list of scores, too
 
-    def choice(self, index: int, done: FinishedReply) -> dict[str, Any]:
+    def choice(self, index: int, done: ServedReply) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": done.text(Kind.ANSWER)}
         if thoughts := done.text(Kind.REASONING):
             message["reasoning_content"] = thoughts
@@ -261,7 +261,7 @@ class ChatWriter(OpenAIWriter):
             delta = {"reasoning_content" if self.kind is Kind.REASONING else "content": text}
         yield self._chunk(self.part(delta))
 
-    def part(self, added: Any, done: FinishedReply | None = None) -> dict[str, Any]:
+    def part(self, added: Any, done: ServedReply | None = None) -> dict[str, Any]:
         scores = self.take_scores()
         self._scored |= bool(scores)
         logprobs = {"logprobs": scores_of_chat(scores)} if self._scored else {}
@@ -277,20 +277,20 @@ def function_of(block: Block) -> dict[str, Any]:
 class TextWriter(OpenAIWriter):
     _written = 0  # characters of the reply so far
 
-    def choice(self, index: int, done: FinishedReply) -> dict[str, Any]:
+    def choice(self, index: int, done: ServedReply) -> dict[str, Any]:
         return text_choice(index, done.text(Kind.ANSWER), done, done.scores)
 
     def grow(self, text: str) -> Iterator[bytes]:
         yield self._chunk(self.part(text))
 
-    def part(self, added: Any, done: FinishedReply | None = None) -> dict[str, Any]:
+    def part(self, added: Any, done: ServedReply | None = None) -> dict[str, Any]:
         start, text = self._written, added or ""
         self._written += len(text)
         return text_choice(self.index, text, done, self.take_scores(), start)
 
 
 def text_choice(
-    index: int, text: str, done: FinishedReply | None, scores: Sequence[Scored], start: int = 0
+    index: int, text: str, done: ServedReply | None, scores: Sequence[Scored], start: int = 0
 ) -> dict[str, Any]:
     """Return a choice with scores as parallel lists; `start`: characters of the reply before `text`."""
     texts = [text_of(s.chosen) for s in scores]

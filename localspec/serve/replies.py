@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import cached_property
 from typing import Any
 
-from localspec.engine.messages import Generate, LoadPair, Report
+from localspec.engine.messages import Generate, LoadPair, Options, Report
 from localspec.errors import LocalspecError
 from localspec.events import Finished, Kind, Notice, Piece, Prefill, Reply, Scored, Scores, ToolCall
 from localspec.models.local_models import ModelFile
@@ -136,8 +135,7 @@ def changed_at(files: Mapping[ModelFile, os.stat_result]) -> datetime:
 @dataclass(frozen=True, slots=True)
 class ReplyRequest:
     chosen: Chosen
-    prompts: tuple[Generate, ...]  # their `serial` and `options` are not set yet
-    options: dict[str, Any]  # reply options, by their names in ReplyOptions
+    prompts: tuple[Generate, ...]  # without `serial` and `owner`
     stream: bool
     replies: int = 1  # number of replies to each prompt
     notices: tuple[str, ...] = ()  # notices about ignored fields and tools
@@ -145,6 +143,10 @@ class ReplyRequest:
     timed: bool = False  # whether chunks contain timings
     verbose: bool = False  # whether answers contain the prompt
     with_usage: bool = False  # whether a stream ends with a chunk of OpenAI's usage
+
+    @property
+    def options(self) -> Options:
+        return self.prompts[0].options
 
     @property
     def count(self) -> int:
@@ -175,15 +177,29 @@ def fold(blocks: list[Block], piece: Piece) -> None:
     blocks[-1].pieces.append(piece.text)
 
 
-@dataclass(frozen=True)
-class FinishedReply:
-    reply: Reply
-    blocks: Sequence[Block]
-    notices: tuple[str, ...]
-    scores: tuple[Scored, ...] = ()  # empty if not requested
-    waited_seconds: float = 0.0  # seconds that the reply waited in the queue or for other replies
+@dataclass(slots=True)
+class ServedReply:
+    """A reply for a client, from its place in the queue to its end."""
 
-    @cached_property
+    job: Job
+    notices: list[str]
+    blocks: list[Block] = field(default_factory=list)
+    scores: list[Scored] = field(default_factory=list)  # empty if not requested
+    prefill: Prefill | None = None  # the progress of the prefill, until the first text
+    logged_seconds: float = 0.0  # time of the prefill at its last line in the log
+    finished: Reply | None = None
+
+    @property
+    def reply(self) -> Reply:
+        assert self.finished is not None
+        return self.finished
+
+    @property
+    def waited_seconds(self) -> float:
+        """The seconds that the reply waited in the queue or for other replies."""
+        return self.job.queued_seconds + self.reply.stats.waited_seconds
+
+    @property
     def timings(self) -> dict[str, Any]:
         return numbers.timings(self.reply, self.notices)
 
@@ -195,75 +211,65 @@ class FinishedReply:
         return "".join(block.text for block in self.blocks if block.kind is kind)
 
 
-@dataclass(slots=True)
-class PendingReply:
-    job: Job
-    notices: list[str]
-    prefill: Prefill | None = None  # the progress of the prefill, until the first text
-    logged_seconds: float = 0.0  # time of the prefill at its last line in the log
-    scores: list[Scored] = field(default_factory=list)
-    blocks: list[Block] = field(default_factory=list)
-
-
 class Replies:
     """The replies to one request, of which at most one runs in each slot of the pair."""
 
     def __init__(self, jobs: Jobs, asked: ReplyRequest, owner: str = "") -> None:
         self._jobs, self.asked, self._owner = jobs, asked, owner
-        self.finished: dict[int, FinishedReply] = {}  # by the reply's number
-        self._open: dict[int, PendingReply] = {}
+        self.replies: list[ServedReply] = []  # by the reply's number
         self._awake = asyncio.Event()
         self._submit()
 
     @property
-    def done(self) -> list[FinishedReply]:
-        return [self.finished[number] for number in sorted(self.finished)]
+    def done(self) -> list[ServedReply]:
+        return [served for served in self.replies if served.finished]
 
     @property
     def complete(self) -> bool:
-        return len(self.finished) == self.asked.count
+        return len(self.done) == self.asked.count
 
     async def next(self, timeout_seconds: float | None = None) -> tuple[int, Report] | None:
         """Return a report with the number of its reply; None after the timeout. Raises Problem."""
-        while not (reported := [n for n, found in self._open.items() if found.job.reports]):
+        while not (reported := [n for n, served in enumerate(self.replies) if served.job.reports]):
             if not await came(self._awake, timeout_seconds):
                 return None
-        number, found = reported[0], self._open[reported[0]]
-        report = found.job.take()
+        number, served = reported[0], self.replies[reported[0]]
+        report = served.job.take()
         match report:
             case Notice(text=text):
-                found.notices.append(text)
+                served.notices.append(text)
             case Scores(tokens=tokens):
-                found.scores.extend(tokens)
+                served.scores.extend(tokens)
             case Prefill():
-                self._log(found, report)
+                self._log(served, report)
             case Piece():
-                found.prefill = None
-                fold(found.blocks, report)
-            case Finished(reply=reply):
-                waited = found.job.queued_seconds + reply.stats.waited_seconds
-                notices, scores = tuple(found.notices), tuple(found.scores)
-                self.finished[number] = FinishedReply(reply, found.blocks, notices, scores, waited)
-                del self._open[number]
+                served.prefill = None
+                fold(served.blocks, report)
+            case Finished():
+                served.finished = report.reply
         self._submit()
         return number, report
 
-    async def all(self) -> list[FinishedReply]:
+    async def all(self) -> list[ServedReply]:
         while not self.complete:
             await self.next()
         return self.done
 
     def give_up(self) -> None:
-        for found in self._open.values():
-            if found.prefill and found.logged_seconds:
-                self._jobs.notify(f"{self._prompt(found.prefill)} were read when the client left")
-            found.job.give_up()
+        for served in self._open:
+            if served.prefill and served.logged_seconds:
+                self._jobs.notify(f"{self._prompt(served.prefill)} were read when the client left")
+            served.job.give_up()
 
-    def _log(self, found: PendingReply, now: Prefill) -> None:
+    @property
+    def _open(self) -> list[ServedReply]:
+        return [served for served in self.replies if not served.finished]
+
+    def _log(self, served: ServedReply, now: Prefill) -> None:
         """Write the progress of a long prefill to the log, at most every 5 seconds."""
-        found.prefill, last = now, found.logged_seconds
+        served.prefill, last = now, served.logged_seconds
         if now.seconds >= (last + EACH_SECONDS if last else FIRST_SECONDS):
-            found.logged_seconds = now.seconds
+            served.logged_seconds = now.seconds
             self._jobs.notify(f"{self._prompt(now)} are read after {now.seconds:.0f} s")
 
     def _prompt(self, now: Prefill) -> str:
@@ -272,15 +278,14 @@ class Replies:
 
     def _submit(self) -> None:
         """Queue at most one reply for each slot; a prompt's first reply begins before the others are queued."""
-        while len(self._open) < min(self._jobs.parallel, self.asked.count - len(self.finished)):
-            number, asked = len(self._open) + len(self.finished), self.asked
-            prompt, nth = divmod(number, asked.replies)
-            first = self._open.get(number - nth)
-            if nth and first and not first.blocks:
+        asked = self.asked
+        while len(self.replies) < asked.count and len(self._open) < self._jobs.parallel:
+            prompt, nth = divmod(len(self.replies), asked.replies)
+            if nth and not (first := self.replies[-nth]).finished and not first.blocks:
                 break
-            options = asked.options if asked.chosen.speculate else {**asked.options, "speculate": False}
-            if "seed" in options:
-                options = {**options, "seed": (options["seed"] + nth) % 2**64}
-            wanted = replace(asked.prompts[prompt], options=options, owner=self._owner)
-            job = self._jobs.submit(asked.chosen.load, wanted, self._awake)
-            self._open[number] = PendingReply(job, [*asked.notices])
+            request = replace(asked.prompts[prompt], owner=self._owner)
+            if "seed" in request.options:
+                seed = (request.options["seed"] + nth) % 2**64
+                request = replace(request, options={**request.options, "seed": seed})
+            job = self._jobs.submit(asked.chosen.load, request, self._awake)
+            self.replies.append(ServedReply(job, [*asked.notices]))

@@ -14,7 +14,7 @@ from localspec.serve import numbers
 from localspec.serve.http import Interface, Writer, answer, fields_of, named_event
 from localspec.serve.openai import prompt_of
 from localspec.serve.options import Fields, Problem, cut, openai_options
-from localspec.serve.replies import Block, FinishedReply, ReplyRequest
+from localspec.serve.replies import Block, ReplyRequest, ServedReply
 
 _REFUSED: Final = {
     "previous_response_id": "nothing is stored here; send the whole conversation",
@@ -154,7 +154,7 @@ class ResponseWriter(Writer):
         self._output: list[dict[str, Any]] = []  # finished items
         self._item_id = ""  # the id of the newest item
 
-    def whole(self, done: list[FinishedReply]) -> dict[str, Any]:
+    def whole(self, done: list[ServedReply]) -> dict[str, Any]:
         for block in done[0].blocks:
             status = status_of(done[0]) if block is done[0].blocks[-1] else "completed"
             self._output.append(self._item(block, new_id(block.kind), status))
@@ -175,7 +175,7 @@ class ResponseWriter(Writer):
     def grow(self, text: str) -> Iterator[bytes]:
         yield self._of_text("delta", delta=text)
 
-    def close(self, done: FinishedReply | None = None) -> Iterator[bytes]:
+    def close(self, done: ServedReply | None = None) -> Iterator[bytes]:
         if not self.blocks:
             return
         block, text = self.blocks[-1], self.blocks[-1].text
@@ -190,7 +190,7 @@ class ResponseWriter(Writer):
             yield self._event("response.output_item.done", **self._at, item=item)
         self._output.append(item)
 
-    def finished(self, done: FinishedReply) -> Iterator[bytes]:
+    def finished(self, done: ServedReply) -> Iterator[bytes]:
         response = self._finished(done)
         yield self._event(f"response.{response['status']}", response=response, timings=done.timings)
 
@@ -223,7 +223,7 @@ class ResponseWriter(Writer):
         kind = text_part(self.kind or Kind.ANSWER, "")["type"]
         return self._event(f"response.{kind}.{what}", **self._inside, **values, **more)
 
-    def _finished(self, done: FinishedReply) -> dict[str, Any]:
+    def _finished(self, done: ServedReply) -> dict[str, Any]:
         response = self._response(status := status_of(done))
         cut = {"reason": "max_output_tokens"} if status == "incomplete" else None
         response["incomplete_details"] = cut
@@ -241,7 +241,7 @@ class ResponseWriter(Writer):
         return named_event(kind, sequence_number=self._sequence, **(self.live | values))
 
 
-def status_of(done: FinishedReply) -> str:
+def status_of(done: ServedReply) -> str:
     return "incomplete" if done.reply.finish_reason is FinishReason.LENGTH else "completed"
 
 

@@ -42,7 +42,7 @@ pytestmark = pytest.mark.process
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 DEMO, OTHER = LoadPair(named("demo")), LoadPair(named("qwen3-8b+0.6b"))
 READY = [Ready("demo", "target", "draft", 100, 0.1)]
-WANTED = ReplyRequest(Chosen("demo", DEMO), (Generate(0, continued="a"),), {}, stream=True)
+WANTED = ReplyRequest(Chosen("demo", DEMO), (Generate(0, continued="a"),), stream=True)
 OF_REPLIES = (Finished, Piece, Prefill)
 ASKED = Detokenize(0, (1, 2))
 TEXTS, EMBEDDED = Embed(0, ModelFile("", "a.gguf"), ("a", "b")), Embedded(b"", 1, (3, 3))
@@ -425,7 +425,9 @@ async def test_a_reply_knows_how_long_it_waited_in_the_queue(jobs, process):
 
 
 async def test_several_replies_to_one_request_are_written_at_once_each_with_its_number(slots, process):
-    wanted = replace(WANTED, options={"seed": 2**64 - 1}, replies=3, with_usage=True)
+    wanted = replace(
+        WANTED, prompts=(replace(WANTED.prompts[0], options={"seed": 2**64 - 1}),), replies=3, with_usage=True
+    )
     stream = http.ReplyStream(Replies(slots, wanted), None, ChatWriter(wanted)).chunks()
     await process.say((1, Prefill(1, 10, 0.1)))
     chunks = [await anext(stream) for _ in range(3)]

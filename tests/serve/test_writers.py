@@ -11,10 +11,10 @@ from localspec.serve import http
 from localspec.serve.anthropic import MessageWriter
 from localspec.serve.ollama import LineWriter
 from localspec.serve.openai import ChatWriter
-from localspec.serve.replies import Chosen, FinishedReply, ReplyRequest, fold
+from localspec.serve.replies import Chosen, ReplyRequest, ServedReply, fold
 from localspec.serve.responses import ResponseWriter
 
-ASKED = ReplyRequest(Chosen("demo", LoadPair(named("demo"))), (Generate(0, continued="a"),), {}, stream=True)
+ASKED = ReplyRequest(Chosen("demo", LoadPair(named("demo"))), (Generate(0, continued="a"),), stream=True)
 CALLS = (ToolCall("f", {"a": 'x "y"', "b": [1, {}]}, "id0000001"), ToolCall("g", {}, "id0000002"))
 REPLY = Reply("Let me see.", "hm\nso", (1, 2), 0, FinishReason.STOP, Stats(), CALLS)
 WRITERS = {
@@ -45,8 +45,8 @@ class PlannedReply:
         self._reports, blocks = [*pieces(), Finished(REPLY)], []
         for piece in pieces():
             fold(blocks, piece)
-        self.done = [FinishedReply(REPLY, blocks, ())]
-        self.asked, self.finished = ASKED, {0: self.done[0]}
+        self.done = self.replies = [ServedReply(None, [], blocks, finished=REPLY)]
+        self.asked = ASKED
 
     @property
     def complete(self):
