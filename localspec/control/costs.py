@@ -142,7 +142,8 @@ class Costs:
         self._cycle += 1
         if width == 1 and drafted:
             return
-        prior = self._ratio(width) if self._likely and width not in self._ratios else None
+        is_first = width not in self._ratios and (self._likely or self.confirmed)
+        prior = self.verify(width) / self._start(width) if is_first else None
         ratio = self._ratios.get(width) or Recent(prior)
         ratio.add(seconds / self._start(width), self._cycle)
         if width == 1:

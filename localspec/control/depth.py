@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
+from math import inf
 from operator import mul
 
 from localspec.algorithm.protocols import Backlog, Drafter, Proposal
@@ -92,8 +93,8 @@ class DepthControl:
     """The decisions on drafting and its depth for one drafter, over many replies.
 
     A bad drafter loses at most its budget: START plain steps, one more for each reply, and MARGIN for each token that
-    is written without drafting. A drafter without a model is never off. Its budget in a reply begins with START or half
-    of what copies saved lately, and no pass takes longer than the budget can pay if all its draft tokens are rejected.
+    is written without drafting. No cycle takes longer than the budget can pay if all its draft tokens are rejected.
+    A drafter without a model is never off. Its budget in a reply begins with START or half of what copies saved lately.
     """
 
     def __init__(self, costs: Costs, drafter: Drafter, chances: AcceptanceModel, most: int) -> None:
@@ -114,8 +115,8 @@ class DepthControl:
 
     @property
     def affordable_seconds(self) -> float:
-        """The longest pass that the budget pays if only the target's own token comes of it."""
-        return (1 + self._budget) * self.costs.verify(1)
+        """The longest cycle that the budget pays if only the target's own token comes of it."""
+        return (1 + self._budget) * self.costs.verify(1) if self.costs.replies == 1 else inf
 
     @property
     def is_free(self) -> bool:
@@ -143,6 +144,8 @@ class DepthControl:
         if self._trying:  # a try begins with cheap cycles, so that tries can be frequent
             most = min(most, 1 + TRIED - self._trying)
         limit = min(most, room) if self.on else 0
+        while limit > 1 and self.costs.verify(limit + 1) + self.seconds(limit) > self.affordable_seconds:
+            limit -= 1
         return limit - odd(limit)
 
     def survivals(self) -> tuple[float, ...]:

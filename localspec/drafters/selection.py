@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from math import inf
 from time import perf_counter
 
 from localspec.algorithm.protocols import Drafter, PlainStep, Proposal, Rule, Strategy
@@ -226,8 +225,7 @@ class DrafterSelection(Strategy):
             if control.is_free:
                 proposal = drafter.propose(tokens, min(room, control.most), self._rule)
                 self._copyable = 2 * max(proposal.confidences[:1], default=0) > 1
-                bound = inf if plan else control.affordable_seconds
-                depth, value = best_prefix(proposal.confidences, bound, verify)
+                depth, value = best_prefix(proposal.confidences, control.affordable_seconds, verify)
                 if depth:
                     yield Expectation(control, value, replace(proposal.first(depth), depth=depth))
                 continue

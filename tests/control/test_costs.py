@@ -101,6 +101,17 @@ def test_noise_never_makes_wider_batches_of_a_guess_look_free():
     assert costs.verify(8) >= costs.verify(1)
 
 
+def test_one_slow_first_pass_of_a_width_does_not_hide_it():
+    """Nothing would run a width again that looks too expensive, so a stall would count until it expires."""
+    costs = Costs(GUESS)
+    for width, seconds in [(1, 1.0), *[(2, 1.2)] * 4, (3, 2.0)]:
+        costs.learn_verify(width, seconds)
+    assert costs.verify(3) == pytest.approx(1.4)
+    for _ in range(2):
+        costs.learn_verify(3, 2.0)
+    assert costs.verify(3) == pytest.approx(2.0)  # it was no stall
+
+
 def test_old_measurements_of_a_width_expire():
     costs = Costs(TABLE)
     costs.learn_verify(2, 50.0)

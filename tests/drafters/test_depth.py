@@ -194,7 +194,23 @@ def test_drafting_comes_back_soon_whatever_the_regression_learned(table, before,
         good = [machine.position - bad for cycle in cycles if cycle.accepted >= 2 and machine.position > bad]
         back.append(good[4])
     assert sorted(back)[3] <= 120  # by seed; a try whose first token happens to be wrong adds 70 tokens
-    assert max(back) <= 300
+    assert max(back) <= 200
+
+
+def test_no_proposal_of_a_draft_costs_more_than_the_budget():
+    """A wide rejected proposal would switch off a draft that has just been switched on again."""
+    table, widest = MACHINES["experts on the CPU"], 0
+    machine = machine_of(
+        table, lambda position: position > 600, confidence=lambda position: 0.97 if position > 600 else 0.5
+    )
+    selection = machine.selection(table, DEEPEST)
+    while machine.position < 900:
+        control = selection._candidates[0]
+        most = control.affordable_seconds
+        drafted = len(machine.step(selection).proposal)
+        assert drafted <= 1 or table.verify(1 + drafted) + control.seconds(drafted) <= most + 1e-9
+        widest = max(widest, drafted)
+    assert widest == DEEPEST
 
 
 @pytest.mark.process
