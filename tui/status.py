@@ -77,7 +77,7 @@ def gain(engine: EngineState, reply: ReplyState) -> tuple[str, bool]:
     stats = reply.stats
     if engine.pair_name == DEMO and stats.drafted:
         return f"{stats.mean_accepted_length:.1f} tokens per pass, demo pair", True
-    if reply.is_off:
+    if reply.is_off and not (stats.speedup and stats.speedup.value >= NOTICEABLE):
         is_judged = stats.emitted >= LEAST_JUDGED
         return f"{'no gain here: ' * is_judged}drafting is off", False
     if not stats.drafted:

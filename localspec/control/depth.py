@@ -217,9 +217,9 @@ class DepthControl:
         """A sentence for the user, with measured costs, while drafting is off; None while it is on."""
         if self.on:
             return None
-        plain, rate = self.costs.verify(1), self._kept / self._drafted if self._drafted else 1.0
+        plain, rate = self.costs.verify(1), self._kept / max(self._drafted, 1e-9)
         cost = (self.seconds(1) + self.costs.verify(2) - plain) / plain
-        if rate >= cost:  # the seconds of whole cycles decided
+        if not self._drafted or rate >= cost:  # an earlier reply, or the seconds of whole cycles, decided
             return "Drafting is off: lately it cost more time than it saved."
         return (
             f"Drafting is off: lately {rate:.0%} of the draft tokens were accepted, and each cost "

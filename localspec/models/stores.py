@@ -28,7 +28,6 @@ from localspec.models.local_models import (
     OLLAMA,
     ModelFile,
     folders_of,
-    identity,
     quant_in,
     size_at,
 )
@@ -62,7 +61,7 @@ class StoredModel:
 
     @property
     def file(self) -> ModelFile:
-        return replace(ModelFile.at(Path(self.path)), label=self.name)
+        return ModelFile("", self.path, label=self.name)
 
     @property
     def why_not(self) -> str:
@@ -77,7 +76,7 @@ class StoredModel:
 
     @property
     def about(self) -> str:
-        text = self.why_not or _known_facts(Path(self.path))[1]
+        text = self.trouble or next(filter(None, _known_facts(Path(self.path))), "")
         return f"found in {self.store}" + f"; it {text}" * bool(text)
 
     @property
@@ -149,14 +148,14 @@ def _known_facts(path: Path) -> tuple[str, str]:
     """Return `_facts` of a file; they are computed again only if the file has changed."""
     try:
         now = path.stat()
-        return _facts_of(path, now.st_size, now.st_mtime_ns)
+        return _facts_of(path, f"{now.st_size}:{now.st_mtime_ns}")
     except OSError as error:
         return f"cannot be read: {error.strerror}", ""
 
 
 @lru_cache(maxsize=4096)
-def _facts_of(path: Path, _size: int, _mtime_ns: int) -> tuple[str, str]:
-    file = file_of(data_dir() / "stores", _VERSION, identity(path))
+def _facts_of(path: Path, state: str) -> tuple[str, str]:
+    file = file_of(data_dir() / "stores", _VERSION, f"{path}:{state}")
     return recalled(file, tuple[str, str]) or remember(file, _facts(path))
 
 

@@ -223,5 +223,7 @@ def status_of(jobs: "Jobs") -> str:
     if sums.drafted:
         parts.append(f"acceptance {sums.acceptance_rate:.0%}")
     if judged.drafted and judged.speedup:
-        parts.append(f"{judged.speedup.value:.2f}x plain{beside(judged)}, {judged.saved_seconds:.0f} s saved")
+        saved = judged.saved_seconds or 0.0
+        outcome = f"{abs(saved):.0f} s {'lost' if saved < 0 else 'saved'}"
+        parts.append(f"{judged.speedup.value:.2f}x plain{beside(judged)}, {outcome}")
     return " · ".join(parts)
