@@ -57,9 +57,9 @@ class ContextFull(LocalspecError):
         """Return an error worded as in llama.cpp's server. `more`: whether `prompt_tokens` is only a lower bound."""
         count = f"{'more than ' if more else ''}{prompt_tokens:,} tokens"
         size = f"the available context size of {context_length:,}"
-        found = cls(f"the {what} has {count}, which exceeds {size}", hint=hint)
-        found.numbers = {"n_prompt_tokens": prompt_tokens, "n_ctx": context_length}
-        return found
+        error = cls(f"the {what} has {count}, which exceeds {size}", hint=hint)
+        error.numbers = {"n_prompt_tokens": prompt_tokens, "n_ctx": context_length}
+        return error
 
 
 class RollbackUnsupported(LocalspecError):

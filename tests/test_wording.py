@@ -16,6 +16,7 @@ from tests.sources import ROOT, SOURCES, last_name, nodes_of, text_of, tree_of
 
 FIRST_WORDS = "of|so|what|that|who|whose|whoever|whatever|those|which"
 VERBS = "told|heard|said|stands|stood"  # of people, not of data
+NAMELESS = {"found", "each", "known", "given", "wanted", "told", "said"}  # words for "it", not for a result
 OUTSIDE_THE_TREE = {"Failure", "Died"}  # errors on their way from the engine process
 INTERFACE = {ROOT / (home.replace(".", "/") + ".py") for home in localspec.HOMES.values()}
 INTERFACE |= {ROOT / "localspec" / name for name in ("errors.py", "chat/session.py", "chat/options.py")}
@@ -91,6 +92,17 @@ def test_sentences_name_their_subject():
         sentences = (*docstrings(path), *comments(text_of(path)))
         offenders += [f"{path.relative_to(ROOT)}: {found}" for found in sentences if habits.match(found)]
     assert offenders == []
+
+
+def test_a_result_has_the_name_of_what_it_is():
+    offenders = set()
+    for path in SOURCES:
+        for function in [n for n in nodes_of(path) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]:
+            returned = [node.value for node in ast.walk(function) if isinstance(node, ast.Return)]
+            names = {value.id for value in returned if isinstance(value, ast.Name)}
+            names -= {argument.arg for argument in (*function.args.args, *function.args.kwonlyargs)}
+            offenders |= {f"{path.name}:{function.lineno} {name}" for name in names & NAMELESS}
+    assert offenders == set()
 
 
 def test_the_sentences_of_help_and_messages_are_short():

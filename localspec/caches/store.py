@@ -320,11 +320,11 @@ def _files(folder: Path) -> list[os.DirEntry[str]]:
 
 
 def _stats(folder: Path) -> dict[str, os.stat_result]:
-    found = {}
+    stats = {}
     for entry in _files(folder):
         with suppress(FileNotFoundError):
-            found[entry.name] = entry.stat(follow_symlinks=False)
-    return found
+            stats[entry.name] = entry.stat(follow_symlinks=False)
+    return stats
 
 
 def _temporary(name: str) -> bool:

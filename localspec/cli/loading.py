@@ -36,7 +36,7 @@ def chosen_pair(arguments: argparse.Namespace, *, leave_missing: bool = False) -
     is_named = name is not None or target is not None
     wanted = name if is_named else configured().get("pair"), target, draft
     try:
-        found = find(*wanted)
+        pair = find(*wanted)
     except NotOnDisk as missing:
         if leave_missing and isinstance(missing, PairNotOnDisk):
             return missing.pair
@@ -45,15 +45,15 @@ def chosen_pair(arguments: argparse.Namespace, *, leave_missing: bool = False) -
         fetch_if_wanted(missing, target or name, draft, pull=arguments.pull)
         return find(*wanted)
     uses = last_uses()
-    if found.found and not (found.draft or draft or arguments.no_draft) and found.used_as not in uses:
+    if pair.found and not (pair.draft or draft or arguments.no_draft) and pair.used_as not in uses:
         from localspec.cli.fetching import suggest_draft
 
-        found = suggest_draft(found)
+        pair = suggest_draft(pair)
     if wanted[:2] == (None, None):
         last_used = max(uses, key=lambda used: uses[used], default="")
-        if found.name != DEMO and found.used_as != last_used:  # the demo prints another notice
-            print_notice(f"{found.name} answers, because you used or downloaded it last")
-    return found
+        if pair.name != DEMO and pair.used_as != last_used:  # the demo prints another notice
+            print_notice(f"{pair.name} answers, because you used or downloaded it last")
+    return pair
 
 
 def load_request(

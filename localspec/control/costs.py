@@ -99,15 +99,15 @@ class Costs:
     def verify(self, width: int) -> float:
         """Return the seconds of a target pass over `width` tokens, without those of drafting."""
         now = self._now
-        if (found := now.get(width)) is None:
+        if (seconds := now.get(width)) is None:
             if width == 1:
-                found = min(self._start(1) * self._ratio(1), self._bound())
+                seconds = min(self._start(1) * self._ratio(1), self._bound())
             elif width in self._ratios or self._likely:
-                found = self._start(width) * self._ratio(width)
+                seconds = self._start(width) * self._ratio(width)
             else:
-                found = self.verify(1) * (1 + self._excess(width) * self._estimated_excess(width))
-            now[width] = found
-        return found
+                seconds = self.verify(1) * (1 + self._excess(width) * self._estimated_excess(width))
+            now[width] = seconds
+        return seconds
 
     def verify_for_proposal(self, width: int) -> float:
         """Return `verify(width)`. Until `confirmed`, return at most the seconds of a plain step for a narrow pass.

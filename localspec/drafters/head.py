@@ -88,16 +88,16 @@ class HeadText:
 
     @classmethod
     def unpacked(cls, content: np.ndarray) -> "HeadText":
-        known, kinds = cls(), tuple[list[int], int, int, int, list[int], list[bytes], list[bytes], bytes]
+        head_text, kinds = cls(), tuple[list[int], int, int, int, list[int], list[bytes], list[bytes], bytes]
         found = msgspec.msgpack.decode(memoryview(content.data), type=kinds)
-        known.text, known.first, known.held, known._base, positions, rows, ends, state = found
-        known._hidden = [np.frombuffer(row, np.float32) for row in rows]
-        known._ends = {
+        head_text.text, head_text.first, head_text.held, head_text._base, positions, rows, ends, state = found
+        head_text._hidden = [np.frombuffer(row, np.float32) for row in rows]
+        head_text._ends = {
             place: np.frombuffer(row, np.float32) for place, row in zip(positions, ends, strict=True)
         }
-        known._nothing = np.zeros_like(known._hidden[-1]) if rows else known._nothing
-        known.state = np.frombuffer(state, np.uint8)
-        return known
+        head_text._nothing = np.zeros_like(head_text._hidden[-1]) if rows else head_text._nothing
+        head_text.state = np.frombuffer(state, np.uint8)
+        return head_text
 
     def hold(self, held: int) -> None:
         """Record that the head has read the rows before this position."""
@@ -234,12 +234,12 @@ class HeadDrafter(Drafter):
 
     def saved(self) -> HeadText | None:
         """Return a copy of the head state, to continue the text later; None if the head's cache cannot be copied."""
-        known = deepcopy(self._known)
+        copied = deepcopy(self._known)
         if self.keeps:
             if (state := self.head.state()) is None:
                 return None
-            known.state = state
-        return known
+            copied.state = state
+        return copied
 
     def restore(self, saved: HeadText | np.ndarray) -> None:
         """Continue from a saved head state, which may be bytes from the disk."""

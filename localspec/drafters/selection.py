@@ -73,9 +73,9 @@ class Fixed(Strategy):
 
     def propose(self, tokens: Sequence[int], room: int) -> Proposal:
         if self._prediction:
-            found = self._prediction.propose(tokens, min(self._most, room))
-            if found.tokens and found.source is Source.PREDICTION:
-                return found
+            proposal = self._prediction.propose(tokens, min(self._most, room))
+            if proposal.tokens and proposal.source is Source.PREDICTION:
+                return proposal
         depth = min(self._depth, room)
         if depth and self._drafter.backlog(tokens).unread:
             busy = self._drafter.busy_seconds

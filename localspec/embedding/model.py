@@ -85,15 +85,15 @@ class EmbeddingModel(Closing):
 
     def _tokens(self, text: Text) -> list[int]:
         """Return the tokens of a text. In a mixed list only a text at its beginning gets special tokens."""
-        vocab, found = self._model.vocab, list[int]()
+        vocab, tokens = self._model.vocab, list[int]()
         for place, part in enumerate([text] if isinstance(text, str) else text):
             if isinstance(part, str):
-                found += vocab.tokenize(part, parse_special=True, add_special=not place)
+                tokens += vocab.tokenize(part, parse_special=True, add_special=not place)
             elif 0 <= part < vocab.size:
-                found.append(part)
+                tokens.append(part)
             else:
                 raise BadSetting("token id out of range", hint=f"use ids from 0 to {vocab.size - 1}")
-        return found
+        return tokens
 
     def _asked(self, query: str, document: str) -> list[int]:
         vocab = self._model.vocab

@@ -137,32 +137,32 @@ def token_table(model: Path, header: Header) -> TokenTable | None:
     hint = f"put this draft's {path.name} into the same folder, or make the draft again with `localspec fit`"
     if not path.exists():
         raise BadModelFile(f"{model.name} is trimmed and needs {path.name}, which is missing", hint=hint)
-    table = header_at(path)
-    tensors = {tensor.name: tensor for tensor in table.tensors}
+    own = header_at(path)
+    tensors = {tensor.name: tensor for tensor in own.tensors}
     scale = SCALES.get(header.architecture)
-    same = table.text(TABLE_HASH) == header.text(TABLE_HASH)
+    same = own.text(TABLE_HASH) == header.text(TABLE_HASH)
     if scale is None or not same or tensors.keys() != {EMBEDDINGS, TOKEN_IDS}:
         raise BadModelFile(f"{path.name} does not belong to {model.name}", hint=hint)
     embeddings, ids = tensors[EMBEDDINGS], tensors[TOKEN_IDS]
-    found = TokenTable(
-        tensor_at(path, embeddings, table.data_offset),
+    table = TokenTable(
+        tensor_at(path, embeddings, own.data_offset),
         embeddings.type,
         embeddings.shape[0],
         scale(embeddings.shape[0]),
-        tensor_at(path, ids, table.data_offset).view(np.int32).ravel(),
+        tensor_at(path, ids, own.data_offset).view(np.int32).ravel(),
     )
-    rows = found.token_ids
-    ascending = bool((np.diff(rows) > 0).all()) and 0 <= int(rows[0]) <= int(rows[-1]) < found.count
-    if output_tensor(header).shape != (found.width, len(rows)) or not ascending:
+    rows = table.token_ids
+    ascending = bool((np.diff(rows) > 0).all()) and 0 <= int(rows[0]) <= int(rows[-1]) < table.count
+    if output_tensor(header).shape != (table.width, len(rows)) or not ascending:
         raise BadModelFile(f"{path.name} is damaged", hint=hint)
-    return found
+    return table
 
 
 def output_tensor(header: Header) -> TensorInfo:
     """Return a model's output matrix, or if it has none, its embeddings. Raises BadModelFile without both."""
     tensors = {tensor.name: tensor for tensor in header.tensors}
-    found = tensors.get("output.weight") or tensors.get(EMBEDDINGS)
-    if found is None:
+    output = tensors.get("output.weight") or tensors.get(EMBEDDINGS)
+    if output is None:
         name = header.text("general.name") or "this model"
         raise BadModelFile(f"{name} has no output layer", hint="use a file with the whole model")
-    return found
+    return output

@@ -25,11 +25,11 @@ def pass_seconds(path: Path, threads: int) -> dict[str, Seconds]:
 
     Raises BackendFailure under CPU contention, and the errors of Model and Cache.
     """
-    found: dict[str, Seconds] = {"on": {}, "off": {}}
+    fastest: dict[str, Seconds] = {"on": {}, "off": {}}
     with ExitStack() as opened:
         model = opened.enter_context(Model(path, devices=()))
         caches = dict[str, Cache]()
-        for flash in found:
+        for flash in fastest:
             params = params_of(model, LONG + _ROUNDS * sum(WIDTHS), threads, flash_attn=flash)
             size_context(params, CHUNK, rows=2)
             # Sequence 1 holds each copy before sequence 0 gets it.
@@ -43,13 +43,13 @@ def pass_seconds(path: Path, threads: int) -> dict[str, Seconds]:
                 if spent[width, flash] < _SECONDS:
                     seconds, ends[flash] = _pass(caches[flash], ends[flash], width)
                     spent[width, flash] += seconds
-                    least = found[flash].get((length, width), inf)
-                    found[flash][length, width] = min(least, seconds)
+                    least = fastest[flash].get((length, width), inf)
+                    fastest[flash][length, width] = min(least, seconds)
             # Threads of a pass wait for each other, so that passes are slow if one gets too little processor time.
             usable = sum(cache.busy_seconds for cache in caches.values()) * min(threads, usable_cores())
             if threads > 1 and process_time() - began < CONTENDED * usable:
                 raise BackendFailure("other programs use the processor", hint="measure again later")
-    return found
+    return fastest
 
 
 def _fill(cache: Cache, length: int) -> int:

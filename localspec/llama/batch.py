@@ -84,17 +84,17 @@ _traits = symbol("ggml_get_type_traits", ctypes.POINTER(_Traits), [ctypes.c_int]
 
 def as_floats(rows: np.ndarray, type_: int, width: int) -> np.ndarray:
     """Dequantise uint8 [rows, row bytes] to float32 [rows, width]. Raises BackendFailure."""
-    found = np.empty((len(rows), width), np.float32)
+    floats = np.empty((len(rows), width), np.float32)
     if type_ == 0:
-        found[:] = rows.view(np.float32)
-        return found
+        floats[:] = rows.view(np.float32)
+        return floats
     to_float = _traits(type_).contents.to_float
     if not to_float:
         what = f"llama.cpp cannot read tensors of type {type_}"
         raise BackendFailure(what, hint="use a file of another quantisation")
     rows = np.ascontiguousarray(rows)
-    to_float(rows.ctypes.data, found.ctypes.data, found.size)
-    return found
+    to_float(rows.ctypes.data, floats.ctypes.data, floats.size)
+    return floats
 
 
 class EmbeddingBatch(Batch):

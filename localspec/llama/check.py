@@ -217,16 +217,16 @@ def ensure_gpu(
 ) -> GpuHealth:
     """Return the stored GpuHealth. If it lacks these settings, call `on_first`, then `try_gpu`. Raises as `try_gpu`."""
     kv_types = tuple(dict.fromkeys((*_KV_TYPES, kv_type)))
-    found = recalled(_gpu_file(name, description), GpuHealth) or GpuHealth()
-    tried = found.plain if flash_attn == "off" or found.died_of else set(kv_types) <= set(found.kv_types)
+    health = recalled(_gpu_file(name, description), GpuHealth) or GpuHealth()
+    tried = health.plain if flash_attn == "off" or health.died_of else set(kv_types) <= set(health.kv_types)
     if not tried:
         on_first()
-        found = try_gpu(name, description, flash_attn, kv_types)
-    if flash_attn == "on" and found.died_of:
-        what = f"llama.cpp crashes with flash attention on {name} ({found.died_of})"
+        health = try_gpu(name, description, flash_attn, kv_types)
+    if flash_attn == "on" and health.died_of:
+        what = f"llama.cpp crashes with flash attention on {name} ({health.died_of})"
         hint = "remove `--flash-attn on`: localspec then turns flash attention off for this device"
         raise BackendFailure(what, hint=hint)
-    return found
+    return health
 
 
 def try_gpu(

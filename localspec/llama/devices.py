@@ -75,12 +75,12 @@ def devices() -> list[Device]:
 
 def buffer_names() -> dict[str, str]:
     """Map RPC buffer names to device names. Buffer names number the devices of each server from 0."""
-    found: dict[str, str] = {}
+    names: dict[str, str] = {}
     for device in devices():
         if device.backend == "RPC":
-            index = sum(name.endswith(f"[{device.description}]") for name in found)
-            found[f"RPC{index}[{device.description}]"] = device.name
-    return found
+            index = sum(name.endswith(f"[{device.description}]") for name in names)
+            names[f"RPC{index}[{device.description}]"] = device.name
+    return names
 
 
 def default_gpu() -> Device | None:

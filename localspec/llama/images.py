@@ -71,17 +71,17 @@ class Projector(Closing):
             return self._known(data)
 
     def _read(self, data: bytes) -> list[int]:
-        found, image, count = list[int](), sha256(data).hexdigest(), ctypes.c_size_t()
+        rows, image, count = list[int](), sha256(data).hexdigest(), ctypes.c_size_t()
         with self._parts(data) as parts:
             for number, part in enumerate(parts):
                 if self.mtmd.mtmd_input_chunk_get_type(part) == self.mtmd.MTMD_INPUT_CHUNK_TYPE_TEXT:
                     ids = self.mtmd.mtmd_input_chunk_get_tokens_text(part, ctypes.byref(count))
-                    found += ids[: count.value]
-                    if min(found) < 0:
+                    rows += ids[: count.value]
+                    if min(rows) < 0:
                         raise BadSetting("the model lacks tokens that its projector writes", hint=_PUBLISHED)
                 else:
-                    found += Chunk(self, part, data, image, number).rows
-        return found
+                    rows += Chunk(self, part, data, image, number).rows
+        return rows
 
     def encode(self, chunk: "Chunk") -> np.ndarray:
         """Return the rows of a chunk, float32 [rows, columns]. Raises BackendFailure."""

@@ -115,8 +115,8 @@ class Vocab:
             room = -count
 
     def piece(self, token: int) -> bytes:
-        if (known := self._pieces.get(token)) is not None:
-            return known
+        if (content := self._pieces.get(token)) is not None:
+            return content
         self._check(token)
         size = 64
         while True:

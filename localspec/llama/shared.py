@@ -445,16 +445,16 @@ class SharedContext(Cache):
             return [ForwardPass(starts[0], wanted[0][1], self._late_rows(wanted[0], whole))]
         hidden, row, token = self._hidden.read(total) if self._hidden else None, 0, 0
         every = self._read_rows(sum(rows for _, _, rows in wanted), whole)
-        found = list[ForwardPass]()
+        passes = list[ForwardPass]()
         for (_, tokens, rows), start, padding in zip(wanted, starts, paddings, strict=True):
             own = every[row : row + rows]
             if own and len(wanted) > 1:  # the reader of rows has checked the last row of all
                 check_finite(last.logits if isinstance(last := own[-1], Candidates) else last)
             shown = None if hidden is None else hidden[token : token + len(tokens)]
             shared = total if len(wanted) > 1 else 0
-            found.append(ForwardPass(start, tokens, own, shown, pass_width=shared))
+            passes.append(ForwardPass(start, tokens, own, shown, pass_width=shared))
             row, token = row + rows, token + len(tokens) + padding
-        return found
+        return passes
 
     def _read_image(self, slot: CachedText, tokens: Sequence[int], first: ImageRow) -> ForwardPass:
         start, before, count = slot.length, self.busy_seconds, len(tokens)

@@ -30,13 +30,13 @@ def assume_servers(addresses: Iterable[str]) -> None:
 
 def addresses_of(text: str) -> tuple[str, ...]:
     """Return the addresses in a text like "HOST:PORT,HOST:PORT". Raises BadSetting for an invalid address."""
-    found = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
-    for address in found:
+    addresses = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    for address in addresses:
         host, _, port = address.rpartition(":")
         if not (host and port.isascii() and port.isdecimal() and 1 <= int(port) <= 65535):
             what = f"{address} is not a valid address of an RPC server"
             raise BadSetting(what, hint="write HOST:PORT; put a comma between servers")
-    return found
+    return addresses
 
 
 def use_servers(text: str) -> None:

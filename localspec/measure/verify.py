@@ -230,7 +230,7 @@ def run_sampled(
     tell: Callable[[Phase, float, BenchPrompt], None],
 ) -> SampledResult:
     """Sample texts in rounds over the prompts, on all slots at once; return the sum of their results."""
-    found, texts, slots = SampledResult(), [*prompts] * ROUNDS, session.pair.slots.all
+    result, texts, slots = SampledResult(), [*prompts] * ROUNDS, session.pair.slots.all
     with ExitStack() as opened, ThreadPoolExecutor(len(slots)) as threads:
         sessions = [session, *(opened.enter_context(session.another()) for _ in slots[1:])]
         for first in range(0, len(texts), len(slots)):
@@ -245,8 +245,8 @@ def run_sampled(
             replies = [each.result()[0] for each in running]
             for (_, tokens), reply in zip(together, replies, strict=True):
                 if not stopped():
-                    found += scored(session.pair, tokens, reply.tokens, temperature)
-    return found
+                    result += scored(session.pair, tokens, reply.tokens, temperature)
+    return result
 
 
 def written(
@@ -269,7 +269,7 @@ def written(
 def scored(
     pair: LoadedPair, prompt: Sequence[int], tokens: Sequence[int], temperature: float
 ) -> SampledResult:
-    found = SampledResult(texts=1)
+    result = SampledResult(texts=1)
     for row, token in zip(read_again(pair, prompt, tokens, CHUNK), tokens, strict=True):
         scores = (row - row.max()).astype(np.float64) / temperature
         weights = np.exp(scores)
@@ -277,8 +277,8 @@ def scored(
         surprisals = np.minimum(np.log(weights.sum()) - scores, 10.0)
         p = weights / weights.sum()
         beyond = surprisals - p @ surprisals
-        found += SampledResult(0, 1, float(beyond[token]), float(p @ beyond**2), float(np.abs(beyond).max()))
-    return found
+        result += SampledResult(0, 1, float(beyond[token]), float(p @ beyond**2), float(np.abs(beyond).max()))
+    return result
 
 
 def problems(found: Verification) -> list[str]:

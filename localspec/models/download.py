@@ -291,12 +291,12 @@ class _Pull:
         return any(self._hash(path, file) == file.sha256 for path in local_models.cached_copies(file))
 
     def _hash(self, path: Path, file: ModelFile) -> str:
-        if known := local_models.known_sha256(path):
-            return known
-        found = local_models.hash_file(path, lambda done: self._at(PullStage.HASHING, file, done))
-        if found == file.sha256:
+        if stored := local_models.known_sha256(path):
+            return stored
+        digest = local_models.hash_file(path, lambda done: self._at(PullStage.HASHING, file, done))
+        if digest == file.sha256:
             self._tell(f"{file.name}: sha256 verified")
-        return found
+        return digest
 
     def _look(self, file: ModelFile) -> RemoteFile:
         """Return a file as the Hub has it now. Raises DownloadFailed if it differs from the pinned file."""

@@ -323,14 +323,14 @@ def open_model(opening: Opening) -> Sequence[Opened]:
     )
     opening.opened.enter_context(context)
     notice = f"{model.name} has another vocabulary: it drafts {in_words(shared)}" if shared else ""
-    found = []
+    opened = []
     for slot in context.slots:
         drafter = ModelDrafter(slot, vocab.is_end)
         if shared:
             drafter = OtherVocabularyDrafter(slot, model.vocab, vocab, shared, vocab.is_end)
         drafter.drafting = slot.running
-        found.append(Opened(drafter, slot, model.name, notice))
-    return found
+        opened.append(Opened(drafter, slot, model.name, notice))
+    return opened
 
 
 def open_head(opening: Opening, layout: Layout | None) -> Sequence[Opened]:
@@ -351,7 +351,7 @@ def open_head(opening: Opening, layout: Layout | None) -> Sequence[Opened]:
     else:
         head = HeadContext(model, target, encodes=kind is DraftKind.EAGLE3, **more)
     opening.opened.enter_context(head)
-    found = []
+    opened = []
     for slot in target.slots:
         drafter: HeadDrafter
         if isinstance(context := head.on(slot.sequence), BlockContext):
@@ -364,9 +364,9 @@ def open_head(opening: Opening, layout: Layout | None) -> Sequence[Opened]:
         if head.batcher:
             drafter.drafting = partial(head.batcher.running, slot.sequence)
         slot.head_state = drafter
-        found.append(Opened(drafter, context, name))
+        opened.append(Opened(drafter, context, name))
     target.extract(wants)
-    return found
+    return opened
 
 
 OPENERS: Mapping[DraftKind, Callable[[Opening], Sequence[Opened]]] = {

@@ -57,14 +57,14 @@ def _shares(text: str) -> tuple[float, ...]:
     if not text.strip():
         return ()
     try:
-        found = tuple(map(float, text.split(",")))
+        shares = tuple(map(float, text.split(",")))
     except ValueError:
-        found = ()
-    if not any(found) or not all(0 <= share <= MOST_FACTOR for share in found):
+        shares = ()
+    if not any(shares) or not all(0 <= share <= MOST_FACTOR for share in shares):
         raise BadSetting(
             f"{text} is not a valid split over GPUs", hint="give a share for each GPU, as in --split 3,1"
         )
-    return found
+    return shares
 
 
 HOST = "CPU"

@@ -241,13 +241,13 @@ class MemoryProbe(Closing):
 def _by_device(sizes: dict[str, float], layers: Sequence[str]) -> dict[str, int]:
     """Sum the bytes of buffers by device. The names of most buffers begin with the device."""
     gpus = [name for name in dict.fromkeys(layers) if name != HOST]
-    found: dict[str, int] = {}
+    totals: dict[str, int] = {}
     for name, size in sizes.items():
         on_host = not gpus or name.startswith(HOST) or name.endswith("_Host")
         named = max((gpu for gpu in gpus if name.startswith(gpu)), key=len, default=None)
         device = HOST if on_host else named or gpus[0]
-        found[device] = found.get(device, 0) + round(size)
-    return found
+        totals[device] = totals.get(device, 0) + round(size)
+    return totals
 
 
 def weights_of(
@@ -311,18 +311,18 @@ def plan_for(pair: Pair, memory_options: MemoryOptions, devices: Sequence[Device
             header = header_of_part(projector)
             there, rows = without_projector(there, memory_of(header)), ROWS_AT_ONCE.get(kind_of(header), 0)
         sizes = probe.sizes(target, pair.adapters, image_rows=rows)
-        found = replace(plan(sizes, beside, there, memory_options), projector=projector)
-        measured = measures_attention(found, kind)
+        planned = replace(plan(sizes, beside, there, memory_options), projector=projector)
+        measured = measures_attention(planned, kind)
         if not (measured and (known := attention_of(target.here, target.header, memory_options.threads))):
-            return found
-        load, draft = replace(found.target, flash_attn=known.flash_attn), found.draft
+            return planned
+        load, draft = replace(planned.target, flash_attn=known.flash_attn), planned.draft
         if draft and draft.devices == (HOST,) and not kind.is_head:
             draft = replace(draft, flash_attn=known.flash_attn)  # a draft model gets its target's attention
         needs = tuple(size.needs(of) for size, of in ((sizes, load), (beside, draft)) if size and of)
         if not (memory_options.ignore_memory or MemoryBudget(there).holds(needs)):
-            return replace(found, lines=(*found.lines, _FLASH_FITS), attention=known)
+            return replace(planned, lines=(*planned.lines, _FLASH_FITS), attention=known)
         needed = _device_needs(Placement(load, draft, needs), there)
-        return replace(found, target=load, draft=draft, needs=needed, attention=known)
+        return replace(planned, target=load, draft=draft, needs=needed, attention=known)
 
 
 def measures_attention(found: Plan, kind: DraftKind) -> bool:

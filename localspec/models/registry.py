@@ -212,8 +212,8 @@ def _is_absent(path: Path, error: BaseException | None) -> bool:
 
 def named(name: str) -> Pair:
     """Return the pair with this name or alias. Raises UnknownPair, or BadSetting if it cannot be read."""
-    if found := known(name):
-        return found
+    if pair := known(name):
+        return pair
     reasons = unreadable_pairs()
     if error := reasons.get(name.strip().lower(), reasons.get("")):
         raise error
@@ -227,10 +227,10 @@ def named(name: str) -> Pair:
 def pairs_like(text: str) -> tuple[Pair, ...]:
     """Return the pairs with this text in their name, aliases or use. Raises UnknownPair if there is none."""
     texts = {pair: " ".join((pair.name, *pair.aliases, pair.use)) for pair in all_pairs()}
-    found = tuple(pair for pair, has in texts.items() if text.lower() in has.lower())
-    if not found:
+    pairs = tuple(pair for pair, has in texts.items() if text.lower() in has.lower())
+    if not pairs:
         raise UnknownPair(f"no pair has {text!r} in its name or purpose", hint="see `localspec pairs`")
-    return found
+    return pairs
 
 
 def known(name: str) -> Pair | None:
@@ -385,10 +385,10 @@ def _written(pair: Pair) -> str:
 
 def _lines(value: Pair | ModelFile, *others: str) -> list[str]:
     """Return a TOML line for each field with a value, except `others`. JSON without DEL characters is valid TOML."""
-    found = []
+    lines = []
     for field in dataclasses.fields(value):
         now = getattr(value, field.name)
         if now not in (field.default, "") and field.name not in {*_NEVER_WRITTEN, "target", "draft", *others}:
             key = "path" if field.name == "file" and not getattr(value, "repo", "") else field.name
-            found.append(f"{key} = {json.dumps(now, ensure_ascii=False).replace(chr(127), '?')}")
-    return found
+            lines.append(f"{key} = {json.dumps(now, ensure_ascii=False).replace(chr(127), '?')}")
+    return lines

@@ -131,13 +131,13 @@ def size_of(path: Path) -> int:
 
 def _used(pairs: Iterable[Pair]) -> dict[Path, str]:
     """Return the used files, with a pair's name for each. Fetched files of incomplete pairs do not count."""
-    found = dict[Path, str]()
+    used = dict[Path, str]()
     for pair in pairs:
         files = pair.singles if pair.on_disk else [file for file in pair.files if not file.repo]
         paths = [*map(local_models.path_of, files)]
         paths += [path.resolve() for path in downloaded(pair)] if pair.on_disk else []
-        found |= dict.fromkeys(paths, pair.name)
-    return found
+        used |= dict.fromkeys(paths, pair.name)
+    return used
 
 
 def _removed(unwanted: Iterable[Path], kept: list[tuple[str, str]]) -> Removal:

@@ -96,8 +96,8 @@ class StoredModel:
 
     def _params(self) -> Mapping[str, Any]:
         with suppress(OSError, ValueError, RecursionError):
-            if self.params and isinstance(found := json.loads(_content(Path(self.params))), dict):
-                return found
+            if self.params and isinstance(params := json.loads(_content(Path(self.params))), dict):
+                return params
         return {}
 
 

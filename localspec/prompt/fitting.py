@@ -72,8 +72,8 @@ class Fitter:
         return fitted(Omission(index, self._digest(messages[:index]), dropped))
 
     def _digest(self, messages: Messages) -> bytes:
-        *_, found = digests(messages, self.beside)
-        return found
+        *_, digest = digests(messages, self.beside)
+        return digest
 
     @staticmethod
     def _newest(

@@ -67,30 +67,30 @@ class Taken:
 
 def fitted(messages: Sequence[Message], taken: Taken) -> "Fitting":
     """Return the messages in an order and form that the template takes; most histories stay as they are."""
-    found = Fitting(taken)
+    fitting = Fitting(taken)
     systems = [*takewhile(lambda message: message.role == "system", messages)]
     if len(systems) > 1 and not taken.late_systems:
         content = "\n\n".join(message.content for message in systems if message.content)
         messages = [replace(systems[0], content=content), *messages[len(systems) :]]
     entries = _paired(_texts_apart(messages, taken), taken)
     for kind, message in _one_call_each(entries) if taken.one_call else entries:
-        if kind == SYSTEM and not found.messages:
+        if kind == SYSTEM and not fitting.messages:
             kind = SYSTEM if taken.system else USER
-            found.add(kind, replace(message, role=_ROLES[kind]))
+            fitting.add(kind, replace(message, role=_ROLES[kind]))
         elif taken.late_systems if kind == SYSTEM else taken.strays and kind == STRAY:
-            found.messages.append(message)
+            fitting.messages.append(message)
         elif kind == SYSTEM:
-            found.add_named("System message", message, "late system messages are messages of the user")
+            fitting.add_named("System message", message, "late system messages are messages of the user")
         elif kind == STRAY:
-            found.add_named(
+            fitting.add_named(
                 "Tool result", message, "tool results without their call are messages of the user"
             )
         else:
-            found.add(kind, message)
-    found.fill(END)
+            fitting.add(kind, message)
+    fitting.fill(END)
     unread = sum(bool(call.unreadable) for message in messages for call in message.tool_calls)
-    found.changes["calls whose arguments are no JSON object have their text as one argument"] += unread
-    return found
+    fitting.changes["calls whose arguments are no JSON object have their text as one argument"] += unread
+    return fitting
 
 
 @dataclass(slots=True)
@@ -152,7 +152,7 @@ def _between(before: str, kind: str, pairs: Collection[tuple[str, str]]) -> Sequ
 
 def _texts_apart(messages: Sequence[Message], taken: Taken) -> list[Message]:
     """Move each text beside calls that the template loses: into a message of its own, or to the text before it."""
-    found = list[Message]()
+    moved = list[Message]()
     answers = [number for number, message in enumerate(messages) if _kind_of(message) == ANSWER]
     for number, message in enumerate(messages):
         place = BEFORE if number < max(answers, default=-1) else AFTER
@@ -160,14 +160,14 @@ def _texts_apart(messages: Sequence[Message], taken: Taken) -> list[Message]:
         if text and place == AFTER and message.reasoning and {AFTER, BOTH} & taken.beside == {AFTER}:
             message = replace(message, content="", reasoning=f"{message.reasoning}\n\n{text}")
         elif text and place not in taken.beside:
-            if (ANSWER, CALL) in taken.pairs or not found or found[-1].tool_calls:
-                found.append(Message("assistant", text))
+            if (ANSWER, CALL) in taken.pairs or not moved or moved[-1].tool_calls:
+                moved.append(Message("assistant", text))
             else:
-                both = f"{found[-1].content}\n\nThe assistant before its call:\n{text}"
-                found[-1] = replace(found[-1], content=both)
+                both = f"{moved[-1].content}\n\nThe assistant before its call:\n{text}"
+                moved[-1] = replace(moved[-1], content=both)
             message = replace(message, content="")
-        found.append(message)
-    return found
+        moved.append(message)
+    return moved
 
 
 def _kind_of(message: Message) -> str:
@@ -183,7 +183,7 @@ def _paired(messages: Sequence[Message], taken: Taken) -> list[tuple[str, Messag
 
     A result belongs to the call with its id, and otherwise to the first call before it that has no result yet.
     """
-    found, used = list[tuple[str, Message]](), set[str]()
+    paired, used = list[tuple[str, Message]](), set[str]()
     waiting, near = dict[str, str](), list[str]()  # given ids of calls without a result; those right before
 
     def own_id(given: str, made: str) -> str:
@@ -208,12 +208,12 @@ def _paired(messages: Sequence[Message], taken: Taken) -> list[tuple[str, Messag
             own_ids = [own_id(given, made_id(number, place)) for place, given in enumerate(given_ids)]
             calls = (replace(call, id=own) for call, own in zip(message.tool_calls, own_ids, strict=True))
             message = replace(message, tool_calls=tuple(calls))
-            near = [*(near if found and found[-1][0] == CALL else []), *own_ids]
+            near = [*(near if paired and paired[-1][0] == CALL else []), *own_ids]
             waiting |= zip(own_ids, given_ids, strict=True)
         else:
             near = []
-        found.append((kind, message))
-    return found
+        paired.append((kind, message))
+    return paired
 
 
 def _one_call_each(entries: Sequence[tuple[str, Message]]) -> Iterator[tuple[str, Message]]:

@@ -154,8 +154,8 @@ def digests(messages: Iterable[Message], beside: str) -> Iterator[bytes]:
 
 
 def _key(before: bytes, answer: str, calls: Sequence[ToolCall]) -> bytes:
-    *_, found = digests([Message("assistant", answer, tool_calls=tuple(calls))], before.hex())
-    return found
+    *_, key = digests([Message("assistant", answer, tool_calls=tuple(calls))], before.hex())
+    return key
 
 
 def made_id(message: int, call: int) -> str:

@@ -302,7 +302,7 @@ class Placeholders:
         return text, text.translate(self._show)
 
     def _hidden(self, text: str) -> str:
-        found = text.translate(self._hide)
+        hidden = text.translate(self._hide)
         for match in self._open.finditer(text):
-            found = found[: match.start()] + match.group() + found[match.end() :]
-        return found
+            hidden = hidden[: match.start()] + match.group() + hidden[match.end() :]
+        return hidden

@@ -57,14 +57,14 @@ def _spelled(schema: Any, root: Mapping[str, Any], seen: Collection[str] = ()) -
     if schema.keys() & {"$ref", "allOf"} and (key := json.dumps(schema)) not in seen:
         schema, seen = resolved(schema, root) or schema, (*seen, key)
     named = schema.get("properties")
-    found = {k: _spelled(v, root, seen) for k, v in schema.items() if k not in ("$defs", "definitions")}
-    if isinstance(kinds := found.get("type"), list) and kinds:
-        found["type"] = next((kind for kind in kinds if kind != "null"), kinds[0])
+    described = {k: _spelled(v, root, seen) for k, v in schema.items() if k not in ("$defs", "definitions")}
+    if isinstance(kinds := described.get("type"), list) and kinds:
+        described["type"] = next((kind for kind in kinds if kind != "null"), kinds[0])
     if isinstance(named, Mapping):
         spelled = {key: _spelled(part, root, seen) for key, part in named.items()}
         parts = {key: {"description": "", **part} for key, part in spelled.items() if isinstance(part, dict)}
-        found["properties"] = {**spelled, **parts}
-    return found
+        described["properties"] = {**spelled, **parts}
+    return described
 
 
 def read_tools(given: object) -> tuple[Tool, ...]:

@@ -216,8 +216,8 @@ class Chain:
         """
         s = self._drafting if drafts else self.sampling
         row = self._permitted(row, history, s.top_k)
-        if isinstance(row, Candidates) and not self._adjusts and (found := _of_few(row, s)):
-            return found
+        if isinstance(row, Candidates) and not self._adjusts and (few := _of_few(row, s)):
+            return few
         if isinstance(row, Candidates) or s.top_k:
             size = len(row.ids if isinstance(row, Candidates) else row)
             # Min-p removes all logits more than `nats` below the largest one. Without top-k it seldom leaves only one.
@@ -261,9 +261,9 @@ class Chain:
     def _buffer(self, row: np.ndarray) -> np.ndarray:
         """Return a float32 buffer as long as the row that nothing refers to: new memory takes longer than exp."""
         unused = 3  # references: the list, the loop, and the argument of getrefcount
-        for each in self._buffers:
-            if sys.getrefcount(each) == unused and len(each) == len(row):
-                return each
+        for buffer in self._buffers:
+            if sys.getrefcount(buffer) == unused and len(buffer) == len(row):
+                return buffer
         self._buffers = [*self._buffers[1 - _MOST_BUFFERS :], np.empty(len(row), np.float32)]
         return self._buffers[-1]
 
@@ -305,9 +305,9 @@ class Chain:
             # A grammar seldom forbids likely tokens, so usually only the likeliest ones are masked.
             ids = np.array([row.argmax()]) if count == 1 else largest(row, count + SPARE)[0]
             likely = Candidates(ids, row[ids])
-            found = self._constraint.permitted(likely, history)
-            if isinstance(found, Candidates) and found is not likely and len(found.ids) >= count:
-                return found
+            permitted = self._constraint.permitted(likely, history)
+            if isinstance(permitted, Candidates) and permitted is not likely and len(permitted.ids) >= count:
+                return permitted
         return self._constraint.permitted(row, history)
 
     def _adjusted(
@@ -322,18 +322,18 @@ class Chain:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return ascending ids and the logits of the `count` likeliest tokens; `nats`: see `largest`."""
         if isinstance(row, Candidates):
-            found = self._among(row, history, count)
+            head = self._among(row, history, count)
             # A missing logit is at most the row's least one, and bias and penalties never raise a missing logit.
-            if row.whole is None or found[1].min() > row.logits.min():
-                return found
+            if row.whole is None or head[1].min() > row.logits.min():
+                return head
             row = row.whole()
         if not self._adjusts:
             return largest(row, count, nats)
         if self.sampling.only_lowers:
             ids, logits = largest(row, count + self._lowered)
-            found = self._among(Candidates(ids, row[ids]), history, count)
-            if self.sampling.repeat_last_n >= 0 or found[1].min() > logits.min():
-                return found
+            head = self._among(Candidates(ids, row[ids]), history, count)
+            if self.sampling.repeat_last_n >= 0 or head[1].min() > logits.min():
+                return head
         return largest(self._adjusted(row, history), count)
 
     def _among(self, row: Candidates, history: Sequence[int], count: int) -> tuple[np.ndarray, np.ndarray]:

@@ -61,11 +61,11 @@ def messages_of(system: object, messages: list[Any], notices: list[str]) -> list
     # Claude Code's first system line is removed, because it changes in each request and defeats prompt caches.
     billed = "x-anthropic-billing-header"
     kept = (text.partition("\n")[2] if text.startswith(billed) else text for text in texts)
-    found = [{"role": "system", "content": text}] if (text := "\n\n".join(filter(None, kept))) else []
+    converted = [{"role": "system", "content": text}] if (text := "\n\n".join(filter(None, kept))) else []
     for number, message in enumerate(messages, start=1):
-        found += converted_from(message, f"message {number}", notices)
+        converted += converted_from(message, f"message {number}", notices)
     notices[:] = dict.fromkeys(notices)
-    return found
+    return converted
 
 
 def converted_from(message: object, which: str, notices: list[str]) -> Iterator[dict[str, Any]]:
@@ -110,12 +110,12 @@ def blocks_in(content: object, which: str, notices: list[str]) -> list[dict[str,
     blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
     if not isinstance(blocks, list):
         raise BadSetting(f"the content of {which} cannot be {cut(content)}", hint="give a text or blocks")
-    found: list[dict[str, Any]] = []
+    read: list[dict[str, Any]] = []
     for block in blocks:
         if not isinstance(block, dict) or not isinstance(block.get("type"), str):
             raise BadSetting(f"{which} cannot have the block {cut(block)}", hint="give an object with a type")
-        found += [block] if block["type"] in _READ else read_as_text(block, which, notices)
-    return found
+        read += [block] if block["type"] in _READ else read_as_text(block, which, notices)
+    return read
 
 
 def read_as_text(block: dict[str, Any], which: str, notices: list[str]) -> list[dict[str, Any]]:

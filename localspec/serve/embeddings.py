@@ -118,12 +118,12 @@ def chosen(fields: Fields) -> dict[str, Any]:
 def texts_of(given: object) -> tuple[Text, ...]:
     """Return the texts of an input in any form that llama-server reads. Raises BadSetting."""
     if isinstance(given, list) and not any(isinstance(part, int) for part in given):
-        found = tuple(map(text_of, given))
+        texts = tuple(map(text_of, given))
     else:
-        found = (text_of(given),)
-    if not found:
+        texts = (text_of(given),)
+    if not texts:
         raise BadSetting("the input is missing or empty", hint=_SHAPES)
-    return found
+    return texts
 
 
 def text_of(given: object) -> Text:

@@ -215,11 +215,11 @@ def picked(answer: dict[str, Any], wanted: Sequence[str]) -> dict[str, Any]:
     """Return the wanted values of an answer by path, such as "timings/prompt_ms"; () returns all values."""
     if not wanted:
         return answer
-    found: dict[str, Any] = {}
+    picks: dict[str, Any] = {}
     for path in wanted:
         value: Any = answer
         for name in path.split("/"):
             value = value.get(name) if isinstance(value, dict) else None
         if value is not None:
-            found[path] = value
-    return found
+            picks[path] = value
+    return picks

@@ -31,9 +31,9 @@ def usage(replies: Sequence[Reply], to_each_prompt: int = 1) -> dict[str, Any]:
 
 def timings(reply: Reply, notices: Sequence[str]) -> dict[str, Any]:
     stats = reply.stats
-    found = timings_of(stats, stats.prompt_tokens - stats.reused_tokens)
-    found["localspec"] |= {"seed": reply.seed, "notices": list(notices)}
-    return found
+    values = timings_of(stats, stats.prompt_tokens - stats.reused_tokens)
+    values["localspec"] |= {"seed": reply.seed, "notices": list(notices)}
+    return values
 
 
 def timings_of(stats: Stats, fresh: int) -> dict[str, Any]:
@@ -149,10 +149,10 @@ class Served:
 
     @property
     def totals(self) -> Totals:
-        found = Totals()
+        totals = Totals()
         for reply in self.replies:
-            found.add(reply.stats)
-        return found
+            totals.add(reply.stats)
+        return totals
 
 
 def added(one: Stats, other: Stats) -> Stats:

@@ -147,12 +147,12 @@ class Ollama(Interface):
             return answer(writer.line(ending={"done": True, "done_reason": "unload"}))
         if prompt is None:  # the client only requests the load of the pair
             await self._loading(request, asked.chosen)
-            found = answer(writer.line(ending={"done": True, "done_reason": "load"}))
+            response = answer(writer.line(ending={"done": True, "done_reason": "load"}))
         else:
-            found = await self.respond(request, asked, writer)
+            response = await self.respond(request, asked, writer)
         if kept is not None:
             self._jobs.keep_alive(None if kept == math.inf else kept)
-        return found
+        return response
 
     async def _loading(self, request: Request, chosen: Chosen) -> Ready:
         job = self._jobs.submit(chosen.load, None)
@@ -203,23 +203,23 @@ def kept_seconds(given: object) -> float:
 
 def as_openai(messages: list[Any]) -> list[Any]:
     """Convert messages to OpenAI's form. Give each tool result the id of its call. Raises BadSetting."""
-    found: list[Any] = []
+    converted: list[Any] = []
     waiting: dict[str, str] = {}  # function names of calls without a result, by call id
     for message in messages:
         if not isinstance(message, dict):
             return messages
         calls = message.get("tool_calls")
         calls = calls if isinstance(calls, list) and all(isinstance(call, dict) for call in calls) else []
-        calls = [{"id": made_id(len(found), n), **call} for n, call in enumerate(calls)]
+        calls = [{"id": made_id(len(converted), n), **call} for n, call in enumerate(calls)]
         waiting |= {call["id"]: str(name_of(call)) for call in calls}
         more = {"tool_calls": calls} if calls else {}
-        found.append({**message, "reasoning": message.get("thinking"), **more})
+        converted.append({**message, "reasoning": message.get("thinking"), **more})
         if message.get("role") == "tool":
             name = message.get("tool_name")
             ids = [call_id for call_id, called in waiting.items() if name in (None, called)]
-            found[-1]["tool_call_id"] = message.get("tool_call_id") or next(iter(ids), name)
-            waiting.pop(str(found[-1]["tool_call_id"]), None)
-    return found
+            converted[-1]["tool_call_id"] = message.get("tool_call_id") or next(iter(ids), name)
+            waiting.pop(str(converted[-1]["tool_call_id"]), None)
+    return converted
 
 
 def scored(scores: Sequence[Scored]) -> dict[str, Any]:

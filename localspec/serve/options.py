@@ -186,7 +186,7 @@ def openai_options(fields: Fields, more: Mapping[str, Any] | None = None) -> dic
 def biases_of(given: object) -> dict[str, float]:
     """Return logit biases by token or text; the value false bans a token. Raises BadSetting."""
     pairs = [*map(list, given.items())] if isinstance(given, dict) else given or []
-    found: dict[str, float] = {}
+    biases: dict[str, float] = {}
     for pair in pairs if isinstance(pairs, list) else [pairs]:
         match pair:
             case [str() | int() as key, float() | int() as bias] if type(key) is not bool:
@@ -195,8 +195,8 @@ def biases_of(given: object) -> dict[str, float]:
                     raise BadSetting(f"logit_bias of {cut(key)} cannot be {cut(bias)}", hint=hint)
             case _:
                 raise BadSetting(f"logit_bias cannot contain {cut(pair)}", hint='give {"TOKEN": NUMBER}')
-        found[str(key)] = -math.inf if bias is False else float(bias)
-    return found
+        biases[str(key)] = -math.inf if bias is False else float(bias)
+    return biases
 
 
 def prediction(fields: Fields) -> dict[str, Any]:

@@ -72,15 +72,15 @@ class Pairs:
 
     def choose_small(self, capability: str, model: str) -> ModelBeside:
         """Return the model for vectors or scores. Raises Problem if there is none, or another name is given."""
-        found = next((each for each in self._given.beside if each.capability == capability), None)
-        if found is None:
+        chosen = next((each for each in self._given.beside if each.capability == capability), None)
+        if chosen is None:
             option = "--rerank" if capability == "rerank" else "--embed"
             raise Problem(
                 501, "not_supported", f"no model is there for this: start the server with {option} MODEL"
             )
-        if model and self.small(model) != found and not self._any_model:
-            raise Problem(404, "model_not_found", f"{model[:80]!r} does not do this; use {found.name!r}")
-        return found
+        if model and self.small(model) != chosen and not self._any_model:
+            raise Problem(404, "model_not_found", f"{model[:80]!r} does not do this; use {chosen.name!r}")
+        return chosen
 
     def pair_of(self, model: str) -> str | None:
         """Return the name of the pair that a model name means; None if the pair is not on this machine."""

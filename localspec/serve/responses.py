@@ -53,9 +53,9 @@ class Responses(Interface):
 
 def messages_of(instructions: str | None, given: object, notices: list[str]) -> list[dict[str, Any]]:
     """Convert OpenAI's Responses items to messages; add a notice for each ignored item. Raises BadSetting."""
-    found: list[dict[str, Any]] = [{"role": "system", "content": instructions}] if instructions else []
+    converted: list[dict[str, Any]] = [{"role": "system", "content": instructions}] if instructions else []
     if isinstance(given, str):
-        return [*found, {"role": "user", "content": given}]
+        return [*converted, {"role": "user", "content": given}]
     if not isinstance(given, list):
         what = "input is missing from the request" if given is None else f"input cannot be {cut(given)}"
         raise BadSetting(what, hint="give a text or a list of items")
@@ -70,24 +70,24 @@ def messages_of(instructions: str | None, given: object, notices: list[str]) -> 
             thoughts = "\n".join(str(part.get("text", "")) for part in parts)
         elif kind in ("function_call", "custom_tool_call"):
             # An assistant's text and the tool calls after it form one message.
-            if not found or found[-1]["role"] != "assistant":
-                found.append({"role": "assistant", "content": ""})
+            if not converted or converted[-1]["role"] != "assistant":
+                converted.append({"role": "assistant", "content": ""})
             if thoughts:
-                found[-1]["reasoning_content"], thoughts = thoughts, ""
+                converted[-1]["reasoning_content"], thoughts = thoughts, ""
             text = {"input": item.get("input")}  # the text of a custom tool
             function = {"name": name_in_space(item), "arguments": item.get("arguments", text)}
             call = {"id": str(item.get("call_id", "")), "function": function}
-            found[-1].setdefault("tool_calls", []).append(call)
+            converted[-1].setdefault("tool_calls", []).append(call)
         elif kind == "message":
             said = {"role": item.get("role"), "content": readable(item.get("content"), notices)}
-            found.append(said | ({"reasoning_content": thoughts} if said["role"] == "assistant" else {}))
+            converted.append(said | ({"reasoning_content": thoughts} if said["role"] == "assistant" else {}))
             thoughts = ""
         elif kind in ("function_call_output", "custom_tool_call_output"):
             call_id, output = str(item.get("call_id", "")), readable(item.get("output"), notices)
-            found.append({"role": "tool", "tool_call_id": call_id, "content": output})
+            converted.append({"role": "tool", "tool_call_id": call_id, "content": output})
         else:  # an item of a tool that the model cannot use here
             notices.append(f"items of the type {cut(kind)} were left out")
-    return found
+    return converted
 
 
 def readable(content: object, notices: list[str]) -> object:

@@ -158,17 +158,17 @@ def listener(host: str, port: int) -> socket.socket:
     """Return a listening socket. Raises BadSetting for an address that is taken or wrong."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # IPPROTO_TCP lets asyncio send small segments at once. Without IPPROTO_TCP answers wait 40 ms.
-    found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
-        found.setsockopt(socket.SOL_SOCKET, reuse_option(sys.platform), 1)
-        found.bind((host, port))
-        found.listen(limits()[1])
+        listening.setsockopt(socket.SOL_SOCKET, reuse_option(sys.platform), 1)
+        listening.bind((host, port))
+        listening.listen(limits()[1])
     except (OSError, TypeError, UnicodeError) as error:  # UnicodeError: an invalid host name
-        found.close()
+        listening.close()
         reason = (isinstance(error, OSError) and error.strerror) or error
         hint = "end the program that uses this port, or choose another --host or --port"
         raise BadSetting(f"{host}:{port} is not available: {reason}", hint=hint) from error
-    return found
+    return listening
 
 
 def reuse_option(platform: str) -> int:

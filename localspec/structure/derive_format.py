@@ -72,13 +72,13 @@ def format_of(source: str, render: Render, markers: Collection[str] = ()) -> Too
 
     `render` raises LocalspecError for messages that the template refuses. `markers`: texts around the reasoning.
     """
-    if found := next((form for sign, form in _HAND if sign in source), None):
-        return found
+    if call_format := next((form for sign, form in _HAND if sign in source), None):
+        return call_format
     with suppress(LocalspecError):
-        found = _Comparison(render, markers).form()
+        call_format = _Comparison(render, markers).form()
         # A format without a delimiter before a call is refused: the call would look like an answer.
-        if found and found.begin + found.open and _is_read_back(found, render):
-            return found
+        if call_format and call_format.begin + call_format.open and _is_read_back(call_format, render):
+            return call_format
     return None
 
 

@@ -44,8 +44,8 @@ class _Parts:
 
     @property
     def schema(self) -> dict[str, Any]:
-        found: dict[str, Any] = self._found["schema"]
-        return found
+        schema: dict[str, Any] = self._found["schema"]
+        return schema
 
     def _fits(self) -> bool:
         self._tries += 1

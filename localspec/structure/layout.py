@@ -91,8 +91,8 @@ class _Layouts:
         if "$ref" in schema and schema.keys() <= {"$ref", *_NOTES}:
             _, word, name = schema["$ref"].split("/")
             referred = self._root.get(word)
-            found = referred.get(name) if isinstance(referred, Mapping) else None
-            return [self.indented(found, indent, depth)] if isinstance(found, Mapping) else []
+            part = referred.get(name) if isinstance(referred, Mapping) else None
+            return [self.indented(part, indent, depth)] if isinstance(part, Mapping) else []
         for word in ("anyOf", "oneOf"):
             if isinstance(schema.get(word), list) and schema.keys() <= {word, *_NOTES}:
                 return [
@@ -104,13 +104,13 @@ class _Layouts:
             return []
         kinds = schema.get("type", ("object", "array"))
         inside, outside = ("\n" + indent * levels if indent else " " for levels in (depth + 1, depth))
-        between, found = as_lark("," + inside), []
+        between, containers = as_lark("," + inside), []
         for kind, parts, (start, end) in (("object", self._members, "{}"), ("array", self._items, "[]")):
             if kind == "array" and not indent:
                 inside = outside = ""
             if kind in kinds and (text := parts(schema, indent, depth + 1, between)):
-                found.append(f"{as_lark(start + inside)} {text} {as_lark(outside + end)}")
-        return found
+                containers.append(f"{as_lark(start + inside)} {text} {as_lark(outside + end)}")
+        return containers
 
     def _value(self, schema: object, indent: str, depth: int) -> str:
         given = schema if isinstance(schema, Mapping) else {}

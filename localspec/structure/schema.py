@@ -168,7 +168,7 @@ def resolved(schema: Mapping[str, Any], root: Mapping[str, Any], levels: int = 1
 
     `levels`: greatest number of schemas that lead on to others.
     """
-    found, reference = {k: v for k, v in schema.items() if k not in ("$ref", "allOf")}, schema.get("$ref")
+    joined, reference = {k: v for k, v in schema.items() if k not in ("$ref", "allOf")}, schema.get("$ref")
     parts = list(schema["allOf"]) if isinstance(schema.get("allOf"), list) else []
     if isinstance(reference, str) and reference.startswith("#"):
         part: Any = root
@@ -182,12 +182,12 @@ def resolved(schema: Mapping[str, Any], root: Mapping[str, Any], levels: int = 1
         if not isinstance(part, Mapping) or not levels:
             return {}
         part = resolved(part, root, levels - 1)
-        together = {**part.get("properties", {}), **found.get("properties", {})}
-        needed = [*found.get("required", ()), *part.get("required", ())]
-        found = {**part, **found}
-        found |= {"properties": together} if together else {}
-        found |= {"required": [*dict.fromkeys(needed)]} if needed else {}
-    return found
+        together = {**part.get("properties", {}), **joined.get("properties", {})}
+        needed = [*joined.get("required", ()), *part.get("required", ())]
+        joined = {**part, **joined}
+        joined |= {"properties": together} if together else {}
+        joined |= {"required": [*dict.fromkeys(needed)]} if needed else {}
+    return joined
 
 
 def kinds_of(schema: Mapping[str, Any], root: Mapping[str, Any]) -> set[str]:

@@ -77,10 +77,10 @@ class ChatState:
     def asked(self, text: str, words: bool = True, editing: int | None = None) -> StoredMessage:
         """Return a typed message with the files and images that belong to it. Raises BadSetting."""
         images = self.images if editing is None else self.conversation.messages[editing].images
-        found, ready = mentions.with_mentioned(text, words, images), self.engine.ready
-        if found.images and ready and not ready.reads_images:
+        message, ready = mentions.with_mentioned(text, words, images), self.engine.ready
+        if message.images and ready and not ready.reads_images:
             raise BadSetting(f"{ready.target} reads no images", hint=NO_IMAGES)
-        return found
+        return message
 
     def remember_prompt(self, text: str) -> None:
         self.saver.save(partial(self.prompt_history.add, text, self.conversation.stored_name))
