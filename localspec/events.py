@@ -1,8 +1,10 @@
 """The events of a run and the statistics of a reply, as frozen values."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
+from itertools import zip_longest
+from operator import attrgetter
 from typing import Any
 
 NOTICEABLE = 1.03  # ratio of the faster speed to the slower one: a smaller ratio counts as no difference
@@ -66,6 +68,36 @@ class Stats:
         kept = f", acceptance rate {self.acceptance_rate:.0%}" if self.drafted else ""
         faster = f", {self.speedup.value:.2f}x plain" if self.speedup else ""
         return f"Stats({self.emitted} tokens, {self.tokens_per_second:.1f} tokens/s{kept}{faster})"
+
+    def __add__(self, other: "Stats") -> "Stats":
+        return Stats(*map(_sum, _values(self), _values(other)))
+
+    def after(self, cycle: "Cycle") -> "Stats":
+        """Return the statistics with one more cycle. Only `Tally` estimates plain decoding and counts switch-offs."""
+        drafted, accepted = cycle.drafted, cycle.origins.count(Origin.ACCEPTED)
+        kept, wide = min(cycle.accepted, drafted), not cycle.is_plain
+        has_drafter = cycle.source not in (Source.PLAIN, Source.FORCED)
+        by_drafter: dict[str, Any] = {f"from_{cycle.source}": accepted} if has_drafter else {}
+        return self + Stats(
+            cycles=1,
+            replies_in_passes=cycle.replies,
+            emitted=len(cycle.tokens),
+            drafted=drafted,
+            accepted=cycle.accepted,
+            drafted_by_position=(1,) * drafted,
+            accepted_by_position=(1,) * kept + (0,) * (drafted - kept),
+            waited_seconds=cycle.waited_seconds,
+            draft_seconds=cycle.draft_seconds,
+            draft_prefill_seconds=cycle.prefill_seconds,
+            verify_seconds=cycle.verify_seconds,
+            other_seconds=cycle.other_seconds,
+            deciding_seconds=cycle.deciding_seconds,
+            wide_cycles=int(wide),
+            wide_seconds=cycle.verify_seconds * wide,
+            predicted=drafted * (cycle.source is Source.PREDICTION),
+            from_grammar=cycle.origins.count(Origin.FORCED),
+            **by_drafter,
+        )
 
     @property
     def from_target(self) -> int:
@@ -147,6 +179,17 @@ class Stats:
             kept / tried
             for kept, tried in zip(self.accepted_by_position, self.drafted_by_position, strict=True)
         )
+
+
+_values = attrgetter(
+    *(field.name for field in fields(Stats))
+)  # all at once, because each cycle adds statistics
+
+
+def _sum(one: Any, other: Any) -> Any:  # noqa: ANN401
+    if isinstance(one, tuple):  # numbers by position
+        return tuple(map(sum, zip_longest(one, other, fillvalue=0)))
+    return one or other if isinstance(one, bool) else one + other
 
 
 class Origin(StrEnum):

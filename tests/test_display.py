@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from localspec.chat.tally import Tally
 from localspec.cli.commands.bench import compare_shown
 from localspec.cli.commands.run import show
 from localspec.cli.program import tell
+from localspec.control.timing import Tally
 from localspec.display import for_terminal, print_notice, printable
 from localspec.errors import BadSetting
 from localspec.events import Finished, FinishReason, Kind, Notice, Origin, Piece, Reply, Source

@@ -121,7 +121,9 @@ class ChatScreen(Screen[None], Chat):
             return self._notice
         view, reply = self._reply_view or self.transcript.last_reply, self.state.engine.last_reply
         sentence = status.status(self.state.engine, self.state.downloads.progress)
-        is_coloured = view is not None and view.shows_origins and reply is not None and reply.tally.drafted
+        is_coloured = (
+            view is not None and view.shows_origins and reply is not None and reply.tally.sums.drafted
+        )
         line, legend = Content(for_terminal(sentence)), LEGEND if is_coloured else Content("")
         gap = width - line.cell_length - legend.cell_length
         return line + " " * gap + legend if gap >= 2 else line

@@ -60,8 +60,8 @@ def _engine_status(engine: EngineState) -> str:
         return f"loading: {engine.stage}" if engine.stage else "starting the engine"
     if (reply := engine.reply) is not None:
         what = "waiting for the engine"
-        if reply.tally.emitted:
-            what = counted(reply.tally.emitted, "token")
+        if reply.tally.sums.emitted:
+            what = counted(reply.tally.sums.emitted, "token")
         elif reply.prefill is not None:
             what = f"prefill {reply.prefill.done:,} / {reply.prefill.total:,}"
             if count := reply.prefill.image_tokens:

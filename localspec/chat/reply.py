@@ -16,10 +16,9 @@ from localspec.algorithm.verification import make_rule
 from localspec.chat.loaded_pair import DEMO_OFF, LoadedPair, Slot, best_slot
 from localspec.chat.options import Request
 from localspec.chat.scoring import ScoringRule
-from localspec.chat.tally import Tally
 from localspec.chat.text import TextStream, repeated_block
 from localspec.chat.thinking_budget import ThinkingBudget
-from localspec.control.timing import PlainClock
+from localspec.control.timing import Tally
 from localspec.errors import LocalspecError
 from localspec.events import (
     Cycle,
@@ -36,6 +35,7 @@ from localspec.events import (
     Scores,
     Source,
     Started,
+    Stats,
     ToolCall,
 )
 from localspec.sampler.chain import Chain
@@ -108,7 +108,8 @@ class ReplyBuilder:
             other_seconds=cycle.other_seconds + (0.0 if self.overlapped else perf_counter() - began),
         )
         if not self.tokens:
-            self._tally.first_token_seconds = perf_counter() - self._job.requested
+            waited = perf_counter() - self._job.requested
+            self._tally.sums = replace(self._tally.sums, first_token_seconds=waited)
         self.tokens += cycle.tokens
         self._tally.add(cycle)
         yield cycle
@@ -118,7 +119,7 @@ class ReplyBuilder:
 
     def finish(self) -> Iterator[Event]:
         # If the grammar allows nothing more, the reply has ended by itself, even at its length limit.
-        self.ended, self._tally.thinking_cut = self.ended or self.ends.finished, self.ends.budget_spent
+        self.ended = self.ended or self.ends.finished
         parts = self._job.text.flush(cut=not self.ended)
         if settled := self._settled((), parts):
             yield Scores(tuple(settled))
@@ -133,7 +134,7 @@ class ReplyBuilder:
             tokens=tuple(self.tokens),
             seed=seed,
             finish_reason=FinishReason.STOP if self.ended and not self.ends.closed else early,
-            stats=self._tally.stats(),
+            stats=replace(self._tally.stats(), thinking_cut=self.ends.budget_spent),
             tool_calls=tuple(self._called(call) for call in calls if not call.unreadable),
             cut_calls=tuple(self._called(call) for call in calls if call.unreadable),
             reasoning_tokens=self._reasoning_tokens,
@@ -266,7 +267,7 @@ class ReplyWriter:
                 with self._pair.threads.reply():
                     yield from self._written(slot, job, perf_counter() - began)
             else:
-                empty = ReplyBuilder(job, Tally(len(job.prompt), 0), self._pair.vocabulary)
+                empty = ReplyBuilder(job, Tally(Stats(prompt_tokens=len(job.prompt))), self._pair.vocabulary)
                 yield Finished(empty.result(job.request.seed or 0, self._pair.target_name, cancelled=True))
 
     def read_ahead(self, stop: Ends) -> None:
@@ -334,23 +335,16 @@ class ReplyWriter:
             context_length=pair.target.capacity,
         )
         yield from self._take_notices(job)
-        tally = Tally(
+        begun = Stats(
             prompt_tokens=len(prompt),
             reused_tokens=reused,
             restored_tokens=reused if restore_seconds else 0,
             restore_seconds=restore_seconds,
             read_ahead_tokens=sum(position < reused for position in self._read.pop(slot, ())),
             waited_seconds=waited_seconds,
-            plain=PlainClock(lambda: strategy.plain_step),
         )
-        for event in read(slot.target, strategy, job):
-            tally.prefill_seconds = event.seconds
-            yield event
-        busy = strategy.busy_seconds
-        for _ in strategy.sync(job.text_prompt):
-            tally.draft_seconds = tally.draft_prefill_seconds = strategy.busy_seconds - busy
-            if job.cancelled():
-                break
+        tally = Tally(begun, lambda: strategy.plain_step)
+        yield from self._prefilled(slot, strategy, job, tally)
         if changed := pair.threads.settle():
             yield Notice(changed)
         reply = ReplyBuilder(job, tally, pair.vocabulary, overlapped=pair.runs_ahead)
@@ -373,6 +367,17 @@ class ReplyWriter:
         if job.following and pair.reads_ahead and result.finish_reason is FinishReason.STOP:
             self._upcoming[slot] = Upcoming(partial(job.following, result), READ_AHEAD_SECONDS)
         yield Finished(result)
+
+    def _prefilled(self, slot: Slot, strategy: Strategy, job: ReplyJob, tally: Tally) -> Iterator[Prefill]:
+        for event in read(slot.target, strategy, job):
+            tally.sums = replace(tally.sums, prefill_seconds=event.seconds)
+            yield event
+        busy = strategy.busy_seconds
+        for _ in strategy.sync(job.text_prompt):
+            spent = strategy.busy_seconds - busy
+            tally.sums = replace(tally.sums, draft_seconds=spent, draft_prefill_seconds=spent)
+            if job.cancelled():
+                return
 
     def _strategy(self, slot: Slot, rule: Rule, job: ReplyJob) -> Strategy:
         predicted, forcer = job.request.prediction, job.budget or job.constraint

@@ -1,12 +1,14 @@
-"""The time that plain decoding would have taken, estimated cycle by cycle."""
+"""Count the cycles of a reply, and estimate the time that plain decoding would have taken."""
 
 import math
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from localspec.algorithm.protocols import PlainStep
+from localspec.events import Cycle, Mode, Source, Stats, stalled
 
+LEAST_CYCLES = 8  # with fewer cycles, a normal one may take half of a reply's time, so no stall is reported
 MEMORY = 32  # number of latest measurements in a mean, which reduces noise of 6 % to 1 %
 UNKNOWN_SPREAD = 0.11  # assumed relative deviation of a plain step's time, until several are measured
 SEVERAL = 4
@@ -41,26 +43,53 @@ class PlainSteps:
 
 
 @dataclass(slots=True)
-class PlainClock:
-    """The time that plain decoding would have taken for the same tokens and the same number of replies.
+class Tally:
+    """The statistics of a reply so far, and the time that plain decoding would have taken for the same tokens.
 
     Plain steps count with their measured time. Each token of a drafting cycle or a baseline step counts with the
-    present cost of a plain step, because this cost grows with the context. `known` returns the cost if the strategy
-    measures it. The first tokens count only after several plain steps, because the first step is slower.
+    present cost of a plain step with the same number of replies, because this cost grows with the context. `known`
+    returns the cost if the strategy measures it. The first tokens count only after several plain steps, because the
+    first step is slower.
     """
 
+    sums: Stats = Stats()  # noqa: RUF009  Stats is frozen
     known: Callable[[], PlainStep] = PlainStep
     _exact: float = 0.0  # seconds of plain steps, as measured
     _judged: float = 0.0  # estimated seconds of plain decoding for all tokens that `_exact` does not cover
     _steps: dict[int, PlainSteps] = field(default_factory=dict)  # by the number of replies
+    _longest_seconds: float = 0.0  # seconds of the longest cycle
+    _mode: Mode | None = None  # the mode of the newest cycle that might use a draft model
 
-    def add_plain(self, seconds: float) -> None:
-        """Count a step that plain decoding would have taken as well."""
-        self._exact += seconds
-        self.add(0, seconds)
+    def add(self, cycle: Cycle) -> None:
+        self.sums = self.sums.after(cycle)
+        self._longest_seconds = max(self._longest_seconds, cycle.seconds)
+        seconds = cycle.seconds - cycle.deciding_seconds
+        if cycle.mode is Mode.BASELINE and cycle.is_plain:
+            self._estimate(1, seconds)
+        elif cycle.is_plain:  # plain decoding would have taken this step as well
+            self._exact += seconds
+            self._estimate(0, seconds)
+        else:
+            self._estimate(len(cycle.tokens))
+        if cycle.source not in (Source.LOOKUP, Source.PREDICTION):  # they need no draft model
+            before, self._mode = self._mode, cycle.mode
+            if cycle.mode is Mode.OFF and before in (Mode.DRAFTING, Mode.BASELINE):
+                self.sums = replace(self.sums, switch_offs=self.sums.switch_offs + 1)
 
-    def add(self, tokens: int, plain: float | None = None) -> None:
-        """Count tokens, and estimate their plain decoding. `plain`: their cycle's seconds, if it was a plain step."""
+    def stats(self) -> Stats:
+        usual = max((steps.seconds or 0.0 for steps in self._steps.values()), default=0.0)
+        waiting = sum(steps.waiting * (steps.seconds or usual) for steps in self._steps.values())
+        is_judged = self.sums.cycles < LEAST_CYCLES or not stalled(
+            self._longest_seconds, self.sums.decode_seconds
+        )
+        return replace(
+            self.sums,
+            plain_seconds=self._exact + self._judged + waiting if is_judged else 0.0,
+            plain_error_seconds=sum(steps.error for steps in self._steps.values()),
+        )
+
+    def _estimate(self, tokens: int, plain: float | None = None) -> None:
+        """Estimate the plain decoding of tokens. `plain`: their cycle's seconds, if it was a plain step."""
         now = self.known()
         steps = self._steps.setdefault(now.replies, PlainSteps())
         steps.known = now.seconds
@@ -73,18 +102,6 @@ class PlainClock:
         if (step := steps.seconds) is not None and is_known:
             self._judged += steps.waiting * step
             steps.waiting = 0
-
-    @property
-    def seconds(self) -> float:
-        """The seconds of plain decoding for all tokens; 0 while the cost of a plain step is unknown."""
-        usual = max((steps.seconds or 0.0 for steps in self._steps.values()), default=0.0)
-        waiting = sum(steps.waiting * (steps.seconds or usual) for steps in self._steps.values())
-        return self._exact + self._judged + waiting
-
-    @property
-    def error(self) -> float:
-        """The standard error of `seconds`; only the estimated part of `seconds` has an error."""
-        return sum(steps.error for steps in self._steps.values())
 
 
 def middle(durations: Iterable[float]) -> float:

@@ -13,10 +13,10 @@ from localspec.algorithm.protocols import Decoder
 from localspec.algorithm.verification import SEED_DECIDES, Greedy
 from localspec.chat.loaded_pair import DEMO_MODEL, NO_DRAFT, LoadedPair
 from localspec.chat.session import Session
-from localspec.chat.tally import Tally
+from localspec.control.timing import Tally
 from localspec.display import counted
 from localspec.errors import LocalspecError
-from localspec.events import LEAST_JUDGED, Cycle, Event, Finished, FinishReason, Reply, Started
+from localspec.events import LEAST_JUDGED, Cycle, Event, Finished, FinishReason, Reply, Started, Stats
 from localspec.measure.race import STOPPED, headline
 from localspec.options import ReplyOptions
 from localspec.prompt.messages import Message, as_messages
@@ -263,9 +263,9 @@ def begun(reply: Reply, cycles: Sequence[Cycle], count: int) -> Reply:
     if len(reply.tokens) <= count:
         return reply
     of_prompt = ("prompt_tokens", "reused_tokens", "prefill_seconds", "first_token_seconds")
-    tally = Tally(**{name: getattr(reply.stats, name) for name in of_prompt})
+    tally = Tally(Stats(**{name: getattr(reply.stats, name) for name in of_prompt}))
     for cycle in cycles:
-        if tally.emitted < count:
+        if tally.sums.emitted < count:
             tally.add(cycle)
     return replace(reply, tokens=reply.tokens[:count], stats=tally.stats())
 

@@ -1,11 +1,10 @@
 """Numbers of a reply for its client, and of all replies for Prometheus, mostly under llama-server's names."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
-from itertools import zip_longest
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from localspec.chat.tally import Tally
+from localspec.control.timing import Tally
 from localspec.events import Cycle, Prefill, Reply, Started, Stats
 
 _SPECULATION: Final = "llamacpp:spec_decode_num"
@@ -87,30 +86,26 @@ class Running:
 
     def see(self, report: object) -> bool:
         """Count a report; return whether it changed the progress of the prefill."""
-        tally = self.tally
+        tally, sums = self.tally, self.tally.sums
         match report:
-            case Started():
-                tally.prompt_tokens, tally.reused_tokens = report.prompt_tokens, report.reused_tokens
+            case Started(prompt_tokens=whole, reused_tokens=reused):
+                tally.sums = replace(sums, prompt_tokens=whole, reused_tokens=reused)
             case Prefill():
-                self.read, tally.prefill_seconds = report.done, report.seconds
+                self.read, tally.sums = report.done, replace(sums, prefill_seconds=report.seconds)
             case Cycle():
-                first = not tally.emitted
                 tally.add(report)
-                self.read = (
-                    tally.prompt_tokens - tally.reused_tokens
-                )  # the first pass has read the last token
-                return first
+                self.read = sums.prompt_tokens - sums.reused_tokens  # the first pass has read the last token
+                return not sums.emitted
         return isinstance(report, Started | Prefill)
 
     @property
     def progress(self) -> dict[str, float]:
-        cached, milliseconds = self.tally.reused_tokens, self.tally.prefill_seconds * 1000
-        processed = cached + self.read
+        sums = self.tally.sums
         return {
-            "total": self.tally.prompt_tokens,
-            "cache": cached,
-            "processed": processed,
-            "time_ms": milliseconds,
+            "total": sums.prompt_tokens,
+            "cache": sums.reused_tokens,
+            "processed": sums.reused_tokens + self.read,
+            "time_ms": sums.prefill_seconds * 1000,
         }
 
     @property
@@ -132,9 +127,9 @@ class Totals:
         self.replies += 1
         self.longest = max(self.longest, stats.prompt_tokens + stats.emitted)
         self.steps += max(stats.emitted - 1, 0)
-        self.sums = added(self.sums, stats)
+        self.sums += stats
         if stats.plain_seconds:
-            self.judged = added(self.judged, stats)
+            self.judged += stats
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,14 +148,6 @@ class Served:
         for reply in self.replies:
             totals.add(reply.stats)
         return totals
-
-
-def added(one: Stats, other: Stats) -> Stats:
-    def total(first: Any, second: Any) -> Any:
-        by_position = isinstance(first, tuple)
-        return tuple(map(sum, zip_longest(first, second, fillvalue=0))) if by_position else first + second
-
-    return Stats(*(total(getattr(one, f.name), getattr(other, f.name)) for f in fields(Stats)))
 
 
 def exposition(totals: Totals, *, running: int, waiting: int, restarts: int) -> str:

@@ -6,8 +6,7 @@ from dataclasses import astuple, replace
 import pytest
 
 from localspec.algorithm.protocols import PlainStep, Proposal
-from localspec.chat.tally import Tally
-from localspec.control.timing import PlainClock
+from localspec.control.timing import Tally
 from localspec.events import Mode, Source, Stats
 from tests.drafters.machine import cycle_of
 
@@ -57,8 +56,7 @@ def test_no_speed_up_is_above_the_tokens_of_a_pass():
 @pytest.mark.parametrize("slow", [1.0, 1.3, 2.0])
 def test_no_loss_is_above_the_time_of_drafts_and_wide_passes(slow):
     """One draft token in 86 passes cannot have made a reply slower by a third."""
-    clock = PlainClock(lambda: PlainStep(0.1))
-    tally = Tally(plain=clock)
+    tally = Tally(known=lambda: PlainStep(0.1))
     tally.add(cycle(0, 1, 0.15))
     for _ in range(85):
         tally.add(cycle(0, 0, 0.1 * slow, mode=Mode.BASELINE))
@@ -111,7 +109,7 @@ def test_one_hiccup_among_the_plain_steps_does_not_inflate_the_claim():
 
 def test_steps_that_only_measure_are_judged_like_drafted_tokens():
     """On a device that records its passes the first of them take longer than those of plain decoding."""
-    tally = Tally(plain=PlainClock(lambda: PlainStep(0.1)))
+    tally = Tally(known=lambda: PlainStep(0.1))
     for _ in range(4):
         tally.add(cycle(3, 3, 0.2))
         for step in (0.125, 0.175, 0.1, 0.1):
@@ -130,7 +128,7 @@ def test_a_cold_first_step_does_not_price_the_tokens_around_it():
 
 def test_the_first_price_holds_for_what_was_long_ago():
     price = 0.1
-    tally = Tally(plain=PlainClock(lambda: PlainStep(price)))
+    tally = Tally(known=lambda: PlainStep(price))
     for count in range(200):
         tally.add(cycle(3, 3, 0.2))
         assert count < 7 or tally.stats().speedup.value == pytest.approx(2.0)
@@ -141,7 +139,7 @@ def test_the_first_price_holds_for_what_was_long_ago():
 def test_tokens_written_beside_another_reply_are_judged_by_plain_steps_beside_it():
     """The price changes with the replies that share a pass, and the first tokens wait for several steps of theirs."""
     step = PlainStep(2.0, replies=2)
-    tally = Tally(plain=PlainClock(lambda: step))
+    tally = Tally(known=lambda: step)
     for _ in range(5):
         tally.add(cycle(3, 3, 2.0))
     step = PlainStep(1.0)

@@ -7,7 +7,7 @@ import pytest
 from localspec.algorithm.loop import speculate
 from localspec.algorithm.protocols import PlainStep, Proposal
 from localspec.algorithm.verification import make_rule
-from localspec.chat.tally import Tally
+from localspec.control.timing import Tally
 from localspec.drafters.model import ModelDrafter
 from localspec.drafters.selection import Fixed, Plain
 from localspec.events import Cycle, Mode, Origin, Source

@@ -17,7 +17,7 @@ from typing import Any
 
 from scripted_pairs import Gate, ScriptedPairs
 
-from localspec.chat.tally import Tally
+from localspec.control.timing import Tally
 from localspec.engine.messages import (
     Cancel,
     Compared,
@@ -48,6 +48,7 @@ from localspec.events import (
     Reply,
     Source,
     Started,
+    Stats,
 )
 
 ESSAY = """## Why a draft helps
@@ -112,14 +113,14 @@ def reply_events(
     pieces = [(word, Kind.REASONING) for word in tokens_of(reasoning)] + [
         (w, Kind.ANSWER) for w in tokens_of(text)
     ]
-    tally = Tally(prompt_tokens=40, prefill_seconds=0.08)
+    tally = Tally(Stats(prompt_tokens=40, prefill_seconds=0.08))
     yield Started("scripted-8b", "scripted-1b" if speculate else "", 40, 12, 0, seed, "greedy", 8192)
     for done in (20, 40):
         yield Prefill(done, 40, done / 500)
     shown: list[tuple[str, Kind]] = []
     reason = FinishReason.STOP
     while len(shown) < len(pieces):
-        gate.wait(tally.cycles, cancelled)
+        gate.wait(tally.sums.cycles, cancelled)
         if cancelled():
             reason = FinishReason.CANCELLED
             break

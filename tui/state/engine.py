@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from statistics import median_low
 from typing import TYPE_CHECKING
 
-from localspec.chat.tally import Tally
+from localspec.control.timing import Tally
 from localspec.conversations.conversations import StoredMessage
 from localspec.engine import messages
 from localspec.engine.client import CLOSE_SECONDS, EngineProcess
@@ -80,8 +80,8 @@ class ReplyState:
     @property
     def clock_seconds(self) -> float:
         if self.is_demo:
-            return DEMO_PASS * self.tally.cycles
-        return self.tally.draft_seconds + self.tally.verify_seconds + self.tally.other_seconds
+            return DEMO_PASS * self.tally.sums.cycles
+        return self.tally.sums.decode_seconds
 
     @property
     def race_side(self) -> "RaceSide":
@@ -91,9 +91,9 @@ class ReplyState:
             tuple((piece.text, piece.origin) for piece in self.pieces),
             tuple(self.times),
             self.clock_seconds,
-            tokens=self.tally.emitted,
-            cycles=self.tally.cycles,
-            drafted=self.tally.drafted,
+            tokens=self.tally.sums.emitted,
+            cycles=self.tally.sums.cycles,
+            drafted=self.tally.sums.drafted,
             is_done=self.final is not None and not self.is_stopped,
             is_demo=self.is_demo,
             is_sampled=self.started is not None and self.started.rule == "block",
@@ -123,7 +123,7 @@ class ReplyState:
 
     @property
     def context_tokens(self) -> int:
-        return (self.started.prompt_tokens if self.started else 0) + self.tally.emitted
+        return (self.started.prompt_tokens if self.started else 0) + self.tally.sums.emitted
 
     def message(self, outcome: str, reply: Reply | None = None) -> StoredMessage:
         """Return the message to store, made from `reply`, or from the pieces so far if `reply` is None."""
