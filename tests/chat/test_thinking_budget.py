@@ -119,8 +119,9 @@ def run(session, budget=True, **options):
 
 
 @pytest.mark.parametrize("style", THINKING, ids=lambda style: style.name)
-@pytest.mark.parametrize("special", [True, False], ids=["special", "textual"])
-@pytest.mark.parametrize("opened", [True, False], ids=["opened", "unopened"])
+@pytest.mark.parametrize(
+    ("special", "opened"), [(True, True), (False, False)], ids=["special opened", "textual unopened"]
+)
 def test_the_text_is_the_beginning_of_the_unlimited_one_the_closing_text_and_an_answer(
     style, special, opened
 ):
@@ -307,10 +308,8 @@ def distribution_with_budget(world, sampling, length):
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("forces", [True, False])
 @pytest.mark.parametrize("pattern", ["qq", "03", "q0", "2q"])
-@pytest.mark.parametrize(
-    "sampling", [OPEN, replace(OPEN, top_k=2, presence_penalty=0.4)], ids=["open", "cut"]
-)
-def test_before_and_after_the_border_the_distribution_is_the_targets(rule, forces, pattern, sampling):
+def test_before_and_after_the_border_the_distribution_is_the_targets(rule, forces, pattern):
+    sampling = replace(OPEN, top_k=2, presence_penalty=0.4)
     for seed in (3, 4):
         world = World(seed, symbols=4)
         drafted = mixed_drafter(world, pattern)

@@ -30,23 +30,13 @@ def run(capsys, *arguments):
     return code, out, err
 
 
-@pytest.mark.parametrize("details", [False, True])
+@pytest.mark.parametrize("details", [False, pytest.param(True, marks=pytest.mark.process)])
 def test_the_report_has_verdicts_and_one_table_and_the_progress_goes_to_stderr(capsys, tmp_path, details):
     """Copies of the files of the demo count as a pair of the user."""
     target = shutil.copy(demo.target_path(), tmp_path / "target.gguf")
     draft = shutil.copy(demo.draft_path(), tmp_path / "draft.gguf")
-    code, out, err = run(
-        capsys,
-        "bench",
-        "--target",
-        target,
-        "--draft",
-        draft,
-        *QUICK,
-        "--depths",
-        "2",
-        *["--details"] * details,
-    )
+    files = ("--target", target, "--draft", draft)
+    code, out, err = run(capsys, "bench", *files, *QUICK, "--depths", "2", *["--details"] * details)
     assert code == 0
     lines = out.splitlines()
     assert all(line.startswith(tuple(VERDICTS.values())) for line in lines[:2])
@@ -61,7 +51,7 @@ def test_the_report_has_verdicts_and_one_table_and_the_progress_goes_to_stderr(c
 
 
 def test_the_demo_pair_has_counts_of_guesses_and_no_speed(capsys):
-    code, out, err = run(capsys, "bench", "demo", *QUICK)
+    code, out, err = run(capsys, "bench", "demo", *QUICK, "--temperature", "0")
     assert code == 0
     assert out.startswith(DEMO_MODEL)
     assert "tokens/pass" in out
@@ -69,25 +59,24 @@ def test_the_demo_pair_has_counts_of_guesses_and_no_speed(capsys):
     assert "tokens/s" not in err
 
 
-def test_the_demo_pair_needs_one_round_and_not_five_minutes(capsys, monkeypatch):
-    monkeypatch.setattr(bench_command, "SECONDS", 20.0)
-    quick = ("--only", "chat", "--threads", "1", "--max-tokens", "24", "--temperature", "0", "--json")
-    code, out, _err = run(capsys, "bench", "demo", *quick)
-    assert code == 0
-    assert {m["round"] for m in json.loads(out)["measurements"]} == {0}
-
-
 def test_json_is_one_object_with_every_reply_and_a_busy_processor_is_reported_beside_it(capsys, monkeypatch):
+    """The demo pair needs one round, and later runs start from the cost of passes."""
     monkeypatch.setattr(Contention, "contended", True)  # a busy machine cannot be had at will
-    code, out, err = run(capsys, "bench", "demo", *QUICK, "--temperature", "0", "--json")
+    monkeypatch.setattr(bench_command, "SECONDS", 20.0)
+    quick = ("--only", "json", "--max-tokens", "16", "--threads", "1", "--temperature", "0", "--json")
+    code, out, err = run(capsys, "bench", "demo", *quick)
     assert code == 0
     found = json.loads(out)
     assert found["pair"] == "demo"
     assert found["machine"]["threads"] == 1
+    assert {m["round"] for m in found["measurements"]} == {0}
     assert {m["arm"] for m in found["measurements"]} == {"plain", "auto", "depth 4"}
     assert len(found["measurements"]) == 4 * 3
     assert all(m["drafted"] == 0 for m in found["measurements"] if m["arm"] == "plain")
     assert CONTENDED in err
+    (learned,) = (data_dir() / "lessons").glob("*.json")
+    tables = json.loads(learned.read_text())["costs"]
+    assert any(table["measured"] and len(table["widths"]) > 4 for table in tables)
 
 
 def test_a_context_without_room_for_any_prompt_is_reported(capsys):
@@ -95,13 +84,6 @@ def test_a_context_without_room_for_any_prompt_is_reported(capsys):
     assert code == 1
     assert not out
     assert "context" in err
-
-
-def test_later_runs_start_from_the_cost_of_passes(capsys):
-    run(capsys, "bench", "demo", *QUICK, "--temperature", "0")
-    (learned,) = (data_dir() / "lessons").glob("*.json")
-    tables = json.loads(learned.read_text())["costs"]
-    assert any(table["measured"] and len(table["widths"]) > 4 for table in tables)
 
 
 @pytest.mark.process

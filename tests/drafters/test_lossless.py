@@ -281,9 +281,10 @@ def drafter_of(kind, world):
     return Steps(ExactHead(world, layout.is_shifted), WANTS, never, layout)
 
 
-@pytest.mark.parametrize("kind", ["eagle3", "mtp", "chain", "block"])
+@pytest.mark.parametrize(
+    ("kind", "depth"), [("eagle3", 3), ("mtp", None), ("chain", 3), ("chain", None), ("block", None)]
+)
 @pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("depth", [3, None])
 def test_the_sampled_distribution_is_the_targets(kind, rule, depth):
     drafted = []
 

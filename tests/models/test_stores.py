@@ -251,7 +251,7 @@ def test_stores_that_change_while_they_are_read_stop_nothing(stores, gguf):
     other = threading.Thread(target=change)
     other.start()
     try:
-        for _ in range(40):
+        for _ in range(15):
             listing()
             [pair.on_disk for pair in all_pairs()]
     finally:

@@ -80,7 +80,7 @@ def test_an_invalid_schema_takes_any_object(parameters):
         assert taken(json_grammar(tool.schema), '{"a": [1]}') == len('{"a": [1]}')
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(20))
 def test_a_schema_with_random_faults_is_always_expressible(seed):
     rng = random.Random(seed)
     schema = {

@@ -213,7 +213,7 @@ def test_after_a_spelled_mark_the_token_still_begins_calls():
     assert written(events) == {Kind.ANSWER: SPELLED + " ", Kind.TOOL_CALL: "{}"}
 
 
-@pytest.mark.parametrize("length", range(1, len(CALL)))
+@pytest.mark.parametrize("length", [1, 2, 9, 19, *range(28, 36), 45, len(CALL) - 1])
 def test_the_markup_of_a_call_that_is_cut_is_no_text(length):
     session = nemo([MarkedCharacters.mark, *characters(CALL)])
     events = list(session.stream("go|", tools=TOOLS, max_tokens=length))
