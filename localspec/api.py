@@ -3,7 +3,7 @@
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Unpack, cast
 
 from localspec.chat.loaded_pair import LoadedPair
-from localspec.chat.session import Images, in_a_thread, last_reply
+from localspec.chat.session import Images, last_reply
 from localspec.chat.session import Session as Session
 from localspec.errors import BadSetting
 from localspec.events import Event, Reply
@@ -185,6 +185,36 @@ def astream(prompt_or_messages: Prompt, **options: "Unpack[RunOptions]") -> Asyn
     messages = as_messages(prompt_or_messages, options.pop("images", ()))
     asker = threading.current_thread()
     return in_a_thread(lambda left: _streamed(messages, asker, left, options), _asynchronous)
+
+
+async def in_a_thread(
+    begin: Callable[[Callable[[], bool]], Iterator[Event]], threads: Executor
+) -> AsyncIterator[Event]:
+    """Run `begin` in one of `threads`, and yield its events. Its argument returns whether the reader has left."""
+    import asyncio  # not at the top, because it takes 30 ms
+
+    loop = asyncio.get_running_loop()
+    queue: asyncio.Queue[Event | None] = asyncio.Queue()
+    left = threading.Event()
+
+    def work() -> None:
+        try:
+            for event in begin(lambda: left.is_set() or not threading.main_thread().is_alive()):
+                loop.call_soon_threadsafe(queue.put_nowait, event)
+        finally:
+            loop.call_soon_threadsafe(queue.put_nowait, None)
+
+    job = threads.submit(work)
+    done = asyncio.wrap_future(job)
+    try:
+        while (event := await queue.get()) is not None:
+            yield event
+        await done
+    finally:
+        left.set()
+        if not done.done() and not job.cancel():
+            await asyncio.wait([done])
+            done.exception()  # retrieves the error: asyncio logs an error that nobody retrieves
 
 
 def unload() -> None:

@@ -73,7 +73,7 @@ def test_after_a_thinking_reply_the_next_turn_reads_only_its_message(load, kind)
         assert other.run("tell me of the sea and the wind", **THOUGHT).tokens == first.tokens
         for number in range(3):
             session.read_ahead(lambda: False)
-            assert not session._writer._upcoming, "idle once the beginning is read"
+            assert not session._in_use.writer._upcoming, "idle once the beginning is read"
             reply, without = session.run(question, **THOUGHT), other.run(question, **THOUGHT)
             assert fresh(reply) <= tokens(session, question) + FRAME
             assert reply.stats.read_ahead_tokens > 0

@@ -122,12 +122,12 @@ def test_a_refused_request_renders_nothing_and_changes_nothing(rendered):
     talk = [*turns(90), Message("user", "d")]
     events = session.stream("one", **GREEDY, max_tokens=3)
     next(events)
-    cuts, messages = session._omissions, session.messages
+    cuts, messages = session._in_use.omissions, session.messages
     rendered.clear()
     with pytest.raises(BadSetting, match="busy"):
         next(session.stream(talk, **GREEDY))
     assert rendered == []
-    assert (session._omissions, session.messages) == (cuts, messages)
+    assert (session._in_use.omissions, session.messages) == (cuts, messages)
     list(events)
     assert session.messages[0] == Message("user", "one")
 

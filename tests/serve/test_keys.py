@@ -42,7 +42,7 @@ class Thinking(Engine):
         self.on_report = lambda: None
         self.prompts = []  # each with the serial of its request
         self.thoughts = {}  # of each reply, by its serial
-        self._serial, whole = 0, session._writer.reply
+        self._serial, whole = 0, session._in_use.writer.reply
 
         def recorded(job):
             prompt = b"".join(map(ByteVocabulary().piece, job.prompt)).decode()
@@ -50,7 +50,7 @@ class Thinking(Engine):
             self._plan.start, self._plan.text = len(job.prompt), self._reply(prompt).encode()
             return whole(job)
 
-        session._writer.reply = recorded
+        session._in_use.writer.reply = recorded
 
     def _reply(self, prompt):
         template = self._handler._session.pair.template
