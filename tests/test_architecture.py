@@ -74,7 +74,7 @@ LINES = {
     "prompt": 1975,
     "conversations": 770,
     "chat": 2065,
-    "models": 4122,
+    "models": 4155,
     "embedding": 322,
     "api": 217,
     "measure": 1639,
@@ -87,7 +87,7 @@ LINES = {
     "__main__": 7,
 }
 MOST_LINES = 37_960  # of all rooms: one grows only where another shrinks
-MOST_FILES = 216
+MOST_FILES = 218
 HEAVY = ("llama_cpp", "llguidance", "textual", "huggingface_hub", "numpy", "jinja2", "starlette")
 HEAVY += ("uvicorn", "gguf")
 

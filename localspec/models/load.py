@@ -4,52 +4,31 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from hashlib import blake2b
 from typing import Any
 
 from localspec import demo
-from localspec.algorithm.protocols import Drafter
 from localspec.caches.store import Facts, Store, disk_of, why_not_trusted
 from localspec.chat.loaded_pair import LoadedPair, Slot, Slots
 from localspec.conversations import conversations
 from localspec.display import size_text
-from localspec.drafters.head import (
-    ASSISTANT,
-    EAGLE3,
-    MTP,
-    BlockDrafter,
-    ChainDrafter,
-    HeadDrafter,
-    Layout,
-    Steps,
-)
-from localspec.drafters.model import ModelDrafter
-from localspec.drafters.other_vocabulary import OtherVocabularyDrafter
 from localspec.errors import LocalspecError, RollbackUnsupported
 from localspec.gguf.facts import (
-    DraftKind,
-    has_markov_chain,
-    prediction_layers,
-    target_layers,
     trained_context,
-    trunk_layers,
 )
-from localspec.gguf.header import Header
-from localspec.gguf.matching import SharedTokens, in_words
-from localspec.gguf.trimmed import token_table
 from localspec.llama.check import ensure_gpu, ensure_projector, take_news
-from localspec.llama.context import Context, SlotDecoder
+from localspec.llama.context import Context
 from localspec.llama.devices import add_servers, default_gpu, devices
-from localspec.llama.head import BlockContext, HeadContext
 from localspec.llama.images import Projector
 from localspec.llama.model import Model
 from localspec.llama.prompt_cache import DiskPromptCache
 from localspec.llama.threads import MOST_THREADS, SMALL_BYTES, default_threads, yield_threads
-from localspec.machine.devices import Device, available_bytes
+from localspec.machine.devices import Device
 from localspec.machine.llama_build import installed_build
 from localspec.machine.servers import use_servers, used_servers
+from localspec.models.drafters import OPENERS, Opened, Opening, memory_for_texts
 from localspec.models.drafting import Drafting, estimated_costs, learned_state_file, warm_up
 from localspec.models.local_models import identity, is_ours
 from localspec.models.memory import CHECKPOINT_SHARE, HOST, Load, MemoryOptions
@@ -57,7 +36,6 @@ from localspec.models.plan import Plan, plan_for
 from localspec.models.registry import Pair
 from localspec.options import texts_dir
 from localspec.prompt.template import template_of
-from localspec.sampler.passes import HiddenRows
 from localspec.sampler.sampling import Sampling
 from localspec.stopping import WorkStopped
 
@@ -272,110 +250,6 @@ def open_target(
             hint="run it without a draft model: --no-draft",
         )
     return context, projector
-
-
-def memory_for_texts(model: Model) -> int:
-    """Return the limit of the prompt cache: a quarter of the free main memory that the weights leave."""
-    return max(0, (available_bytes() or 0) - model.size_bytes) // 4
-
-
-@dataclass(frozen=True, slots=True)
-class Opening:
-    pair: Pair
-    load: Load
-    shared: SharedTokens | None
-    mmap: bool | None
-    target: Context
-    threads: Callable[[Model], int]
-    opened: ExitStack  # closes opened models and contexts if the load fails
-
-    @property
-    def header(self) -> Header:
-        return (self.pair.draft or self.pair.target).header
-
-    def model(self) -> Model:
-        """Open and return the draft's model; for a head inside the target, return the target's model."""
-        if self.pair.draft is None:
-            return self.target.model
-        path = self.pair.draft.here
-        return self.opened.enter_context(Model(path, **self.load.place, mmap=self.mmap))
-
-
-@dataclass(frozen=True, slots=True)
-class Opened:
-    drafter: Drafter
-    context: SlotDecoder | HeadContext | BlockContext
-    name: str
-    notice: str = ""
-
-
-def open_model(opening: Opening) -> Sequence[Opened]:
-    vocab, model, shared = opening.target.model.vocab, opening.model(), opening.shared
-    context = Context(
-        model,
-        **opening.load.context,
-        threads=opening.threads(model),
-        checkpoint_bytes=int(CHECKPOINT_SHARE * model.size_bytes),
-        saved_bytes=memory_for_texts(model),
-        vocabulary=None if shared else vocab.size,
-        top_k=True,
-        table=token_table(model.path, opening.header),
-    )
-    opening.opened.enter_context(context)
-    notice = f"{model.name} has another vocabulary: it drafts {in_words(shared)}" if shared else ""
-    opened = []
-    for slot in context.slots:
-        drafter = ModelDrafter(slot, vocab.is_end)
-        if shared:
-            drafter = OtherVocabularyDrafter(slot, model.vocab, vocab, shared, vocab.is_end)
-        drafter.drafting = slot.running
-        opened.append(Opened(drafter, slot, model.name, notice))
-    return opened
-
-
-def open_head(opening: Opening, layout: Layout | None) -> Sequence[Opened]:
-    """Open a prediction head for each slot. `layout` is None for a DFlash head."""
-    target, model, header, kind = opening.target, opening.model(), opening.header, opening.pair.drafter
-    wants = HiddenRows(output=True)  # the target's hidden rows that the head reads
-    if kind in (DraftKind.EAGLE3, DraftKind.DFLASH):
-        read, last = target_layers(header), trunk_layers(opening.pair.target.header)
-        wants = HiddenRows(tuple(layer for layer in read if layer < last), output=last in read)
-    name = "its own prediction head" if model is target.model else model.name
-    more = opening.load.head_context | {"threads": opening.threads(target.model)}
-    is_end, layers = target.model.vocab.is_end, prediction_layers(header)
-    head: HeadContext | BlockContext
-    if layout is None:
-        head = BlockContext(
-            model, target, layers=len(wants.layers), anchored=has_markov_chain(header), **more
-        )
-    else:
-        head = HeadContext(model, target, encodes=kind is DraftKind.EAGLE3, **more)
-    opening.opened.enter_context(head)
-    opened = []
-    for slot in target.slots:
-        drafter: HeadDrafter
-        if isinstance(context := head.on(slot.sequence), BlockContext):
-            drafter = BlockDrafter(context, wants, is_end)
-        elif layout is MTP and layers > 1:
-            drafter = ChainDrafter(context, wants, is_end, layers)
-        else:
-            drafter = Steps(context, wants, is_end, layout or MTP)
-            context.shift = context.shift if drafter.keeps else slot.text_shift
-        if head.batcher:
-            drafter.drafting = partial(head.batcher.running, slot.sequence)
-        slot.head_state = drafter
-        opened.append(Opened(drafter, context, name))
-    target.extract(wants)
-    return opened
-
-
-OPENERS: Mapping[DraftKind, Callable[[Opening], Sequence[Opened]]] = {
-    DraftKind.MODEL: open_model,
-    DraftKind.EAGLE3: partial(open_head, layout=EAGLE3),
-    DraftKind.MTP: partial(open_head, layout=MTP),
-    DraftKind.ASSISTANT: partial(open_head, layout=ASSISTANT),
-    DraftKind.DFLASH: partial(open_head, layout=None),
-}
 
 
 def disk_prompt_cache(

@@ -1,0 +1,239 @@
+"""The tokens of one slot in the KV cache: roll back, take checkpoints, copy and restore the state."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+
+from localspec.algorithm.images import ImageRow, chunks_of
+from localspec.errors import LocalspecError
+from localspec.llama.cache import Cache
+from localspec.llama.library import lib
+from localspec.llama.prompt_cache import (
+    Checkpoints,
+    HeadState,
+    PromptCache,
+    PromptState,
+    restore_state,
+    state_bytes,
+    state_of,
+)
+from localspec.llama.threads import Threads
+from localspec.sampler.passes import common_prefix_length
+from localspec.stopping import Closing, Stop
+
+# A copy of a slot must save the prefill of at least 1/8 of the slot's tokens, because copying a token can take
+# 1/10 of the time that its prefill takes.
+_WORTH = 8
+
+
+class CachedText(Closing):
+    def __init__(self, cache: Cache, sequence: int, checkpoint_bytes: int, saved: PromptCache) -> None:
+        self.cache, self.model, self.sequence = cache, cache.model, sequence
+        self.tokens: list[int] = []  # the slot's tokens in the KV cache, in order
+        self.conversation = ""  # name of the stored conversation with these tokens; "": none
+        self.threads = Threads(cache.threads.usual)
+        self.busy_seconds = 0.0  # total seconds of passes with tokens of this slot
+        self.late = False  # whether `decode` may return before a device has computed the rows
+        self.stop: Stop | None = None  # the decoding thread's Stop; only passes without other slots check it
+        self.prompt_cache = saved  # all slots share this object
+        self.head_state: HeadState | None = None  # the slot's head; its state is copied with the slot's state
+        self._checkpoints = Checkpoints(checkpoint_bytes)
+        self._last_width = 0  # number of tokens in the last batch; a recurrent state can roll back only these
+        self._padding = 0  # number of padding and rolled-back tokens in the cache after `tokens`
+        self._kept = 0  # number of tokens in the sequence `Cache.spare`
+        self.failure: LocalspecError | None = None  # why the slot has fewer tokens than its reply has decoded
+        # By number of tokens up to the end of an image: how many more tokens there are than positions, and than
+        # tokens in the text of drafters, in which each chunk of an image is one token.
+        self._surplus: dict[int, tuple[int, int]] = {}
+
+    def close(self) -> None:
+        self.cache.close()
+
+    @property
+    def length(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def rollback_limit(self) -> int | None:
+        """The maximum number of tokens to roll back after a batch; None: all tokens of the batch."""
+        return None if self.model.can_roll_back else self.cache.snapshots
+
+    @property
+    def needs_checkpoints(self) -> bool:
+        return bool(self.cache.window) or not self.model.can_roll_back
+
+    def position(self, count: int) -> int:
+        """Return llama.cpp's position after the first `count` tokens. With M-RoPE, images take fewer positions."""
+        return count - self._surplus_before(count)[0]
+
+    def text_shift(self) -> int:
+        """Return the difference between llama.cpp's next position and the number of tokens in the text of drafters."""
+        positions, texts = self._surplus_before(self.length)
+        return texts - positions
+
+    def _surplus_before(self, count: int) -> tuple[int, int]:
+        return max((more for end, more in self._surplus.items() if end <= count), default=(0, 0))
+
+    def place_images(self, start: int) -> None:
+        """Count the positions of the images among the tokens from `start` on."""
+        self._surplus = {end: more for end, more in self._surplus.items() if end <= start}
+        for index, chunk in chunks_of(self.tokens[start:]):
+            end = start + index + chunk.count
+            positions, texts = self._surplus_before(end)
+            more = positions + chunk.count - chunk.positions, texts + chunk.count - 1
+            self._surplus[end] = more
+
+    def took(self, tokens: Sequence[int], padding: int, seconds: float) -> None:
+        self.tokens.extend(tokens)
+        if self._surplus or isinstance(tokens[0], ImageRow):
+            self.place_images(self.length - len(tokens))
+        self._last_width, self._padding = len(tokens) + padding, padding
+        self.busy_seconds += seconds
+
+    def forget_padding(self) -> None:
+        """Remove padding and rolled-back tokens from llama.cpp's cache."""
+        if self._padding:
+            assert self._forget(self.length), "padding can be removed"
+            self._padding = 0  # set after the removal, because Ctrl-C may interrupt it
+
+    def become(self, sequence: int) -> None:
+        """Move the slot's tokens to another sequence, without copying their cells."""
+        if sequence != (former := self.sequence):
+            with self.cache.calling:
+                self.cache.copy_sequence(former, sequence)
+                self.sequence = sequence
+                lib.llama_memory_seq_rm(self.cache.memory, former, -1, -1)
+
+    def lends(self, tokens: Sequence[int]) -> int:
+        """Return how many of `tokens` need no prefill in a copy of this slot; 0 if copying costs too much."""
+        held = list(self.tokens)  # a copy, because the slot's own thread may roll back meanwhile
+        shared = common_prefix_length(held, 0, tokens)
+        if self.needs_checkpoints and shared < len(held):
+            kept = [checkpoint.length for checkpoint in self._checkpoints.lasting]
+            shared = max((length for length in kept if length <= shared), default=0)
+        return shared if len(held) <= _WORTH * shared else 0
+
+    def copied(self, tokens: Sequence[int], at_least: int) -> PromptState | None:
+        """Return a copy of the slot's state; None if `lends(tokens)` is now less than `at_least`."""
+        with self.head_state.busy if self.head_state else nullcontext(), self.cache.calling:
+            return self.copy() if self.lends(tokens) >= at_least else None
+
+    def copy(self) -> PromptState | None:
+        """Return a copy of the slot's state; None if it is larger than the budget of the prompt cache."""
+        kept = self._checkpoints
+        most = self.prompt_cache.budget - kept.bytes
+        if (state := state_of(self.cache.handle, self.sequence, most_bytes=most)) is None:
+            return None
+        beside = self.head_state and self.head_state.saved()
+        # Ids only: a row of an image would keep the image's file and all of its rows, which no budget counts.
+        ids = list(map(int, self.tokens))
+        return PromptState(ids, state, kept.lasting, beside, self._padding, self.conversation)
+
+    def replace(self, found: PromptState) -> bool:
+        """Replace the slot's state by a copied one. Return False after a failure; the slot is then empty."""
+        with self._cleared_on_failure():
+            self.clear()
+            if not restore_state(self.cache.handle, found.state, self.sequence):
+                self.clear()
+                return False
+            self.tokens += found.tokens
+            self.place_images(0)
+            self._padding = found.padding
+            self._checkpoints.become(found.checkpoints)
+            if self.head_state and found.head_state is not None:
+                self.head_state.restore(found.head_state)
+            return True
+
+    @contextmanager
+    def _cleared_on_failure(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:  # Ctrl-C too
+            self.clear()
+            raise
+
+    def wants_storing(self) -> bool:
+        return self.prompt_cache.wants(self.tokens, self.conversation)
+
+    def store(self) -> None:
+        with self.cache.calling:
+            self.forget_padding()
+            size = state_bytes(self.cache.handle, self.sequence)
+            self.prompt_cache.store(self.tokens, size, self.conversation, self.copy)
+
+    def checkpoint(self, *, lasting: bool) -> None:
+        """Take a checkpoint if the model needs one. `lasting`: whether it stays after the next checkpoint."""
+        if self.length and (self.needs_checkpoints if lasting else not self.model.can_roll_back):
+            with self.cache.calling:
+                self.forget_padding()
+                self.forget_kept(0)
+                if self.cache.spare and not lasting:  # copy the state to the spare sequence, on the device
+                    self.cache.copy_sequence(self.sequence, self.cache.spare)
+                    self._kept = self.length
+                    return
+                self._checkpoints.take(self.cache.handle, self.length, self.sequence, lasting=lasting)
+
+    def step_back(self, keep: int) -> bool:
+        """Remove all but the first `keep` tokens; return False if the cache cannot do that."""
+        dropped = self.tokens[keep:]
+        self.forget_kept(keep)
+        if not keep or self._can_step_back(keep, len(dropped) + self._padding):
+            # Shorten `tokens` first: after a Ctrl-C here, the next rollback still shortens llama.cpp's cache.
+            del self.tokens[keep:]
+            if self._forget(keep):
+                self._padding = 0
+                return True
+            self.tokens += dropped
+        return False
+
+    def return_to_checkpoint(self) -> None:
+        """Step back to the newest checkpoint; if that fails, clear the cache."""
+        with self._cleared_on_failure():
+            if length := self._kept:
+                self.cache.copy_sequence(self.cache.spare, self.sequence)
+            else:
+                length = self._checkpoints.restore_newest(self.cache.handle, self.sequence)
+                if not (length and self._forget(length)):
+                    self.clear()
+            self._last_width = self._padding = 0  # llama.cpp's snapshots belong to the lost state
+            del self.tokens[length:]
+
+    def recover(self, length: int) -> Sequence[int]:
+        """After a failed decode, step back to `length` tokens. If the cache kept fewer, return the missing tokens."""
+        text = self.tokens[:length]
+        with self.cache.calling:
+            lib.llama_synchronize(self.cache.handle)
+            size = lib.llama_memory_seq_pos_max(self.cache.memory, self.sequence) + 1
+            del self.tokens[length:]
+            behind = abs(size - self.position(length))
+            # No snapshot has the state before the batch, because llama.cpp makes snapshots only during the batch.
+            self._last_width = self._padding = 0
+            possible = not length or self._can_step_back(length, behind)
+            if not (possible and self._forget(length)):
+                self.return_to_checkpoint()
+        return text[self.length :]
+
+    def forget_kept(self, length: int) -> None:
+        """Clear the spare sequence if it has more than `length` tokens, because the slot no longer has them all."""
+        if self._kept > length:
+            self._kept = 0
+            lib.llama_memory_seq_rm(self.cache.memory, self.cache.spare, -1, -1)
+
+    def clear(self) -> None:
+        self._kept = self._last_width = self._padding = 0
+        if self.cache.slot_count > 1:
+            lib.llama_memory_seq_rm(self.cache.memory, self.sequence, -1, -1)
+        else:
+            lib.llama_memory_clear(self.cache.memory, True)
+        self._checkpoints.forget_after(0)
+        self.tokens.clear()
+
+    def _forget(self, start: int) -> bool:  # returns False if llama.cpp cannot remove the tokens
+        return bool(lib.llama_memory_seq_rm(self.cache.memory, self.sequence, self.position(start), -1))
+
+    def _can_step_back(self, keep: int, dropped: int) -> bool:
+        if not self.model.can_roll_back:
+            # llama.cpp itself does not check that its snapshots belong to the last batch.
+            return dropped <= max(0, min(self.cache.snapshots, self._last_width - 1))
+        # The next token must find all tokens of its sliding window in the cache.
+        window, memory, place = self.cache.window, self.cache.memory, self.position(keep)
+        return not window or lib.llama_memory_seq_pos_min(memory, self.sequence) <= max(0, place + 1 - window)
