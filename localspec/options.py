@@ -245,7 +245,9 @@ _PAIR = Option("the pair if none is named", kind=str, default="the one used or d
 _STOP_LOOPS = Option("end a reply that repeats itself (chat and run)", kind=bool, default="yes")
 _EMBED = Option("the model for embeddings (serve and Python)", kind=str, default="none")
 _RERANK = Option("the model that scores documents (serve and Python)", kind=str, default="none")
-OPTIONS = {"pair": _PAIR, "stop_loops": _STOP_LOOPS, "embed": _EMBED, "rerank": _RERANK} | LOAD | REPLY
+_LLAMA = Option("a folder with an official build of llama.cpp", kind=str, default="llama-cpp-python's own")
+_OTHERS = {"stop_loops": _STOP_LOOPS, "embed": _EMBED, "rerank": _RERANK, "llama": _LLAMA}
+OPTIONS = {"pair": _PAIR} | _OTHERS | LOAD | REPLY
 _NAMED = {(o.flags or (name,))[-1].lstrip("-").replace("-", "_"): name for name, o in OPTIONS.items()}
 # The option of each setting in config.toml. A setting has the name of its option's flag.
 SETTINGS = {setting: name for setting, name in _NAMED.items() if OPTIONS[name].default}

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from localspec.errors import BackendFailure, BadSetting
+from localspec.llama import library
 from localspec.llama.freeing import computes_here
 from localspec.llama.library import lib, symbol, text_of
 from localspec.llama.watch import waiting_for
@@ -63,6 +64,9 @@ class _Properties(ctypes.Structure):  # C's struct ggml_backend_dev_props
 class BackendSummary:
     binding_version: str  # version of llama-cpp-python
     llama_version: str
+    commit: str  # of llama.cpp
+    layout: str  # the version of llama.cpp that introduced the layout of its parameters
+    folder: str  # where its library lies
     system_info: str  # instruction sets and backends, as llama.cpp prints them
     supports_gpu: bool  # whether llama.cpp can use a GPU of this machine
 
@@ -94,8 +98,9 @@ def backend_summary() -> BackendSummary:
 
     # llama_supports_gpu_offload is not used, because it is true for every build with RPC.
     gpu = any(device.is_gpu and not device.remote for device in devices())
-    texts = text_of(lib.llama_version()), text_of(lib.llama_print_system_info()).strip()
-    return BackendSummary(version("llama-cpp-python"), *texts, gpu)
+    info = text_of(lib.llama_print_system_info()).strip()
+    about = library.version, library.commit, library.layout, library.folder
+    return BackendSummary(version("llama-cpp-python"), *about, info, gpu)
 
 
 def handles() -> dict[str, int]:
