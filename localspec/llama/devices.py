@@ -64,7 +64,7 @@ class _Properties(ctypes.Structure):  # C's struct ggml_backend_dev_props
 class BackendSummary:
     binding_version: str  # version of llama-cpp-python
     llama_version: str
-    commit: str  # of llama.cpp
+    commit: str  # llama.cpp's commit
     layout: str  # the version of llama.cpp that introduced the layout of its parameters
     folder: str  # where its library lies
     system_info: str  # instruction sets and backends, as llama.cpp prints them
