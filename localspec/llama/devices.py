@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from localspec.errors import BackendFailure, BadSetting
-from localspec.llama import library
 from localspec.llama.freeing import computes_here
-from localspec.llama.library import lib, symbol, text_of
+from localspec.llama.layouts import build_of, folder_of
+from localspec.llama.library import layout, lib, symbol, text_of
 from localspec.llama.watch import waiting_for
 from localspec.machine.devices import Device, DeviceKind
 from localspec.machine.llama_build import rebuild_command
@@ -63,8 +63,7 @@ class _Properties(ctypes.Structure):  # C's struct ggml_backend_dev_props
 @dataclass(frozen=True, slots=True)
 class BackendSummary:
     binding_version: str  # version of llama-cpp-python
-    llama_version: str
-    commit: str  # llama.cpp's commit
+    llama_version: str  # with its commit
     layout: str  # the version of llama.cpp that introduced the layout of its parameters
     folder: str  # where its library lies
     system_info: str  # instruction sets and backends, as llama.cpp prints them
@@ -98,9 +97,8 @@ def backend_summary() -> BackendSummary:
 
     # llama_supports_gpu_offload is not used, because it is true for every build with RPC.
     gpu = any(device.is_gpu and not device.remote for device in devices())
-    info = text_of(lib.llama_print_system_info()).strip()
-    about = library.version, library.commit, library.layout, library.folder
-    return BackendSummary(version("llama-cpp-python"), *about, info, gpu)
+    place, info = str(folder_of(lib._lib)), text_of(lib.llama_print_system_info()).strip()
+    return BackendSummary(version("llama-cpp-python"), build_of(lib._lib), layout, place, info, gpu)
 
 
 def handles() -> dict[str, int]:

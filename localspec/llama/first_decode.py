@@ -41,12 +41,8 @@ def decode(smoke_test: SmokeTest) -> None:
     from localspec.llama.model import Model
 
     # Use one thread, because several threads of this small model would mostly wait for each other.
-    options: dict[str, Any] = {
-        "length": 128,
-        "threads": 1,
-        "flash_attn": smoke_test.flash_attn,
-        "rows_max": 9,
-    }
+    options: dict[str, Any] = {"length": 128, "threads": 1, "rows_max": 9}
+    options["flash_attn"] = smoke_test.flash_attn
     with Model(Path(smoke_test.path), **smoke_test.place) as model:
         if smoke_test.projector:
             encode(Path(smoke_test.projector), model)
@@ -70,9 +66,8 @@ def compare(context: "Context", known: Sequence[float]) -> None:
     """Raise BackendFailure unless the logits of the demo are about those `known`."""
     row: Any = context.decode(list(range(16)), 1).rows[0]
     context.rollback(0)
-    if not all(
-        abs(float(value) - right) < _TOLERANCE for value, right in zip(row[::_STEP], known, strict=True)
-    ):
+    near = (abs(float(value) - right) < _TOLERANCE for value, right in zip(row[::_STEP], known, strict=True))
+    if not all(near):
         what = "llama.cpp computes wrong values: the logits of the demo are not those of other builds"
         raise BackendFailure(what, hint="use another build of llama.cpp, or update the driver of the GPU")
 

@@ -6,7 +6,10 @@ A field at another place than the library expects would make it read other value
 import ctypes
 import platform
 import sys
+from pathlib import Path
 from typing import Any
+
+from localspec.errors import BackendFailure
 
 # The layouts, the oldest first, each with the fields that it has beyond those of llama-cpp-python 0.3.36, and
 # the field that follows each of them.
@@ -38,8 +41,20 @@ _UNWRITTEN = b"\xa5"
 _SPARE_BYTES = 4096  # bytes behind a structure, because a newer library may write more fields
 
 
+def folder_of(library: ctypes.CDLL) -> Path:
+    return Path(library._name).parent
+
+
+def build_of(library: ctypes.CDLL) -> str:
+    """Return the version of a llama.cpp and its commit, as far as the library knows them."""
+    found: list[Any] = [getattr(library, name, None) for name in ("llama_version", "ggml_commit")]
+    for function in filter(None, found):
+        function.restype = ctypes.c_char_p
+    return ", commit ".join((function() or b"").decode() if function else "unknown" for function in found)
+
+
 def use_layout(bindings: Any, library: ctypes.CDLL, functions: dict[str, str]) -> str:
-    """Give the structures of `bindings` the library's layout; return its name, or "" if it is unknown.
+    """Give the structures of `bindings` the library's layout, and return its name. Raises BackendFailure.
 
     `functions`: by structure, the function that returns its default values.
     """
@@ -49,7 +64,9 @@ def use_layout(bindings: Any, library: ctypes.CDLL, functions: dict[str, str]) -
         if all(_fits(kind, found[name], _DEFAULTS[name]) for name, kind in kinds.items()):
             _replace(bindings, kinds)
             return layout
-    return ""
+    what = f"the llama.cpp in {folder_of(library)} ({build_of(library)}) has parameters of an unknown layout"
+    hint = f"use a build of llama.cpp {' or '.join(LAYOUTS)}, or leave out llama and LLAMA_CPP_LIB_PATH"
+    raise BackendFailure(f"{what}; the newest known one is that of llama.cpp {NEWEST}", hint=hint)
 
 
 def _sees_sizes() -> bool:
@@ -64,9 +81,8 @@ def _returned(function: Any) -> bytes:
         function.restype, function.argtypes = ctypes.c_uint64, [ctypes.c_void_p]
         small = bytes([function(place) & 0xFF])  # the result, if the library has it in a register
         return place.raw[:-1].rstrip(_UNWRITTEN) or small
-    function.restype = type(
-        "Larger", (ctypes.Structure,), {"_fields_": [("all", ctypes.c_char * _SPARE_BYTES)]}
-    )
+    more = [("all", ctypes.c_char * _SPARE_BYTES)]
+    function.restype = type("Larger", (ctypes.Structure,), {"_fields_": more})
     return bytes(function())
 
 

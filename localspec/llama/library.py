@@ -26,7 +26,7 @@ from localspec.errors import (
 )
 from localspec.llama import watch
 from localspec.llama.check import health
-from localspec.llama.layouts import LAYOUTS, NEWEST, use_layout
+from localspec.llama.layouts import NEWEST, build_of, folder_of, use_layout
 from localspec.machine.llama_build import bindings_folder, chosen_folder, chosen_libraries, library_files
 from localspec.stopping import DelayedInterrupt, WorkStopped
 
@@ -95,7 +95,7 @@ health()  # tests llama.cpp in a child process first, because a crash at the imp
 
 chosen = chosen_folder()
 _HINT = (
-    f"set llama to a build of llama.cpp {' or '.join(LAYOUTS)}, or leave that setting out"
+    "set llama to another build, or leave that setting out"
     if chosen
     else "unset LLAMA_CPP_LIB_PATH, or build that library from the llama.cpp that your llama-cpp-python was made for"
     if os.environ.get("LLAMA_CPP_LIB_PATH")
@@ -129,16 +129,6 @@ def _redirect(folder: Path) -> None:
     vars(module)["load_shared_library"] = load
 
 
-def _about(library: ctypes.CDLL) -> tuple[str, ...]:
-    """Return the version of a llama.cpp and its commit, "unknown" if the library does not know them."""
-    found: list[Any] = [
-        getattr(library, name, lambda: b"unknown") for name in ("llama_version", "ggml_commit")
-    ]
-    for function in found:
-        function.restype = ctypes.c_char_p
-    return tuple(text_of(function()) for function in found)
-
-
 try:
     with DelayedInterrupt(), short_spin():
         if chosen:
@@ -147,11 +137,9 @@ try:
 except (ImportError, OSError, RuntimeError, AttributeError) as error:
     what = f"llama.cpp could not be loaded: {error}"
     if isinstance(error, AttributeError) and (found := _opened.get("llama")):
-        about = f"the llama.cpp in {chosen} ({', commit '.join(_about(found))})"
-        what = f"{about} lacks a function; the newest known version is {NEWEST}: {error}"
+        what = f"the llama.cpp in {chosen} ({build_of(found)}) lacks a function: {error}"
+        what += f"; the newest known version is {NEWEST}"
     raise BackendFailure(what, hint=_HINT) from error
-folder = str(Path(_opened["llama"]._name).parent if chosen else lib._base_path)  # where the library lies
-version, commit = _about(lib._lib)
 
 __all__ = ["lib"]
 
@@ -168,7 +156,9 @@ def symbol(name: str | Sequence[str], result: Any, arguments: Sequence[Any]) -> 
     names = (name,) if isinstance(name, str) else name
     modules = [lib._lib]  # on Linux and macOS, libllama also finds functions of ggml's libraries
     if sys.platform == "win32":
-        paths = (Path(folder) / f"{stem}ggml{end}.dll" for end in ("-base", "") for stem in ("", "lib"))
+        paths = (
+            folder_of(lib._lib) / f"{stem}ggml{end}.dll" for end in ("-base", "") for stem in ("", "lib")
+        )
         modules += [ctypes.CDLL(str(path)) for path in paths if path.exists()]  # already loaded by llama_cpp
     for module, exported in itertools.product(modules, names):
         with contextlib.suppress(AttributeError):
@@ -177,14 +167,6 @@ def symbol(name: str | Sequence[str], result: Any, arguments: Sequence[Any]) -> 
             return function
     hint = "install the version that localspec is tested with: pip install llama-cpp-python==0.3.36"
     raise BackendFailure(f"this llama.cpp has no function called {names[-1]}", hint=hint)
-
-
-def use_known_layout(bindings: Any, library: ctypes.CDLL, functions: dict[str, str]) -> str:
-    """Call `use_layout`. Raises BackendFailure if the layout is unknown."""
-    if found := use_layout(bindings, library, functions):
-        return found
-    what = f"the llama.cpp in {folder} ({version}, commit {commit}) has parameters of an unknown layout"
-    raise BackendFailure(f"{what}; the newest known one is that of llama.cpp {NEWEST}", hint=_HINT)
 
 
 def _load_backends() -> None:
@@ -196,7 +178,7 @@ def _load_backends() -> None:
             with short_spin():
                 load(os.fsencode(place))
     if not count():
-        what = f"the llama.cpp in {folder} has no backend for this processor, as libggml-cpu"
+        what = f"the llama.cpp in {folder_of(lib._lib)} has no backend for this processor, as libggml-cpu"
         raise BackendFailure(what, hint="set llama to the folder that holds all its libraries")
 
 
@@ -267,7 +249,7 @@ def reason() -> str:
 
 
 _KINDS = ("model", "context", "sampler_chain")
-layout = use_known_layout(lib, lib._lib, {f"llama_{a}_params": f"llama_{a}_default_params" for a in _KINDS})
+layout = use_layout(lib, lib._lib, {f"llama_{a}_params": f"llama_{a}_default_params" for a in _KINDS})
 with DelayedInterrupt():  # Ctrl-C must not interrupt the start of a GPU's driver
     lib.llama_log_set(log_to_python, None)  # replaces llama_cpp's callback, which prints
     symbol("ggml_set_abort_callback", ctypes.c_void_p, [ctypes.c_void_p])(_on_abort)

@@ -72,10 +72,7 @@ def chosen_libraries(folder: Path) -> dict[str, Path]:
 
 def installed_build() -> str:
     """Return a key of the build in use, from the names, sizes and times of its library files."""
-    files, bindings = library_files(), bindings_folder()
-    if bindings and chosen_folder():
-        files.append(bindings / "llama_cpp.py")
-    stats = [(path.name, found.st_size, found.st_mtime_ns) for path, found in _stats(files)]
+    stats = [(path.name, found.st_size, found.st_mtime_ns) for path, found in _stats(library_files())]
     return hashlib.sha256(repr(stats).encode()).hexdigest()[:16]
 
 

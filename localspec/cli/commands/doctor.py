@@ -76,13 +76,12 @@ def run(arguments: argparse.Namespace) -> int:
     archive = missing and official_archive(missing, platform.system(), platform.machine())
     if arguments.json:
         facts = {"note": health.notice, "mistakes": list(map(str, mistakes)), "gpu": gpu and asdict(gpu)}
-        say_json(
-            {"backend": asdict(backend), "devices": found, **facts, "install": command, "archive": archive}
-        )
+        facts |= {"install": command, "archive": archive}
+        say_json({"backend": asdict(backend), "devices": found, **facts})
         return WRONG_USAGE if mistakes else 0
     kind = "GPU" if backend.supports_gpu else "CPU"
     say(f"llama-cpp-python {backend.binding_version}, llama.cpp {backend.llama_version}, {kind} build")
-    say(f"Commit {backend.commit}, parameters as in llama.cpp {backend.layout}, from {backend.folder}")
+    say(f"It is in {backend.folder}, with parameters as in llama.cpp {backend.layout}.")
     say(f"This llama.cpp uses {features or 'no processor extensions, such as AVX2'}.")
     for device, described in zip(devices, found, strict=True):
         say(f"{device.kind:<5} {about(device, described)}")
@@ -93,9 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
         say(f"\n{gpu.vendor} GPU found ({gpu.name}), but this llama.cpp cannot use it. Install one that can:")
         say(f"    {command}")
         if archive:
-            say(
-                f"Or, without a compiler: unpack {archive} of {RELEASES}, and set llama in config.toml to its folder."
-            )
+            say(f"Or, without a compiler: unpack {archive} from {RELEASES}, and set llama to its folder.")
     elif not any(device.is_gpu for device in devices):
         say("\nNo GPU was found: models run on the CPU.")
     for mistake in mistakes:
