@@ -63,7 +63,8 @@ class _Properties(ctypes.Structure):  # C's struct ggml_backend_dev_props
 @dataclass(frozen=True, slots=True)
 class BackendSummary:
     binding_version: str  # version of llama-cpp-python
-    llama_version: str  # with its commit
+    llama_version: str
+    build: str  # the version of llama.cpp and its commit
     layout: str  # the version of llama.cpp that introduced the layout of its parameters
     folder: str  # where its library lies
     system_info: str  # instruction sets and backends, as llama.cpp prints them
@@ -97,8 +98,9 @@ def backend_summary() -> BackendSummary:
 
     # llama_supports_gpu_offload is not used, because it is true for every build with RPC.
     gpu = any(device.is_gpu and not device.remote for device in devices())
-    place, info = str(folder_of(lib._lib)), text_of(lib.llama_print_system_info()).strip()
-    return BackendSummary(version("llama-cpp-python"), build_of(lib._lib), layout, place, info, gpu)
+    about = text_of(lib.llama_version()), build_of(lib._lib), layout, str(folder_of(lib._lib))
+    info = text_of(lib.llama_print_system_info()).strip()
+    return BackendSummary(version("llama-cpp-python"), *about, info, gpu)
 
 
 def handles() -> dict[str, int]:

@@ -11,12 +11,10 @@ from typing import Any
 
 from localspec.errors import BackendFailure
 
-# The layouts, the oldest first, each with the fields that it has beyond those of llama-cpp-python 0.3.36, and
-# the field that follows each of them.
-LAYOUTS: dict[str, dict[str, tuple[tuple[str, Any, str], ...]]] = {
-    "0.5": {},
-    "0.6": {"llama_context_params": (("moe_cache_size", ctypes.c_size_t, "abort_callback"),)},
-}
+# The layouts, the oldest first, each with a field that a structure has beyond those of llama-cpp-python 0.3.36,
+# and the field that follows it.
+_MOE = "moe_cache_size", ctypes.c_size_t, "abort_callback"
+LAYOUTS: dict[str, dict[str, tuple[str, Any, str]]] = {"0.5": {}, "0.6": {"llama_context_params": _MOE}}
 NEWEST = [*LAYOUTS][-1]
 _ALL, _NEGATIVE = 0xFFFFFFFF, 0xBF800000  # -1 as an integer and as a float
 # Fields whose default is the same in every known version of llama.cpp
@@ -36,6 +34,8 @@ _DEFAULTS = {
         **{"warmup": 1, "image_min_tokens": _ALL, "cb_eval": 0, "progress_callback": 0},
     },
 }
+# Processors on which the caller passes the address of a large result, and so sees how much is written there
+_SEES_SIZES = ("x86_64", "AMD64")
 _IN_REGISTERS = 16  # maximum bytes of a structure that may be returned in registers
 _UNWRITTEN = b"\xa5"
 _SPARE_BYTES = 4096  # bytes behind a structure, because a newer library may write more fields
@@ -60,7 +60,7 @@ def use_layout(bindings: Any, library: ctypes.CDLL, functions: dict[str, str]) -
     """
     found = {name: _returned(library[function]) for name, function in functions.items()}
     for layout, more in reversed(LAYOUTS.items()):
-        kinds = {name: _with(getattr(bindings, name), more.get(name, ())) for name in found}
+        kinds = {name: _with(getattr(bindings, name), more.get(name)) for name in found}
         if all(_fits(kind, found[name], _DEFAULTS[name]) for name, kind in kinds.items()):
             _replace(bindings, kinds)
             return layout
@@ -69,14 +69,9 @@ def use_layout(bindings: Any, library: ctypes.CDLL, functions: dict[str, str]) -
     raise BackendFailure(f"{what}; the newest known one is that of llama.cpp {NEWEST}", hint=hint)
 
 
-def _sees_sizes() -> bool:
-    """Return whether the caller passes the address of a large result, and so sees how much is written there."""
-    return platform.machine() in ("x86_64", "AMD64")
-
-
 def _returned(function: Any) -> bytes:
     """Return the structure that a function returns, with _UNWRITTEN where it wrote nothing."""
-    if _sees_sizes():
+    if platform.machine() in _SEES_SIZES:
         place = ctypes.create_string_buffer(_UNWRITTEN * _SPARE_BYTES)
         function.restype, function.argtypes = ctypes.c_uint64, [ctypes.c_void_p]
         small = bytes([function(place) & 0xFF])  # the result, if the library has it in a register
@@ -86,18 +81,18 @@ def _returned(function: Any) -> bytes:
     return bytes(function())
 
 
-def _with(kind: Any, more: tuple[tuple[str, Any, str], ...]) -> Any:
+def _with(kind: Any, more: tuple[str, Any, str] | None) -> Any:
+    names = [name for name, *_ in kind._fields_]
+    if more is None or more[0] in names:  # newer bindings have it
+        return kind
     fields = list(kind._fields_)
-    for name, of_type, following in more:
-        names = [field for field, *_ in fields]
-        if name not in names:  # newer bindings have it
-            fields.insert(names.index(following), (name, of_type))
-    return kind if fields == kind._fields_ else type(kind.__name__, (ctypes.Structure,), {"_fields_": fields})
+    fields.insert(names.index(more[2]), more[:2])
+    return type(kind.__name__, (ctypes.Structure,), {"_fields_": fields})
 
 
 def _fits(kind: Any, raw: bytes, defaults: dict[str, int]) -> bool:
     last, size = getattr(kind, kind._fields_[-1][0]), ctypes.sizeof(kind)
-    if _sees_sizes():
+    if platform.machine() in _SEES_SIZES:
         if not last.offset < len(raw) <= size or any(raw[last.offset + last.size :]):
             return False
     elif size <= _IN_REGISTERS:

@@ -113,7 +113,7 @@ def _redirect(folder: Path) -> None:
     """Make llama_cpp load its libraries from `folder`. Raises BadSetting."""
     if "llama_cpp.llama_cpp" in sys.modules:
         what = "the setting llama has no effect, because llama_cpp was imported before localspec"
-        raise BadSetting(what, hint="import localspec.api before llama_cpp, or leave the setting out")
+        raise BadSetting(what, hint="import localspec.api first, or leave the setting llama out")
     files = chosen_libraries(folder)
 
     def load(name: str, _usual: Path) -> ctypes.CDLL:
@@ -137,8 +137,8 @@ try:
 except (ImportError, OSError, RuntimeError, AttributeError) as error:
     what = f"llama.cpp could not be loaded: {error}"
     if isinstance(error, AttributeError) and (found := _opened.get("llama")):
-        what = f"the llama.cpp in {chosen} ({build_of(found)}) lacks a function: {error}"
-        what += f"; the newest known version is {NEWEST}"
+        about = f"the llama.cpp in {chosen} ({build_of(found)}) lacks a function"
+        what = f"{about}; the newest known version is {NEWEST}: {error}"
     raise BackendFailure(what, hint=_HINT) from error
 
 __all__ = ["lib"]
@@ -174,8 +174,8 @@ def _load_backends() -> None:
     count = symbol("ggml_backend_dev_count", ctypes.c_size_t, [])
     if not count():
         load = symbol("ggml_backend_load_all_from_path", None, [ctypes.c_char_p])
-        for place in dict.fromkeys(path.parent for path in library_files()):
-            with short_spin():
+        with short_spin():
+            for place in dict.fromkeys(path.parent for path in library_files()):
                 load(os.fsencode(place))
     if not count():
         what = f"the llama.cpp in {folder_of(lib._lib)} has no backend for this processor, as libggml-cpu"

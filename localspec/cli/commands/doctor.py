@@ -80,7 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
         say_json({"backend": asdict(backend), "devices": found, **facts})
         return WRONG_USAGE if mistakes else 0
     kind = "GPU" if backend.supports_gpu else "CPU"
-    say(f"llama-cpp-python {backend.binding_version}, llama.cpp {backend.llama_version}, {kind} build")
+    say(f"llama-cpp-python {backend.binding_version}, llama.cpp {backend.build}, {kind} build")
     say(f"It is in {backend.folder}, with parameters as in llama.cpp {backend.layout}.")
     say(f"This llama.cpp uses {features or 'no processor extensions, such as AVX2'}.")
     for device, described in zip(devices, found, strict=True):
