@@ -8,7 +8,7 @@ from functools import cache
 
 from localspec.errors import BackendFailure, BadSetting
 from localspec.llama.freeing import computes_here
-from localspec.llama.layouts import build_of, folder_of
+from localspec.llama.layouts import build_of
 from localspec.llama.library import layout, lib, symbol, text_of
 from localspec.llama.watch import waiting_for
 from localspec.machine.devices import Device, DeviceKind
@@ -64,9 +64,8 @@ class _Properties(ctypes.Structure):  # C's struct ggml_backend_dev_props
 class BackendSummary:
     binding_version: str  # version of llama-cpp-python
     llama_version: str
-    build: str  # the version of llama.cpp and its commit
+    build: str  # the folder of llama.cpp, its version and commit
     layout: str  # the version of llama.cpp that introduced the layout of its parameters
-    folder: str  # where its library lies
     system_info: str  # instruction sets and backends, as llama.cpp prints them
     supports_gpu: bool  # whether llama.cpp can use a GPU of this machine
 
@@ -98,7 +97,7 @@ def backend_summary() -> BackendSummary:
 
     # llama_supports_gpu_offload is not used, because it is true for every build with RPC.
     gpu = any(device.is_gpu and not device.remote for device in devices())
-    about = text_of(lib.llama_version()), build_of(lib._lib), layout, str(folder_of(lib._lib))
+    about = text_of(lib.llama_version()), build_of(lib._lib), layout
     info = text_of(lib.llama_print_system_info()).strip()
     return BackendSummary(version("llama-cpp-python"), *about, info, gpu)
 

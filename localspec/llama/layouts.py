@@ -41,16 +41,13 @@ _UNWRITTEN = b"\xa5"
 _SPARE_BYTES = 4096  # bytes behind a structure, because a newer library may write more fields
 
 
-def folder_of(library: ctypes.CDLL) -> Path:
-    return Path(library._name).parent
-
-
 def build_of(library: ctypes.CDLL) -> str:
-    """Return the version of a llama.cpp and its commit, as far as the library knows them."""
-    found: list[Any] = [getattr(library, name, None) for name in ("llama_version", "ggml_commit")]
+    """Return the folder of a llama.cpp, its version and its commit."""
+    found = [getattr(library, name, None) for name in ("llama_version", "ggml_commit")]
     for function in filter(None, found):
         function.restype = ctypes.c_char_p
-    return ", commit ".join((function() or b"").decode() if function else "unknown" for function in found)
+    version, commit = ((function() or b"").decode() if function else "unknown" for function in found)
+    return f"{Path(library._name).parent} ({version}, commit {commit})"
 
 
 def use_layout(bindings: Any, library: ctypes.CDLL, functions: dict[str, str]) -> str:
@@ -64,7 +61,7 @@ def use_layout(bindings: Any, library: ctypes.CDLL, functions: dict[str, str]) -
         if all(_fits(kind, found[name], _DEFAULTS[name]) for name, kind in kinds.items()):
             _replace(bindings, kinds)
             return layout
-    what = f"the llama.cpp in {folder_of(library)} ({build_of(library)}) has parameters of an unknown layout"
+    what = f"the llama.cpp in {build_of(library)} has parameters of an unknown layout"
     hint = f"use a build of llama.cpp {' or '.join(LAYOUTS)}, or leave out llama and LLAMA_CPP_LIB_PATH"
     raise BackendFailure(f"{what}; the newest known one is that of llama.cpp {NEWEST}", hint=hint)
 

@@ -26,7 +26,7 @@ from localspec.errors import (
 )
 from localspec.llama import watch
 from localspec.llama.check import health
-from localspec.llama.layouts import NEWEST, build_of, folder_of, use_layout
+from localspec.llama.layouts import NEWEST, build_of, use_layout
 from localspec.machine.llama_build import bindings_folder, chosen_folder, chosen_libraries, library_files
 from localspec.stopping import DelayedInterrupt, WorkStopped
 
@@ -137,8 +137,7 @@ try:
 except (ImportError, OSError, RuntimeError, AttributeError) as error:
     what = f"llama.cpp could not be loaded: {error}"
     if isinstance(error, AttributeError) and (found := _opened.get("llama")):
-        about = f"the llama.cpp in {chosen} ({build_of(found)}) lacks a function"
-        what = f"{about}; the newest known version is {NEWEST}: {error}"
+        what = f"the llama.cpp in {build_of(found)} lacks a function; the newest known version is {NEWEST}: {error}"
     raise BackendFailure(what, hint=_HINT) from error
 
 __all__ = ["lib"]
@@ -157,7 +156,9 @@ def symbol(name: str | Sequence[str], result: Any, arguments: Sequence[Any]) -> 
     modules = [lib._lib]  # on Linux and macOS, libllama also finds functions of ggml's libraries
     if sys.platform == "win32":
         paths = (
-            folder_of(lib._lib) / f"{stem}ggml{end}.dll" for end in ("-base", "") for stem in ("", "lib")
+            Path(lib._lib._name).with_name(f"{stem}ggml{end}.dll")
+            for end in ("-base", "")
+            for stem in ("", "lib")
         )
         modules += [ctypes.CDLL(str(path)) for path in paths if path.exists()]  # already loaded by llama_cpp
     for module, exported in itertools.product(modules, names):
@@ -178,7 +179,7 @@ def _load_backends() -> None:
             for place in dict.fromkeys(path.parent for path in library_files()):
                 load(os.fsencode(place))
     if not count():
-        what = f"the llama.cpp in {folder_of(lib._lib)} has no backend for this processor, as libggml-cpu"
+        what = f"the llama.cpp in {build_of(lib._lib)} has no backend for this processor, as libggml-cpu"
         raise BackendFailure(what, hint="set llama to the folder that holds all its libraries")
 
 

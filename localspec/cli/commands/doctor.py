@@ -80,8 +80,8 @@ def run(arguments: argparse.Namespace) -> int:
         say_json({"backend": asdict(backend), "devices": found, **facts})
         return WRONG_USAGE if mistakes else 0
     kind = "GPU" if backend.supports_gpu else "CPU"
-    say(f"llama-cpp-python {backend.binding_version}, llama.cpp {backend.build}, {kind} build")
-    say(f"It is in {backend.folder}, with parameters as in llama.cpp {backend.layout}.")
+    say(f"llama-cpp-python {backend.binding_version}, llama.cpp {backend.llama_version}, {kind} build")
+    say(f"It is in {backend.build}, with parameters as in version {backend.layout}.")
     say(f"This llama.cpp uses {features or 'no processor extensions, such as AVX2'}.")
     for device, described in zip(devices, found, strict=True):
         say(f"{device.kind:<5} {about(device, described)}")
@@ -91,8 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
     if gpu and command:
         say(f"\n{gpu.vendor} GPU found ({gpu.name}), but this llama.cpp cannot use it. Install one that can:")
         say(f"    {command}")
-        if archive:
-            say(f"Or, without a compiler: unpack {archive} from {RELEASES}, and set llama to its folder.")
+        say(f"Or, without a compiler: unpack {archive} from {RELEASES}, and set llama to its folder.")
     elif not any(device.is_gpu for device in devices):
         say("\nNo GPU was found: models run on the CPU.")
     for mistake in mistakes:
@@ -254,15 +253,13 @@ def driver_version(backend: str) -> str:
 
 
 def official_archive(gpu: Gpu, system: str, machine: str) -> str:
-    """Return the names of llama.cpp's own archives for this GPU; "" if there are none."""
-    kind = "arm64" if machine.lower() in ("arm64", "aarch64") else "x64"
-    if system == "Darwin":
-        return f"llama-*-bin-macos-{kind}.tar.gz"
-    end, newest = f"{kind}.*", 13 if gpu.cuda and gpu.cuda >= (13, 0) else 12
-    here = "win" if system == "Windows" else "ubuntu"
-    if gpu.vendor == "NVIDIA":
-        return " and ".join(f"{name}-*bin-{here}-cuda-{newest}*-{end}" for name in ("llama", "cudart-llama"))
-    return f"llama-*-bin-{here}-{'rocm-*-' if gpu.vendor == 'AMD' else 'vulkan-'}{end}"
+    """Return the name of llama.cpp's own archive for this GPU."""
+    end = "arm64" if machine.lower() in ("arm64", "aarch64") else "x64"
+    here = {"Linux": "ubuntu", "Windows": "win"}.get(system, "macos")
+    cuda = f"cuda-{13 if gpu.cuda and gpu.cuda >= (13, 0) else 12}*-"
+    kind = {"NVIDIA": cuda, "AMD": "rocm-*-", "Vulkan": "vulkan-", "Apple": ""}[gpu.vendor]
+    archive = f"llama-*-bin-{here}-{kind}{end}"
+    return f"{archive} and its cudart archive" if gpu.vendor == "NVIDIA" else archive
 
 
 def install_command(gpu: Gpu, system: str) -> str:
