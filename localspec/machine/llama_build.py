@@ -53,7 +53,7 @@ def library_files() -> list[Path]:
 
 def chosen_libraries(folder: Path) -> dict[str, Path]:
     """Return libllama, and libggml and libmtmd if they are there, by name. Raises BadSetting."""
-    found = dict[str, Path]()
+    libraries = dict[str, Path]()
     for name in ("ggml", "mtmd", "llama"):
         files = [path for path in library_files() if re.match(rf"(lib)?{name}[\d.]*\.", path.name)]
         files = [path for path in files if path.is_file()]
@@ -62,12 +62,12 @@ def chosen_libraries(folder: Path) -> dict[str, Path]:
             raise BadSetting(what, hint=f"set llama to one of their folders: {files[0].parent}")
         # The name with one number, as in libggml.so.0, is the one under which other libraries load it.
         if files:
-            found[name] = min(files, key=lambda at: (not re.search(r"\.so\.\d+$", at.name), len(at.name)))
-    if "llama" not in found:
+            libraries[name] = min(files, key=lambda at: (not re.search(r"\.so\.\d+$", at.name), len(at.name)))
+    if "llama" not in libraries:
         what = f"{folder} holds no llama.cpp, because the library llama is missing"
         hint = "set llama to the folder that an official archive of llama.cpp was unpacked into"
         raise BadSetting(what if folder.is_dir() else f"there is no folder {folder}", hint=hint)
-    return found
+    return libraries
 
 
 def installed_build() -> str:
