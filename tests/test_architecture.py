@@ -87,7 +87,7 @@ LINES = {
     "__main__": 7,
 }
 MOST_LINES = 38_173  # of all rooms: one grows only where another shrinks
-MOST_FILES = 218
+MOST_FILES = 219
 HEAVY = ("llama_cpp", "llguidance", "textual", "huggingface_hub", "numpy", "jinja2", "starlette")
 HEAVY += ("uvicorn", "gguf")
 
