@@ -32,6 +32,13 @@ class PlainSteps:
         return self.known if self.known is not None or not self.latest else middle(self.latest)
 
     @property
+    def is_disturbed(self) -> bool:
+        """Whether the reply's own plain steps took another time than the strategy knows: the machine has changed."""
+        if self.known is None or len(self.latest) < 2 * SEVERAL:
+            return False
+        return abs(math.log(self.known / middle(self.latest))) > UNKNOWN_SPREAD
+
+    @property
     def error(self) -> float:
         """The standard error of the estimated seconds of plain decoding."""
         step = self.seconds
@@ -79,9 +86,9 @@ class Tally:
     def stats(self) -> Stats:
         usual = max((steps.seconds or 0.0 for steps in self._steps.values()), default=0.0)
         waiting = sum(steps.waiting * (steps.seconds or usual) for steps in self._steps.values())
-        is_judged = self.sums.cycles < LEAST_CYCLES or not stalled(
-            self._longest_seconds, self.sums.decode_seconds
-        )
+        is_stalled = stalled(self._longest_seconds, self.sums.decode_seconds)
+        is_judged = self.sums.cycles < LEAST_CYCLES or not is_stalled
+        is_judged = is_judged and not any(steps.is_disturbed for steps in self._steps.values())
         return replace(
             self.sums,
             plain_seconds=self._exact + self._judged + waiting if is_judged else 0.0,
