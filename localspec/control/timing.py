@@ -32,13 +32,6 @@ class PlainSteps:
         return self.known if self.known is not None or not self.latest else middle(self.latest)
 
     @property
-    def is_disturbed(self) -> bool:
-        """Whether the reply's own plain steps took another time than the strategy knows: the machine has changed."""
-        if self.known is None or len(self.latest) < 2 * SEVERAL:
-            return False
-        return abs(math.log(self.known / middle(self.latest))) > UNKNOWN_SPREAD
-
-    @property
     def error(self) -> float:
         """The standard error of the estimated seconds of plain decoding."""
         step = self.seconds
@@ -62,6 +55,8 @@ class Tally:
     sums: Stats = Stats()  # noqa: RUF009  Stats is frozen
     known: Callable[[], PlainStep] = PlainStep
     _exact: float = 0.0  # seconds of plain steps, as measured
+    _expected: float = 0.0  # seconds of the same steps by the known cost
+    _plain_steps: int = 0  # number of these steps
     _judged: float = 0.0  # estimated seconds of plain decoding for all tokens that `_exact` does not cover
     _steps: dict[int, PlainSteps] = field(default_factory=dict)  # by the number of replies
     _longest_seconds: float = 0.0  # seconds of the longest cycle
@@ -75,6 +70,8 @@ class Tally:
             self._estimate(1, seconds)
         elif cycle.is_plain:  # plain decoding would have taken this step as well
             self._exact += seconds
+            self._expected += self.known().seconds or seconds
+            self._plain_steps += 1
             self._estimate(0, seconds)
         else:
             self._estimate(len(cycle.tokens))
@@ -88,7 +85,8 @@ class Tally:
         waiting = sum(steps.waiting * (steps.seconds or usual) for steps in self._steps.values())
         is_stalled = stalled(self._longest_seconds, self.sums.decode_seconds)
         is_judged = self.sums.cycles < LEAST_CYCLES or not is_stalled
-        is_judged = is_judged and not any(steps.is_disturbed for steps in self._steps.values())
+        if self._plain_steps >= 2 * SEVERAL:  # if they contradict the known cost, the machine has changed
+            is_judged = is_judged and abs(math.log(self._exact / self._expected)) < UNKNOWN_SPREAD
         return replace(
             self.sums,
             plain_seconds=self._exact + self._judged + waiting if is_judged else 0.0,
