@@ -332,13 +332,13 @@ def configured(**flags: object) -> dict[str, Any]:
     A flag of None is ignored. Raises BadSetting for a damaged file, an unknown name, or a value that the
     option does not accept.
     """
-    given = {name: value for name, value in flags.items() if value is not None}
-    for name, value in given.items():
+    chosen = {name: value for name, value in flags.items() if value is not None}
+    for name, value in chosen.items():
         check(name, value)
     settings, mistakes = given_settings()
     if mistakes:
         raise mistakes[0]
-    return {SETTINGS[name]: found.value for name, found in settings.items()} | given
+    return {SETTINGS[name]: found.value for name, found in settings.items()} | chosen
 
 
 def given_settings() -> tuple[dict[str, Given], list[BadSetting]]:
@@ -355,13 +355,13 @@ def given_settings() -> tuple[dict[str, Given], list[BadSetting]]:
             found[variable.removeprefix(_PREFIX).lower()] = Given(os.environ[variable], variable)
         elif variable.startswith(_PREFIX) and (near := difflib.get_close_matches(variable, known, 1, 0.92)):
             mistakes.append(BadSetting(f"{variable} is not a setting", hint=f"did you mean {near[0]}?"))
-    given = dict[str, Given]()
+    checked = dict[str, Given]()
     for name, one in found.items():
         try:
-            given[name] = _checked(name, one)
+            checked[name] = _checked(name, one)
         except BadSetting as error:
             mistakes.append(error)
-    return given, mistakes
+    return checked, mistakes
 
 
 @contextmanager

@@ -125,8 +125,8 @@ def _device(handle: int) -> Device:
     # Metal reports Apple's own GPUs as discrete, although they share the CPU's memory.
     shares_memory = kind == "igpu" or (backend == "MTL" and platform.machine() == "arm64")
     name, description = text_of(_name(handle)), text_of(_description(handle))  # RPC: HOST:PORT
-    found = Device(name, kind, 0, 0, shares_memory, description, backend)
+    device = Device(name, kind, 0, 0, shares_memory, description, backend)
     free, total = ctypes.c_size_t(), ctypes.c_size_t()
-    with waiting_for(found.remote):
+    with waiting_for(device.remote):
         _memory(handle, ctypes.byref(free), ctypes.byref(total))
-    return replace(found, free_bytes=free.value, total_bytes=total.value)
+    return replace(device, free_bytes=free.value, total_bytes=total.value)

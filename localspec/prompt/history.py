@@ -109,8 +109,8 @@ class Fitting:
     @property
     def notice(self) -> str:
         """One sentence about all that was changed; "" if nothing was."""
-        found = "; ".join(f"{what}: {count}" for what, count in self.changes.items() if count)
-        return found and f"the history was changed to fit the chat template: {found}"
+        changes = "; ".join(f"{what}: {count}" for what, count in self.changes.items() if count)
+        return changes and f"the history was changed to fit the chat template: {changes}"
 
     def add(self, kind: str, message: Message) -> None:
         if not message.content.strip() and kind in _FILLING and kind not in self.taken.empty:
@@ -291,9 +291,9 @@ def taken_by(render: Render, *, one_call: bool, short_ids: bool) -> Taken:
         for place, more in ((BEFORE, (ANSWER, USER)), (AFTER, ()), (BOTH, ()))
         if any(takes(USER, CALL, RESULT, *more, side=side, thinks=place == BOTH) for side in (-1, 1))
     }
-    found = Taken(calls, system, late, strays, frozenset(beside) if calls else _PLACES)
+    taken = Taken(calls, system, late, strays, frozenset(beside) if calls else _PLACES)
     return replace(
-        found, pairs=_PAIRS | pairs, empty=frozenset(empty), one_call=one_call, short_ids=short_ids
+        taken, pairs=_PAIRS | pairs, empty=frozenset(empty), one_call=one_call, short_ids=short_ids
     )
 
 
