@@ -19,7 +19,7 @@ MOST_PIXELS = 64_000_000  # maximum pixels of an image: a photo of a telephone h
 NO_IMAGES = (
     "`localspec pairs` marks those that do, and `pull NAME --images` completes them; or give --mmproj FILE"
 )
-_UNREAD = "[an image that this model cannot read]"
+UNREAD = "[an image that this model cannot read]"
 _URL = re.compile(r"\Adata:[\w.+/;=-]*?;base64,", re.IGNORECASE)
 _KEY = secrets.token_hex(16)  # nobody who writes a message knows it
 
@@ -149,17 +149,25 @@ def _size(data: bytes) -> tuple[int, int]:
 
 
 def without_earlier_images(messages: Sequence[Any]) -> tuple[Any, ...]:
-    """Return messages with a short text in place of each image, except in the last message if a user wrote it."""
-    asked = messages[-1] if messages[-1].role == "user" else None
+    """Return messages with a short text in place of each image, except in the question."""
+    asked = question_of([m.role for m in messages])
     return tuple(
-        replace(m, content=m.content.replace(PLACE, _UNREAD), images=()) if m.images and m is not asked else m
-        for m in messages
+        replace(m, content=m.content.replace(PLACE, UNREAD), images=()) if m.images and n != asked else m
+        for n, m in enumerate(messages)
     )
+
+
+def question_of(roles: Sequence[object]) -> int:
+    """Return the index of the last message if it is a question of the user, else -1.
+
+    Some clients write the images of a result into a user message behind it, which is no question.
+    """
+    return len(roles) - 1 if roles[-1:] == ["user"] and roles[-2:-1] != ["tool"] else -1
 
 
 def with_marks(messages: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Image]]:
     """Return messages with a secret text at the place of each image, and the images by these texts."""
-    marked, images = [], dict[str, Image]()
+    found, images = [], dict[str, Image]()
     for message in messages:
         texts = message.content.split(PLACE) if message.images else [message.content]
         content = texts[0]
@@ -167,8 +175,8 @@ def with_marks(messages: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Imag
             mark = f"[[{_KEY}{len(images)}]]"
             images[mark] = image
             content += mark + text
-        marked.append(replace(message, content=content, images=()))
-    return tuple(marked), images
+        found.append(replace(message, content=content, images=()))
+    return tuple(found), images
 
 
 def split_at_marks(text: str) -> list[str]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from localspec.errors import BadSetting, LocalspecError
 from localspec.events import Reply, ToolCall
-from localspec.prompt.images import PLACE, Image, image_in_message, image_of
+from localspec.prompt.images import PLACE, UNREAD, Image, image_in_message, image_of, question_of
 
 if TYPE_CHECKING:
     from localspec.algorithm.protocols import Vocabulary
@@ -23,6 +23,7 @@ KEYS = ("role", "content", "tool_calls", "tool_call_id", "name", "images", *_REA
 # By the type of a message's part: the key of its text.
 _PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
 _IMAGES = ("image_url", "input_image", "image")  # types of parts that are images
+_FILES = ("file", "input_file")  # left out of a question too
 _MADE_ID = re.compile(r"c\d{8,}")  # an id from `made_id`: nine characters, as some templates require
 _FORM = 'write a message as {"role": "user", "content": "..."}'
 _CALL_FORM = 'write tool_calls as [{"id": "...", "function": {"name": "...", "arguments": {...}}}]'
@@ -40,9 +41,9 @@ class Message:
     @property
     def texts(self) -> tuple[str, ...]:
         """All texts of the message, including the names of arguments of calls."""
-        texts: list[str] = []
-        self.with_texts(lambda text: texts.append(text) or text)  # type: ignore[func-returns-value]
-        return tuple(texts)
+        found: list[str] = []
+        self.with_texts(lambda text: found.append(text) or text)  # type: ignore[func-returns-value]
+        return tuple(found)
 
     def with_texts(self, change: Callable[[str], str]) -> "Message":
         calls = tuple(
@@ -54,11 +55,14 @@ class Message:
 
 
 def as_messages(
-    prompt_or_messages: str | Sequence[Mapping[str, Any] | Message], images: Iterable[object] = ()
+    prompt_or_messages: str | Sequence[Mapping[str, Any] | Message],
+    images: Iterable[object] = (),
+    left_out: list[str] | None = None,
 ) -> tuple[Message, ...]:
     """Return messages from a text, or from a list of Messages and OpenAI-style dictionaries. Raises BadSetting.
 
-    `images`: the images that precede a text, as `image_of` reads them.
+    `images`: the images that precede a text, as `image_of` reads them. `left_out`: gets a notice about each part that
+    is not read; without it, the part is refused. In the last question only files are left out.
     """
     before = tuple(map(image_of, [images] if isinstance(images, str | bytes | Path) else images))
     if isinstance(prompt_or_messages, str):
@@ -70,9 +74,14 @@ def as_messages(
         raise BadSetting(what, hint=f"{_FORM}, in a list")
     if not prompt_or_messages:
         raise BadSetting("the list of messages is empty", hint="give at least one user message")
-    numbered = enumerate(prompt_or_messages, start=1)
-    found = tuple(_checked(_as_message(given, f"message {n}"), f"message {n}") for n, given in numbered)
-    return _not_empty(found, "every message")
+    roles = [
+        m.get("role") if isinstance(m, Mapping) else getattr(m, "role", None) for m in prompt_or_messages
+    ]
+    found, asked = list[Message](), question_of(roles)
+    for n, given in enumerate(prompt_or_messages):
+        which = f"message {n + 1}"
+        found.append(_checked(_as_message(given, which, left_out, strict=n == asked), which))
+    return _not_empty(tuple(found), "every message")
 
 
 def _not_empty(messages: tuple[Message, ...], which: str) -> tuple[Message, ...]:
@@ -130,12 +139,12 @@ class Reasoning:
             self._by_key.pop(oldest, None)
 
     def put_back(self, messages: Sequence[Message], beside: str) -> tuple[Message, ...]:
-        whole = list(messages)
+        found = list(messages)
         for n, before in enumerate(digests(messages[:-1], beside) if self._by_key else ()):
-            if (message := whole[n]).role == "assistant" and not message.reasoning:
+            if (message := found[n]).role == "assistant" and not message.reasoning:
                 key = _key(before, message.content, message.tool_calls)
-                whole[n] = replace(message, reasoning=self._by_key.get(key, ""))
-        return tuple(whole)
+                found[n] = replace(message, reasoning=self._by_key.get(key, ""))
+        return tuple(found)
 
 
 def digests(messages: Iterable[Message], beside: str) -> Iterator[bytes]:
@@ -163,7 +172,8 @@ def made_id(message: int, call: int) -> str:
     return f"c{message:05}{call:03}"
 
 
-def _as_message(given: object, which: str) -> Message:
+def _as_message(given: object, which: str, left_out: list[str] | None, *, strict: bool) -> Message:
+    """`strict`: whether an image that cannot be read is refused."""
     if isinstance(given, Message):
         return given
     if not isinstance(given, Mapping):
@@ -175,13 +185,14 @@ def _as_message(given: object, which: str) -> Message:
     role, calls = filled.get("role", ""), filled.get("tool_calls", ())
     if isinstance(calls, str | Mapping) or not isinstance(calls, Sequence):
         raise BadSetting(f"tool_calls of {which} is not a list", hint=_CALL_FORM)
-    content, images = _content_of(filled.get("content", ""), which)
+    image_notices = None if strict else left_out
+    content, images = _content_of(filled.get("content", ""), which, left_out, image_notices)
     if isinstance(beside := filled.get("images", ()), str | Mapping) or not isinstance(beside, Sequence):
         raise BadSetting(f"the images of {which} are {_kind(beside)}", hint="give a list of images")
     if images and beside:
         raise BadSetting(f"{which} has images in its content and beside it", hint="give all in its content")
     if beside:
-        images = [*map(image_in_message, beside)]
+        images = [image for source in beside if (image := _image_of(source, image_notices))]
         content = with_images(content, images).content
     return Message(
         "system" if role == "developer" else role,
@@ -215,7 +226,19 @@ def arguments_of(call: ToolCall) -> Mapping[str, Any]:
     return {"arguments": call.unreadable} if call.unreadable else call.arguments
 
 
-def _content_of(content: object, which: str) -> tuple[str, list[Image]]:
+def _image_of(source: object, left_out: list[str] | None) -> Image | None:
+    try:
+        return image_in_message(source)
+    except BadSetting as error:
+        if left_out is None:
+            raise
+        left_out.append(f"an image was left out: {error}")
+        return None
+
+
+def _content_of(
+    content: object, which: str, left_out: list[str] | None, image_notices: list[str] | None
+) -> tuple[str, list[Image]]:
     """Return a message's content and images. As in llama.cpp's server, line ends join texts without an image between.
 
     Content parts are in the form of OpenAI's interfaces.
@@ -231,9 +254,16 @@ def _content_of(content: object, which: str) -> tuple[str, list[Image]]:
         if kind in _IMAGES and isinstance(part, Mapping):
             source = part.get(str(kind), part.get("image_url"))
             source = source.get("url") if isinstance(source, Mapping) else source
-            images.append(image_in_message(source))
-            texts += [PLACE, ""]
-        elif isinstance(found, str):
+            image = _image_of(source, image_notices)
+            images += [image] if image else []
+            texts += [PLACE, ""] if image else []
+            texts[-1] += "" if image else UNREAD
+            continue
+        notices = left_out if kind in _FILES else image_notices
+        if notices is not None and kind not in _PARTS and isinstance(part, Mapping) and "type" in part:
+            notices.append(f"parts of the type {json.dumps(kind)[:80]} were left out")
+            found = "[a file that this model cannot read]"
+        if isinstance(found, str):
             begun = "\n" if texts[-1] else ""
             texts[-1] += begun + found
         else:

@@ -49,7 +49,7 @@ class Anthropic(Interface):
 
     def _conversation(self, fields: Fields) -> ReplyRequest:
         system = fields.rest.pop("system", None)
-        prompt = prompt_of(messages_of(system, fields.need("messages", list), fields.notices))
+        prompt = prompt_of(messages_of(system, fields.need("messages", list), fields.notices), fields.notices)
         fields.refuse(_REFUSED)
         as_chat(fields)
         return self._asked(fields, (prompt,), openai_options(fields))
@@ -64,7 +64,6 @@ def messages_of(system: object, messages: list[Any], notices: list[str]) -> list
     converted = [{"role": "system", "content": text}] if (text := "\n\n".join(filter(None, kept))) else []
     for number, message in enumerate(messages, start=1):
         converted += converted_from(message, f"message {number}", notices)
-    notices[:] = dict.fromkeys(notices)
     return converted
 
 

@@ -302,7 +302,7 @@ class Interface:
         count, options = options.pop("n", 1), options if chosen.speculate else {**options, "speculate": False}
         more: dict[str, Any] = {"options": options, "ignore_eos": ignore_eos}
         prompts = tuple(replace(prompt, cycles=prompt.cycles or cycles, **more) for prompt in prompts)
-        notices = (*fields.unknown(), *fields.notices)
+        notices = tuple(dict.fromkeys((*fields.unknown(), *fields.notices)))
         return ReplyRequest(chosen, prompts, stream, count, notices, progress, timed, verbose, with_usage)
 
     async def respond(self, request: Request, asked: ReplyRequest, writer: Writer) -> Response:

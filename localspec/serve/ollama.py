@@ -102,19 +102,21 @@ class Ollama(Interface):
 
     def _model(self, name: str, **more: Any) -> dict[str, Any]:
         files, details = self._pairs.files(name), dict[str, Any]()
-        model: dict[str, Any] = {"name": name, "model": name, "modified_at": written(changed_at(files))}
-        model["size"] = sum(stat.st_size for stat in files.values())
-        model["digest"] = hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()
+        found: dict[str, Any] = {"name": name, "model": name, "modified_at": written(changed_at(files))}
+        found["size"] = sum(stat.st_size for stat in files.values())
+        found["digest"] = hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()
         with suppress(LocalspecError, OSError):  # another program may remove or change a file
             details = details_of(next(iter(files))) if files else {}
         if small := self._pairs.small(name):
             more["capabilities"] = [small.capability]
-        return {**model, "details": details, **more}
+        return {**found, "details": details, **more}
 
     async def chat(self, request: Request) -> Response:
         fields = await fields_of(request)
         messages = as_openai(fields.take("messages", list, []))
-        return await self._reply(request, fields, prompt_of(messages) if messages else None, "message")
+        return await self._reply(
+            request, fields, prompt_of(messages, fields.notices) if messages else None, "message"
+        )
 
     async def generate(self, request: Request) -> Response:
         fields = await fields_of(request)
@@ -130,7 +132,8 @@ class Ollama(Interface):
             prompt = before(after, Generate(0, continued=text))
         elif (text or images) and not raw:
             told = [{"role": "system", "content": system}] if system else []
-            prompt = prompt_of([*told, {"role": "user", "content": text, "images": images}])
+            asked = {"role": "user", "content": text, "images": images}
+            prompt = prompt_of([*told, asked], fields.notices)
         return await self._reply(request, fields, prompt, "response")
 
     async def _reply(self, request: Request, fields: Fields, prompt: Generate | None, name: str) -> Response:

@@ -14,7 +14,7 @@ import localspec
 from localspec.engine.messages import Generate
 from localspec.errors import BadSetting
 from localspec.events import FinishReason, Kind, Likelihood, Reply, Scored
-from localspec.prompt.messages import KEYS, Infill, Message, as_messages
+from localspec.prompt.messages import KEYS, Infill, as_messages
 from localspec.serve import numbers
 from localspec.serve.http import Interface, Writer, answer, data_line, fields_of
 from localspec.serve.jobs import Jobs
@@ -70,17 +70,17 @@ class OpenAI(Interface):
 
     def _model(self, name: str) -> dict[str, Any]:
         at = changed_at(self._pairs.files(name))
-        model: dict[str, Any] = {"id": name, "object": "model", "created": int(at.timestamp())}
-        model["owned_by"] = "localspec"
-        model |= self._pairs.about(name)
+        found: dict[str, Any] = {"id": name, "object": "model", "created": int(at.timestamp())}
+        found["owned_by"] = "localspec"
+        found |= self._pairs.about(name)
         # Clients of Anthropic's API read these fields.
-        model |= {"type": "model", "display_name": name, "created_at": f"{at:%FT%TZ}"}
+        found |= {"type": "model", "display_name": name, "created_at": f"{at:%FT%TZ}"}
         loaded, state = self._jobs.loaded, "unloaded"
         if loaded is not None and self._pairs.pair_of(name) == loaded.pair:
             length, state = loaded.context_length, state if self._jobs.asleep else "loaded"
-            model |= {"max_model_len": length, "context_length": length}  # for clients of vLLM, OpenRouter
-            model["meta"] = {"n_ctx": length, "n_vocab": loaded.vocabulary_size}
-        return {**model, "status": {"value": state}}
+            found |= {"max_model_len": length, "context_length": length}  # for clients of vLLM, OpenRouter
+            found["meta"] = {"n_ctx": length, "n_vocab": loaded.vocabulary_size}
+        return {**found, "status": {"value": state}}
 
 
 def chat_prompt(fields: Fields) -> Generate:
@@ -90,25 +90,21 @@ def chat_prompt(fields: Fields) -> Generate:
         case [*_, {"role": "assistant", "content": [first, *others]} as last]:
             parts = [part for other in others for part in ({"type": "text", "text": ""}, other)]
             messages = [*messages[:-1], {**last, "content": [first, *parts]}]
-    prompt = prompt_of(messages)
+    prompt = prompt_of(messages, fields.notices)
     if [message.role for message in prompt.messages[-2:]] == ["assistant", "assistant"]:
         what = "the last two messages are from the assistant"
         raise BadSetting(what, hint="join them, or add a message from the user")
     return prompt
 
 
-def prompt_of(messages: list[Any]) -> Generate:
-    """Return a conversation as a prompt, and drop unknown fields of its messages. Raises BadSetting."""
+def prompt_of(messages: list[Any], notices: list[str] | None = None) -> Generate:
+    """Return a conversation as a prompt, and drop unknown fields of its messages. Raises BadSetting.
+
+    `notices`: gets a notice about each part that is left out.
+    """
     messages = [with_tools(m) if isinstance(m, dict) else m for m in messages]
     known = ({k: m[k] for k in KEYS if k in m} if isinstance(m, dict) else m for m in messages)
-    read = as_messages([*known])
-    # System messages at the beginning are joined, because most chat templates accept only one.
-    count = next((n for n, message in enumerate(read) if message.role != "system"), len(read))
-    if count > 1:
-        images = tuple(image for m in read[:count] for image in m.images)
-        whole = "\n\n".join(m.content for m in read[:count])
-        read = (Message("system", whole, images=images), *read[count:])
-    return Generate(0, read)
+    return Generate(0, as_messages([*known], left_out=[] if notices is None else notices))
 
 
 def with_tools(message: dict[str, Any]) -> dict[str, Any]:

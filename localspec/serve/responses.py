@@ -26,7 +26,6 @@ _ECHOED: Final = (  # fields of a request that its response repeats
     "instructions", "max_output_tokens", "metadata", "parallel_tool_calls", "reasoning", "temperature", "text",
     "tool_choice", "tools", "top_p", "truncation", "user",
 )  # fmt: skip
-_PARTS: Final = ("input_text", "output_text", "text", "refusal", "input_image")
 Spaces = dict[str, dict[str, str]]  # name and namespace of a function, by the name that the model reads
 
 
@@ -43,7 +42,7 @@ class Responses(Interface):
     def _read(self, fields: Fields) -> tuple[ReplyRequest, dict[str, Any], Spaces]:
         echoed: dict[str, Any] = {name: fields.rest[name] for name in _ECHOED if name in fields.rest}
         instructions, given = fields.take("instructions", str), fields.rest.pop("input", None)
-        prompt = prompt_of(messages_of(instructions, given, fields.notices))
+        prompt = prompt_of(messages_of(instructions, given, fields.notices), fields.notices)
         fields.refuse(_REFUSED)
         trims = fields.take("truncation", str) == "auto"
         spaces = as_chat(fields)
@@ -79,25 +78,15 @@ def messages_of(instructions: str | None, given: object, notices: list[str]) -> 
             call = {"id": str(item.get("call_id", "")), "function": function}
             converted[-1].setdefault("tool_calls", []).append(call)
         elif kind == "message":
-            said = {"role": item.get("role"), "content": readable(item.get("content"), notices)}
+            said = {"role": item.get("role"), "content": item.get("content")}
             converted.append(said | ({"reasoning_content": thoughts} if said["role"] == "assistant" else {}))
             thoughts = ""
         elif kind in ("function_call_output", "custom_tool_call_output"):
-            call_id, output = str(item.get("call_id", "")), readable(item.get("output"), notices)
-            converted.append({"role": "tool", "tool_call_id": call_id, "content": output})
+            call_id = str(item.get("call_id", ""))
+            converted.append({"role": "tool", "tool_call_id": call_id, "content": item.get("output")})
         else:  # an item of a tool that the model cannot use here
             notices.append(f"items of the type {cut(kind)} were left out")
     return converted
-
-
-def readable(content: object, notices: list[str]) -> object:
-    """Return the content of an item with a short text in place of each part that is neither text nor an image."""
-    if not isinstance(content, list):
-        return content
-    others = [part for part in content if isinstance(part, dict) and part.get("type") not in _PARTS]
-    notices += [f"parts of the type {cut(part.get('type'))} were left out" for part in others]
-    unread = {"type": "text", "text": "[a file that this model cannot read]"}
-    return [unread if part in others else part for part in content]
 
 
 def name_in_space(function: Mapping[str, Any]) -> Any:
@@ -108,16 +97,16 @@ def name_in_space(function: Mapping[str, Any]) -> Any:
 
 def without_spaces(tools: list[Any]) -> tuple[list[Any], Spaces]:
     """Return tools with the functions of namespaces among them."""
-    flat, spaces = list[Any](), Spaces()
+    found, spaces = list[Any](), Spaces()
     for tool in tools:
         inner = tool.get("tools") if isinstance(tool, dict) and tool.get("type") == "namespace" else None
         for each in inner if isinstance(inner, list) else ():
             if isinstance(each, dict) and isinstance(each.get("name"), str):
                 own = {"name": each["name"], "namespace": str(tool.get("name", ""))}
-                flat.append({**each, "name": name_in_space(own)})
-                spaces[flat[-1]["name"]] = own
-        flat += [tool] if inner is None else []
-    return flat, spaces
+                found.append({**each, "name": name_in_space(own)})
+                spaces[found[-1]["name"]] = own
+        found += [tool] if inner is None else []
+    return found, spaces
 
 
 def as_chat(fields: Fields) -> Spaces:

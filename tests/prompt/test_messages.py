@@ -1,3 +1,5 @@
+import base64
+
 import pytest
 
 from localspec.errors import BadSetting
@@ -70,3 +72,25 @@ def test_history_keeps_reasoning_only_where_it_goes_on_with_the_result_of_a_call
     assert reply("4") == Message("assistant", "4", "")
     assert reply(" ", call) == Message("assistant", "", "thoughts", (call,))
     assert reply("\n").content == "(no answer)"
+
+
+def test_parts_that_are_not_read_are_left_out_with_a_notice_but_not_a_damaged_image_of_the_question():
+    webp = {"type": "image", "image": base64.b64encode(b"RIFF....WEBP").decode()}
+    away = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
+    paper = {
+        "type": "file",
+        "file": {"filename": "a.pdf", "file_data": "data:application/pdf;base64,JVBERi0="},
+    }
+    seen = {"role": "user", "content": [{"type": "text", "text": "See"}, webp, away, paper]}
+    called = {"role": "assistant", "tool_calls": [{"id": "a", "function": {"name": "f", "arguments": "{}"}}]}
+    back = [called, {"role": "tool", "content": "read", "tool_call_id": "a"}]
+    for after in ([{"role": "assistant", "content": "No."}, {"role": "user", "content": "So?"}], []):
+        notices = []
+        first = as_messages([*([] if after else back), seen, *after], left_out=notices)[0 if after else -1]
+        assert first.content.startswith("See[an image that this model cannot read][an image")
+        assert first.content.endswith("[a file that this model cannot read]")
+        assert ["WebP" in notices[0], "other places" in notices[1], '"file"' in notices[2]] == [True] * 3
+    with pytest.raises(BadSetting, match="WebP"):
+        as_messages([seen], left_out=[])
+    with pytest.raises(BadSetting, match="neither text nor an image"):
+        as_messages([{"role": "user", "content": [paper]}])
