@@ -26,7 +26,6 @@ from .state.chat import ChatState, Setup
 
 TIMEOUT_SECONDS: Final = 2  # longest time to stop a reply or to end the program
 QUOTES: Final = '"""'  # the marks around a message of several lines, as in `ollama run`
-ON_SCREEN: Final = ("tokens", "theme")  # commands that are refused, because plain lines have no colours
 
 
 class PlainChat(Chat):
@@ -96,11 +95,7 @@ class PlainChat(Chat):
 
     async def _take(self, text: str) -> None:
         if command := table.parse(text):
-            found = table.find(command[0])
-            if found and found.name in ON_SCREEN:
-                print_line(f"/{found.name} is for the screen: lines have no colours.")
-            else:
-                await table.run(self, *command)
+            await table.run(self, *command)
         elif text.strip():
             try:
                 asked = await asyncio.to_thread(self.state.asked, text, True, self.editing)
@@ -218,7 +213,11 @@ class PlainChat(Chat):
 
     async def show_help(self) -> None:
         for command in table.COMMANDS:
-            if command.name not in (*ON_SCREEN, "stop"):
+            if command.name not in (
+                "tokens",
+                "theme",
+                "stop",
+            ):  # no colours, and no command while a reply runs
                 print_line(f"/{command.usage}: {command.help}")
         print_line('""" begins and ends a message of several lines. @path attaches a file. ^c stops a reply.')
 

@@ -219,8 +219,8 @@ async def inspector(chat: Chat, _argument: str) -> None:
 
 async def tokens(chat: Chat, argument: str) -> None:
     shown = _on_or_off("/tokens", argument, chat.state.preferences.colours)
-    chat.state.prefer(colours=shown)
     await chat.show_origins(shown)
+    chat.state.prefer(colours=shown)
 
 
 def _on_or_off(command: str, argument: str, now: bool) -> bool:
