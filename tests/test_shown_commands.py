@@ -32,7 +32,19 @@ PAGES = [
 ]
 REASONS = {*("network", "installs", "gigabytes", "GPU", "minutes", "terminal", "server"), "other machines"}
 REASONS |= {"placeholders"}
-OTHER_PROGRAMS = {"pip", "pytest", "git", "docker", "ggml-rpc-server", "cd", ".", "eval", "zensical"}
+OTHER_PROGRAMS = {
+    "pip",
+    "pytest",
+    "git",
+    "docker",
+    "tar",
+    "export",
+    "ggml-rpc-server",
+    "cd",
+    ".",
+    "eval",
+    "zensical",
+}
 BLOCK = re.compile(r"(?:^<!-- only parsed: ([^>\n]+) -->\n+)?^```(\w*)\n(.*?)^```", re.M | re.S)
 SCHEMA = '{"type": "object", "properties": {"total": {"type": "integer"}}, "required": ["total"]}'
 FILES = {

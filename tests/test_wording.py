@@ -99,10 +99,32 @@ def test_a_result_has_the_name_of_what_it_is():
     for path in SOURCES:
         for function in [n for n in nodes_of(path) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]:
             returned = [node.value for node in ast.walk(function) if isinstance(node, ast.Return)]
-            names = {value.id for value in returned if isinstance(value, ast.Name)}
+            names = set().union(*map(names_of_result, returned))
             names -= {argument.arg for argument in (*function.args.args, *function.args.kwonlyargs)}
             offenders |= {f"{path.name}:{function.lineno} {name}" for name in names & NAMELESS}
     assert offenders == set()
+
+
+def names_of_result(value):
+    """The names in a returned expression whose values the result holds, as in `tuple(found)` or {**found}."""
+    match value:
+        case ast.Name():
+            return {value.id}
+        case ast.Tuple() | ast.List():
+            parts = value.elts
+        case ast.Starred():
+            parts = [value.value]
+        case ast.Dict():
+            parts = [part for key, part in zip(value.keys, value.values, strict=True) if key is None]
+        case ast.BinOp():
+            parts = [value.left, value.right]
+        case ast.IfExp():
+            parts = [value.body, value.orelse]
+        case ast.Call(func=ast.Name(id="tuple" | "replace")):
+            parts = value.args[:1]
+        case _:
+            parts = []
+    return set().union(*map(names_of_result, parts))
 
 
 def test_the_sentences_of_help_and_messages_are_short():

@@ -38,71 +38,36 @@ _SMOLVLM = (  # knows only lists
 _VISION = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>")
 _TILES = tuple(f"<row_{row}_col_{column}>" for row, column in itertools.product((1, 2, 3), repeat=2))
 
+
+def _shape(
+    architecture: str, template: str, special: tuple[str, ...], seed: int, name: str = "", **more
+) -> Shape:
+    more |= {"vocab_size": 640, "recorded": True, "name": f"tiny {name or architecture}"}
+    return Shape(architecture, special=special, chat_template=template, seed=seed, **more)
+
+
+_GEMMA_MARKS = ("<start_of_turn>", "<end_of_turn>", "<start_of_image>")
+_GEMMA_FACTS = {"vocab": "spm", "window": 512, "add_bos": True}
+_SMOLVLM_MARKS = (
+    "\n\n",
+    "<fake_token_around_image>",
+    "<global-img>",
+    "<end_of_utterance>",
+    "<image>",
+    *_TILES,
+)
 # The models, by the text model's family: what llama.cpp does with images differs in these.
 TARGETS = {
     # one chunk of 16 rows that see each other
-    "gemma3": Shape(
-        "gemma3",
-        vocab="spm",
-        vocab_size=640,
-        special=("<start_of_turn>", "<end_of_turn>", "<start_of_image>", "<end_of_image>"),
-        window=512,
-        add_bos=True,
-        recorded=True,
-        chat_template=_GEMMA,
-        name="tiny gemma3",
-        seed=3,
-    ),
+    "gemma3": _shape("gemma3", _GEMMA, (*_GEMMA_MARKS, "<end_of_image>"), 3, **_GEMMA_FACTS),
     # one chunk of 70 to 1120 rows that see each other in every other layer
-    "gemma4": Shape(
-        "gemma4",
-        vocab="spm",
-        vocab_size=640,
-        special=("<start_of_turn>", "<end_of_turn>", "<start_of_image>", "<|image>", "<image|>"),
-        window=512,
-        add_bos=True,
-        recorded=True,
-        chat_template=_GEMMA,
-        name="tiny gemma4",
-        seed=19,
-    ),
+    "gemma4": _shape("gemma4", _GEMMA, (*_GEMMA_MARKS, "<|image>", "<image|>"), 19, **_GEMMA_FACTS),
     # one chunk of as many rows as the picture needs, and fewer positions than rows
-    "qwen2vl": Shape(
-        "qwen2vl",
-        vocab_size=640,
-        special=_VISION,
-        recorded=True,
-        chat_template=_QWEN,
-        name="tiny qwen2vl",
-        seed=5,
-    ),
+    "qwen2vl": _shape("qwen2vl", _QWEN, _VISION, 5),
     # the same, with layers whose state cannot be cut
-    "qwen35": Shape(
-        "qwen35",
-        vocab_size=640,
-        special=_VISION,
-        recorded=True,
-        chat_template=_QWEN,
-        name="tiny qwen35",
-        seed=13,
-    ),
+    "qwen35": _shape("qwen35", _QWEN, _VISION, 13),
     # a chunk of 16 rows for each of up to four tiles and for the whole, with text between
-    "idefics3": Shape(
-        "llama",
-        vocab_size=640,
-        special=(
-            "\n\n",
-            "<fake_token_around_image>",
-            "<global-img>",
-            "<end_of_utterance>",
-            "<image>",
-            *_TILES,
-        ),
-        recorded=True,
-        chat_template=_SMOLVLM,
-        name="tiny idefics3",
-        seed=7,
-    ),
+    "idefics3": _shape("llama", _SMOLVLM, _SMOLVLM_MARKS, 7, name="idefics3"),
 }
 # The drafts' architectures: qwen2 has no positions of two dimensions.
 _DRAFTS = {kind: shape.architecture for kind, shape in TARGETS.items()} | {"qwen2vl": "qwen2"}

@@ -115,7 +115,14 @@ def start(words: list[str]) -> None:
     flat += ["--verbose"] * ("--verbose" in given)
     if "--model-draft" in given:
         flat += ["--draft", model]
-    target = with_template(Path(model), template_of(given))
+    small = {"--embedding": "--embed", "--reranking": "--rerank"}
+    target: str | Path = "demo"
+    if beside := next(
+        (small[name] for name in small if name in given), ""
+    ):  # the model stands beside the demo pair
+        flat += [beside, model, *(["--pooling", given["--pooling"]] if "--pooling" in given else [])]
+    else:
+        target = with_template(Path(model), template_of(given))
     command = [sys.executable, "-m", "localspec", "serve", str(target), "--any-model", *_ONE_THREAD]
     os.execv(sys.executable, [*command, "--parallel", str(slots), *flat])
 

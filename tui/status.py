@@ -84,7 +84,8 @@ def gain(engine: EngineState, reply: ReplyState) -> tuple[str, bool]:
         is_wanted = engine.settings.get("speculate", True) and not engine.comparing
         return "nothing drafted" if is_wanted else "plain decoding", False
     if stats.speedup is None:
-        return "gain not known yet" if reply.final is None else "too short to know the gain", False
+        why = "too short to know the gain" if stats.emitted < LEAST_JUDGED else "gain not measured"
+        return "gain not known yet" if reply.final is None else why, False
     return times_text(stats.speedup.value), stats.speedup.value >= NOTICEABLE
 
 

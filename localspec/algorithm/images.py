@@ -106,8 +106,8 @@ class TextDecoder:
         return self._target.busy_seconds
 
     def decode(self, tokens: Sequence[int], rows: int) -> ForwardPass:
-        found = self._target.decode(tokens, rows)
-        return replace(found, start=found.start - self._lacking)
+        batch = self._target.decode(tokens, rows)
+        return replace(batch, start=batch.start - self._lacking)
 
     def rollback(self, keep: int) -> None:
         self._target.rollback(keep + self._lacking)

@@ -37,8 +37,8 @@ class Patterns:
 
     def find(self, text: str) -> tuple[int, str] | None:
         """Return start and text of the first pattern to end in `text`; if several end there, the longest."""
-        found = ((start, p) for p in self._patterns if (start := text.find(p)) >= 0)
-        return min(found, key=lambda each: (each[0] + len(each[1]), each[0]), default=None)
+        places = ((start, p) for p in self._patterns if (start := text.find(p)) >= 0)
+        return min(places, key=lambda each: (each[0] + len(each[1]), each[0]), default=None)
 
     def unfinished(self, text: str) -> int:
         """Return the length of the longest suffix of the text that is the beginning of a pattern."""

@@ -115,9 +115,9 @@ class Costs:
         A table that was measured in a disturbed moment can make all drafting look too expensive. Then nothing would
         be drafted, and no pass could correct the table.
         """
-        found = self.verify(width)
+        seconds = self.verify(width)
         is_cheap = self.measured and not self.confirmed and width <= 1 + CAUTIOUS_DEPTH
-        return min(found, self.verify(1)) if is_cheap else found
+        return min(seconds, self.verify(1)) if is_cheap else seconds
 
     def draft(self, source: str, runs: float) -> float:
         """Return the seconds of `runs` runs of a drafter's model."""
@@ -126,10 +126,10 @@ class Costs:
 
     def reading(self, source: str) -> float:
         """Return the seconds to prefill a token in a drafter: at most those of a model run, and 0 without a model."""
-        run, found = self.draft(source, 1), self._table.prefill_seconds.get(source)
+        run, seconds = self.draft(source, 1), self._table.prefill_seconds.get(source)
         if source in self._reading:
-            found = self._reading[source].value
-        return min(found or UNTIMED * min(run, UNTIMED * self.verify(1)), run)
+            seconds = self._reading[source].value
+        return min(seconds or UNTIMED * min(run, UNTIMED * self.verify(1)), run)
 
     @with_lock
     def learn_verify(

@@ -55,6 +55,8 @@ class Tally:
     sums: Stats = Stats()  # noqa: RUF009  Stats is frozen
     known: Callable[[], PlainStep] = PlainStep
     _exact: float = 0.0  # seconds of plain steps, as measured
+    _expected: float = 0.0  # seconds of the same steps by the known cost
+    _plain_steps: int = 0  # number of these steps
     _judged: float = 0.0  # estimated seconds of plain decoding for all tokens that `_exact` does not cover
     _steps: dict[int, PlainSteps] = field(default_factory=dict)  # by the number of replies
     _longest_seconds: float = 0.0  # seconds of the longest cycle
@@ -68,6 +70,8 @@ class Tally:
             self._estimate(1, seconds)
         elif cycle.is_plain:  # plain decoding would have taken this step as well
             self._exact += seconds
+            self._expected += self.known().seconds or seconds
+            self._plain_steps += 1
             self._estimate(0, seconds)
         else:
             self._estimate(len(cycle.tokens))
@@ -79,9 +83,10 @@ class Tally:
     def stats(self) -> Stats:
         usual = max((steps.seconds or 0.0 for steps in self._steps.values()), default=0.0)
         waiting = sum(steps.waiting * (steps.seconds or usual) for steps in self._steps.values())
-        is_judged = self.sums.cycles < LEAST_CYCLES or not stalled(
-            self._longest_seconds, self.sums.decode_seconds
-        )
+        is_stalled = stalled(self._longest_seconds, self.sums.decode_seconds)
+        is_judged = self.sums.cycles < LEAST_CYCLES or not is_stalled
+        if self._plain_steps >= 2 * SEVERAL:  # if they contradict the known cost, the machine has changed
+            is_judged = is_judged and abs(math.log(self._exact / self._expected)) < UNKNOWN_SPREAD
         return replace(
             self.sums,
             plain_seconds=self._exact + self._judged + waiting if is_judged else 0.0,

@@ -108,12 +108,12 @@ def _build(source: Path, new: Path, schema: str, tables: dict[str, str]) -> tupl
                 again = f"INSERT OR IGNORE INTO {table} (rowid, {columns}) VALUES ({values})"
                 db.execute(again, (cell.rowid, *cell.values))
             unread += len(pages.unknown())
-        (found,) = db.execute("SELECT count(*) FROM conversations").fetchone()
+        (conversations,) = db.execute("SELECT count(*) FROM conversations").fetchone()
         with suppress(sqlite3.OperationalError):
             db.execute("PRAGMA journal_mode = WAL").fetchone()
     with open(new, "r+b") as file:
         os.fsync(file.fileno())
-    return found, unread
+    return conversations, unread
 
 
 def _is_readable(cell: Cell) -> bool:

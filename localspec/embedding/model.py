@@ -67,9 +67,9 @@ class EmbeddingModel(Closing):
         cancelled: Callable[[], bool] = bool,
     ) -> Vectors:
         """Return the vectors of texts. `truncate`: cut long texts, else raise ContextFull. `first`: as in `rerank`."""
-        found = self._read([self._tokens(text) for text in texts], first, truncate, cancelled)
-        rows = shortened(found.rows, dimensions)
-        return replace(found, rows=normalised(rows, norm) if found.pooled else rows)
+        embedded = self._read([self._tokens(text) for text in texts], first, truncate, cancelled)
+        rows = shortened(embedded.rows, dimensions)
+        return replace(embedded, rows=normalised(rows, norm) if embedded.pooled else rows)
 
     def rerank(
         self,
@@ -101,8 +101,8 @@ class EmbeddingModel(Closing):
             text = prompt.replace("{query}", query).replace("{document}", document)
             return vocab.tokenize(text, parse_special=True)
         before, between, after = special_tokens(self._model)
-        asked, given = (vocab.tokenize(text, parse_special=False) for text in (query, document))
-        return [*before, *asked, *between, *given, *after]
+        asked, answered = (vocab.tokenize(text, parse_special=False) for text in (query, document))
+        return [*before, *asked, *between, *answered, *after]
 
     def _cut(self, tokens: list[int], place: int, truncate: bool) -> list[int]:
         """Return tokens that fit into the context; the special token at the end stays there."""

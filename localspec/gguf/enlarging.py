@@ -59,8 +59,8 @@ class Shape:
             "rope.dimension_count": self.head_width,
             "feed_forward_length": self.ffn,
         }
-        found = {f"llama.{key}": Entry(UINT32, count) for key, count in counts.items()}
-        return found | {_EPSILON: Entry(FLOAT32, eps)}
+        entries = {f"llama.{key}": Entry(UINT32, count) for key, count in counts.items()}
+        return entries | {_EPSILON: Entry(FLOAT32, eps)}
 
 
 class SmallModel(TensorFile):

@@ -26,7 +26,7 @@ _HINT = "use an adapter that was made for this model, converted to GGUF"
 
 
 def adapters_of(text: str) -> tuple[Adapter, ...]:
-    found = []
+    adapters = []
     for part in filter(None, map(str.strip, text.split(","))):
         path, _, scale = part.rpartition(":")
         try:
@@ -37,8 +37,8 @@ def adapters_of(text: str) -> tuple[Adapter, ...]:
             raise BadSetting(f"there is no adapter file {file}", hint="name a GGUF file: --lora FILE[:SCALE]")
         if not abs(factor) <= 1e9:  # also refuses nan
             raise BadSetting(f"{scale} is not a valid adapter scale", hint="give a number, as in FILE:0.5")
-        found.append((file, factor))
-    return tuple(found)
+        adapters.append((file, factor))
+    return tuple(adapters)
 
 
 def check_adapter(name: str, adapter: Header, target: Header) -> None:

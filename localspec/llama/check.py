@@ -22,6 +22,7 @@ from localspec.files import file_of, recalled, remember
 from localspec.machine.children import describe_exit, died_by_signal, environment_of_child
 from localspec.machine.llama_build import (
     BACKENDS,
+    chosen_folder,
     driver,
     has_backend,
     installed_build,
@@ -178,6 +179,9 @@ def why_unusable(outcome: SmokeTestOutcome) -> BackendFailure | NotEnoughMemory:
     if _was_killed(outcome):
         what = "the system killed the smoke test of llama.cpp, probably for lack of memory"
         return NotEnoughMemory(what, hint="close other programs and retry")
+    if folder := chosen_folder():
+        what = f"the llama.cpp in {folder} does not work on this machine: its smoke test ended with {cause}"
+        return BackendFailure(what, hint="set llama to another build, or leave that setting out")
     if cause in _ILLEGAL_INSTRUCTION:
         what = f"the installed llama.cpp was built for another processor: it crashes with {cause} on this one"
         return BackendFailure(what, hint=f"rebuild llama.cpp on this machine: {rebuild_command()}")

@@ -8,7 +8,8 @@ from functools import cache
 
 from localspec.errors import BackendFailure, BadSetting
 from localspec.llama.freeing import computes_here
-from localspec.llama.library import lib, symbol, text_of
+from localspec.llama.layouts import build_of
+from localspec.llama.library import layout, lib, symbol, text_of
 from localspec.llama.watch import waiting_for
 from localspec.machine.devices import Device, DeviceKind
 from localspec.machine.llama_build import rebuild_command
@@ -63,6 +64,8 @@ class _Properties(ctypes.Structure):  # C's struct ggml_backend_dev_props
 class BackendSummary:
     binding_version: str  # version of llama-cpp-python
     llama_version: str
+    build: str  # the folder of llama.cpp, its version and commit
+    layout: str  # the version of llama.cpp that introduced the layout of its parameters
     system_info: str  # instruction sets and backends, as llama.cpp prints them
     supports_gpu: bool  # whether llama.cpp can use a GPU of this machine
 
@@ -94,8 +97,9 @@ def backend_summary() -> BackendSummary:
 
     # llama_supports_gpu_offload is not used, because it is true for every build with RPC.
     gpu = any(device.is_gpu and not device.remote for device in devices())
-    texts = text_of(lib.llama_version()), text_of(lib.llama_print_system_info()).strip()
-    return BackendSummary(version("llama-cpp-python"), *texts, gpu)
+    about = text_of(lib.llama_version()), build_of(lib._lib), layout
+    info = text_of(lib.llama_print_system_info()).strip()
+    return BackendSummary(version("llama-cpp-python"), *about, info, gpu)
 
 
 def handles() -> dict[str, int]:
@@ -121,8 +125,8 @@ def _device(handle: int) -> Device:
     # Metal reports Apple's own GPUs as discrete, although they share the CPU's memory.
     shares_memory = kind == "igpu" or (backend == "MTL" and platform.machine() == "arm64")
     name, description = text_of(_name(handle)), text_of(_description(handle))  # RPC: HOST:PORT
-    found = Device(name, kind, 0, 0, shares_memory, description, backend)
+    device = Device(name, kind, 0, 0, shares_memory, description, backend)
     free, total = ctypes.c_size_t(), ctypes.c_size_t()
-    with waiting_for(found.remote):
+    with waiting_for(device.remote):
         _memory(handle, ctypes.byref(free), ctypes.byref(total))
-    return replace(found, free_bytes=free.value, total_bytes=total.value)
+    return replace(device, free_bytes=free.value, total_bytes=total.value)

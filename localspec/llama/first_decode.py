@@ -3,16 +3,26 @@
 import json
 import sys
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from localspec import demo
 from localspec.errors import BackendFailure, LocalspecError
 from localspec.llama.check import Health, SmokeTest, assume
 from localspec.machine.children import end_with_stdin, limit_this_process
 
 if TYPE_CHECKING:
+    from localspec.llama.context import Context
     from localspec.llama.model import Model
+
+# The logits of every _STEP-th token after the tokens 0 to 15. Builds, kernels and attentions differ by 0.1.
+_STEP, _TOLERANCE = 233, 0.5
+_LOGITS = {
+    demo.target_path(): (-4.9, -7.0, -1.5, -5.6, 0.4, 1.1, -1.1, -0.3, -1.3, -4.0, -2.1),
+    demo.draft_path(): (-0.1, -8.0, 0.3, -5.5, 0.0, 4.5, -5.9, -1.7, -2.0, -4.5, -3.0),
+}
 
 
 def encode(path: Path, model: "Model") -> None:
@@ -25,6 +35,43 @@ def encode(path: Path, model: "Model") -> None:
             chunk.encode()
 
 
+def decode(smoke_test: SmokeTest) -> None:
+    """Run the passes of a smoke test. Raises LocalspecError."""
+    from localspec.llama.context import Context
+    from localspec.llama.model import Model
+
+    # Use one thread, because several threads of this small model would mostly wait for each other.
+    options: dict[str, Any] = {"length": 128, "threads": 1, "rows_max": 9}
+    options["flash_attn"] = smoke_test.flash_attn
+    with Model(Path(smoke_test.path), **smoke_test.place) as model:
+        if smoke_test.projector:
+            encode(Path(smoke_test.projector), model)
+            smoke_test = replace(smoke_test, kv_types=())
+        for number, kv_type in enumerate(smoke_test.kv_types):
+            more: dict[str, Any] = {"kv_type_k": kv_type, "kv_type_v": kv_type, "top_k": number > 0}
+            try:
+                context = Context(model, **options, **more)
+            except BackendFailure:
+                if not number:
+                    raise
+                continue  # not an error, because the memory plan rejects a draft with this KV cache type
+            with context:
+                if model.path in _LOGITS and not number:
+                    compare(context, _LOGITS[model.path])
+                for width in smoke_test.widths:
+                    context.decode(list(range(width)), min(width, context.rows_max))
+
+
+def compare(context: "Context", known: Sequence[float]) -> None:
+    """Raise BackendFailure unless the logits of the demo are about those `known`."""
+    row: Any = context.decode(list(range(16)), 1).rows[0]
+    context.rollback(0)
+    near = (abs(float(value) - right) < _TOLERANCE for value, right in zip(row[::_STEP], known, strict=True))
+    if not all(near):
+        what = "llama.cpp computes wrong values: the logits of the demo are not those of other builds"
+        raise BackendFailure(what, hint="use another build of llama.cpp, or update the driver of the GPU")
+
+
 def main() -> None:
     limit_this_process()
     threading.Thread(target=end_with_stdin, daemon=True).start()  # ends this process if its parent is killed
@@ -32,33 +79,12 @@ def main() -> None:
     assume(Health(smoke_test.extra_buffers))  # without this, the imports below would start another smoke test
     answer = {}
     try:
-        from localspec.llama.context import Context
         from localspec.llama.devices import add_servers
-        from localspec.llama.model import Model
 
         add_servers(smoke_test.servers)
-        # Use one thread, because several threads of this small model would mostly wait for each other.
-        options: dict[str, Any] = {
-            "length": 128,
-            "threads": 1,
-            "flash_attn": smoke_test.flash_attn,
-            "rows_max": 9,
-        }
-        with Model(Path(smoke_test.path), **smoke_test.place) as model:
-            if smoke_test.projector:
-                encode(Path(smoke_test.projector), model)
-                smoke_test = replace(smoke_test, kv_types=())
-            for number, kv_type in enumerate(smoke_test.kv_types):
-                more: dict[str, Any] = {"kv_type_k": kv_type, "kv_type_v": kv_type, "top_k": number > 0}
-                try:
-                    context = Context(model, **options, **more)
-                except BackendFailure:
-                    if not number:
-                        raise
-                    continue  # not an error, because the memory plan rejects a draft with this KV cache type
-                with context:
-                    for width in smoke_test.widths:
-                        context.decode(list(range(width)), min(width, context.rows_max))
+        decode(smoke_test)
+        if smoke_test.path == str(demo.target_path()):
+            decode(replace(smoke_test, path=str(demo.draft_path()), kv_types=("f16",), widths=()))
     except LocalspecError as error:
         answer = {"kind": type(error).__name__, "error": str(error), "hint": error.hint}
     print(json.dumps(answer), flush=True)

@@ -19,6 +19,7 @@ import numpy as np
 from localspec.algorithm.images import ImageRow
 from localspec.errors import BackendFailure, BadModelFile, BadSetting
 from localspec.llama.freeing import free_with
+from localspec.llama.layouts import use_layout
 from localspec.llama.library import forget_log_errors, lib, log_nothing, log_to_python, reason
 from localspec.llama.model import Model
 from localspec.stopping import Closing, DelayedInterrupt, current_stop
@@ -37,6 +38,8 @@ class Projector(Closing):
         except (ImportError, OSError, RuntimeError, AttributeError) as error:
             what = f"this llama.cpp reads no images, because its library libmtmd is missing: {error}"
             raise BackendFailure(what, hint="load the model without a projector: --mmproj none") from error
+        defaults = {"mtmd_context_params": "mtmd_context_params_default"}
+        use_layout(mtmd_cpp, mtmd_cpp._libmtmd, defaults)
         self.mtmd: Any = mtmd_cpp
         mtmd_cpp.mtmd_helper_log_set(log_to_python, None)
         atexit.register(mtmd_cpp.mtmd_helper_log_set, log_nothing, None)

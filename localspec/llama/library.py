@@ -6,11 +6,11 @@ import ctypes
 import itertools
 import logging
 import os
-import platform
 import re
 import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -19,12 +19,15 @@ from localspec.errors import (
     ANOTHER_COPY,
     BackendFailure,
     BadModelFile,
+    BadSetting,
     ContextFull,
     LocalspecError,
     NotEnoughMemory,
 )
 from localspec.llama import watch
 from localspec.llama.check import health
+from localspec.llama.layouts import NEWEST, build_of, use_layout
+from localspec.machine.llama_build import bindings_folder, chosen_folder, chosen_libraries, library_files
 from localspec.stopping import DelayedInterrupt, WorkStopped
 
 logger = logging.getLogger("localspec.llama")
@@ -90,20 +93,54 @@ def short_spin() -> Iterator[None]:
 os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # without this, a crash makes ggml start gdb and print pages
 health()  # tests llama.cpp in a child process first, because a crash at the import would end this process
 
+chosen = chosen_folder()
 _HINT = (
-    "unset LLAMA_CPP_LIB_PATH, or build that library from the llama.cpp that your llama-cpp-python was made for"
+    "set llama to another build, or leave that setting out"
+    if chosen
+    else "unset LLAMA_CPP_LIB_PATH, or build that library from the llama.cpp that your llama-cpp-python was made for"
     if os.environ.get("LLAMA_CPP_LIB_PATH")
     else "reinstall llama.cpp: pip install --force-reinstall --no-cache-dir llama-cpp-python; "
     "a build for a GPU also needs the libraries of the GPU's driver"
 )
+_opened = dict[str, ctypes.CDLL]()  # the libraries of the setting `llama`
+
+
+def text_of(raw: bytes | None) -> str:
+    return (raw or b"").decode("utf-8", "replace")
+
+
+def _redirect(folder: Path) -> None:
+    """Make llama_cpp load its libraries from `folder`. Raises BadSetting."""
+    if "llama_cpp.llama_cpp" in sys.modules:
+        what = "the setting llama has no effect, because llama_cpp was imported before localspec"
+        raise BadSetting(what, hint="import localspec.api first, or leave the setting llama out")
+    files = chosen_libraries(folder)
+
+    def load(name: str, _usual: Path) -> ctypes.CDLL:
+        if sys.platform == "win32":  # where backends look for the libraries of a GPU's maker
+            os.environ["PATH"] = f"{files['llama'].parent};{os.environ['PATH']}"
+        _opened[name] = ctypes.CDLL(str(files.get(name, folder / name)))
+        return _opened[name]
+
+    name = "llama_cpp._ctypes_extensions"
+    spec: Any = spec_from_file_location(name, (bindings_folder() or Path()) / "_ctypes_extensions.py")
+    sys.modules[name] = module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    vars(module)["load_shared_library"] = load
+
 
 try:
     with DelayedInterrupt(), short_spin():
+        if chosen:
+            _redirect(chosen)
         from llama_cpp import llama_cpp as lib
 except (ImportError, OSError, RuntimeError, AttributeError) as error:
-    raise BackendFailure(f"llama.cpp could not be loaded: {error}", hint=_HINT) from error
+    what = f"llama.cpp could not be loaded: {error}"
+    if isinstance(error, AttributeError) and (found := _opened.get("llama")):
+        what = f"the llama.cpp in {build_of(found)} lacks a function; the newest known version is {NEWEST}: {error}"
+    raise BackendFailure(what, hint=_HINT) from error
 
-__all__ = ["forget_log_errors", "lib", "log_errors", "log_nothing", "log_to_python", "symbol", "text_of"]
+__all__ = ["lib"]
 
 _router = LogRouter()
 log_errors = _router.errors  # llama.cpp's error lines since `forget_log_errors`, the oldest first
@@ -119,7 +156,9 @@ def symbol(name: str | Sequence[str], result: Any, arguments: Sequence[Any]) -> 
     modules = [lib._lib]  # on Linux and macOS, libllama also finds functions of ggml's libraries
     if sys.platform == "win32":
         paths = (
-            Path(lib._base_path) / f"{stem}ggml{end}.dll" for end in ("-base", "") for stem in ("", "lib")
+            Path(lib._lib._name).with_name(f"{stem}ggml{end}.dll")
+            for end in ("-base", "")
+            for stem in ("", "lib")
         )
         modules += [ctypes.CDLL(str(path)) for path in paths if path.exists()]  # already loaded by llama_cpp
     for module, exported in itertools.product(modules, names):
@@ -131,42 +170,17 @@ def symbol(name: str | Sequence[str], result: Any, arguments: Sequence[Any]) -> 
     raise BackendFailure(f"this llama.cpp has no function called {names[-1]}", hint=hint)
 
 
-# Parameters with the same default in every version of llama.cpp. If reading them gives other values, the
-# layout of the structure differs from ours.
-_DEFAULTS = {
-    "model": {"split_mode": 1, "main_gpu": 0, "tensor_split": 0, "kv_overrides": 0, "use_extra_bufts": 1},
-    "context": {"cb_eval": 0, "abort_callback": 0, "offload_kqv": 1, "op_offload": 1},
-}
-_UNWRITTEN = b"\xa5"
-_SPARE_BYTES = 256  # bytes behind a structure, because a newer library may write more fields
-
-
-def _returned(function: str, kind: type[ctypes.Structure]) -> bytes:
-    size = ctypes.sizeof(kind)
-    if platform.machine() in ("x86_64", "AMD64"):  # the caller passes the address of a large result first
-        place = ctypes.create_string_buffer(_UNWRITTEN * (size + _SPARE_BYTES))
-        symbol(function, None, [ctypes.c_void_p])(place)
-        return place.raw[:-1]
-    larger = {"_fields_": [("known", kind), ("spare", ctypes.c_char * _SPARE_BYTES)]}
-    return bytes(symbol(function, type("Larger", (ctypes.Structure,), larger), [])())[:size]
-
-
-def _check_layout() -> None:
-    """Raise BackendFailure if the library's parameter structures differ from those of llama_cpp."""
-    for name, defaults in _DEFAULTS.items():
-        kind = getattr(lib, f"llama_{name}_params")
-        raw = _returned(f"llama_{name}_default_params", kind)
-        places = [(getattr(kind, field), value) for field, value in defaults.items() if hasattr(kind, field)]
-        last = getattr(kind, kind._fields_[-1][0])
-        found = [int.from_bytes(raw[at.offset : at.offset + at.size], sys.byteorder) for at, _ in places]
-        fits = last.offset < len(raw.rstrip(_UNWRITTEN)) <= ctypes.sizeof(kind)
-        if not fits or found != [value for _, value in places]:
-            what = f"the llama.cpp in {lib._base_path} is not the version that llama-cpp-python expects"
-            raise BackendFailure(f"{what}: its {name} parameters have another layout", hint=_HINT)
-
-
-def text_of(raw: bytes | None) -> str:
-    return (raw or b"").decode("utf-8", "replace")
+def _load_backends() -> None:
+    """Load the backends that are files of their own. Raises BackendFailure if the processor has none."""
+    count = symbol("ggml_backend_dev_count", ctypes.c_size_t, [])
+    if not count():
+        load = symbol("ggml_backend_load_all_from_path", None, [ctypes.c_char_p])
+        with short_spin():
+            for place in dict.fromkeys(path.parent for path in library_files()):
+                load(os.fsencode(place))
+    if not count():
+        what = f"the llama.cpp in {build_of(lib._lib)} has no backend for this processor, as libggml-cpu"
+        raise BackendFailure(what, hint="set llama to the folder that holds all its libraries")
 
 
 @lib.llama_log_callback  # type: ignore[untyped-decorator]
@@ -235,10 +249,12 @@ def reason() -> str:
     return _WHERE.sub("", log_errors[0]) if log_errors else "llama.cpp gave no reason"
 
 
-_check_layout()
+_KINDS = ("model", "context", "sampler_chain")
+layout = use_layout(lib, lib._lib, {f"llama_{a}_params": f"llama_{a}_default_params" for a in _KINDS})
 with DelayedInterrupt():  # Ctrl-C must not interrupt the start of a GPU's driver
     lib.llama_log_set(log_to_python, None)  # replaces llama_cpp's callback, which prints
     symbol("ggml_set_abort_callback", ctypes.c_void_p, [ctypes.c_void_p])(_on_abort)
+    _load_backends()
     lib.llama_backend_init()
 # Libraries log when they unload, after Python has ended. So the callback must then be a C function. This
 # C function ignores its arguments.

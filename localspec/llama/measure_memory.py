@@ -120,8 +120,8 @@ class Measurer(Closing):
             for part in (log.cache, log.compute)
         )
         layers = tuple(log.layers[layer] for layer in sorted(log.layers))
-        found = {"cache": cache, "compute": compute, "layers": layers, "flash": log.flash_attention}
-        return found | {"checkpoints": checkpoints}
+        measured = {"cache": cache, "compute": compute, "layers": layers, "flash": log.flash_attention}
+        return measured | {"checkpoints": checkpoints}
 
     def close(self) -> None:
         if self._model is not None:

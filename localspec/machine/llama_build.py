@@ -1,4 +1,4 @@
-"""The installed llama.cpp, read without loading it, and the command to reinstall it."""
+"""The llama.cpp in use, read without loading it: that of the setting `llama`, else the installed one."""
 
 import hashlib
 import os
@@ -10,7 +10,9 @@ from glob import glob
 from importlib.util import find_spec
 from pathlib import Path
 
+from localspec import options
 from localspec.errors import BadSetting
+from localspec.files import expanded
 
 LLAMA_CPP_PYTHON = "llama-cpp-python>=0.3.36,<0.4"
 _LIBRARY = re.compile(r"\.(so|dylib|dll)[.\d]*$")
@@ -25,19 +27,51 @@ _DRIVER_FILES = (
 )
 
 
+def chosen_folder() -> Path | None:
+    """Return the folder of the setting `llama`; None if it is not set. Raises BadSetting."""
+    given = options.given_settings()[0].get("llama")
+    return expanded(given.value).absolute() if given and given.value else None
+
+
+def bindings_folder() -> Path | None:
+    package = sys.modules.get("llama_cpp")
+    spec = package.__spec__ if package else find_spec("llama_cpp")
+    found = spec.submodule_search_locations if spec else None
+    return Path(next(iter(found))) if found else None
+
+
 def library_files() -> list[Path]:
-    folder = os.environ.get("LLAMA_CPP_LIB_PATH")
-    if not folder:
-        package = sys.modules.get("llama_cpp")
-        spec = package.__spec__ if package else find_spec("llama_cpp")
-        if not spec or not spec.submodule_search_locations:
-            return []
-        folder = os.path.join(next(iter(spec.submodule_search_locations)), "lib")
-    return sorted(path for path in Path(folder).glob("*") if _LIBRARY.search(path.name))
+    """Return the libraries of llama.cpp. Those of the setting `llama` may lie in folders of its folder."""
+    if chosen := chosen_folder():
+        found = [*chosen.glob("*"), *chosen.glob("*/*")]
+    else:
+        own, bindings = os.environ.get("LLAMA_CPP_LIB_PATH"), bindings_folder()
+        folder = Path(own) if own else bindings and bindings / "lib"
+        found = [*folder.glob("*")] if folder else []
+    return sorted(path for path in found if _LIBRARY.search(path.name))
+
+
+def chosen_libraries(folder: Path) -> dict[str, Path]:
+    """Return libllama, and libggml and libmtmd if they are there, by name. Raises BadSetting."""
+    libraries = dict[str, Path]()
+    for name in ("ggml", "mtmd", "llama"):
+        files = [path for path in library_files() if re.match(rf"(lib)?{name}[\d.]*\.", path.name)]
+        files = [path for path in files if path.is_file()]
+        if len({path.parent for path in files}) > 1:
+            what = f"{folder} holds several builds of llama.cpp"
+            raise BadSetting(what, hint=f"set llama to one of their folders: {files[0].parent}")
+        # The name with one number, as in libggml.so.0, is the one under which other libraries load it.
+        if files:
+            libraries[name] = min(files, key=lambda at: (not re.search(r"\.so\.\d+$", at.name), len(at.name)))
+    if "llama" not in libraries:
+        what = f"{folder} holds no llama.cpp, because the library llama is missing"
+        hint = "set llama to the folder that an official archive of llama.cpp was unpacked into"
+        raise BadSetting(what if folder.is_dir() else f"there is no folder {folder}", hint=hint)
+    return libraries
 
 
 def installed_build() -> str:
-    """Return a key of the installed build, from the names, sizes and times of its library files."""
+    """Return a key of the build in use, from the names, sizes and times of its library files."""
     stats = [(path.name, found.st_size, found.st_mtime_ns) for path, found in _stats(library_files())]
     return hashlib.sha256(repr(stats).encode()).hexdigest()[:16]
 

@@ -36,12 +36,12 @@ class BenchPrompt:
 def _prompts(kind: str) -> tuple[BenchPrompt, ...]:
     """Return the prompts of the table `kind` in prompts.toml. A prompt's document precedes its question."""
     table = tomllib.loads(files("localspec.measure").joinpath("prompts.toml").read_text("utf-8"))
-    found = []
+    prompts = []
     for entry in table[kind]:
         parts = [table["documents"][entry["document"]]] if "document" in entry else []
         text = "\n\n".join(part.strip() for part in [*parts, entry["text"]])
-        found.append(BenchPrompt(entry["name"], Category(entry["category"]), text))
-    return tuple(found)
+        prompts.append(BenchPrompt(entry["name"], Category(entry["category"]), text))
+    return tuple(prompts)
 
 
 def in_turn(prompts: Sequence[BenchPrompt]) -> tuple[BenchPrompt, ...]:

@@ -64,14 +64,14 @@ def plan_pair(
     on_stage(f"checking {pair.target.name}")
     shared = pair.check()
     while True:
-        found = plan_for(pair, memory_options, there)
-        if (checked := check_gpus(there, gpus_of(found), memory_options, on_stage)) == memory_options:
+        plan = plan_for(pair, memory_options, there)
+        if (checked := check_gpus(there, gpus_of(plan), memory_options, on_stage)) == memory_options:
             break
         memory_options = checked
-    if (path := found.projector) and not is_ours(path):  # a downloaded projector has its publisher's hash
+    if (path := plan.projector) and not is_ours(path):  # a downloaded projector has its publisher's hash
         trying = partial(on_stage, f"trying {path.name} for the first time")
         ensure_projector(path, identity(path), pair.target.here, trying)
-    return replace(found, shared=shared)
+    return replace(plan, shared=shared)
 
 
 def load_planned(
@@ -95,8 +95,8 @@ def load_planned(
     except WorkStopped:
         raise
     except LocalspecError as error:
-        found, notice = loaded(pair.alone), f"{pair.draft.name} was found and does not draft: {error}"
-        return replace(found, notices=(notice, *found.notices))
+        alone, notice = loaded(pair.alone), f"{pair.draft.name} was found and does not draft: {error}"
+        return replace(alone, notices=(notice, *alone.notices))
 
 
 def load_pair(

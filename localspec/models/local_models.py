@@ -193,8 +193,8 @@ def cached_copies(file: ModelFile) -> tuple[Path, ...]:
 
 
 def _copies(file: ModelFile) -> list[Path]:
-    found = [file.place] if size_at(file.place) == file.bytes else []
-    return [*found, *(path for path in cached_copies(file) if known_sha256(path) == file.sha256)]
+    copies = [file.place] if size_at(file.place) == file.bytes else []
+    return [*copies, *(path for path in cached_copies(file) if known_sha256(path) == file.sha256)]
 
 
 def is_ours(path: Path) -> bool:

@@ -227,8 +227,8 @@ def find(
             why = f"on Hugging Face does not fit the pair {pair}" if pair else "was given without a target"
             hint = "name its target too: --target FILE (in Python target=...)"
             raise BadSetting(f"the draft {draft} {why}", hint=hint)
-        found = find(pair, draft=LOOKUP, pull=pull)
-        return replace(found, kind=DraftKind.MODEL, draft=_file_at(draft))
+        chosen = find(pair, draft=LOOKUP, pull=pull)
+        return replace(chosen, kind=DraftKind.MODEL, draft=_file_at(draft))
     if target is not None and pair is not None:
         hint = "name only the pair, or only --target (in Python target=...)"
         raise BadSetting("a pair and a target file were both given", hint=hint)
@@ -240,16 +240,16 @@ def find(
             return with_own_draft(of_files(target, draft))
         if not (before or pull):
             raise _not_downloaded(*texts)
-        found, is_new = before or described(*texts), before is None
+        chosen, is_new = before or described(*texts), before is None
     else:
-        found = with_own_draft(named(pair) if pair is not None else default_pair())
+        chosen = with_own_draft(named(pair) if pair is not None else default_pair())
     try:
-        check_here(found)
+        check_here(chosen)
     except PairNotOnDisk:
         if not pull:
             raise
-        fetch(found)
-    return keep(found) if is_new else found  # not before its bytes are here and right
+        fetch(chosen)
+    return keep(chosen) if is_new else chosen  # not before its bytes are here and right
 
 
 def _not_downloaded(target: str, draft: str | None) -> NotOnDisk:

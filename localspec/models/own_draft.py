@@ -97,7 +97,8 @@ def family_drafts(pair: Pair) -> tuple[ModelFile, ...]:
 def suggested_draft(pair: Pair) -> ModelFile | None:
     """Return a small draft of the registry with the target's vocabulary, or None."""
     related = family_drafts(pair)[:3]  # few: each header may come from the Hub
-    here = (other.draft for other in registered_pairs() if other.draft and other.draft.path)
+    drafts = (other.draft for other in registered_pairs())
+    here = (draft for draft in drafts if draft and draft.repo and draft.path)  # not the demo's
     for file in distinct([*related, *here]):
         with suppress(LocalspecError):
             is_small = 3 * file.all_bytes <= pair.target.header.file_bytes

@@ -260,13 +260,13 @@ class Placements:
     def _capacities(self, placement: Placement) -> tuple[int, ...]:
         """Estimate the number of the target's layers that fit on each GPU beside draft and buffers."""
         assert placement.target.devices is not None
-        found = []
+        capacities = []
         counts = layers_on(placement.target, self._target.layers + 1)
         for gpu, count in zip(placement.target.devices, counts, strict=True):
             size = placement.needs[0].weights.get(gpu, 0) + placement.needs[0].cache.get(gpu, 0)
             each = max(size / max(count, 1), 1)
-            found.append(max(count + int(self._budget.spare(gpu, placement.needs) // each), 0))
-        return tuple(found)
+            capacities.append(max(count + int(self._budget.spare(gpu, placement.needs) // each), 0))
+        return tuple(capacities)
 
     def _target_load(self, context: int, gpus: tuple[str, ...]) -> Load:
         wanted = self._options

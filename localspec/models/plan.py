@@ -132,15 +132,15 @@ def _lines(
 
 
 def _device_needs(placement: Placement, devices: Sequence[Device]) -> tuple[DeviceNeed, ...]:
-    found = []
+    needs = []
     for device in devices:
         weights, cache, compute = (
             sum(getattr(need, part).get(device.name, 0) for need in placement.needs)
             for part in ("weights", "cache", "compute")
         )
         if weights or cache or compute:
-            found.append(DeviceNeed(device.name, weights, cache, compute, device.free_bytes))
-    return tuple(found)
+            needs.append(DeviceNeed(device.name, weights, cache, compute, device.free_bytes))
+    return tuple(needs)
 
 
 _EXPERTS = re.compile(r"ffn_(up|down|gate|gate_up)_(ch)?exps")

@@ -293,14 +293,14 @@ def _read(path: Path, *, relative_to: Path) -> tuple[Pair, ...]:
     if (others := sorted(set(tables) - {"pair"})) or not isinstance(pairs, list):
         what = f"{path} has {', '.join(others) or 'one [pair]'}, but only [[pair]] tables are read"
         raise BadSetting(what, hint=hint)
-    found = []
+    read = []
     for number, table in enumerate(pairs, 1):
         try:
-            found.append(_pair(table, relative_to))
+            read.append(_pair(table, relative_to))
         except (ValueError, BadSetting) as error:
             name = table.get("name", number) if isinstance(table, dict) else number
             raise BadSetting(f"{path}: pair {name}: {error}", hint=hint) from error
-    return tuple(found)
+    return tuple(read)
 
 
 _Described = TypeVar("_Described", Pair, ModelFile)

@@ -98,14 +98,14 @@ def leftovers(pairs: Iterable[Pair]) -> tuple[Leftover, ...]:
     pairs = [pair for pair in pairs if pair.listed and not pair.found]
     used = _used(pairs)
     named = {local_models.path_of(file): pair.name for pair in pairs for file in pair.hub_files}
-    found = []
+    left = []
     for path in pulled:
         final = Path(os.path.realpath(path.with_suffix("") if path.suffix == PART else path))
         is_ours = local_models.is_ours(path) and _OURS.fullmatch(
             path.relative_to(local_models.models_dir()).as_posix()
         )
         if is_ours and final not in used and not path.is_dir():
-            found.append(Leftover(path, size_of(path), named.get(final)))
+            left.append(Leftover(path, size_of(path), named.get(final)))
     for path in made:
         name = path.name if path.is_dir() else path.name.removesuffix(".gguf").removesuffix(".tokens")
         draft = Path(os.path.realpath(path.with_name(f"{name}.gguf")))
@@ -115,8 +115,8 @@ def leftovers(pairs: Iterable[Pair]) -> tuple[Leftover, ...]:
         free = not lock.exists() or making.try_acquire()
         making.release()
         if is_made and draft not in used and free:
-            found.append(Leftover(path, size_of(path), None))
-    return tuple(found)
+            left.append(Leftover(path, size_of(path), None))
+    return tuple(left)
 
 
 def size_of(path: Path) -> int:

@@ -9,7 +9,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise, product, takewhile
+from itertools import chain, pairwise, product, takewhile
 
 from localspec.events import ToolCall
 from localspec.prompt.messages import Message, made_id
@@ -74,11 +74,11 @@ def fitted(messages: Sequence[Message], taken: Taken) -> "Fitting":
         messages = [replace(systems[0], content=content), *messages[len(systems) :]]
     entries = _paired(_texts_apart(messages, taken), taken)
     for kind, message in _one_call_each(entries) if taken.one_call else entries:
-        if kind == SYSTEM and not fitting.messages:
+        if kind == SYSTEM and not fitting.groups:
             kind = SYSTEM if taken.system else USER
             fitting.add(kind, replace(message, role=_ROLES[kind]))
         elif taken.late_systems if kind == SYSTEM else taken.strays and kind == STRAY:
-            fitting.messages.append(message)
+            fitting.groups.append([message])
         elif kind == SYSTEM:
             fitting.add_named("System message", message, "late system messages are messages of the user")
         elif kind == STRAY:
@@ -98,30 +98,31 @@ class Fitting:
     """The history as far as it is made."""
 
     taken: Taken
-    messages: list[Message] = field(default_factory=list)
+    groups: list[list[Message]] = field(default_factory=list)  # a message is joined from each group
     changes: Counter[str] = field(default_factory=Counter)
     _kind: str = BEGIN  # the kind of the newest message, besides systems and results that may be anywhere
 
     @property
+    def messages(self) -> list[Message]:
+        return [*map(_joined, self.groups)]
+
+    @property
     def notice(self) -> str:
         """One sentence about all that was changed; "" if nothing was."""
-        found = "; ".join(f"{what}: {count}" for what, count in self.changes.items() if count)
-        return found and f"the history was changed to fit the chat template: {found}"
+        changes = "; ".join(f"{what}: {count}" for what, count in self.changes.items() if count)
+        return changes and f"the history was changed to fit the chat template: {changes}"
 
     def add(self, kind: str, message: Message) -> None:
         if not message.content.strip() and kind in _FILLING and kind not in self.taken.empty:
             message = replace(message, content=_FILLING[kind])
-        last = self.messages[-1] if self.messages else None
+        last = self.groups[-1][0] if self.groups else None
         follows = last is not None and (last.role, bool(last.tool_calls)) == (_ROLES[kind], kind == CALL)
         stays = kind in (RESULT, CALL if self.taken.one_call else "") or (kind, kind) in self.taken.pairs
         if last and follows and kind == self._kind and not stays:
-            texts, thoughts = (last.content, message.content), (last.reasoning, message.reasoning)
-            content, reasoning = ("\n\n".join(filter(None, parts)) for parts in (texts, thoughts))
-            calls = (*last.tool_calls, *message.tool_calls)
-            self.messages[-1] = replace(message, content=content, reasoning=reasoning, tool_calls=calls)
+            self.groups[-1].append(message)
         else:
             self.fill(kind)
-            self.messages.append(message)
+            self.groups.append([message])
         self._kind = kind
 
     def add_named(self, role: str, message: Message, change: str) -> None:
@@ -132,11 +133,17 @@ class Fitting:
     def fill(self, kind: str) -> None:
         """Add the turns that the template expects between the newest message and one of this kind."""
         for missing in _between(self._kind, kind, self.taken.pairs):
-            calls = self.messages[-1].tool_calls if missing == RESULT else ()
-            self.messages.append(
-                Message(_ROLES[missing], _FILLING[missing], tool_call_id=calls[0].id if calls else "")
-            )
+            calls = self.groups[-1][0].tool_calls if missing == RESULT else ()
+            filling = Message(_ROLES[missing], _FILLING[missing], tool_call_id=calls[0].id if calls else "")
+            self.groups.append([filling])
             self.changes["missing turns were filled in"] += 1
+
+
+def _joined(group: Sequence[Message]) -> Message:
+    content = "\n\n".join(message.content for message in group if message.content)
+    reasoning = "\n\n".join(message.reasoning for message in group if message.reasoning)
+    calls = tuple(call for message in group for call in message.tool_calls)
+    return replace(group[-1], content=content, reasoning=reasoning, tool_calls=calls)
 
 
 def _between(before: str, kind: str, pairs: Collection[tuple[str, str]]) -> Sequence[str]:
@@ -153,9 +160,9 @@ def _between(before: str, kind: str, pairs: Collection[tuple[str, str]]) -> Sequ
 def _texts_apart(messages: Sequence[Message], taken: Taken) -> list[Message]:
     """Move each text beside calls that the template loses: into a message of its own, or to the text before it."""
     moved = list[Message]()
-    answers = [number for number, message in enumerate(messages) if _kind_of(message) == ANSWER]
+    latest = max((n for n, message in enumerate(messages) if _kind_of(message) == ANSWER), default=-1)
     for number, message in enumerate(messages):
-        place = BEFORE if number < max(answers, default=-1) else AFTER
+        place = BEFORE if number < latest else AFTER
         text = message.content if message.tool_calls else ""
         if text and place == AFTER and message.reasoning and {AFTER, BOTH} & taken.beside == {AFTER}:
             message = replace(message, content="", reasoning=f"{message.reasoning}\n\n{text}")
@@ -184,7 +191,8 @@ def _paired(messages: Sequence[Message], taken: Taken) -> list[tuple[str, Messag
     A result belongs to the call with its id, and otherwise to the first call before it that has no result yet.
     """
     paired, used = list[tuple[str, Message]](), set[str]()
-    waiting, near = dict[str, str](), list[str]()  # given ids of calls without a result; those right before
+    waiting = dict[str, str]()  # given ids of calls without a result
+    near = dict[str, None]()  # ids of the calls right before
 
     def own_id(given: str, made: str) -> str:
         """Return the given id in the form of the template, or else the made one if it is used already."""
@@ -197,10 +205,11 @@ def _paired(messages: Sequence[Message], taken: Taken) -> list[tuple[str, Messag
         kind = _kind_of(message)
         if kind == RESULT:
             given = message.tool_call_id
-            own = next((each for each in (*near, *waiting) if given and waiting[each] == given), "")
+            own = next((each for each in chain(near, waiting) if given and waiting[each] == given), "")
             own = own or next(iter(near), "")
             kind = RESULT if own in near else STRAY
-            near = [each for each in near if each != own and kind == RESULT]
+            near = near if kind == RESULT else {}
+            near.pop(own, None)
             waiting.pop(own, None)
             message = replace(message, tool_call_id=own or own_id(given, made_id(number, 0)))
         elif kind == CALL:
@@ -208,10 +217,11 @@ def _paired(messages: Sequence[Message], taken: Taken) -> list[tuple[str, Messag
             own_ids = [own_id(given, made_id(number, place)) for place, given in enumerate(given_ids)]
             calls = (replace(call, id=own) for call, own in zip(message.tool_calls, own_ids, strict=True))
             message = replace(message, tool_calls=tuple(calls))
-            near = [*(near if paired and paired[-1][0] == CALL else []), *own_ids]
+            near = near if paired and paired[-1][0] == CALL else {}
+            near |= dict.fromkeys(own_ids)
             waiting |= zip(own_ids, given_ids, strict=True)
         else:
-            near = []
+            near = {}
         paired.append((kind, message))
     return paired
 
@@ -281,9 +291,9 @@ def taken_by(render: Render, *, one_call: bool, short_ids: bool) -> Taken:
         for place, more in ((BEFORE, (ANSWER, USER)), (AFTER, ()), (BOTH, ()))
         if any(takes(USER, CALL, RESULT, *more, side=side, thinks=place == BOTH) for side in (-1, 1))
     }
-    found = Taken(calls, system, late, strays, frozenset(beside) if calls else _PLACES)
+    taken = Taken(calls, system, late, strays, frozenset(beside) if calls else _PLACES)
     return replace(
-        found, pairs=_PAIRS | pairs, empty=frozenset(empty), one_call=one_call, short_ids=short_ids
+        taken, pairs=_PAIRS | pairs, empty=frozenset(empty), one_call=one_call, short_ids=short_ids
     )
 
 

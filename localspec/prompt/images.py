@@ -167,7 +167,7 @@ def question_of(roles: Sequence[object]) -> int:
 
 def with_marks(messages: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Image]]:
     """Return messages with a secret text at the place of each image, and the images by these texts."""
-    found, images = [], dict[str, Image]()
+    marked, images = [], dict[str, Image]()
     for message in messages:
         texts = message.content.split(PLACE) if message.images else [message.content]
         content = texts[0]
@@ -175,8 +175,8 @@ def with_marks(messages: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Imag
             mark = f"[[{_KEY}{len(images)}]]"
             images[mark] = image
             content += mark + text
-        found.append(replace(message, content=content, images=()))
-    return tuple(found), images
+        marked.append(replace(message, content=content, images=()))
+    return tuple(marked), images
 
 
 def split_at_marks(text: str) -> list[str]:

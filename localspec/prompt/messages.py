@@ -41,9 +41,9 @@ class Message:
     @property
     def texts(self) -> tuple[str, ...]:
         """All texts of the message, including the names of arguments of calls."""
-        found: list[str] = []
-        self.with_texts(lambda text: found.append(text) or text)  # type: ignore[func-returns-value]
-        return tuple(found)
+        texts: list[str] = []
+        self.with_texts(lambda text: texts.append(text) or text)  # type: ignore[func-returns-value]
+        return tuple(texts)
 
     def with_texts(self, change: Callable[[str], str]) -> "Message":
         calls = tuple(
@@ -139,12 +139,12 @@ class Reasoning:
             self._by_key.pop(oldest, None)
 
     def put_back(self, messages: Sequence[Message], beside: str) -> tuple[Message, ...]:
-        found = list(messages)
+        whole = list(messages)
         for n, before in enumerate(digests(messages[:-1], beside) if self._by_key else ()):
-            if (message := found[n]).role == "assistant" and not message.reasoning:
+            if (message := whole[n]).role == "assistant" and not message.reasoning:
                 key = _key(before, message.content, message.tool_calls)
-                found[n] = replace(message, reasoning=self._by_key.get(key, ""))
-        return tuple(found)
+                whole[n] = replace(message, reasoning=self._by_key.get(key, ""))
+        return tuple(whole)
 
 
 def digests(messages: Iterable[Message], beside: str) -> Iterator[bytes]:

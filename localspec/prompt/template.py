@@ -136,20 +136,20 @@ class ChatTemplate:
     @cached_property
     def dialect(self) -> Dialect:
         """The form of calls, ids and reasoning that the template takes; Hugging Face's form is tried first."""
-        found, written = Dialect(), json.dumps(_CALL_PROBE.arguments)
-        text = self._past(found, _CALL_PROBE)
+        form, written = Dialect(), json.dumps(_CALL_PROBE.arguments)
+        text = self._past(form, _CALL_PROBE)
         if not text or (str(_CALL_PROBE.arguments) in text and written not in text):
-            found, text = Dialect(text_arguments=True), self._past(Dialect(text_arguments=True), _CALL_PROBE)
+            form, text = Dialect(text_arguments=True), self._past(Dialect(text_arguments=True), _CALL_PROBE)
             if written not in text:
                 return Dialect()
         long = replace(_CALL_PROBE, id="call_localspec_asks")
         other = replace(_CALL_PROBE, arguments={"what": "place"}, id="probe0002")
-        one_call = _CALL_PROBE.name in text and "place" not in self._past(found, _CALL_PROBE, other)
-        found = replace(found, short_ids=not self._past(found, long), one_call=one_call)
-        parts = replace(found, thinking_parts=True)
+        one_call = _CALL_PROBE.name in text and "place" not in self._past(form, _CALL_PROBE, other)
+        form = replace(form, short_ids=not self._past(form, long), one_call=one_call)
+        parts = replace(form, thinking_parts=True)
         parted = "" if _THOUGHTS_PROBE in text else self._past(parts, _CALL_PROBE)
         read = _THOUGHTS_PROBE in parted and not re.search(f"""['"]{_THOUGHTS_PROBE}['"]""", parted)
-        return parts if read else found
+        return parts if read else form
 
     @cached_property
     def repeats_calls(self) -> bool:
@@ -260,16 +260,16 @@ def template_of(source: str | None, vocabulary: Vocabulary) -> tuple[ChatTemplat
 
 def _as_dictionary(message: Message, dialect: Dialect, *, parts: bool) -> dict[str, Any]:
     text = [{"type": "text", "text": message.content}]
-    found: dict[str, Any] = {"role": message.role, "content": text if parts else message.content}
+    fields: dict[str, Any] = {"role": message.role, "content": text if parts else message.content}
     if message.reasoning:
         # All three keys are set, because templates read the reasoning from different keys.
-        found |= dict.fromkeys(("reasoning_content", "reasoning", "thinking"), message.reasoning)
+        fields |= dict.fromkeys(("reasoning_content", "reasoning", "thinking"), message.reasoning)
         if dialect.thinking_parts:
             thoughts = {"type": "thinking", "thinking": message.reasoning}
-            found["content"] = [thoughts, *(text if message.content else [])]
+            fields["content"] = [thoughts, *(text if message.content else [])]
     for call in message.tool_calls:
         arguments = arguments_of(call)
         given = json.dumps(arguments, ensure_ascii=False) if dialect.text_arguments else arguments
         function = {"name": call.name, "arguments": given}
-        found.setdefault("tool_calls", []).append({"type": "function", "id": call.id, "function": function})
-    return found | ({"tool_call_id": message.tool_call_id} if message.tool_call_id else {})
+        fields.setdefault("tool_calls", []).append({"type": "function", "id": call.id, "function": function})
+    return fields | ({"tool_call_id": message.tool_call_id} if message.tool_call_id else {})

@@ -134,14 +134,14 @@ def _read_parameters(given: Any, name: str) -> tuple[Mapping[str, Any], Mapping[
     shown: Mapping[str, Any] = given if isinstance(given, Mapping) else schema
     if schema.keys() & {"$ref", "allOf"} and (whole := resolved(schema, schema)):
         shown = schema = dict(whole)
-    found, left_out = expressible(json.dumps({"type": "object", **schema}))
+    part, left_out = expressible(json.dumps({"type": "object", **schema}))
     keywords = ", ".join(dict.fromkeys(left_out))
     notice = (
         f"the grammar of the tool {name} leaves out what it cannot express: {keywords}" if left_out else ""
     )
     return (
         shown,
-        {**(_ANYTHING if left_out and not found.get("properties") else {}), **found, "type": "object"},
+        {**(_ANYTHING if left_out and not part.get("properties") else {}), **part, "type": "object"},
         notice,
     )
 

@@ -90,25 +90,25 @@ class Embeddings(Interface):
     def _small(self, fields: Fields, capability: str = "embedding") -> ModelBeside:
         """Return the model for a request, with the name that the request gives it. Raises Problem."""
         name = fields.take("model", str, "")
-        found = self._pairs.choose_small(capability, name)
-        return replace(found, name=name or found.name)
+        model = self._pairs.choose_small(capability, name)
+        return replace(model, name=name or model.name)
 
     async def _vectors(
         self, request: Request, small: ModelBeside, texts: Sequence[Text], **more: Any
     ) -> Embedded:
         """Return the rows of all texts. They go to the engine in parts, so that other requests have turns."""
-        found, rows, tokens = Embedded(b"", 1, ()), bytearray(), list[int]()
+        embedded, rows, tokens = Embedded(b"", 1, ()), bytearray(), list[int]()
         for at in range(0, len(texts), _TOGETHER):
             part = tuple(texts[at : at + _TOGETHER])
             job = self._jobs.embed(Embed(0, small.file, part, small.pooling, first=at, **more))
             report = await unless_gone(request.receive, job.last())
             assert isinstance(report, Embedded)
-            found = report
+            embedded = report
             tokens += report.tokens
             rows += report.rows
             if len(rows) > _MOST_BYTES:
                 raise Problem(413, "too_many_texts", f"send these {len(texts):,} texts in several requests")
-        return replace(found, rows=bytes(rows), tokens=tuple(tokens))
+        return replace(embedded, rows=bytes(rows), tokens=tuple(tokens))
 
 
 def chosen(fields: Fields) -> dict[str, Any]:

@@ -41,7 +41,7 @@ class LlamaServer(Interface):
         ready = self._loaded()
         seed = ready.settings.get("seed")
         params = settings_of(ready, Generate(0), {}, 2**32 - 1 if seed is None else seed)
-        found = {
+        facts = {
             "default_generation_settings": {"n_ctx": ready.context_length, "params": params},
             "total_slots": ready.parallel,
             "model_alias": ready.pair,
@@ -56,7 +56,7 @@ class LlamaServer(Interface):
         }
         engine = {"engine_pid": self._jobs.process.pid, "engine_restarts": self._jobs.restarts}
         plan = {"target": ready.target, "draft": ready.draft, "machine": ready.machine}
-        return answer({**found, "localspec": {**plan, **engine, "waiting": self._jobs.waiting}})
+        return answer({**facts, "localspec": {**plan, **engine, "waiting": self._jobs.waiting}})
 
     async def slots(self, request: Request) -> Response:
         ready, running = self._loaded(), self._jobs.running
@@ -155,7 +155,7 @@ class CompletionWriter(Writer):
         reply, stats = done.reply, done.reply.stats
         kind, ready, asked = "word" if reply.stopped_by else "eos", self._jobs.loaded, self._asked
         settings = settings_of(ready, asked.prompts[0], asked.options, reply.seed) if ready else {}
-        found = {
+        values = {
             "index": index,
             "content": content,
             "tokens": tokens,
@@ -174,12 +174,12 @@ class CompletionWriter(Writer):
             "stopping_word": reply.stopped_by,
             "timings": done.timings,
         }
-        return picked(found, self._wanted)
+        return picked(values, self._wanted)
 
     def whole(self, done: list[ServedReply]) -> Any:
         tokens = [each.reply.tokens if self._with_tokens else () for each in done]
-        found = [self._last(each, each.text(Kind.ANSWER), n, tokens[n]) for n, each in enumerate(done)]
-        return found if len(found) > 1 else found[0]
+        replies = [self._last(each, each.text(Kind.ANSWER), n, tokens[n]) for n, each in enumerate(done)]
+        return replies if len(replies) > 1 else replies[0]
 
     def cycle(self, cycle: Cycle) -> Iterable[bytes]:
         self._tokens += cycle.tokens

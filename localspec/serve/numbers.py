@@ -141,6 +141,7 @@ class Served:
     reason: str = ""  # the reason for a failure or an early end
     replies: tuple[Reply, ...] = ()
     waited_seconds: float = 0.0  # the longest time that a reply waited; `seconds` contains it
+    notices: tuple[str, ...] = ()
 
     @property
     def totals(self) -> Totals:

@@ -102,14 +102,14 @@ class Ollama(Interface):
 
     def _model(self, name: str, **more: Any) -> dict[str, Any]:
         files, details = self._pairs.files(name), dict[str, Any]()
-        found: dict[str, Any] = {"name": name, "model": name, "modified_at": written(changed_at(files))}
-        found["size"] = sum(stat.st_size for stat in files.values())
-        found["digest"] = hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()
+        model: dict[str, Any] = {"name": name, "model": name, "modified_at": written(changed_at(files))}
+        model["size"] = sum(stat.st_size for stat in files.values())
+        model["digest"] = hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()
         with suppress(LocalspecError, OSError):  # another program may remove or change a file
             details = details_of(next(iter(files))) if files else {}
         if small := self._pairs.small(name):
             more["capabilities"] = [small.capability]
-        return {**found, "details": details, **more}
+        return {**model, "details": details, **more}
 
     async def chat(self, request: Request) -> Response:
         fields = await fields_of(request)

@@ -70,17 +70,17 @@ class OpenAI(Interface):
 
     def _model(self, name: str) -> dict[str, Any]:
         at = changed_at(self._pairs.files(name))
-        found: dict[str, Any] = {"id": name, "object": "model", "created": int(at.timestamp())}
-        found["owned_by"] = "localspec"
-        found |= self._pairs.about(name)
+        model: dict[str, Any] = {"id": name, "object": "model", "created": int(at.timestamp())}
+        model["owned_by"] = "localspec"
+        model |= self._pairs.about(name)
         # Clients of Anthropic's API read these fields.
-        found |= {"type": "model", "display_name": name, "created_at": f"{at:%FT%TZ}"}
+        model |= {"type": "model", "display_name": name, "created_at": f"{at:%FT%TZ}"}
         loaded, state = self._jobs.loaded, "unloaded"
         if loaded is not None and self._pairs.pair_of(name) == loaded.pair:
             length, state = loaded.context_length, state if self._jobs.asleep else "loaded"
-            found |= {"max_model_len": length, "context_length": length}  # for clients of vLLM, OpenRouter
-            found["meta"] = {"n_ctx": length, "n_vocab": loaded.vocabulary_size}
-        return {**found, "status": {"value": state}}
+            model |= {"max_model_len": length, "context_length": length}  # for clients of vLLM, OpenRouter
+            model["meta"] = {"n_ctx": length, "n_vocab": loaded.vocabulary_size}
+        return {**model, "status": {"value": state}}
 
 
 def chat_prompt(fields: Fields) -> Generate:

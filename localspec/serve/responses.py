@@ -97,16 +97,16 @@ def name_in_space(function: Mapping[str, Any]) -> Any:
 
 def without_spaces(tools: list[Any]) -> tuple[list[Any], Spaces]:
     """Return tools with the functions of namespaces among them."""
-    found, spaces = list[Any](), Spaces()
+    flat, spaces = list[Any](), Spaces()
     for tool in tools:
         inner = tool.get("tools") if isinstance(tool, dict) and tool.get("type") == "namespace" else None
         for each in inner if isinstance(inner, list) else ():
             if isinstance(each, dict) and isinstance(each.get("name"), str):
                 own = {"name": each["name"], "namespace": str(tool.get("name", ""))}
-                found.append({**each, "name": name_in_space(own)})
-                spaces[found[-1]["name"]] = own
-        found += [tool] if inner is None else []
-    return found, spaces
+                flat.append({**each, "name": name_in_space(own)})
+                spaces[flat[-1]["name"]] = own
+        flat += [tool] if inner is None else []
+    return flat, spaces
 
 
 def as_chat(fields: Fields) -> Spaces:

@@ -5,7 +5,6 @@ import ctypes
 import math
 import socket
 import sys
-from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from http import HTTPStatus
@@ -93,17 +92,14 @@ async def serve(
     jobs = Jobs(engine, load, keep_alive_seconds)
     jobs.on_change = lambda: view.changed(jobs)
 
-    noted = deque[str](maxlen=256)  # the latest notices in the log: each is there once
-
     def answered(scope: Scope, status: int, seconds: float) -> None:
         reason, done = scope.get("reason", ""), scope["replies"].done if "replies" in scope else []
         if done or ((reason or status >= HTTPStatus.BAD_REQUEST) and scope["path"] not in PUBLIC):
             waited = max((each.waited_seconds for each in done), default=0.0)
             replies = tuple(each.reply for each in done)
-            for text in (text for each in done for text in each.notices if text not in noted):
-                view.noted(f"notice: {text}")
-                noted.append(text)
-            view.served(Served(scope["method"], scope["path"], status, seconds, reason, replies, waited))
+            notices = tuple(text for each in done for text in each.notices)
+            request = scope["method"], scope["path"], status, seconds
+            view.served(Served(*request, reason, replies, waited, notices))
 
     routes = routes_of(jobs, Pairs(jobs, names, any_model=any_model), verbose)
     app = Starlette(routes=routes, exception_handlers={HTTPException: failed, Exception: failed})

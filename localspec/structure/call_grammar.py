@@ -241,5 +241,5 @@ class _Values:
 
 
 def _among(schema: Mapping[str, Any]) -> list[Any]:
-    given = schema.get("enum", [schema["const"]] if "const" in schema else None)
-    return given if isinstance(given, list) else []
+    values = schema.get("enum", [schema["const"]] if "const" in schema else None)
+    return values if isinstance(values, list) else []

@@ -100,8 +100,8 @@ class _Comparison:
     def form(self) -> ToolCallFormat | None:
         self._before, _, self._after = self._render(_ANSWER, ()).partition(_ANSWER)
         one = self._body({_KEYS[0]: _VALUES[0]})
-        found = self._json(one) or self._elements(one)
-        return found and found.without(re.findall(r"<[^<>]+>", self._after)[:1])
+        form = self._json(one) or self._elements(one)
+        return form and form.without(re.findall(r"<[^<>]+>", self._after)[:1])
 
     def _body(self, *arguments: Mapping[str, Any]) -> str:
         """Return the text of calls with these arguments, without the text of the turn around them."""

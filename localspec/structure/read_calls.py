@@ -199,12 +199,12 @@ class CallReader:
 
         A value may contain its closing delimiter. So it ends only where a key or the call's closing delimiter follows.
         """
-        found = self._at - 1
-        while (found := self._text.find(close, found + 1)) >= 0:
-            after = found + len(close)
+        end = self._at - 1
+        while (end := self._text.find(close, end + 1)) >= 0:
+            after = end + len(close)
             verdict = max(follow(pattern, self._text, after) for pattern in self._delimiters.later)
             if verdict != NO:
-                return found, after if verdict >= 0 else MORE
+                return end, after if verdict >= 0 else MORE
         return unfinished(close, self._text, self._at), MORE
 
     def _end_by_brackets(self, value: _ValueState) -> tuple[int, int]:

@@ -32,7 +32,7 @@ def test_doctor_names_the_backend_and_the_devices_with_their_memory(capsys):
 def test_doctor_as_json(capsys):
     main(["doctor", "--json"])
     found = json.loads(capsys.readouterr().out)
-    assert {"version", "backend", "devices", "note", "mistakes", "gpu", "install"} == set(found)
+    assert {"version", "backend", "devices", "note", "mistakes", "gpu", "install", "archive"} == set(found)
     assert found["devices"][0]["total_bytes"] > 0
 
 

@@ -159,6 +159,7 @@ def test_info_says_that_a_large_target_is_slow_on_a_cpu(monkeypatch, capsys):
         assert main(["info", "demo", "--gpu-layers", "0"]) == 0
         out = capsys.readouterr().out
         assert ("this target is slow on a CPU" in out) == sentence
+        assert "localspec demo target, llama, " in out
         assert "by a small model\n" in out
 
 

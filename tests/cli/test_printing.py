@@ -18,15 +18,10 @@ EVIL = "evil\x1b]52;c;ZXZpbA==\x07\x1b[2J\u202etxt"
 DRAWING = re.compile(r"\x1b\[(K|[\d;]*[mA]|2K|\?25[lh])")  # what the program itself sends
 
 
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
 @contextmanager
 def terminal():
     """A terminal behind both streams."""
-    screen = Terminal()
+    screen = Screen()
     with redirect_stdout(screen), redirect_stderr(screen):
         yield screen
 

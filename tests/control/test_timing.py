@@ -53,16 +53,19 @@ def test_no_speed_up_is_above_the_tokens_of_a_pass():
     assert stats.saved_seconds == pytest.approx(2 / 3 * stats.decode_seconds)
 
 
-@pytest.mark.parametrize("slow", [1.0, 1.3, 2.0])
+@pytest.mark.parametrize("slow", [1.0, 1.1, 1.3])
 def test_no_loss_is_above_the_time_of_drafts_and_wide_passes(slow):
     """One draft token in 86 passes cannot have made a reply slower by a third."""
     tally = Tally(known=lambda: PlainStep(0.1))
     tally.add(cycle(0, 1, 0.15))
     for _ in range(85):
-        tally.add(cycle(0, 0, 0.1 * slow, mode=Mode.BASELINE))
+        tally.add(cycle(0, 0, 0.1 * slow, mode=Mode.OFF))
     stats = tally.stats()
-    assert stats.speedup.value > 0.99
-    assert stats.saved_seconds >= -0.05 * slow
+    if slow > 1.2:  # the machine is slower than when the cost was measured
+        assert stats.speedup is stats.saved_seconds is None
+    else:
+        assert stats.speedup.value > 0.99
+        assert stats.saved_seconds >= -0.05 * slow
 
 
 def test_a_step_is_plain_by_its_width_and_not_by_its_purpose():

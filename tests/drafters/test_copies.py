@@ -7,14 +7,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from localspec.algorithm.verification import make_rule
-from localspec.control.cost_table import CostTable
 from localspec.drafters.copies import CopyDrafter, IndexedText
 from localspec.drafters.copy_chances import BUCKETS, CopyChances, CopyCounts, CopyKind
-from localspec.drafters.selection import Fixed
 from localspec.events import Source
-from tests.algorithm.random_pairs import RULES, World
 from tests.chat import letters
-from tests.drafters.test_lossless import EXACT, error, selection_of
 from tests.drafters.test_selection import CHEAP, GREEDY, Reciting, drafting_of, never, run
 
 TOKENS = st.lists(st.integers(0, 3), max_size=150)
@@ -293,23 +289,6 @@ def test_text_that_is_taken_back_is_no_longer_followed():
     drafter.propose([7], 4)
     drafter.propose([7, *FILE[:50]], 4)
     assert drafter.propose([7, *FILE[:20]], 4).tokens == tuple(FILE[20:24])
-
-
-@pytest.mark.parametrize("depth", [None, 3])
-@pytest.mark.parametrize("rule", RULES)
-def test_its_sampled_text_has_the_distribution_of_the_target(rule, depth):
-    table = CostTable((1, 2, 9), (1.0, 1.1, 1.5))
-
-    def strategy_of(draft, rule, is_end):
-        if depth:
-            return Fixed(CopyDrafter(), depth, rule, [1, 0, 1, 1], 3)
-        drafter = CopyDrafter()
-        strategy = selection_of(drafter, rule, table)
-        drafter.add([], [1, 0, 1, 1])
-        return strategy
-
-    for world in map(World, range(2)):
-        assert error(world, RULES[rule], strategy_of, 4) < EXACT
 
 
 @pytest.mark.parametrize("depth", ["auto", 1, 4])

@@ -9,7 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from llama_cpp import mtmd_cpp
 
+from localspec.llama.layouts import use_layout
 from localspec.llama.library import SPINS, LogRouter, lib, log_errors
 from localspec.llama.model import Model
 
@@ -122,52 +124,114 @@ print("not reached")
     assert hint.startswith("hint: ")
 
 
-ABORT = lib.llama_context_params.abort_callback.offset
-SPLIT, PADDING = lib.llama_model_params.split_mode.offset, lib.llama_model_params.tensor_split.offset - 4
-# The parameters, whether their size is seen, and the defaults of the other library made of the real ones.
+CONTEXT, MODEL, MTMD = lib.llama_context_params, lib.llama_model_params, mtmd_cpp.mtmd_context_params
+ABORT, TYPES, BATCH = CONTEXT.abort_callback.offset, CONTEXT.type_k.offset, CONTEXT.n_batch.offset
+SPLIT, PADDING = MODEL.split_mode.offset, MODEL.tensor_split.offset - 4
+
+
+def with_zeros(at, count=8):
+    return lambda raw: raw[:at] + bytes(count) + raw[at:]
+
+
+# The parameters, whether their size is seen, the defaults of the other library made of the real ones, and
+# whether localspec knows that layout.
 LAYOUTS = {
-    "the same": ("context", True, lambda raw: raw),
-    "the same model, sizes unseen": ("model", False, lambda raw: raw),
-    "a field in between": ("context", True, lambda raw: raw[:ABORT] + bytes(8) + raw[ABORT:]),
-    "a field in between, sizes unseen": ("context", False, lambda raw: raw[:ABORT] + bytes(8) + raw[ABORT:]),
-    "a field at the end": ("context", True, lambda raw: raw + bytes(8)),
-    "no last field": ("context", True, lambda raw: raw[:-8]),
+    "the same": ("context", True, lambda raw: raw, True),
+    "the same model, sizes unseen": ("model", False, lambda raw: raw, True),
+    "the field of 0.6": ("context", True, with_zeros(ABORT), True),
+    "the field of 0.6, sizes unseen": ("context", False, with_zeros(ABORT), True),
+    "a field in between": ("context", True, with_zeros(TYPES), False),
+    "a field in between, sizes unseen": ("context", False, with_zeros(TYPES), False),
+    "a small field near the beginning": ("context", True, with_zeros(BATCH, 4), False),
+    "a field at the end": ("context", True, lambda raw: raw + bytes(8), False),
+    "a field at the end of the model's": ("model", True, lambda raw: raw + bytes(8), False),
+    "a true field in the padding at the end": ("model", True, lambda raw: raw[:-1] + b"\1", False),
+    "the field of 0.6 and one at the end": (
+        "context",
+        True,
+        lambda raw: with_zeros(ABORT)(raw) + bytes(8),
+        False,
+    ),
+    "large parameters of a chain": ("sampler_chain", True, lambda raw: raw + bytes(31), False),
+    "no last field": ("context", True, lambda raw: raw[:-8], False),
     "a field that takes padding": (
         "model",
         False,
         lambda raw: raw[:SPLIT] + bytes(4) + raw[SPLIT:PADDING] + raw[PADDING + 4 :],
+        False,
     ),
 }
+USED = """
+import platform
+from localspec.errors import BackendFailure
+from localspec.llama import check, layouts
+check.assume(check.Health())
+try:
+    from localspec.llama import library
+    print('used', library.layout)
+except BackendFailure as error: print(error, '|', error.hint)
+"""
+needs_gcc = pytest.mark.skipif(
+    not (sys.platform == "linux" and shutil.which("gcc")), reason="needs gcc on Linux"
+)
+
+
+def with_other_defaults(folder, name, made, *flags):
+    """Make a libllama in `folder`: the real one, but with these default parameters, and models end the process."""
+    source, real = folder / "other.c", Path(lib._base_path) / "libllama.so"
+    source.write_text(
+        "#include <stdlib.h>\n"
+        f"typedef struct {{ unsigned char bytes[{len(made)}]; }} result;\n"
+        f"static const result defaults = {{{{{', '.join(map(str, made))}}}}};\n"
+        # On x86-64 both take the address of the result; the sanitizer watches only the first.
+        "#ifdef WATCHED\n"
+        f"void llama_{name}_default_params(char *at) {{ for (size_t i = 0; i < sizeof defaults; i++) at[i] = "
+        "defaults.bytes[i]; }\n#else\n"
+        f"result llama_{name}_default_params(void) {{ return defaults; }}\n#endif\n"
+        "void *llama_model_load_from_file(const char *path, ...) { abort(); }\n"
+    )
+    link = ["-shared", "-fPIC", "-Wl,--no-as-needed,-soname,libother.so", f"-Wl,-rpath,{real.parent}"]
+    subprocess.run(["gcc", *flags, *link, "-o", folder / "libllama.so", source, real], check=True)
 
 
 @pytest.mark.process
-@pytest.mark.skipif(not (sys.platform == "linux" and shutil.which("gcc")), reason="needs gcc on Linux")
+@needs_gcc
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_library_with_another_layout_is_refused_before_it_is_used(layout, tmp_path):
-    name, sizes_seen, other = LAYOUTS[layout]
+def test_a_library_with_an_unknown_layout_is_refused_before_it_is_used(layout, tmp_path):
+    name, sizes_seen, other, is_known = LAYOUTS[layout]
     if sizes_seen and platform.machine() != "x86_64":
         pytest.skip("needs x86-64, where a result's size is seen")
-    known = bytes(getattr(lib, f"llama_{name}_default_params")())
-    made = other(known)
-    source, real = tmp_path / "other.c", Path(lib._base_path) / "libllama.so"
-    source.write_text(
-        f"typedef struct {{ unsigned char bytes[{len(made)}]; }} result;\n"
-        f"static const result defaults = {{{{{', '.join(map(str, made))}}}}};\n"
-        f"result llama_{name}_default_params(void) {{ return defaults; }}\n"
-    )
-    link = ["-shared", "-fPIC", "-Wl,--no-as-needed,-soname,libother.so", f"-Wl,-rpath,{real.parent}"]
-    # All other functions are the real library's.
-    subprocess.run(["gcc", *link, "-o", tmp_path / "libllama.so", source, real], check=True)
-    script = (
-        f"import platform\nif not {sizes_seen}: platform.machine = lambda: 'another'\n"
-        "from localspec.errors import BackendFailure\nfrom localspec.llama import check\n"
-        "check.assume(check.Health())\n"
-        "try:\n    from localspec.llama import library\n    print('used')\n"
-        "except BackendFailure as error: print(error, '|', error.hint)"
-    )
+    with_other_defaults(tmp_path, name, other(bytes(getattr(lib, f"llama_{name}_default_params")())))
+    script = USED if sizes_seen else USED.replace("\n", "\nimport platform\nplatform.machine = str\n", 1)
     done = python(script, env={**os.environ, "LLAMA_CPP_LIB_PATH": str(tmp_path)})
-    if made == known:
-        assert (done.stdout, done.stderr) == ("used\n", "")
+    if is_known:
+        assert (done.stdout, done.stderr) == (f"used {'0.6' if '0.6' in layout else '0.5'}\n", "")
     else:
-        assert f"the llama.cpp in {tmp_path} is not the version that" in done.stdout, done
-        assert f"its {name} parameters have another layout | unset LLAMA_CPP_LIB_PATH" in done.stdout
+        assert f"the llama.cpp in {tmp_path} ({lib.llama_version().decode()}, commit" in done.stdout, done
+        assert "has parameters of an unknown layout; the newest known one is that of" in done.stdout
+        assert "| use a build of llama.cpp 0.5 or 0.6, or leave out" in done.stdout
+        assert done.stdout.count("\n") == 1
+
+
+@pytest.mark.process
+@needs_gcc
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the library writes to an address on x86-64")
+@pytest.mark.parametrize(("more", "spare"), [(8, 4096), (300, 4096), (3000, 4096), (300, 256)])
+def test_nothing_is_written_past_an_end_by_a_library_with_more_fields(more, spare, tmp_path):
+    """The address sanitizer watches; the last case shows that it would see a write past an end."""
+    known = bytes(lib.llama_context_default_params())
+    with_other_defaults(tmp_path, "context", known + bytes(more), "-fsanitize=address", "-DWATCHED")
+    asan = subprocess.run(["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True)
+    watched = {"LD_PRELOAD": asan.stdout.strip(), "ASAN_OPTIONS": "detect_leaks=0", "PYTHONMALLOC": "malloc"}
+    script = USED.replace("check.assume", f"layouts._SPARE_BYTES = {spare}\ncheck.assume")
+    done = python(script, env={**os.environ, **watched, "LLAMA_CPP_LIB_PATH": str(tmp_path)})
+    assert ("unknown layout" in done.stdout, "AddressSanitizer" in done.stderr) == (
+        spare > 256,
+        spare <= 256,
+    ), done
+    assert done.returncode == (spare <= 256)
+
+
+def test_the_projectors_parameters_have_a_known_layout():
+    assert use_layout(mtmd_cpp, mtmd_cpp._libmtmd, {"mtmd_context_params": "mtmd_context_params_default"})
+    assert mtmd_cpp.mtmd_context_params is MTMD

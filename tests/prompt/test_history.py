@@ -1,6 +1,7 @@
 """Any history fits every template: nothing is refused or lost, the order stays, and so does the prefix."""
 
 import json
+import random
 import re
 from functools import cache
 
@@ -23,6 +24,7 @@ from tests.prompt.ordinary import MENDED, RECORDED, digest, prompts
 from tests.structure.characters import scripted_session
 
 REQUESTS = request_from({}, Sampling()), request_from({"tools": TOOLS}, Sampling())
+TALK = [Message("user", "Hi."), Message("assistant", "Hi.")]
 TURNS = [ASK, says("assistant", "Yes."), says("user", "And in Rome?")]
 
 
@@ -154,6 +156,25 @@ def test_one_notice_names_all_changes():
     (notice,) = [text for text in texts if "history" in text]
     assert "late system messages are messages of the user: 1" in notice
     assert "text as one argument: 1" in notice
+
+
+@pytest.mark.parametrize("pairs", [frozenset(), Taken().pairs])
+def test_a_history_as_long_as_a_body_allows_fits_in_one_step_a_message(pairs):
+    """Fitting adds at most two turns for each message, and copies no text again for each one that it joins."""
+    kinds = {
+        "user": Message("user", "abc"),
+        "system": Message("system", "abc"),
+        "result": Message("tool", "abc", tool_call_id="a"),
+        "call": Message("assistant", "abc", tool_calls=(ToolCall("f", {}, "a"),)),
+        "answer": Message("assistant", "abc"),
+    }
+    for kind in kinds.values():
+        found = fitted([*TALK, *[kind] * 5_000], Taken(pairs=pairs)).messages
+        assert len(found) <= 6
+        assert sum(message.content.count("abc") for message in found) == 5_000
+    mixed = random.Random(1).choices([*kinds.values()], k=5_000)
+    found = fitted(mixed, Taken(pairs=pairs)).messages
+    assert len(found) <= 3 * len(mixed)
 
 
 def test_an_image_of_an_earlier_message_is_left_out_where_no_image_is_read():

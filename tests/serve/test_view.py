@@ -93,6 +93,16 @@ def test_a_log_that_cannot_be_written_ends_nothing(monkeypatch, terminal, error)
     LibraryNotices().emit(logging.LogRecord("uvicorn", 30, "", 0, "a note", (), None))
 
 
+def test_a_notice_is_in_the_log_once_among_the_latest_256(monkeypatch):
+    output = Output(terminal=False)
+    monkeypatch.setattr(sys, "stderr", output)
+    view, served = TerminalLog(DrawnLine(output)), Served("POST", "/x", 200, 2.0, replies=(REPLY,))
+    for number in (0, 0, *range(257), 256, 0):
+        view.served(replace(served, notices=(f"about {number}",)))
+    found = re.findall(r"notice: about (\d+)\n", output.getvalue())
+    assert found == [*map(str, range(257)), "0"]  # the first one had left
+
+
 def test_a_path_forges_no_line_of_the_log(monkeypatch):
     output = Output(terminal=False)
     monkeypatch.setattr(sys, "stderr", output)

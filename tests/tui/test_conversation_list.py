@@ -77,35 +77,6 @@ async def test_an_empty_conversation_does_not_stand_in_the_list_and_the_open_one
     assert "(open) exact first" in chat.drawn
 
 
-async def delete(chat, n):
-    """Delete the conversation in row n of the list."""
-    await open_conversations(chat, rows=len(chat.saved))
-    await chat.pilot.press(*["down"] * n, "ctrl+d")
-    await chat.until(lambda: isinstance(chat.app.screen, ConfirmDialog))
-    await chat.pilot.press("y")
-    await chat.until(lambda: isinstance(chat.app.screen, ConversationsDialog))
-
-
-async def test_a_deleted_conversation_takes_its_prompts_along_and_no_others(tmp_path):
-    async with running(tmp_path) as chat:
-        await chat.ask("exact first secret")
-        await chat.pilot.press("f8")
-        await chat.type("exact changed secret")
-        await chat.until(lambda: [m.content for m in chat.saved[0].messages][1:] == ["changed secret"])
-        await chat.pilot.press("ctrl+n")
-        await chat.until(lambda: not chat.state.conversation.messages)
-        await chat.ask("exact harmless")
-        await delete(chat, 1)
-        await chat.until(lambda: len(conversations.listing(tmp_path)) == 1)
-        await chat.pilot.press("escape", "up")
-        assert chat.screen.prompt.text == "exact harmless"
-        await chat.pilot.press("up")
-        assert chat.screen.prompt.text == "exact harmless"
-    left = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
-    assert b"harmless" in left
-    assert b"secret" not in left
-
-
 async def test_a_conversation_that_cannot_be_deleted_stays_in_the_list(monkeypatch, chat):
     def denied(_folder, _name):
         raise PermissionError(13, "Permission denied")
@@ -270,16 +241,6 @@ async def test_it_is_not_opened_from_the_list_until_it_is_left(elsewhere, chat):
     elsewhere.close()
     await chat.type(f"/load {elsewhere.about.name}")
     await chat.until(lambda: chat.state.conversation.messages == [StoredMessage("user", "mine")])
-
-
-async def test_it_is_not_deleted(tmp_path, elsewhere):
-    async with running(tmp_path) as chat:
-        await open_conversations(chat, rows=1)
-        await chat.pilot.press("ctrl+d")
-        await chat.until(lambda: isinstance(chat.app.screen, ConfirmDialog))
-        await chat.pilot.press("y")
-        await chat.until(lambda: any("open in another terminal" in note for note in chat.remarks))
-    assert conversations.read(tmp_path, elsewhere.about.name)
 
 
 @pytest.mark.nightly

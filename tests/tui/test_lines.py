@@ -121,7 +121,7 @@ def test_the_meter_is_empty_after_a_change_of_the_pair():
 
 def test_a_target_alone_learns_once_how_a_draft_is_added():
     alone = lines.welcome(engine(LOOKUP), 80).plain
-    assert "no draft model  repeated text is drafted where it saves time; --draft FILE" in alone
+    assert "no draft model  drafts repeated text where it pays; --draft FILE" in alone
     assert "--draft" not in lines.welcome(engine(), 80).plain
 
 

@@ -94,7 +94,7 @@ def welcome(engine: EngineState, _width: int) -> Content:
     lines = []
     if ready := engine.ready:
         draft = (ready.draft, "drafts tokens; each one that the model above accepts saves time")
-        none = ("no draft model", "repeated text is drafted where it saves time; --draft FILE adds one")
+        none = ("no draft model", "drafts repeated text where it pays; --draft FILE adds one")
         roles = [(ready.target, "decides every token of a reply"), draft if ready.draft else none]
         cells = max(len(name) for name, _ in roles)
         lines = [

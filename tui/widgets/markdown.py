@@ -218,8 +218,8 @@ class ReplyMarkdown(Markdown, PlainContainer):
                     leaf.set_content(change(leaf._content))
 
     def get_block_class(self, block_name: str) -> type[MarkdownBlock]:
-        found = super().get_block_class(block_name)
-        return Code if found is MarkdownFence else found
+        block_class = super().get_block_class(block_name)
+        return Code if block_class is MarkdownFence else block_class
 
     def unhandled_token(self, token: Token) -> MarkdownBlock | None:
         return HangingList(self, token) if token.type == _HANGING_LIST else None

@@ -213,7 +213,7 @@ def compare_shown(
     from localspec.measure.compare import Comparison, compare_events
     from localspec.measure.race import Race, RaceSide, picture
 
-    race, found = Race(*[RaceSide(is_demo=session.pair.is_demo)] * 2), None
+    race, comparison = Race(*[RaceSide(is_demo=session.pair.is_demo)] * 2), None
     drawn = obeys_sequences(sys.stdout) and not quiet
     live = Live(auto_refresh=False)
 
@@ -225,7 +225,7 @@ def compare_shown(
     with live if drawn else nullcontext(), DrawnLine(sys.stderr) as line:
         for step in compare_events(session, prompt, **options):
             if isinstance(step, Comparison):
-                found = step
+                comparison = step
                 continue
             if isinstance(step.event, Notice):
                 line.clear()
@@ -241,4 +241,4 @@ def compare_shown(
                 )
         if drawn:
             show(race)
-    return found, race
+    return comparison, race

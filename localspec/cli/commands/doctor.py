@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from localspec.measure.device_report import ReportRow
 
 WHEELS = "https://abetlen.github.io/llama-cpp-python/whl"
+RELEASES = "https://github.com/ggml-org/llama.cpp/releases"
 CUDA_WHEELS = ((11, 8), (12, 1), (12, 2), (12, 3), (12, 4), (12, 5), (13, 0), (13, 2))
 FLAGS = {"NVIDIA": "GGML_CUDA", "AMD": "GGML_HIP", "Apple": "GGML_METAL", "Vulkan": "GGML_VULKAN"}
 SECONDS = {"logits": 40.0, "verify": 90.0, "speed": 120.0}  # time limit of each part of --prove
@@ -70,13 +71,17 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.prove is not None:
         return prove(arguments, devices, found, rpc, features)
     gpu = find_gpu()
-    command = install_command(gpu, platform.system()) if gpu and not backend.supports_gpu else None
+    missing = gpu if gpu and not backend.supports_gpu else None
+    command = missing and install_command(missing, platform.system())
+    archive = missing and official_archive(missing, platform.system(), platform.machine())
     if arguments.json:
         facts = {"note": health.notice, "mistakes": list(map(str, mistakes)), "gpu": gpu and asdict(gpu)}
-        say_json({"backend": asdict(backend), "devices": found, **facts, "install": command})
+        facts |= {"install": command, "archive": archive}
+        say_json({"backend": asdict(backend), "devices": found, **facts})
         return WRONG_USAGE if mistakes else 0
     kind = "GPU" if backend.supports_gpu else "CPU"
     say(f"llama-cpp-python {backend.binding_version}, llama.cpp {backend.llama_version}, {kind} build")
+    say(f"It is in {backend.build}, with parameters as in version {backend.layout}.")
     say(f"This llama.cpp uses {features or 'no processor extensions, such as AVX2'}.")
     for device, described in zip(devices, found, strict=True):
         say(f"{device.kind:<5} {about(device, described)}")
@@ -86,6 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
     if gpu and command:
         say(f"\n{gpu.vendor} GPU found ({gpu.name}), but this llama.cpp cannot use it. Install one that can:")
         say(f"    {command}")
+        say(f"Or, without a compiler: unpack {archive} from {RELEASES}, and set llama to its folder.")
     elif not any(device.is_gpu for device in devices):
         say("\nNo GPU was found: models run on the CPU.")
     for mistake in mistakes:
@@ -244,6 +250,16 @@ def driver_version(backend: str) -> str:
         return output_of("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader").split("\n")[0]
     summary = output_of("vulkaninfo", "--summary") if backend == "Vulkan" else ""
     return ", ".join(re.findall(r"driverInfo\s*=\s*(.+)", summary))
+
+
+def official_archive(gpu: Gpu, system: str, machine: str) -> str:
+    """Return the name of llama.cpp's own archive for this GPU."""
+    end = "arm64" if machine.lower() in ("arm64", "aarch64") else "x64"
+    here = {"Linux": "ubuntu", "Windows": "win"}.get(system, "macos")
+    cuda = f"cuda-{13 if gpu.cuda and gpu.cuda >= (13, 0) else 12}*-"
+    kind = {"NVIDIA": cuda, "AMD": "rocm-*-", "Vulkan": "vulkan-", "Apple": ""}[gpu.vendor]
+    archive = f"llama-*-bin-{here}-{kind}{end}"
+    return f"{archive} and its cudart archive" if gpu.vendor == "NVIDIA" else archive
 
 
 def install_command(gpu: Gpu, system: str) -> str:

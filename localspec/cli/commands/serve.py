@@ -8,6 +8,7 @@ import re
 import signal
 import sys
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import replace
@@ -165,6 +166,7 @@ class TerminalLog:
     def __init__(self, line: DrawnLine) -> None:
         self._line = line
         self._drawn = ""
+        self._notices = deque[str](maxlen=256)  # the latest notices in the log: each is there once
 
     def show_line(self, text: str) -> None:
         self._log(text, to=sys.stdout)
@@ -173,6 +175,10 @@ class TerminalLog:
         self._log(f"{time.strftime('%H:%M:%S')}  {line_for_terminal(text)}")
 
     def served(self, served: "Served") -> None:
+        for text in served.notices:
+            if text not in self._notices:
+                self._notices.append(text)
+                self.noted(f"notice: {text}")
         self.noted(line_of(served))
 
     def changed(self, jobs: "Jobs") -> None:
