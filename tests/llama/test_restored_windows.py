@@ -1,15 +1,24 @@
 """A restored state is rewound only as far as it reaches: each cache kind, by contexts of one to eight windows."""
 
 import sys
+from collections import deque
+from contextlib import ExitStack
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
 import pytest
 
+from localspec.algorithm.images import ImageRow
 from localspec.caches.store import Facts, Store, finish
 from localspec.llama import prompt_cache
+from localspec.llama.context import Context
+from localspec.llama.images import Projector
+from localspec.llama.model import Model
 from localspec.llama.prompt_cache import DiskPromptCache
+from tests.gguf.models import write_gguf
 from tests.llama.rows import NEAR, logits_of, row_after
+from tests.tiny_images import TARGETS, pictures, write_projector
 
 WINDOW = 64
 KINDS = {
@@ -63,3 +72,54 @@ def test_a_rewound_copy_gives_the_rows_of_a_fresh_read(context, tokens, from_dis
             row = logits_of(slot.decode([7], 1).rows[0])
             assert np.abs(row - row_after(fresh, [*text[:left], 7])).max() < NEAR
             slot.rollback(0)
+
+
+@pytest.fixture(scope="module")
+def readers(tmp_path_factory):
+    """readers(kind) is a model that reads images, with a window of WINDOW, and its projector."""
+    folder, opened = tmp_path_factory.mktemp("images"), {}
+    with ExitStack() as stack:
+
+        def reader(kind):
+            if kind not in opened:
+                shape = replace(TARGETS[kind], window=WINDOW)
+                model = stack.enter_context(Model(write_gguf(folder / f"{kind}.gguf", shape)))
+                file = write_projector(folder / f"mmproj-{kind}.gguf", kind)
+                opened[kind] = model, stack.enter_context(Projector(file, model, kind, threads=1))
+            return opened[kind]
+
+        yield reader
+
+
+@pytest.mark.parametrize("slots", [1, 3])
+@pytest.mark.parametrize("windows", [1, 1.5, 2, 4, 8])
+@pytest.mark.parametrize("kind", ["gemma3", "qwen35"])
+def test_a_rewound_copy_with_images_gives_the_rows_of_a_fresh_read(
+    readers, tokens, from_disk, kind, windows, slots
+):
+    model, projector = readers(kind)
+    room = {"length": int(windows * WINDOW), "saved_bytes": 10**8, "checkpoint_bytes": 10**8, "threads": 1}
+    chance, text = np.random.default_rng(int(10 * windows) + slots), []
+    with Context(model, slots=slots, **room) as several, Context(model, **room) as fresh:
+        one, other = several.slots[-1], several.slots[0]
+        for picture in (pictures()[name] for name in ("square.png", "dot.png") * 8):
+            part = [*tokens(int(chance.integers(1, 25)), seed=len(text)), *projector.tokens(picture)]
+            text += part if len(text) + len(part) < one.capacity - 2 else []
+        assert sum(isinstance(token, ImageRow) for token in text) >= 16
+        deque(one.prefill(text), 0)
+        state = one.copy()
+        one.rollback(0)
+        copies = state, from_disk(state, one)
+        for keep in (len(text), *chance.integers(1, len(text), 4).tolist()):
+            if keep < len(text) and isinstance(text[keep], ImageRow):
+                keep -= text[keep].index
+            for slot, copy in product((other, one), copies):
+                assert slot.replace(copy)
+                slot.tokens[:] = text  # as `recall` does: tokens of a copy do not know their images
+                slot.place_images(0)
+                left = slot.rewind(keep)
+                fresh.rollback(0)
+                deque(fresh.prefill(text[:left]), 0)
+                rows = [logits_of(context.decode([7], 1).rows[0]) for context in (slot, fresh)]
+                assert np.abs(rows[0] - rows[1]).max() < NEAR
+                slot.rollback(0)
