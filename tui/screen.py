@@ -24,14 +24,7 @@ from .commands import table
 from .commands.base import Chat, receive_all
 from .state import clipboard
 from .state.chat import ChatState
-from .widgets.lines import (
-    Inspector,
-    Line,
-    key_line,
-    meter_line,
-    title_line,
-    welcome,
-)
+from .widgets.lines import Inspector, Line, key_line, meter_line, title_line, welcome
 from .widgets.prompt import Completion, PromptInput
 from .widgets.reply import LEGEND, ReplyView
 from .widgets.transcript import NoticeLine, Transcript, UserMessage, view_of

@@ -456,11 +456,7 @@ class ReplyWriter:
 
     def _take_notices(self, job: ReplyJob) -> Iterator[Notice]:
         unseen = job.drafts and bool(self._pair.draft_name) and len(job.text_prompt) < len(job.prompt)
-        once = (
-            *self._pair.notices,
-            *([GENERIC_CALLS] * job.generic_calls),
-            *([UNSEEN_IMAGE] * unseen),
-        )
+        once = (*self._pair.notices, *([GENERIC_CALLS] * job.generic_calls), *([UNSEEN_IMAGE] * unseen))
         mine = object()  # `setdefault` lets only one of several threads send a notice
         yield from (Notice(text) for text in once if self._sent.setdefault(text, mine) is mine)
         yield from (Notice(tool.notice) for tool in job.request.tools if tool.notice)

@@ -44,12 +44,7 @@ class Fixed(Strategy):
     """
 
     def __init__(
-        self,
-        drafter: Drafter,
-        depth: int,
-        rule: Rule,
-        predicted: Sequence[int] = (),
-        most: int = 0,
+        self, drafter: Drafter, depth: int, rule: Rule, predicted: Sequence[int] = (), most: int = 0
     ) -> None:
         """`predicted`: the prediction's tokens; `most`: the largest number of draft tokens in a proposal from it."""
         self._drafter, self._depth, self._rule = drafter, depth, rule

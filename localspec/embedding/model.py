@@ -72,12 +72,7 @@ class EmbeddingModel(Closing):
         return replace(embedded, rows=normalised(rows, norm) if embedded.pooled else rows)
 
     def rerank(
-        self,
-        query: str,
-        documents: Iterable[str],
-        *,
-        first: int = 0,
-        cancelled: Callable[[], bool] = bool,
+        self, query: str, documents: Iterable[str], *, first: int = 0, cancelled: Callable[[], bool] = bool
     ) -> Vectors:
         """Return the scores of documents. `first`: the place of the first one in its request, for errors."""
         asked = [self._asked(query, document) for document in documents]

@@ -18,13 +18,7 @@ from localspec.drafters.head import (
 )
 from localspec.drafters.model import ModelDrafter
 from localspec.drafters.other_vocabulary import OtherVocabularyDrafter
-from localspec.gguf.facts import (
-    DraftKind,
-    has_markov_chain,
-    prediction_layers,
-    target_layers,
-    trunk_layers,
-)
+from localspec.gguf.facts import DraftKind, has_markov_chain, prediction_layers, target_layers, trunk_layers
 from localspec.gguf.header import Header
 from localspec.gguf.matching import SharedTokens, in_words
 from localspec.gguf.trimmed import token_table

@@ -15,9 +15,7 @@ from localspec.chat.loaded_pair import LoadedPair, Slot, Slots
 from localspec.conversations import conversations
 from localspec.display import size_text
 from localspec.errors import LocalspecError, RollbackUnsupported
-from localspec.gguf.facts import (
-    trained_context,
-)
+from localspec.gguf.facts import trained_context
 from localspec.llama.check import ensure_gpu, ensure_projector, take_news
 from localspec.llama.context import Context
 from localspec.llama.devices import add_servers, default_gpu, devices
@@ -253,11 +251,7 @@ def open_target(
 
 
 def disk_prompt_cache(
-    pair: Pair,
-    load: Load,
-    target: Context,
-    settings: Mapping[str, Any],
-    owner: str,
+    pair: Pair, load: Load, target: Context, settings: Mapping[str, Any], owner: str
 ) -> DiskPromptCache | None:
     """Attach a prompt cache on disk to the target. Return None if its budget is 0 or the model is remote."""
     budget = int(1e9 * settings.get("cache_gb", 8))

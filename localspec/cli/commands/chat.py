@@ -8,12 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from localspec.cli.loading import load_request
-from localspec.cli.options import (
-    add_pair_argument,
-    add_reply_options,
-    pair_of,
-    reply_options,
-)
+from localspec.cli.options import add_pair_argument, add_reply_options, pair_of, reply_options
 from localspec.display import obeys_sequences, on_terminal, print_notice, say
 from localspec.errors import BadSetting
 

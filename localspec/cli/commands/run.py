@@ -13,12 +13,7 @@ from typing import TYPE_CHECKING, Any
 from localspec.cli import CANCELLED
 from localspec.cli.commands import chat
 from localspec.cli.loading import names_of, open_engine_session, stop_on_interrupt
-from localspec.cli.options import (
-    add_pair_options,
-    add_quiet_option,
-    add_reply_options,
-    reply_options,
-)
+from localspec.cli.options import add_pair_options, add_quiet_option, add_reply_options, reply_options
 from localspec.cli.prompt import add_prompt_argument, images_of, prompt_of, something_is_piped, take_pair
 from localspec.display import (
     DrawnLine,
@@ -31,17 +26,7 @@ from localspec.display import (
     say_json,
 )
 from localspec.errors import BadSetting, LocalspecError
-from localspec.events import (
-    Event,
-    Finished,
-    FinishReason,
-    Kind,
-    Notice,
-    Piece,
-    Prefill,
-    Reply,
-    Started,
-)
+from localspec.events import Event, Finished, FinishReason, Kind, Notice, Piece, Prefill, Reply, Started
 from localspec.files import text_of
 from localspec.options import configured
 
