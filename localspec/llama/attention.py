@@ -53,23 +53,27 @@ def pass_seconds(path: Path, threads: int) -> dict[str, Seconds]:
 
 
 def _fill(cache: Cache, length: int) -> int:
-    """Fill sequence 0 with copies of one chunk, which takes less time than decoding them; return its end."""
+    """Fill sequence 0 with copies of one chunk, which takes less time than decoding all of them; return its end."""
     lib.llama_memory_clear(memory := cache.memory, False)
-    first = min(length, CHUNK)
-    cache.run(lib.llama_decode, Batch(first).fill([0] * first, 0, 0), first)
-    chunk = state_of(cache.handle)
-    for start in range(CHUNK, length, CHUNK):
-        if chunk is None or not restore_state(cache.handle, chunk, 1):
+    _, end = _pass(cache, 0, min(length, CHUNK), keep=True)
+    chunk = state_of(cache.handle) if lib.llama_memory_can_shift(memory) else None
+    while end < length:
+        if chunk is None:
+            _, end = _pass(cache, end, CHUNK, keep=True)
+            continue
+        if not restore_state(cache.handle, chunk, 1):
             raise BackendFailure("llama.cpp cannot copy a KV cache", hint="set --flash-attn to on")
-        lib.llama_memory_seq_add(memory, 1, 0, -1, start)
+        lib.llama_memory_seq_add(memory, 1, 0, -1, end)
         lib.llama_memory_seq_cp(memory, 1, 0, -1, -1)
         lib.llama_memory_seq_rm(memory, 1, -1, -1)
-    return _pass(cache, length, 1)[1]  # the first pass moves the copies to their positions
+        end += CHUNK
+    return _pass(cache, end, 1)[1]  # the first pass moves the copies to their positions
 
 
-def _pass(cache: Cache, start: int, width: int) -> tuple[float, int]:
+def _pass(cache: Cache, start: int, width: int, *, keep: bool = False) -> tuple[float, int]:
     """Time a pass from the position `start` on; return the seconds, and the end of the text that is left."""
     before = cache.busy_seconds
     cache.run(lib.llama_decode, Batch(width).fill([0] * width, start, 0), width)
-    removed = lib.llama_memory_seq_rm(cache.memory, 0, start, -1)  # a recurrent state cannot go back
+    # A recurrent state cannot go back.
+    removed = not keep and lib.llama_memory_seq_rm(cache.memory, 0, start, -1)
     return cache.busy_seconds - before, start if removed else start + width
