@@ -3,7 +3,6 @@
 import errno
 import os
 import re
-import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -255,6 +254,8 @@ def _proxy_of(error: Exception) -> str:
 
 
 def _is_unnamed(error: BaseException | None) -> bool:
+    import socket  # imported late, because it takes 5 ms
+
     while error is not None and not isinstance(error, socket.gaierror):
         error = error.__cause__ or error.__context__
     return error is not None
