@@ -58,6 +58,13 @@ def test_what_is_held_back_comes_at_the_end():
     assert read(VOCABULARY, THINK, byte_tokens(b"aST\xf0"), ["ST\ufffd"]) == ([(A, "a")], True)
 
 
+def test_nothing_comes_after_a_stop_string():
+    stream = TextStream(VOCABULARY, None, ["b"])
+    assert [stream.push(ord(c)) for c in "abc"] == [[TextPart("a", A)], [], []]
+    assert stream.stopped_by
+    assert stream.flush() == []
+
+
 def test_raw_text_that_goes_on_keeps_its_first_space():
     spm = CharacterVocabulary(space_prefix=True)
     words = [ord(c) for c in "  upon"]
