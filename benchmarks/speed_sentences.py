@@ -194,7 +194,7 @@ CHECKS = (
     (r"\(plain (\d+(?:\.\d+)?)\)", plain_speed),
     (r"(\d+\.\d+) s (?:saved|lost)", seconds_saved),
     (r"lately (\d+)% of the draft tokens were accepted, and each cost (\d+\.\d+) plain steps", why_off),
-    (r"lately it cost more time than it saved", off_without_cost),
+    (r"so far it cost more time than it saved", off_without_cost),
     (r"(?i)almost nothing was drafted", hardly),
     (r"([\d.]+) s instead of [\d.]+ s", lambda found, facts: is_near(found[1], facts.seconds)),
     (r"([\d.]+) instead of [\d.]+ tokens/s", lambda found, facts: is_near(found[1], facts.tokens / facts.seconds)),

@@ -217,10 +217,11 @@ class DepthControl:
         """A sentence for the user, with measured costs, while drafting is off; None while it is on."""
         if self.on:
             return None
-        plain, rate = self.costs.verify(1), self._kept / max(self._drafted, 1e-9)
-        cost = (self.seconds(1) + self.costs.verify(2) - plain) / plain
-        if not self._drafted or rate >= cost:  # an earlier reply, or the seconds of whole cycles, decided
-            return "Drafting is off: lately it cost more time than it saved."
+        # A cycle emits one token that is no draft token, for which plain decoding would take a plain step too.
+        drafted, cycles = self._drafted or 1.0, self._tokens - self._kept
+        rate, cost = self._kept / drafted, (self._seconds / self.costs.verify(1) - cycles) / drafted
+        if rate >= cost:  # earlier cycles decided
+            return "Drafting is off: so far it cost more time than it saved."
         return (
             f"Drafting is off: lately {rate:.0%} of the draft tokens were accepted, and each cost "
             f"{cost:.2f} plain steps."
