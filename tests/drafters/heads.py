@@ -99,15 +99,16 @@ def opened(kind, files):
 
 
 @contextmanager
-def opened_slots(kind, files, slots):
+def opened_slots(kind, files, slots, **room):
     """A target with its head for each slot; several heads share a context."""
+    room = {"length": LENGTH, "snapshots": 5, "saved_bytes": 100_000_000} | room
     target_file, head_file = files
     with Model(target_file, prediction=head_file is None) as model:
-        target = Context(model, length=LENGTH, snapshots=5, threads=1, saved_bytes=100_000_000, slots=slots)
+        target = Context(model, threads=1, slots=slots, **room)
         predicts = kind.layout in (MTP, ASSISTANT)
         file = Model(head_file, prediction=predicts) if head_file else model
         wants = HiddenRows(output=True) if predicts else HiddenRows((0, 2, 3))
-        options = {"length": LENGTH, "threads": 1, "slots": slots}
+        options = {"length": room["length"], "threads": 1, "slots": slots}
         if kind.layout is None:
             anchored = has_markov_chain(header_at(head_file))
             head = BlockContext(file, target, layers=3, anchored=anchored, **options)

@@ -33,6 +33,7 @@ class Walk:
     step: int = 37
     vocab_size: int = 512
     seed: int = 0
+    window: int = 0  # gemma4: every other layer sees so many tokens; 0: as many as the context has
 
     @property
     def shape(self) -> Shape:
@@ -206,7 +207,7 @@ def _target_facts(writer: gguf.GGUFWriter, walk: Walk) -> None:
 def _gemma4_facts(writer: gguf.GGUFWriter, walk: Walk, layers: int) -> None:
     _attention_facts(writer, walk.shape.heads, walk.shape.kv_heads, 16)
     add_facts(writer, key_length_swa=16, value_length_swa=16, rope_dimension_count_swa=16)
-    add_facts(writer, rope_freq_base_swa=10_000.0, sliding_window=walk.shape.context_length)
+    add_facts(writer, rope_freq_base_swa=10_000.0, sliding_window=walk.window or walk.shape.context_length)
     writer.add_sliding_window_pattern([layer % 2 == 0 for layer in range(layers)])
     add_facts(writer, embedding_length_per_layer_input=0, shared_kv_layers=0)
 

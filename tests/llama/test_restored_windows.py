@@ -2,8 +2,9 @@
 
 import sys
 from collections import deque
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
+from functools import partial
 from itertools import product
 
 import numpy as np
@@ -16,6 +17,8 @@ from localspec.llama.context import Context
 from localspec.llama.images import Projector
 from localspec.llama.model import Model
 from localspec.llama.prompt_cache import DiskPromptCache
+from tests.drafters.heads import GREEDY, opened_slots
+from tests.drafters.heads import KINDS as HEADS
 from tests.gguf.models import write_gguf
 from tests.llama.rows import NEAR, logits_of, row_after
 from tests.tiny_images import TARGETS, pictures, write_projector
@@ -128,3 +131,45 @@ def test_a_rewound_copy_with_images_gives_the_rows_of_a_fresh_read(
                 rows = [logits_of(context.decode([7], 1).rows[0]) for context in (slot, fresh)]
                 assert np.abs(rows[0] - rows[1]).max() < NEAR
                 slot.rollback(0)
+
+
+@pytest.mark.parametrize("slots", [1, 3])
+@by_windows
+@pytest.mark.parametrize("kind", ["assistant", "mtp inside"])
+def test_a_rewound_copy_with_a_head_gives_the_rows_and_drafts_of_a_fresh_read(
+    tmp_path, tokens, from_disk, kind, windows, slots
+):
+    length, window = WINDOWS[windows]
+    head = replace(HEADS[kind], walk=replace(HEADS[kind].walk, window=window))
+    files, room = head.files(tmp_path), {"length": length, "snapshots": 0, "checkpoint_bytes": 10**8}
+    chance, text = np.random.default_rng(int(10 * windows) + slots), tokens(length - 12, seed=slots)
+    with (
+        opened_slots(head, files, slots, **room) as several,
+        opened_slots(head, files, 1, **room) as (fresh,),
+    ):
+        one = several[-1]
+        one.begin([*text, 7])
+        state = one.target.copy()
+        one.target.rollback(0)
+        copies = state, from_disk(state, one.target)
+        for keep in (len(text), *chance.integers(1, len(text), 3).tolist()):
+            for pair, copy in product(several[:: max(slots - 1, 1)], copies):
+                assert pair.target.replace(copy)
+                left = pair.target.rewind(keep)
+                fresh.target.rollback(0)
+                found = [follow(each, text[:left]) for each in (pair, fresh)]
+                (row, draft), (again, drafted) = found
+                assert np.abs(row - again).max() < NEAR
+                assert draft == drafted != ()
+                pair.target.rollback(0)
+
+
+def follow(pair, text):
+    """The row behind the text and one more token, and what the head drafts there."""
+    head = pair.drafter.head
+    pair.drafter.drafting = partial(head.batcher.running, head.sequence) if head.batcher else nullcontext
+    pair.begin([*text, 7])
+    batch = pair.target.decode([7], 1)
+    row = logits_of(batch.rows[0])
+    pair.drafter.observe(batch, 1)
+    return row, pair.drafter.propose([*text, 7, int(row.argmax())], 4, GREEDY).tokens
