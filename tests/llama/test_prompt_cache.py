@@ -180,7 +180,7 @@ def test_a_damaged_state_is_never_given_to_llama_cpp(cache, tokens, folder, monk
     content = bytearray(path.read_bytes())
     content[-1000] ^= 1
     path.write_bytes(content)
-    monkeypatch.setattr("localspec.llama.shared.restore_state", lambda *_: pytest.fail("it was"))
+    monkeypatch.setattr("localspec.llama.cached_text.restore_state", lambda *_: pytest.fail("it was"))
     assert begin(cache(), [*text, 5]) == (0.0, 0)
     assert usage(folder)[0] == 0
 

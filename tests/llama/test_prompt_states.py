@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import localspec
-from localspec.llama import shared
+from localspec.llama import cached_text
 from localspec.sampler.passes import common_prefix_length
 from tests.llama.rows import NEAR, logits_of, near, row_after
 
@@ -121,13 +121,13 @@ def session(monkeypatch, home_of_processes):
 @pytest.fixture
 def copies(session, monkeypatch):
     """The lengths of the states that were copied."""
-    made, real = [], shared.state_of
+    made, real = [], cached_text.state_of
 
     def counted(*arguments, **options):
         made.append(session.pair.target.length)
         return real(*arguments, **options)
 
-    monkeypatch.setattr(shared, "state_of", counted)
+    monkeypatch.setattr(cached_text, "state_of", counted)
     return made
 
 

@@ -98,6 +98,7 @@ def readers(tmp_path_factory):
         yield reader
 
 
+@pytest.mark.process  # over a second each
 @pytest.mark.parametrize("slots", [1, 3])
 @by_windows
 @pytest.mark.parametrize("kind", ["gemma3", "qwen35"])
@@ -133,6 +134,7 @@ def test_a_rewound_copy_with_images_gives_the_rows_of_a_fresh_read(
                 slot.rollback(0)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("slots", [1, 3])
 @by_windows
 @pytest.mark.parametrize("kind", ["assistant", "mtp inside"])
