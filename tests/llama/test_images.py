@@ -37,7 +37,8 @@ def files(tmp_path_factory):
 @pytest.fixture
 def load(files, monkeypatch):
     # The room for checkpoints is a share of the model's size, and these models are smaller than their states.
-    monkeypatch.setattr("localspec.models.load.CHECKPOINT_SHARE", 10.0)
+    for place in ("load", "drafters"):
+        monkeypatch.setattr(f"localspec.models.{place}.CHECKPOINT_SHARE", 10.0)
 
     @contextmanager
     def loaded(kind, draft="lookup", **options):
