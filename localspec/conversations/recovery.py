@@ -27,7 +27,6 @@ _LONG: Final = 20  # bytes of a text that no other conversation has by chance
 
 log = logging.getLogger(__name__)
 
-
 Buffer = bytes | mmap.mmap
 
 
@@ -59,19 +58,17 @@ def recover(path: Path, schema: str, tables: dict[str, str]) -> None:
         Path(f"{path}-shm").unlink(missing_ok=True)
         rename(path, source)
         sync_folder(path.parent)
-    if not path.exists():  # else the new file was whole, and only the old one has to be put away
-        if wal.exists():
-            _fold(source, wal)
-        found, unread = _build(source, new, schema, tables)
-        rename(new, path)
-        sync_folder(path.parent)
-        kept = _put_away(source, path, unread)
-        left_out = f", {_counted(unread, 'part')} could not be read" if unread else ""
-        log.warning(
-            "%s was damaged%s; recovered: %s%s", path, kept, _counted(found, "conversation"), left_out
-        )
-    else:
+    if path.exists():  # the new file was whole, and only the old one has to be put away
         _put_away(source, path, unread=1)
+        return
+    if wal.exists():
+        _fold(source, wal)
+    found, unread = _build(source, new, schema, tables)
+    rename(new, path)
+    sync_folder(path.parent)
+    kept = _put_away(source, path, unread)
+    left_out = f", {_counted(unread, 'part')} could not be read" if unread else ""
+    log.warning("%s was damaged%s; recovered: %s%s", path, kept, _counted(found, "conversation"), left_out)
 
 
 def _counted(count: int, noun: str) -> str:
@@ -95,18 +92,18 @@ def _build(source: Path, new: Path, schema: str, tables: dict[str, str]) -> tupl
     unread = 0
     with closing(sqlite3.connect(new)) as db:
         db.executescript(schema)
-        with Pages(source) as pages, db:
+        with closing(Pages(source)) as pages, db:
             for cell in pages.cells():
-                if cell.kind != _TABLE or cell.columns not in by_columns:
-                    unread += cell.kind == _TABLE and not cell.is_whole
+                if cell.kind != _TABLE:
                     continue
-                table, columns = by_columns[cell.columns]
-                if not (cell.is_whole and _is_readable(cell)):
+                is_row = cell.columns in by_columns
+                if not cell.is_whole or (is_row and not _is_readable(cell)):
                     unread += 1
-                    continue
-                values = "?" + ", ?" * cell.columns
-                again = f"INSERT OR IGNORE INTO {table} (rowid, {columns}) VALUES ({values})"
-                db.execute(again, (cell.rowid, *cell.values))
+                elif is_row:
+                    table, columns = by_columns[cell.columns]
+                    values = "?" + ", ?" * cell.columns
+                    again = f"INSERT OR IGNORE INTO {table} (rowid, {columns}) VALUES ({values})"
+                    db.execute(again, (cell.rowid, *cell.values))
             unread += len(pages.unknown())
         (conversations,) = db.execute("SELECT count(*) FROM conversations").fetchone()
         with suppress(sqlite3.OperationalError):
@@ -132,7 +129,7 @@ def blank(kept: Path, names: Collection[str], texts: Collection[str]) -> None:
     Their records go whole. In pages whose records are lost, `names` and long `texts` go where they are in one piece: a
     short text there may belong to another conversation.
     """
-    with Pages(kept, writable=True) as pages:
+    with closing(Pages(kept, writable=True)) as pages:
         for cell in list(pages.cells()):
             named = any(isinstance(value, str) and value in names for value in cell.values)
             if named or (cell.columns == _PROMPT_COLUMNS and _is_one_of(cell, texts)):
@@ -166,10 +163,7 @@ class Pages:
         self.count = -(-size // self.size)
         self._used = set[int]()  # pages with a known content
 
-    def __enter__(self) -> "Pages":
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         if isinstance(self.data, mmap.mmap):
             self.data.close()
         self._file.close()
@@ -185,10 +179,8 @@ class Pages:
             place = (trunk - 1) * self.size
             length = int.from_bytes(self.data[place + 4 : place + 8], "big")
             leaves = self.data[place + 8 : place + 8 + 4 * min(length, self.size // 4 - 2)]
-            free |= {
-                trunk,
-                *(number for (number,) in struct.iter_unpack(">I", leaves[: len(leaves) // 4 * 4])),
-            }
+            numbers = struct.iter_unpack(">I", leaves[: len(leaves) // 4 * 4])
+            free |= {trunk, *(number for (number,) in numbers)}
             trunk = int.from_bytes(self.data[place : place + 4], "big")
         return {number for number in range(1, self.count + 1) if number not in self._used | free}
 

@@ -49,7 +49,7 @@ def damaged(folder, whole, *pages):
 def rows_outside(folder, content, page):
     """The conversations whose records have no byte in a page."""
     (folder / "copy").write_bytes(content)
-    with Pages(folder / "copy") as pages:
+    with closing(Pages(folder / "copy")) as pages:
         cells = [cell for cell in pages.cells() if cell.kind == 13 and cell.columns == 8]
     begin, end = page * SIZE, (page + 1) * SIZE
     return {c.values[0] for c in cells if all(b >= end or e <= begin for b, e in c.parts)}
@@ -83,7 +83,7 @@ def test_the_rows_of_whole_pages_survive_a_damaged_page_and_the_deletion_that_me
 
 
 def rows_of(path):
-    with Pages(path) as pages:
+    with closing(Pages(path)) as pages:
         return {
             c.values[0]: c.values for c in pages.cells() if c.kind == 13 and c.columns == 8 and c.is_whole
         }
