@@ -14,7 +14,7 @@ from itertools import chain
 
 from benchmarks.simulated_pair import ANY_RULE, accepted, passes
 from localspec.algorithm.protocols import Proposal, Strategy
-from localspec.control.cost_table import CostTable
+from localspec.control.costs import CostTable
 from localspec.events import Cycle, Source
 from localspec.models.drafting import Drafting
 

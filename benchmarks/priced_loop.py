@@ -23,7 +23,7 @@ from localspec.algorithm.loop import speculate
 from localspec.algorithm.noise import Keyed
 from localspec.algorithm.protocols import Proposal, Rule, Strategy
 from localspec.algorithm.verification import Coupled, Greedy, make_rule
-from localspec.control.cost_table import CostTable
+from localspec.control.costs import CostTable
 from localspec.drafters.model import ModelDrafter
 from localspec.drafters.selection import Fixed
 from localspec.llama.context import Context

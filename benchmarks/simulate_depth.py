@@ -39,8 +39,7 @@ from benchmarks.simulated_pair import (
     whole,
 )
 from localspec.control.acceptance import AcceptanceModel
-from localspec.control.cost_table import CostTable
-from localspec.control.costs import CostsByContext
+from localspec.control.costs import CostsByContext, CostTable
 from localspec.control.depth import DepthControl
 
 READING = 0.1  # of a draft step: reading a token among many

@@ -19,7 +19,7 @@ from typing import Any
 
 from benchmarks.simulated_pair import ANY_RULE
 from localspec.algorithm.protocols import Proposal
-from localspec.control.cost_table import CostTable
+from localspec.control.costs import CostTable
 from localspec.control.timing import SEVERAL
 from localspec.drafters import selection
 from localspec.drafters.copies import CopyDrafter

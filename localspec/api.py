@@ -23,7 +23,7 @@ from localspec.llama.threads import default_threads as default_threads
 from localspec.llama.threads import usable_cores as usable_cores
 from localspec.machine.devices import Device, with_host
 from localspec.models.download import check_here
-from localspec.models.load import is_demo, load_planned
+from localspec.models.load import load_planned
 from localspec.models.local_models import mark_used
 from localspec.models.memory import memory_options_of
 from localspec.models.names import find
@@ -88,7 +88,7 @@ def load(
 
     engine = interruptible(opened, stop, timeout_seconds=TIMEOUT_SECONDS)
     defaults = {name: value for name, value in settings.items() if name in REPLY} | {"speculate": speculate}
-    if is_demo(found):  # the automatic depth would be 0, because the demo's draft saves no time
+    if found.is_demo:  # the automatic depth would be 0, because the demo's draft saves no time
         defaults.setdefault("depth", 4)
     session = Session(engine, cast(ReplyOptions, defaults))
     if is_use:

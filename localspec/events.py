@@ -10,6 +10,7 @@ from typing import Any
 NOTICEABLE = 1.03  # ratio of the faster speed to the slower one: a smaller ratio counts as no difference
 HARDLY = 0.03  # draft tokens per emitted token: fewer cannot change the speed noticeably
 LEAST_JUDGED = 32  # tokens of the shortest reply whose speed is judged
+LEAST_CYCLES = 8  # with fewer cycles, a normal one may take half of a reply's time, so no stall is reported
 DEMO_PASS = 0.05  # seconds that a race counts for a demo pass, because a real demo pass is too short to watch
 
 

@@ -22,7 +22,7 @@ ROOMS = {
     "machine": "errors files options",
     "gguf": "display errors files",
     "sampler": "errors options",
-    "caches": "files",
+    "caches": "files sampler",
     "algorithm": "errors events sampler stopping",
     "llama": "algorithm caches demo display errors files gguf machine options sampler stopping",
     "control": "algorithm events",
@@ -65,9 +65,9 @@ LINES = {
     "machine": 453,
     "gguf": 1328,
     "sampler": 735,
-    "caches": 376,
+    "caches": 567,
     "algorithm": 1197,
-    "llama": 3742,
+    "llama": 3588,
     "control": 961,
     "drafters": 1408,
     "structure": 2146,
@@ -80,14 +80,14 @@ LINES = {
     "measure": 1639,
     "fit": 878,
     "engine": 1190,
-    "tui": 4234,
+    "tui": 4268,
     "serve": 3425,
     "cli": 3132,
     "__init__": 86,
     "__main__": 7,
 }
-MOST_LINES = 38_173  # of all rooms: one grows only where another shrinks
-MOST_FILES = 219
+MOST_LINES = 38_224  # of all rooms: one grows only where another shrinks
+MOST_FILES = 220
 HEAVY = ("llama_cpp", "llguidance", "textual", "huggingface_hub", "numpy", "jinja2", "starlette")
 HEAVY += ("uvicorn", "gguf")
 

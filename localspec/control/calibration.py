@@ -5,7 +5,7 @@ from itertools import islice
 from statistics import median
 
 from localspec.algorithm.protocols import Decoder, Drafter
-from localspec.control.cost_table import CostTable
+from localspec.control.costs import CostTable
 
 # Batch widths to time. They include 8 and 9, because llama.cpp uses other kernels from 9 tokens on. They end at 31,
 # because from 32 tokens on llama.cpp copies weights from CPU memory to a GPU.

@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from localspec.algorithm.protocols import PlainStep
-from localspec.events import Cycle, Mode, Source, Stats, stalled
+from localspec.events import LEAST_CYCLES, Cycle, Mode, Source, Stats, stalled
 
-LEAST_CYCLES = 8  # with fewer cycles, a normal one may take half of a reply's time, so no stall is reported
 MEMORY = 32  # number of latest measurements in a mean, which reduces noise of 6 % to 1 %
 UNKNOWN_SPREAD = 0.11  # assumed relative deviation of a plain step's time, until several are measured
 SEVERAL = 4

@@ -11,7 +11,7 @@ from localspec.llama.batch import Batch
 from localspec.llama.cache import Cache, params_of, size_context
 from localspec.llama.library import lib
 from localspec.llama.model import Model
-from localspec.llama.prompt_cache import restore_state, state_of
+from localspec.llama.states import restore_state, state_of
 from localspec.llama.threads import CONTENDED, usable_cores
 
 SHORT, LONG = 24, 3072  # tokens in the cache before a pass

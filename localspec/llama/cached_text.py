@@ -4,14 +4,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 
 from localspec.algorithm.images import ImageRow, chunks_of
+from localspec.caches.prompt_cache import PromptCache, PromptState
 from localspec.errors import LocalspecError
 from localspec.llama.cache import Cache
 from localspec.llama.library import lib
-from localspec.llama.prompt_cache import (
+from localspec.llama.states import (
     Checkpoints,
     HeadState,
-    PromptCache,
-    PromptState,
     restore_state,
     state_bytes,
     state_of,

@@ -11,10 +11,10 @@ import numpy as np
 
 from localspec.algorithm.batcher import Part
 from localspec.algorithm.images import ImageRow, next_piece
+from localspec.caches.prompt_cache import WORTH_A_COPY, PromptCache
 from localspec.errors import ContextFull, RollbackUnsupported
 from localspec.llama.cached_text import CachedText
 from localspec.llama.model import Model
-from localspec.llama.prompt_cache import WORTH_A_COPY, PromptCache
 from localspec.llama.shared import CUT, ContextOptions, SharedContext, joined
 from localspec.sampler.chain import largest
 from localspec.sampler.passes import ForwardPass, HiddenRows, common_prefix_length

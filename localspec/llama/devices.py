@@ -2,7 +2,7 @@
 
 import ctypes
 import platform
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -13,12 +13,20 @@ from localspec.llama.library import layout, lib, symbol, text_of
 from localspec.llama.watch import waiting_for
 from localspec.machine.devices import Device, DeviceKind
 from localspec.machine.llama_build import rebuild_command
+from localspec.machine.servers import use_servers, used_servers
 
 _POINTER, _TEXT, _SIZE = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t
 _registry_of = symbol("ggml_backend_reg_by_name", _POINTER, [_TEXT])
 _function_of = symbol("ggml_backend_reg_get_proc_address", _POINTER, [_POINTER, _TEXT])
 _register = symbol("ggml_backend_register", None, [_POINTER])
 _AddServer = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_char_p)
+
+
+def connect(rpc: str, on_stage: Callable[[str], object] = lambda stage: None) -> None:
+    """Add the devices of all RPC servers; if a server fails, add none. Raises BadSetting, BackendFailure."""
+    on_stage("connecting to the RPC servers")
+    use_servers(rpc)
+    add_servers(used_servers())
 
 
 def add_servers(addresses: Iterable[str]) -> None:

@@ -18,9 +18,9 @@ from localspec.llama.cache import WIDEST, Cache, params_of, size_context
 from localspec.llama.context import SlotDecoder
 from localspec.llama.library import lib
 from localspec.llama.model import Model
-from localspec.llama.prompt_cache import restore_state, state_of
 from localspec.llama.rows import FullRows, choose_prediction_layer, get_output, rows_at, set_output
 from localspec.llama.shared import copied, joined
+from localspec.llama.states import restore_state, state_of
 from localspec.sampler.passes import Candidates, ForwardPass, Row
 
 ROWS = 32  # maximum tokens of a slot with output rows in one call

@@ -20,6 +20,7 @@ from localspec import api
 from localspec.display import counted
 from localspec.errors import LocalspecError
 from localspec.llama.context import Context
+from localspec.llama.devices import connect
 from localspec.llama.model import Model
 from localspec.machine.children import end_with_stdin
 from localspec.measure.bench import AUTO, BUILT_IN_PROMPTS, PLAIN, Arm, Category, Limits, bench
@@ -28,7 +29,6 @@ from localspec.measure.summary import Finding, finding, grouped, speedup_text, s
 from localspec.measure.verify import DEPTH, missing, problems
 from localspec.measure.verify import verify as verify_pair
 from localspec.models.drafting import Drafting
-from localspec.models.load import connect
 
 TEXT = tuple(range(3, 43))
 KINDS = (Category.CODE, Category.CHAT, Category.PROSE)  # few categories, so that each one has several prompts

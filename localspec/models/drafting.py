@@ -14,8 +14,7 @@ from localspec.chat.options import Request
 from localspec.control.acceptance import AcceptanceModel, ChanceWeights
 from localspec.control.calibration import WIDTHS, calibrate
 from localspec.control.concurrent import ConcurrentReplies
-from localspec.control.cost_table import CostTable
-from localspec.control.costs import Costs, CostsByContext
+from localspec.control.costs import Costs, CostsByContext, CostTable
 from localspec.control.depth import DepthControl
 from localspec.drafters.copies import CopyDrafter
 from localspec.drafters.copy_chances import CopyChances, CopyCounts

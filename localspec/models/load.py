@@ -1,43 +1,30 @@
 """Check, plan and load a pair whose files are on this machine."""
 
-import json
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
-from hashlib import blake2b
 from typing import Any
 
-from localspec import demo
-from localspec.caches.store import Facts, Store, disk_of, why_not_trusted
 from localspec.chat.loaded_pair import LoadedPair, Slot, Slots
-from localspec.conversations import conversations
 from localspec.display import size_text
-from localspec.errors import LocalspecError, RollbackUnsupported
+from localspec.errors import LocalspecError
 from localspec.gguf.facts import trained_context
 from localspec.llama.check import ensure_gpu, ensure_projector, take_news
 from localspec.llama.context import Context
-from localspec.llama.devices import add_servers, default_gpu, devices
-from localspec.llama.images import Projector
-from localspec.llama.model import Model
-from localspec.llama.prompt_cache import DiskPromptCache
-from localspec.llama.threads import MOST_THREADS, SMALL_BYTES, default_threads, yield_threads
+from localspec.llama.devices import connect, default_gpu, devices
+from localspec.llama.threads import yield_threads
 from localspec.machine.devices import Device
-from localspec.machine.llama_build import installed_build
-from localspec.machine.servers import use_servers, used_servers
-from localspec.models.drafters import OPENERS, Opened, Opening, memory_for_texts
+from localspec.models.disk_cache import disk_prompt_cache
 from localspec.models.drafting import Drafting, estimated_costs, learned_state_file, warm_up
 from localspec.models.local_models import identity, is_ours
-from localspec.models.memory import CHECKPOINT_SHARE, HOST, Load, MemoryOptions
+from localspec.models.memory import HOST, MemoryOptions
+from localspec.models.opening import OPENERS, Opened, Opening, open_target, threads_for
 from localspec.models.plan import Plan, plan_for
 from localspec.models.registry import Pair
-from localspec.options import texts_dir
 from localspec.prompt.template import template_of
 from localspec.sampler.sampling import Sampling
 from localspec.stopping import WorkStopped
-
-log = logging.getLogger(__name__)
 
 PLAIN_NOTICE = "{} is recurrent: it cannot remove rejected draft tokens, so nothing is drafted"
 DEMO_NOTICE = (
@@ -143,14 +130,14 @@ def load_pair(
             sampling=sampling,
             threads=counts,
             notices=(
-                *([DEMO_NOTICE] if is_demo(pair) else []),
+                *([DEMO_NOTICE] if pair.is_demo else []),
                 *take_news(),
                 *plan.lines,
                 *(each.notice for each in found[:1] if each.notice),
                 *([PLAIN_NOTICE.format(model.name)] if speculate and target.rollback_limit == 0 else []),
                 *(*unsupported, *about_template),
             ),
-            is_demo=is_demo(pair),
+            is_demo=pair.is_demo,
             read_image=projector.tokens if projector else None,
             runs_ahead=model.all_on_gpu and target.rollback_limit is None,
             trained_context=trained_context(pair.target.header),
@@ -162,13 +149,6 @@ def load_pair(
 def gpus_of(plan: Plan) -> tuple[str, ...]:
     loads = [load for load in (plan.target, plan.draft) if load and load.gpu_layers != 0]
     return tuple(dict.fromkeys(name for load in loads for name in load.devices or () if name != HOST))
-
-
-def connect(rpc: str, on_stage: Callable[[str], object] = lambda stage: None) -> None:
-    """Add the devices of all RPC servers; if a server fails, add none. Raises BadSetting, BackendFailure."""
-    on_stage("connecting to the RPC servers")
-    use_servers(rpc)
-    add_servers(used_servers())
 
 
 def check_gpus(
@@ -190,12 +170,7 @@ def check_gpus(
     return replace(memory_options, no_flash=tuple(sorted(dying)))
 
 
-def is_demo(pair: Pair) -> bool:
-    embedded = {demo.target_path(), demo.draft_path()}
-    return not pair.lora and {file.path for file in pair.files} <= embedded
-
-
-def slots_of(pair: Pair, plan: Plan, target: Context, found: Sequence["Opened"]) -> list[Slot]:
+def slots_of(pair: Pair, plan: Plan, target: Context, found: Sequence[Opened]) -> list[Slot]:
     gpu, limit = target.model.gpu, target.rollback_limit
     size, experts = target.model.size_bytes, target.model.expert_count and plan.target.spills
     kind = "experts" if experts else gpu.backend.lower() if gpu else "cpu"
@@ -218,67 +193,3 @@ def slots_of(pair: Pair, plan: Plan, target: Context, found: Sequence["Opened"])
         first = first or drafting
         slots.append(Slot(slot, drafters, drafting, slot.running))
     return slots
-
-
-def threads_for(model: Model, wanted: int | None, spare_cores: int) -> int:
-    """Return the number of CPU threads: `wanted`, or by default a number for the model's size and device."""
-    if wanted or model.size_bytes < SMALL_BYTES:
-        return wanted or 1
-    return min(max(1, default_threads() - spare_cores), 4 if model.all_on_gpu else MOST_THREADS)
-
-
-def open_target(
-    pair: Pair, plan: Plan, mmap: bool | None, threads: Callable[[Model], int], opened: ExitStack
-) -> tuple[Context, Projector | None]:
-    model = opened.enter_context(Model(pair.target.here, **plan.target.place, mmap=mmap, lora=pair.lora))
-    projector, rows = None, {}
-    if path := plan.projector:
-        projector = opened.enter_context(Projector(path, model, identity(path), threads=threads(model)))
-        rows = {"image_rows": projector.most_rows}
-    context = Context(
-        model,
-        **plan.target.context | rows,
-        threads=threads(model),
-        checkpoint_bytes=int(CHECKPOINT_SHARE * model.size_bytes),
-        saved_bytes=memory_for_texts(model),
-    )
-    if plan.draft and context.rollback_limit == 0:
-        raise RollbackUnsupported(
-            f"{model.name} is recurrent: it cannot remove rejected draft tokens",
-            hint="run it without a draft model: --no-draft",
-        )
-    return context, projector
-
-
-def disk_prompt_cache(
-    pair: Pair, load: Load, target: Context, settings: Mapping[str, Any], owner: str
-) -> DiskPromptCache | None:
-    """Attach a prompt cache on disk to the target. Return None if its budget is 0 or the model is remote."""
-    budget = int(1e9 * settings.get("cache_gb", 8))
-    model, path = target.model, pair.target.here
-    if not budget or model.remote:
-        return None
-    folder = texts_dir()
-    if why := why_not_trusted(folder):
-        log.warning("no prompt caches are stored in %s: %s; run chmod go-w", folder, why)
-        return None
-    trained = model.metadata.get(f"{model.architecture}.rope.scaling.original_context_length", "0")
-    # The key contains the owner, and everything that a stored state depends on, such as a head's file.
-    heads = [pair.draft] if pair.draft and target.head_state else []
-    files = (pair.target, *pair.target.rest, *heads)
-    key = (
-        [file.sha256 if file.repo else identity(file.here) for file in files],
-        [(identity(path), scale) for path, scale in pair.lora],
-        installed_build(),
-        model.gpu.backend if model.gpu else "CPU",
-        (load.kv_type, load.flash_attn, load.snapshots, len(target.slots)),
-        target.needs_checkpoints,  # whether a sliding-window cache keeps only the tokens of its window
-        target.capacity > int(trained) > 0,  # beyond the trained length some models use other rotary factors
-        owner,
-    )
-    digest = blake2b(json.dumps(key).encode(), digest_size=16).hexdigest()
-    facts = Facts(digest, str(path), not target.needs_checkpoints, (), (), disk=disk_of(path))
-    store, everything = Store(folder, budget, conversations.exists), settings.get("cache") == "all"
-    disk = DiskPromptCache(store, facts, capacity=target.capacity, everything=everything)
-    target.prompt_cache.disk = disk
-    return disk

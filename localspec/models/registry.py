@@ -12,7 +12,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
-from localspec import options
+from localspec import demo, options
 from localspec.errors import BadSetting, UnknownPair
 from localspec.files import expanded, read_toml, unreadable, write_text_atomically
 from localspec.gguf.facts import DraftKind, draft_kind, has_head
@@ -105,6 +105,11 @@ class Pair:
     @property
     def alone(self) -> "Pair":
         return replace(self, kind=DraftKind.LOOKUP, draft=None)
+
+    @property
+    def is_demo(self) -> bool:
+        embedded = {demo.target_path(), demo.draft_path()}
+        return not self.lora and {file.path for file in self.files} <= embedded
 
     def check(self) -> SharedTokens | None:
         """Check all headers. Return the shared tokens; None if both vocabularies are the same."""

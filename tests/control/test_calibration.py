@@ -5,8 +5,7 @@ import random
 import pytest
 
 from localspec.control.calibration import calibrate
-from localspec.control.cost_table import CostTable
-from localspec.control.costs import Costs
+from localspec.control.costs import Costs, CostTable
 from localspec.drafters.model import ModelDrafter
 from localspec.errors import ContextFull
 from tests.algorithm.exact_models import ExactModel, never

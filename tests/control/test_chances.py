@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec.control.acceptance import VARIANCES, WEIGHTS, AcceptanceModel, ChanceWeights, logistic
-from localspec.control.cost_table import CostTable
-from localspec.control.costs import Costs
+from localspec.control.costs import Costs, CostTable
 from localspec.control.depth import DepthControl, Stopper
 from tests.drafters.machine import Machine, propose
 

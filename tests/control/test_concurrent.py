@@ -17,8 +17,7 @@ from localspec.control.concurrent import (
     best_shared_depth,
     verify_among_others,
 )
-from localspec.control.cost_table import CostTable
-from localspec.control.costs import CostsByContext
+from localspec.control.costs import CostsByContext, CostTable
 from localspec.control.depth import DepthControl
 from localspec.drafters.selection import DrafterSelection
 from tests.drafters.conftest import steady_decisions  # noqa: F401  its steps decide too

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec.algorithm.protocols import Proposal
-from localspec.control.cost_table import CostTable, interpolate
-from localspec.control.costs import STALE_CYCLES, Costs, CostsByContext, doublings
+from localspec.control.costs import STALE_CYCLES, Costs, CostsByContext, CostTable, doublings, interpolate
 from localspec.control.depth import PlainProbes
 from tests.drafters.machine import cycle_of
 

@@ -91,7 +91,7 @@ def test_a_pair_answers_over_two_devices(tiny_gguf, gpus):
 
 
 def test_a_split_that_does_not_go_with_the_devices_loads_nothing(tiny_gguf, gpus, monkeypatch):
-    monkeypatch.setattr("localspec.models.load.Model", lambda *_, **__: pytest.fail("loaded"))
+    monkeypatch.setattr("localspec.models.opening.Model", lambda *_, **__: pytest.fail("loaded"))
     with pytest.raises(BadSetting, match="the split has 3 shares, and the target can go to 2 GPUs") as caught:
         api.load(target=tiny_gguf(), device=",".join(gpus), split="1,1,1")
     assert gpus[0] in caught.value.hint

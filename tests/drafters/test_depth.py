@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localspec.control.cost_table import CostTable
+from localspec.control.costs import CostTable
 from localspec.control.depth import MARGIN, MOST, START
 from localspec.control.timing import MEMORY
 from localspec.events import Mode

@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 
 from localspec.control.acceptance import AcceptanceModel
-from localspec.control.cost_table import CostTable
-from localspec.control.costs import CostsByContext
+from localspec.control.costs import CostsByContext, CostTable
 from localspec.control.depth import DepthControl
 from tests.drafters.machine import Machine
 from tests.drafters.test_depth import iid

@@ -12,8 +12,7 @@ import pytest
 from localspec.algorithm.loop import speculate
 from localspec.control.acceptance import AcceptanceModel, ChanceWeights
 from localspec.control.concurrent import ConcurrentReplies
-from localspec.control.cost_table import CostTable
-from localspec.control.costs import Costs, CostsByContext
+from localspec.control.costs import Costs, CostsByContext, CostTable
 from localspec.control.depth import DepthControl, Stopper
 from localspec.control.timing import SEVERAL
 from localspec.drafters import model

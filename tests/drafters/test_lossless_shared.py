@@ -11,8 +11,7 @@ import pytest
 from localspec.algorithm.loop import emit
 from localspec.control.acceptance import AcceptanceModel, ChanceWeights
 from localspec.control.concurrent import ConcurrentReplies
-from localspec.control.cost_table import CostTable
-from localspec.control.costs import CostsByContext
+from localspec.control.costs import CostsByContext, CostTable
 from localspec.control.depth import DepthControl
 from localspec.drafters.model import ModelDrafter
 from localspec.drafters.selection import DrafterSelection

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from localspec.algorithm.loop import speculate
 from localspec.algorithm.verification import make_rule
-from localspec.control.cost_table import CostTable
-from localspec.control.costs import Costs
+from localspec.control.costs import Costs, CostTable
 from localspec.control.depth import DepthControl
 from localspec.drafters.copies import CopyDrafter
 from localspec.drafters.model import ModelDrafter

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
+from localspec.caches.prompt_cache import DiskPromptCache
 from localspec.caches.store import Facts, Store, finish
 from localspec.llama.context import Context
 from localspec.llama.model import Model
-from localspec.llama.prompt_cache import DiskPromptCache
 from localspec.sampler.passes import common_prefix_length
 from tests.gguf.models import Shape, write_gguf
 from tests.llama.rows import NEAR, logits_of

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from localspec.errors import RollbackUnsupported
-from localspec.llama import prompt_cache as states
+from localspec.llama import states
 from localspec.llama.library import lib
 from tests.llama.rows import NEAR, row_after
 

@@ -8,8 +8,8 @@ from functools import partial
 import numpy as np
 import pytest
 
+from localspec.caches.prompt_cache import DiskPromptCache, PromptCache, PromptState
 from localspec.caches.store import Facts, Store, finish, packed, usage
-from localspec.llama.prompt_cache import DiskPromptCache, PromptCache, PromptState
 from localspec.sampler.passes import common_prefix_length
 from tests.llama.restoring import compare
 from tests.llama.rows import logits_of, near, row_after

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from localspec.algorithm.images import ImageRow
+from localspec.caches import prompt_cache
+from localspec.caches.prompt_cache import DiskPromptCache
 from localspec.caches.store import Facts, Store, finish
-from localspec.llama import prompt_cache
 from localspec.llama.context import Context
 from localspec.llama.images import Projector
 from localspec.llama.model import Model
-from localspec.llama.prompt_cache import DiskPromptCache
 from tests.drafters.heads import GREEDY, opened_slots
 from tests.drafters.heads import KINDS as HEADS
 from tests.gguf.models import write_gguf

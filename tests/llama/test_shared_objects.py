@@ -19,8 +19,7 @@ from localspec.algorithm.protocols import Backlog, Drafter, Proposal, Rule
 from localspec.algorithm.verification import make_rule
 from localspec.chat.options import Request, request_from
 from localspec.control.concurrent import SlotState
-from localspec.control.cost_table import CostTable
-from localspec.control.costs import Costs
+from localspec.control.costs import Costs, CostTable
 from localspec.events import Cycle, Source
 from localspec.llama.context import Context
 from localspec.llama.context import SlotDecoder as Decoded

@@ -12,7 +12,7 @@ import localspec
 from localspec.algorithm.loop import speculate
 from localspec.algorithm.verification import make_rule
 from localspec.control.acceptance import ChanceWeights
-from localspec.control.cost_table import CostTable
+from localspec.control.costs import CostTable
 from localspec.drafters.copy_chances import CopyCounts
 from localspec.drafters.model import ModelDrafter
 from localspec.events import Cycle, Notice

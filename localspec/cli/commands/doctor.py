@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
         stage.draw("trying llama.cpp")
         health = check()  # tries the build in a child process, and raises if it crashes
         from localspec import api
-        from localspec.models.load import connect
+        from localspec.llama.devices import connect
 
         if rpc:
             connect(rpc, stage.draw)

@@ -1,4 +1,4 @@
-"""Open the drafters of a pair that run a model: a draft model or a prediction head for each slot."""
+"""Open the models of a pair: the target, and for each slot a draft model or a prediction head."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -18,17 +18,52 @@ from localspec.drafters.head import (
 )
 from localspec.drafters.model import ModelDrafter
 from localspec.drafters.other_vocabulary import OtherVocabularyDrafter
+from localspec.errors import RollbackUnsupported
 from localspec.gguf.facts import DraftKind, has_markov_chain, prediction_layers, target_layers, trunk_layers
 from localspec.gguf.header import Header
 from localspec.gguf.matching import SharedTokens, in_words
 from localspec.gguf.trimmed import token_table
 from localspec.llama.context import Context, SlotDecoder
 from localspec.llama.head import BlockContext, HeadContext
+from localspec.llama.images import Projector
 from localspec.llama.model import Model
+from localspec.llama.threads import MOST_THREADS, SMALL_BYTES, default_threads
 from localspec.machine.devices import available_bytes
+from localspec.models.local_models import identity
 from localspec.models.memory import CHECKPOINT_SHARE, Load
+from localspec.models.plan import Plan
 from localspec.models.registry import Pair
 from localspec.sampler.passes import HiddenRows
+
+
+def threads_for(model: Model, wanted: int | None, spare_cores: int) -> int:
+    """Return the number of CPU threads: `wanted`, or by default a number for the model's size and device."""
+    if wanted or model.size_bytes < SMALL_BYTES:
+        return wanted or 1
+    return min(max(1, default_threads() - spare_cores), 4 if model.all_on_gpu else MOST_THREADS)
+
+
+def open_target(
+    pair: Pair, plan: Plan, mmap: bool | None, threads: Callable[[Model], int], opened: ExitStack
+) -> tuple[Context, Projector | None]:
+    model = opened.enter_context(Model(pair.target.here, **plan.target.place, mmap=mmap, lora=pair.lora))
+    projector, rows = None, {}
+    if path := plan.projector:
+        projector = opened.enter_context(Projector(path, model, identity(path), threads=threads(model)))
+        rows = {"image_rows": projector.most_rows}
+    context = Context(
+        model,
+        **plan.target.context | rows,
+        threads=threads(model),
+        checkpoint_bytes=int(CHECKPOINT_SHARE * model.size_bytes),
+        saved_bytes=memory_for_texts(model),
+    )
+    if plan.draft and context.rollback_limit == 0:
+        raise RollbackUnsupported(
+            f"{model.name} is recurrent: it cannot remove rejected draft tokens",
+            hint="run it without a draft model: --no-draft",
+        )
+    return context, projector
 
 
 def memory_for_texts(model: Model) -> int:
