@@ -17,7 +17,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
+from statistics import mean, stdev
 from types import SimpleNamespace
 
 from localspec.tui.state.engine import ReplyState
@@ -82,9 +82,12 @@ class Facts:
         if -saved > cost + slack:
             return f"loses {-saved:.3f} s, and drafting cost {cost:.3f} s"
         if len(steps := self.plain_steps) >= 8:
-            usual, low, high = (median(steps) * self.tokens / self.seconds, ratio / NEAR, ratio * NEAR)
-            likely = self.bounded(usual)
-            if not low - rounding <= likely <= high + rounding:
+            usual = mean(steps) * self.tokens / self.seconds
+            likely, near = (
+                self.bounded(usual),
+                max(NEAR, 1 + 3 * stdev(steps) / mean(steps) / len(steps) ** 0.5),
+            )
+            if not ratio / near - rounding <= likely <= ratio * near + rounding:
                 return f"the plain steps of the reply give {usual:.2f}, bounded {likely:.2f}"
         return ""
 
@@ -163,10 +166,12 @@ def why_off(found: re.Match[str], facts: Facts) -> str:
     if share >= cost:
         return "what was accepted pays for the cost"
     steps = facts.plain_steps
-    paid = sum(c.draft_seconds + c.verify_seconds for c in drafting) / median(steps) if steps else 0.0
+    paid = sum(c.seconds for c in drafting) / mean(steps) if steps else 0.0
     earned = sum(len(c.tokens) for c in drafting)
     return (
-        f"{len(drafting)} cycles of {paid:.1f} steps gave {earned} tokens" if paid and paid < earned else ""
+        f"{len(drafting)} cycles of {paid:.1f} steps gave {earned} tokens"
+        if paid and paid * NEAR < earned
+        else ""
     )
 
 

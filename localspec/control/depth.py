@@ -220,7 +220,7 @@ class DepthControl:
         # A cycle emits one token that is no draft token, for which plain decoding would take a plain step too.
         drafted, cycles = self._drafted or 1.0, self._tokens - self._kept
         rate, cost = self._kept / drafted, (self._seconds / self.costs.verify(1) - cycles) / drafted
-        if rate >= cost:  # earlier cycles decided
+        if self._drafted < 2 or rate >= cost:  # too few to name a rate, or earlier cycles decided
             return "Drafting is off: so far it cost more time than it saved."
         return (
             f"Drafting is off: lately {rate:.0%} of the draft tokens were accepted, and each cost "
