@@ -5,6 +5,7 @@ import json
 import re
 import types
 import typing
+from collections.abc import Iterable
 from pathlib import Path
 
 import anthropic.types.beta.message_create_params as beta
@@ -160,13 +161,22 @@ def samples(hint):
     return SAMPLES.get(named, [{"a": 1}] if typing.is_typeddict(hint) else [["a"]])
 
 
+def literals(hint):
+    """Every literal value of a type, in whatever parts it has."""
+    if typing.get_origin(hint) is typing.Literal:
+        return [*typing.get_args(hint)]
+    if typing.is_typeddict(hint) or typing.get_origin(hint) in (list, dict, Iterable):
+        return []
+    return [value for part in typing.get_args(hint) for value in literals(part)]
+
+
 HINTS = {
     (interface, name): hint
     for interface, (kinds, _, _) in CLIENTS.items()
     for kind in kinds
     for name, hint in fields_of(kind).items()
 }
-NEUTRAL = ({}, [], "", 0, False, None)
+NEUTRAL = ({}, [], "", "none", 0, False, None)
 
 
 def test_the_table_has_every_field_of_the_clients_packages():
@@ -184,7 +194,8 @@ def test_every_value_is_obeyed_or_named(http, interface):
     _, path, base = CLIENTS[interface]
     found, wrong = rows(), []
     for of, name in found:
-        given = VALUES.get(name) or samples(HINTS.get((of, name), str)) if of == interface else []
+        hint = HINTS.get((of, name), str)
+        given = [*(VALUES.get(name) or samples(hint)), *literals(hint)] if of == interface else []
         for value in given:
             value, needed = value if isinstance(value, tuple) else (value, {})
             inner = {"options": {**OPTIONS, name: value}} if interface == "options" else {name: value}
