@@ -1,5 +1,6 @@
 """The events of a run and the statistics of a reply, as frozen values."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
@@ -73,30 +74,33 @@ class Stats:
     def __add__(self, other: "Stats") -> "Stats":
         return Stats(*map(_sum, _values(self), _values(other)))
 
-    def after(self, cycle: "Cycle") -> "Stats":
-        """Return the statistics with one more cycle. Only `Tally` estimates plain decoding and counts switch-offs."""
-        drafted, accepted = cycle.drafted, cycle.origins.count(Origin.ACCEPTED)
-        kept, wide = min(cycle.accepted, drafted), not cycle.is_plain
-        has_drafter = cycle.source not in (Source.PLAIN, Source.FORCED)
-        by_drafter: dict[str, Any] = {f"from_{cycle.source}": accepted} if has_drafter else {}
+    def after(self, *cycles: "Cycle") -> "Stats":
+        """Return the statistics with more cycles. Only `Tally` estimates plain decoding and counts switch-offs."""
+        wide = [cycle for cycle in cycles if not cycle.is_plain]
+        kept = [(cycle.drafted, min(cycle.accepted, cycle.drafted)) for cycle in cycles if cycle.drafted]
+        places = range(max((drafted for drafted, _ in kept), default=0))
+        by_drafter: dict[str, Any] = Counter()
+        for cycle in cycles:
+            if cycle.source not in (Source.PLAIN, Source.FORCED):
+                by_drafter[f"from_{cycle.source}"] += cycle.origins.count(Origin.ACCEPTED)
         return self + Stats(
-            cycles=1,
-            replies_in_passes=cycle.replies,
-            emitted=len(cycle.tokens),
-            drafted=drafted,
-            accepted=cycle.accepted,
-            drafted_by_position=(1,) * drafted,
-            accepted_by_position=(1,) * kept + (0,) * (drafted - kept),
-            waited_seconds=cycle.waited_seconds,
-            draft_seconds=cycle.draft_seconds,
-            draft_prefill_seconds=cycle.prefill_seconds,
-            verify_seconds=cycle.verify_seconds,
-            other_seconds=cycle.other_seconds,
-            deciding_seconds=cycle.deciding_seconds,
-            wide_cycles=int(wide),
-            wide_seconds=cycle.verify_seconds * wide,
-            predicted=drafted * (cycle.source is Source.PREDICTION),
-            from_grammar=cycle.origins.count(Origin.FORCED),
+            cycles=len(cycles),
+            replies_in_passes=sum(cycle.replies for cycle in cycles),
+            emitted=sum(len(cycle.tokens) for cycle in cycles),
+            drafted=sum(drafted for drafted, _ in kept),
+            accepted=sum(cycle.accepted for cycle in cycles),
+            drafted_by_position=tuple(sum(drafted > place for drafted, _ in kept) for place in places),
+            accepted_by_position=tuple(sum(accepted > place for _, accepted in kept) for place in places),
+            waited_seconds=sum(cycle.waited_seconds for cycle in cycles),
+            draft_seconds=sum(cycle.draft_seconds for cycle in cycles),
+            draft_prefill_seconds=sum(cycle.prefill_seconds for cycle in cycles),
+            verify_seconds=sum(cycle.verify_seconds for cycle in cycles),
+            other_seconds=sum(cycle.other_seconds for cycle in cycles),
+            deciding_seconds=sum(cycle.deciding_seconds for cycle in cycles),
+            wide_cycles=len(wide),
+            wide_seconds=sum(cycle.verify_seconds for cycle in wide),
+            predicted=sum(cycle.drafted for cycle in cycles if cycle.source is Source.PREDICTION),
+            from_grammar=sum(cycle.origins.count(Origin.FORCED) for cycle in cycles),
             **by_drafter,
         )
 
