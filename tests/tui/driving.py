@@ -133,7 +133,7 @@ class Chat:
         await self.type(text)
         engine = self.state.engine
         await self.until(
-            lambda: engine.reply and engine.reply.prefill and engine.reply.tally.cycles == cycles
+            lambda: engine.reply and engine.reply.prefill and engine.reply.tally.sums.cycles == cycles
         )
 
     async def ask(self, text: str) -> None:

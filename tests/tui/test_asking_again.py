@@ -214,7 +214,7 @@ async def test_an_engine_that_dies_in_a_second_version_leaves_the_first(tmp_path
         before = chat.saved
         gate.hold_after = 1
         await chat.pilot.press("ctrl+r")
-        await chat.until(lambda: chat.state.engine.reply and chat.state.engine.reply.tally.cycles == 1)
+        await chat.until(lambda: chat.state.engine.reply and chat.state.engine.reply.tally.sums.cycles == 1)
         assert chat.saved == before  # a crash of the whole program now loses nothing
         chat.engine.die(Died("It is gone.", ""))
         await chat.until(lambda: shown(chat)[1] == ("2", "2"))

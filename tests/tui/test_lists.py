@@ -95,7 +95,7 @@ async def test_a_reply_waits_to_be_drawn_while_the_person_types(tmp_path, monkey
         await chat.until(lambda: chat.screen._drawn_at == now)
         await chat.pilot.press("x")
         gate.hold_after = 6
-        await chat.until(lambda: reply.tally.cycles == 6)
+        await chat.until(lambda: reply.tally.sums.cycles == 6)
         now += 0.3
         await chat.pilot.press("y")
         now += 0.3  # half a second after the last drawing, and a tick is not behind a key
@@ -104,7 +104,7 @@ async def test_a_reply_waits_to_be_drawn_while_the_person_types(tmp_path, monkey
         await chat.pilot.press("z")
         await chat.until(lambda: reply.shown == len(reply.pieces))
         gate.hold_after = 9
-        await chat.until(lambda: reply.tally.cycles == 9)
+        await chat.until(lambda: reply.tally.sums.cycles == 9)
         now += 1.0
         await chat.until(lambda: reply.shown == len(reply.pieces))
 
@@ -174,10 +174,10 @@ async def test_a_reply_is_drawn_at_most_ten_times_a_second(tmp_path, monkeypatch
             return draw(screen)
 
         await chat.type("tokens 4000")
-        await chat.until(lambda: chat.state.engine.reply and chat.state.engine.reply.tally.cycles > 50)
+        await chat.until(lambda: chat.state.engine.reply and chat.state.engine.reply.tally.sums.cycles > 50)
         monkeypatch.setattr(ChatScreen, "_draw", counted)
         frames.clear()
-        await chat.until(lambda: chat.state.engine.reply.tally.cycles > 150)
+        await chat.until(lambda: chat.state.engine.reply.tally.sums.cycles > 150)
         assert len(drawings) > 2
         assert min(later - earlier for earlier, later in pairwise(drawings)) > 0.199
         assert len(frames) <= 2 * len(drawings) + 3  # the drawing before the first, and a blink

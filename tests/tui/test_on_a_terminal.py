@@ -30,7 +30,7 @@ secret_of_the_person = "never to be on a screen"
 
 def replies(app):
     reply = app.state.engine.reply
-    return reply is not None and reply.tally.cycles >= 3
+    return reply is not None and reply.tally.sums.cycles >= 3
 
 def fail(app):
     if replies(app):

@@ -102,7 +102,7 @@ async def test_a_pair_that_was_fetched_while_a_reply_runs_is_not_loaded_over_it(
         await chat.until(lambda: "Download it now?" in chat.drawn)
         await chat.pilot.press("enter")
         await chat.type("why?")
-        await chat.until(lambda: chat.state.engine.reply and chat.state.engine.reply.tally.cycles)
+        await chat.until(lambda: chat.state.engine.reply and chat.state.engine.reply.tally.sums.cycles)
         await chat.type("/pull")
         await chat.until(lambda: any("is on disk" in notice for notice in chat.notices))
         assert chat.engine.starts == 1
