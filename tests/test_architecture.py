@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from localspec.llama import freeing
 from tests.sources import ROOT, SOURCES, nodes_of, text_of
 
 # What each room may import from localspec besides itself, those below first.
@@ -272,6 +273,12 @@ def lines_of_rooms():
     for path in SOURCES:
         counts[room_of(path)] += len(text_of(path).splitlines())
     return counts
+
+
+def test_at_exit_a_thread_in_any_room_that_calls_llama_cpp_is_waited_for():
+    """The program's own threads end by themselves: those of the commands, of the engine and of the interface."""
+    callers = {room_of(path) for path in SOURCES if "from localspec.llama" in text_of(path)}
+    assert callers - {"api", "cli", "engine", "fit"} <= {*freeing._USERS}
 
 
 def test_no_room_grows_beyond_its_lines():

@@ -25,6 +25,7 @@ from .state import clipboard
 from .state.chat import ChatState, Setup
 
 TIMEOUT_SECONDS: Final = 2  # longest time to stop a reply or to end the program
+UNUSABLE: Final = ("stop", "tokens", "theme")  # in lines: while a reply runs, and without colours
 QUOTES: Final = '"""'  # the marks around a message of several lines, as in `ollama run`
 
 
@@ -213,11 +214,7 @@ class PlainChat(Chat):
 
     async def show_help(self) -> None:
         for command in table.COMMANDS:
-            if command.name not in (
-                "tokens",
-                "theme",
-                "stop",
-            ):  # no colours, and no command while a reply runs
+            if command.name not in UNUSABLE:
                 print_line(f"/{command.usage}: {command.help}")
         print_line('""" begins and ends a message of several lines. @path attaches a file. ^c stops a reply.')
 

@@ -384,14 +384,14 @@ class Thinking:
                 return False
             self._fresh = False
         text, patterns = self._held, self._patterns[self.kind]
-        match, end = patterns.find(text), 0
+        match, passes_quote = patterns.find(text), False
         released = match[0] if match else len(text) - patterns.unfinished(text)
         if match and self.kind is R and (quote := self._quote(text[:released])):
             end = released + len(match[1])
-            if (
-                end == len(text) or text[end] == quote
-            ):  # the next character shows whether the marker is quoted
-                match, released = None, end + 1 if end < len(text) else released
+            following = text[end : end + 1]  # shows whether the marker is quoted; "": it has not come yet
+            if following in ("", quote):
+                match, passes_quote = None, bool(following)
+                released = end + 1 if passes_quote else released
         if released:
             begins, self._begins = self._begins, False
             apart = ""
@@ -403,7 +403,7 @@ class Thinking:
             self._enter(match[1], text[released + len(match[1]) :], parts)
             return True
         self._held = text[released:]
-        return 0 < end < released
+        return passes_quote
 
     def _quote(self, text: str) -> str:
         """Return the quotation mark that opens at the end of a text; "" if none does."""

@@ -44,12 +44,12 @@ def chosen_pair(arguments: argparse.Namespace, *, leave_missing: bool = False) -
 
         fetch_if_wanted(missing, target or name, draft, pull=arguments.pull)
         return find(*wanted)
-    uses = last_uses()
-    if pair.found and not (pair.draft or draft or arguments.no_draft) and pair.used_as not in uses:
+    if pair.found and not (pair.draft or draft or arguments.no_draft) and pair.used_as not in last_uses():
         from localspec.cli.fetching import suggest_draft
 
         pair = suggest_draft(pair)
     if wanted[:2] == (None, None):
+        uses = last_uses()
         last_used = max(uses, key=lambda used: uses[used], default="")
         if pair.name != DEMO and pair.used_as != last_used:  # the demo prints another notice
             print_notice(f"{pair.name} answers, because you used or downloaded it last")

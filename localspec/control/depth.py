@@ -1,5 +1,6 @@
 """The draft depth of one drafter. A budget, counted in plain steps, limits the time that drafting may lose."""
 
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -144,9 +145,12 @@ class DepthControl:
         if self._trying:  # a try begins with cheap cycles, so that tries can be frequent
             most = min(most, 1 + TRIED - self._trying)
         limit = min(most, room) if self.on else 0
-        while limit > 1 and self.costs.verify(limit + 1) + self.seconds(limit) > self.affordable_seconds:
-            limit -= 1
+        deeper = bisect_right(range(2, limit + 1), self.affordable_seconds, key=self._cycle_seconds)
+        limit = min(limit, 1 + deeper)
         return limit - odd(limit)
+
+    def _cycle_seconds(self, depth: int) -> float:
+        return self.costs.verify(depth + 1) + self.seconds(depth)
 
     def survivals(self) -> tuple[float, ...]:
         """Return the chances that the next 1, 2, ... draft tokens are all accepted, before any is drawn."""

@@ -134,9 +134,10 @@ class EmbeddingModel(Closing):
     def _fitting(self, tokens: int) -> EmbeddingContext:
         """Return a context for a text of so many tokens. The first one is short, because most texts are."""
         if tokens > self._context.length:
-            self._context.close()
             length = min(1 << (tokens - 1).bit_length(), self.limit)
-            self._context = EmbeddingContext(self._model, length, *self._more)
+            longer = EmbeddingContext(self._model, length, *self._more)  # if it fails, the short one stays
+            self._context.close()
+            self._context = longer
         return self._context
 
 

@@ -234,8 +234,8 @@ class PairRequests:
 
         key, target = (request.file, request.pooling), cast("SlotDecoder", self._loaded().pair.target)
         with self._opening:
+            self._turns.held = target.shared.calling  # the passes of the present target wait for a turn
             if key not in self._beside:
-                self._turns.held = target.shared.calling  # the target's passes wait for a turn
                 self._beside[key] = EmbeddingModel(*key, self._threads, target.model.gpu, self._turns)
         model, texts, first = self._beside[key], request.texts, request.first
         if request.query is None:

@@ -11,13 +11,7 @@ from localspec.llama.cache import Cache, params_of
 from localspec.llama.library import lib
 from localspec.llama.model import Model
 
-POOLINGS: Final = (
-    "none",
-    "mean",
-    "cls",
-    "last",
-    "rank",
-)  # in the order of llama.cpp's enum llama_pooling_type
+POOLINGS: Final = ("none", "mean", "cls", "last", "rank")  # as in llama.cpp's enum llama_pooling_type
 MOST_TEXTS: Final = 64  # maximum texts in a pass: each is a sequence
 _PIECE: Final = 512  # maximum tokens in a piece of a text that llama.cpp can read in pieces
 

@@ -15,10 +15,9 @@ from localspec.llama.threads import MOST_THREADS, SMALL_BYTES, default_threads
 from localspec.machine.llama_build import installed_build, processor
 from localspec.models.local_models import identity
 
-FASTER = (
-    1.2  # plain attention is chosen only where it is at least this many times as fast behind a long text,
-)
-LOST = 1.03  # and takes at most this share of the seconds with flash attention behind a short one
+# Plain attention is chosen only where it is at least FASTER times as fast behind a long text, and takes at most LOST
+# times the seconds of flash attention behind a short one.
+FASTER, LOST = 1.2, 1.03
 # Assumed tokens of a tool's result, and of the reply to it. The text before them is in the KV cache.
 NEW_TOKENS, REPLY_TOKENS = 200, 200
 # Reply tokens from a pass of each width. Widths above 1 have draft tokens, with the acceptance of placement.py.

@@ -5,8 +5,9 @@ import json
 import numpy as np
 import pytest
 
+from localspec.embedding import model as embedding
 from localspec.embedding.model import EmbeddingModel, place
-from localspec.errors import BadModelFile, BadSetting, ContextFull
+from localspec.errors import BadModelFile, BadSetting, ContextFull, NotEnoughMemory
 from localspec.machine.devices import Device
 from localspec.models.local_models import ModelFile
 from tests.embedding.judge import KINDS, QUERY, RECORDED, TEXTS
@@ -44,6 +45,21 @@ def test_scores_are_llama_servers_in_batches_and_one_by_one(opened):
     np.testing.assert_allclose(model.rerank(QUERY, TEXTS).rows[:, 0], JUDGED["rank"], **NEAR)
     single = [model.rerank(QUERY, [text]).rows[0, 0] for text in TEXTS]
     np.testing.assert_allclose(single, JUDGED["rank"], **NEAR)
+
+
+def test_after_a_failure_to_lengthen_the_context_short_texts_have_their_vectors(opened, monkeypatch):
+    def fails(*given):
+        raise NotEnoughMemory("no memory", hint="")
+
+    monkeypatch.setattr(embedding, "_FIRST_TOKENS", 64)
+    model = opened("last", context_length=128)
+    short = model.embed([[7] * 8]).rows
+    with monkeypatch.context() as failing:
+        failing.setattr(embedding, "EmbeddingContext", fails)
+        with pytest.raises(NotEnoughMemory):
+            model.embed([[7] * 100])
+    np.testing.assert_array_equal(model.embed([[7] * 8]).rows, short)
+    assert model.embed([[7] * 100]).tokens == (100,)
 
 
 @pytest.mark.parametrize("kind", EMBEDDING)

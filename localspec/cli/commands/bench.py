@@ -79,7 +79,7 @@ def measure_attention(arguments: argparse.Namespace) -> int:
 
     target = chosen_pair(arguments).target
     if not has_choice(target.header):
-        what = f"{target.file} has no choice of attention: it is small, or its layers are of another kind"
+        what = f"{target.file} has no choice of attention: it is small, or has no attention"
         raise LocalspecError(what, hint="run `localspec bench` without --attention")
     with DrawnLine(sys.stderr) as line:
         threads = configured(threads=arguments.threads).get("threads")
