@@ -18,7 +18,7 @@ from localspec.prompt.tokens import Prompt, encode, opening_of, with_shown_image
 from localspec.prompt.tools import calls_as_texts, spelled_out, with_names
 from localspec.structure.call_grammar import calls_grammar
 from localspec.structure.constraint import Constrained, GrammarTokens
-from localspec.structure.grammar import has_unclosed_calls, rules_around
+from localspec.structure.grammar import rules_around
 from localspec.structure.tool_call_format import GENERIC, ToolCallFormat
 
 # `branch_points` renders this question, which no user writes, to find where other conversations differ.
@@ -124,7 +124,7 @@ class PromptBuilder:
             return None
         around = None
         if style is not None and opening and (style.opened or not (style.closed or request.think is False)):
-            unclosed = has_unclosed_calls(grammar)
+            unclosed = grammar.has_unclosed_calls
             around = rules_around(
                 opening, closing, opened=style.opened, framing=framing, names=self._names, unclosed=unclosed
             )
@@ -134,7 +134,7 @@ class PromptBuilder:
         except BadSetting as error:
             if grammar.lenient is None:
                 raise
-            matcher = tokens.matcher(replace(grammar, definition=grammar.lenient()), around)
+            matcher = tokens.matcher(replace(grammar, rules=grammar.lenient()), around)
             ignored = str(error).replace("cannot be used", "is followed only in part", 1)
             ignored = ignored.replace("Unimplemented keys:", "a grammar cannot express", 1)
         before = self._vocabulary.tokenize(begun, parse_special=False) if calls else []

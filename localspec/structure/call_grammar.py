@@ -36,12 +36,11 @@ def calls_grammar(
     have no other definition, in which the arguments are any objects.
     """
 
-    def definition(functions: Functions) -> dict[str, str]:
-        return {"lark_grammar": "\n".join(_Calls(form, functions, names).rules(choice, frames, answer))}
+    def rules(functions: Functions) -> str:
+        return "\n".join(_Calls(form, functions, names).rules(choice, frames, answer))
 
-    any_object = {name: {"type": "object"} for name in functions}
-    lenient = None if strict else partial(definition, any_object)
-    return Grammar("the grammar of the tools", definition(functions), lenient)
+    lenient = None if strict else partial(rules, {name: {"type": "object"} for name in functions})
+    return Grammar("the grammar of the tools", rules(functions), lenient)
 
 
 def _before_special(text: str, names: Mapping[str, int]) -> str:
@@ -75,7 +74,7 @@ class _Calls:
         if form.tag and (headed or not plain_head) and choice != "none":
             self._lines.append(f"unclosed: {headed or f'/{ANYTHING}/ {first}'}")
         if answer is not None:
-            self._lines.append(answer.definition["lark_grammar"].replace("start:", "answer:", 1))
+            self._lines.append(answer.rules.replace("start:", "answer:", 1))
             text = "answer"
         elif not headed:
             between = f"({' | '.join(self._text(mark.rstrip()) for mark in frames)})*" if frames else ""
@@ -123,12 +122,12 @@ class _Calls:
         return f"({heads}) {tail}"
 
 
-class _Values:
+class _Values(Rules):
     def __init__(
         self, form: ToolCallFormat, root: Mapping[str, Any], names: Mapping[str, int], prefix: str
     ) -> None:
-        self._form, self._root, self._names, self._rule = form, root, names, Rules(prefix)
-        self.lines = self._rule.lines
+        super().__init__(prefix)
+        self._form, self._root, self._names = form, root, names
 
     def arguments(self) -> str:
         if self._form.values == "json":
@@ -139,7 +138,7 @@ class _Values:
 
     def _json(self, schema: Mapping[str, Any], options: Mapping[str, Any] = SPACED) -> str:
         definitions = {name: self._root[name] for name in ("$defs", "definitions") if name in self._root}
-        return self._rule(json_rule(narrowed({**definitions, **schema}), **options, lenient=True))
+        return self.rule(json_rule(narrowed({**definitions, **schema}), **options, lenient=True))
 
     def _object(self, schema: Mapping[str, Any], between: str, depth: int = 0) -> str:
         properties = schema.get("properties")
@@ -154,9 +153,9 @@ class _Values:
         after = first = '""'
         for key, value in reversed(members):
             part, following = (self._element(before, key, value, depth) for before in ("", between))
-            begun, needed = self._rule(f"{part} {after}"), key in required
-            first = begun if needed else self._rule(f"{begun} | {first}")
-            after = self._rule(f"{following if needed else f'({following})?'} {after}")
+            begun, needed = self.rule(f"{part} {after}"), key in required
+            first = begun if needed else self.rule(f"{begun} | {first}")
+            after = self.rule(f"{following if needed else f'({following})?'} {after}")
         return first
 
     def _element(self, before: str, key: str | None, schema: object, depth: int) -> str:
@@ -173,7 +172,7 @@ class _Values:
 
         close = form.arg_close
         if TYPE not in form.arg_mid:
-            return self._rule(f"{opened(form.arg_mid)} {self._closed(schema, close, depth)}")
+            return self.rule(f"{opened(form.arg_mid)} {self._closed(schema, close, depth)}")
         own, end = kinds_of(schema, self._root), literal(close, self._names)
         kinds, choices = own or {kind for kind, _ in form.types}, []
         for word in dict.fromkeys(word for kind, word in form.types if kind in kinds):
@@ -182,7 +181,7 @@ class _Values:
             is_text = word == dict(form.types)["string"]
             value = self._text(schema, close) if is_text else f"{self._json(given)} {end}"
             choices.append(f"{opened(form.arg_mid.replace(TYPE, word))} {value}")
-        return self._rule(" | ".join(choices))
+        return self.rule(" | ".join(choices))
 
     def _closed(self, schema: Mapping[str, Any], close: str, depth: int = 0) -> str:
         if self._form.values in ("python", "gemma"):
@@ -204,11 +203,11 @@ class _Values:
         longest = schema.get("maxLength")
         size = f"{{0,{longest}}}" if isinstance(longest, int) and 0 <= longest < LONGEST_TEXT else "*"
         if self._form.values == "cdata":
-            wrapped = self._rule(f"/(?s:.{size})\\]\\]>/", "[lazy]")
+            wrapped = self.rule(f"/(?s:.{size})\\]\\]>/", "[lazy]")
             return f'(/[^<&\\n]{size}/ | "<![CDATA[" {wrapped}) {literal(close, self._names)}'
         # No text matches a special token, so the value ends where `close` has its first special token.
         before = _before_special(close, self._names)
-        inside = f"/(?s:.{size})/" if not before else self._rule(f"/(?s:.{size}){escaped(before)}/", "[lazy]")
+        inside = f"/(?s:.{size})/" if not before else self.rule(f"/(?s:.{size}){escaped(before)}/", "[lazy]")
         return f"{inside} {literal(close[len(before) :], self._names)}"
 
     def _value(self, schema: Mapping[str, Any], depth: int = 0) -> str:
@@ -231,10 +230,10 @@ class _Values:
         separator = ", " if python else ","
         if "array" in every and depth < DEEPEST:
             items = schema.get("items")
-            item = self._rule(self._value(items if isinstance(items, Mapping) else {}, depth + 1))
+            item = self.rule(self._value(items if isinstance(items, Mapping) else {}, depth + 1))
             found.append(f'"[" ({item} ({as_lark(separator)} {item})*)? "]"')
         if "object" in every and depth < DEEPEST:
-            found.append(f'"{{" {self._rule(self._object(schema, separator, depth + 1))} "}}"')
+            found.append(f'"{{" {self.rule(self._object(schema, separator, depth + 1))} "}}"')
         if python and every & {"array", "object"}:
             found.append(self._json(schema if kinds else {"type": ["array", "object"]}))
         return f"({' | '.join(found)})"

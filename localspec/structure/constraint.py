@@ -3,10 +3,10 @@
 import json
 import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from localspec.algorithm.protocols import Vocabulary
 from localspec.errors import BadSetting
 from localspec.files import after_fork
 from localspec.sampler.passes import Candidates, Continued, Row, common_prefix_length
-from localspec.structure.grammar import Grammar, has_unclosed_calls
+from localspec.structure.grammar import Grammar
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
@@ -55,13 +55,10 @@ class GrammarTokens:
 
     def matcher(self, grammar: Grammar, around: str | None = None) -> "LLMatcher":
         """Compile the grammar of an answer; `around`: the Lark rules that `rules_around` returns. Raises BadSetting."""
-        parts = [dict(grammar.definition)]
-        if around is not None and has_unclosed_calls(grammar):
-            reply = grammar.definition["lark_grammar"].replace("start:", "reply:", 1)
-            parts = [{"lark_grammar": around + reply}]
-        elif around is not None:
-            parts = [{"lark_grammar": around}, {"name": "answer", **parts[0]}]
-        matcher = _compiled(self._tokenizer, *parts)
+        rules = [grammar.rules] if around is None else [around, grammar.rules]
+        if around is not None and grammar.has_unclosed_calls:
+            rules = [around + grammar.rules.replace("start:", "reply:", 1)]
+        matcher = _compiled(self._tokenizer, *rules)
         if matcher.is_error():
             what = f"{grammar.name} cannot be used: {first_sentence(matcher.get_error())}"
             raise BadSetting(what, hint=f"correct {grammar.name}, or leave that part out")
@@ -78,10 +75,8 @@ class MiddleTokenizer:
         self._before = vocabulary.tokenize(_SENTINEL, parse_special=False) if spaced else []
 
     def __call__(self, text: bytes | str, *, parse_special: bool = False) -> list[int]:
-        text = text if isinstance(text, str) else text.decode()
-        if not self._before:
-            return self._vocabulary.tokenize(text, parse_special=parse_special)
-        tokens = self._vocabulary.tokenize(_SENTINEL + text, parse_special=parse_special)
+        text = _SENTINEL * bool(self._before) + (text if isinstance(text, str) else text.decode())
+        tokens = self._vocabulary.tokenize(text, parse_special=parse_special)
         assert tokens[: len(self._before)] == self._before, "the sentinel stays by itself"
         return tokens[len(self._before) :]
 
@@ -126,9 +121,11 @@ def on_deep_stack(work: Callable[[], _T]) -> _T:
     return results[0]
 
 
-def _compiled(tokenizer: "LLTokenizer", *grammars: Mapping[str, Any]) -> "LLMatcher":
+def _compiled(tokenizer: "LLTokenizer", *rules: str) -> "LLMatcher":
+    """Compile Lark rules, and those of the answer that the first ones contain."""
     from llguidance import LLMatcher, LLParserLimits
 
+    grammars = [{"name": n * "answer", "lark_grammar": each} for n, each in enumerate(rules)]
     text, limits = json.dumps({"grammars": grammars}), LLParserLimits(verbose_errors=False)
     matcher = on_deep_stack(lambda: LLMatcher(tokenizer, text, log_level=0, limits=limits))
     if not matcher.is_error():
@@ -138,7 +135,7 @@ def _compiled(tokenizer: "LLTokenizer", *grammars: Mapping[str, Any]) -> "LLMatc
 
 def byte_matcher(rules: str) -> "LLMatcher":
     """Compile Lark rules for texts as bytes."""
-    return _compiled(_bytes(), {"lark_grammar": rules})
+    return _compiled(_bytes(), rules)
 
 
 @cache

@@ -33,13 +33,13 @@ class Delimiters:
         # Two patterns, for a key and for the end of a call: `first` is used after a head, `later` after a value.
         self.first: tuple[Pattern, Pattern] = ["{"], _NEVER
         self.later: tuple[Pattern, Pattern] = _NEVER, close
-        if not form.syntax.is_whole:
+        if form.values != "json":
             key = re.compile(rf"(?P<key>[^\n<>{{}}()\[\]{re.escape(form.arg_mid[:1])}]{_UP_TO})\n?")
             mid = [_HOLES.get(part, part) for part in parts_of(form.arg_mid)]
             element = [*pattern_of(form.arg_open), key, *mid]
             self.first, self.later = (element, close), ([*pattern_of(form.arg_between), *element], close)
         self.end = [_SPACE, *(pattern_of(form.end) or _NEVER)]  # the pattern after the last call
-        self.signs = re.compile(f"{form.syntax.signs}|{re.escape(form.quote)}", re.DOTALL)
+        self.signs = re.compile(f"{form.signs}|{re.escape(form.quote)}", re.DOTALL)
 
     def head_at(self, heads: Heads, text: str, at: int) -> tuple[int, str]:
         """Return the end of a head (or MORE or NO), and its function. A key or the end of the call must follow."""

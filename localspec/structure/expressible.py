@@ -7,15 +7,12 @@ from typing import Any
 
 from localspec.errors import BadSetting
 from localspec.structure.layout import json_rule
-from localspec.structure.schema import check_complexity, narrowed
+from localspec.structure.schema import MAPS_OF_SCHEMAS, SCHEMAS, check_complexity, narrowed
 
 _MOST_TRIES = 2_000  # a try takes about a millisecond
 _DEFINITIONS = ("$defs", "definitions")
 # A required property is tried as such. Closing needs the properties, and definitions are tried where they are used.
 _FIRST, _LAST = ("required",), ("additionalProperties", *_DEFINITIONS)
-_SCHEMAS = ("items", "additionalProperties")
-_MAPS_OF_SCHEMAS = (*_DEFINITIONS, "properties", "patternProperties")
-_LISTS_OF_SCHEMAS = ("anyOf", "oneOf", "allOf", "prefixItems")
 _IGNORED = re.compile(r"Unimplemented keys: \[(.*)\]|Unknown format: ")
 _CACHED = 20_000  # characters of the longest schema that is cached; a schema takes up to 50 times its text
 
@@ -26,38 +23,21 @@ def expressible(text: str) -> tuple[dict[str, Any], tuple[str, ...]]:
 
 
 def _expressible(text: str) -> tuple[dict[str, Any], tuple[str, ...]]:
-    parts = _Parts(json.loads(text))
-    return parts.schema, tuple(dict.fromkeys((*parts.left_out, *(ignored_in(parts.schema) or ()))))
+    """If the schema cannot be used as a whole, build it keyword by keyword."""
+    found, left_out, tries = dict[str, Any](), list[str](), 0
 
+    def fits() -> bool:
+        nonlocal tries
+        tries += 1
+        return tries <= _MOST_TRIES and ignored_in(found["schema"]) is not None
 
-_known = lru_cache(maxsize=256)(_expressible)
-
-
-class _Parts:
-    """The expressible parts of a schema. If it cannot be used as a whole, it is built keyword by keyword."""
-
-    def __init__(self, schema: dict[str, Any]) -> None:
-        self._tries = 0
-        self._found: dict[str, Any] = {}
-        self.left_out: list[str] = []
-        self._put(self._found, "schema", schema)
-
-    @property
-    def schema(self) -> dict[str, Any]:
-        schema: dict[str, Any] = self._found["schema"]
-        return schema
-
-    def _fits(self) -> bool:
-        self._tries += 1
-        return self._tries <= _MOST_TRIES and ignored_in(self.schema) is not None
-
-    def _put(self, place: Any, name: Any, value: Any) -> None:  # noqa: ANN401  JSON
+    def put(place: Any, name: Any, value: Any) -> None:  # noqa: ANN401  JSON
         """Put a schema into the dictionary or list `place`, or as much of it as fits."""
         place[name] = value
-        if self._fits():
+        if fits():
             return
         given = value if isinstance(value, dict) else {}
-        self.left_out += [] if isinstance(value, dict) else [str(name)]
+        left_out.extend([] if isinstance(value, dict) else [str(name)])
         named = [key for key in _DEFINITIONS if isinstance(given.get(key), dict)]
         made: dict[str, Any] = {key: {each: {} for each in given[key]} for key in named}
         place[name] = made
@@ -65,22 +45,29 @@ class _Parts:
         for key in filter(given.__contains__, (*_FIRST, *rest, *_LAST)):
             empty, part = made.get(key, {}), given[key]
             made[key] = part
-            if self._fits():
+            if fits():
                 continue
-            if key in _SCHEMAS and isinstance(part, dict):
-                self._put(made, key, part)
-            elif key in _LISTS_OF_SCHEMAS and isinstance(part, list):
+            if key in ("items", "additionalProperties") and isinstance(part, dict):
+                put(made, key, part)
+            elif key in SCHEMAS and key != "items" and isinstance(part, list):
                 made[key] = []
                 for n, each in enumerate(part):
                     made[key].append({})
-                    self._put(made[key], n, each)
-            elif key in _MAPS_OF_SCHEMAS and isinstance(part, dict):
+                    put(made[key], n, each)
+            elif key in MAPS_OF_SCHEMAS and isinstance(part, dict):
                 made[key] = {each: empty.get(each, {}) for each in part}
-                for each in part if self._fits() else ():
-                    self._put(made[key], each, part[each])
-            if not self._fits():
+                for each in part if fits() else ():
+                    put(made[key], each, part[each])
+            if not fits():
                 del made[key]
-                self.left_out.append(key)
+                left_out.append(key)
+
+    put(found, "schema", json.loads(text))
+    schema = found["schema"]
+    return schema, tuple(dict.fromkeys((*left_out, *(ignored_in(schema) or ()))))
+
+
+_known = lru_cache(maxsize=256)(_expressible)
 
 
 def ignored_in(schema: Any) -> tuple[str, ...] | None:  # noqa: ANN401  JSON

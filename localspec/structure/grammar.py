@@ -4,7 +4,6 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from localspec.errors import BadSetting
 from localspec.structure.layout import COMPACT, FLEXIBLE, as_lark, in_layouts, json_rule
@@ -19,29 +18,26 @@ class Grammar:
     """A grammar of llguidance; `constraint.GrammarTokens` compiles it, and finds its errors."""
 
     name: str  # the name in messages: "the JSON schema"
-    definition: Mapping[str, Any]  # {"lark_grammar": ...}, where `start` is the first rule
-    # Makes the definition without the keywords that llguidance does not support.
-    lenient: Callable[[], Mapping[str, Any]] | None = None
+    rules: str  # in Lark; `start` is the first one
+    lenient: Callable[[], str] | None = None  # makes the rules without what llguidance does not support
     closes: bool = False  # whether a reply that comes near its limit of tokens is closed, so that it matches
 
-
-def has_unclosed_calls(grammar: Grammar) -> bool:
-    """Return whether the grammar has a rule `unclosed` of reasoning that ends with calls."""
-    return "\nunclosed: " in grammar.definition.get("lark_grammar", "")
+    @property
+    def has_unclosed_calls(self) -> bool:
+        """Whether it has a rule `unclosed` of reasoning that ends with calls."""
+        return "\nunclosed: " in self.rules
 
 
 def json_grammar(schema: object, *, compact: bool | None = None) -> Grammar:
     """Return the grammar of a JSON schema; `compact`: whether to forbid white space; None: as the model begins."""
     narrow = narrowed(read_schema(schema, largest=LARGEST))
 
-    def definition(**options: bool) -> dict[str, str]:
+    def rules(**options: bool) -> str:
         if compact is None:
-            return {"lark_grammar": "\n".join(in_layouts(narrow, narrow, "start", **options))}
-        return {
-            "lark_grammar": f"start: {json_rule(narrow, **(COMPACT if compact else FLEXIBLE), **options)}"
-        }
+            return in_layouts(narrow, **options)
+        return f"start: {json_rule(narrow, **(COMPACT if compact else FLEXIBLE), **options)}"
 
-    return Grammar("the JSON schema", definition(), partial(definition, lenient=True), closes=True)
+    return Grammar("the JSON schema", rules(), partial(rules, lenient=True), closes=True)
 
 
 def regex_grammar(pattern: object) -> Grammar:
@@ -50,7 +46,7 @@ def regex_grammar(pattern: object) -> Grammar:
     text = _text(pattern, "the regular expression", LARGEST).removeprefix("^")
     if text.endswith("$") and not text.endswith(r"\$"):
         text = text[:-1]
-    return Grammar("the regular expression", {"lark_grammar": f"start: /{regex_to_lark(text, '')}/"})
+    return Grammar("the regular expression", f"start: /{regex_to_lark(text, '')}/")
 
 
 def written_grammar(text: object) -> Grammar:
@@ -63,7 +59,7 @@ def written_grammar(text: object) -> Grammar:
         what = f"the grammar has about {rules:,} rules, more than {MOST_RULES:,}"
         raise BadSetting(what, hint="simplify the grammar")
     try:
-        return Grammar("the grammar", {"lark_grammar": any_to_lark(source)})
+        return Grammar("the grammar", any_to_lark(source))
     except RecursionError:
         raise BadSetting("the grammar is nested too deeply", hint="use fewer parentheses") from None
     except Exception as error:  # for a missing rule, the converter raises Exception itself

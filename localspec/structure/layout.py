@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from localspec.structure.schema import kinds_of, schemas_in
+from localspec.structure.schema import schemas_in
 
 FLEXIBLE = {"whitespace_pattern": r"[ \n\r\t]{1,40}"}  # small models may write white space without end
 COMPACT = {"whitespace_flexible": False}
@@ -38,77 +38,70 @@ class Rules:
     """Lark rules that are named by a prefix and a number; equal ones have one name."""
 
     def __init__(self, prefix: str) -> None:
-        self._prefix, self._names = prefix, dict[str, str]()
+        self._prefix, self._by_right = prefix, dict[str, str]()
         self.lines: list[str] = []
 
-    def __call__(self, right: str, options: str = "") -> str:
+    def rule(self, right: str, options: str = "") -> str:
         """Return the name of the rule with this right side."""
-        if options + right not in self._names:
-            self._names[options + right] = name = f"{self._prefix}_{len(self._names)}"
+        if options + right not in self._by_right:
+            self._by_right[options + right] = name = f"{self._prefix}_{len(self._by_right)}"
             self.lines.append(f"{name}{options}: {right}")
-        return self._names[options + right]
+        return self._by_right[options + right]
 
 
-def in_layouts(schema: Mapping[str, Any], root: Mapping[str, Any], prefix: str, **options: bool) -> list[str]:
-    """Return Lark rules of JSON that matches a part of the schema `root`; the first one is named `prefix`.
+def in_layouts(schema: Mapping[str, Any], **options: bool) -> str:
+    """Return Lark rules of JSON that matches a schema.
 
     An indented container has its parts on lines of their own. Each of them may also be on one line, with spaces.
     A padded object has a space inside its braces. Each object in it may also have none.
     """
-    layouts, every = _Layouts(root, prefix, options), []
-    if all(_REFERENCE.fullmatch(str(part["$ref"])) for part in schemas_in(root) if "$ref" in part):
-        every = [layouts.whole(schema, COMPACT)]
-        if not (kinds := kinds_of(schema, root)) or kinds & {"object", "array"}:
-            indented = [layouts.indented(schema, indent, 0) for indent in (*INDENTS, PADDED)]
-            every += [layouts.whole(schema, SPACED), *filter(None, indented)]
-    if not every or len(layouts.lines) > MOST_RULES:
-        layouts = _Layouts(root, prefix, options)
-        every = [layouts.whole(schema, FLEXIBLE)]
-    return [f"{prefix}: {' | '.join(every)}", *layouts.lines]
+    layouts, flexible = _Layouts(schema, options), f"start: {json_rule(schema, **FLEXIBLE, **options)}"
+    if not all(_REFERENCE.fullmatch(str(part["$ref"])) for part in schemas_in(schema) if "$ref" in part):
+        return flexible
+    every = [layouts.whole(schema, COMPACT), layouts.whole(schema, SPACED)]
+    every += filter(None, [layouts.indented(schema, indent, 0) for indent in (*INDENTS, PADDED)])
+    lines = [f"start: {' | '.join(every)}", *layouts.lines]
+    return flexible if len(lines) > MOST_RULES else "\n".join(lines)
 
 
-class _Layouts:
-    def __init__(self, root: Mapping[str, Any], prefix: str, options: Mapping[str, bool]) -> None:
-        self._root, self._options, self._rule = root, options, Rules(prefix)
+class _Layouts(Rules):
+    def __init__(self, root: Mapping[str, Any], options: Mapping[str, bool]) -> None:
+        super().__init__("start")
+        self._root, self._options = root, options
         self._definitions = {name: root[name] for name in ("$defs", "definitions") if name in root}
         self._known: dict[tuple[str, str, int], str] = {}  # rules of containers, by schema, indent and depth
-        self.lines = self._rule.lines
 
     def whole(self, schema: Mapping[str, Any], options: Mapping[str, Any]) -> str:
         referred = self._definitions if '"$ref"' in json.dumps(schema) else {}
-        return self._rule(json_rule({**referred, **schema}, **options, **self._options))
+        return self.rule(json_rule({**referred, **schema}, **options, **self._options))
 
     def indented(self, schema: Mapping[str, Any], indent: str, depth: int) -> str:
         """Return the rule of containers with at least one part, or "" if the schema has no simple ones."""
         key = (json.dumps(schema), indent, depth)
         if key not in self._known and depth < DEEPEST and len(self.lines) <= MOST_RULES:
             self._known[key] = ""  # for a schema that is its own alternative
-            found = list(filter(None, self._containers(schema, indent, depth)))
-            self._known[key] = self._rule(" | ".join(found)) if found else ""
+            found = " | ".join(filter(None, self._containers(schema, indent, depth)))
+            self._known[key] = found and self.rule(found)
         return self._known.get(key, "")
 
     def _containers(self, schema: Mapping[str, Any], indent: str, depth: int) -> list[str]:
-        if "$ref" in schema and schema.keys() <= {"$ref", *_NOTES}:
+        words = schema.keys() - _NOTES
+        parts = next((schema[word] for word in ("anyOf", "oneOf") if words == {word}), None)
+        if words == {"$ref"}:
             _, word, name = schema["$ref"].split("/")
             referred = self._root.get(word)
-            part = referred.get(name) if isinstance(referred, Mapping) else None
-            return [self.indented(part, indent, depth)] if isinstance(part, Mapping) else []
-        for word in ("anyOf", "oneOf"):
-            if isinstance(schema.get(word), list) and schema.keys() <= {word, *_NOTES}:
-                return [
-                    self.indented(part, indent, depth) for part in schema[word] if isinstance(part, Mapping)
-                ]
-        if not all(
-            word in _NOTES or isinstance(each, _INDENTED.get(word, ())) for word, each in schema.items()
-        ):
+            parts = [referred.get(name) if isinstance(referred, Mapping) else None]
+        if isinstance(parts, list):
+            return [self.indented(part, indent, depth) for part in parts if isinstance(part, Mapping)]
+        if not all(isinstance(schema[word], _INDENTED.get(word, ())) for word in words):
             return []
         kinds = schema.get("type", ("object", "array"))
         inside, outside = ("\n" + indent * levels if indent else " " for levels in (depth + 1, depth))
         between, containers = as_lark("," + inside), []
-        for kind, parts, (start, end) in (("object", self._members, "{}"), ("array", self._items, "[]")):
+        for kind, inner, (start, end) in (("object", self._members, "{}"), ("array", self._items, "[]")):
             if kind == "array" and not indent:
                 inside = outside = ""
-            if kind in kinds and (text := parts(schema, indent, depth + 1, between)):
+            if kind in kinds and (text := inner(schema, indent, depth + 1, between)):
                 containers.append(f"{as_lark(start + inside)} {text} {as_lark(outside + end)}")
         return containers
 
@@ -140,8 +133,8 @@ class _Layouts:
             if name in required:
                 first, after = f"{member} {after}", f"{between} {member} {after}"
             else:
-                rest = self._rule(after) if after else ""
-                first = self._rule(f"{member} {rest} | {first}") if first else f"{member} {rest}"
+                rest = self.rule(after) if after else ""
+                first = self.rule(f"{member} {rest} | {first}") if first else f"{member} {rest}"
                 after = f"({between} {member})? {rest}"
         return first
 

@@ -219,7 +219,7 @@ class CallReader:
                 ends = sign in ")]}" or (sign == "," and value.depth == 1)
                 value.depth += (sign in "{[(") - ends
                 if not value.depth:
-                    end = found.end() if form.syntax.is_whole else found.start()
+                    end = found.end() if form.values == "json" else found.start()
                     return end, end
         return unfinished(form.quote, self._text, self._at), MORE
 
@@ -230,7 +230,7 @@ class CallReader:
 
     def _end_call(self, call: _CallState, *, closed: bool) -> None:
         """Emit the whole call; `closed`: whether its closing delimiter was read."""
-        if closed and not self._delimiters.form.syntax.is_whole:
+        if closed and self._delimiters.form.values != "json":
             self._emit_json(call, "}" if call.json else "{}")
         call.is_over = True
         if any(call.may_be(each) and each.may_be(call) for each in self._earlier):
@@ -244,13 +244,13 @@ class CallReader:
     def _begin_value(self, call: _CallState, found: Mapping[str, str]) -> None:
         """Emit the key. Texts and JSON are then emitted piece by piece, and other values as a whole."""
         form = self._delimiters.form
-        if form.syntax.is_whole:
+        if form.values == "json":
             self._at -= 1  # the bracket is part of the value
             call.value = _ValueState(partial(_CODE.sub, lambda code: self._escaped(code[0])), depth=0)
             return
         key = self._plain(found["key"].strip())
         schema = form.schema_of(key, found.get("type", ""), call.schema)
-        quote = '"' * (form.syntax.is_bare and kinds_of(schema, call.schema) == {"string"})
+        quote = '"' * (form.values == "text" and kinds_of(schema, call.schema) == {"string"})
         self._emit_json(call, f"{', ' if call.json else '{'}{as_json(key)}: {quote}")
         if quote:
             call.value = _ValueState(self._escaped, lambda _: quote)

@@ -20,8 +20,8 @@ LARGEST_MULTIPLE = 20_000  # largest multipleOf, read without its point; llguida
 _HINT = 'give a JSON schema: {"type": "object", "properties": {...}}'
 _LEAST, _MOST = ("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")
 _COMBINING = frozenset({"allOf", "anyOf", "oneOf", "$ref", "patternProperties", "minProperties"})
-_MAPS_OF_SCHEMAS = frozenset({"properties", "patternProperties", "$defs", "definitions"})
-_SCHEMAS = frozenset({"items", "prefixItems", "additionalProperties", "anyOf", "oneOf", "allOf"})
+MAPS_OF_SCHEMAS = frozenset({"properties", "patternProperties", "$defs", "definitions"})
+SCHEMAS = frozenset({"items", "prefixItems", "additionalProperties", "anyOf", "oneOf", "allOf"})
 _LONGEST = {  # characters of texts in a format without a greatest length of its own
     "email": 254, "hostname": 253, "uri": 2048, "duration": 64, "date-time": 64, "time": 32, "ipv6": 45,
 }  # fmt: skip
@@ -94,9 +94,9 @@ def schemas_in(value: object) -> Iterator[dict[str, Any]]:
     if isinstance(value, dict):
         yield value
         for name, inner in value.items():
-            if name in _MAPS_OF_SCHEMAS and isinstance(inner, dict):
+            if name in MAPS_OF_SCHEMAS and isinstance(inner, dict):
                 yield from schemas_in([*inner.values()])
-            elif name in _SCHEMAS:
+            elif name in SCHEMAS:
                 yield from schemas_in(inner)
     elif isinstance(value, list):
         for part in value:

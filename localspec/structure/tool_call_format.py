@@ -6,7 +6,7 @@ import re
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from localspec.structure.schema import kind_of, kinds_of
 
@@ -19,17 +19,8 @@ _BARE_KEY = re.compile(r"([{,]\s*)([^\s{}\[\],:\"]+)\s*:")
 Schema = Mapping[str, Any]
 
 
-class Syntax(NamedTuple):
-    signs: str = r'[{}\[\](),"]|\\.?'  # regular expression of brackets, commas, quotes and escapes in values
-    is_whole: bool = False  # whether a call has one value, an object of all arguments
-    is_bare: bool = False  # whether strings have neither quotes nor escapes
-
-
-_SYNTAX = {
-    "json": Syntax(r'[{}\[\]"]|\\.?', is_whole=True),
-    "text": Syntax(is_bare=True),
-    "gemma": Syntax(r"[{}\[\](),]"),
-}
+# Regular expressions of brackets, commas, quotes and escapes, by the form of values.
+_SIGNS = {"json": r'[{}\[\]"]|\\.?', "gemma": r"[{}\[\](),]"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +64,8 @@ class ToolCallFormat:
         return found[0] if found else ""
 
     @property
-    def syntax(self) -> Syntax:
-        return _SYNTAX.get(self.values, Syntax())
+    def signs(self) -> str:
+        return _SIGNS.get(self.values, r'[{}\[\](),"]|\\.?')
 
     def with_texts(self, change: Callable[[str], str]) -> "ToolCallFormat":
         changed: dict[str, Any] = {name: change(text) for name, text in self.texts.items()}

@@ -199,7 +199,7 @@ def test_formats_and_numbers_between_close_bounds_end(schema):
 
 
 def taken(grammar, text):
-    matcher = GrammarTokens(Characters()).matcher(replace(grammar, definition=grammar.lenient()))
+    matcher = GrammarTokens(Characters()).matcher(replace(grammar, rules=grammar.lenient()))
     return matcher.try_consume_tokens(Characters().tokenize(text, parse_special=False))
 
 
