@@ -8,11 +8,10 @@ from typing import Any
 from localspec.structure.grammar import ANYTHING, Grammar, escaped, literal
 from localspec.structure.layout import SPACED, Rules, as_lark, json_rule
 from localspec.structure.read_calls import Functions
-from localspec.structure.schema import kinds_of, narrowed, resolved
+from localspec.structure.schema import among, kind_of, kinds_of, narrowed, resolved
 from localspec.structure.tool_call_format import COUNTER, ID, NAME, TYPE, ToolCallFormat, parts_of
 
 _HOLES = {ID: "/[A-Za-z0-9]{9}/", COUNTER: "/[0-9]{1,3}/"}
-_TAG_AND_MORE = re.compile(r"(?:<[^<>]*>|\[[^\[\]]*\]).(?=.)", re.DOTALL)
 _KEY = "/[A-Za-z0-9_.-]{1,64}/"
 _KINDS = ("string", "number", "boolean", "null", "array", "object")
 DEEPEST = 6  # deepest nesting of values in formats without JSON
@@ -107,8 +106,8 @@ class _Calls:
         form = self._form
         mark = head = form.begin + form.open
         # An answer may mention a call's first tag. So a call begins only with this tag and the next character.
-        if found := _TAG_AND_MORE.match(head):
-            mark = found[0]
+        if form.tag and len(head) > len(form.tag) + 1:
+            mark = head[: len(form.tag) + 1]
         inside, mark = head[len(mark) :], escaped(mark)
         if inside or not form.name_end:
             heads = f"head ({self._call(inside)})"
@@ -197,9 +196,8 @@ class _Values(Rules):
 
     def _text(self, schema: Mapping[str, Any], close: str) -> str:
         schema = resolved(schema, self._root)
-        if given := _among(schema):
-            texts = " | ".join(literal(self._form.value(value), self._names) for value in given)
-            return f"({texts}) {literal(close, self._names)}"
+        if given := self._among(schema):
+            return f"{given} {literal(close, self._names)}"
         longest = schema.get("maxLength")
         size = f"{{0,{longest}}}" if isinstance(longest, int) and 0 <= longest < LONGEST_TEXT else "*"
         if self._form.values == "cdata":
@@ -213,8 +211,8 @@ class _Values(Rules):
     def _value(self, schema: Mapping[str, Any], depth: int = 0) -> str:
         form, python = self._form, self._form.values == "python"
         schema = resolved(schema, self._root)
-        if given := _among(schema):
-            return "(" + " | ".join(literal(form.value(value), self._names) for value in given) + ")"
+        if given := self._among(schema):
+            return given
         kinds = kinds_of(schema, self._root)
         every, found = kinds or set(_KINDS), []
         if "string" in every and python:
@@ -224,9 +222,8 @@ class _Values(Rules):
             found.append(f"{literal(form.quote, self._names)} {self._text(schema, form.quote)}")
         if "number" in every:
             found.append(self._json(schema if kinds == {"number"} else {"type": "number"}))
-        for kind, word in (("boolean", "true"), ("boolean", "false"), ("null", "null")):
-            written = {"true": "True", "false": "False", "null": "None"}[word] if python else word
-            found += [as_lark(written)] if kind in every else []
+        words = [form.value(word) for word in (True, False, None) if kind_of(word) in every]
+        found += map(as_lark, words)
         separator = ", " if python else ","
         if "array" in every and depth < DEEPEST:
             items = schema.get("items")
@@ -238,7 +235,7 @@ class _Values(Rules):
             found.append(self._json(schema if kinds else {"type": ["array", "object"]}))
         return f"({' | '.join(found)})"
 
-
-def _among(schema: Mapping[str, Any]) -> list[Any]:
-    values = schema.get("enum", [schema["const"]] if "const" in schema else None)
-    return values if isinstance(values, list) else []
+    def _among(self, schema: Mapping[str, Any]) -> str:
+        """Return the expression of an enum or a const; "" if the schema has none."""
+        texts = [literal(self._form.value(value), self._names) for value in among(schema) or ()]
+        return f"({' | '.join(texts)})" if texts else ""

@@ -21,6 +21,7 @@ _NAMES = ("lookup_q", "convert_z")
 _KEYS = ("kaq", "kbz")
 _VALUES = ("vaq", "vbz")
 _ANSWER = "⁂"
+_MIRRORED = str.maketrans("<>", "><")
 _IDS = ("probe0001", "probe0002")
 _KINDS: Mapping[str, Any] = {
     "string": _VALUES[0], "number": 3, "boolean": True, "array": [3], "object": {"x": 3}, "null": None
@@ -220,10 +221,5 @@ def common_start(one: str, other: str) -> str:
 
 def common_end(one: str, other: str) -> str:
     """Return the common suffix of two texts, shortened if it begins inside a tag."""
-    shared = _common([one[::-1], other[::-1]])[::-1]
-    for text in (one, other):
-        closed = shared.find(">")
-        before = text[: len(text) - len(shared)]
-        if closed >= 0 and "<" not in shared[:closed] and before.rfind("<") > before.rfind(">"):
-            shared = shared[closed + 1 :]
-    return shared
+    mirrored = (text[::-1].translate(_MIRRORED) for text in (one, other))
+    return common_start(*mirrored)[::-1].translate(_MIRRORED)

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from localspec.events import Kind
+from localspec.events import Kind, ToolCall
 from localspec.structure.constraint import byte_matcher
 from localspec.structure.delimiters import Delimiters
 from localspec.structure.layout import COMPACT, as_lark, json_rule
@@ -52,44 +52,40 @@ class JsonCallReader(CallReader):
         self._json += text
         space = len(self._json) - len(self._json.lstrip())
         if self._delimiters.head_at(self._delimiters.heads, self._json, space)[0] >= 0:
-            return self._decided((), 0)
+            return self._decided(own=True)
         written = text.encode(errors="surrogatepass")
-        taken = self._matcher.try_consume_tokens([*written])
-        self._matched += taken
-        decided = taken < len(written) or self._matcher.is_stopped()
-        return self._decided(*self._calls()) if decided else []
+        self._matched += (taken := self._matcher.try_consume_tokens([*written]))
+        return self._decided() if taken < len(written) or self._matcher.is_stopped() else []
 
     def flush(self, *, cut: bool = False) -> list[TextPart]:
-        parts = self._decided(*self._calls()) if self._matcher else []
+        parts = self._decided() if self._matcher else []
         parts += super().flush(cut=cut)
         return [
             part for part in parts if part.kind is Kind.TOOL_CALL or part.text.strip() or not self._called
         ]
 
-    def _calls(self) -> tuple[Sequence[tuple[str, Any]], int]:
-        """Return names and arguments of the calls that the held text begins with, and the position behind them."""
-        with suppress(ValueError, RecursionError):
-            begin = re.split(r"[\[{]", self._json)[0]
-            value, end = json.JSONDecoder().raw_decode(self._json, len(begin))
-            calls = value if isinstance(value, list) else [value]
-            if (self._several or len(calls) == 1) and len(self._json[:end].encode()) <= self._matched:
-                return [_read(call, self._functions) for call in calls], end
-        return (), 0
+    def _decided(self, *, own: bool = False) -> list[TextPart]:
+        """Emit the calls, and pass the text behind them on without the end of a fence or tag.
 
-    def _decided(self, calls: Sequence[tuple[str, Any]], end: int) -> list[TextPart]:
-        """Emit the calls, and pass the text behind them on without the end of a fence or tag."""
-        text, self._json, self._matcher, self._called = self._json, "", None, bool(calls)
-        before, behind = re.split(r"[\[{]", text[:end])[0], text[end:]
-        for mark in [close for opening, close in (*_MARKS, ("```", "```")) if opening in before]:
-            behind = re.sub(rf"\A\s*{re.escape(mark)}", "", behind)
+        `own`: whether a call in the model's format begins the text.
+        """
+        text, self._json, self._matcher = self._json, "", None
+        before, calls = re.split(r"[\[{]", text)[0], list[ToolCall]()
+        with suppress(ValueError, RecursionError):
+            value, end = json.JSONDecoder().raw_decode(text, len(before))
+            values = value if isinstance(value, list) else [value]
+            if not own and (self._several or len(values) == 1) and len(text[:end].encode()) <= self._matched:
+                calls = [_read(each, self._functions) for each in values]
+                text, self._called = text[end:], True
+                for mark in [close for opening, close in (*_MARKS, ("```", "```")) if opening in before]:
+                    text = re.sub(rf"\A\s*{re.escape(mark)}", "", text)
         if calls and not self._several:
             self._delimiters = Delimiters(self._delimiters.form, ())
-        begun = [(new_call(name), arguments) for name, arguments in calls]
         parts = [
-            TextPart(as_json(arguments), Kind.TOOL_CALL, call, replace(call, arguments=arguments))
-            for call, arguments in begun
+            TextPart(as_json(call.arguments), Kind.TOOL_CALL, replace(call, arguments={}), call)
+            for call in calls
         ]
-        return parts + super().push(behind)
+        return parts + super().push(text)
 
 
 @lru_cache(maxsize=8)
@@ -109,8 +105,8 @@ def _beginnings(names: Sequence[str]) -> "LLMatcher":
     )
 
 
-def _read(call: Mapping[str, Any], functions: Functions) -> tuple[str, Any]:
-    """Return the name and the arguments of a call. Raises ValueError if its schema forbids them."""
+def _read(call: Mapping[str, Any], functions: Functions) -> ToolCall:
+    """Return a call with its arguments. Raises ValueError if its schema forbids them."""
     (arguments,) = (call[key] for key in _ARGUMENTS if key in call)
     schema = functions[call["name"]]
     matcher = byte_matcher(f"start: {json_rule(schema, **COMPACT, lenient=True)}")
@@ -118,7 +114,7 @@ def _read(call: Mapping[str, Any], functions: Functions) -> tuple[str, Any]:
     compiles = not matcher.is_error()  # a schema that does not compile allows any object, as in other forms
     if compiles and (matcher.try_consume_tokens([*text]) < len(text) or not matcher.is_accepting()):
         raise ValueError("the schema forbids the arguments")
-    return call["name"], arguments
+    return replace(new_call(call["name"]), arguments=arguments)
 
 
 def _sorted(value: Any, schema: object, root: Mapping[str, Any]) -> Any:  # noqa: ANN401  JSON

@@ -136,8 +136,7 @@ class CallReader:
         self._emit_answer(held)
         if self._blank:
             self._parts.append(TextPart(self._plain(self._blank), Kind.ANSWER))
-        parts, self._parts = self._parts, []
-        return parts
+        return self._taken()
 
     def _advance(self) -> bool:
         """Read one part in the present state; return False if more text is needed to decide."""

@@ -163,6 +163,12 @@ def kind_of(value: object) -> str:
     return "null" if value is None else kinds.get(type(value), "object")
 
 
+def among(schema: Mapping[str, Any]) -> list[Any] | None:
+    """Return the values of an enum or a const."""
+    values = schema.get("enum", [schema["const"]] if "const" in schema else None)
+    return values if isinstance(values, list) else None
+
+
 def resolved(schema: Mapping[str, Any], root: Mapping[str, Any], levels: int = 10) -> Mapping[str, Any]:
     """Return a schema joined with the schemas to which its `$ref` and `allOf` lead in `root`; {} if one leads nowhere.
 
@@ -193,9 +199,8 @@ def resolved(schema: Mapping[str, Any], root: Mapping[str, Any], levels: int = 1
 def kinds_of(schema: Mapping[str, Any], root: Mapping[str, Any]) -> set[str]:
     """Return the JSON types that a schema names, with integers as numbers; an empty set allows all types."""
     schema = resolved(schema, root)
-    if "enum" in schema or "const" in schema:
-        given = schema.get("enum", [schema.get("const")])
-        return {kind_of(value) for value in given} if isinstance(given, list) else set()
+    if (given := among(schema)) is not None:
+        return set(map(kind_of, given))
     named = schema.get("type")
     if named:
         names = named if isinstance(named, list) else [named]
