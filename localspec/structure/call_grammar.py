@@ -211,8 +211,8 @@ class _Values(Rules):
     def _value(self, schema: Mapping[str, Any], depth: int = 0) -> str:
         form, python = self._form, self._form.values == "python"
         schema = resolved(schema, self._root)
-        if given := self._among(schema):
-            return given
+        if choices := self._among(schema):
+            return choices
         kinds = kinds_of(schema, self._root)
         every, found = kinds or set(_KINDS), []
         if "string" in every and python:
