@@ -10,6 +10,7 @@ from localspec.errors import BackendFailure
 from localspec.llama.batch import Batch
 from localspec.llama.cache import Cache, params_of, size_context
 from localspec.llama.library import lib
+from localspec.llama.load import Load
 from localspec.llama.model import Model
 from localspec.llama.states import restore_state, state_of
 from localspec.llama.threads import CONTENDED, usable_cores
@@ -30,7 +31,8 @@ def pass_seconds(path: Path, threads: int) -> dict[str, Seconds]:
         model = opened.enter_context(Model(path, devices=()))
         caches = dict[str, Cache]()
         for flash in fastest:
-            params = params_of(model, LONG + _ROUNDS * sum(WIDTHS), threads, flash_attn=flash)
+            length = LONG + _ROUNDS * sum(WIDTHS)
+            params = params_of(model, Load(length, threads=threads, flash_attn=flash))
             size_context(params, CHUNK, rows=2)
             # Sequence 1 holds each copy before sequence 0 gets it.
             params.n_seq_max, params.kv_unified = 2, True

@@ -12,6 +12,7 @@ from typing import Any
 from localspec.errors import BadSetting
 from localspec.llama.freeing import computes_here, free_with
 from localspec.llama.library import context_failure, decode_failure, forget_log_errors, lib
+from localspec.llama.load import Load
 from localspec.llama.model import Model
 from localspec.llama.rows import TopK
 from localspec.llama.threads import Threads, processor_time, thread_count
@@ -157,29 +158,22 @@ def size_context(params: Any, chunk: int, rows: int, slots: int = 1) -> None:
     params.n_outputs_max, params.n_outputs_max_per_seq = rows * slots, rows
 
 
-def params_of(
-    model: Model,
-    length: int,
-    threads: int | None = None,
-    kv_type_k: str = "f16",
-    kv_type_v: str = "f16",
-    flash_attn: str = "auto",  # "auto": on if the devices of all layers support it
-) -> Any:
+def params_of(model: Model, load: Load) -> Any:
+    length, kv_type, flash_attn = load.length, load.kv_type, load.flash_attn
     if not 1 <= length <= _LONGEST:
         raise BadSetting(f"no context can have {length:,} tokens", hint=f"choose 1 to {_LONGEST:,} tokens")
-    for name in (kv_type_k, kv_type_v):
-        if name not in _KV_TYPES:
-            raise BadSetting(f"no KV cache type is named {name!r}", hint=f"use one of {', '.join(_KV_TYPES)}")
+    if kv_type not in _KV_TYPES:
+        raise BadSetting(f"no KV cache type is named {kv_type!r}", hint=f"use one of {', '.join(_KV_TYPES)}")
     if flash_attn not in _FLASH_ATTENTION:
         what = f"{flash_attn!r} is not a valid value of flash attention"
         raise BadSetting(what, hint=f"use one of {', '.join(_FLASH_ATTENTION)}")
     params = lib.llama_context_default_params()
     params.n_ctx = length
     params.flash_attn_type = _FLASH_ATTENTION[flash_attn]
-    params.type_k, params.type_v = _KV_TYPES[kv_type_k], _KV_TYPES[kv_type_v]
+    params.type_k = params.type_v = _KV_TYPES[kv_type]
     # If the context is at most two sliding windows long, the cache also keeps the tokens before the window: dropping
     # them would save little memory. llama.cpp's copies leave them out, so `CachedText` asks it what is there.
     params.swa_full = 2 * lib.llama_model_n_swa(model.pointer) >= length
-    params.n_threads = params.n_threads_batch = thread_count(threads)
+    params.n_threads = params.n_threads_batch = thread_count(load.threads)
     params.no_perf = True
     return params

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import cache, partial
 from math import inf
 from time import perf_counter
@@ -14,8 +15,9 @@ from localspec.algorithm.images import ImageRow, next_piece
 from localspec.caches.prompt_cache import WORTH_A_COPY, PromptCache
 from localspec.errors import ContextFull, RollbackUnsupported
 from localspec.llama.cached_text import CachedText
+from localspec.llama.load import Load
 from localspec.llama.model import Model
-from localspec.llama.shared import CUT, ContextOptions, SharedContext, joined
+from localspec.llama.shared import CUT, SharedContext, joined
 from localspec.sampler.chain import largest
 from localspec.sampler.passes import ForwardPass, HiddenRows, common_prefix_length
 from localspec.stopping import Stop, WorkStopped, current_stop, interruptible
@@ -195,14 +197,24 @@ class Context(SlotDecoder):
     """A context of llama.cpp, and the decoder of its first slot; `slots` has the decoders of all slots."""
 
     def __init__(
-        self, model: Model, *, checkpoint_bytes: int = 0, saved_bytes: int = 0, **options: Any
+        self,
+        model: Model,
+        load: Load | None = None,
+        *,
+        checkpoint_bytes: int = 0,
+        saved_bytes: int = 0,
+        **changes: Any,
     ) -> None:
-        """`checkpoint_bytes`: budget of all checkpoints. `saved_bytes`: budget of the PromptCache."""
-        shared = SharedContext(model, wanted := ContextOptions(**options))
+        """`checkpoint_bytes`: budget of all checkpoints. `saved_bytes`: budget of the PromptCache.
+
+        `changes`: fields of `load` to replace; without a load, its fields.
+        """
+        load = replace(load, **changes) if load else Load(**changes)
+        shared = SharedContext(model, load)
         # A remote model has no prompt cache, because copies of its states would cross a network.
         saved = PromptCache(0 if model.remote else saved_bytes)
-        more = checkpoint_bytes // wanted.slots, saved
+        more = checkpoint_bytes // load.slots, saved
         super().__init__(shared, 0, *more)
-        others = (SlotDecoder(shared, number, *more) for number in range(1, wanted.slots))
+        others = (SlotDecoder(shared, number, *more) for number in range(1, load.slots))
         self.slots: tuple[SlotDecoder, ...] = (self, *others)
         shared.slots = self.slots

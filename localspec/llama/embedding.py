@@ -9,6 +9,7 @@ from localspec.errors import BackendFailure
 from localspec.llama.batch import Batch, Stretch
 from localspec.llama.cache import Cache, params_of
 from localspec.llama.library import lib
+from localspec.llama.load import Load
 from localspec.llama.model import Model
 
 POOLINGS: Final = ("none", "mean", "cls", "last", "rank")  # as in llama.cpp's enum llama_pooling_type
@@ -19,7 +20,7 @@ _PIECE: Final = 512  # maximum tokens in a piece of a text that llama.cpp can re
 class EmbeddingContext(Cache):
     def __init__(self, model: Model, length: int, pooling: str = "", threads: int | None = None) -> None:
         """`length`: maximum tokens of all texts in a pass. `pooling`: one of POOLINGS; "": that of the file."""
-        params = params_of(model, length, threads)
+        params = params_of(model, Load(length, threads=threads))
         params.embeddings, params.kv_unified, params.n_seq_max = True, True, MOST_TEXTS
         params.pooling_type = POOLINGS.index(pooling) if pooling else -1
         kept = int(model.metadata.get(f"{model.architecture}.pooling_type", 0))

@@ -38,19 +38,18 @@ def encode(path: Path, model: "Model") -> None:
 def decode(smoke_test: SmokeTest) -> None:
     """Run the passes of a smoke test. Raises LocalspecError."""
     from localspec.llama.context import Context
+    from localspec.llama.load import Load
     from localspec.llama.model import Model
 
     # Use one thread, because several threads of this small model would mostly wait for each other.
-    options: dict[str, Any] = {"length": 128, "threads": 1, "rows_max": 9}
-    options["flash_attn"] = smoke_test.flash_attn
+    load = Load(128, flash_attn=smoke_test.flash_attn, threads=1)
     with Model(Path(smoke_test.path), **smoke_test.place) as model:
         if smoke_test.projector:
             encode(Path(smoke_test.projector), model)
             smoke_test = replace(smoke_test, kv_types=())
         for number, kv_type in enumerate(smoke_test.kv_types):
-            more: dict[str, Any] = {"kv_type_k": kv_type, "kv_type_v": kv_type, "top_k": number > 0}
             try:
-                context = Context(model, **options, **more)
+                context = Context(model, load, kv_type=kv_type, top_k=number > 0)
             except BackendFailure:
                 if not number:
                     raise

@@ -17,6 +17,7 @@ from localspec.llama.batch import Batch, Stretch
 from localspec.llama.cache import WIDEST, Cache, params_of, size_context
 from localspec.llama.context import SlotDecoder
 from localspec.llama.library import lib
+from localspec.llama.load import Load
 from localspec.llama.model import Model
 from localspec.llama.rows import FullRows, choose_prediction_layer, get_output, rows_at, set_output
 from localspec.llama.shared import copied, joined
@@ -46,11 +47,9 @@ class HeadCache(Cache):
     stale: float = inf  # the rows from this position on are removed before the next call
     found: ForwardPass  # the result of the last call
 
-    def __init__(
-        self, model: Model, target: SlotDecoder, chunk: int, *, predicts: bool, slots: int = 1, **options: Any
-    ) -> None:
+    def __init__(self, model: Model, target: SlotDecoder, load: Load, chunk: int, *, predicts: bool) -> None:
         """`chunk`: maximum tokens of a slot in a call. `predicts`: whether the head is MTP."""
-        params = params_of(model, **options)
+        slots, params = load.slots, params_of(model, load)
         size_context(params, chunk, ROWS, slots)
         params.ctx_other = target.shared.handle
         params.ctx_type = lib.LLAMA_CONTEXT_TYPE_MTP if predicts else params.ctx_type
@@ -142,9 +141,9 @@ class HeadCache(Cache):
 
 
 class HeadContext(HeadCache):
-    def __init__(self, model: Model, target: SlotDecoder, *, encodes: bool, **options: Any) -> None:
+    def __init__(self, model: Model, target: SlotDecoder, load: Load, *, encodes: bool) -> None:
         """`encodes`: True for EAGLE-3, whose encoder turns hidden rows into features; False for MTP."""
-        super().__init__(model, target, ROWS if encodes else CHUNK, predicts=not encodes, **options)
+        super().__init__(model, target, load, ROWS if encodes else CHUNK, predicts=not encodes)
         set_output(self.handle, True, True)
         # Request all rows: for a request of fewer rows, llama.cpp returns wrong ones.
         self._predict = Call(self._batch(columns=self.columns))
@@ -168,11 +167,9 @@ class HeadContext(HeadCache):
 
 
 class BlockContext(HeadCache):
-    def __init__(
-        self, model: Model, target: SlotDecoder, *, layers: int, anchored: bool, **options: Any
-    ) -> None:
+    def __init__(self, model: Model, target: SlotDecoder, load: Load, *, layers: int, anchored: bool) -> None:
         """`layers`: number of target layers in a hidden row. `anchored`: whether a block's first row is used."""
-        super().__init__(model, target, ROWS, predicts=False, **options)
+        super().__init__(model, target, load, ROWS, predicts=False)
         self._top = int(self._fact("selector_top_k", "0"))
         self._anchored = anchored and self._fact("sample_from_anchor", "true") == "true"
         block = min(int(self._fact("block_size", str(BLOCK))), self.chunk)

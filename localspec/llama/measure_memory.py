@@ -11,10 +11,10 @@ from localspec.llama.context import Context
 from localspec.llama.devices import buffer_names
 from localspec.llama.head import BlockContext, HeadCache, HeadContext
 from localspec.llama.library import logger
+from localspec.llama.load import Load
 from localspec.llama.model import Model
 from localspec.stopping import Closing
 
-Options = dict[str, Any]
 _MIB = 1 << 20
 _LAYER = re.compile(r"load_tensors: layer +(\d+) assigned to device (\S+?),")
 _CACHE_LAYER = re.compile(r"llama_kv_cache\w*: layer +\d+: dev = (\S+)")
@@ -83,13 +83,12 @@ class Measurer(Closing):
     def measure(
         self,
         path: Path,
-        place: Options,
-        context: Options,
+        load: Load,
         kind: str = "draft-simple",
         target: Path | None = None,
     ) -> dict[str, Any]:
         """Return the buffer bytes of each device for a context of `path`. `target`: for a head, its target's path."""
-        log = self._log
+        log, place = self._log, load.place
         with log.listening():
             if self._model is None or (path, place) != self._key:
                 self.close()
@@ -97,7 +96,7 @@ class Measurer(Closing):
                 self._model, self._key = Model(path, no_alloc=True, **place), (path, place)
             if target is None:
                 log.forget()
-                with Context(self._model, **context) as plain:
+                with Context(self._model, load) as plain:
                     checkpoints = plain.needs_checkpoints
                     log.compute["CPU"] = log.compute.get("CPU", 0) + plain.shared.top_k_bytes
             else:
@@ -106,13 +105,13 @@ class Measurer(Closing):
                     model = self._model
                     if path != target:
                         model = opened.enter_context(Model(target, no_alloc=True, **place))
-                    beside = opened.enter_context(Context(model, length=context["length"]))
+                    beside = opened.enter_context(Context(model, length=load.length))
                     log.forget()
                     head: HeadCache
                     if kind == "draft-dflash":
-                        head = BlockContext(self._model, beside, layers=1, anchored=False, **context)
+                        head = BlockContext(self._model, beside, load, layers=1, anchored=False)
                     else:
-                        head = HeadContext(self._model, beside, encodes=kind == "draft-eagle3", **context)
+                        head = HeadContext(self._model, beside, load, encodes=kind == "draft-eagle3")
                     opened.enter_context(head)
                 log.layers = of_head
         cache, compute = (

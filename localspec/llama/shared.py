@@ -6,7 +6,7 @@ are removed before the next decode. Each prompt has passes of its own.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from time import perf_counter
 
@@ -15,11 +15,11 @@ import numpy as np
 from localspec.algorithm.batcher import Batcher, Part
 from localspec.algorithm.images import ImageRow, next_piece
 from localspec.errors import BackendFailure, BadModelFile, LocalspecError
-from localspec.gguf.trimmed import TokenTable
 from localspec.llama.batch import Batch, EmbeddingBatch, Stretch, TrimmedRows
 from localspec.llama.cache import WIDEST, Cache, params_of, size_context
 from localspec.llama.cached_text import CachedText
 from localspec.llama.library import lib
+from localspec.llama.load import Load
 from localspec.llama.model import Model
 from localspec.llama.rows import FullRows, HiddenReader, TopK, TopRows, check_finite
 from localspec.sampler.passes import Candidates, ForwardPass, HiddenRows, LateRows, Row
@@ -34,56 +34,35 @@ _GPU_CHUNK, _CPU_CHUNK = 512, 128
 Wanted = tuple[CachedText, Sequence[int], int]  # a slot, its new tokens, the number of last tokens with rows
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContextOptions:
-    length: int  # maximum tokens in each slot
-    slots: int = 1
-    batch_size: int | None = None  # maximum tokens in a call of llama.cpp, and in a chunk of a prompt
-    image_rows: int = 0  # maximum rows of an image that llama.cpp must decode in one batch
-    rows_max: int = 9  # maximum rows of logits for one slot in a pass: largest draft depth + 1
-    snapshots: int = 0  # maximum tokens to roll back in a recurrent state; each costs the memory of a state
-    steps_back: bool = False  # whether a recurrent draft keeps its newest checkpoint on the device
-    # For a draft: the target's vocabulary size. Rows have only logits of tokens that both models have.
-    vocabulary: int | None = None
-    top_k: bool = False  # whether a draft with its output layer on a GPU returns only TOP_K logits per row
-    top_k_rows: bool = False  # whether a target may return TOP_K logits per row if the sampler needs no more
-    table: TokenTable | None = None  # for a trimmed model: its embeddings and output tokens
-    threads: int | None = None  # number of CPU threads; None: one for each physical core
-    kv_type_k: str = "f16"
-    kv_type_v: str = "f16"
-    flash_attn: str = "auto"
-
-
 class SharedContext(Cache):
     """A context that several slots share; one thread at a time decodes for all slots."""
 
-    def __init__(self, model: Model, options: ContextOptions) -> None:
+    def __init__(self, model: Model, load: Load) -> None:
         if not model.generates_text:
             raise BadModelFile(f"{model.name} does not generate text", hint="choose a model for chat or text")
-        slots, table, size = options.slots, options.table, model.vocab.size
-        types = options.kv_type_k, options.kv_type_v, options.flash_attn
-        params = params_of(model, options.length, options.threads, *types)
-        self.rows_max = int(min(options.rows_max, model.rows_in_place))
-        chunk = options.batch_size or (_GPU_CHUNK if model.gpus else _CPU_CHUNK)
+        slots, table, size = load.slots, load.table, model.vocab.size
+        params = params_of(model, load)
+        self.rows_max = int(min(load.rows_max, model.rows_in_place))
+        chunk = load.batch_size or (_GPU_CHUNK if model.gpus else _CPU_CHUNK)
         size_context(params, chunk, self.rows_max, slots)
         usual = params.n_ubatch  # maximum tokens of a pass without an image
-        params.n_ubatch = params.n_batch = max(usual, min(options.image_rows, params.n_ctx))
-        params.n_rs_seq = options.snapshots  # llama.cpp sets 0 for architectures without snapshots
-        self.spare = 1 if options.steps_back and slots == 1 and not model.can_roll_back else 0
+        params.n_ubatch = params.n_batch = max(usual, min(load.image_rows, params.n_ctx))
+        params.n_rs_seq = load.snapshots  # llama.cpp sets 0 for architectures without snapshots
+        self.spare = 1 if load.steps_back and slots == 1 and not model.can_roll_back else 0
         window = lib.llama_model_n_swa(model.pointer)
         # Top-k logits are off with several GPUs, because they are not tested there.
         can_keep_top_k = model.output_on_gpu and model.can_roll_back and len(model.gpus) < 2
-        top_k_rows = options.top_k_rows and not 0 < window < params.n_ctx and slots == 1 and can_keep_top_k
+        top_k_rows = load.top_k_rows and not 0 < window < params.n_ctx and slots == 1 and can_keep_top_k
         if self.spare or top_k_rows:  # in a unified KV cache the two sequences share cells
             params.n_seq_max, params.kv_unified = 2, True
             params.n_outputs_max = max(self.rows_max, 2)  # llama.cpp plans a row for each sequence
         known = table.count if table else size
-        self._vocabulary = options.vocabulary or known
+        self._vocabulary = load.vocabulary or known
         self._shared = min(self._vocabulary, known)
         output_tokens = table.output_tokens(self._shared) if table else self._shared
         sampler = None
         # On a CPU numpy chooses top-k logits, because llama.cpp takes five times as long.
-        if (options.top_k and model.output_on_gpu) or top_k_rows:
+        if (load.top_k and model.output_on_gpu) or top_k_rows:
             # Request one more logit for each token that is not shared, because its logit may be among the largest.
             most = min(TOP_K + size - output_tokens, size)
             sampler = TopK(most, params, [CUT] if top_k_rows else range(slots))

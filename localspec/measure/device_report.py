@@ -86,7 +86,7 @@ def rows_on(path: str, kv_type: str, **place: Any) -> tuple[np.ndarray, float]: 
     """Return rows of logits from passes of several widths, and the seconds of a pass over one token."""
     with (
         Model(Path(path), **place) as model,
-        Context(model, length=256, kv_type_k=kv_type, kv_type_v=kv_type) as context,
+        Context(model, length=256, kv_type=kv_type) as context,
     ):
         found = [np.array(context.decode(TEXT, 1).rows[0])]
         found += [np.array(context.decode([token], 1).rows[0]) for token in (5, 6)]

@@ -10,9 +10,9 @@ from localspec.caches.prompt_cache import DiskPromptCache
 from localspec.caches.store import Facts, Store, disk_of, why_not_trusted
 from localspec.conversations import conversations
 from localspec.llama.context import Context
+from localspec.llama.load import Load
 from localspec.machine.llama_build import installed_build
 from localspec.models.local_models import identity
-from localspec.models.memory import Load
 from localspec.models.registry import Pair
 from localspec.options import texts_dir
 

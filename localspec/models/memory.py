@@ -9,6 +9,7 @@ from typing import Any
 
 from localspec.errors import BadSetting
 from localspec.gguf.facts import DraftKind
+from localspec.llama.load import Load
 from localspec.options import MOST_DEPTH, MOST_FACTOR
 
 AUTO_PARALLEL = 2  # number of replies at once for `parallel` "auto", if their KV caches fit into memory
@@ -71,47 +72,6 @@ HOST = "CPU"
 WIDEST_BATCH = 1 + MOST_DEPTH  # maximum tokens in a verify batch: the newest token and the draft tokens
 SNAPSHOTS = 3  # maximum draft tokens of a recurrent target: each draft token needs a copy of the state
 CHECKPOINT_SHARE = 0.1  # bytes for checkpoints / bytes of the weights
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    length: int  # length of the context in tokens
-    kv_type: str = "f16"
-    devices: tuple[str, ...] | None = None  # names of GPUs; () for only the CPU, None for the default GPU
-    gpu_layers: int | None = None  # number of last layers on GPUs; the output counts as one; None for all
-    split: tuple[float, ...] = ()  # each GPU's share of the layers on GPUs
-    cpu_moe: int = 0  # number of first layers whose experts stay on the CPU
-    flash_attn: str = "auto"
-    rows: int = 1  # maximum rows of logits from one pass
-    snapshots: int = 0  # number of copies of a recurrent state; each lets one more token be rolled back
-    steps_back: bool = False  # whether a draft model keeps a second copy of its recurrent state, to roll back
-    prediction: bool = False  # whether to load the model's prediction layers
-    slots: int = 1  # slots of the context, each with a KV cache of `length` tokens
-    top_k_rows: bool = False  # whether a GPU may choose the top-k logits
-    image_rows: int = 0  # maximum rows of an image that must be decoded at once
-
-    @property
-    def spills(self) -> bool:
-        """Whether a model that uses GPUs has some layers or experts on the CPU."""
-        return bool(self.devices) and (self.gpu_layers is not None or self.cpu_moe > 0)
-
-    @property
-    def place(self) -> dict[str, Any]:
-        """Return this load as keyword arguments of `Model`."""
-        names = ("devices", "gpu_layers", "split", "cpu_moe", "prediction")
-        return {name: getattr(self, name) for name in names}
-
-    @property
-    def context(self) -> dict[str, Any]:
-        """Return this load as keyword arguments of `Context`."""
-        names = ("snapshots", "steps_back", "top_k_rows", *(["image_rows"] if self.image_rows else []))
-        return {**self.head_context, "rows_max": self.rows} | {name: getattr(self, name) for name in names}
-
-    @property
-    def head_context(self) -> dict[str, Any]:
-        """Return this load as keyword arguments of `HeadContext`."""
-        types = {"kv_type_k": self.kv_type, "kv_type_v": self.kv_type}
-        return {"length": self.length, **types, "flash_attn": self.flash_attn, "slots": self.slots}
 
 
 def layers_on(load: Load, total: int) -> tuple[int, ...]:

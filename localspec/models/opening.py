@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from localspec.algorithm.protocols import Drafter
@@ -26,11 +26,12 @@ from localspec.gguf.trimmed import token_table
 from localspec.llama.context import Context, SlotDecoder
 from localspec.llama.head import BlockContext, HeadContext
 from localspec.llama.images import Projector
+from localspec.llama.load import Load
 from localspec.llama.model import Model
 from localspec.llama.threads import MOST_THREADS, SMALL_BYTES, default_threads
 from localspec.machine.devices import available_bytes
 from localspec.models.local_models import identity
-from localspec.models.memory import CHECKPOINT_SHARE, Load
+from localspec.models.memory import CHECKPOINT_SHARE
 from localspec.models.plan import Plan
 from localspec.models.registry import Pair
 from localspec.sampler.passes import HiddenRows
@@ -47,13 +48,14 @@ def open_target(
     pair: Pair, plan: Plan, mmap: bool | None, threads: Callable[[Model], int], opened: ExitStack
 ) -> tuple[Context, Projector | None]:
     model = opened.enter_context(Model(pair.target.here, **plan.target.place, mmap=mmap, lora=pair.lora))
-    projector, rows = None, {}
+    projector, rows = None, 0
     if path := plan.projector:
         projector = opened.enter_context(Projector(path, model, identity(path), threads=threads(model)))
-        rows = {"image_rows": projector.most_rows}
+        rows = projector.most_rows
     context = Context(
         model,
-        **plan.target.context | rows,
+        plan.target,
+        image_rows=rows,
         threads=threads(model),
         checkpoint_bytes=int(CHECKPOINT_SHARE * model.size_bytes),
         saved_bytes=memory_for_texts(model),
@@ -105,7 +107,7 @@ def open_model(opening: Opening) -> Sequence[Opened]:
     vocab, model, shared = opening.target.model.vocab, opening.model(), opening.shared
     context = Context(
         model,
-        **opening.load.context,
+        opening.load,
         threads=opening.threads(model),
         checkpoint_bytes=int(CHECKPOINT_SHARE * model.size_bytes),
         saved_bytes=memory_for_texts(model),
@@ -133,15 +135,13 @@ def open_head(opening: Opening, layout: Layout | None) -> Sequence[Opened]:
         read, last = target_layers(header), trunk_layers(opening.pair.target.header)
         wants = HiddenRows(tuple(layer for layer in read if layer < last), output=last in read)
     name = "its own prediction head" if model is target.model else model.name
-    more = opening.load.head_context | {"threads": opening.threads(target.model)}
+    load = replace(opening.load, threads=opening.threads(target.model))
     is_end, layers = target.model.vocab.is_end, prediction_layers(header)
     head: HeadContext | BlockContext
     if layout is None:
-        head = BlockContext(
-            model, target, layers=len(wants.layers), anchored=has_markov_chain(header), **more
-        )
+        head = BlockContext(model, target, load, layers=len(wants.layers), anchored=has_markov_chain(header))
     else:
-        head = HeadContext(model, target, encodes=kind is DraftKind.EAGLE3, **more)
+        head = HeadContext(model, target, load, encodes=kind is DraftKind.EAGLE3)
     opening.opened.enter_context(head)
     opened = []
     for slot in target.slots:

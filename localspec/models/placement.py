@@ -7,12 +7,12 @@ from math import ceil
 from localspec.display import counted, size_text
 from localspec.errors import BackendFailure, BadSetting, NotEnoughMemory
 from localspec.gguf.facts import DraftKind
+from localspec.llama.load import Load
 from localspec.machine.devices import Device
 from localspec.models.memory import (
     SNAPSHOTS,
     WIDEST_BATCH,
     Experts,
-    Load,
     MemoryOptions,
     Needs,
     Sizes,
@@ -280,7 +280,7 @@ class Placements:
             split=split if len(gpus) > 1 else (),
             cpu_moe=min(wanted.cpu_moe or 0, self._target.layers),
             flash_attn=self._flash_attn(gpus),
-            rows=WIDEST_BATCH,
+            rows_max=WIDEST_BATCH,
             snapshots=SNAPSHOTS,
             slots=wanted.parallel,
             top_k_rows=True,
@@ -292,6 +292,7 @@ class Placements:
         is_head, parallel = draft.kind.is_head, self._options.parallel
         load = Load(
             window,
+            rows_max=1,
             devices=(device,),
             flash_attn=self._flash_attn((device,)),
             slots=parallel,

@@ -4,9 +4,9 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from localspec import options
 from localspec.display import size_text
@@ -15,11 +15,12 @@ from localspec.files import file_of, recalled, remember
 from localspec.gguf.facts import DraftKind, trained_context, trunk_layers
 from localspec.gguf.header import Header, header_of_part
 from localspec.gguf.matching import SharedTokens
+from localspec.llama.load import Load
 from localspec.machine.devices import Device, remember_devices, with_host
 from localspec.machine.llama_build import installed_build, missing_device
 from localspec.models.attention import Attention, attention_of
 from localspec.models.local_models import ModelFile, identity
-from localspec.models.memory import CHECKPOINT_SHARE, HOST, Experts, Load, MemoryOptions, Needs, Sizes
+from localspec.models.memory import CHECKPOINT_SHARE, HOST, Experts, MemoryOptions, Needs, Sizes
 from localspec.models.placement import SHORTEST_CONTEXT, MemoryBudget, Placement, Placements
 from localspec.models.projector import ROWS_AT_ONCE, kind_of, memory_of, projector_of, without_projector
 from localspec.models.registry import Pair
@@ -184,13 +185,11 @@ class MemoryProbe(Closing):
         Raises BadModelFile if llama.cpp refuses the model, BackendFailure or BadSetting for a wrong load.
         If llama.cpp aborts on a header, this process ends.
         """
-        asked: dict[str, Any] = {"place": load.place, "context": load.context}
-        paths = [file.here]
-        if target is not None:
-            paths, asked["context"] = [file.here, target.here], load.head_context
-            asked |= {"kind": kind, "target": target.here}
+        paths = [file.here, *([target.here] if target else [])]
         places = [device.name for device in self._devices]
-        key = json.dumps([[*map(identity, paths)], installed_build(), places, asked], default=str)
+        key = json.dumps(
+            [[*map(identity, paths)], installed_build(), places, asdict(load), kind if target else ""]
+        )
         answer = file_of(options.cache_dir() / "memory", key)
         known = self._remembered.get(answer) or recalled(answer, _Buffers)
         if known is None:
@@ -198,7 +197,7 @@ class MemoryProbe(Closing):
                 from localspec.llama.measure_memory import Measurer
 
                 self._measurer = Measurer()
-            known = _Buffers(**self._measurer.measure(file.here, **asked))
+            known = _Buffers(**self._measurer.measure(file.here, load, kind, target.here if target else None))
             remember(answer, known)
         self._remembered[answer] = known
         cache, compute = (_by_device(sizes, known.layers) for sizes in (known.cache, known.compute))

@@ -12,9 +12,9 @@ import pytest
 from localspec import api
 from localspec.llama import shared
 from localspec.llama.context import Context, SlotDecoder
+from localspec.llama.load import Load
 from localspec.llama.model import Model
 from localspec.models.local_models import ModelFile
-from localspec.models.memory import Load
 from localspec.models.plan import MemoryProbe
 from localspec.sampler.passes import Candidates
 from localspec.sampler.sampling import Sampling
@@ -180,7 +180,7 @@ def test_the_plan_counts_the_memory_of_cut_rows(tiny_gguf, device):
     path, places = tiny_gguf(**SHAPE), (device,) if device else None
     with MemoryProbe() as probe:
         whole, cut = (
-            probe.needs(ModelFile.at(path), Load(256, devices=places, rows=9, top_k_rows=cuts)).compute
+            probe.needs(ModelFile.at(path), Load(256, devices=places, rows_max=9, top_k_rows=cuts)).compute
             for cuts in (False, True)
         )
     assert cut["CPU"] - whole["CPU"] >= 12 * SHAPE["vocab_size"] * 9

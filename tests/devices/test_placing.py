@@ -9,9 +9,10 @@ from localspec import api
 from localspec.errors import BackendFailure, BadSetting, LocalspecError, NotEnoughMemory
 from localspec.llama.context import Context
 from localspec.llama.devices import devices
+from localspec.llama.load import Load
 from localspec.llama.model import Model
 from localspec.models.local_models import ModelFile
-from localspec.models.memory import Load, MemoryOptions
+from localspec.models.memory import MemoryOptions
 from localspec.models.names import find
 from localspec.models.plan import MemoryProbe, plan_for
 from tests.devices.placing import taken_by
@@ -37,7 +38,7 @@ def rows(path, **how):
     kv = how.pop("kv_type", "f16")
     with (
         Model(path, **how) as model,
-        Context(model, length=256, threads=1, kv_type_k=kv, kv_type_v=kv) as context,
+        Context(model, length=256, threads=1, kv_type=kv) as context,
     ):
         found = [np.array(context.decode(TEXT, 1).rows[0])]
         found += [np.array(context.decode([token], 1).rows[0]) for token in (5, 6)]

@@ -7,10 +7,11 @@ from localspec import api
 from localspec.errors import BadSetting
 from localspec.llama.context import Context
 from localspec.llama.devices import add_servers, devices
+from localspec.llama.load import Load
 from localspec.llama.model import Model
 from localspec.machine import servers
 from localspec.models.local_models import ModelFile
-from localspec.models.memory import Load, MemoryOptions
+from localspec.models.memory import MemoryOptions
 from localspec.models.plan import MemoryProbe, plan
 from tests.devices.servers import HAS_RPC, Server
 

@@ -15,6 +15,7 @@ from localspec.gguf.facts import has_markov_chain
 from localspec.gguf.header import header_at
 from localspec.llama.context import Context
 from localspec.llama.head import BlockContext, HeadContext
+from localspec.llama.load import Load
 from localspec.llama.model import Model
 from localspec.sampler.passes import ForwardPass, HiddenRows
 from localspec.sampler.sampling import Sampling
@@ -108,13 +109,13 @@ def opened_slots(kind, files, slots, **room):
         predicts = kind.layout in (MTP, ASSISTANT)
         file = Model(head_file, prediction=predicts) if head_file else model
         wants = HiddenRows(output=True) if predicts else HiddenRows((0, 2, 3))
-        options = {"length": room["length"], "threads": 1, "slots": slots}
+        load = Load(room["length"], threads=1, slots=slots)
         if kind.layout is None:
             anchored = has_markov_chain(header_at(head_file))
-            head = BlockContext(file, target, layers=3, anchored=anchored, **options)
+            head = BlockContext(file, target, load, layers=3, anchored=anchored)
             how = (BlockDrafter,)
         else:
-            head = HeadContext(file, target, encodes=kind.layout is EAGLE3, **options)
+            head = HeadContext(file, target, load, encodes=kind.layout is EAGLE3)
             how = (ChainDrafter, kind.walk.nextn) if kind.walk.nextn > 1 else (Steps, kind.layout)
         target.extract(wants)
         for slot in target.slots:

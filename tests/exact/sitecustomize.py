@@ -11,6 +11,7 @@ import filecmp
 import importlib.util
 import os
 import sys
+from dataclasses import replace
 from importlib.abc import MetaPathFinder
 from pathlib import Path
 
@@ -21,12 +22,12 @@ def exact_cache(module):
     """Make contexts with an F32 cache and plain attention where localspec has "f16" and "auto"."""
     module.exact, params_of = True, module.params_of
 
-    def exact_params(model, length, threads=None, kv_type_k="f16", kv_type_v="f16", flash_attn="auto"):
-        if module.exact and (kv_type_k, kv_type_v) == ("f16", "f16"):
-            kv_type_k = kv_type_v = "f32"
-            flash_attn = "off" if flash_attn == "auto" else flash_attn
-            threads = threads or 1  # several would wait for each other on a busy machine
-        return params_of(model, length, threads, kv_type_k, kv_type_v, flash_attn)
+    def exact_params(model, load):
+        if module.exact and load.kv_type == "f16":
+            flash_attn = "off" if load.flash_attn == "auto" else load.flash_attn
+            # Several threads would wait for each other on a busy machine.
+            load = replace(load, kv_type="f32", flash_attn=flash_attn, threads=load.threads or 1)
+        return params_of(model, load)
 
     module.params_of = exact_params
 

@@ -11,9 +11,9 @@ from localspec.errors import BadModelFile, BadSetting, UnknownPair
 from localspec.gguf.header import header_at, parts_of
 from localspec.gguf.matching import adapters_of, check_adapter
 from localspec.llama.context import Context
+from localspec.llama.load import Load
 from localspec.llama.model import Model
 from localspec.models.local_models import ModelFile
-from localspec.models.memory import Load
 from localspec.models.names import find
 from localspec.models.plan import MemoryProbe
 from localspec.models.registry import named

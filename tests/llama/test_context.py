@@ -194,7 +194,7 @@ def test_more_tokens_than_the_context_holds_are_refused_before_anything_is_decod
     assert len(decoder.decode(tokens(56), 1).rows) == 1
 
 
-@pytest.mark.parametrize("settings", [{"length": 0}, {"length": 2**31}, {"kv_type_k": "q9"}])
+@pytest.mark.parametrize("settings", [{"length": 0}, {"length": 2**31}, {"kv_type": "q9"}])
 def test_settings_that_cannot_be_used_are_named(load, settings):
     with pytest.raises(BadSetting) as caught:
         Context(load(), **({"length": 64} | settings))
@@ -204,7 +204,7 @@ def test_settings_that_cannot_be_used_are_named(load, settings):
 @pytest.mark.parametrize("kind", ["f32", "f16", "bf16", "q8_0", "q4_0"])
 def test_rows_with_any_kv_cache_type_are_those_of_llama_cpp(context, load, shipped, tokens, kind):
     shape = {"embedding": 128, "kv_heads": 4}
-    decoder = context({"kv_type_k": kind, "kv_type_v": kind}, **shape)
+    decoder = context({"kv_type": kind}, **shape)
     raw = RawPasses(load(**shape), _KV_TYPES[kind], lib.LLAMA_FLASH_ATTN_TYPE_AUTO)
     expected = raw.all_rows(tokens(20), 20)[-1]
     raw.close()

@@ -16,7 +16,7 @@ KINDS = {
     "hybrid": {"architecture": "qwen35"},
     "recurrent": {"architecture": "mamba"},
 }
-SETTINGS = {"quantised": {"kv_type_k": "q8_0", "kv_type_v": "q8_0"}, "hybrid": {"snapshots": 3}}
+SETTINGS = {"quantised": {"kv_type": "q8_0"}, "hybrid": {"snapshots": 3}}
 
 
 @pytest.fixture

@@ -10,11 +10,12 @@ from localspec.errors import BackendFailure
 from localspec.gguf.facts import DraftKind
 from localspec.gguf.header import header_at
 from localspec.llama import attention as timing
+from localspec.llama.load import Load
 from localspec.machine.devices import Device
 from localspec.models import attention
 from localspec.models.attention import Attention, attention_of, has_choice, turn_seconds
 from localspec.models.drafting import learned_state_file
-from localspec.models.memory import Load, MemoryOptions
+from localspec.models.memory import MemoryOptions
 from localspec.models.names import find
 from localspec.models.plan import Plan, measures_attention, plan_for
 

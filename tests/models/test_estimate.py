@@ -10,11 +10,11 @@ from localspec.tui.state.engine import Downloads
 
 from localspec import options
 from localspec.cli import main
+from localspec.llama.load import Load
 from localspec.machine.devices import Device
 from localspec.models import pair_info
 from localspec.models.download import PullCancelled
 from localspec.models.local_models import ModelFile
-from localspec.models.memory import Load
 from localspec.models.pair_info import Fit, estimated_sizes, fit, memory_needed
 from localspec.models.plan import MemoryProbe
 from localspec.models.registry import all_pairs, named
@@ -36,7 +36,7 @@ def test_the_shapes_are_those_of_the_pinned_files(name):
 def test_estimates_are_near_what_llama_cpp_plans(name, device, shipped, tmp_path):
     # A server serves one process, and the child that measures would be a second one.
     gpus = (device,) if device not in (None, "CPU") and not device.startswith("RPC") else ()
-    loads = [Load(8192, devices=gpus, rows=33), Load(4096, "q8_0" if gpus else "f16", devices=gpus)]
+    loads = [Load(8192, devices=gpus, rows_max=33), Load(4096, "q8_0" if gpus else "f16", devices=gpus)]
     if gpus:
         loads.append(replace(loads[0], gpu_layers=FILES[name].layers // 2))
     file = ModelFile.at(written(name, tmp_path))

@@ -11,11 +11,12 @@ import pytest
 from localspec.errors import BackendFailure, BadModelFile
 from localspec.gguf.facts import DraftKind, trained_context
 from localspec.gguf.header import header_at
+from localspec.llama.load import Load
 from localspec.llama.measure_memory import BufferLog
 from localspec.machine import devices as known_devices
 from localspec.machine.devices import Device, last_devices, remember_devices
 from localspec.models.local_models import ModelFile
-from localspec.models.memory import CHECKPOINT_SHARE, Load, MemoryOptions
+from localspec.models.memory import CHECKPOINT_SHARE, MemoryOptions
 from localspec.models.names import find
 from localspec.models.pair_info import estimated_sizes
 from localspec.models.plan import MemoryProbe, _by_device, experts_of, plan, plan_for, weights_of
@@ -44,7 +45,7 @@ def test_sizes_are_those_of_a_real_load(name, tiny_gguf, caplog):
     shape, length, kv_type = SHAPES[name]
     path = tiny_gguf(name=name.replace(" ", "-"), **shape)
     with MemoryProbe() as probe:
-        needs = probe.needs(ModelFile.at(path), Load(length, kv_type, rows=9))
+        needs = probe.needs(ModelFile.at(path), Load(length, kv_type, rows_max=9))
     real = really_loaded(path, length, kv_type, caplog)
     if name in ("sliding window", "recurrent"):  # room for checkpoints, which come later
         real["cache"] += CHECKPOINT_SHARE * real["weights"]
@@ -59,7 +60,7 @@ def really_loaded(path, length, kv_type, caplog) -> dict[str, float]:
     from localspec.llama.model import Model
 
     caplog.set_level(logging.INFO, logger.name)
-    options = {"length": length, "kv_type_k": kv_type, "kv_type_v": kv_type, "rows_max": 9}
+    options = {"length": length, "kv_type": kv_type, "rows_max": 9}
     with Model(path) as model, Context(model, **options):
         pass
 

@@ -14,7 +14,7 @@ class Model:
 
     def __init__(self, path: Path, context: int = 1024, threads: int = 1, exact: bool = False) -> None:
         self._model = model.Model(path, gpu_layers=0)
-        cache = {"kv_type_k": "f32", "kv_type_v": "f32", "flash_attn": "off"} if exact else {}
+        cache = {"kv_type": "f32", "flash_attn": "off"} if exact else {}
         self._context = Context(
             self._model, length=context, threads=threads, batch_size=context, rows_max=context, **cache
         )
