@@ -19,9 +19,9 @@ from time import perf_counter, process_time
 import localspec
 from localspec.events import Cycle
 from localspec.gguf.header import header_at
+from localspec.loading.attention import attention_of
 from localspec.measure.bench import BUILT_IN_PROMPTS
 from localspec.measure.summary import this_machine
-from localspec.models.attention import attention_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from localspec.drafters.model import ModelDrafter
 from localspec.events import Cycle
 from localspec.llama.shared import TOP_K
 from localspec.llama.threads import Contention, Threads
-from localspec.models.drafting import Drafting, estimated_costs
+from localspec.loading.drafting import Drafting, estimated_costs
 from localspec.prompt.template import ChatTemplate
 from localspec.sampler.passes import Candidates, ForwardPass, LateRows, Row
 from localspec.sampler.sampling import Sampling

@@ -16,7 +16,7 @@ from benchmarks.simulated_pair import ANY_RULE, accepted, passes
 from localspec.algorithm.protocols import Proposal, Strategy
 from localspec.control.costs import CostTable
 from localspec.events import Cycle, Source
-from localspec.models.drafting import Drafting
+from localspec.loading.drafting import Drafting
 
 F16 = CostTable((1, 2, 3, 4, 5, 6, 8), (1, 1.27, 1.33, 1.40, 1.50, 1.63, 2.03), {"model": 0.07})
 LINES = 300

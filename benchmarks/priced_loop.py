@@ -27,7 +27,7 @@ from localspec.control.costs import CostTable
 from localspec.drafters.model import ModelDrafter
 from localspec.drafters.selection import Fixed
 from localspec.llama.context import Context
-from localspec.models.drafting import DEEPEST, Drafting
+from localspec.loading.drafting import DEEPEST, Drafting
 from localspec.sampler.chain import Chain
 from localspec.sampler.passes import ForwardPass
 from localspec.sampler.sampling import Sampling

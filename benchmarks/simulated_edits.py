@@ -25,7 +25,7 @@ from localspec.drafters import selection
 from localspec.drafters.copies import CopyDrafter
 from localspec.drafters.selection import best_prefix
 from localspec.events import Cycle, Origin
-from localspec.models.drafting import Drafting
+from localspec.loading.drafting import Drafting
 
 MOST = 64
 TABLES = {  # batch widths, and seconds of a pass / seconds of a plain step

@@ -21,11 +21,11 @@ from localspec.llama.devices import backend_summary
 from localspec.llama.devices import devices as list_devices
 from localspec.llama.threads import default_threads as default_threads
 from localspec.llama.threads import usable_cores as usable_cores
+from localspec.loading.load import load_planned
+from localspec.loading.memory import memory_options_of
 from localspec.machine.devices import Device, with_host
 from localspec.models.download import check_here
-from localspec.models.load import load_planned
 from localspec.models.local_models import mark_used
-from localspec.models.memory import memory_options_of
 from localspec.models.names import find
 from localspec.models.registry import Pair
 from localspec.options import LOAD, REPLY, LoadOptions, ReplyOptions, configured, explains, naming_settings

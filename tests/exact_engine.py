@@ -3,7 +3,7 @@
 from localspec.chat.loaded_pair import LoadedPair, Slot, Slots
 from localspec.drafters.model import ModelDrafter
 from localspec.llama.threads import Contention, Threads
-from localspec.models.drafting import Drafting, estimated_costs
+from localspec.loading.drafting import Drafting, estimated_costs
 from localspec.prompt.template import ChatTemplate
 from localspec.sampler.sampling import Sampling
 from tests.algorithm.exact_models import Blend, ExactModel

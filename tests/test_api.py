@@ -16,7 +16,7 @@ from localspec import api, demo
 from localspec.cli.options import add_pair_options, load_options
 from localspec.errors import BadSetting
 from localspec.events import FinishReason, Stats
-from localspec.models import load as loading
+from localspec.loading import load as loading
 from localspec.options import LOAD, REPLY, SETTINGS
 
 

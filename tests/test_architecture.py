@@ -22,6 +22,7 @@ ROOMS = {
     "stopping": "errors",
     "machine": "errors files options",
     "gguf": "display errors files",
+    "models": "demo display errors files gguf options",
     "sampler": "errors options",
     "caches": "files sampler",
     "algorithm": "errors events sampler stopping",
@@ -32,19 +33,19 @@ ROOMS = {
     "prompt": "algorithm errors events structure",
     "conversations": "caches errors events files options prompt",
     "chat": "algorithm control errors events options prompt sampler stopping structure",
-    "models": (
-        "algorithm caches chat control conversations demo display drafters errors files gguf "
-        "llama machine options prompt sampler stopping"
+    "loading": (
+        "algorithm caches chat control conversations display drafters errors files gguf "
+        "llama machine models options prompt sampler stopping"
     ),
     "embedding": "errors files llama machine models options stopping",
-    "api": "chat errors events files gguf llama machine models options prompt stopping",
-    "measure": "algorithm api chat control display errors events llama machine models options prompt sampler",
+    "api": "chat errors events files gguf llama loading machine models options prompt stopping",
+    "measure": "algorithm api chat control display errors events llama loading machine options prompt sampler",
     "fit": "algorithm chat errors files gguf llama measure models sampler",
-    "engine": "algorithm api caches chat embedding errors events llama machine measure models prompt stopping",
-    "tui": "control conversations display engine errors events files measure models options prompt",
+    "engine": "algorithm api caches chat embedding errors events llama loading machine measure models prompt stopping",
+    "tui": "control conversations display engine errors events files loading measure models options prompt",
     "serve": "control engine errors events models options prompt",
     "cli": (
-        "api caches chat conversations demo display engine errors events files fit gguf llama machine "
+        "api caches chat conversations demo display engine errors events files fit gguf llama loading machine "
         "measure models options prompt sampler serve tui"
     ),
     "__init__": "api embedding errors events measure",
@@ -68,14 +69,15 @@ LINES = {
     "sampler": 735,
     "caches": 567,
     "algorithm": 1197,
-    "llama": 3592,
+    "llama": 3611,
     "control": 994,
     "drafters": 1408,
     "structure": 2172,
     "prompt": 2039,
     "conversations": 764,
     "chat": 2071,
-    "models": 4152,
+    "models": 2342,
+    "loading": 1763,
     "embedding": 317,
     "api": 247,
     "measure": 1639,
@@ -87,8 +89,8 @@ LINES = {
     "__init__": 93,
     "__main__": 7,
 }
-MOST_LINES = 38_386  # of all rooms: one grows only where another shrinks
-MOST_FILES = 220
+MOST_LINES = 38_368  # of all rooms: one grows only where another shrinks
+MOST_FILES = 222
 HEAVY = ("llama_cpp", "llguidance", "textual", "huggingface_hub", "numpy", "jinja2", "starlette")
 HEAVY += ("uvicorn", "gguf")
 

@@ -27,7 +27,7 @@ from .state.engine import Downloads
 from .status import pull_status, times_text
 
 if TYPE_CHECKING:
-    from localspec.models.pair_info import PairRow
+    from localspec.loading.pair_info import PairRow
 
 
 MOST_ROWS: Final = 200  # the list shows at most this many conversations

@@ -1,4 +1,4 @@
-"""A loaded pair as sessions use it; `localspec.models.load` makes one."""
+"""A loaded pair as sessions use it; `localspec.loading.load` makes one."""
 
 import atexit
 import os

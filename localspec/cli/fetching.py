@@ -7,8 +7,10 @@ from typing import TextIO
 
 from localspec.display import DrawnLine, bar_text, duration_text, print_line, print_notice, say, size_text
 from localspec.errors import LocalspecError, NotOnDisk
+from localspec.loading import pair_info
+from localspec.loading.pair_info import Fit
 from localspec.machine.devices import last_devices
-from localspec.models import hub, names, pair_info
+from localspec.models import hub, names
 from localspec.models.download import (
     Fetching,
     PairNotOnDisk,
@@ -19,7 +21,6 @@ from localspec.models.download import (
 )
 from localspec.models.download import fetch as fetch_pair
 from localspec.models.own_draft import family_drafts, suggested_draft, with_own_draft
-from localspec.models.pair_info import Fit
 from localspec.models.projector import published
 from localspec.models.registry import Pair
 

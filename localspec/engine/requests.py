@@ -278,9 +278,9 @@ def without_lost_servers(options: dict[str, Any], send: Send) -> dict[str, Any]:
 
 
 def report_comparison(session: api.Session, found: "Comparison", send: Send) -> None:
+    from localspec.loading.pair_info import remember_speedup
     from localspec.measure.compare import verdicts
     from localspec.measure.race import is_fair
-    from localspec.models.pair_info import remember_speedup
 
     fair = found.speedup and is_fair(found.measured_ratio, found.speculative.stats)
     if fair and not (

@@ -22,13 +22,13 @@ from localspec.errors import LocalspecError
 from localspec.llama.context import Context
 from localspec.llama.devices import connect
 from localspec.llama.model import Model
+from localspec.loading.drafting import Drafting
 from localspec.machine.children import end_with_stdin
 from localspec.measure.bench import AUTO, BUILT_IN_PROMPTS, PLAIN, Arm, Category, Limits, bench
 from localspec.measure.race import CONTENDED
 from localspec.measure.summary import Finding, finding, grouped, speedup_text, summarise, verdict
 from localspec.measure.verify import DEPTH, missing, problems
 from localspec.measure.verify import verify as verify_pair
-from localspec.models.drafting import Drafting
 
 TEXT = tuple(range(3, 43))
 KINDS = (Category.CODE, Category.CHAT, Category.PROSE)  # few categories, so that each one has several prompts

@@ -1,1 +1,1 @@
-"""Find, fetch, plan and load a pair by its name."""
+"""The files of a pair: its name, the Hub, this machine."""

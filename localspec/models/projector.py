@@ -2,9 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from localspec.errors import BadModelFile, BadSetting, UnknownPair
 from localspec.files import expanded
@@ -12,9 +10,6 @@ from localspec.gguf.header import Header, header_of_part
 from localspec.models import hub
 from localspec.models.local_models import ModelFile, models_dir
 from localspec.models.registry import Pair
-
-if TYPE_CHECKING:
-    from localspec.machine.devices import Device
 
 NONE = "none"  # value of the option `mmproj` for a load without a projector
 _NAME = re.compile(r"mmproj.*\.gguf$", re.IGNORECASE)
@@ -101,17 +96,6 @@ def memory_of(header: Header) -> int:
     names = ("image_size", "patch_size", "feed_forward_length")
     size, patch, width = (header.number(f"clip.vision.{name}") or 0 for name in names)
     return header.file_bytes + 3 * 4 * (size // max(patch, 1)) ** 2 * width
-
-
-def without_projector(devices: "tuple[Device, ...]", needed: int) -> "tuple[Device, ...]":
-    """Return the devices with the free memory that a projector leaves: it goes to the first GPU, else to the CPU."""
-    from localspec.models.memory import HOST  # imported late, because only loads need it
-
-    first = next((device for device in devices if device.is_gpu), None)
-    name = first.name if first else HOST
-    return tuple(
-        replace(each, free_bytes=max(each.free_bytes - needed * (each.name == name), 0)) for each in devices
-    )
 
 
 def published(pair: Pair) -> ModelFile:

@@ -15,7 +15,7 @@ from localspec.chat.session import Session
 from localspec.drafters.model import ModelDrafter
 from localspec.errors import BadSetting
 from localspec.events import Cycle, Finished, FinishReason, Notice
-from localspec.models import opening
+from localspec.loading import opening
 from tests.chat.letters import GREEDY, session_of
 from tests.drafters.heads import KINDS
 

@@ -17,8 +17,9 @@ from localspec.cli.commands import demo as command
 from localspec.cli.options import did_you_mean
 from localspec.cli.prompt import is_pair
 from localspec.errors import UnknownPair
+from localspec.loading import pair_info
 from localspec.measure.device_report import ReportPart, loaded
-from localspec.models import local_models, names, pair_info
+from localspec.models import local_models, names
 from localspec.models.registry import named
 from localspec.options import config_file, texts_dir
 

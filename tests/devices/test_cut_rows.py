@@ -14,8 +14,8 @@ from localspec.llama import shared
 from localspec.llama.context import Context, SlotDecoder
 from localspec.llama.load import Load
 from localspec.llama.model import Model
+from localspec.loading.plan import MemoryProbe
 from localspec.models.local_models import ModelFile
-from localspec.models.plan import MemoryProbe
 from localspec.sampler.passes import Candidates
 from localspec.sampler.sampling import Sampling
 

@@ -11,10 +11,10 @@ from localspec.llama.context import Context
 from localspec.llama.devices import devices
 from localspec.llama.load import Load
 from localspec.llama.model import Model
+from localspec.loading.memory import MemoryOptions
+from localspec.loading.plan import MemoryProbe, plan_for
 from localspec.models.local_models import ModelFile
-from localspec.models.memory import MemoryOptions
 from localspec.models.names import find
-from localspec.models.plan import MemoryProbe, plan_for
 from tests.devices.placing import taken_by
 
 GREEDY = {"temperature": 0, "max_tokens": 40, "depth": 3}

@@ -9,10 +9,10 @@ from localspec.llama.context import Context
 from localspec.llama.devices import add_servers, devices
 from localspec.llama.load import Load
 from localspec.llama.model import Model
+from localspec.loading.memory import MemoryOptions
+from localspec.loading.plan import MemoryProbe, plan
 from localspec.machine import servers
 from localspec.models.local_models import ModelFile
-from localspec.models.memory import MemoryOptions
-from localspec.models.plan import MemoryProbe, plan
 from tests.devices.servers import HAS_RPC, Server
 
 pytestmark = pytest.mark.skipif(not HAS_RPC, reason="this build of llama.cpp has no RPC")
@@ -92,7 +92,7 @@ def test_a_pair_answers_over_two_devices(tiny_gguf, gpus):
 
 
 def test_a_split_that_does_not_go_with_the_devices_loads_nothing(tiny_gguf, gpus, monkeypatch):
-    monkeypatch.setattr("localspec.models.opening.Model", lambda *_, **__: pytest.fail("loaded"))
+    monkeypatch.setattr("localspec.loading.opening.Model", lambda *_, **__: pytest.fail("loaded"))
     with pytest.raises(BadSetting, match="the split has 3 shares, and the target can go to 2 GPUs") as caught:
         api.load(target=tiny_gguf(), device=",".join(gpus), split="1,1,1")
     assert gpus[0] in caught.value.hint

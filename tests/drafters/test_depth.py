@@ -11,7 +11,7 @@ from localspec.control.costs import CostTable
 from localspec.control.depth import MARGIN, MOST, START
 from localspec.control.timing import MEMORY
 from localspec.events import Mode
-from localspec.models.drafting import DEEPEST, ESTIMATED_COSTS
+from localspec.loading.drafting import DEEPEST, ESTIMATED_COSTS
 from tests.drafters.machine import Machine
 
 FLAT = CostTable(tuple(range(1, 10)), tuple(1 + 0.02 * n for n in range(9)), {"model": 0.08})

@@ -10,7 +10,7 @@ import localspec
 from localspec.algorithm.loop import speculate
 from localspec.caches.store import finish
 from localspec.demo import target_path
-from localspec.models.drafting import Drafting, estimated_costs
+from localspec.loading.drafting import Drafting, estimated_costs
 from localspec.sampler.passes import NO_TEXT, Candidates, ForwardPass
 from tests.drafters.heads import GREEDY, KINDS, never, opened, plain_texts
 from tools.heads import mimo2

@@ -16,7 +16,7 @@ from localspec.drafters.copies import CopyDrafter
 from localspec.drafters.model import ModelDrafter
 from localspec.drafters.selection import MOST_SKIPPED, Plain, best_prefix
 from localspec.events import Mode, Source
-from localspec.models.drafting import Drafting
+from localspec.loading.drafting import Drafting
 from localspec.sampler.passes import ForwardPass
 from localspec.sampler.sampling import Sampling
 from tests.algorithm.exact_models import END, Blend, ExactModel, never

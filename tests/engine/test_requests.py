@@ -9,7 +9,7 @@ from localspec import api
 from localspec.engine.messages import Generate, LoadPair, Ready, Render
 from localspec.engine.requests import MANY_CORES, PairRequests
 from localspec.events import Started
-from localspec.models import opening
+from localspec.loading import opening
 from localspec.models.registry import named
 from localspec.prompt.messages import Infill, Message, NoInfill
 

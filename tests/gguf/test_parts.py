@@ -13,9 +13,9 @@ from localspec.gguf.matching import adapters_of, check_adapter
 from localspec.llama.context import Context
 from localspec.llama.load import Load
 from localspec.llama.model import Model
+from localspec.loading.plan import MemoryProbe
 from localspec.models.local_models import ModelFile
 from localspec.models.names import find
-from localspec.models.plan import MemoryProbe
 from localspec.models.registry import named
 
 SHAPE = {"layers": 3, "seed": 7}

@@ -14,10 +14,10 @@ from localspec.cli import main
 from localspec.errors import BackendFailure, NotEnoughMemory
 from localspec.llama import check
 from localspec.llama.check import GpuHealth, ensure_gpu, take_news, try_gpu
+from localspec.loading import load
+from localspec.loading.memory import MemoryOptions
 from localspec.machine import llama_build as the_build
 from localspec.machine.devices import Device
-from localspec.models import load
-from localspec.models.memory import MemoryOptions
 from localspec.models.names import find
 from tests.llama.broken import install
 

@@ -24,7 +24,7 @@ from localspec.events import Cycle, Source
 from localspec.llama.context import Context
 from localspec.llama.context import SlotDecoder as Decoded
 from localspec.llama.threads import Threads, processor_time, yield_threads
-from localspec.models.drafting import Drafting, estimated_costs
+from localspec.loading.drafting import Drafting, estimated_costs
 from localspec.sampler.passes import ForwardPass
 from localspec.sampler.sampling import Sampling
 from tests.drafters.machine import Machine, cycle_of

@@ -27,6 +27,7 @@ from localspec.events import (
     Started,
     Stats,
 )
+from localspec.loading.pair_info import measured_speedups
 from localspec.measure.compare import (
     AS_FAR_BACK,
     NEAR,
@@ -53,7 +54,6 @@ from localspec.measure.race import (
     headline,
     picture,
 )
-from localspec.models.pair_info import measured_speedups
 from tests.measure.faults import leaky_comparison
 
 GUESSED = Stats(cycles=16, emitted=40, drafted=30, accepted=24, draft_seconds=0.6, verify_seconds=0.4)

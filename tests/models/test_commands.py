@@ -13,7 +13,8 @@ import pytest
 from localspec import demo
 from localspec.cli import main
 from localspec.cli.fetching import agreed, fetch_if_wanted, question
-from localspec.models import local_models, pair_info
+from localspec.loading import pair_info
+from localspec.models import local_models
 from localspec.models.download import PairNotOnDisk
 from localspec.models.names import default_pair
 from localspec.models.registry import named, near_names, users_folder

@@ -7,7 +7,8 @@ import pytest
 from localspec.cli import main
 from localspec.engine.messages import decode, encode
 from localspec.gguf.facts import DraftKind
-from localspec.models import load, names
+from localspec.loading import load
+from localspec.models import names
 from localspec.models.own_draft import with_own_draft
 from localspec.stopping import WorkStopped
 

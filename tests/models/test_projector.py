@@ -9,12 +9,12 @@ import pytest
 import localspec
 from localspec.cli import main
 from localspec.errors import BadSetting, LocalspecError
+from localspec.loading.memory import MemoryOptions
+from localspec.loading.plan import plan_for, without_projector
 from localspec.machine.devices import Device
 from localspec.models import local_models
-from localspec.models.memory import MemoryOptions
 from localspec.models.names import find
-from localspec.models.plan import plan_for
-from localspec.models.projector import projector_of, without_projector
+from localspec.models.projector import projector_of
 from localspec.models.registry import add_pair, named
 from tests.gguf.mutations import by_meaning, taken_apart
 from tests.llama.images import LOAD, PICTURES, model_in
@@ -103,7 +103,7 @@ def test_another_models_projector_is_refused_in_a_sentence(files, kind):
 
 
 def test_the_memory_plan_counts_the_projector_before_the_draft(files, monkeypatch):
-    monkeypatch.setattr("localspec.models.plan.with_host", tuple)
+    monkeypatch.setattr("localspec.loading.plan.with_host", tuple)
     model = files("qwen2vl")  # whose images need no larger batches
     pair = find(target=model.target, draft=model.draft)
 

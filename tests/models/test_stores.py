@@ -18,10 +18,10 @@ from localspec.cli.prompt import is_pair
 from localspec.display import size_text
 from localspec.errors import BadModelFile, NotOnDisk, UnknownPair
 from localspec.gguf.facts import DraftKind
+from localspec.loading.pair_info import listing
 from localspec.models import names
 from localspec.models.local_models import ModelFile, mark_used
 from localspec.models.own_draft import _family, family_drafts
-from localspec.models.pair_info import listing
 from localspec.models.projector import projector_of
 from localspec.models.registry import Pair, add_pair, all_pairs, known, registered_pairs
 from localspec.models.stores import _layers, stored_models

@@ -10,8 +10,8 @@ from localspec.demo import draft_path, target_path
 from localspec.gguf.enlarging import Shape, SmallModel
 from localspec.gguf.header import header_at
 from localspec.gguf.trimmed import tensor_at
-from localspec.models.memory import MemoryOptions
-from localspec.models.plan import plan_for
+from localspec.loading.memory import MemoryOptions
+from localspec.loading.plan import plan_for
 from localspec.models.registry import named
 from tools.demo.lowlevel import Model
 from tools.enlarge import UnfitError, enlarge

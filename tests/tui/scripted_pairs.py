@@ -9,9 +9,9 @@ from localspec.tui.state.engine import Downloads
 
 from localspec.errors import NotOnDisk, UnknownPair
 from localspec.gguf.facts import DraftKind
+from localspec.loading.pair_info import PairRow
 from localspec.models.download import PullCancelled
 from localspec.models.local_models import ModelFile
-from localspec.models.pair_info import PairRow
 from localspec.models.registry import Pair
 
 _HERE = (

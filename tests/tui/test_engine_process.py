@@ -42,8 +42,8 @@ from localspec.events import (
     Stats,
     ToolCall,
 )
+from localspec.loading.pair_info import listing
 from localspec.machine.children import describe_exit
-from localspec.models.pair_info import listing
 from localspec.models.registry import named
 from localspec.prompt.messages import Message
 from tests import processes

@@ -15,8 +15,8 @@ from textual.widgets import DataTable
 
 from localspec.engine.messages import LoadPair
 from localspec.errors import BadSetting, DownloadFailed
-from localspec.models import pair_info
-from localspec.models.pair_info import Fit
+from localspec.loading import pair_info
+from localspec.loading.pair_info import Fit
 
 
 def row(table, name):

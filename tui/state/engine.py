@@ -33,8 +33,8 @@ from localspec.models.registry import DEMO, Pair, named
 from localspec.prompt.messages import Message
 
 if TYPE_CHECKING:
+    from localspec.loading.pair_info import PairRow
     from localspec.measure.race import RaceSide
-    from localspec.models.pair_info import PairRow
 
 RACE_TOKENS = 256  # limit of each side of a race; a model in a loop has no end
 
@@ -307,7 +307,7 @@ class Downloads:
         return find(name)
 
     def listing(self) -> Sequence["PairRow"]:
-        from localspec.models.pair_info import listing
+        from localspec.loading.pair_info import listing
 
         return listing()
 

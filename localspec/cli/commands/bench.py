@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def measure_attention(arguments: argparse.Namespace) -> int:
     """Measure both kinds of attention, and store the times for later loads."""
-    from localspec.models.attention import attention_of, has_choice
+    from localspec.loading.attention import attention_of, has_choice
 
     target = chosen_pair(arguments).target
     if not has_choice(target.header):
@@ -93,11 +93,11 @@ def measure_attention(arguments: argparse.Namespace) -> int:
 
 
 def bench_built_in(arguments: argparse.Namespace) -> int:
+    from localspec.loading.drafting import Drafting
     from localspec.measure import summary
     from localspec.measure.bench import AUTO, PLAIN, Arm, Limits, bench
     from localspec.measure.compare import DEMO_DEPTH
     from localspec.measure.race import CONTENDED
-    from localspec.models.drafting import Drafting
 
     prompts, began = chosen_prompts(arguments), perf_counter()
     temperatures = arguments.temperature or TEMPERATURES

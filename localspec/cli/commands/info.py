@@ -15,16 +15,16 @@ from localspec.cli.options import PAIR_HELP, add_option, given_of
 from localspec.display import DrawnLine, print_notice, printable, say, say_json, size_text
 from localspec.gguf import matching
 from localspec.gguf.facts import DraftKind, trained_context
+from localspec.loading import pair_info
+from localspec.loading.attention import NEW_TOKENS, REPLY_TOKENS, has_choice
+from localspec.loading.memory import memory_options_of
+from localspec.loading.plan import Plan, measures_attention
 from localspec.machine.devices import last_devices
 from localspec.machine.servers import use_servers
-from localspec.models import pair_info
-from localspec.models.attention import NEW_TOKENS, REPLY_TOKENS, has_choice
 from localspec.models.hub import Unreachable
 from localspec.models.local_models import ModelFile
-from localspec.models.memory import memory_options_of
 from localspec.models.names import LOOKUP, SeveralModels, is_file_reference, model_file
 from localspec.models.own_draft import suggested_draft, with_own_draft
-from localspec.models.plan import Plan, measures_attention
 from localspec.models.registry import Pair, is_known, named
 from localspec.models.stores import StoredModel
 from localspec.options import LOAD, configured

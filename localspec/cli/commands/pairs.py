@@ -8,9 +8,9 @@ from dataclasses import replace
 
 from localspec.cli.fetching import DRAFT_HELP
 from localspec.display import print_notice, say, say_json, size_text
+from localspec.loading.pair_info import PairRow, listing
 from localspec.models import registry
 from localspec.models.names import described
-from localspec.models.pair_info import PairRow, listing
 
 FITS = {"gpu": "GPU", "part": "GPU+CPU", "cpu": "CPU", "no": "nowhere"}
 LEGEND = (

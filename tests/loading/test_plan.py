@@ -6,13 +6,13 @@ import pytest
 
 from localspec.errors import BackendFailure, BadSetting, NotEnoughMemory
 from localspec.gguf.facts import DraftKind
+from localspec.loading.drafting import estimated_costs
+from localspec.loading.memory import Experts, MemoryOptions, Needs, Sizes, layers_on
+from localspec.loading.pair_info import estimated_sizes
+from localspec.loading.placement import MemoryBudget, Placement, Placements, shares
+from localspec.loading.plan import Plan, plan
 from localspec.machine.devices import Device
-from localspec.models.drafting import estimated_costs
 from localspec.models.local_models import ModelFile
-from localspec.models.memory import Experts, MemoryOptions, Needs, Sizes, layers_on
-from localspec.models.pair_info import estimated_sizes
-from localspec.models.placement import MemoryBudget, Placement, Placements, shares
-from localspec.models.plan import Plan, plan
 from localspec.models.registry import named
 
 pytestmark = pytest.mark.usefixtures("cache_of_its_own")

@@ -19,9 +19,9 @@ from localspec.events import Cycle, Notice
 from localspec.files import file_of, recalled, store
 from localspec.llama.context import Context
 from localspec.llama.model import Model
+from localspec.loading.drafting import Acceptance, Drafting, LearnedState, estimated_costs
 from localspec.machine.llama_build import library_files
 from localspec.measure.bench import AUTO, BUILT_IN_PROMPTS, PLAIN, Limits, bench
-from localspec.models.drafting import Acceptance, Drafting, LearnedState, estimated_costs
 from localspec.sampler.sampling import Sampling
 from tests.algorithm.exact_models import Blend, ExactModel, never
 

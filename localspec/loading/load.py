@@ -14,13 +14,13 @@ from localspec.llama.check import ensure_gpu, ensure_projector, take_news
 from localspec.llama.context import Context
 from localspec.llama.devices import connect, default_gpu, devices
 from localspec.llama.threads import yield_threads
+from localspec.loading.disk_cache import disk_prompt_cache
+from localspec.loading.drafting import Drafting, estimated_costs, learned_state_file, warm_up
+from localspec.loading.memory import HOST, MemoryOptions
+from localspec.loading.opening import OPENERS, Opened, Opening, open_target, threads_for
+from localspec.loading.plan import Plan, plan_for
 from localspec.machine.devices import Device
-from localspec.models.disk_cache import disk_prompt_cache
-from localspec.models.drafting import Drafting, estimated_costs, learned_state_file, warm_up
 from localspec.models.local_models import identity, is_ours
-from localspec.models.memory import HOST, MemoryOptions
-from localspec.models.opening import OPENERS, Opened, Opening, open_target, threads_for
-from localspec.models.plan import Plan, plan_for
 from localspec.models.registry import Pair
 from localspec.prompt.template import template_of
 from localspec.sampler.sampling import Sampling

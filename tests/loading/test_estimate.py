@@ -11,12 +11,12 @@ from localspec.tui.state.engine import Downloads
 from localspec import options
 from localspec.cli import main
 from localspec.llama.load import Load
+from localspec.loading import pair_info
+from localspec.loading.pair_info import Fit, estimated_sizes, fit, memory_needed
+from localspec.loading.plan import MemoryProbe
 from localspec.machine.devices import Device
-from localspec.models import pair_info
 from localspec.models.download import PullCancelled
 from localspec.models.local_models import ModelFile
-from localspec.models.pair_info import Fit, estimated_sizes, fit, memory_needed
-from localspec.models.plan import MemoryProbe
 from localspec.models.registry import all_pairs, named
 from tests.drafters.heads import KINDS
 from tests.gguf.headers import SHAPES, header_of, written
@@ -114,5 +114,5 @@ def test_a_pull_that_is_stopped_or_done_reports_its_bytes(known):
 
 @pytest.mark.process
 def test_a_list_and_a_pull_need_no_llama_cpp():
-    code = "import localspec.models.pair_info, sys; sys.exit('llama_cpp' in sys.modules)"
+    code = "import localspec.loading.pair_info, sys; sys.exit('llama_cpp' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -13,16 +13,16 @@ from localspec.gguf.facts import DraftKind, trained_context
 from localspec.gguf.header import header_at
 from localspec.llama.load import Load
 from localspec.llama.measure_memory import BufferLog
+from localspec.loading.memory import CHECKPOINT_SHARE, MemoryOptions
+from localspec.loading.pair_info import estimated_sizes
+from localspec.loading.plan import MemoryProbe, _by_device, experts_of, plan, plan_for, weights_of
 from localspec.machine import devices as known_devices
 from localspec.machine.devices import Device, last_devices, remember_devices
 from localspec.models.local_models import ModelFile
-from localspec.models.memory import CHECKPOINT_SHARE, MemoryOptions
 from localspec.models.names import find
-from localspec.models.pair_info import estimated_sizes
-from localspec.models.plan import MemoryProbe, _by_device, experts_of, plan, plan_for, weights_of
 from localspec.models.registry import named
 from tests.drafters.heads import KINDS
-from tests.models.test_plan import cards
+from tests.loading.test_plan import cards
 
 pytestmark = pytest.mark.usefixtures("cache_of_its_own")
 

@@ -16,13 +16,13 @@ from localspec.gguf.facts import DraftKind, trained_context, trunk_layers
 from localspec.gguf.header import Header, header_of_part
 from localspec.gguf.matching import SharedTokens
 from localspec.llama.load import Load
+from localspec.loading.attention import Attention, attention_of
+from localspec.loading.memory import CHECKPOINT_SHARE, HOST, Experts, MemoryOptions, Needs, Sizes
+from localspec.loading.placement import SHORTEST_CONTEXT, MemoryBudget, Placement, Placements
 from localspec.machine.devices import Device, remember_devices, with_host
 from localspec.machine.llama_build import installed_build, missing_device
-from localspec.models.attention import Attention, attention_of
 from localspec.models.local_models import ModelFile, identity
-from localspec.models.memory import CHECKPOINT_SHARE, HOST, Experts, MemoryOptions, Needs, Sizes
-from localspec.models.placement import SHORTEST_CONTEXT, MemoryBudget, Placement, Placements
-from localspec.models.projector import ROWS_AT_ONCE, kind_of, memory_of, projector_of, without_projector
+from localspec.models.projector import ROWS_AT_ONCE, kind_of, memory_of, projector_of
 from localspec.models.registry import Pair
 from localspec.stopping import Closing
 
@@ -322,6 +322,14 @@ def plan_for(pair: Pair, memory_options: MemoryOptions, devices: Sequence[Device
             return replace(planned, lines=(*planned.lines, _FLASH_FITS), attention=known)
         needed = _device_needs(Placement(load, draft, needs), there)
         return replace(planned, target=load, draft=draft, needs=needed, attention=known)
+
+
+def without_projector(devices: tuple[Device, ...], needed: int) -> tuple[Device, ...]:
+    """Return the devices with the free memory that a projector leaves: it goes to the first GPU, else to the CPU."""
+    name = next((device.name for device in devices if device.is_gpu), HOST)
+    return tuple(
+        replace(each, free_bytes=max(each.free_bytes - needed * (each.name == name), 0)) for each in devices
+    )
 
 
 def measures_attention(found: Plan, kind: DraftKind) -> bool:

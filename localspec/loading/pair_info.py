@@ -14,11 +14,11 @@ from localspec.gguf.facts import trained_context as trained_in
 from localspec.gguf.header import Header
 from localspec.gguf.matching import SharedTokens
 from localspec.llama.load import Load
+from localspec.loading.memory import CHECKPOINT_SHARE, HOST, MemoryOptions, Needs, Sizes, layers_on
+from localspec.loading.placement import DEFAULT_CONTEXT
+from localspec.loading.plan import Plan, experts_of, head_bytes, plan, plan_for, weights_of
 from localspec.machine.devices import Device, last_devices
 from localspec.models.local_models import ModelFile
-from localspec.models.memory import CHECKPOINT_SHARE, HOST, MemoryOptions, Needs, Sizes, layers_on
-from localspec.models.placement import DEFAULT_CONTEXT
-from localspec.models.plan import Plan, experts_of, head_bytes, plan, plan_for, weights_of
 from localspec.models.registry import Pair, all_pairs
 from localspec.options import data_dir
 

@@ -11,13 +11,13 @@ from localspec.gguf.facts import DraftKind
 from localspec.gguf.header import header_at
 from localspec.llama import attention as timing
 from localspec.llama.load import Load
+from localspec.loading import attention
+from localspec.loading.attention import Attention, attention_of, has_choice, turn_seconds
+from localspec.loading.drafting import learned_state_file
+from localspec.loading.memory import MemoryOptions
+from localspec.loading.plan import Plan, measures_attention, plan_for
 from localspec.machine.devices import Device
-from localspec.models import attention
-from localspec.models.attention import Attention, attention_of, has_choice, turn_seconds
-from localspec.models.drafting import learned_state_file
-from localspec.models.memory import MemoryOptions
 from localspec.models.names import find
-from localspec.models.plan import Plan, measures_attention, plan_for
 
 pytestmark = pytest.mark.usefixtures("home")
 

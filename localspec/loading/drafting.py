@@ -25,9 +25,9 @@ from localspec.gguf.matching import SAMPLE
 from localspec.llama.context import Context, SlotDecoder
 from localspec.llama.devices import devices
 from localspec.llama.head import HeadCache
+from localspec.loading.plan import Plan
 from localspec.machine.llama_build import installed_build
 from localspec.models.local_models import identity
-from localspec.models.plan import Plan
 from localspec.models.registry import Pair
 
 log = logging.getLogger(__name__)

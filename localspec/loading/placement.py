@@ -8,8 +8,7 @@ from localspec.display import counted, size_text
 from localspec.errors import BackendFailure, BadSetting, NotEnoughMemory
 from localspec.gguf.facts import DraftKind
 from localspec.llama.load import Load
-from localspec.machine.devices import Device
-from localspec.models.memory import (
+from localspec.loading.memory import (
     SNAPSHOTS,
     WIDEST_BATCH,
     Experts,
@@ -18,6 +17,7 @@ from localspec.models.memory import (
     Sizes,
     layers_on,
 )
+from localspec.machine.devices import Device
 
 _MARGIN = 0.03  # share of a device's memory to leave free, for drivers and fragmentation
 _LEAST_MARGIN = 200_000_000  # minimum bytes to leave free on a device

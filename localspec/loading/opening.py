@@ -29,10 +29,10 @@ from localspec.llama.images import Projector
 from localspec.llama.load import Load
 from localspec.llama.model import Model
 from localspec.llama.threads import MOST_THREADS, SMALL_BYTES, default_threads
+from localspec.loading.memory import CHECKPOINT_SHARE
+from localspec.loading.plan import Plan
 from localspec.machine.devices import available_bytes
 from localspec.models.local_models import identity
-from localspec.models.memory import CHECKPOINT_SHARE
-from localspec.models.plan import Plan
 from localspec.models.registry import Pair
 from localspec.sampler.passes import HiddenRows
 

@@ -1,0 +1,1 @@
+"""How a pair opens: a plan of its memory, its models, contexts and drafters."""
