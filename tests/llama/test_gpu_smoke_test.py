@@ -1,11 +1,10 @@
-"""A GPU that half works is used without what kills it, one that does not work is refused: by processes that really die.
+"""A GPU that half works is used without what kills it, one that does not work is refused.
 
-The CPU stands in for the GPU, and the installation dies where a driver would.
+The CPU stands in for the GPU. What a trial finds is planted, but for two drivers that really end their process.
 """
 
 import sys
-from functools import partial
-from signal import SIGKILL, SIGSEGV
+from signal import SIGSEGV
 
 import pytest
 
@@ -13,7 +12,7 @@ from localspec import api
 from localspec.cli import main
 from localspec.errors import BackendFailure, NotEnoughMemory
 from localspec.llama import check
-from localspec.llama.check import GpuHealth, ensure_gpu, take_news, try_gpu
+from localspec.llama.check import GpuHealth, SmokeTestOutcome, ensure_gpu, take_news, try_gpu
 from localspec.loading import load
 from localspec.loading.memory import MemoryOptions
 from localspec.machine import llama_build as the_build
@@ -21,141 +20,147 @@ from localspec.machine.devices import Device
 from localspec.models.names import find
 from tests.llama.broken import install
 
-pytestmark = [
-    pytest.mark.usefixtures("cache_of_its_own"),
-    pytest.mark.skipif(sys.platform == "win32", reason="dies by signals"),
-]
+pytestmark = pytest.mark.usefixtures("cache_of_its_own")
 
 SECOND_PASS = "widths[:2] == [1, 2]"
-WITH_FLASH_ATTENTION = f"flash and {SECOND_PASS}"
 STANDING_IN = Device("CPU", "gpu", 1 << 33, 1 << 33, False, "stands in", "CPU")
+WORKS, WITHOUT = GpuHealth(("f16", "q8_0")), GpuHealth(died_of="SIGSEGV", plain=True)
+DEATHS = {
+    "never": lambda trial, number: False,
+    "always": lambda trial, number: True,
+    "of flash attention": lambda trial, number: trial.flash_attn != "off",
+    "of the type of drafts": lambda trial, number: trial.flash_attn != "off" and "q8_0" in trial.kv_types,
+    "once": lambda trial, number: number == 1,  # as on a card whose memory another program holds
+}
 
 
 @pytest.fixture(autouse=True)
-def healthy(tmp_path, monkeypatch):
-    """Nothing is known about the GPU; the build works, also on a machine whose own one does not."""
-    folder = str(install(tmp_path / "healthy", SIGSEGV))
-    monkeypatch.setenv("PYTHONPATH", folder)
+def unknown(tmp_path, monkeypatch):
+    """Nothing is known about the GPU, and the build works."""
     monkeypatch.setenv("LOCALSPEC_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(check, "_known", check.Health())
     monkeypatch.setattr(check, "_news", [])
-    return folder
 
 
 @pytest.fixture
 def broken(tmp_path, monkeypatch):
-    """broken(SIGSEGV, decode_dies_if=SECOND_PASS): that installation is what child processes find."""
-
-    def make(signal, **how):
-        folder = install(tmp_path / "site", signal, **how)
-        monkeypatch.setenv("PYTHONPATH", str(folder))
-
-    return make
+    """broken(decode_dies_if=SECOND_PASS): that installation is what child processes find."""
+    if sys.platform == "win32":
+        pytest.skip("dies by signals")
+    monkeypatch.setattr(load, "devices", lambda: [STANDING_IN])
+    return lambda **how: monkeypatch.setenv("PYTHONPATH", str(install(tmp_path / "site", SIGSEGV, **how)))
 
 
 @pytest.fixture
 def tried(monkeypatch):
-    """The flash attention of each trial that was made."""
-    made, real = [], check.decode_in_child
-    monkeypatch.setattr(check, "decode_in_child", lambda trial: made.append(trial.flash_attn) or real(trial))
-    return made
+    """tried(dies) plants the crashes; the flash attention of each trial is in the list that it returns."""
+
+    def plant(dies, cause="SIGSEGV"):
+        made = []
+
+        def decode(trial):
+            if "devices" not in trial.place:  # `doctor` tries the build as well
+                return SmokeTestOutcome()
+            made.append(trial.flash_attn)
+            return SmokeTestOutcome(cause=cause if DEATHS[dies](trial, len(made)) else "")
+
+        monkeypatch.setattr(check, "decode_in_child", decode)
+        return made
+
+    return plant
 
 
-def ensure(flash_attn="auto", kv_type="f16"):
-    return ensure_gpu("CPU", "stands in", flash_attn, kv_type, lambda: None)
+def ensure(flash_attn="auto", kv_type="f16", on_first=lambda: None):
+    return ensure_gpu("CPU", "stands in", flash_attn, kv_type, on_first)
 
 
-@pytest.mark.process
-def test_a_gpu_that_works_is_tried_once_for_each_cache_type(tried):
-    words = []
-    ensure_gpu("CPU", "stands in", "auto", "f16", lambda: words.append("trying"))
-    ensure_gpu("CPU", "stands in", "auto", "q8_0", lambda: words.append("trying"))
-    assert (words, tried) == (["trying"], ["auto"])
-    assert ensure(kv_type="q4_0") == GpuHealth(("f16", "q8_0", "q4_0"))
+@pytest.mark.parametrize(
+    ("dies", "flash_attn", "found", "trials"),
+    [
+        ("never", "auto", WORKS, ["auto"]),
+        ("of flash attention", "auto", WITHOUT, ["auto", "off", "auto"]),
+        ("of the type of drafts", "auto", WITHOUT, ["auto", "off", "auto"]),
+        ("once", "auto", WORKS, ["auto", "off", "auto"]),
+        ("of flash attention", "off", GpuHealth(plain=True), ["off"]),
+    ],
+)
+def test_it_is_used_without_flash_attention_where_that_alone_kills_and_the_user_reads_so_once(
+    tried, dies, flash_attn, found, trials
+):
+    made, words = tried(dies), []
+    for _ in range(2):
+        assert ensure(flash_attn, on_first=lambda: words.append("trying")) == found
+    assert (made, words) == (trials, ["trying"])
+    news = [f"llama.cpp crashes with flash attention on CPU ({found.died_of})"] * bool(found.died_of)
+    assert [notice.partition(",")[0] for notice in take_news()] == news
     assert take_news() == []
 
 
-def test_where_flash_attention_alone_kills_it_it_is_off_there_and_the_user_reads_so_once(broken, tried):
-    broken(SIGSEGV, decode_dies_if=WITH_FLASH_ATTENTION)
-    assert ensure() == ensure(kv_type="q4_0") == GpuHealth(died_of="SIGSEGV", plain=True)
-    assert tried == ["auto", "off", "auto"]
-    (notice,) = take_news()
-    assert notice.startswith("llama.cpp crashes with flash attention on CPU (SIGSEGV)")
-    assert take_news() == []
+def test_each_cache_type_is_tried_once(tried):
+    made = tried("never")
+    for kv_type in ("f16", "q8_0", "q4_0", "q4_0"):
+        found = ensure(kv_type=kv_type)
+    assert found == GpuHealth(("f16", "q8_0", "q4_0"))
+    assert made == ["auto"] * 2
 
 
-def test_it_dies_of_flash_attention_with_another_cache_type_alone(broken):
-    """That of drafts."""
-    broken(SIGSEGV, decode_dies_if=f"kv_type == module.GGML_TYPE_Q8_0 and {WITH_FLASH_ATTENTION}")
-    assert ensure().died_of == "SIGSEGV"
-
-
-def test_another_driver_is_tried_anew(healthy, broken, tried, monkeypatch):
-    broken(SIGSEGV, decode_dies_if=WITH_FLASH_ATTENTION)
+def test_another_driver_is_tried_anew(tried, monkeypatch):
+    tried("of flash attention")
     ensure()
     monkeypatch.setattr(check, "driver", lambda: "a newer one")
-    monkeypatch.setenv("PYTHONPATH", healthy)
-    assert ensure() == GpuHealth(("f16", "q8_0"))
-    assert tried == ["auto", "off", "auto", "auto"]
+    made = tried("never")
+    assert ensure() == WORKS
+    assert made == ["auto"]
 
 
-def test_one_death_on_a_busy_machine_is_not_blamed_on_flash_attention(broken, tried, tmp_path):
-    """The driver fails in the first trial alone, as on a card whose memory another program holds."""
-    mark = str(tmp_path / "died").encode()
-    once = f"flash and not os.path.exists({mark!r}) and not os.close(os.open({mark!r}, os.O_CREAT))"
-    broken(SIGSEGV, decode_dies_if=once)
-    assert ensure() == ensure() == GpuHealth(("f16", "q8_0"))
-    assert tried == ["auto", "off", "auto"]
-
-
-def test_flash_attention_that_kills_is_not_tried_where_it_is_off_and_refused_where_it_was_asked_for(
-    broken, tried
-):
-    broken(SIGSEGV, decode_dies_if=WITH_FLASH_ATTENTION)
-    assert ensure("off") == ensure("off") == GpuHealth(plain=True)
-    assert tried == ["off"]
+def test_flash_attention_that_kills_is_refused_where_it_was_asked_for(tried):
+    tried("of flash attention")
     with pytest.raises(BackendFailure, match=r"llama\.cpp crashes with flash attention on CPU \(SIGSEGV\)"):
         ensure("on")
     assert ensure("off").plain
 
 
-def test_a_gpu_that_dies_in_every_way_is_refused_each_time_and_forgotten(broken, tried):
+def test_a_gpu_that_dies_in_every_way_is_refused_each_time_and_forgotten(tried):
+    tried("never")
     ensure()
-    broken(SIGSEGV, decode_dies_if=SECOND_PASS)
+    made = tried("always")
     for _ in range(2):
         with pytest.raises(BackendFailure, match="CPU: its smoke test ended with SIGSEGV"):
             try_gpu("CPU", "stands in")
-    assert tried == ["auto", *["auto", "off"] * 2]
+    tried("never")
+    assert made == ["auto", "off"] * 2
+    assert not ensure("off").kv_types
 
 
-def test_a_trial_that_the_system_ended_says_nothing_about_flash_attention(broken):
-    broken(SIGKILL, decode_dies_if=WITH_FLASH_ATTENTION)
+def test_a_trial_that_the_system_ended_says_nothing_about_flash_attention(tried):
+    tried("of flash attention", cause="SIGKILL")
     with pytest.raises(NotEnoughMemory):
         ensure()
     assert not ensure("off").died_of
 
 
-def test_only_models_on_a_gpu_that_dies_of_it_are_loaded_without_flash_attention(broken):
-    broken(SIGSEGV, decode_dies_if=WITH_FLASH_ATTENTION)
-    options = load.check_gpus([STANDING_IN], ["cpu"], MemoryOptions(), lambda stage: None)
-    assert options == MemoryOptions(no_flash=("CPU",))
+@pytest.mark.process
+def test_only_models_on_a_gpu_that_dies_of_it_are_planned_without_flash_attention(broken):
+    broken(decode_dies_if=f"flash and {SECOND_PASS}")
+    plan = load.plan_pair(find("demo"), MemoryOptions(devices=("CPU",)), "", lambda stage: None)
+    assert (plan.target.flash_attn, plan.draft.flash_attn) == ("off", "off")
     assert load.check_gpus([STANDING_IN], ["GPU1"], MemoryOptions(), lambda stage: None) == MemoryOptions()
 
 
-@pytest.fixture
-def standing_in(monkeypatch):
-    monkeypatch.setattr(load, "devices", lambda: [STANDING_IN])
+@pytest.mark.process
+def test_doctor_says_what_it_found(tried, monkeypatch, capsys):
+    tried("of flash attention")
+    monkeypatch.setattr(api, "devices", lambda: [STANDING_IN])
+    assert main(["doctor"]) == 0
+    words = "works, but only without flash attention: with it llama.cpp crashes (SIGSEGV)"
+    assert words in capsys.readouterr().out
+    assert main(["doctor", "--json"]) == 0
+    assert '"flash_attention_problem": "SIGSEGV"' in capsys.readouterr().out
 
 
-def test_the_plan_has_no_flash_attention_where_it_kills(broken, standing_in):
-    broken(SIGSEGV, decode_dies_if=WITH_FLASH_ATTENTION)
-    files = find("demo")
-    plan = load.plan_pair(files, MemoryOptions(devices=("CPU",)), "", lambda stage: None)
-    assert (plan.target.flash_attn, plan.draft.flash_attn) == ("off", "off")
-
-
-def test_a_driver_that_dies_in_every_way_is_a_sentence(broken, standing_in):
-    broken(SIGSEGV, decode_dies_if=SECOND_PASS)
+@pytest.mark.process
+def test_a_driver_that_dies_in_every_way_is_a_sentence(broken):
+    broken(decode_dies_if=SECOND_PASS)
     with pytest.raises(BackendFailure, match=r"llama\.cpp does not work on CPU: .* ended with SIGSEGV"):
         api.load("demo", device="CPU")
 
@@ -169,16 +174,3 @@ def test_a_driver_is_known_by_its_files_and_by_what_steers_it(tmp_path, monkeypa
     installed = the_build.driver()
     monkeypatch.setenv("GGML_VK_DISABLE_FUSION", "1")
     assert len({before, installed, the_build.driver()}) == 3
-
-
-def test_doctor_says_what_it_found(broken, monkeypatch, capsys):
-    broken(SIGSEGV, decode_dies_if=WITH_FLASH_ATTENTION)
-    monkeypatch.setattr(api, "devices", lambda: [STANDING_IN])
-    assert main(["doctor"]) == 0
-    assert (
-        "works, but only without flash attention: with it llama.cpp crashes (SIGSEGV)"
-        in capsys.readouterr().out
-    )
-    gpu_of_json = partial(main, ["doctor", "--json"])
-    assert gpu_of_json() == 0
-    assert '"flash_attention_problem": "SIGSEGV"' in capsys.readouterr().out
