@@ -1,6 +1,7 @@
 """A verification of real pairs: what it says of them, and of a pair whose verifier is wrong."""
 
 import dataclasses
+import itertools
 
 import pytest
 
@@ -191,6 +192,14 @@ def test_stopping_keeps_what_was_found(session, few_texts):
     assert found.stopped
     assert len(found.cases) == 8
     assert not found.sampled.texts
+
+
+def test_a_text_that_the_end_of_the_time_cut_is_no_case(session):
+    tokens, shares = (
+        encoded_prompt(session.pair, VERIFY_PROMPTS[0].text),
+        itertools.chain([0.0], itertools.repeat(1.0)),
+    )
+    assert greedy_cases(session, VERIFY_PROMPTS[0], tokens, lambda: next(shares), first=True) == ([], 0.0)
 
 
 def test_a_target_that_takes_nothing_back_is_refused(tiny_gguf):

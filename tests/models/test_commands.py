@@ -92,6 +92,18 @@ def test_rm_takes_a_users_pair_out_and_keeps_the_users_files(tiny_gguf, capsys):
     assert main(["rm", "mine"]) == 2
 
 
+def test_rm_names_what_it_keeps_a_users_file_by_its_path_and_a_fitted_draft_by_its_name(tiny_gguf, capsys):
+    target, made = str(tiny_gguf()), local_models.fitted_dir() / "small.gguf"
+    made.parent.mkdir(parents=True)
+    shutil.copy(tiny_gguf(layers=1), made)
+    for name in ("one", "other"):
+        assert main(["pairs", "add", name, "--target", target, "--draft", str(made)]) == 0
+    assert main(["rm", "one"]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert f"kept {target}: it is a file of yours" in printed
+    assert "kept small.gguf: other uses it" in printed
+
+
 @pytest.mark.process
 def test_rm_removes_the_draft_that_fit_made_and_the_demo_stays_the_default(capsys):
     assert main(["fit", "--trim", "1024", "--threads", "1"]) == 0
