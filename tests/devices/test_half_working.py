@@ -8,12 +8,10 @@ from signal import SIGSEGV
 import pytest
 
 from localspec.engine.client import EngineProcess
-from localspec.engine.messages import Died, Failure, Generate, LoadPair, Ready
+from localspec.engine.messages import Died, Generate, LoadPair, Ready
 from localspec.models.registry import named
 from tests.engine.workshop import until
 from tests.llama.broken import install
-
-PYTHON = "import localspec; localspec.load('demo', threads=1)"
 
 
 @pytest.fixture(autouse=True)
@@ -40,10 +38,6 @@ def run(*arguments):
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def answer():
-    return run("-m", "localspec", "run", "Hello", "--pair", "demo", "--max-tokens", "5", "--threads", "1")
-
-
 @pytest.fixture
 def engine():
     """The process that answers for the chat and for the endpoint."""
@@ -52,26 +46,6 @@ def engine():
     process.send(LoadPair(named("demo"), options={"threads": 1}))
     yield process
     process.close()
-
-
-def test_it_answers_without_flash_attention_where_that_dies_and_says_so_once(gpu, dying):
-    dying("flash and len(set(widths)) > 1")
-    first, second = answer(), answer()
-    assert (first.returncode, second.returncode) == (0, 0), first.stderr
-    assert first.stderr.count(f"llama.cpp crashes with flash attention on {gpu} (SIGSEGV)") == 1
-    assert "flash attention" not in second.stderr
-
-
-def test_a_driver_that_dies_in_every_way_is_refused_in_a_sentence(gpu, dying, request):
-    dying("len(set(widths)) > 1")
-    says = f"llama.cpp does not work on {gpu}: its smoke test ended with SIGSEGV"
-    command, python = answer(), run("-c", PYTHON)
-    assert (command.returncode, python.returncode) == (1, 1)
-    assert command.stderr.startswith(f"error: {says}\n")
-    assert python.stderr.splitlines()[-1].endswith(f"BackendFailure: {says}")
-    *_, failure = until(request.getfixturevalue("engine"), Failure, Died)
-    assert failure.what == says
-    assert "--device CPU" in failure.hint
 
 
 def test_an_engine_that_dies_in_a_later_pass_names_the_device(gpu, dying, request):

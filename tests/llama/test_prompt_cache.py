@@ -11,7 +11,6 @@ import pytest
 from localspec.caches.prompt_cache import DiskPromptCache, PromptCache, PromptState
 from localspec.caches.store import Facts, Store, finish, packed, usage
 from localspec.sampler.passes import common_prefix_length
-from tests.llama.restoring import compare
 from tests.llama.rows import logits_of, near, row_after
 from tests.llama.test_prompt_states import KINDS, ROOM, SETTINGS
 
@@ -214,10 +213,3 @@ def test_an_unforeseen_failure_beside_everything_costs_one_sentence(cache, token
         store(model)
     (words,) = [each for each in caplog.messages if "are not stored" in each]
     assert words.endswith("localspec made a mistake, please report it (KeyError: 'marks')")
-
-
-@pytest.mark.process
-def test_texts_after_a_return_are_those_of_a_fresh_read(tmp_path):
-    found = compare(tmp_path, 24)
-    assert sum(found.values()) == 24
-    assert not any("nothing" in outcome for outcome in found), found

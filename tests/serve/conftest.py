@@ -59,6 +59,15 @@ def http(endpoint):
 
 
 @pytest.fixture(scope="session")
+def locked(tmp_path_factory):
+    """A server with a key."""
+    with serving(
+        tmp_path_factory.mktemp("home"), "demo", environment={"LOCALSPEC_API_KEY": "sesame"}
+    ) as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
 def client(endpoint):
     """OpenAI's own client."""
     import openai  # takes a second

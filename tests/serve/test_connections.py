@@ -169,15 +169,6 @@ def test_bodies_have_one_budget(http):
     assert answer.status_code == 200
 
 
-def test_a_prompt_that_no_tokens_can_make_short_enough_is_refused_before_it_is_cut(http):
-    body = {"messages": [{"role": "user", "content": "x " * 1_000_000}], "max_tokens": 1}
-    answers = [http.post(path, json=body) for path in ("/v1/chat/completions", "/v1/messages")]
-    answers.append(http.post("/v1/completions", json={"prompt": "x " * 1_000_000}))
-    for answer in answers:
-        assert answer.status_code == 400
-        assert "exceeds the available context size" in answer.text
-
-
 @pytest.mark.process
 def test_small_segments_are_not_held_back():
     with listener("127.0.0.1", 0) as listening:

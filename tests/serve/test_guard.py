@@ -9,15 +9,6 @@ from starlette.responses import Response
 from localspec.cli.commands.serve import check_guests
 from localspec.errors import BadSetting
 from localspec.serve.guard import Access, Guard, is_local_name, is_local_origin
-from tests.serve.conftest import serving
-
-
-@pytest.fixture(scope="module")
-def locked(tmp_path_factory):
-    home, key = tmp_path_factory.mktemp("home"), {"LOCALSPEC_API_KEY": "sesame"}
-    with serving(home, "demo", environment=key) as running:
-        yield running
-
 
 LOCAL_HOSTS = ("localhost", "LOCALHOST:8080", "127.0.0.1:1", "[::1]:80", "192.168.1.5:8080")
 REBOUND_HOSTS = ("", "evil.example", "localhost.evil.example:8080", "127.0.0.1.evil.example", "[")

@@ -162,21 +162,6 @@ async def test_whoever_leaves_the_queue_or_a_load_is_never_answered(jobs, proces
     assert jobs.running == 0
 
 
-async def test_an_engine_that_dies_fails_one_request_and_answers_the_next(jobs, process):
-    first, _ = jobs.submit(DEMO, Generate(0)), jobs.submit(DEMO, Generate(0))
-    question = jobs.ask(DEMO, ASKED)
-    await process.say(LoadStage("running on the CPU"), Died("it ended", "no idea"))
-    assert jobs.stage == "", "it is the dead one's"
-    for failed in (first.next(1), question.last()):
-        with pytest.raises(Problem, match="it ended") as caught:
-            await failed
-        assert caught.value.status == 503
-    assert process.starts == 1
-    await process.say(*READY)
-    assert process.answers() == [1, 3]
-    assert (jobs.waiting, jobs.restarts) == (0, 1)
-
-
 async def test_an_engine_that_dies_of_its_pair_is_not_started_over_and_over(jobs, process):
     jobs.submit(OTHER, Generate(0))
     await process.say(Died("it ended", ""))
@@ -214,31 +199,34 @@ async def test_whoever_leaves_before_the_first_word_is_noticed_at_once(jobs, pro
     assert process.sent[-1] == Cancel(1)
 
 
-async def test_a_long_prefill_is_in_the_log_while_it_runs_and_when_its_client_leaves(jobs, process):
+@pytest.mark.parametrize(
+    ("readings", "reported"),
+    [
+        (
+            (1.0, 3.5, 5.0, 9.0),
+            [
+                "350 (35%) are read after 4 s",
+                "900 (90%) are read after 9 s",
+                "900 (90%) were read when the client left",
+            ],
+        ),
+        ((2.9,), []),
+    ],
+)
+async def test_a_long_prefill_is_in_the_log_while_it_runs_and_when_its_client_leaves(
+    jobs, process, readings, reported
+):
     log = []
     jobs.on_event = log.append
     replies = Replies(jobs, WANTED)
-    for seconds in (1.0, 3.5, 5.0, 9.0):
+    for seconds in readings:
         await process.say(Prefill(int(seconds * 100), 1000, seconds))
         await replies.next(1)
     replies.give_up()
     await turns()
-    assert log == [
-        "demo: 350 of 1,000 tokens of a prompt (35%) are read after 4 s",
-        "demo: 900 of 1,000 tokens of a prompt (90%) are read after 9 s",
-        "demo: 900 of 1,000 tokens of a prompt (90%) were read when the client left",
-    ]
-
-
-async def test_a_short_prefill_is_not_in_the_log(jobs, process):
-    log = []
-    jobs.on_event = log.append
-    replies = Replies(jobs, WANTED)
-    await process.say(Prefill(900, 1000, 2.9))
-    await replies.next(1)
-    replies.give_up()
-    await turns()
-    assert log == []
+    assert [
+        line.replace("of 1,000 tokens of a prompt ", "").removeprefix("demo: ") for line in log
+    ] == reported
 
 
 async def test_a_watcher_that_fails_stalls_no_queue(jobs, process, caplog):
@@ -392,15 +380,21 @@ async def test_a_pair_is_replaced_once_all_its_replies_have_ended(slots, process
     assert all([await job.next(1) == FINISHED for job in running])
 
 
-async def test_an_engine_that_dies_ends_every_running_reply_with_a_sentence(slots, process):
+async def test_an_engine_that_dies_ends_what_runs_with_a_sentence_and_what_waits_is_answered(slots, process):
     *running, _ = (slots.submit(DEMO, Generate(0)) for _ in range(3))
-    await process.say((1, words("one")), (0, Died("it ended", "no idea")))
+    question = slots.ask(DEMO, ASKED)
+    await process.say(
+        (1, words("one")), (0, LoadStage("running on the CPU")), (0, Died("it ended", "no idea"))
+    )
+    assert slots.stage == "", "it is the dead one's"
     assert (await running[0].next(1)).text == "one"
-    for job in running:
-        with pytest.raises(Problem, match="it ended"):
-            await job.next(1)
+    for failed in (*(job.next(1) for job in running), question.last()):
+        with pytest.raises(Problem, match="it ended") as caught:
+            await failed
+        assert caught.value.status == 503
+    assert process.starts == 1
     await process.say(*READY)
-    assert process.answers() == [1, 2, 3]
+    assert process.answers() == [1, 2, 4]
     assert (slots.running, slots.waiting, slots.restarts) == (1, 0, 1)
 
 
