@@ -88,7 +88,7 @@ def aligned(rows: Sequence[Sequence[str]], left: int = 1) -> str:
 # Chinese, Japanese and Korean characters: a line may break before each of them.
 _WIDE: Final = "\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\uff00-\uff60"
 _WORD: Final = f"[^ \t\n{_WIDE}]"
-_PARTS: Final = re.compile(f"\n|[ \t]+|[{_WIDE}]|{_WORD}+")
+_PARTS: Final = f"\n|[ \t]+|[{_WIDE}]|{_WORD}+"  # compiled late, because that takes 5 ms
 _COMMAND: Final = re.compile(r"    \S")  # an indented command, never wrapped, so that it can be copied
 _GAP: Final = re.compile(r"(?<=\S) {2,}(?=\S)")  # the blanks between two columns of a line
 _FENCE: Final = "```"
@@ -114,7 +114,7 @@ def wrapped(text: str, width: int, row: Cursor, *, whole: bool = True) -> str:
             continue
         if row.column == 0:
             row.indent = _indent(line, width, whole=whole)
-        parts += [_placed(part, width, row) for part in _PARTS.findall(line)]
+        parts += [_placed(part, width, row) for part in re.findall(_PARTS, line)]
     placed = "".join(parts)
     return re.sub(" +\n", "\n", placed) if whole else placed
 

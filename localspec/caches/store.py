@@ -25,8 +25,6 @@ from io import BufferedReader
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-import msgspec
-
 from localspec.files import AHEAD_SECONDS, after_fork, loads_as, locked, rename, sync_folder
 
 if TYPE_CHECKING:  # numpy is imported late, because `localspec list` needs none
@@ -119,6 +117,8 @@ def read_parts(stored: Stored) -> "list[np.ndarray]":
 
 
 def _head(tokens: bytes, facts: Facts) -> bytes:
+    import msgspec  # imported late, because `localspec list` does not need it
+
     encoded = msgspec.json.encode(facts)
     head = _HEAD.pack(FORMAT, len(encoded), len(tokens) // 4) + encoded + tokens
     return head + _CRC.pack(zlib.crc32(head))

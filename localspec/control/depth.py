@@ -39,6 +39,7 @@ MOST = 12.0  # largest budget, in plain steps
 # Plain steps that drafting must save per token. Each token written without drafting adds this number to the budget.
 MARGIN = 0.009
 TRIED = 8  # a try of drafting, after it was switched off, ends with this many accepted draft tokens
+LEAST_RATED = 8  # draft tokens from which a rate of accepted ones is named
 EVEN_FROM = 8  # draft depths above this are even
 CHUNK_SECONDS = 0.1  # longest prefill of a drafter in one cycle
 
@@ -216,16 +217,20 @@ class DepthControl:
         """The largest number of tokens that the drafter may prefill in one cycle."""
         return max(int(CHUNK_SECONDS / self._token_seconds), 1)
 
-    @property
-    def why_off(self) -> str | None:
-        """A sentence for the user, with measured costs, while drafting is off; None while it is on."""
+    def why_off(self, step: float) -> str | None:
+        """A sentence for the user while drafting is off; None while it is on.
+
+        `step`: the mean seconds of the reply's own plain steps, or 0.0. `costs` leaves outliers out.
+        """
         if self.on:
             return None
         # A cycle emits one token that is no draft token, for which plain decoding would take a plain step too.
         drafted, cycles = self._drafted or 1.0, self._tokens - self._kept
-        rate, cost = self._kept / drafted, (self._seconds / self.costs.verify(1) - cycles) / drafted
-        if self._drafted < 2 or rate >= cost:  # too few to name a rate, or earlier cycles decided
-            return "Drafting is off: so far it cost more time than it saved."
+        step = max(step, self.costs.verify(1))
+        rate, cost = self._kept / drafted, (self._seconds / step - cycles) / drafted
+        too_few = self._drafted < (LEAST_RATED if rate else 2)
+        if too_few or SLACK * rate >= cost:  # an earlier reply decided, or the machine became slower
+            return "Drafting is off: by its costs so far it would save no time."
         return (
             f"Drafting is off: lately {rate:.0%} of the draft tokens were accepted, and each cost "
             f"{cost:.2f} plain steps."

@@ -106,6 +106,7 @@ class DrafterSelection(Strategy):
         self._decides = True  # whether this cycle has a decision
         self._undecided = 0  # tokens of plain steps since the last decision
         self._unread: ForwardPass | None = None  # these steps, if no drafter needs their hidden rows
+        self._plain_seconds, self._plain_steps = 0.0, 0  # passes of this reply without others
         self._reads_rows = any(candidate.drafter.hidden_rows_needed for candidate in candidates)
         for candidate in candidates:
             candidate.drafter.begin()
@@ -118,7 +119,8 @@ class DrafterSelection(Strategy):
     @property
     def why_off(self) -> str | None:
         """The reason why all drafters with a model are off; None while any of them is on."""
-        reasons = [c.why_off for c in self._candidates if not c.is_free]
+        step = self._plain_seconds / max(self._plain_steps, 1)
+        reasons = [c.why_off(step) for c in self._candidates if not c.is_free]
         return reasons[0] if reasons and all(reasons) else None
 
     @property
@@ -178,6 +180,9 @@ class DrafterSelection(Strategy):
 
     def learn(self, cycle: Cycle) -> None:
         self._slot.replies = cycle.replies
+        if cycle.is_plain and cycle.replies == 1:
+            self._plain_seconds += cycle.seconds - cycle.deciding_seconds
+            self._plain_steps += 1
         if not self._decides and cycle.replies == 1:  # learning takes as long as deciding
             self._undecided += len(cycle.tokens)
             return

@@ -42,6 +42,7 @@ LEGEND = (
 BRANCHED = "bold white on red"  # style of the first token that differs
 NOW_BRANCHED = "The texts differ from the marked word on. Probabilities follow at the end."
 FRAME_COLUMNS, FRAME_ROWS = 7, 8  # cells of the picture on a terminal that are not text
+DRIFT = 1.1  # largest ratio of the machine's speeds on both sides of a race
 UNFAIR = "The draft tokens do not explain this difference in time: is the processor busy? Run it again later."
 CONTENDED = "Another program used the processor: close it and measure again."
 STOPPED = f"Stopped before both sides had {LEAST_JUDGED} tokens, so there is no verdict."
@@ -141,7 +142,10 @@ class Race:
 
 
 def is_fair(speedup: float, drafting: Stats) -> bool:
-    return 1 / NOTICEABLE <= speedup / drafting.caused(speedup) <= NOTICEABLE
+    """Return whether draft tokens can have caused the ratio, and the drafting side's own plain steps agree with it."""
+    own = drafting.speedup
+    agrees = own is None or own.low / DRIFT <= speedup <= own.high * DRIFT
+    return agrees and 1 / NOTICEABLE <= speedup / drafting.caused(speedup) <= NOTICEABLE
 
 
 def headline(

@@ -27,7 +27,6 @@ from localspec.files import (
 )
 from localspec.gguf.facts import table_path
 from localspec.gguf.header import Header, header_at, joined, parts_of, read_header
-from localspec.models import hub
 
 # Other programs that have models.
 OLLAMA, LM_STUDIO, HUGGING_FACE, LLAMA_CPP = "Ollama", "LM Studio", "Hugging Face", "llama.cpp"
@@ -119,6 +118,8 @@ class ModelFile:
 
 @lru_cache(maxsize=8)
 def _header_on_hub(file: ModelFile) -> Header:
+    from localspec.models import hub  # imported late, because files of this machine do not need it
+
     remotes = [hub.look(part.repo, part.file, part.revision) for part in (file, *file.rest)]
     headers = [read_header(partial(hub.read_range, each), each.bytes, label=each.name) for each in remotes]
     return joined(Path(file.name), headers) if file.rest else headers[0]

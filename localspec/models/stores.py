@@ -8,17 +8,16 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import chain
 from pathlib import Path
 from stat import S_ISREG
 from typing import Any
 
 from localspec.errors import BadModelFile, BadSetting
-from localspec.files import file_of, recalled, remember
+from localspec.files import read_json_object, write_atomically
 from localspec.gguf.facts import draft_kind, first_known_crash
 from localspec.gguf.header import header_of_part, parts_of
 from localspec.models.local_models import (
@@ -29,7 +28,6 @@ from localspec.models.local_models import (
     ModelFile,
     folders_of,
     quant_in,
-    size_at,
 )
 from localspec.options import check, data_dir
 
@@ -38,12 +36,21 @@ NO_MODEL = re.compile(  # heads, drafts, image encoders, and importance matrices
 )
 HASH = re.compile(r"(?:sha256-)?[0-9a-f]{64}")  # names of files that are called by their content
 _MOST_BYTES = 1_000_000  # a larger manifest is not one of Ollama
-_VERSION = "1"  # raise it when `_facts` finds something else in a file
+_VERSION = "2"  # raise it when `_facts` finds something else in a file
 _SAMPLER = (
     *("temperature", "top_k", "top_p", "min_p", "repeat_penalty", "repeat_last_n"),
     *("presence_penalty", "frequency_penalty", "seed", "stop"),
 )
 _LAYER = "application/vnd.ollama.image."
+# The files of a program below its folder, and how their paths name the repository and the file.
+_LAYOUTS = {
+    LM_STUDIO: (("*/*/*.gguf", "*/*/*.safetensors"), r"(?P<repo>[^/]+/[^/]+)/(?P<file>.+)"),
+    HUGGING_FACE: (
+        ("models--*--*/snapshots/*/*.gguf", "models--*--*/snapshots/*/*/*.gguf"),
+        r"models--(?P<owner>.+?)--(?P<repo>[^/]+)/snapshots/(?P<revision>[^/]+)/(?P<file>.+)",
+    ),
+    LLAMA_CPP: (("*.gguf",), "(?P<file>.+)"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +73,7 @@ class StoredModel:
     @property
     def why_not(self) -> str:
         """Why llama.cpp cannot load the model, as a phrase to follow its name; "" if no reason is known."""
-        return self.trouble or _known_facts(Path(self.path))[0]
+        return self.trouble or _known_facts(self.path)[0]
 
     def check(self) -> None:
         """Raise BadModelFile if llama.cpp cannot load the model."""
@@ -76,35 +83,28 @@ class StoredModel:
 
     @property
     def about(self) -> str:
-        text = self.trouble or next(filter(None, _known_facts(Path(self.path))), "")
+        text = self.trouble or next(filter(None, _known_facts(self.path)), "")
         return f"found in {self.store}" + f"; it {text}" * bool(text)
 
     @property
     def options(self) -> dict[str, Any]:
         """The system message and the sampler's options of Ollama, by their names in localspec's options."""
-        found = {name: value for name, value in self._params().items() if name in _SAMPLER}
+        found = {name: value for name, value in _object(self.params).items() if name in _SAMPLER}
         with suppress(OSError, ValueError):
-            if self.system and (text := _content(Path(self.system)).decode("utf-8")):
-                found["system"] = text
+            found["system"] = _content(self.system).decode() or None
         return {name: value for name, value in found.items() if _is_valid(name, value)}
 
     @property
     def context(self) -> int | None:
         """Ollama's num_ctx, which localspec shows and does not take."""
-        value = self._params().get("num_ctx")
+        value = _object(self.params).get("num_ctx")
         return value if isinstance(value, int) else None
-
-    def _params(self) -> Mapping[str, Any]:
-        with suppress(OSError, ValueError, RecursionError):
-            if self.params and isinstance(params := json.loads(_content(Path(self.params))), dict):
-                return params
-        return {}
 
 
 def stored_models() -> tuple[StoredModel, ...]:
     """Return the models of all programs. A name that two of them have gets the program as its prefix."""
     found = dict[str, StoredModel]()
-    for models in (_ollama(), _lm_studio(), _hugging_face(), _llama_cpp()):
+    for models in (_ollama(), *map(_in_repos, _LAYOUTS)):
         for model in models:
             own = f"{model.store.lower().replace(' ', '-')}:{model.name}"
             name = own if model.name.lower() in found else model.name
@@ -113,50 +113,50 @@ def stored_models() -> tuple[StoredModel, ...]:
 
 
 def stored(name: str) -> StoredModel | None:
-    """Return the model that a name of another program means, or None."""
-    wanted, models = name.strip().lower(), stored_models()
-    called = (model for model in models if model.name.lower() == wanted)
-    others = (model for model in models if wanted in [alias.lower() for alias in model.aliases])
-    return next(chain(called, others), None) if wanted else None
+    """Return the model that a name of another program means, or None. A name comes before all aliases."""
+    wanted, models = name.strip().lower(), stored_models() if name.strip() else ()
+    named = {text.lower(): model for model in reversed(models) for text in model.aliases}
+    return (named | {model.name.lower(): model for model in models}).get(wanted)
 
 
 def labelled(path: Path) -> ModelFile:
     """Return a file of this machine; a file that is called by its hash gets the model's name as its label."""
     if not HASH.fullmatch(path.name):
         return ModelFile.at(path)
+    here, name = os.path.realpath(path), ""
     with suppress(OSError, BadModelFile):
-        same = (model for model in stored_models() if _is_same(model.path, path))
-        name = next((model.name for model in same), "") or header_of_part(path).text("general.name")
-        return replace(ModelFile.at(path), label=name or "model")
-    return replace(ModelFile.at(path), label="model")
-
-
-def _is_same(one: str, other: Path) -> bool:
-    with suppress(OSError):  # one of them may be gone
-        return os.path.samefile(one, other)
-    return False
+        same = (model.name for model in stored_models() if os.path.realpath(model.path) == here)
+        name = next(same, "") or header_of_part(path).text("general.name")
+    return replace(ModelFile.at(path), label=name or "model")
 
 
 def _is_valid(name: str, value: object) -> bool:
     with suppress(BadSetting):
         check(name, value)
-        return True
+        return value is not None
     return False
 
 
-def _known_facts(path: Path) -> tuple[str, str]:
+def _known_facts(path: str) -> tuple[str, str]:
     """Return `_facts` of a file; they are computed again only if the file has changed."""
     try:
-        now = path.stat()
-        return _facts_of(path, f"{now.st_size}:{now.st_mtime_ns}")
+        now = os.stat(path)
     except OSError as error:
         return f"cannot be read: {error.strerror}", ""
+    known, state = _remembered(table := data_dir() / "stores.json"), [_VERSION, now.st_size, now.st_mtime_ns]
+    if known.get(path, [])[:-2] != state:
+        known[path] = [*state, *_facts(Path(path))]
+        with suppress(OSError):
+            write_atomically(table, json.dumps(known).encode(), lasting=False)
+    why_not, about = known[path][-2:]
+    return str(why_not), str(about)
 
 
-@lru_cache(maxsize=4096)
-def _facts_of(path: Path, state: str) -> tuple[str, str]:
-    file = file_of(data_dir() / "stores", _VERSION, f"{path}:{state}")
-    return recalled(file, tuple[str, str]) or remember(file, _facts(path))
+@lru_cache(maxsize=1)
+def _remembered(table: Path) -> dict[str, Any]:
+    with suppress(OSError, ValueError):
+        return {path: found for path, found in read_json_object(table).items() if isinstance(found, list)}
+    return {}
 
 
 def _facts(path: Path) -> tuple[str, str]:
@@ -175,127 +175,129 @@ def _facts(path: Path) -> tuple[str, str]:
     return first_known_crash(header) or "", "" if template else "has no chat template"
 
 
-def _content(path: Path) -> bytes:
+def _object(path: str) -> dict[str, Any]:
+    """Return the JSON object in a small file, or {} if there is none."""
+    with suppress(OSError, ValueError, RecursionError):
+        if isinstance(content := json.loads(_content(path)), dict):
+            return content
+    return {}
+
+
+def _content(path: str) -> bytes:
     """Return a small file's content. Raises OSError, and ValueError for a large one or none of the disk."""
-    if not S_ISREG(path.stat().st_mode):
+    if not S_ISREG(os.stat(path).st_mode):
         raise ValueError("not a file")
-    with path.open("rb") as file:
+    with open(path, "rb") as file:
         content = file.read(_MOST_BYTES + 1)
     if len(content) > _MOST_BYTES:
         raise ValueError("too large")
     return content
 
 
-def _below(folder: Path, *patterns: str) -> list[Path]:
-    found = (glob.glob(os.path.join(glob.escape(str(folder)), pattern)) for pattern in patterns)
-    return [Path(path) for paths in found for path in sorted(paths) if path.isprintable()]
+def _below(folder: str, *patterns: str) -> list[str]:
+    """Return paths relative to a folder, with / between their parts."""
+    found = (sorted(glob.iglob(pattern, root_dir=folder)) for pattern in patterns)
+    return [path.replace(os.sep, "/") for paths in found for path in paths if path.isprintable()]
 
 
 def _ollama() -> Iterator[StoredModel]:
     seen = set[str]()
-    for folder in folders_of(OLLAMA):
-        paths = [path for path in _below(folder / "manifests", "*/*/*/*") if path.is_file()]
-        tags = Counter(path.parent for path in paths)
-        for path in paths:
-            host, space, model, tag = path.parts[-4:]
+    for folder in map(str, folders_of(OLLAMA)):
+        manifests, blobs = os.path.join(folder, "manifests"), os.path.join(folder, "blobs")
+        found = _below(manifests, "*/*/*/*")
+        paths = {tuple(path.split("/")): path for path in found if os.path.isfile(f"{manifests}/{path}")}
+        tags = Counter(place[:-1] for place in paths)
+        for (host, space, model, tag), path in paths.items():
             space = "" if space == "library" else f"{space}/"
             name = f"{space}{model}" if host == "registry.ollama.ai" else f"{host}/{space}{model}"
             if f"{name}:{tag}" not in seen:
                 seen.add(f"{name}:{tag}")
-                aliases = (name,) * (tag == "latest" or tags[path.parent] == 1)
-                yield _of_manifest(path, folder / "blobs", f"{name}:{tag}", aliases)
+                aliases = (name,) * (tag == "latest" or tags[tuple(path.split("/"))[:-1]] == 1)
+                yield _of_manifest(os.path.join(manifests, path), blobs, f"{name}:{tag}", aliases)
 
 
-def _of_manifest(path: Path, blobs: Path, name: str, aliases: tuple[str, ...]) -> StoredModel:
-    broken = StoredModel(name, OLLAMA, str(path), aliases, trouble="has a manifest that cannot be read")
+def _of_manifest(path: str, blobs: str, name: str, aliases: tuple[str, ...]) -> StoredModel:
     try:
-        layers = _layers(path, path.stat().st_mtime_ns)
-    except (OSError, ValueError, RecursionError):
-        return broken
-    kinds = {kind: str(blobs / digest.replace(":", "-")) for kind, digest in reversed(layers)}
-    if not (model := kinds.get("model")):
-        own = "is in a format of Ollama's own, not a GGUF" if "tensor" in kinds else "has no model file"
-        return replace(broken, trouble=own)
-    trouble = ""
-    if size_at(Path(model)) is None:
+        layers = _layers(_object(path).get("layers"))
+    except ValueError:
+        return StoredModel(name, OLLAMA, path, aliases, trouble="has a manifest that cannot be read")
+    model, trouble = layers.get("model", ""), ""
+    if not model:
+        trouble = "is in a format of Ollama's own, not a GGUF" if "tensor" in layers else "has no model file"
+    elif not os.path.exists(f"{blobs}/{model}"):
         trouble = "is incomplete: its model file is missing"
-    elif "adapter" in kinds:
+    elif "adapter" in layers:
         trouble = "has a LoRA adapter: give its files with --target and --lora"
-    more = {part: kinds.get(part, "") for part in ("projector", "params", "system")}
-    return StoredModel(name, OLLAMA, model, aliases, trouble=trouble, **more)
+    parts = ("projector", "params", "system")
+    more = {part: os.path.join(blobs, layers[part]) for part in parts if part in layers}
+    return StoredModel(
+        name, OLLAMA, os.path.join(blobs, model) if model else path, aliases, trouble=trouble, **more
+    )
 
 
-@lru_cache(maxsize=4096)
-def _layers(manifest: Path, _mtime_ns: int) -> tuple[tuple[str, str], ...]:
-    """Return kind and digest of each layer of Ollama's manifest. Raises OSError, ValueError, RecursionError."""
-    found = json.loads(_content(manifest))
-    layers = found.get("layers") if isinstance(found, dict) else None
+def _layers(layers: object) -> dict[str, str]:
+    """Return the first blob of each kind of layer in Ollama's manifest. Raises ValueError."""
     if not isinstance(layers, list) or not all(isinstance(layer, dict) for layer in layers):
         raise ValueError("no manifest")
-    named = [(str(layer.get("mediaType")), str(layer.get("digest"))) for layer in layers]
-    ours = [(kind, digest) for kind, digest in named if kind.startswith(_LAYER)]
-    if not all(re.fullmatch(r"sha256[:-][0-9a-f]{64}", digest) for _, digest in ours):
+    blobs = {
+        kind.removeprefix(_LAYER): str(layer.get("digest")).replace(":", "-")
+        for layer in reversed(layers)
+        if (kind := str(layer.get("mediaType"))).startswith(_LAYER)
+    }
+    if not all(HASH.fullmatch(blob) and "-" in blob for blob in blobs.values()):
         raise ValueError("no digest")
-    return tuple((kind.removeprefix(_LAYER), digest) for kind, digest in ours)
+    return blobs
 
 
-def _lm_studio() -> Iterator[StoredModel]:
-    for folder in folders_of(LM_STUDIO):
-        repos = dict[str, list[Path]]()
-        for path in _below(folder, "*/*/*.gguf", "*/*/*.safetensors"):
-            repos.setdefault("/".join(path.parts[-3:-1]), []).append(path)
-        for repo, paths in repos.items():
-            if not any(path.suffix == ".gguf" for path in paths):
-                yield StoredModel(
-                    repo, LM_STUDIO, str(folder / repo), trouble="is in MLX's format, not a GGUF"
-                )
-            yield from _of_repo(LM_STUDIO, repo, [path for path in paths if path.suffix == ".gguf"])
-
-
-def _hugging_face() -> Iterator[StoredModel]:
-    for folder in folders_of(HUGGING_FACE):
-        repos = dict[str, dict[str, Path]]()
-        for path in _below(folder, *(f"models--*--*/snapshots/*/{below}*.gguf" for below in ("", "*/"))):
-            repo, _, snapshot, *file = path.relative_to(folder).parts
-            files = repos.setdefault("/".join(repo.removeprefix("models--").split("--", 1)), {})
-            if "/".join(file) not in files or snapshot == _main(folder / repo):
-                files["/".join(file)] = path
+def _in_repos(store: str) -> Iterator[StoredModel]:
+    """Yield the models of a program that keeps repositories of the Hub."""
+    patterns, layout = _LAYOUTS[store]
+    for folder in map(str, folders_of(store)):
+        repos = dict[str, dict[str, str]]()  # paths by their names in a repository
+        begins = {}  # llama.cpp puts the repository's name before the file's, and "" names none
+        if store == LLAMA_CPP:
+            owners = (path.split("=")[1:3] for path in _below(folder, "manifest=*=*=*.json"))
+            begins = {f"{owner}_{repo}_": f"{owner}/{repo}" for owner, repo in owners}
+        for path in _below(folder, *patterns):
+            if not (found := re.fullmatch(layout, path)):
+                continue
+            part, file = found.groupdict(), found["file"]
+            repo = "/".join(filter(None, (part.get("owner"), part.get("repo"))))
+            if begin := next(filter(file.startswith, begins), ""):
+                repo, file = begins[begin], file.removeprefix(begin)
+            files = repos.setdefault(repo, {})
+            if file not in files or part.get("revision") == _main(f"{folder}/{path.partition('/')[0]}"):
+                files[file] = os.path.join(folder, path)
         for repo, files in repos.items():
-            yield from _of_repo(HUGGING_FACE, repo, list(files.values()))
+            ggufs = {file: path for file, path in files.items() if file.endswith(".gguf")}
+            if not ggufs:
+                why = "is in MLX's format, not a GGUF"
+                yield StoredModel(repo, store, os.path.join(folder, repo), trouble=why)
+            yield from _of_repo(store, repo, ggufs)
 
 
-def _main(repository: Path) -> str:
+def _main(repository: str) -> str:
     with suppress(OSError, ValueError):
-        return _content(repository / "refs" / "main").decode().strip()
+        return _content(f"{repository}/refs/main").decode().strip()
     return ""
 
 
-def _llama_cpp() -> Iterator[StoredModel]:
-    for folder in folders_of(LLAMA_CPP):
-        repos = dict[str, str]()  # by the beginning of its files' names
-        for path in _below(folder, "manifest=*=*=*.json"):
-            _, owner, repo, *_ = path.name.split("=")
-            repos[f"{owner}_{repo}_"] = f"{owner}/{repo}"
-        files = _below(folder, "*.gguf")
-        for begin, repo in repos.items():
-            yield from _of_repo(
-                LLAMA_CPP, repo, [path for path in files if path.name.startswith(begin)], begin
-            )
-        for path in files:
-            is_model = not NO_MODEL.search(path.name) and path == parts_of(path)[0]
-            if is_model and not path.name.startswith(tuple(repos)):
-                yield StoredModel(path.stem, LLAMA_CPP, str(path), (path.name,))
-
-
-def _of_repo(store: str, repo: str, paths: list[Path], begin: str = "") -> Iterator[StoredModel]:
+def _of_repo(store: str, repo: str, files: dict[str, str]) -> Iterator[StoredModel]:
     """Yield the models of one repository: ORG/REPO:QUANT, or ORG/REPO:FILE where two have one quantisation."""
-    names = {path: path.name.removeprefix(begin) for path in paths}
-    models = [path for path in paths if not NO_MODEL.search(names[path]) and path == parts_of(path)[0]]
-    quants = [quant_in(names[path]).lower() for path in models]
-    for path, quant in zip(models, quants, strict=True):
-        full, short = f"{repo}:{names[path]}", f"{repo}:{quant_in(names[path])}"
-        is_clear = quant and quants.count(quant) == 1
+    names = {file: file.rpartition("/")[2] for file in files}
+    models = [
+        file
+        for file, name in names.items()
+        if not NO_MODEL.search(name) and Path(name) == parts_of(Path(name))[0]
+    ]
+    quants = Counter(quant_in(names[file]).lower() for file in models)
+    for file in models:
+        name, quant, path = names[file], quant_in(names[file]), files[file]
+        full, short = f"{repo}:{name}", f"{repo}:{quant}"
         aliases = (full, *([repo] if len(models) == 1 else []))
-        absent = size_at(path) is None  # a link of the Hugging Face cache whose file was removed
+        called = short if quant and quants[quant.lower()] == 1 else full
+        if not repo:
+            called, aliases = name.removesuffix(".gguf"), (name,)
+        absent = not os.path.exists(path)  # a link of the Hugging Face cache whose file was removed
         trouble = "is incomplete: its model file is missing" if absent else ""
-        yield StoredModel(short if is_clear else full, store, str(path), aliases, trouble=trouble)
+        yield StoredModel(called, store, path, aliases, trouble=trouble)

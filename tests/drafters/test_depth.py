@@ -117,6 +117,19 @@ def test_why_it_is_off_is_reported_with_numbers():
     )
 
 
+def test_no_cost_is_named_that_the_plain_steps_of_the_reply_contradict():
+    """The machine becomes slower once drafting is off: the cycles before it then look cheap."""
+    machine = machine_of(STEEP, iid(0.3))
+    selection = machine.selection(STEEP, MOST_DRAFTED)
+    while selection.why_off is None:
+        machine.step(selection)
+    assert "plain steps" in selection.why_off
+    machine.verify = lambda width: 3 * STEEP.verify(width)
+    for _ in range(16):
+        machine.step(selection)
+    assert selection.why_off == "Drafting is off: by its costs so far it would save no time."
+
+
 def test_drafting_comes_back_when_the_text_becomes_easy():
     machine = machine_of(FLAT, lambda position: position > 600, noise=0.05)
     selection = machine.selection(FLAT, MOST_DRAFTED)

@@ -129,6 +129,14 @@ def test_no_gain_is_claimed_that_the_guesses_cannot_have_brought():
     assert unfair == f"Not measured, the same text: 20 of 40 draft tokens accepted. {UNFAIR}"
 
 
+def test_no_ratio_is_claimed_that_the_plain_steps_of_the_drafting_side_contradict():
+    """The machine was slower during one side: the plain steps of the other side show it."""
+    stats = Stats(cycles=30, emitted=60, drafted=40, accepted=30, draft_seconds=1.0, verify_seconds=5.0)
+    steady, slower = replace(stats, plain_seconds=6.6), replace(stats, plain_seconds=5.4)
+    assert headline(1.15, True, (6.9, 6.0), steady).startswith("1.1 times as fast")
+    assert headline(1.15, True, (6.9, 6.0), slower).startswith("Not measured")
+
+
 def test_no_loss_is_claimed_that_the_guesses_cannot_have_caused():
     counts = {"cycles": 316, "emitted": 338, "drafted": 24, "accepted": 22}
     few = Stats(**counts, verify_seconds=10.0, wide_cycles=12, wide_seconds=0.6)

@@ -10,6 +10,7 @@ import tomllib
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import localspec
@@ -26,6 +27,7 @@ from localspec.models.registry import (
     add_pair,
     all_pairs,
     named,
+    registered_pairs,
     registry_file,
     unreadable_pairs,
     users_folder,
@@ -43,6 +45,11 @@ def test_all_pairs_are_read_and_pinned():
     assert {pair.kind for pair in pairs} == {DraftKind.MODEL, DraftKind.MTP}
     names = [name for pair in all_pairs() for name in (pair.name, *pair.aliases)]
     assert len(names) == len(set(names))
+
+
+def test_the_types_of_every_field_of_models_toml_are_right():
+    for pair in registered_pairs():
+        assert msgspec.convert(msgspec.to_builtins(pair), Pair) == pair
 
 
 def test_every_field_of_models_toml_is_explained_in_its_head():
