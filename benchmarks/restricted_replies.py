@@ -1,37 +1,147 @@
 """How likely are replies within a schema under the model itself, by layout, beside its unrestricted replies?
 
-    python -m benchmarks.restricted_replies TARGET [--temperature 0]
+    python -m benchmarks.restricted_replies TARGET [--temperature 0] [--server DIR/llama-server] [--ends]
 
-Prints the mean log-probability of a token, without the grammar, for each of the 15 questions.
+Prints the mean log-probability of a token, without the grammar, for each of the 15 questions. With `--server`,
+localspec and llama.cpp's server write each reply in turn, and printed are the log-probability of each whole reply,
+its seconds and tokens, whether it ends and is valid, and the sampled lists of fruits. `--ends` leaves those out.
 """
 
 import argparse
+import json
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import perf_counter
+from typing import Any
+
+import httpx
+import jsonschema
 
 import localspec
+from benchmarks.server.sides import Flags, ServerSide
+from localspec.api import default_threads
+from localspec.events import FinishReason, Scores
 from tests.structure.judged_schemas import QUESTIONS, judged
 
 WAYS = {"unrestricted": {"restricted": False, "max_tokens": 100}, "chosen": {}, "compact": {"compact_json": True},
         "anywhere": {"compact_json": False}}  # fmt: skip
+FRUITS, SEEDS, MOST = next(iter(QUESTIONS)), 20, 400
+
+
+def by_layout(session: localspec.Session, temperature: float) -> None:
+    means: dict[str, list[float]] = {way: [] for way in WAYS}
+    cut: dict[str, int] = dict.fromkeys(WAYS, 0)
+    for question in QUESTIONS:
+        for way, given in WAYS.items():
+            _, mean, ended = judged(session, question, temperature=temperature, **given)
+            means[way].append(mean)
+            cut[way] += not ended
+        print(*(f"{way} {found[-1]:6.3f}" for way, found in means.items()), question, flush=True)
+    for way, found in means.items():
+        print(f"{way}: mean {sum(found) / len(found):.3f}, {cut[way]} cut of {len(found)}")
+
+
+def ours(session: localspec.Session, question: str, **options: Any) -> tuple[str, int, bool, float]:  # noqa: ANN401
+    """Return a reply's text, its tokens, whether it ended by itself, and its log-probability."""
+    session.reset()
+    given = {"json_schema": QUESTIONS[question], "max_tokens": MOST, "logprobs": 0, **options}
+    events = list(session.stream(question, **given))
+    reply = events[-1].reply
+    scores = [each.chosen.logprob for event in events if isinstance(event, Scores) for each in event.tokens]
+    return reply.text, len(reply.tokens), reply.finish_reason is FinishReason.STOP, sum(scores)
+
+
+def servers(server: ServerSide, question: str, **options: Any) -> tuple[str, int, bool, float]:  # noqa: ANN401
+    body = {
+        "messages": [{"role": "user", "content": question}], "max_tokens": MOST, "logprobs": True,
+        "response_format": {"type": "json_schema", "json_schema": {"schema": QUESTIONS[question]}}, **options,
+    }  # fmt: skip
+    answer = (
+        httpx.post(f"{server.address}/v1/chat/completions", json=body, timeout=600).raise_for_status().json()
+    )
+    (choice,) = answer["choices"]
+    score = sum(token["logprob"] for token in choice["logprobs"]["content"])
+    return (
+        choice["message"]["content"],
+        answer["usage"]["completion_tokens"],
+        choice["finish_reason"] == "stop",
+        score,
+    )
+
+
+def is_valid(question: str, text: str) -> bool:
+    try:
+        jsonschema.Draft202012Validator(QUESTIONS[question]).validate(json.loads(text))
+    except (ValueError, jsonschema.ValidationError):
+        return False
+    return True
+
+
+def beside(session: localspec.Session, server: ServerSide, *, fruits: bool) -> None:
+    sides = {
+        "localspec": lambda *a, **k: ours(session, *a, **k),
+        "llama-server": lambda *a, **k: servers(server, *a, **k),
+    }
+    sums = {name: [0.0, 0, 0, 0] for name in sides}  # seconds, tokens, ended, valid
+    likely = 0
+    for number, question in enumerate(QUESTIONS):
+        scores = {}
+        for name in [*sides] if number % 2 else [*sides][::-1]:
+            began = perf_counter()
+            text, tokens, ended, scores[name] = sides[name](question, temperature=0)
+            seconds, valid = perf_counter() - began, is_valid(question, text)
+            sums[name] = [a + b for a, b in zip(sums[name], (seconds, tokens, ended, valid), strict=True)]
+            print(f"{number} {name:12} {scores[name]:8.2f} {seconds:5.2f} s {tokens:3} tokens",
+                  f"{'ended' if ended else 'cut'} {'valid' if valid else 'invalid'} {text!r}", flush=True)  # fmt: skip
+        likely += scores["localspec"] >= scores["llama-server"] - 0.5
+    for name, (seconds, tokens, ended, valid) in sums.items():
+        print(f"{name}: {seconds:.1f} s, {tokens} tokens, {ended} ended, {valid} valid of {len(QUESTIONS)}")
+    print(f"at least as likely as llama-server's minus 0.5: {likely} of {len(QUESTIONS)}")
+    for name, ask in sides.items() if fruits else ():
+        texts = [ask(FRUITS, seed=seed)[0] for seed in range(1, SEEDS + 1)]
+        right = [all(len(each) > 2 and each[0].isalpha() for each in json.loads(text)) for text in texts]
+        print(
+            f"{name}: three fruits with {sum(right[:5])} of 5 seeds, {sum(right)} of {SEEDS}",
+            texts,
+            flush=True,
+        )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("target")
+    parser.add_argument("target", type=Path)
+    parser.add_argument("--draft", default="lookup")
     parser.add_argument("--temperature", type=float, default=0.0)
+    parser.add_argument("--server", type=Path, help="see benchmarks/server/build.py")
+    parser.add_argument("--ends", action="store_true")
+    parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
-    means: dict[str, list[float]] = {way: [] for way in WAYS}
-    cut: dict[str, int] = dict.fromkeys(WAYS, 0)
-    with localspec.load(target=options.target, draft="lookup", context_length=2048, threads=1) as session:
-        for question in QUESTIONS:
-            for way, given in WAYS.items():
-                _, mean, ended = judged(session, question, temperature=options.temperature, **given)
-                means[way].append(mean)
-                cut[way] += not ended
-            print(*(f"{way} {found[-1]:6.3f}" for way, found in means.items()), question, flush=True)
-    for way, found in means.items():
-        print(f"{way}: mean {sum(found) / len(found):.3f}, {cut[way]} cut of {len(found)}")
+    load = {
+        "target": options.target,
+        "draft": options.draft,
+        "context_length": 2048,
+        "threads": options.threads,
+    }
+    with ExitStack() as opened:
+        session = opened.enter_context(localspec.load(**load))
+        if options.server is None:
+            by_layout(session, options.temperature)
+            return
+        log = Path(opened.enter_context(TemporaryDirectory())) / "log"
+        server = ServerSide(
+            options.server, options.target, options.target, Flags(0), threads=options.threads or default_threads(),
+            context=2048, log=log, clock="wall", more=["--jinja"],
+        )  # fmt: skip
+        opened.enter_context(server)
+        for ask in (
+            lambda: ours(session, FRUITS, max_tokens=8),
+            lambda: servers(server, FRUITS, max_tokens=8),
+        ):
+            ask()  # the first request reads the weights
+        beside(session, server, fruits=not options.ends)
 
 
 if __name__ == "__main__":

@@ -72,7 +72,7 @@ LINES = {
     "llama": 3611,
     "control": 994,
     "drafters": 1408,
-    "structure": 2172,
+    "structure": 2126,
     "prompt": 2039,
     "conversations": 764,
     "chat": 2071,
@@ -89,7 +89,7 @@ LINES = {
     "__init__": 93,
     "__main__": 7,
 }
-MOST_LINES = 38_368  # of all rooms: one grows only where another shrinks
+MOST_LINES = 38_322  # of all rooms: one grows only where another shrinks
 MOST_FILES = 222
 HEAVY = ("llama_cpp", "llguidance", "textual", "huggingface_hub", "numpy", "jinja2", "starlette")
 HEAVY += ("uvicorn", "gguf")

@@ -47,11 +47,9 @@ class GrammarTokens:
         # Tokens as </tool_call>: a text with one of them has no other tokens.
         pieces = ((token, vocabulary.piece(token)) for token in vocabulary.special_tokens().values())
         self.tags = {token: piece for token, piece in pieces if _TAG.fullmatch(piece)}
-        middle = MiddleTokenizer(vocabulary)
-        self.closing = [token for sign in '"]}\n ,:0' for token in middle(sign)]  # the most useful ones first
-        self._tokenizer = LLTokenizer(
-            TokenizerWrapper(_Tokenizer(vocabulary, self.ends[0])), n_vocab=self.size, eos_token=self.ends
-        )
+        own = _Tokenizer(vocabulary, self.ends[0])
+        self.closing = [token for sign in '"]}\n ,:0' for token in own(sign)]  # the most useful ones first
+        self._tokenizer = LLTokenizer(TokenizerWrapper(own), n_vocab=self.size, eos_token=self.ends)
 
     def matcher(self, grammar: Grammar, around: str | None = None) -> "LLMatcher":
         """Compile the grammar of an answer; `around`: the Lark rules that `rules_around` returns. Raises BadSetting."""
