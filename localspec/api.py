@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Unpack, cast
 
-from localspec.chat.loaded_pair import LoadedPair
 from localspec.chat.session import Images, last_reply
 from localspec.chat.session import Session as Session
 from localspec.errors import BadSetting
@@ -22,7 +21,7 @@ from localspec.llama.devices import devices as list_devices
 from localspec.llama.threads import default_threads as default_threads
 from localspec.llama.threads import usable_cores as usable_cores
 from localspec.loading.load import load_planned
-from localspec.loading.memory import memory_options_of
+from localspec.loading.memory import LoadChoices
 from localspec.machine.devices import Device, with_host
 from localspec.models.download import check_here
 from localspec.models.local_models import mark_used
@@ -74,18 +73,15 @@ def load(
         found = find(wanted, target, draft if speculate else "lookup", pull=pull)
     settings = found.own_options | settings
     found = replace(found, lora=adapters_of(settings.get("lora", "")))
-    memory_options, stop = memory_options_of(settings), own_stop()
+    choices = LoadChoices.of(settings, spare_cores=spare_cores, speculate=speculate, owner=owner)
+    stop = own_stop()
 
     def at_stage(stage: str) -> None:
         stop.check()
         if on_stage:
             on_stage(stage)
 
-    more: dict[str, Any] = {"spare_cores": spare_cores, "speculate": speculate, "owner": owner}
-
-    def opened() -> LoadedPair:
-        return load_planned(found, memory_options, settings, on_stage=at_stage, **more)
-
+    opened = partial(load_planned, found, choices, at_stage)
     engine = interruptible(opened, stop, timeout_seconds=TIMEOUT_SECONDS)
     defaults = {name: value for name, value in settings.items() if name in REPLY} | {"speculate": speculate}
     if found.is_demo:  # the automatic depth would be 0, because the demo's draft saves no time

@@ -66,13 +66,9 @@ def test_every_option_of_loading_is_a_setting_and_a_flag_and_reaches_the_chats_e
 def test_what_is_asked_for_reaches_the_models(monkeypatch, tmp_path):
     asked, adapter = {}, tmp_path / "a.gguf"
     adapter.touch()
+    monkeypatch.setattr(loading, "plan_pair", lambda *_: None)
     monkeypatch.setattr(
-        loading,
-        "plan_pair",
-        lambda pair, memory_options, *_: asked.update(pair=pair, memory_options=memory_options),
-    )
-    monkeypatch.setattr(
-        loading, "load_pair", lambda pair, plan, settings, **_: asked.update(settings=settings)
+        loading, "load_pair", lambda pair, _, choices, *__: asked.update(pair=pair, choices=choices)
     )
     monkeypatch.setattr(api, "Session", lambda *_: None)
     monkeypatch.setenv("LOCALSPEC_CPU_MOE", "4")
@@ -85,14 +81,9 @@ def test_what_is_asked_for_reaches_the_models(monkeypatch, tmp_path):
         lora=f"{adapter}:0.5",
         draft_device="CPU",
     )
-    memory_options = asked["memory_options"]
-    assert (memory_options.devices, memory_options.split, memory_options.cpu_moe) == (
-        ("CUDA1", "CUDA0"),
-        (3.0, 1.0),
-        4,
-    )
-    assert (memory_options.flash_attn, memory_options.draft_device) == ("off", "CPU")
-    assert asked["settings"]["mmap"] is False
+    choices = asked["choices"]
+    assert (choices.devices, choices.split, choices.cpu_moe) == (("CUDA1", "CUDA0"), (3.0, 1.0), 4)
+    assert (choices.flash_attn, choices.draft_device, choices.mmap) == ("off", "CPU", False)
     assert asked["pair"].lora == ((adapter, 0.5),)
 
 
@@ -172,7 +163,7 @@ def test_a_stream_whose_pair_is_let_go_raises():
 async def test_a_reply_that_is_given_up_while_its_pair_loads_ends_the_load(monkeypatch):
     begun = threading.Event()
 
-    def loaded(found, planned, settings, *, on_stage, **_):
+    def loaded(found, planned, choices, on_stage):
         begun.set()
         while True:  # a load that never ends by itself
             on_stage("loading")

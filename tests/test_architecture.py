@@ -76,20 +76,20 @@ LINES = {
     "prompt": 2039,
     "conversations": 764,
     "chat": 2071,
-    "models": 2342,
-    "loading": 1763,
-    "embedding": 317,
-    "api": 247,
-    "measure": 1639,
+    "models": 2349,
+    "loading": 1748,
+    "embedding": 318,
+    "api": 243,
+    "measure": 1643,
     "fit": 878,
     "engine": 1192,
-    "tui": 4261,
-    "serve": 3447,
-    "cli": 3130,
+    "tui": 4258,
+    "serve": 3424,
+    "cli": 3131,
     "__init__": 93,
     "__main__": 7,
 }
-MOST_LINES = 38_322  # of all rooms: one grows only where another shrinks
+MOST_LINES = 38_280  # of all rooms: one grows only where another shrinks
 MOST_FILES = 222
 HEAVY = ("llama_cpp", "llguidance", "textual", "huggingface_hub", "numpy", "jinja2", "starlette")
 HEAVY += ("uvicorn", "gguf")

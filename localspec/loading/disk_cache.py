@@ -2,15 +2,14 @@
 
 import json
 import logging
-from collections.abc import Mapping
 from hashlib import blake2b
-from typing import Any
 
 from localspec.caches.prompt_cache import DiskPromptCache
 from localspec.caches.store import Facts, Store, disk_of, why_not_trusted
 from localspec.conversations import conversations
 from localspec.llama.context import Context
 from localspec.llama.load import Load
+from localspec.loading.memory import LoadChoices
 from localspec.machine.llama_build import installed_build
 from localspec.models.local_models import identity
 from localspec.models.registry import Pair
@@ -20,10 +19,10 @@ log = logging.getLogger(__name__)
 
 
 def disk_prompt_cache(
-    pair: Pair, load: Load, target: Context, settings: Mapping[str, Any], owner: str
+    pair: Pair, load: Load, target: Context, choices: LoadChoices
 ) -> DiskPromptCache | None:
     """Attach a prompt cache on disk to the target. Return None if its budget is 0 or the model is remote."""
-    budget = int(1e9 * settings.get("cache_gb", 8))
+    budget = int(1e9 * choices.cache_gb)
     model, path = target.model, pair.target.here
     if not budget or model.remote:
         return None
@@ -43,11 +42,11 @@ def disk_prompt_cache(
         (load.kv_type, load.flash_attn, load.snapshots, len(target.slots)),
         target.needs_checkpoints,  # whether a sliding-window cache keeps only the tokens of its window
         target.capacity > int(trained) > 0,  # beyond the trained length some models use other rotary factors
-        owner,
+        choices.owner,
     )
     digest = blake2b(json.dumps(key).encode(), digest_size=16).hexdigest()
     facts = Facts(digest, str(path), not target.needs_checkpoints, (), (), disk=disk_of(path))
-    store, everything = Store(folder, budget, conversations.exists), settings.get("cache") == "all"
+    store, everything = Store(folder, budget, conversations.exists), choices.cache == "all"
     disk = DiskPromptCache(store, facts, capacity=target.capacity, everything=everything)
     target.prompt_cache.disk = disk
     return disk

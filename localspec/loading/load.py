@@ -1,10 +1,9 @@
 """Check, plan and load a pair whose files are on this machine."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from localspec.chat.loaded_pair import LoadedPair, Slot, Slots
 from localspec.display import size_text
@@ -16,7 +15,7 @@ from localspec.llama.devices import connect, default_gpu, devices
 from localspec.llama.threads import yield_threads
 from localspec.loading.disk_cache import disk_prompt_cache
 from localspec.loading.drafting import Drafting, estimated_costs, learned_state_file, warm_up
-from localspec.loading.memory import HOST, MemoryOptions
+from localspec.loading.memory import HOST, LoadChoices
 from localspec.loading.opening import OPENERS, Opened, Opening, open_target, threads_for
 from localspec.loading.plan import Plan, plan_for
 from localspec.machine.devices import Device
@@ -35,43 +34,34 @@ DEMO_NOTICE = (
 
 def plan_pair(
     pair: Pair,
-    memory_options: MemoryOptions,
-    rpc: str = "",
+    choices: LoadChoices,
     on_stage: Callable[[str], object] = lambda stage: None,
 ) -> Plan:
-    """Check a pair's GPUs and headers, and plan its memory. `rpc`: addresses of RPC servers, "" for none."""
-    if rpc:
-        connect(rpc, on_stage)
+    """Check a pair's GPUs and headers, and plan its memory."""
+    if choices.rpc:
+        connect(choices.rpc, on_stage)
     there = devices()
-    default = default_gpu() if not memory_options.devices and memory_options.gpu_layers != 0 else None
-    asked = [*memory_options.devices, memory_options.draft_device, default.name if default else None]
-    memory_options = check_gpus(there, asked, memory_options, on_stage)
+    default = default_gpu() if not choices.devices and choices.gpu_layers != 0 else None
+    asked = [*choices.devices, choices.draft_device, default.name if default else None]
+    choices = check_gpus(there, asked, choices, on_stage)
     on_stage(f"checking {pair.target.name}")
     shared = pair.check()
     while True:
-        plan = plan_for(pair, memory_options, there)
-        if (checked := check_gpus(there, gpus_of(plan), memory_options, on_stage)) == memory_options:
+        plan = plan_for(pair, choices, there)
+        if (checked := check_gpus(there, gpus_of(plan), choices, on_stage)) == choices:
             break
-        memory_options = checked
+        choices = checked
     if (path := plan.projector) and not is_ours(path):  # a downloaded projector has its publisher's hash
         trying = partial(on_stage, f"trying {path.name} for the first time")
         ensure_projector(path, identity(path), pair.target.here, trying)
     return replace(plan, shared=shared)
 
 
-def load_planned(
-    pair: Pair,
-    memory_options: MemoryOptions,
-    options: Mapping[str, Any],
-    *,
-    on_stage: Callable[[str], object],
-    **more: Any,  # noqa: ANN401  the other arguments of `load_pair`
-) -> LoadedPair:
+def load_planned(pair: Pair, choices: LoadChoices, on_stage: Callable[[str], object]) -> LoadedPair:
     """Plan and load a pair. If a draft that nobody asked for fails, load the target without it, with a notice."""
 
     def loaded(pair: Pair) -> LoadedPair:
-        plan = plan_pair(pair, memory_options, options.get("rpc", ""), on_stage)
-        return load_pair(pair, plan, options, on_stage=on_stage, **more)
+        return load_pair(pair, plan_pair(pair, choices, on_stage), choices, on_stage)
 
     if not (pair.has_own_draft and pair.draft):
         return loaded(pair)
@@ -87,16 +77,12 @@ def load_planned(
 def load_pair(
     pair: Pair,
     plan: Plan,
-    options: Mapping[str, Any],
-    *,
-    spare_cores: int = 0,
-    speculate: bool = True,
+    choices: LoadChoices,
     on_stage: Callable[[str], object] = lambda stage: None,
-    owner: str = "",
 ) -> LoadedPair:
-    """Load a pair as planned; if this fails, close everything. Loads with one `owner` share prompt caches."""
-    threads, mmap = options.get("threads"), options.get("mmap")
-    threads_of = partial(threads_for, wanted=threads, spare_cores=spare_cores)
+    """Load a pair as planned; if this fails, close everything."""
+    threads, mmap = choices.threads, choices.mmap
+    threads_of = partial(threads_for, wanted=threads, spare_cores=choices.spare_cores)
     with ExitStack() as opened:
         on_stage(f"loading the target, {pair.target.name} ({size_text(pair.target.all_bytes)})")
         target, projector = open_target(pair, plan, mmap, threads_of, opened)
@@ -115,7 +101,7 @@ def load_pair(
         where = f" on {' and '.join(gpus_of(plan))}" if gpus_of(plan) else ""
         on_stage(f"warming up{where}")
         warm_up(target, made := slots_of(pair, plan, target, found))
-        disk = disk_prompt_cache(pair, plan.target, target, options, owner)
+        disk = disk_prompt_cache(pair, plan.target, target, choices)
         slots = opened.enter_context(closing(Slots(made, stores=disk is not None)))
         on_stage(f"running{where}")
         return LoadedPair(
@@ -134,14 +120,18 @@ def load_pair(
                 *take_news(),
                 *plan.lines,
                 *(each.notice for each in found[:1] if each.notice),
-                *([PLAIN_NOTICE.format(model.name)] if speculate and target.rollback_limit == 0 else []),
+                *(
+                    [PLAIN_NOTICE.format(model.name)]
+                    if choices.speculate and target.rollback_limit == 0
+                    else []
+                ),
                 *(*unsupported, *about_template),
             ),
             is_demo=pair.is_demo,
             read_image=projector.tokens if projector else None,
             runs_ahead=model.all_on_gpu and target.rollback_limit is None,
             trained_context=trained_context(pair.target.header),
-            reads_ahead=options.get("read_ahead", True),
+            reads_ahead=choices.read_ahead,
             close=opened.pop_all().close,
         )
 
@@ -154,20 +144,18 @@ def gpus_of(plan: Plan) -> tuple[str, ...]:
 def check_gpus(
     there: Iterable[Device],
     used: Iterable[str | None],
-    memory_options: MemoryOptions,
+    choices: LoadChoices,
     on_stage: Callable[[str], object],
-) -> MemoryOptions:
+) -> LoadChoices:
     """Test the used GPUs, and add those that crash with flash attention to `no_flash`. Raises as `ensure_gpu` does."""
-    names, dying = {name.lower() for name in used if name}, set(memory_options.no_flash)
+    names, dying = {name.lower() for name in used if name}, set(choices.no_flash)
     for device in there:
         if device.is_gpu and device.name.lower() in names:
             trying = partial(on_stage, f"trying {device.name} for the first time: this can take a minute")
-            found = ensure_gpu(
-                device.name, device.description, memory_options.flash_attn, memory_options.kv_type, trying
-            )
+            found = ensure_gpu(device.name, device.description, choices.flash_attn, choices.kv_type, trying)
             if found.died_of:
                 dying.add(device.name)
-    return replace(memory_options, no_flash=tuple(sorted(dying)))
+    return replace(choices, no_flash=tuple(sorted(dying)))
 
 
 def slots_of(pair: Pair, plan: Plan, target: Context, found: Sequence[Opened]) -> list[Slot]:

@@ -1,4 +1,4 @@
-"""Options of the memory plan, parameters of a model's load, and the bytes of a load on each device."""
+"""The user's choices for a load, and the bytes of a load on each device."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -16,10 +16,10 @@ AUTO_PARALLEL = 2  # number of replies at once for `parallel` "auto", if their K
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryOptions:
-    """The user's options for the memory plan; None leaves the choice to the plan."""
+class LoadChoices:
+    """The user's choices for a load; None leaves one to the memory plan. Most are options with the same names."""
 
-    context: int | None = None  # length of the context in tokens
+    context_length: int | None = None  # tokens
     gpu_layers: int | None = None
     kv_type: str = "f16"  # type of the target's KV cache
     devices: tuple[str, ...] = ()  # the target's devices
@@ -29,29 +29,27 @@ class MemoryOptions:
     no_flash: tuple[str, ...] = ()  # devices whose driver crashes with flash attention
     draft_device: str | None = None
     ignore_memory: bool = False  # whether to load a pair that does not fit into memory
+    rpc: str = ""  # addresses of RPC servers
+    mmproj: str | None = None  # path of the projector for images, or "none"
+    threads: int | None = None  # number of CPU threads; attention is measured with it
+    spare_cores: int = 0  # number of CPU cores to leave free, if `threads` is None
+    mmap: bool | None = None
     parallel: int = 1  # number of replies at once
     more_parallel: int = 1  # replaces `parallel` if the target is on GPUs and all KV caches fit
-    threads: int | None = None  # number of CPU threads that the user set; attention is measured with it
-    mmproj: str | None = None  # path of the projector for images, or "none"
+    speculate: bool = True
+    cache_gb: float = 8  # limit of prompt caches on disk
+    cache: str = "conversations"  # the prompt caches that go to disk: those of conversations, or "all"
+    read_ahead: bool = True
+    owner: str = ""  # loads with one owner share prompt caches
 
-
-def memory_options_of(options: Mapping[str, Any]) -> MemoryOptions:
-    parallel = options.get("parallel") or 1
-    return MemoryOptions(
-        context=options.get("context_length"),
-        gpu_layers=options.get("gpu_layers"),
-        kv_type=options.get("kv_type") or "f16",
-        devices=tuple(filter(None, map(str.strip, options.get("device", "").split(",")))),
-        split=_shares(options.get("split", "")),
-        cpu_moe=options.get("cpu_moe"),
-        flash_attn=options.get("flash_attn", "auto"),
-        draft_device=options.get("draft_device") or None,
-        ignore_memory=options.get("ignore_memory", False),
-        parallel=1 if parallel == "auto" else parallel,
-        more_parallel=AUTO_PARALLEL if parallel == "auto" else 1,
-        threads=options.get("threads"),
-        mmproj=options.get("mmproj"),
-    )
+    @classmethod
+    def of(cls, options: Mapping[str, Any], **others: object) -> "LoadChoices":
+        """Parse options of a load. `others`: fields that are no options."""
+        same = {name: options[name] for name in cls.__slots__ if options.get(name) not in (None, "")}
+        if options.get("parallel") == "auto":
+            same |= {"parallel": 1, "more_parallel": AUTO_PARALLEL}
+        devices = tuple(filter(None, map(str.strip, options.get("device", "").split(","))))
+        return cls(**same | {"devices": devices, "split": _shares(options.get("split", ""))} | others)
 
 
 def _shares(text: str) -> tuple[float, ...]:

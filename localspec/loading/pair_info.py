@@ -14,7 +14,7 @@ from localspec.gguf.facts import trained_context as trained_in
 from localspec.gguf.header import Header
 from localspec.gguf.matching import SharedTokens
 from localspec.llama.load import Load
-from localspec.loading.memory import CHECKPOINT_SHARE, HOST, MemoryOptions, Needs, Sizes, layers_on
+from localspec.loading.memory import CHECKPOINT_SHARE, HOST, LoadChoices, Needs, Sizes, layers_on
 from localspec.loading.placement import DEFAULT_CONTEXT
 from localspec.loading.plan import Plan, experts_of, head_bytes, plan, plan_for, weights_of
 from localspec.machine.devices import Device, last_devices
@@ -41,12 +41,14 @@ def memory_needed(pair: Pair) -> int:
     """Estimate the bytes of a pair's weights, buffers and KV caches at the default context."""
     boundless = [Device(HOST, "cpu", 1 << 50, 1 << 50)]
     context = min(pair.context or DEFAULT_CONTEXT, DEFAULT_CONTEXT)
-    return sum(need.total for need in estimated_plan(pair, boundless, MemoryOptions(context=context)).needs)
+    return sum(
+        need.total for need in estimated_plan(pair, boundless, LoadChoices(context_length=context)).needs
+    )
 
 
 def fit(pair: Pair, devices: Sequence[Device]) -> Fit:
     try:
-        found = estimated_plan(pair, devices, MemoryOptions())
+        found = estimated_plan(pair, devices, LoadChoices())
     except NotEnoughMemory:
         return Fit.NO
     if not found.target.devices:
@@ -56,7 +58,7 @@ def fit(pair: Pair, devices: Sequence[Device]) -> Fit:
 
 
 def estimated_plan(
-    pair: Pair, devices: Sequence[Device], memory_options: MemoryOptions, *, read: bool = False
+    pair: Pair, devices: Sequence[Device], choices: LoadChoices, *, read: bool = False
 ) -> Plan:
     """Plan a pair from the registry's facts. `read`: whether to read headers too. Raises NotEnoughMemory."""
     target = estimated_sizes(pair.target, pair.context, read=read)
@@ -65,13 +67,13 @@ def estimated_plan(
         nothing = Needs({}, {}, {})  # the KV cache of a head is too small to count
         head = head_bytes(pair.target.header)
         draft = replace(target, kind=DraftKind.MTP, needs=lambda load: nothing, inside=True, head_bytes=head)
-    return plan(target, draft, devices, memory_options)
+    return plan(target, draft, devices, choices)
 
 
-def planned(pair: Pair, memory_options: MemoryOptions) -> Plan:
+def planned(pair: Pair, choices: LoadChoices) -> Plan:
     if pair.on_disk:
-        return plan_for(pair, memory_options)
-    return estimated_plan(pair, last_devices(), memory_options, read=True)
+        return plan_for(pair, choices)
+    return estimated_plan(pair, last_devices(), choices, read=True)
 
 
 def estimated_sizes(
@@ -132,11 +134,11 @@ class PairInfo:
     shared: SharedTokens | None = None  # None if target and draft have the same vocabulary
 
 
-def inspect(pair: Pair, memory_options: MemoryOptions) -> PairInfo:
+def inspect(pair: Pair, choices: LoadChoices) -> PairInfo:
     shared = None
     try:
         shared = pair.check()
-        return PairInfo(planned(pair, memory_options), None, shared)
+        return PairInfo(planned(pair, choices), None, shared)
     except LocalspecError as error:
         return PairInfo(None, error, shared)
 

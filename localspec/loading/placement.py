@@ -12,7 +12,7 @@ from localspec.loading.memory import (
     SNAPSHOTS,
     WIDEST_BATCH,
     Experts,
-    MemoryOptions,
+    LoadChoices,
     Needs,
     Sizes,
     layers_on,
@@ -90,25 +90,25 @@ class Placements:
         target: Sizes,
         draft: Sizes | None,
         devices: Sequence[Device],
-        memory_options: MemoryOptions,
+        choices: LoadChoices,
         room: MemoryBudget,
     ) -> None:
         """Raise BadSetting unless the option `split` is empty or has a share for each GPU."""
-        self._target, self._draft, self._options, self._budget = target, draft, memory_options, room
-        self.context = memory_options.context or min(
+        self._target, self._draft, self._options, self._budget = target, draft, choices, room
+        self.context = choices.context_length or min(
             target.trained_context or DEFAULT_CONTEXT, DEFAULT_CONTEXT
         )
         own = tuple(device.name for device in devices if device.kind == "gpu")
         # All GPUs with their own memory. If there is none, the first integrated GPU.
         self._all_gpus = own or tuple(device.name for device in devices if device.kind == "igpu")[:1]
-        self.gpus = () if memory_options.gpu_layers == 0 else self._all_gpus  # candidates for target layers
-        if memory_options.devices and memory_options.gpu_layers != 0:
+        self.gpus = () if choices.gpu_layers == 0 else self._all_gpus  # candidates for target layers
+        if choices.devices and choices.gpu_layers != 0:
             known = {device.name for device in devices if device.is_gpu}
-            self.gpus = tuple(name for name in dict.fromkeys(memory_options.devices) if name in known)
-        if memory_options.split and len(memory_options.split) != len(self.gpus):
+            self.gpus = tuple(name for name in dict.fromkeys(choices.devices) if name in known)
+        if choices.split and len(choices.split) != len(self.gpus):
             each = f"give a share for each of {', '.join(self.gpus)}; 0 leaves one out"
             raise BadSetting(
-                f"the split has {len(memory_options.split)} shares, "
+                f"the split has {len(choices.split)} shares, "
                 f"and the target can go to {counted(len(self.gpus), 'GPU')}",
                 hint=each if len(self.gpus) > 1 else "leave --split out",
             )
@@ -124,7 +124,7 @@ class Placements:
     def longer(self, placement: Placement) -> Iterator[Placement]:
         """Yield the placement with longer contexts, longest first, if they take little main memory."""
         if (
-            self._options.context is not None
+            self._options.context_length is not None
             or placement.target.length < DEFAULT_CONTEXT
             or placement.target.spills
         ):
@@ -192,7 +192,7 @@ class Placements:
         longest = context if draft and draft.kind.is_head else longest
         yield context, min(context, longest)
         shortest = SHORTEST_CONTEXT if draft else 2048
-        while self._options.context is None and context // 2 >= shortest:
+        while self._options.context_length is None and context // 2 >= shortest:
             context //= 2
             yield context, min(context, longest)
 

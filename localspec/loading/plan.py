@@ -17,7 +17,7 @@ from localspec.gguf.header import Header, header_of_part
 from localspec.gguf.matching import SharedTokens
 from localspec.llama.load import Load
 from localspec.loading.attention import Attention, attention_of
-from localspec.loading.memory import CHECKPOINT_SHARE, HOST, Experts, MemoryOptions, Needs, Sizes
+from localspec.loading.memory import CHECKPOINT_SHARE, HOST, Experts, LoadChoices, Needs, Sizes
 from localspec.loading.placement import SHORTEST_CONTEXT, MemoryBudget, Placement, Placements
 from localspec.machine.devices import Device, remember_devices, with_host
 from localspec.machine.llama_build import installed_build, missing_device
@@ -58,22 +58,20 @@ class Plan:
     projector: Path | None = None  # the file with which the target reads images; None: it reads none
 
 
-def plan(
-    target: Sizes, draft: Sizes | None, devices: Sequence[Device], memory_options: MemoryOptions
-) -> Plan:
+def plan(target: Sizes, draft: Sizes | None, devices: Sequence[Device], choices: LoadChoices) -> Plan:
     """Return a plan from the first placement that fits. With `ignore_memory`, the first placement need not fit."""
-    memory_options = _with_known_names(memory_options, devices)
-    if memory_options.cpu_moe and not target.experts:
+    choices = _with_known_names(choices, devices)
+    if choices.cpu_moe and not target.experts:
         raise BadSetting(f"{target.name} has no experts to keep on the CPU", hint="leave --cpu-moe out")
-    asked = memory_options.parallel
+    asked = choices.parallel
     if draft is not None and draft.kind is DraftKind.ASSISTANT:
-        memory_options = replace(memory_options, parallel=1, more_parallel=1)
+        choices = replace(choices, parallel=1, more_parallel=1)
     budget = MemoryBudget(devices)
-    placements = Placements(target, draft, devices, memory_options, budget)
+    placements = Placements(target, draft, devices, choices, budget)
     for placement in placements:
         if budget.holds(placement.needs):
             break
-        if memory_options.ignore_memory:
+        if choices.ignore_memory:
             ignored = f"The memory plan is ignored: {budget.too_small_for(placement.needs)}."
             return Plan(placement.target, placement.draft, _device_needs(placement, devices), (ignored,))
     else:
@@ -81,18 +79,18 @@ def plan(
     gpus = placements.gpus or (HOST,)
     free = sum(device.free_bytes for device in devices if device.name in gpus)
     why = f"to fit into the {size_text(free)} that are free on {' and '.join(gpus)}"
-    if placement.draft is not None and placement.target.spills and not memory_options.draft_device:
+    if placement.draft is not None and placement.target.spills and not choices.draft_device:
         alone = next((each for each in placements.alone() if budget.holds(each.needs)), None)
         if alone and alone.target.length >= min(placement.target.length, SHORTEST_CONTEXT):
             placement = min(placement, alone, key=placements.seconds_per_token)
     for better in (placements.longer, placements.more_at_once):
         placement = next((each for each in better(placement) if budget.holds(each.needs)), placement)
-    lines = [*_lines(placement, target, draft, memory_options, placements.context, why)]
+    lines = [*_lines(placement, target, draft, choices, placements.context, why)]
     lines += [_TURNS] if placement.target.slots == 1 < asked else []
     return Plan(placement.target, placement.draft, _device_needs(placement, devices), tuple(lines))
 
 
-def _with_known_names(memory_options: MemoryOptions, devices: Sequence[Device]) -> MemoryOptions:
+def _with_known_names(choices: LoadChoices, devices: Sequence[Device]) -> LoadChoices:
     names = {device.name.lower(): device.name for device in devices}
 
     def known(name: str) -> str:
@@ -100,12 +98,12 @@ def _with_known_names(memory_options: MemoryOptions, devices: Sequence[Device]) 
             raise missing_device(name, names.values())
         return names[name.lower()]
 
-    beside = memory_options.draft_device and known(memory_options.draft_device)
-    return replace(memory_options, devices=tuple(map(known, memory_options.devices)), draft_device=beside)
+    beside = choices.draft_device and known(choices.draft_device)
+    return replace(choices, devices=tuple(map(known, choices.devices)), draft_device=beside)
 
 
 def _lines(
-    placement: Placement, sizes: Sizes, wished: Sizes | None, asked: MemoryOptions, context: int, why: str
+    placement: Placement, sizes: Sizes, wished: Sizes | None, asked: LoadChoices, context: int, why: str
 ) -> Iterator[str]:
     load, trained = placement.target, sizes.trained_context
     gpus, total = " and ".join(load.devices or ()), sizes.layers + 1
@@ -296,7 +294,7 @@ def head_bytes(header: Header) -> int:
     return int(read)
 
 
-def plan_for(pair: Pair, memory_options: MemoryOptions, devices: Sequence[Device] | None = None) -> Plan:
+def plan_for(pair: Pair, choices: LoadChoices, devices: Sequence[Device] | None = None) -> Plan:
     """Plan a pair whose files are on this machine, with the faster attention if its memory is free.
 
     `devices`: None for all devices that llama.cpp lists.
@@ -306,19 +304,19 @@ def plan_for(pair: Pair, memory_options: MemoryOptions, devices: Sequence[Device
         if (kind := pair.drafter) is not DraftKind.LOOKUP:
             beside = probe.sizes(pair.draft or target, (), kind, target if kind.is_head else None)
         there, rows = probe.devices(), 0
-        if projector := projector_of(pair, memory_options.mmproj):
+        if projector := projector_of(pair, choices.mmproj):
             header = header_of_part(projector)
             there, rows = without_projector(there, memory_of(header)), ROWS_AT_ONCE.get(kind_of(header), 0)
         sizes = probe.sizes(target, pair.adapters, image_rows=rows)
-        planned = replace(plan(sizes, beside, there, memory_options), projector=projector)
+        planned = replace(plan(sizes, beside, there, choices), projector=projector)
         measured = measures_attention(planned, kind)
-        if not (measured and (known := attention_of(target.here, target.header, memory_options.threads))):
+        if not (measured and (known := attention_of(target.here, target.header, choices.threads))):
             return planned
         load, draft = replace(planned.target, flash_attn=known.flash_attn), planned.draft
         if draft and draft.devices == (HOST,) and not kind.is_head:
             draft = replace(draft, flash_attn=known.flash_attn)  # a draft model gets its target's attention
         needs = tuple(size.needs(of) for size, of in ((sizes, load), (beside, draft)) if size and of)
-        if not (memory_options.ignore_memory or MemoryBudget(there).holds(needs)):
+        if not (choices.ignore_memory or MemoryBudget(there).holds(needs)):
             return replace(planned, lines=(*planned.lines, _FLASH_FITS), attention=known)
         needed = _device_needs(Placement(load, draft, needs), there)
         return replace(planned, target=load, draft=draft, needs=needed, attention=known)

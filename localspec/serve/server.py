@@ -2,15 +2,14 @@
 
 import asyncio
 import ctypes
-import math
 import socket
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from http import HTTPStatus
-from typing import Any, Final, Protocol
+from time import monotonic
+from typing import Any, Final, Protocol, cast
 
-import h11
 import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -18,7 +17,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Scope
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from localspec.engine.client import EngineProcess
 from localspec.engine.messages import LoadPair
@@ -37,7 +35,7 @@ from localspec.serve.replies import Names, Pairs
 from localspec.serve.responses import Responses
 
 GRACE_SECONDS: Final = 2  # seconds that unfinished replies get when the server ends
-ARRIVAL_SECONDS: Final = 60.0  # seconds in which a request must arrive completely
+ARRIVAL_SECONDS: Final = 65.0  # seconds in which the next request must arrive completely
 _FAREWELL_SECONDS: Final = 1  # seconds for sending the error that ends unfinished replies
 _M_MMAP_THRESHOLD: Final = -3  # a name in malloc.h
 _POLL_SECONDS: Final = 0.05  # seconds between two looks at whether the load has begun
@@ -52,11 +50,33 @@ class View(Protocol):
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server, which ends unfinished replies GRACE_SECONDS after its shutdown begins."""
+    """uvicorn's server, which ends silent connections, and unfinished replies GRACE_SECONDS after its shutdown begins.
+
+    uvicorn's own `limit_concurrency` is not used, because it refuses /health and ends no half-sent request.
+    """
+
+    most = _MOST  # limit of open connections
 
     def __init__(self, config: uvicorn.Config, jobs: Jobs) -> None:
         super().__init__(config)
         self._jobs = jobs
+        self._waiting = dict[Any, float]()  # by connection without a whole request: when it was first seen
+
+    async def on_tick(self, counter: int) -> bool:
+        self.is_full()
+        return await super().on_tick(counter)
+
+    def is_full(self) -> bool:
+        """End connections whose request does not arrive; return whether too many are open all the same."""
+        now, connections = monotonic(), cast(set[Any], self.server_state.connections)
+        self._waiting = {c: self._waiting.get(c, now) for c in connections if is_arriving(c.cycle)}
+        late = {c for c, since in self._waiting.items() if since < now - ARRIVAL_SECONDS}
+        oldest = sorted(self._waiting, key=lambda c: (self._waiting[c], c.cycle is not None))
+        # The newest one stays, because it may be the one that asks.
+        for connection in late.union(oldest[:-1][: max(len(connections) - self.most, 0)]):
+            connection.transport.abort()
+            connections.discard(connection)
+        return len(connections) > self.most
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         if self._jobs.running:
@@ -67,6 +87,10 @@ class Server(uvicorn.Server):
         if self.force_exit and (answering := self.server_state.tasks):  # a second Ctrl-C
             self._jobs.stop()
             await asyncio.wait(answering, timeout=_FAREWELL_SECONDS)
+
+
+def is_arriving(cycle: Any) -> bool:
+    return cycle is None or cycle.response_complete or cycle.more_body
 
 
 def return_large_blocks() -> None:
@@ -103,13 +127,13 @@ async def serve(
 
     routes = routes_of(jobs, Pairs(jobs, names, any_model=any_model), verbose)
     app = Starlette(routes=routes, exception_handlers={HTTPException: failed, Exception: failed})
-    Connection.most, backlog = limits()
-    guard = Guard(app, access, answered, lambda: len(server.server_state.connections) > Connection.most)
+    Server.most, backlog = limits()
+    guard = Guard(app, access, answered, lambda: server.is_full())
     options: dict[str, Any] = {"ws": "none", "lifespan": "off", "log_config": None, "access_log": False}
     options["timeout_graceful_shutdown"] = GRACE_SECONDS + _FAREWELL_SECONDS
     # Connections are kept longer than in most clients, so that clients close idle connections.
-    options |= {"timeout_keep_alive": 65, "backlog": backlog}
-    config = uvicorn.Config(guard, http=Connection, **options)
+    options |= {"timeout_keep_alive": int(ARRIVAL_SECONDS), "backlog": backlog}
+    config = uvicorn.Config(guard, http="h11", **options)
     server = Server(config, jobs)
     key = "your" if access.api_key else "any"
     loading = asyncio.create_task(loaded(jobs, load, server, view, [*map(address_of, listening)], key))
@@ -260,50 +284,3 @@ def limits() -> tuple[int, int]:
     free = _MOST * 8 if files == resource.RLIM_INFINITY else max(files - 64, 16)
     # Both limits are far below `free`, because asyncio accepts sockets before uvicorn counts them.
     return min(_MOST, free // 2), min(128, free // 8)
-
-
-class Connection(H11Protocol):
-    """uvicorn's connection with a time limit for each request. If too many connect, an idle one is closed.
-
-    uvicorn's own `limit_concurrency` is not used, because it refuses /health and ends no half-sent request.
-    """
-
-    most = _MOST
-    _since = math.inf  # start time of the unfinished request
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._begin()
-        if len(self.connections) > self.most:
-            self._free_space()
-
-    def data_received(self, data: bytes) -> None:
-        if self._since == math.inf:
-            self._begin()
-        super().data_received(data)
-
-    def on_response_complete(self) -> None:
-        self._since = math.inf
-        super().on_response_complete()
-
-    def _begin(self) -> None:
-        self._since = self.loop.time()
-        self.loop.call_later(ARRIVAL_SECONDS, self._end_if_late, self._since)
-
-    @property
-    def _is_arriving(self) -> bool:
-        return self.conn.their_state in (h11.IDLE, h11.SEND_BODY)
-
-    def _end_if_late(self, since: float) -> None:
-        if self._since == since and self._is_arriving:
-            self.transport.abort()
-
-    def _free_space(self) -> None:
-        """End the oldest idle connection; if none is idle and no spare connection is left, end this one."""
-        others = (c for c in self.connections if isinstance(c, Connection) and c is not self)
-        waiting = [c for c in others if c.cycle is None or c.cycle.response_complete or c._is_arriving]
-        if not waiting and len(self.connections) <= self.most + 8:  # for health checks
-            return
-        oldest = min(waiting, key=lambda c: c._since, default=self)
-        oldest.transport.abort()
-        self.connections.discard(oldest)

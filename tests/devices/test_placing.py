@@ -11,7 +11,7 @@ from localspec.llama.context import Context
 from localspec.llama.devices import devices
 from localspec.llama.load import Load
 from localspec.llama.model import Model
-from localspec.loading.memory import MemoryOptions
+from localspec.loading.memory import LoadChoices
 from localspec.loading.plan import MemoryProbe, plan_for
 from localspec.models.local_models import ModelFile
 from localspec.models.names import find
@@ -125,7 +125,7 @@ def test_a_context_that_the_device_cannot_hold_is_planned_smaller_or_refused(tin
     path = tiny_gguf(layers=8, embedding=512, heads=8, kv_heads=8, context_length=1 << 20)
     there = devices()
     try:
-        asked = plan_for(find(target=path), MemoryOptions(context=262_144, devices=(gpu,)), there)
+        asked = plan_for(find(target=path), LoadChoices(context_length=262_144, devices=(gpu,)), there)
     except BackendFailure as refused:  # a driver that has no buffer for the cache of all layers
         if "--gpu-layers" not in refused.hint:
             raise

@@ -9,7 +9,7 @@ from localspec.llama.context import Context
 from localspec.llama.devices import add_servers, devices
 from localspec.llama.load import Load
 from localspec.llama.model import Model
-from localspec.loading.memory import MemoryOptions
+from localspec.loading.memory import LoadChoices
 from localspec.loading.plan import MemoryProbe, plan
 from localspec.machine import servers
 from localspec.models.local_models import ModelFile
@@ -69,7 +69,7 @@ def test_a_plan_spreads_what_one_device_cannot_hold(tiny_gguf, gpus):
             probe.sizes(file),
             probe.sizes(ModelFile.at(tiny_gguf())),
             [small(device, 512_000_000 + int(0.8 * size)) if device.is_gpu else device for device in listed],
-            MemoryOptions(context=512),
+            LoadChoices(context_length=512),
         )
     assert found.target.devices == tuple(gpus)
     assert found.target.gpu_layers is None

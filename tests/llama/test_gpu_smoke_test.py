@@ -14,7 +14,7 @@ from localspec.errors import BackendFailure, NotEnoughMemory
 from localspec.llama import check
 from localspec.llama.check import GpuHealth, SmokeTestOutcome, ensure_gpu, take_news, try_gpu
 from localspec.loading import load
-from localspec.loading.memory import MemoryOptions
+from localspec.loading.memory import LoadChoices
 from localspec.machine import llama_build as the_build
 from localspec.machine.devices import Device
 from localspec.models.names import find
@@ -142,9 +142,9 @@ def test_a_trial_that_the_system_ended_says_nothing_about_flash_attention(tried)
 @pytest.mark.process
 def test_only_models_on_a_gpu_that_dies_of_it_are_planned_without_flash_attention(broken):
     broken(decode_dies_if=f"flash and {SECOND_PASS}")
-    plan = load.plan_pair(find("demo"), MemoryOptions(devices=("CPU",)), "", lambda stage: None)
+    plan = load.plan_pair(find("demo"), LoadChoices(devices=("CPU",)), lambda stage: None)
     assert (plan.target.flash_attn, plan.draft.flash_attn) == ("off", "off")
-    assert load.check_gpus([STANDING_IN], ["GPU1"], MemoryOptions(), lambda stage: None) == MemoryOptions()
+    assert load.check_gpus([STANDING_IN], ["GPU1"], LoadChoices(), lambda stage: None) == LoadChoices()
 
 
 @pytest.mark.process

@@ -14,7 +14,7 @@ from localspec.llama.load import Load
 from localspec.loading import attention
 from localspec.loading.attention import Attention, attention_of, has_choice, turn_seconds
 from localspec.loading.drafting import learned_state_file
-from localspec.loading.memory import MemoryOptions
+from localspec.loading.memory import LoadChoices
 from localspec.loading.plan import Plan, measures_attention, plan_for
 from localspec.machine.devices import Device
 from localspec.models.names import find
@@ -74,7 +74,7 @@ def test_no_load_measures_and_each_has_the_choice_that_bench_stored(tiny_gguf, m
     def chosen(**options):
         with localspec.load(target=target, draft=draft, threads=3):
             pass
-        planned = plan_for(find(target=target, draft=draft), MemoryOptions(**options))
+        planned = plan_for(find(target=target, draft=draft), LoadChoices(**options))
         return planned.target.flash_attn, planned.draft.flash_attn
 
     assert (chosen(threads=3), measurements[1]) == (("auto", "auto"), [])
@@ -105,7 +105,7 @@ def test_a_failed_measurement_is_an_error_and_no_choice(tiny_gguf, monkeypatch, 
     monkeypatch.setattr(timing, "pass_seconds", fails)
     assert main(["bench", "--attention", "--target", str(tiny_gguf())]) == 1
     assert "attention could not be measured" in capsys.readouterr().err
-    assert plan_for(find(target=tiny_gguf()), MemoryOptions()).target.flash_attn == "auto"
+    assert plan_for(find(target=tiny_gguf()), LoadChoices()).target.flash_attn == "auto"
 
 
 LOAD = Load(512, devices=())
@@ -134,7 +134,7 @@ def test_a_plan_counts_the_memory_that_attention_needs_and_keeps_flash_attention
 ):
     def planned(free, **options):
         monkeypatch.setattr("localspec.machine.devices.available_bytes", lambda: free)
-        return plan_for(pair, MemoryOptions(**options), [Device("CPU", "cpu", free, free)])
+        return plan_for(pair, LoadChoices(**options), [Device("CPU", "cpu", free, free)])
 
     pair = find(target=tiny_gguf(heads=16, embedding=256))
     flash = planned(1 << 40)

@@ -13,7 +13,7 @@ from localspec.gguf.facts import DraftKind, trained_context
 from localspec.gguf.header import header_at
 from localspec.llama.load import Load
 from localspec.llama.measure_memory import BufferLog
-from localspec.loading.memory import CHECKPOINT_SHARE, MemoryOptions
+from localspec.loading.memory import CHECKPOINT_SHARE, LoadChoices
 from localspec.loading.pair_info import estimated_sizes
 from localspec.loading.plan import MemoryProbe, _by_device, experts_of, plan, plan_for, weights_of
 from localspec.machine import devices as known_devices
@@ -129,7 +129,7 @@ def test_a_draft_whose_cache_cannot_be_quantised_is_planned_all_the_same(tiny_gg
         with pytest.raises(BackendFailure, match="block size"):
             probe.needs(draft, Load(1024, "q8_0"))
         sizes = probe.sizes(ModelFile.at(tiny_gguf())), probe.sizes(draft)
-        found = plan(*sizes, probe.devices(), MemoryOptions())
+        found = plan(*sizes, probe.devices(), LoadChoices())
     assert found.draft.kv_type == "f16"
 
 
@@ -147,7 +147,7 @@ def test_what_rope_scaling_reaches_counts_as_trained(tiny_gguf):
 
 
 def test_two_files_are_planned_as_they_lie(tiny_gguf):
-    found = plan_for(find(target=tiny_gguf(layers=3), draft=tiny_gguf(layers=1)), MemoryOptions())
+    found = plan_for(find(target=tiny_gguf(layers=3), draft=tiny_gguf(layers=1)), LoadChoices())
     assert found.target.length == found.draft.length == 2048
     assert [need.device for need in found.needs] == ["CPU"]
 
@@ -231,11 +231,11 @@ def test_layers_that_share_a_cache_take_none_of_it():
 )
 def test_it_takes_what_llama_cpp_plans_for_it(tmp_path, name, kind):
     target, head = KINDS[name].files(tmp_path)
-    memory_options = MemoryOptions(context=1024)
-    found = plan_for(pair := find(target=target, draft=head), memory_options)
+    choices = LoadChoices(context_length=1024)
+    found = plan_for(pair := find(target=target, draft=head), choices)
     assert (pair.drafter, found.draft.length) == (kind, 1024)
     assert found.target.prediction is (head is None)
-    without = plan_for(find(target=target, draft="lookup"), memory_options)
+    without = plan_for(find(target=target, draft="lookup"), choices)
     assert without.draft is None
     assert not without.target.prediction
     (need,), (less,) = found.needs, without.needs
@@ -250,7 +250,10 @@ def test_its_context_is_the_targets_and_one_inside_lies_with_its_target():
     for inside in (False, True):
         head = replace(estimated_sizes(pair.draft, kind=DraftKind.MTP), inside=inside)
         found = plan(
-            estimated_sizes(pair.target, pair.context), head, cards(24, 24), MemoryOptions(context=16_384)
+            estimated_sizes(pair.target, pair.context),
+            head,
+            cards(24, 24),
+            LoadChoices(context_length=16_384),
         )
         assert (found.draft.length, found.draft.kv_type) == (16_384, "f16")
         assert found.target.prediction is inside
@@ -261,7 +264,7 @@ def test_its_context_is_the_targets_and_one_inside_lies_with_its_target():
 def test_a_head_inside_stays_on_the_first_card_where_layers_of_its_target_leave(gib):
     pair = named("qwen3.6-27b+mtp")
     head = replace(estimated_sizes(pair.draft, kind=DraftKind.MTP), inside=True)
-    found = plan(estimated_sizes(pair.target, pair.context), head, cards(*gib, cpu=40), MemoryOptions())
+    found = plan(estimated_sizes(pair.target, pair.context), head, cards(*gib, cpu=40), LoadChoices())
     assert 20 < found.target.gpu_layers < 65
     assert found.draft.devices == ("CUDA0",)
 
@@ -270,7 +273,7 @@ def test_a_head_inside_stays_on_the_first_card_where_layers_of_its_target_leave(
 def test_each_reply_at_once_has_a_cache_of_target_and_head_in_the_plan(kind, tmp_path):
     target, head = KINDS[kind].files(tmp_path)
     pair = find(None, target, head)
-    one, three = (plan_for(pair, MemoryOptions(context=512, gpu_layers=0, parallel=n)) for n in (1, 3))
+    one, three = (plan_for(pair, LoadChoices(context_length=512, gpu_layers=0, parallel=n)) for n in (1, 3))
     assert three.draft.slots == three.target.slots == 3
     (before,), (after,) = one.needs, three.needs
     assert after.weights == before.weights

@@ -7,7 +7,7 @@ import pytest
 from localspec.errors import BackendFailure, BadSetting, NotEnoughMemory
 from localspec.gguf.facts import DraftKind
 from localspec.loading.drafting import estimated_costs
-from localspec.loading.memory import Experts, MemoryOptions, Needs, Sizes, layers_on
+from localspec.loading.memory import Experts, LoadChoices, Needs, Sizes, layers_on
 from localspec.loading.pair_info import estimated_sizes
 from localspec.loading.placement import MemoryBudget, Placement, Placements, shares
 from localspec.loading.plan import Plan, plan
@@ -30,15 +30,15 @@ def cards(*gib: float, cpu: float = 28.0) -> list[Device]:
     return [*gpus, Device("CPU", "cpu", int(cpu * GIB), int(cpu * GIB))]
 
 
-def planned(pair: str, machine: list[Device], **memory_options) -> Plan:
+def planned(pair: str, machine: list[Device], **choices) -> Plan:
     known = named(pair)
     target, draft = estimated_sizes(known.target, known.context), estimated_sizes(known.draft)
-    return plan(target, draft, machine, MemoryOptions(**memory_options))
+    return plan(target, draft, machine, LoadChoices(**choices))
 
 
-def seventy(machine: list[Device], **memory_options) -> Plan:
+def seventy(machine: list[Device], **choices) -> Plan:
     sizes = estimated_sizes(SEVENTY, 131_072), estimated_sizes(ONE)
-    return plan(*sizes, machine, MemoryOptions(**memory_options))
+    return plan(*sizes, machine, LoadChoices(**choices))
 
 
 def words(found: Plan) -> str:
@@ -112,7 +112,7 @@ def test_contexts_are_halved_together_where_that_keeps_the_gpu_to_itself():
 
 def test_a_context_that_was_asked_for_is_never_shortened_and_none_below_4096_for_a_draft():
     for gib in (24, 8, 6, 4):
-        found = planned("llama-3.1-8b+1b", cards(gib), context=16_000)
+        found = planned("llama-3.1-8b+1b", cards(gib), context_length=16_000)
         assert found.target.length == 16_000
         assert found.draft is None or found.draft.length == 8192
     for gib in range(2, 12):
@@ -189,12 +189,12 @@ def test_experts_leave_the_gpu_before_layers_do():
 
     mixture = replace(dense, needs=needs, experts=Experts(128, 8, 0.9))
     draft = estimated_sizes(named("qwen2.5-32b+0.5b").draft)
-    found = plan(mixture, draft, cards(12), MemoryOptions())
+    found = plan(mixture, draft, cards(12), LoadChoices())
     assert found.target.gpu_layers is None
     assert 10 < found.target.cpu_moe < 64
     assert found.draft is None  # it gains less than the further experts of a wider pass cost
     assert f"The experts of {found.target.cpu_moe} of the target's 64 layers are on the CPU" in words(found)
-    asked = plan(mixture, draft, cards(12), MemoryOptions(draft_device="CUDA0"))
+    asked = plan(mixture, draft, cards(12), LoadChoices(draft_device="CUDA0"))
     assert asked.target.cpu_moe > found.target.cpu_moe
     assert asked.draft.devices == ("CUDA0",)
 
@@ -212,16 +212,16 @@ def test_a_device_without_flash_attention_keeps_the_drafts_cache_exact():
 
     for needs in (without_flash, with_odd_heads):
         draft, target = replace(one, needs=needs), estimated_sizes(named("llama-3.1-8b+1b").target)
-        assert plan(target, draft, cards(24), MemoryOptions()).draft.kv_type == "f16"
+        assert plan(target, draft, cards(24), LoadChoices()).draft.kv_type == "f16"
 
 
 def test_a_context_longer_than_the_model_was_trained_for_gets_a_notice():
-    assert "longer than the 32,768" in words(planned("qwen2.5-7b+0.5b", cards(24), context=40_000))
-    assert words(planned("qwen2.5-7b+0.5b", cards(24), context=32_768)) == ""
+    assert "longer than the 32,768" in words(planned("qwen2.5-7b+0.5b", cards(24), context_length=40_000))
+    assert words(planned("qwen2.5-7b+0.5b", cards(24), context_length=32_768)) == ""
 
 
 @pytest.mark.parametrize(
-    ("memory_options", "says"),
+    ("choices", "says"),
     [
         ({"devices": ("CUDA7",)}, "no device called CUDA7"),
         ({"draft_device": "CUDA7"}, "no device called CUDA7"),
@@ -230,9 +230,9 @@ def test_a_context_longer_than_the_model_was_trained_for_gets_a_notice():
         ({"split": (1.0, 1.0), "devices": ("CUDA1",)}, "can go to 1 GPU"),
     ],
 )
-def test_wishes_that_cannot_be_are_refused(memory_options, says):
+def test_wishes_that_cannot_be_are_refused(choices, says):
     with pytest.raises(BadSetting, match=says) as caught:
-        planned("llama-3.1-8b+1b", cards(24, 24), **memory_options)
+        planned("llama-3.1-8b+1b", cards(24, 24), **choices)
     assert caught.value.hint
 
 
@@ -256,17 +256,17 @@ def scaled(file: ModelFile, times: float) -> ModelFile:
 def test_a_draft_does_not_push_layers_off_the_card_where_the_target_alone_is_faster(pair, times, gib):
     known = named(pair)
     target, draft = estimated_sizes(scaled(known.target, times), known.context), estimated_sizes(known.draft)
-    found = plan(target, draft, cards(gib), MemoryOptions())
+    found = plan(target, draft, cards(gib), LoadChoices())
     assert found.draft is None
     assert found.target.gpu_layers is None
-    asked = plan(target, draft, cards(gib), MemoryOptions(draft_device="CUDA0"))
+    asked = plan(target, draft, cards(gib), LoadChoices(draft_device="CUDA0"))
     assert asked.draft is not None
 
 
 def test_a_few_layers_leave_the_card_for_a_draft_that_gains_more():
     known = named("qwen3.8-27b+mtp")
     target = estimated_sizes(scaled(known.target, 1.17), known.context)  # Q5_K_M
-    found = plan(target, estimated_sizes(known.draft, kind=DraftKind.MTP), cards(24), MemoryOptions())
+    found = plan(target, estimated_sizes(known.draft, kind=DraftKind.MTP), cards(24), LoadChoices())
     assert found.draft is not None
     assert 60 <= found.target.gpu_layers < 65
 
@@ -290,7 +290,7 @@ def test_a_pair_that_fits_nowhere_is_loaded_all_the_same_where_the_user_wants_th
 
 
 def test_several_replies_that_were_asked_for_have_a_context_each():
-    one, three = (planned("llama-3.1-8b+1b", cards(24), context=8192, parallel=n) for n in (1, 3))
+    one, three = (planned("llama-3.1-8b+1b", cards(24), context_length=8192, parallel=n) for n in (1, 3))
     assert (three.target.slots, three.draft.slots, three.target.length) == (3, 3, 8192)
     cache = {found: sum(need.cache for need in found.needs) for found in (one, three)}
     assert cache[three] == pytest.approx(3 * cache[one])
@@ -310,7 +310,7 @@ def test_a_second_reply_that_nobody_asked_for_takes_nothing_from_the_first(gib):
 def test_an_assistant_lets_replies_take_turns():
     known = named("llama-3.1-8b+1b")
     target, head = estimated_sizes(known.target), estimated_sizes(known.draft, kind=DraftKind.ASSISTANT)
-    found = plan(target, head, cards(24), MemoryOptions(parallel=3))
+    found = plan(target, head, cards(24), LoadChoices(parallel=3))
     assert (found.target.slots, found.draft.slots) == (1, 1)
     assert "Replies take turns" in words(found)
 
@@ -326,7 +326,7 @@ def spilled(layers, weights, experts, head_gb, **load) -> tuple[Placements, Plac
     empty = Needs({}, {}, {})
     head = Sizes("head", 1, lambda _: empty, kind=DraftKind.MTP, inside=True, head_bytes=int(head_gb * GB))
     machine = cards(8)
-    ways = Placements(target, head, machine, MemoryOptions(), MemoryBudget(machine))
+    ways = Placements(target, head, machine, LoadChoices(), MemoryBudget(machine))
     first = next(iter(ways))
     return ways, replace(first, target=replace(first.target, **load))
 

@@ -8,6 +8,7 @@ from localspec.cli import main
 from localspec.engine.messages import decode, encode
 from localspec.gguf.facts import DraftKind
 from localspec.loading import load
+from localspec.loading.memory import LoadChoices
 from localspec.models import names
 from localspec.models.own_draft import with_own_draft
 from localspec.stopping import WorkStopped
@@ -103,5 +104,5 @@ def test_a_load_that_is_stopped_is_not_begun_again_without_the_draft(target, tin
 
     monkeypatch.setattr(load, "plan_pair", stopped)
     with pytest.raises(WorkStopped):
-        load.load_planned(names.find(target), None, {}, on_stage=print)
+        load.load_planned(names.find(target), LoadChoices(), print)
     assert len(begun) == 1

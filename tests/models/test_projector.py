@@ -9,7 +9,7 @@ import pytest
 import localspec
 from localspec.cli import main
 from localspec.errors import BadSetting, LocalspecError
-from localspec.loading.memory import MemoryOptions
+from localspec.loading.memory import LoadChoices
 from localspec.loading.plan import plan_for, without_projector
 from localspec.machine.devices import Device
 from localspec.models import local_models
@@ -108,7 +108,7 @@ def test_the_memory_plan_counts_the_projector_before_the_draft(files, monkeypatc
     pair = find(target=model.target, draft=model.draft)
 
     def planned(free, mmproj=None):
-        options = MemoryOptions(context=512, gpu_layers=0, mmproj=mmproj)
+        options = LoadChoices(context_length=512, gpu_layers=0, mmproj=mmproj)
         return plan_for(pair, options, [Device("CPU", "cpu", free, free)])
 
     low, enough = 0, 10**9  # bytes with which the draft does not fit, and does

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from contextlib import ExitStack, asynccontextmanager, suppress
+from types import SimpleNamespace
 from urllib.parse import urlsplit
 
 import httpx
@@ -18,7 +19,7 @@ import uvicorn
 
 from localspec.errors import BadSetting
 from localspec.serve import server as server_module
-from localspec.serve.server import Connection, address_of, limits, listener, reuse_option
+from localspec.serve.server import Server, address_of, limits, listener, reuse_option
 from tests.serve.conftest import serving
 
 HALF = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Le"
@@ -54,11 +55,10 @@ def test_connections_leave_files_for_everything_else(monkeypatch):
 
 @asynccontextmanager
 async def server(app):
-    """uvicorn with our connections, and where it listens."""
+    """Our server for an app, and where it listens."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        running = uvicorn.Server(
-            uvicorn.Config(app, http=Connection, lifespan="off", log_config=None, timeout_keep_alive=1)
-        )
+        config = uvicorn.Config(app, http="h11", lifespan="off", log_config=None, timeout_keep_alive=1)
+        running = Server(config, SimpleNamespace(running=False, stop=lambda: None))
         task = asyncio.create_task(running._serve([listening]))
         while not running.started:
             await asyncio.sleep(0.01)
@@ -110,7 +110,7 @@ async def test_an_answer_may_take_longer_than_its_request(monkeypatch):
 
 @pytest.mark.process
 async def test_where_there_are_too_many_the_half_sent_ones_go_and_answers_stay(monkeypatch):
-    monkeypatch.setattr(Connection, "most", 3)
+    monkeypatch.setattr(Server, "most", 3)
     async with server(slow) as address:
         answered = [await sent(address, WHOLE)]
         held = [await sent(address, HALF) for _ in range(5)]

@@ -10,7 +10,7 @@ from localspec.demo import draft_path, target_path
 from localspec.gguf.enlarging import Shape, SmallModel
 from localspec.gguf.header import header_at
 from localspec.gguf.trimmed import tensor_at
-from localspec.loading.memory import MemoryOptions
+from localspec.loading.memory import LoadChoices
 from localspec.loading.plan import plan_for
 from localspec.models.registry import named
 from tools.demo.lowlevel import Model
@@ -35,10 +35,10 @@ def read(path: Path, answer_tokens: int = 0) -> tuple[np.ndarray, str]:
 
 
 def test_a_tool_leaves_llama_cpps_log_to_memory_plans(home):
-    plan_for(named("demo"), MemoryOptions(context=784))
+    plan_for(named("demo"), LoadChoices(context_length=784))
     with Model(target_path()):
         pass
-    plan = plan_for(named("demo"), MemoryOptions(context=800))
+    plan = plan_for(named("demo"), LoadChoices(context_length=800))
     assert all(need.cache for need in plan.needs)
 
 

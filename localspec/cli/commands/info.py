@@ -17,7 +17,7 @@ from localspec.gguf import matching
 from localspec.gguf.facts import DraftKind, trained_context
 from localspec.loading import pair_info
 from localspec.loading.attention import NEW_TOKENS, REPLY_TOKENS, has_choice
-from localspec.loading.memory import memory_options_of
+from localspec.loading.memory import LoadChoices
 from localspec.loading.plan import Plan, measures_attention
 from localspec.machine.devices import last_devices
 from localspec.machine.servers import use_servers
@@ -49,14 +49,14 @@ def run(arguments: argparse.Namespace) -> int:
     with DrawnLine(sys.stderr) as line:
         line.draw(f"reading the headers of {arguments.pair}")
         pair = replace(_named(arguments), lora=matching.adapters_of(settings.get("lora", "")))
-        memory_options = memory_options_of(settings)
+        choices = LoadChoices.of(settings)
         try:
             _ = [file.header for file in pair.files]  # raises if a file is unreadable
-            found = pair_info.inspect(pair, memory_options)
+            found = pair_info.inspect(pair, choices)
         except Unreachable as error:
             if not pair.name or arguments.json:
                 raise
-            plan = pair_info.estimated_plan(pair, last_devices(), memory_options)
+            plan = pair_info.estimated_plan(pair, last_devices(), choices)
             line.clear()
             print_notice(f"{error}. The plan is an estimate, and the files are not checked.")
             files = [f"{file.name:<48} {size_text(file.all_bytes):>8}" for file in pair.files]
