@@ -16,6 +16,10 @@ _SPACE = re.compile(rf"\s{_UP_TO}")
 _HOLES = {ID: re.compile(rf"[\w.:-]{_UP_TO}"), COUNTER: re.compile(rf"\d{_UP_TO}"),
           TYPE: re.compile(rf"(?P<type>\w{_UP_TO})")}  # fmt: skip
 _NEVER: Pattern = ["\0"]
+_SIGNS = {
+    "json": r'[{}\[\]"]|\\.?',
+    "gemma": r"[{}\[\](),]",
+}  # brackets, commas, quotes and escapes in values
 
 
 class Delimiters:
@@ -39,7 +43,8 @@ class Delimiters:
             element = [*pattern_of(form.arg_open), key, *mid]
             self.first, self.later = (element, close), ([*pattern_of(form.arg_between), *element], close)
         self.end = [_SPACE, *(pattern_of(form.end) or _NEVER)]  # the pattern after the last call
-        self.signs = re.compile(f"{form.signs}|{re.escape(form.quote)}", re.DOTALL)
+        signs = _SIGNS.get(form.values, r'[{}\[\](),"]|\\.?')
+        self.signs = re.compile(f"{signs}|{re.escape(form.quote)}", re.DOTALL)
 
     def head_at(self, heads: Heads, text: str, at: int) -> tuple[int, str]:
         """Return the end of a head (or MORE or NO), and its function. A key or the end of the call must follow."""

@@ -52,7 +52,8 @@ class JsonCallReader(CallReader):
         self._json += text
         space = len(self._json) - len(self._json.lstrip())
         if self._delimiters.head_at(self._delimiters.heads, self._json, space)[0] >= 0:
-            return self._decided(own=True)
+            self._matched = -1  # the text begins with a call in the model's own format
+            return self._decided()
         written = text.encode(errors="surrogatepass")
         self._matched += (taken := self._matcher.try_consume_tokens([*written]))
         return self._decided() if taken < len(written) or self._matcher.is_stopped() else []
@@ -64,17 +65,14 @@ class JsonCallReader(CallReader):
             part for part in parts if part.kind is Kind.TOOL_CALL or part.text.strip() or not self._called
         ]
 
-    def _decided(self, *, own: bool = False) -> list[TextPart]:
-        """Emit the calls, and pass the text behind them on without the end of a fence or tag.
-
-        `own`: whether a call in the model's format begins the text.
-        """
+    def _decided(self) -> list[TextPart]:
+        """Emit the calls, and pass the text behind them on without the end of a fence or tag."""
         text, self._json, self._matcher = self._json, "", None
         before, calls = re.split(r"[\[{]", text)[0], list[ToolCall]()
         with suppress(ValueError, RecursionError):
             value, end = json.JSONDecoder().raw_decode(text, len(before))
             values = value if isinstance(value, list) else [value]
-            if not own and (self._several or len(values) == 1) and len(text[:end].encode()) <= self._matched:
+            if (self._several or len(values) == 1) and len(text[:end].encode()) <= self._matched:
                 calls = [_read(each, self._functions) for each in values]
                 text, self._called = text[end:], True
                 for mark in [close for opening, close in (*_MARKS, ("```", "```")) if opening in before]:

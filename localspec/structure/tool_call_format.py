@@ -11,16 +11,12 @@ from typing import Any
 from localspec.structure.schema import kind_of, kinds_of
 
 # Placeholders in the texts of a format; no real text has these characters.
-ID, COUNTER, TYPE, NAME, KEY = "\ufdd0", "\ufdd1", "\ufdd2", "\ufdd3", "\ufdd4"
-_HOLE = re.compile(f"([{ID}-{KEY}])")
+ID, COUNTER, TYPE, NAME = "\ufdd0", "\ufdd1", "\ufdd2", "\ufdd3"
+_HOLE = re.compile(f"([{ID}-{NAME}])")
 _WORDS = {"True": True, "False": False, "None": None}
 _TAG = re.compile(r"<[^<>]*>|\[[^\[\]]*\]")
 _BARE_KEY = re.compile(r"([{,]\s*)([^\s{}\[\],:\"]+)\s*:")
 Schema = Mapping[str, Any]
-
-
-# Regular expressions of brackets, commas, quotes and escapes, by the form of values.
-_SIGNS = {"json": r'[{}\[\]"]|\\.?', "gemma": r"[{}\[\](),]"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +58,6 @@ class ToolCallFormat:
         """The tag that begins a call; "" if other text does."""
         found = _TAG.match(self.begin + self.open)
         return found[0] if found else ""
-
-    @property
-    def signs(self) -> str:
-        return _SIGNS.get(self.values, r'[{}\[\](),"]|\\.?')
 
     def with_texts(self, change: Callable[[str], str]) -> "ToolCallFormat":
         changed: dict[str, Any] = {name: change(text) for name, text in self.texts.items()}
