@@ -9,7 +9,6 @@ from typing import Any
 from localspec.errors import BadSetting
 from localspec.prompt.messages import Message, arguments_of
 from localspec.structure.expressible import expressible
-from localspec.structure.grammar import LARGEST
 from localspec.structure.schema import read_object, resolved
 from localspec.structure.tool_call_format import GENERIC, ToolCallFormat
 
@@ -126,7 +125,7 @@ def _read_tool(given: Any, which: str) -> Tool:  # noqa: ANN401  JSON
 def _read_parameters(given: Any, name: str) -> tuple[Mapping[str, Any], Mapping[str, Any], str]:  # noqa: ANN401  JSON
     """Return the schema of parameters as the model reads it, the part that a grammar can express, and a notice."""
     try:
-        schema = read_object(given or _ANY, largest=LARGEST)
+        schema = read_object(given or _ANY)
         if schema.get("type", "object") != "object":
             raise BadSetting("its parameters are not an object", hint=_FORM)
     except BadSetting as error:

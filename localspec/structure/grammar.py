@@ -7,9 +7,8 @@ from functools import partial
 
 from localspec.errors import BadSetting
 from localspec.structure.layout import COMPACT, FLEXIBLE, as_lark, in_layouts, json_rule
-from localspec.structure.schema import narrowed, read_schema
+from localspec.structure.schema import LARGEST, check_complexity, narrowed, read_object
 
-LARGEST = 1_000_000  # largest number of characters in a schema or a regular expression
 MOST_RULES = 1_000  # low, because llguidance follows rules by recursion, and converts them slowly
 
 
@@ -30,12 +29,12 @@ class Grammar:
 
 def json_grammar(schema: object, *, compact: bool | None = None) -> Grammar:
     """Return the grammar of a JSON schema; `compact`: whether to forbid white space; None: as the model begins."""
-    narrow = narrowed(read_schema(schema, largest=LARGEST))
+    check_complexity(schema := read_object(schema))
+    narrow = narrowed(schema)
 
     def rules(**options: bool) -> str:
-        if compact is None:
-            return in_layouts(narrow, **options)
-        return f"start: {json_rule(narrow, **(COMPACT if compact else FLEXIBLE), **options)}"
+        one = f"start: {json_rule(narrow, **(COMPACT if compact else FLEXIBLE), **options)}"
+        return (compact is None and in_layouts(narrow, **options)) or one
 
     return Grammar("the JSON schema", rules(), partial(rules, lenient=True), closes=True)
 

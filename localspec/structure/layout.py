@@ -50,18 +50,18 @@ class Rules:
 
 
 def in_layouts(schema: Mapping[str, Any], **options: bool) -> str:
-    """Return Lark rules of JSON that matches a schema.
+    """Return Lark rules of JSON that matches a schema; "" if they are too many, or a `$ref` names no definition.
 
     An indented container has its parts on lines of their own. Each of them may also be on one line, with spaces.
     A padded object has a space inside its braces. Each object in it may also have none.
     """
-    layouts, flexible = _Layouts(schema, options), f"start: {json_rule(schema, **FLEXIBLE, **options)}"
     if not all(_REFERENCE.fullmatch(str(part["$ref"])) for part in schemas_in(schema) if "$ref" in part):
-        return flexible
+        return ""
+    layouts = _Layouts(schema, options)
     every = [layouts.whole(schema, COMPACT), layouts.whole(schema, SPACED)]
     every += filter(None, [layouts.indented(schema, indent, 0) for indent in (*INDENTS, PADDED)])
     lines = [f"start: {' | '.join(every)}", *layouts.lines]
-    return flexible if len(lines) > MOST_RULES else "\n".join(lines)
+    return "\n".join(lines) if len(lines) <= MOST_RULES else ""
 
 
 class _Layouts(Rules):

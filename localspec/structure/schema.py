@@ -10,6 +10,7 @@ from urllib.parse import unquote
 
 from localspec.errors import BadSetting
 
+LARGEST = 1_000_000  # largest number of characters in a schema or a regular expression
 DEEPEST = 100  # largest number of levels in a schema; llguidance reads at most 128
 LONGEST_PATH = 20_000  # largest product of references and levels: llguidance follows references by recursion
 WIDEST_NUMBER = 10**15  # a double holds every whole number up to this one
@@ -27,28 +28,22 @@ _LONGEST = {  # characters of texts in a format without a greatest length of its
 }  # fmt: skip
 
 
-def read_schema(given: object, *, largest: int) -> dict[str, Any]:
+def read_object(given: object) -> dict[str, Any]:
     """Read a schema from a dictionary, JSON text, or a Pydantic model. Raises BadSetting."""
-    schema = read_object(given, largest=largest)
-    check_complexity(schema)
-    return schema
-
-
-def read_object(given: object, *, largest: int) -> dict[str, Any]:
     model_schema = getattr(given, "model_json_schema", None)
     if callable(model_schema):
         given = model_schema()
     text, schema = "", None
     try:
         text = given if isinstance(given, str) else json.dumps(given)
-        schema = json.loads(text) if len(text) <= largest else None
+        schema = json.loads(text) if len(text) <= LARGEST else None
         deep = depth(schema) > DEEPEST
     except RecursionError:
         deep = True
     except (TypeError, ValueError) as error:
         raise BadSetting(f"the JSON schema is not valid JSON: {error}", hint=_HINT) from error
-    if len(text) > largest:
-        what = f"the JSON schema has {len(text):,} characters, more than {largest:,}"
+    if len(text) > LARGEST:
+        what = f"the JSON schema has {len(text):,} characters, more than {LARGEST:,}"
         raise BadSetting(what, hint="simplify the schema")
     if deep:
         what = f"the JSON schema is nested deeper than {DEEPEST} levels"
