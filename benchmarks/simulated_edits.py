@@ -19,20 +19,49 @@ from typing import Any
 
 from benchmarks.simulated_pair import ANY_RULE
 from localspec.algorithm.protocols import Proposal
-from localspec.control.costs import CostTable
+from localspec.control.costs import TARGET, CostTable
 from localspec.control.timing import SEVERAL
 from localspec.drafters import selection
 from localspec.drafters.copies import CopyDrafter
 from localspec.drafters.selection import best_prefix
 from localspec.events import Cycle, Origin
-from localspec.loading.drafting import Drafting
+from localspec.loading.drafting import Drafting, estimated_costs
 
-MOST = 64
+MOST = 63
+PROMPT = 512  # tokens of a prompt's part, whose pass is measured first
 TABLES = {  # batch widths, and seconds of a pass / seconds of a plain step
     # Qwen2.5-Coder 1.5B in Q4_K_M, two threads of an AVX-512 processor, 300 tokens in the cache
     "two cores": CostTable(
         (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 24, 33, 65),
         (1, 1.65, 2.1, 2.7, 3.2, 3.72, 4.33, 4.44, 4.86, 5.39, 5.4, 7.0, 9.5, 17.0),
+        {},
+    ),
+    # another AVX-512 processor and llama.cpp 0.3.36, 600 tokens in the cache: fast from 16 rows on, in blocks of 16
+    "blocks of 16": CostTable(
+        (1, 2, 3, 4, 6, 8, 9, 15, 16, 17, 20, 24, 31, 32, 33, 47, 48, 49, 63, 64, 512),
+        (
+            1,
+            1.6,
+            2.2,
+            2.75,
+            4.1,
+            5.6,
+            6.2,
+            9.5,
+            7.4,
+            8,
+            9,
+            10.5,
+            14.2,
+            12.8,
+            14,
+            19,
+            18.5,
+            19.5,
+            25,
+            23.5,
+            150,
+        ),
         {},
     ),
     # assumed: a graphics card, where wide passes cost little
@@ -44,14 +73,22 @@ Propose = Callable[[list[int]], Proposal]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--selection", action="store_true", help="let the strategy of a reply decide")
-    chosen = parser.parse_args().selection
+    parser.add_argument(
+        "--guess", action="store_true", help="the strategy begins with the estimated costs of a CPU"
+    )
+    options = parser.parse_args()
     ticks = count()
     setattr(selection, "perf_counter", lambda: next(ticks) / 1e6)  # noqa: B010  a decision takes a microsecond
     replies = json.loads((Path(__file__).parent / "edits.json").read_text(encoding="utf-8"))
     for name, table in TABLES.items():
         for group in dict.fromkeys(reply["group"] for reply in replies):
             of_group = [reply for reply in replies if reply["group"] == group]
-            found = [(selected if chosen else copied)(reply, table) for reply in of_group]
+            found = [
+                selected(reply, table, guess=options.guess)
+                if options.selection or options.guess
+                else copied(reply, table)
+                for reply in of_group
+            ]
             parts = " ".join(f"{x:.2f}" for x in found)
             print(f"{name:10} {group:12} {harmonic_mean(found):.3f}: {parts}", flush=True)
 
@@ -69,11 +106,13 @@ def copied(reply: dict[str, Any], table: CostTable) -> float:
     return replay(reply, propose, table, lambda cycle: None)
 
 
-def selected(reply: dict[str, Any], table: CostTable) -> float:
+def selected(reply: dict[str, Any], table: CostTable, *, guess: bool) -> float:
     """Return the speed relative to plain decoding of an automatic reply, the first one of a process."""
-    drafting = Drafting([], table, most=MOST)
-    for _ in range(SEVERAL):  # the costs are confirmed
+    drafting = Drafting([], estimated_costs("cpu", {}) if guess else table, most=MOST)
+    for _ in range(0 if guess else SEVERAL):  # the costs are confirmed
         drafting.costs.learn_verify(2, table.verify(2), drafted=True)
+    if guess:
+        drafting.costs.learn_prefill(TARGET, PROMPT, table.verify(PROMPT))
     strategy = drafting.strategy_at(None, ANY_RULE, sampled=False, spelled=spelled_of(reply))
     return replay(reply, lambda text: strategy.propose(text, MOST), table, strategy.learn)
 

@@ -285,5 +285,8 @@ class Strategy:
     def observe(self, batch: ForwardPass, kept: int) -> None:
         """Let the drafters observe a batch: see `Drafter.observe`."""
 
+    def learn_prefill(self, batch: ForwardPass, seconds: float) -> None:
+        """Learn the time of the target's pass over a part of the prompt."""
+
     def learn(self, cycle: Cycle) -> None:
         """Learn from the acceptance and the time of the last cycle."""

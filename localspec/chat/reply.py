@@ -193,6 +193,7 @@ def read(target: Decoder, strategy: Strategy, job: "ReplyJob") -> Iterator[Prefi
         encoded = 0 if isinstance(batch, ForwardPass) else batch.count
         if isinstance(batch, ForwardPass):
             done += len(batch.tokens)
+            strategy.learn_prefill(batch, perf_counter() - began)
             batch = observed(batch, prompt) if len(text) < len(prompt) else batch
             strategy.observe(batch, len(batch.tokens))
         seconds += perf_counter() - began

@@ -7,9 +7,8 @@ from statistics import median
 from localspec.algorithm.protocols import Decoder, Drafter
 from localspec.control.costs import CostTable
 
-# Batch widths to time. They include 8 and 9, because llama.cpp uses other kernels from 9 tokens on. They end at 31,
-# because from 32 tokens on llama.cpp copies weights from CPU memory to a GPU.
-WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 31)
+# Batch widths to time. They include 8 and 9, because llama.cpp uses other kernels from 9 tokens on.
+WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 32, 64)
 # Number of equal passes in a row. The first two are slower: from the third on, a GPU replays a recorded graph.
 PASSES = 5
 

@@ -18,6 +18,11 @@ SLACK = 1.25  # a pass was disturbed if it took this many times as long as a wid
 STALE_CYCLES = 400  # a cost not measured for this many cycles is dropped, because clock speeds change
 # Until costs are measured, a draft step costs this many plain steps, and prefilling a token this many draft steps.
 UNTIMED = 0.1
+# From this width on, passes use kernels for blocks of rows, so narrower passes say little about their cost.
+WIDE = 16
+# Each token of a verify batch has a row of logits. So it costs about this many times a token of a prompt.
+WITH_LOGITS = 1.25
+TARGET = "target"  # the target among the sources of prefill
 CAUTIOUS_DEPTH = 3  # largest depth of a drafter until two of its tokens are accepted
 _R = TypeVar("_R")
 _P = ParamSpec("_P")
@@ -156,6 +161,8 @@ class Costs:
                 seconds = self._start(width) * self._ratio(width)
             else:
                 seconds = self.verify(1) * (1 + self._excess(width) * self._estimated_excess(width))
+            if width >= WIDE and width not in self._ratios:
+                seconds = min(seconds, self._by_prefill(width))
             now[width] = seconds
         return seconds
 
@@ -216,7 +223,7 @@ class Costs:
     def learn_prefill(self, source: str, tokens: int, seconds: float) -> None:
         reading = self._reading.get(source) or Recent(self._table.prefill_seconds.get(source))
         reading.add(seconds / max(tokens, 1), self._cycle)
-        self._reading = {**self._reading, source: reading}
+        self._reading, self._now = {**self._reading, source: reading}, {}
 
     def table(self) -> CostTable:
         """Return the costs learned so far as a table for the next load, or the old estimate if too little is measured.
@@ -226,7 +233,8 @@ class Costs:
         reliable = {n for n, ratio in self._ratios.items() if ratio.measurements >= SEVERAL}
         if not self.measured and (1 not in reliable or len(reliable) < 2):
             return self._table
-        widths = tuple(sorted({1} | (set(self._table.widths) - self._ratios.keys()) | reliable))
+        kept = {n for n in self._table.widths if self.measured or n < WIDE} - self._ratios.keys()
+        widths = tuple(sorted({1} | kept | reliable))
         seconds = tuple(self.verify(n) for n in widths)
         return replace(
             self._table,
@@ -238,6 +246,12 @@ class Costs:
             measured=True,
             prefill_seconds={source: found.value for source, found in self._reading.items()},
         )
+
+    def _by_prefill(self, width: int) -> float:
+        """Return the seconds of a pass by those of the prompt's tokens; infinity if the width or these are unknown."""
+        if (self._likely and width <= self._table.widths[-1]) or TARGET not in self._reading:
+            return inf
+        return self.verify(1) + (width - 1) * WITH_LOGITS * self._reading[TARGET].value
 
     def _run_at_start(self, source: str) -> float:
         return self._table.run_seconds.get(source, UNTIMED * self._start(1))

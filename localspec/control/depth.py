@@ -195,6 +195,14 @@ class DepthControl:
         """Refill the budget for tokens that were written without the drafter."""
         self._budget = min(self._budget + MARGIN * tokens, MOST)
 
+    def judge(self, *, kept: bool) -> None:
+        """Judge a copied token that the budget did not pay for, by the token that was written.
+
+        The budget changes as if it had been drafted alone. Such gains refill it to START at most.
+        """
+        gain = kept + 1 - self.costs.verify(2) / self.costs.verify(1)
+        self._budget = max(min(self._budget + gain, max(self._budget, START)), 0.0)
+
     def reconsider(self) -> None:
         """Switch drafting on again when the budget pays for two draft steps."""
         if not self.on and self._budget >= 2 * self.seconds(1) / self.costs.verify(1):

@@ -3,10 +3,12 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from math import inf
 from time import perf_counter
 
 from localspec.algorithm.protocols import Drafter, PlainStep, Proposal, Rule, Strategy
 from localspec.control.concurrent import ConcurrentReplies, DepthPlan, SlotState, verify_among_others
+from localspec.control.costs import TARGET, WIDE
 from localspec.control.depth import DepthControl
 from localspec.drafters.copies import CopyDrafter
 from localspec.errors import LocalspecError
@@ -102,6 +104,7 @@ class DrafterSelection(Strategy):
         self._chosen: DepthControl | None = None  # the drafter of this cycle
         self._proposal = Proposal()
         self._skipped = 0  # number of coming plain steps without a decision
+        self._unused: int | None = None  # the first token of a copy that would pay, but exceeds the budget
         self._copyable = False  # whether the next token is probably a copy
         self._decides = True  # whether this cycle has a decision
         self._undecided = 0  # tokens of plain steps since the last decision
@@ -178,6 +181,11 @@ class DrafterSelection(Strategy):
             for candidate in self._candidates:
                 candidate.drafter.observe(skipped, len(skipped.tokens))
 
+    def learn_prefill(self, batch: ForwardPass, seconds: float) -> None:
+        if len(batch.tokens) >= WIDE and batch.replies == 1:
+            costs = self._concurrent.buckets.at(batch.start)
+            costs.learn_prefill(TARGET, len(batch.tokens), seconds)
+
     def learn(self, cycle: Cycle) -> None:
         self._slot.replies = cycle.replies
         if cycle.is_plain and cycle.replies == 1:
@@ -203,6 +211,8 @@ class DrafterSelection(Strategy):
                 candidate.learn(replace(cycle, draft_seconds=drafting_seconds), self._proposal)
             else:
                 candidate.save(len(cycle.tokens))
+                if candidate.is_free and self._unused is not None and cycle.is_plain:
+                    candidate.judge(kept=cycle.tokens[0] == self._unused)
         if drafting := [c for c in self._candidates if not c.is_free and c.drafter.failure is None]:
             self._slot.survivals = drafting[0].survivals() if cycle.replies > 1 else ()
             self._slot.step_seconds = drafting[0].seconds(1)
@@ -226,6 +236,8 @@ class DrafterSelection(Strategy):
                 proposal = drafter.propose(tokens, min(room, control.most), self._rule)
                 self._copyable = 2 * max(proposal.confidences[:1], default=0) > 1
                 depth, value = best_prefix(proposal.confidences, control.affordable_seconds, verify)
+                pays = best_prefix(proposal.confidences[:1], inf, verify)[1] > 1 / verify(1)
+                self._unused = proposal.tokens[0] if pays and not depth else None
                 if depth:
                     yield Expectation(control, value, replace(proposal.first(depth), depth=depth))
                 continue
@@ -259,12 +271,14 @@ class DrafterSelection(Strategy):
 def best_prefix(chances: Sequence[float], bound: float, verify: Callable[[int], float]) -> tuple[int, float]:
     """Return how many leading tokens give the most tokens per second, and this speed; (0, 0.0) if none can be used.
 
-    `bound`: the longest pass in seconds.
+    `bound`: the longest pass in seconds. Wide passes have a multiple of WIDE tokens, so that few widths are measured.
     """
     best, best_value, expected, survival = 0, 0.0, 1.0, 1.0
     for depth, chance in enumerate(chances, start=1):
         survival *= chance
         expected += survival
+        if depth >= WIDE and (depth + 1) % WIDE:
+            continue
         seconds = verify(depth + 1)
         if seconds <= bound and expected / seconds > best_value:
             best, best_value = depth, expected / seconds

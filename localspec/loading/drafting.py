@@ -40,7 +40,7 @@ ESTIMATED_COSTS = {
     "": ((1, 2, 8, 9, 16, 32), (1, 1.15, 1.8, 2.2, 3.0, 5.0)),
     "experts": ((1, 2, 3, 5, 8, 16, 32), (1, 1.55, 2.1, 3.1, 4.7, 8.5, 15)),  # experts on the CPU only
 }
-VERSION = "6"  # raise it when stored costs or acceptance change their meaning
+VERSION = "7"  # raise it when stored costs or acceptance change their meaning
 DEEPEST = 12  # maximum draft tokens in a model's proposal
 
 
@@ -185,7 +185,7 @@ class Drafting:
         target, failed = self._target, any(drafter.failure for drafter in self._drafters)
         if target is None or target.rollback_limit is not None or self.costs.measured or failed:
             return  # a target with a `rollback_limit` cannot roll back the widest batches
-        widths = [width for width in WIDTHS if width <= target.rows_max]
+        widths = [*(width for width in WIDTHS if width < target.rows_max), target.rows_max]
         length = target.length
 
         def clock() -> float:

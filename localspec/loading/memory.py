@@ -10,7 +10,7 @@ from typing import Any
 from localspec.errors import BadSetting
 from localspec.gguf.facts import DraftKind
 from localspec.llama.load import Load
-from localspec.options import MOST_DEPTH, MOST_FACTOR
+from localspec.options import MOST_FACTOR
 
 AUTO_PARALLEL = 2  # number of replies at once for `parallel` "auto", if their KV caches fit into memory
 
@@ -67,7 +67,7 @@ def _shares(text: str) -> tuple[float, ...]:
 
 
 HOST = "CPU"
-WIDEST_BATCH = 1 + MOST_DEPTH  # maximum tokens in a verify batch: the newest token and the draft tokens
+WIDEST_BATCH = 64  # maximum tokens in a verify batch: the newest token and the draft tokens
 SNAPSHOTS = 3  # maximum draft tokens of a recurrent target: each draft token needs a copy of the state
 CHECKPOINT_SHARE = 0.1  # bytes for checkpoints / bytes of the weights
 

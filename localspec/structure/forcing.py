@@ -77,6 +77,9 @@ class Forcing(Strategy):
     def observe(self, batch: ForwardPass, kept: int) -> None:
         self._inner.observe(batch, kept)
 
+    def learn_prefill(self, batch: ForwardPass, seconds: float) -> None:
+        self._inner.learn_prefill(batch, seconds)
+
     def learn(self, cycle: Cycle) -> None:
         """Let the inner strategy learn from the cycle without the forced tokens, which would distort its costs."""
         if not self._proposed:

@@ -10,7 +10,7 @@ from localspec.drafters.model import ModelDrafter
 from localspec.errors import ContextFull
 from tests.algorithm.exact_models import ExactModel, never
 
-TEXT = tuple(range(1, 40))
+TEXT = tuple(range(1, 65))
 
 
 class Timed(ExactModel):
@@ -55,7 +55,7 @@ def curve(width, run=9):
 
 def test_every_width_is_measured():
     table, _ = run(curve)
-    assert table.widths == (1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 31)
+    assert table.widths == (1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 32, 64)
     assert table.verify_seconds == pytest.approx([curve(n) for n in table.widths])
     assert table.run_seconds == pytest.approx({"model": 0.002})
     assert table.measured

@@ -9,7 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec.algorithm.protocols import Proposal
-from localspec.control.costs import STALE_CYCLES, Costs, CostsByContext, CostTable, doublings, interpolate
+from localspec.control.costs import (
+    STALE_CYCLES,
+    TARGET,
+    WIDE,
+    WITH_LOGITS,
+    Costs,
+    CostsByContext,
+    CostTable,
+    doublings,
+    interpolate,
+)
 from localspec.control.depth import PlainProbes
 from tests.drafters.machine import cycle_of
 
@@ -29,6 +39,22 @@ def test_measurements_replace_the_table():
         costs.learn_draft("model", 3, 0.6)
     assert costs.verify(4) == pytest.approx(3.2, rel=0.05)
     assert costs.draft("model", 1) == pytest.approx(0.2, rel=0.05)
+
+
+def test_a_wide_pass_that_never_ran_costs_at_most_what_a_prompt_says():
+    costs = Costs(GUESS)
+    for width, seconds in ((1, 1.0), (2, 1.9), (4, 3.7)) * 4:
+        costs.learn_verify(width, seconds, drafted=width > 1)
+    by_narrow_passes = costs.verify(32)
+    costs.learn_prefill(TARGET, 512, 512 * 0.2)
+    assert costs.verify(32) == pytest.approx(1.0 + 31 * 0.2 * WITH_LOGITS)
+    assert costs.verify(32) < by_narrow_passes / 2
+    assert costs.verify(8) > 5.0
+    assert max(costs.table().widths) < WIDE  # what was not measured is not stored as a measurement
+    for _ in range(9):
+        costs.learn_verify(32, 12.0, drafted=True)
+    assert costs.verify(32) == pytest.approx(12.0, rel=0.1)
+    assert costs.table().verify(32) == costs.verify(32)
 
 
 def test_one_measurement_in_four_may_be_wild():

@@ -2,6 +2,7 @@
 
 import math
 import random
+from math import inf
 
 import numpy as np
 import pytest
@@ -10,8 +11,9 @@ from hypothesis import strategies as st
 
 from localspec.algorithm.loop import speculate
 from localspec.algorithm.verification import make_rule
+from localspec.control.acceptance import AcceptanceModel
 from localspec.control.costs import Costs, CostTable
-from localspec.control.depth import DepthControl
+from localspec.control.depth import START, DepthControl
 from localspec.drafters.copies import CopyDrafter
 from localspec.drafters.model import ModelDrafter
 from localspec.drafters.selection import MOST_SKIPPED, Plain, best_prefix
@@ -267,6 +269,25 @@ def test_steps_without_a_decision_are_observed_together_and_none_is_lost(monkeyp
         known[batch.start :] = batch.tokens[:kept]
     assert known == tokens[: len(known)]
     assert len(tokens) - len(known) <= MOST_SKIPPED + 1
+
+
+def test_wide_passes_have_multiples_of_sixteen_tokens():
+    widths = {best_prefix([0.999] * room, inf, lambda width: 1 + 0.01 * width)[0] + 1 for room in range(64)}
+    assert widths == {*range(1, 17), 32, 48, 64}
+
+
+def test_copies_that_the_budget_does_not_pay_are_judged_by_the_written_tokens():
+    costs = Costs(CostTable((1, 2), (1.0, 1.6), {}))
+    control = DepthControl(costs, CopyDrafter(), AcceptanceModel(), 8)
+    for _ in range(9):
+        control.judge(kept=False)
+    assert control.affordable_seconds == 1.0
+    for _ in range(2):
+        control.judge(kept=True)
+    assert control.affordable_seconds == pytest.approx(1.8)
+    for _ in range(99):
+        control.judge(kept=True)
+    assert control.affordable_seconds == 1 + START
 
 
 @pytest.mark.parametrize(("step_seconds", "decisions"), [(1e-6, 400 / 33), (1e3, 400)])
