@@ -5,6 +5,8 @@ from typing import Any
 
 from localspec.gguf.trimmed import TokenTable
 
+CHECKPOINT_SHARE = 0.1  # bytes for checkpoints / bytes of the weights
+
 
 @dataclass(frozen=True, slots=True)
 class Load:

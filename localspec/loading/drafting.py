@@ -20,15 +20,10 @@ from localspec.drafters.copies import CopyDrafter
 from localspec.drafters.copy_chances import CopyChances, CopyCounts
 from localspec.drafters.model import FAILURES
 from localspec.drafters.selection import DrafterSelection, Fixed, Plain
-from localspec.files import file_of, recalled, store
+from localspec.files import recalled, store
 from localspec.gguf.matching import SAMPLE
 from localspec.llama.context import Context, SlotDecoder
-from localspec.llama.devices import devices
 from localspec.llama.head import HeadCache
-from localspec.loading.plan import Plan
-from localspec.machine.llama_build import installed_build
-from localspec.models.local_models import identity
-from localspec.models.registry import Pair
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +35,6 @@ ESTIMATED_COSTS = {
     "": ((1, 2, 8, 9, 16, 32), (1, 1.15, 1.8, 2.2, 3.0, 5.0)),
     "experts": ((1, 2, 3, 5, 8, 16, 32), (1, 1.55, 2.1, 3.1, 4.7, 8.5, 15)),  # experts on the CPU only
 }
-VERSION = "7"  # raise it when stored costs or acceptance change their meaning
 DEEPEST = 12  # maximum draft tokens in a model's proposal
 
 
@@ -230,24 +224,6 @@ def _acceptance_of(candidates: Sequence[DepthControl]) -> Acceptance:
 
 def _copies_of(candidates: Sequence[DepthControl]) -> CopyDrafter | None:
     return next((c.drafter for c in candidates if isinstance(c.drafter, CopyDrafter)), None)
-
-
-def learned_state_file(pair: Pair, plan: Plan, threads: int) -> Path:
-    """Return the path of the learned state for these model files, load options, devices and llama.cpp."""
-    inside = pair.drafter.removeprefix("draft-") if plan.draft else ""
-    return file_of(
-        options.data_dir() / "lessons",
-        VERSION,
-        identity(pair.target.here),
-        identity(pair.draft.here) if plan.draft and pair.draft else inside,
-        ", ".join(f"{identity(path)} x {scale}" for path, scale in pair.lora),
-        str(threads),
-        ", ".join(device.description for device in devices()),
-        f"{plan.target.place}, {plan.draft and plan.draft.place}",
-        f"{plan.target.kv_type}, {plan.draft and plan.draft.kv_type}",
-        *(["no flash attention"] if plan.target.flash_attn == "off" else []),
-        installed_build(),
-    )
 
 
 @functools.cache  # cached, because one warning in each process is enough

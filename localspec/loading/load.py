@@ -13,9 +13,9 @@ from localspec.llama.check import ensure_gpu, ensure_projector, take_news
 from localspec.llama.context import Context
 from localspec.llama.devices import connect, default_gpu, devices
 from localspec.llama.threads import yield_threads
-from localspec.loading.disk_cache import disk_prompt_cache
-from localspec.loading.drafting import Drafting, estimated_costs, learned_state_file, warm_up
+from localspec.loading.drafting import Drafting, estimated_costs, warm_up
 from localspec.loading.memory import HOST, LoadChoices
+from localspec.loading.on_disk import disk_prompt_cache, learned_state_file
 from localspec.loading.opening import OPENERS, Opened, Opening, open_target, threads_for
 from localspec.loading.plan import Plan, plan_for
 from localspec.machine.devices import Device

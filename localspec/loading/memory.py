@@ -69,7 +69,6 @@ def _shares(text: str) -> tuple[float, ...]:
 HOST = "CPU"
 WIDEST_BATCH = 64  # maximum tokens in a verify batch: the newest token and the draft tokens
 SNAPSHOTS = 3  # maximum draft tokens of a recurrent target: each draft token needs a copy of the state
-CHECKPOINT_SHARE = 0.1  # bytes for checkpoints / bytes of the weights
 
 
 def layers_on(load: Load, total: int) -> tuple[int, ...]:

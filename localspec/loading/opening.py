@@ -26,10 +26,9 @@ from localspec.gguf.trimmed import token_table
 from localspec.llama.context import Context, SlotDecoder
 from localspec.llama.head import BlockContext, HeadContext
 from localspec.llama.images import Projector
-from localspec.llama.load import Load
+from localspec.llama.load import CHECKPOINT_SHARE, Load
 from localspec.llama.model import Model
 from localspec.llama.threads import MOST_THREADS, SMALL_BYTES, default_threads
-from localspec.loading.memory import CHECKPOINT_SHARE
 from localspec.loading.plan import Plan
 from localspec.machine.devices import available_bytes
 from localspec.models.local_models import identity

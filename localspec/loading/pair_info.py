@@ -13,8 +13,8 @@ from localspec.gguf.facts import DraftKind
 from localspec.gguf.facts import trained_context as trained_in
 from localspec.gguf.header import Header
 from localspec.gguf.matching import SharedTokens
-from localspec.llama.load import Load
-from localspec.loading.memory import CHECKPOINT_SHARE, HOST, LoadChoices, Needs, Sizes, layers_on
+from localspec.llama.load import CHECKPOINT_SHARE, Load
+from localspec.loading.memory import HOST, LoadChoices, Needs, Sizes, layers_on
 from localspec.loading.placement import DEFAULT_CONTEXT
 from localspec.loading.plan import Plan, experts_of, head_bytes, plan, plan_for, weights_of
 from localspec.machine.devices import Device, last_devices

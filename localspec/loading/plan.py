@@ -15,9 +15,9 @@ from localspec.files import file_of, recalled, remember
 from localspec.gguf.facts import DraftKind, trained_context, trunk_layers
 from localspec.gguf.header import Header, header_of_part
 from localspec.gguf.matching import SharedTokens
-from localspec.llama.load import Load
+from localspec.llama.load import CHECKPOINT_SHARE, Load
 from localspec.loading.attention import Attention, attention_of
-from localspec.loading.memory import CHECKPOINT_SHARE, HOST, Experts, LoadChoices, Needs, Sizes
+from localspec.loading.memory import HOST, Experts, LoadChoices, Needs, Sizes
 from localspec.loading.placement import SHORTEST_CONTEXT, MemoryBudget, Placement, Placements
 from localspec.machine.devices import Device, remember_devices, with_host
 from localspec.machine.llama_build import installed_build, missing_device

@@ -11,9 +11,9 @@ import pytest
 from localspec.errors import BackendFailure, BadModelFile
 from localspec.gguf.facts import DraftKind, trained_context
 from localspec.gguf.header import header_at
-from localspec.llama.load import Load
+from localspec.llama.load import CHECKPOINT_SHARE, Load
 from localspec.llama.measure_memory import BufferLog
-from localspec.loading.memory import CHECKPOINT_SHARE, LoadChoices
+from localspec.loading.memory import LoadChoices
 from localspec.loading.pair_info import estimated_sizes
 from localspec.loading.plan import MemoryProbe, _by_device, experts_of, plan, plan_for, weights_of
 from localspec.machine import devices as known_devices

@@ -1,21 +1,27 @@
-"""Open the prompt cache on disk of a loaded target."""
+"""The files of a loaded pair: the prompt caches of its target, and the learned state of its drafting."""
 
 import json
 import logging
 from hashlib import blake2b
+from pathlib import Path
 
 from localspec.caches.prompt_cache import DiskPromptCache
 from localspec.caches.store import Facts, Store, disk_of, why_not_trusted
 from localspec.conversations import conversations
+from localspec.files import file_of
 from localspec.llama.context import Context
+from localspec.llama.devices import devices
 from localspec.llama.load import Load
 from localspec.loading.memory import LoadChoices
+from localspec.loading.plan import Plan
 from localspec.machine.llama_build import installed_build
 from localspec.models.local_models import identity
 from localspec.models.registry import Pair
-from localspec.options import texts_dir
+from localspec.options import data_dir, texts_dir
 
 log = logging.getLogger(__name__)
+
+VERSION = "7"  # raise it when stored costs or acceptance change their meaning
 
 
 def disk_prompt_cache(
@@ -50,3 +56,21 @@ def disk_prompt_cache(
     disk = DiskPromptCache(store, facts, capacity=target.capacity, everything=everything)
     target.prompt_cache.disk = disk
     return disk
+
+
+def learned_state_file(pair: Pair, plan: Plan, threads: int) -> Path:
+    """Return the path of the learned state for these model files, load options, devices and llama.cpp."""
+    inside = pair.drafter.removeprefix("draft-") if plan.draft else ""
+    return file_of(
+        data_dir() / "lessons",
+        VERSION,
+        identity(pair.target.here),
+        identity(pair.draft.here) if plan.draft and pair.draft else inside,
+        ", ".join(f"{identity(path)} x {scale}" for path, scale in pair.lora),
+        str(threads),
+        ", ".join(device.description for device in devices()),
+        f"{plan.target.place}, {plan.draft and plan.draft.place}",
+        f"{plan.target.kv_type}, {plan.draft and plan.draft.kv_type}",
+        *(["no flash attention"] if plan.target.flash_attn == "off" else []),
+        installed_build(),
+    )
