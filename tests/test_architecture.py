@@ -69,7 +69,7 @@ LINES = {
     "sampler": 735,
     "caches": 567,
     "algorithm": 1197,
-    "llama": 3611,
+    "llama": 3613,
     "control": 994,
     "drafters": 1408,
     "structure": 2126,
@@ -77,19 +77,19 @@ LINES = {
     "conversations": 764,
     "chat": 2071,
     "models": 2349,
-    "loading": 1748,
+    "loading": 1746,
     "embedding": 318,
     "api": 243,
     "measure": 1643,
     "fit": 878,
     "engine": 1192,
-    "tui": 4258,
+    "tui": 4231,
     "serve": 3424,
     "cli": 3131,
     "__init__": 93,
     "__main__": 7,
 }
-MOST_LINES = 38_280  # of all rooms: one grows only where another shrinks
+MOST_LINES = 38_253  # of all rooms: one grows only where another shrinks
 MOST_FILES = 222
 HEAVY = ("llama_cpp", "llguidance", "textual", "huggingface_hub", "numpy", "jinja2", "starlette")
 HEAVY += ("uvicorn", "gguf")
