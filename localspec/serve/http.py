@@ -226,7 +226,9 @@ class ReplyStream(StreamingResponse):
         try:
             await unless_gone(receive, self.stream_response(send))
         except Problem as problem:  # the client left
-            self._reason = problem.message
+            written = sum(len(block.text) for served in self._replies.replies for block in served.blocks)
+            after = f" after {written:,} characters from {self._replies.asked.chosen.name}"
+            self._reason = problem.message + after * bool(written)
         finally:
             self._replies.give_up()
             scope["reason"] = self._reason

@@ -46,12 +46,14 @@ def server(patient):
 
 
 def leave_when_running(endpoint, stream):
-    """Leave a reply after its first byte, or without a stream once it runs."""
+    """Leave a reply after its first chunks, or without a stream once it runs."""
     running = "llamacpp:requests_processing 1"
     until(lambda: running not in endpoint.http.get("/metrics").text)
     if stream:
         with endpoint.http.stream("POST", "/v1/chat/completions", json=ENDLESS | {"stream": True}) as answer:
-            next(answer.iter_raw())
+            read = answer.iter_raw()
+            for _ in range(8):
+                next(read)
         return
 
     async def begun():
@@ -121,13 +123,14 @@ def test_the_log_says_why_a_request_failed(tmp_path):
             leave_when_running(endpoint, stream)
         assert text_of(endpoint.http, SHORT)
     lines = [
-        re.sub(r"in [\d.]+ s", "in T s", line.split("  ", 1)[1]) for line in log.read_text().splitlines()
+        re.sub(r"in [\d.]+ s", "in T s", re.sub(r"after [\d,]+ char", "after N char", line.split("  ", 1)[1]))
+        for line in log.read_text().splitlines()
     ]
     assert lines[:5] == [
         'POST /v1/chat/completions 400 in T s: max_tokens cannot be "x" (give a whole number)',
         "POST /v1/messages 404 in T s: there is no model 'nope' here; use 'demo'",
         "GET /nope 404 in T s: there is no path /nope here",
-        "POST /v1/chat/completions 200 in T s: the client left",
+        "POST /v1/chat/completions 200 in T s: the client left after N characters from demo",
         "POST /v1/chat/completions 499 in T s: the client left",
     ]
 
