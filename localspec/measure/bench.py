@@ -24,6 +24,19 @@ class Category(StrEnum):
     JSON = "json"
     EDIT = "edit"  # a request to copy a text with few changes
     LONG = "long"  # a question about a long document
+    CALL = "call"  # an edit that is written as an argument of a tool call
+
+
+_WRITE_FILE = {
+    "name": "write_file",
+    "description": "Write a file",
+    "parameters": {
+        "type": "object",
+        "properties": {"path": {"type": "string"}, "content": {"type": "string"}},
+        "required": ["path", "content"],
+    },
+}
+CALLING = ReplyOptions(tools=[{"type": "function", "function": _WRITE_FILE}], tool_choice="write_file")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +45,22 @@ class BenchPrompt:
     category: Category
     text: str
 
+    @property
+    def options(self) -> ReplyOptions:
+        """The tools of the request, for a prompt whose reply is a tool call."""
+        return CALLING if self.category is Category.CALL else ReplyOptions()
+
 
 def _prompts(kind: str) -> tuple[BenchPrompt, ...]:
-    """Return the prompts of the table `kind` in prompts.toml. A prompt's document precedes its question."""
+    """Return the prompts of the table `kind` in prompts.toml.
+
+    A prompt's document precedes its question, and so does the edit whose result a tool call shall write.
+    """
     table = tomllib.loads(files("localspec.measure").joinpath("prompts.toml").read_text("utf-8"))
     prompts = []
     for entry in table[kind]:
         parts = [table["documents"][entry["document"]]] if "document" in entry else []
+        parts += [each["text"] for each in table[kind] if each["name"] == entry.get("edit")]
         text = "\n\n".join(part.strip() for part in [*parts, entry["text"]])
         prompts.append(BenchPrompt(entry["name"], Category(entry["category"]), text))
     return tuple(prompts)
@@ -181,10 +203,10 @@ def bench(
                 found = list[Measurement]()
                 for arm in block.arms:
                     on_step(BenchStep(block, arm, clock() - began))
-                    options = ReplyOptions(
+                    limited = ReplyOptions(
                         temperature=block.temperature, max_tokens=limits.max_tokens, overflow="error"
                     )
-                    reply = answer(session, block.prompt.text, arm, **options)
+                    reply = answer(session, block.prompt.text, arm, **(limited | block.prompt.options))
                     about = block.prompt.name, block.prompt.category, block.temperature, block.round, arm.name
                     counts = {name: getattr(reply.stats, name) for name in COUNTS}
                     found.append(Measurement(*about, finish_reason=reply.finish_reason, **counts))

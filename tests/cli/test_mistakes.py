@@ -51,7 +51,7 @@ WRONG_LINES = [
     ("bench demo Hi --depth 0", "--depth 0"),
     ("bench demo Hi --temperature 0,1", "one temperature"),
     ("bench demo Hi --runs 3", "--runs is for the built-in prompts"),
-    ("bench demo --only jokes", "code, chat, prose, json, edit, long"),
+    ("bench demo --only jokes", "code, chat, prose, json, edit, long, call"),
     ("bench demo --top-k 3", "--top-k needs your own prompt"),
     ("bench demo --no-think", "--no-think needs your own prompt"),
     ("bench demo --think 0", "--think needs your own prompt"),

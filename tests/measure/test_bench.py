@@ -48,6 +48,14 @@ def test_every_category_has_prompts_and_every_name_is_distinguished():
     assert [p.category for p in in_turn(prompts)[: len(Category)]] == list(Category)
 
 
+def test_a_tool_call_writes_an_edit_and_may_be_nothing_else():
+    edits = {p.name: p.text for p in BUILT_IN_PROMPTS if p.category is Category.EDIT}
+    for prompt in BUILT_IN_PROMPTS:
+        is_call = prompt.category is Category.CALL
+        assert prompt.options.get("tool_choice") == ("write_file" if is_call else None)
+        assert not is_call or prompt.text.startswith(edits[prompt.name.removesuffix(", as a call")].strip())
+
+
 @pytest.mark.parametrize("arms", [ARMS, ARMS[:2]])
 def test_no_arm_goes_first_more_often_within_any_category_and_temperature(arms):
     """Else the first run of each prompt, which pays for reading it, would be the same arm's."""

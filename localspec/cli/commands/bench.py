@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("built-in prompts")
     fixed = "fixed draft depths to measure beside the automatic one"
     group.add_argument("--depths", type=list_of(number(int, 1, MOST_DEPTH)), metavar="N,N", help=fixed)
-    kinds = "kinds of prompts to measure: code, chat, prose, json, edit, long"
+    kinds = "kinds of prompts to measure: code, chat, prose, json, edit, long, call"
     group.add_argument("--only", type=list_of(str), metavar="WHAT", help=kinds)
     what = "print speeds, acceptance and every depth by kind of prompt"
     group.add_argument("--details", action="store_true", help=what)
