@@ -37,7 +37,7 @@ ROOMS = {
         "algorithm caches chat control conversations display drafters errors files gguf "
         "llama machine models options prompt sampler stopping"
     ),
-    "embedding": "errors files llama machine models options stopping",
+    "embedding": "errors files gguf llama machine models options stopping",
     "api": "chat errors events files gguf llama loading machine models options prompt stopping",
     "measure": "algorithm api chat control display errors events llama loading machine options prompt sampler",
     "fit": "algorithm chat errors files gguf llama measure models sampler",

@@ -14,14 +14,15 @@ from localspec.llama.devices import default_gpu
 from localspec.models.names import LOOKUP, find
 from localspec.options import configured
 
-_kept: tuple[object, EmbeddingModel] | None = None  # the loaded model, with the arguments that named it
-_loading = threading.RLock()
+_kept: dict[object, EmbeddingModel] = {}  # the loaded model, by the arguments that named it
+_loading = threading.Lock()
 
 
 @after_fork
 def _forget() -> None:
-    global _kept, _loading
-    _kept, _loading = None, threading.RLock()
+    global _loading
+    _loading = threading.Lock()
+    unload()
 
 
 def embed(
@@ -40,10 +41,8 @@ def embed(
     dimensions: numbers in a row. truncate: cut texts that are too long. pull: download missing files. The model stays
     loaded until a call names another one or `unload()` is called. Raises LocalspecError.
     """
-    with _loading:  # held to the end, because another model frees this one
-        loaded = _loaded("embed", model, pooling, pull)
-        given = [texts] if isinstance(texts, str) else texts
-        return loaded.embed(given, dimensions=dimensions, truncate=truncate).rows
+    given = [texts] if isinstance(texts, str) else texts
+    return _loaded("embed", model, pooling, pull).read(given, dimensions=dimensions, truncate=truncate).rows
 
 
 def rerank(
@@ -53,30 +52,22 @@ def rerank(
 
     model: a reranker, named as in `embed`; by default the setting `rerank`. Raises LocalspecError.
     """
-    with _loading:
-        return _loaded("rerank", model, "rank", pull).rerank(query, documents).rows[:, 0]
+    return _loaded("rerank", model, "rank", pull).read(documents, query).rows[:, 0]
 
 
-def unload() -> None:
-    """Free the model that `embed` and `rerank` keep loaded."""
-    global _kept
-    with _loading:
-        held, _kept = _kept, None
-        if held:
-            held[1].close()
+unload = _kept.clear  # a call that runs keeps its model until it ends
 
 
 def _loaded(setting: str, model: str | Path | None, pooling: str, pull: bool) -> EmbeddingModel:
-    global _kept
-    key = setting, model, pooling
-    if _kept is None or _kept[0] != key:
-        settings = configured()
-        if not (wanted := model or settings.get(setting)):
-            raise BadSetting("no model is named", hint=f"name one, or set `{setting}` in config.toml")
-        file = find(wanted, draft=LOOKUP, pull=pull).target
-        unload()
-        gpu, threads = default_gpu(), settings.get("threads")
-        if gpu:
-            ensure_gpu(gpu.name, gpu.description, "auto", "f16", bool)
-        _kept = key, EmbeddingModel(file, pooling, threads, gpu)
-    return _kept[1]
+    with _loading:
+        key = setting, model, pooling
+        if key not in _kept:
+            settings = configured()
+            if not (wanted := model or settings.get(setting)):
+                raise BadSetting("no model is named", hint=f"name one, or set `{setting}` in config.toml")
+            file = find(wanted, draft=LOOKUP, pull=pull).target
+            unload()
+            if gpu := default_gpu():
+                ensure_gpu(gpu.name, gpu.description, "auto", "f16", bool)
+            _kept[key] = EmbeddingModel(file, pooling, settings.get("threads"), gpu)
+        return _kept[key]

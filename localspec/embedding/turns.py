@@ -17,34 +17,34 @@ _LOOK_SECONDS: Final = 0.1
 class Turns:
     def __init__(self) -> None:
         self.held: AbstractContextManager[Any] = nullcontext()  # entered for each pass
-        self._replies, self._lock, self._idle = 0, threading.Lock(), threading.Event()
-        self._idle.set()
-        self._next = 0.0  # time before which no pass may begin beside a reply
+        self._replies, self._next = (
+            0,
+            0.0,
+        )  # running replies; beside one, no pass begins before the time `_next`
+        self._ended = threading.Condition()
 
     @contextmanager
     def reply(self) -> Iterator[None]:
         """Mark a reply as running."""
-        self._count(1)
+        with self._ended:
+            self._replies += 1
         try:
             yield
         finally:
-            self._count(-1)
-
-    def _count(self, more: int) -> None:
-        with self._lock:
-            self._replies += more
-            (self._idle.clear if self._replies else self._idle.set)()
+            with self._ended:
+                self._replies -= 1
+                self._ended.notify_all()
 
     @property
     def seconds(self) -> float:
-        return ALONE_SECONDS if self._idle.is_set() else BESIDE_SECONDS
+        return BESIDE_SECONDS if self._replies else ALONE_SECONDS
 
     @contextmanager
     def turn(self, cancelled: Callable[[], bool]) -> Iterator[None]:
         """Wait for the time of the next pass. Raises WorkStopped if the request is cancelled."""
-        while not cancelled() and (left := self._next - monotonic()) > 0:
-            if self._idle.wait(min(left, _LOOK_SECONDS)):
-                break
+        with self._ended:
+            while self._replies and not cancelled() and (left := self._next - monotonic()) > 0:
+                self._ended.wait(min(left, _LOOK_SECONDS))
         if cancelled():
             raise WorkStopped
         with self.held:

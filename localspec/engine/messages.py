@@ -75,14 +75,17 @@ class Detokenize:
 
 @dataclass(frozen=True, slots=True)
 class Embed:
-    """A request for the vectors of texts, or the scores of documents, from a small model beside the pair."""
+    """A request for the vectors of texts, or the scores of documents, from a small model beside the pair.
+
+    Without texts it frees that model.
+    """
 
     serial: int
     file: ModelFile
     texts: tuple[str | tuple[int | str, ...], ...]
     pooling: str = ""  # "": that of the file
     query: str | None = None  # if set, the texts are documents to score
-    norm: int = 2  # as in embedding/vectors.py
+    norm: int = 2  # as in embedding/model.py
     dimensions: int | None = None
     truncate: bool = False  # whether texts that are too long are cut
     first: int = 0  # the place of the first text in the request of the client
@@ -164,7 +167,6 @@ class Embedded:
     rows: bytes  # float32, little-endian
     width: int
     tokens: tuple[int, ...]  # number of tokens of each text
-    pooled: bool = True  # False: a row for each token
 
 
 @dataclass(frozen=True, slots=True)

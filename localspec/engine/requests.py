@@ -203,8 +203,7 @@ class PairRequests:
 
     def close(self) -> None:
         with self._asking:
-            for model in self._beside.values():
-                model.close()
+            self._beside.clear()
             if self._session is not None:
                 self._session.close()
 
@@ -233,18 +232,17 @@ class PairRequests:
         from localspec.embedding.model import EmbeddingModel
 
         key, target = (request.file, request.pooling), cast("SlotDecoder", self._loaded().pair.target)
+        if not request.texts:
+            self._beside.pop(key, None)  # a request that runs keeps it to its end
+            return messages.Embedded(b"", 1, ())
         with self._opening:
             self._turns.held = target.shared.calling  # the passes of the present target wait for a turn
-            if key not in self._beside:
-                self._beside[key] = EmbeddingModel(*key, self._threads, target.model.gpu, self._turns)
-        model, texts, first = self._beside[key], request.texts, request.first
-        if request.query is None:
-            more = request.norm, request.dimensions
-            found = model.embed(texts, *more, truncate=request.truncate, first=first, cancelled=cancelled)
-        else:
-            found = model.rerank(request.query, map(str, texts), first=first, cancelled=cancelled)
-        rows, width = found.rows.astype("<f4", copy=False), found.rows.shape[1]
-        return messages.Embedded(rows.tobytes(), width, found.tokens, found.pooled)
+            if (model := self._beside.get(key)) is None:
+                model = EmbeddingModel(*key, self._threads, target.model.gpu, self._turns)
+                self._beside[key] = model
+        more = {name: getattr(request, name) for name in ("norm", "dimensions", "truncate", "first")}
+        rows, tokens = model.read(request.texts, request.query, **more, cancelled=cancelled)
+        return messages.Embedded(rows.astype("<f4", copy=False).tobytes(), rows.shape[1], tokens)
 
     def _compare(self, request: messages.CompareReplies, send: Send, cancelled: Cancelled) -> None:
         # Imported in this function, so that the process starts fast.

@@ -251,6 +251,22 @@ def check(
     )
 
 
+_RANK = 4  # LLAMA_POOLING_TYPE_RANK
+
+
+def check_small(header: Header, name: str, pooling: str) -> None:
+    """Refuse a file that makes no vectors, or with `pooling` "rank" no scores. Raises BadModelFile."""
+    check([header], [name])
+    own, scores = header.of_model("pooling_type"), any(each.name.startswith("cls") for each in header.tensors)
+    if pooling == "rank" and not scores:
+        raise BadModelFile(f"{name} scores no documents", hint="choose a reranker")
+    if not pooling and own == _RANK:
+        raise BadModelFile(f"{name} is a reranker", hint="use it with --rerank, or localspec.rerank")
+    if not pooling and not own:
+        hint = "choose a model for embeddings, or set its pooling: none, mean, cls or last"
+        raise BadModelFile(f"{name} does not say how to pool its rows into vectors", hint=hint)
+
+
 def _refuse_file(header: Header, name: str) -> None:
     """Raise BadModelFile if a file is not a whole model, or if llama.cpp is known to abort on it."""
     if (parts := header.number("split.count") or 0) > 1:

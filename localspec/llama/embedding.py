@@ -13,7 +13,7 @@ from localspec.llama.load import Load
 from localspec.llama.model import Model
 
 POOLINGS: Final = ("none", "mean", "cls", "last", "rank")  # as in llama.cpp's enum llama_pooling_type
-MOST_TEXTS: Final = 64  # maximum texts in a pass: each is a sequence
+MOST_TEXTS: Final = 64  # maximum texts in a pass: each is a sequence, and has a token at least
 _PIECE: Final = 512  # maximum tokens in a piece of a text that llama.cpp can read in pieces
 
 
@@ -21,7 +21,7 @@ class EmbeddingContext(Cache):
     def __init__(self, model: Model, length: int, pooling: str = "", threads: int | None = None) -> None:
         """`length`: maximum tokens of all texts in a pass. `pooling`: one of POOLINGS; "": that of the file."""
         params = params_of(model, Load(length, threads=threads))
-        params.embeddings, params.kv_unified, params.n_seq_max = True, True, MOST_TEXTS
+        params.embeddings, params.kv_unified, params.n_seq_max = True, True, min(MOST_TEXTS, length)
         params.pooling_type = POOLINGS.index(pooling) if pooling else -1
         kept = int(model.metadata.get(f"{model.architecture}.pooling_type", 0))
         pooled = pooling or POOLINGS[kept]
@@ -35,7 +35,7 @@ class EmbeddingContext(Cache):
         self._batch = Batch(self.widest, sequences=MOST_TEXTS)
 
     def read(self, texts: Sequence[Sequence[int]], start: int = 0) -> list[np.ndarray]:
-        """Read texts in one pass and return the rows of each, float32 [1, width]; without pooling [tokens, width].
+        """Read texts in one pass and return the row of each, float32 [1, width]; without pooling of each token.
 
         `start`: the number of tokens of a single text that the passes before this one have read. Raises as `run`.
         """
@@ -45,19 +45,17 @@ class EmbeddingContext(Cache):
             stretches = [Stretch(n, start, text, [1] * len(text)) for n, text in enumerate(texts)]
             batch = self._batch.fill_all(stretches)
             self.run(lib.llama_decode, batch, batch.n_tokens)
-            if self.pooling != "none":
-                return [self._row(lib.llama_get_embeddings_seq, n) for n in range(len(texts))]
-            rows = [self._row(lib.llama_get_embeddings_ith, n) for n in range(batch.n_tokens)]
-        ends = np.cumsum([len(text) for text in texts])[:-1]
-        return np.split(np.concatenate(rows), ends)
+            if self.pooling == "none":
+                return [self._row(lib.llama_get_embeddings_ith, n) for n in range(batch.n_tokens)]
+            return [self._row(lib.llama_get_embeddings_seq, n) for n in range(len(texts))]
 
     def _row(self, found: Any, number: int) -> np.ndarray:
-        pointer = found(self.handle, number)
-        row = np.ctypeslib.as_array(pointer, (1, self.width)).copy() if pointer else None
-        if row is None or not np.isfinite(row).all():
-            hint = "use another file of the model, or another --pooling"
-            raise BackendFailure(f"{self.model.name} computed no finite embedding", hint=hint)
-        return row
+        if pointer := found(self.handle, number):
+            row = np.ctypeslib.as_array(pointer, (1, self.width)).copy()
+            if np.isfinite(row).all():
+                return row
+        hint = "use another file of the model, or another --pooling"
+        raise BackendFailure(f"{self.model.name} computed no finite embedding", hint=hint)
 
 
 def special_tokens(model: Model) -> tuple[list[int], list[int], list[int]]:
@@ -67,7 +65,3 @@ def special_tokens(model: Model) -> tuple[list[int], list[int], list[int]]:
     ends = [separator if last < 0 else last] if lib.llama_vocab_get_add_eos(vocab) else []
     between = [*ends, *([separator] if lib.llama_vocab_get_add_sep(vocab) else [])]
     return [lib.llama_vocab_bos(vocab)] if lib.llama_vocab_get_add_bos(vocab) else [], between, ends
-
-
-def trained_length(model: Model) -> int:
-    return int(lib.llama_model_n_ctx_train(model.pointer))

@@ -14,6 +14,7 @@ from starlette.responses import Response, StreamingResponse
 from localspec.engine.messages import Embed, Embedded
 from localspec.errors import BadSetting
 from localspec.serve.http import Interface, answer, dumped, fields_of, unless_gone
+from localspec.serve.ollama import kept_seconds
 from localspec.serve.options import Fields, Problem, cut
 from localspec.serve.replies import ModelBeside
 
@@ -28,62 +29,59 @@ class Embeddings(Interface):
     async def openai(self, request: Request) -> Response:
         fields = await fields_of(request)
         if "input" not in fields.rest:
-            return await self._llama(request, fields)
+            return await self.llama(request, fields)
         if (form := fields.take("encoding_format", str, "float")) not in ("float", "base64"):
             raise BadSetting(f"encoding_format cannot be {cut(form)}", hint="give float or base64")
         small, texts = self._small(fields), texts_of(fields.rest["input"])
-        found = await self._vectors(request, small, texts, **chosen(fields))
-        if not found.pooled:
-            raise BadSetting(
-                f"{small.name} does not pool the rows of tokens", hint="start with --pooling mean"
-            )
+        if small.pooling == "none":
+            what = f"{small.name} does not pool the rows of tokens"
+            raise BadSetting(what, hint="start with --pooling mean")
+        found = await self._read(request, small, texts, fields)
         read = (lambda row: b64encode(row).decode()) if form == "base64" else numbers
         rows = enumerate(rows_of(found))
         entries = ({"object": "embedding", "index": index, "embedding": read(row)} for index, row in rows)
         return written({"object": "list", "model": small.name, "usage": usage(found)}, "data", entries)
 
-    async def llama(self, request: Request) -> Response:
-        return await self._llama(request, await fields_of(request))
-
-    async def _llama(self, request: Request, fields: Fields) -> Response:
+    async def llama(self, request: Request, given: Fields | None = None) -> Response:
+        fields = given or await fields_of(request)
         small, texts = self._small(fields), texts_of(fields.rest.get("input", fields.rest.get("content")))
-        found = await self._vectors(request, small, texts, **chosen(fields))
-        rows, counts = rows_of(found), [1] * len(texts) if found.pooled else found.tokens
+        found = await self._read(request, small, texts, fields)
+        rows, counts = rows_of(found), found.tokens if small.pooling == "none" else [1] * len(texts)
         each = enumerate([numbers(row) for row in islice(rows, count)] for count in counts)
         return written(None, "", ({"index": index, "embedding": own} for index, own in each))
 
     async def ollama(self, request: Request) -> Response:
         began, fields = time.perf_counter_ns(), await fields_of(request)
         small, given = self._small(fields), fields.rest.get("input")
-        more = {"dimensions": fields.take("dimensions", int), "truncate": fields.take("truncate", bool, True)}
-        found = await self._vectors(request, small, texts_of(given) if given else (), **more)
+        truncate = fields.take("truncate", bool, True)
+        found = await self._read(request, small, texts_of(given) if given else (), fields, truncate=truncate)
         head = {"model": small.name, "prompt_eval_count": sum(found.tokens), "load_duration": 0}
         head["total_duration"] = time.perf_counter_ns() - began
         return written(head, "embeddings", map(numbers, rows_of(found)))
 
     async def ollama_one(self, request: Request) -> Response:
         fields = await fields_of(request)
-        texts = filter(None, [fields.take("prompt", str, "")])
-        found = await self._vectors(request, self._small(fields), tuple(texts), norm=_AS_IT_IS, truncate=True)
+        small, text = self._small(fields), fields.take("prompt", str, "")
+        fields.rest["embd_normalize"] = _AS_IT_IS
+        found = await self._read(request, small, (text,) * bool(text), fields, truncate=True)
         return answer({"embedding": numbers(found.rows)})
 
     async def rerank(self, request: Request) -> Response:
         fields = await fields_of(request)
         small, is_tei = self._small(fields, "rerank"), "texts" in fields.rest
-        label, text, shows = "relevance_score", "document", "return_documents"
+        label, name, shows = "relevance_score", "document", "return_documents"
         if is_tei:
-            label, text, shows = "score", "text", "return_text"
+            label, name, shows = "score", "text", "return_text"
         query, documents = fields.need("query", str), fields.texts("texts" if is_tei else "documents")
         if not documents:
             raise BadSetting("documents are missing from the request", hint="give a list of texts")
-        found = await self._vectors(request, small, documents, query=query)
-        best = sorted(enumerate(numbers(found.rows)), key=lambda each: each[1], reverse=True)
-        results: list[dict[str, Any]] = [
-            {"index": index, label: score} for index, score in best[: fields.take("top_n", int)]
-        ]
-        for each in results if fields.take(shows, bool, False) else ():
-            own = documents[each["index"]]
-            each[text] = own if is_tei else {"text": own}
+        most, shown = fields.take("top_n", int), fields.take(shows, bool, False)
+        found = await self._read(request, small, documents, fields, query=query)
+        scores = numbers(found.rows)
+        best = sorted(range(len(scores)), key=scores.__getitem__, reverse=True)[:most]
+        results: list[dict[str, Any]] = [{"index": n, label: scores[n]} for n in best]
+        for each, text in zip(results, (documents[n] for n in best), strict=True) if shown else ():
+            each[name] = text if is_tei else {"text": text}
         head = {"object": "list", "model": small.name, "usage": usage(found)}
         return answer(results if is_tei else {**head, "results": results})
 
@@ -93,26 +91,28 @@ class Embeddings(Interface):
         model = self._pairs.choose_small(capability, name)
         return replace(model, name=name or model.name)
 
-    async def _vectors(
-        self, request: Request, small: ModelBeside, texts: Sequence[Text], **more: Any
+    async def _read(
+        self, request: Request, small: ModelBeside, texts: Sequence[Text], fields: Fields, **more: Any
     ) -> Embedded:
         """Return the rows of all texts. They go to the engine in parts, so that other requests have turns."""
+        more |= {"dimensions": fields.take("dimensions", int), "norm": fields.take("embd_normalize", int, 2)}
+        kept = kept_seconds(fields.rest.pop("keep_alive", -1))
         embedded, rows, tokens = Embedded(b"", 1, ()), bytearray(), list[int]()
-        for at in range(0, len(texts), _TOGETHER):
-            part = tuple(texts[at : at + _TOGETHER])
-            job = self._jobs.embed(Embed(0, small.file, part, small.pooling, first=at, **more))
-            report = await unless_gone(request.receive, job.last())
-            assert isinstance(report, Embedded)
-            embedded = report
-            tokens += report.tokens
-            rows += report.rows
-            if len(rows) > _MOST_BYTES:
-                raise Problem(413, "too_many_texts", f"send these {len(texts):,} texts in several requests")
+        try:
+            for at in range(0, len(texts), _TOGETHER):
+                part = tuple(texts[at : at + _TOGETHER])
+                job = self._jobs.embed(Embed(0, small.file, part, small.pooling, first=at, **more))
+                report = await unless_gone(request.receive, job.last())
+                assert isinstance(report, Embedded)
+                embedded = report
+                tokens += report.tokens
+                rows += report.rows
+                if len(rows) > _MOST_BYTES:
+                    what = f"send these {len(texts):,} texts in several requests"
+                    raise Problem(413, "too_many_texts", what)
+        finally:
+            self._jobs.keep_small(small.key, kept)
         return replace(embedded, rows=bytes(rows), tokens=tuple(tokens))
-
-
-def chosen(fields: Fields) -> dict[str, Any]:
-    return {"dimensions": fields.take("dimensions", int), "norm": fields.take("embd_normalize", int, 2)}
 
 
 def texts_of(given: object) -> tuple[Text, ...]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import math
 import time
 from collections import deque
 from collections.abc import Callable
@@ -14,12 +15,14 @@ from localspec.engine.client import EngineProcess
 from localspec.engine.messages import Failure, LoadPair, Question, Report
 from localspec.errors import EngineDied
 from localspec.events import Finished
+from localspec.models.local_models import ModelFile
 from localspec.serve.numbers import Totals
 from localspec.serve.options import Problem
 
 MOST_WAITING: Final = 256  # limit of requests in the queue
 SWAP_SECONDS: Final = 10.0  # in this time, requests for the loaded pair may overtake one for another pair
 STUCK_SECONDS: Final = 60.0  # an engine that ignores a cancel for this time is ended
+_SOON_SECONDS: Final = 0.1  # a timer of the event loop may be early by the resolution of its clock
 _STOPPED: Final = Failure("EngineDied", "the server is shutting down", "send it again when the server runs")
 Asked = messages.Generate | messages.Embed | Question | None  # None: the job only loads the pair
 
@@ -88,6 +91,8 @@ class Jobs:
         self.first = first
         self.loaded: messages.Ready | None = None
         self.stage = ""
+        # The small models in memory, and the time of the event loop at which each is freed.
+        self.small: dict[tuple[ModelFile, str], float] = {}
         self.trouble: Failure | None = None  # the reason for the last failed load
         self.restarts = 0
         self.totals = Totals()
@@ -143,7 +148,20 @@ class Jobs:
 
     def embed(self, request: messages.Embed) -> Job:
         """Send a request for a small model, which stays beside every pair. Raises Problem."""
+        self.keep_small((request.file, request.pooling), math.inf)
         return self.ask(self.load or self.first, request)
+
+    def keep_small(self, key: tuple[ModelFile, str], seconds: float) -> None:
+        """Free a small model after this time without a request; in any case it is freed with the pair."""
+        if key in self.small:
+            self.small[key] = self._loop.time() + seconds
+            if seconds < math.inf:
+                self._loop.call_later(seconds, self._free_small, *key)
+
+    def _free_small(self, file: ModelFile, pooling: str) -> None:
+        if self.small.get((file, pooling), math.inf) <= self._loop.time() + _SOON_SECONDS:
+            del self.small[file, pooling]
+            self.process.send(messages.Embed(next(self._serials), file, (), pooling))
 
     def give_up(self, job: Job) -> None:
         """Withdraw a job whose client has left; do nothing if the job has ended."""
@@ -204,6 +222,7 @@ class Jobs:
 
     def _unload(self) -> None:
         self.keep_alive_seconds, self.load = self._default_keep_alive, None
+        self.small.clear()
         self.process.unload()
         self.notify("the idle pair was unloaded")
         self._changed()
@@ -223,6 +242,7 @@ class Jobs:
     def _restart(self, load: LoadPair) -> None:
         """Load a pair in a new process, because the end of the old process frees the memory of the old pair."""
         self.load, self.loaded, self.stage = load, None, ""
+        self.small.clear()
         self._waiting += self._sent.values()  # questions only, because no reply runs now
         self._sent = {}
         for job in self._waiting:
@@ -256,6 +276,9 @@ class Jobs:
                 self._advance()
             case _ if serial in self._sent:  # a report without a job is dropped, because its client has left
                 self._sent[serial].tell(report)
+                asked = self._sent[serial].request
+                if isinstance(asked, messages.Embed) and isinstance(report, messages.Embedded):
+                    self.small[asked.file, asked.pooling] = math.inf
                 if isinstance(report, (Finished, Failure, messages.Rendered, messages.Embedded)):
                     del self._sent[serial]
                     self._advance()

@@ -1,5 +1,6 @@
 """Ollama's interface: it reads Ollama's options and answers with lines of JSON."""
 
+import asyncio
 import hashlib
 import math
 import re
@@ -57,13 +58,19 @@ class Ollama(Interface):
         return answer({"models": [self._model(name) for name in self._pairs.names()]})
 
     async def running(self, request: Request) -> Response:
-        loaded, left = self._jobs.loaded, self._jobs.seconds_left
+        loaded, left, small = self._jobs.loaded, self._jobs.seconds_left, self._jobs.small
         if loaded is None or self._jobs.asleep:
             return answer({"models": []})
-        expires = _NEVER if left is None else datetime.now(UTC) + timedelta(seconds=left)
-        more = {"context_length": loaded.context_length, "size_vram": 0}
-        model = self._model(loaded.pair, expires_at=written(expires), **more)
-        return answer({"models": [model]})
+        left = math.inf if left is None else left
+        models = [(loaded.pair, left, loaded.context_length)]
+        for each in self._pairs.beside:
+            if each.key in small:
+                ends = min(left, small[each.key] - asyncio.get_running_loop().time())
+                models.append((each.name, ends, each.file.header.of_model("context_length")))
+        return answer({"models": [
+            self._model(name, expires_at=expiry(ends), context_length=length, size_vram=0)
+            for name, ends, length in models
+        ]})  # fmt: skip
 
     async def show(self, request: Request) -> Response:
         fields = await fields_of(request)
@@ -166,6 +173,10 @@ class Ollama(Interface):
         if self._jobs.loaded is None or self._jobs.load != chosen.load:
             raise Problem(503, "loading", "another pair is being loaded")
         return self._jobs.loaded
+
+
+def expiry(seconds: float) -> str:
+    return written(_NEVER if seconds == math.inf else datetime.now(UTC) + timedelta(seconds=seconds))
 
 
 def details_of(file: ModelFile) -> dict[str, Any]:

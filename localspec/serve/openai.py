@@ -75,7 +75,8 @@ class OpenAI(Interface):
         model |= self._pairs.about(name)
         # Clients of Anthropic's API read these fields.
         model |= {"type": "model", "display_name": name, "created_at": f"{at:%FT%TZ}"}
-        loaded, state = self._jobs.loaded, "unloaded"
+        loaded, small = self._jobs.loaded, self._pairs.small(name)
+        state = "loaded" if small and small.key in self._jobs.small else "unloaded"
         if loaded is not None and self._pairs.pair_of(name) == loaded.pair:
             length, state = loaded.context_length, state if self._jobs.asleep else "loaded"
             model |= {"max_model_len": length, "context_length": length}  # for clients of vLLM, OpenRouter

@@ -49,6 +49,10 @@ class ModelBeside:
     pooling: str
     capability: str
 
+    @property
+    def key(self) -> tuple[ModelFile, str]:
+        return self.file, self.pooling
+
 
 class Pairs:
     """The pairs that a request can name: the first pair and the pairs on disk."""
@@ -57,22 +61,21 @@ class Pairs:
         """`given`: names of the first pair; `any_model`: whether unknown names mean the first pair."""
         self._jobs, self._any_model, self._given = jobs, any_model, given or Names()
         self._others = {name.casefold() for name in (self._given.called, *self._given.aliases)}
-        self.first = jobs.first.pair.name
+        self.first, self.beside = jobs.first.pair.name, self._given.beside
         self._shown = min(self._given.aliases, default=self.first)  # the first pair's name in answers
 
     def names(self) -> list[str]:
         others = [pair.name for pair in all_pairs() if pair.on_disk and pair.name != self.first]
-        small = (each.name for each in self._given.beside)
+        small = (each.name for each in self.beside)
         return list(dict.fromkeys(name for name in [self._shown, *others, *small] if name))
 
     def small(self, model: str) -> ModelBeside | None:
         """Return the model beside the pair that has this name."""
-        named = (each for each in self._given.beside if each.name.casefold() == split_text(model)[0])
-        return next(named, None)
+        return next((each for each in self.beside if each.name.casefold() == split_text(model)[0]), None)
 
     def choose_small(self, capability: str, model: str) -> ModelBeside:
         """Return the model for vectors or scores. Raises Problem if there is none, or another name is given."""
-        chosen = next((each for each in self._given.beside if each.capability == capability), None)
+        chosen = next((each for each in self.beside if each.capability == capability), None)
         if chosen is None:
             option = "--rerank" if capability == "rerank" else "--embed"
             raise Problem(

@@ -149,6 +149,9 @@ def test_a_question_of_an_ollama_user_is_answered_and_is_no_error(line, capsys):
         "info no-model.gguf",
         "run Hi -m qwen3-4b+0.6b",
         f"run '{'a word ' * 200}' --context 64 -m demo",
+        "serve demo --embed no-model.gguf",
+        "serve demo --embed smol.gguf",
+        "serve demo --rerank smol.gguf",
     ],
 )
 def test_what_failed_ends_with_1(files, line, capsys):

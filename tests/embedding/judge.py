@@ -14,19 +14,10 @@ import httpx
 from tests.gguf import Shape, write_gguf
 
 RECORDED = Path(__file__).parent / "llama_server.json"
-_BERT = {
-    "architecture": "bert",
-    "vocab": "wpm",
-    "vocab_size": 300,
-    "context_length": 64,
-    "chat_template": None,
-}
-KINDS = {
-    "mean": _BERT | {"pooling": "mean"},
-    "cls": _BERT | {"pooling": "cls"},
-    "last": {"architecture": "qwen3", "pooling": "last", "context_length": 64, "chat_template": None},
-    "rank": _BERT | {"pooling": "rank"},
-}
+_BOTH = {"context_length": 64, "chat_template": None}
+_BERT = _BOTH | {"architecture": "bert", "vocab": "wpm", "vocab_size": 300}
+KINDS = {kind: _BERT | {"pooling": kind} for kind in ("mean", "cls", "rank")}
+KINDS["last"] = _BOTH | {"architecture": "qwen3", "pooling": "last"}
 WORDS = ["the", "dog", "runs", "in", "a", "park;", "an", "invoice,", "7", "notes."]
 TEXTS = [" ".join((WORDS * 9)[n : n + length]) for n, length in enumerate((1, 2, 3, 5, 8, 10, 4, 1, 9, 6))]
 QUERY = "a dog in the park"
@@ -37,22 +28,9 @@ def judging(server, model, *arguments):
     """A client of llama.cpp's server with this model."""
     with socket.create_server(("127.0.0.1", 0)) as found:
         port = found.getsockname()[1]
-    command = [
-        server,
-        "-m",
-        str(model),
-        "--port",
-        str(port),
-        "-t",
-        "1",
-        "-fa",
-        "off",
-        "-ctk",
-        "f32",
-        "-ctv",
-        "f32",
-    ]
-    process = subprocess.Popen([*command, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    command = [server, "-m", str(model), "--port", str(port), *arguments]
+    command += ["-t", "1", "-fa", "off", "-ctk", "f32", "-ctv", "f32"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as http:
             for _ in range(300):

@@ -1,5 +1,7 @@
 """`localspec.embed` and `localspec.rerank`."""
 
+import weakref
+
 import numpy as np
 import pytest
 
@@ -16,17 +18,18 @@ def at_home(home):
     localspec.unload()
 
 
-def test_vectors_and_scores_in_python(tiny_gguf, monkeypatch):
+def test_vectors_and_scores_in_python_and_one_model_in_memory(tiny_gguf, monkeypatch):
     path = tiny_gguf(**KINDS["mean"])
     found = localspec.embed(TEXTS, model=path)
     assert (found.dtype, found.shape) == (np.float32, (len(TEXTS), 64))
     np.testing.assert_allclose(found, JUDGED["mean"], **NEAR)
-    kept = calls._kept
+    (kept,) = map(weakref.ref, calls._kept.values())
     short = localspec.embed(TEXTS[0], model=path, dimensions=8)
     np.testing.assert_allclose(np.linalg.norm(short), 1, rtol=1e-6)
-    assert calls._kept is kept
+    context, model = map(weakref.ref, (kept()._context, kept()._model))
     monkeypatch.setenv("LOCALSPEC_RERANK", str(tiny_gguf(**KINDS["rank"])))
     np.testing.assert_allclose(localspec.rerank(QUERY, TEXTS), JUDGED["rank"], **NEAR)
+    assert (kept(), context(), model()) == (None, None, None)
 
 
 def test_a_call_without_a_model_names_the_setting():

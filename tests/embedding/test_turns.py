@@ -10,53 +10,32 @@ from localspec.stopping import WorkStopped
 
 
 @pytest.fixture
-def clock(monkeypatch):
-    """A clock that only `spend` moves."""
+def waited(monkeypatch):
+    """waited(turns): the seconds that a turn waits, before a pass of 2 seconds, on a clock that only they move."""
+    now = [100.0]
+    monkeypatch.setattr(turns_, "monotonic", lambda: now[0])
 
-    class Clock:
-        now = 100.0
+    def spend(seconds):
+        now[0] += seconds
 
-        def spend(self, seconds):
-            self.now += seconds
+    def measured(turns):
+        began, turns._ended.wait = now[0], spend
+        with turns.turn(bool):
+            found = now[0] - began
+            spend(2.0)
+        return found
 
-    found = Clock()
-    monkeypatch.setattr(turns_, "monotonic", lambda: found.now)
-    return found
-
-
-def waited(turns, clock):
-    """The seconds that a turn waits, while `idle.wait` moves the clock."""
-    began, wait = clock.now, turns._idle.wait
-
-    def skip(seconds):
-        clock.spend(seconds)
-        return wait(0)
-
-    turns._idle.wait = skip
-    with turns.turn(bool):
-        found = clock.now - began
-        clock.spend(2.0)  # the time of the pass
-    turns._idle.wait = wait
-    return found
+    return measured
 
 
-def test_beside_a_reply_each_pass_waits_five_times_the_last_one(clock):
+def test_beside_a_reply_each_pass_waits_five_times_the_last_one_and_without_one_nothing_waits(waited):
     turns = Turns()
-    with turns.reply():
-        assert turns.seconds == BESIDE_SECONDS
-        waits = [waited(turns, clock) for _ in range(3)]
-    assert waits == pytest.approx([0, WAITS * 2, WAITS * 2])
-
-
-def test_without_replies_and_after_the_last_of_two_nothing_waits(clock):
-    turns = Turns()
-    assert turns.seconds == ALONE_SECONDS
     with turns.reply():
         with turns.reply():
-            waited(turns, clock)
+            assert [waited(turns) for _ in range(3)] == pytest.approx([0, WAITS * 2, WAITS * 2])
         assert turns.seconds == BESIDE_SECONDS
     assert turns.seconds == ALONE_SECONDS
-    assert waited(turns, clock) <= 0.11  # one look
+    assert waited(turns) == 0
 
 
 def test_a_cancelled_request_gets_no_turn_and_a_pass_holds_the_lock():

@@ -103,6 +103,25 @@ def test_long_texts_are_cut_for_ollama_and_lists_name_the_capability(http):
     assert tags["embed"] == post(http, "/api/show", model="embed")["capabilities"] == ["embedding"]
 
 
+def test_small_models_in_memory_are_listed_until_they_are_freed(http):
+    def loaded():
+        return {each["name"]: each["expires_at"] for each in http.get("/api/ps").json()["models"]}
+
+    post(http, "/v1/rerank", query=QUERY, documents=TEXTS)
+    post(http, "/api/embed", input=TEXTS, model="embed", keep_alive="90s")
+    (pair, never), (_, soon), _ = loaded().items()
+    assert (pair, never[:4], soon < never) == ("demo", "2318", True)
+    states = {each["id"]: each["status"]["value"] for each in http.get("/v1/models").json()["data"]}
+    assert (states["embed"], states["rerank"]) == ("loaded", "loaded")
+    post(http, "/api/embed", input=[], model="embed", keep_alive=0)
+    assert loaded() == {"demo": never, "rerank": never}
+    again = post(http, "/api/embed", input=TEXTS, model="embed")["embeddings"]
+    np.testing.assert_allclose(again, JUDGED["mean"], **NEAR)
+    assert loaded()["embed"] == never
+    refused = http.post("/api/embed", json={"input": "a", "model": "embed", "keep_alive": "soon"})
+    assert (refused.status_code, "keep_alive cannot be" in refused.text) == (400, True)
+
+
 def test_a_reply_and_vectors_at_the_same_time_are_what_they_are_alone(http, server):
     prompt = {"prompt": "One", "max_tokens": 200, "temperature": 0}
     alone, found = post(http, "/v1/completions", **prompt)["choices"][0]["text"], []

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -276,6 +277,29 @@ async def test_vectors_that_nobody_awaits_are_cancelled_and_finished_ones_are_no
     await process.say((2, EMBEDDED))
     assert await done.last() == EMBEDDED
     assert process.sent[-1] == replace(TEXTS, serial=2)
+
+
+async def test_a_small_model_is_freed_after_its_time_unless_a_request_holds_it_or_the_pair_took_it_along(
+    jobs, process
+):
+    key = TEXTS.file, TEXTS.pooling
+    jobs.keep_small(key, 0)
+    assert not jobs.small, "it was never loaded"
+    jobs.embed(TEXTS)
+    await process.say((1, EMBEDDED))
+    jobs.keep_small(key, 0)
+    jobs.embed(TEXTS)
+    await turns()
+    assert jobs.small == {key: math.inf}
+    jobs.keep_small(key, 0)
+    await turns()
+    assert (process.sent[-1], jobs.small) == (replace(TEXTS, serial=3, texts=()), {})
+    await process.say((2, EMBEDDED))
+    jobs.keep_small(key, 0)
+    jobs.submit(OTHER, Generate(0))
+    await turns()
+    assert not jobs.small
+    assert process.sent[-1] == OTHER
 
 
 async def test_a_question_to_another_pair_waits_for_it_and_one_that_a_swap_overtakes_is_asked_again(

@@ -122,10 +122,12 @@ def models_beside(arguments: argparse.Namespace) -> Iterator["ModelBeside"]:
         ("rerank", "rerank", "rank"),
     ):
         if wanted := configured(**{name: vars(arguments)[name]}).get(name):
+            from localspec.gguf.matching import check_small
             from localspec.models.names import LOOKUP, find
             from localspec.serve.replies import ModelBeside
 
             found = find(wanted, draft=LOOKUP, pull=arguments.pull)
+            check_small(found.target.header, found.target.name, pooling)
             yield ModelBeside(found.name, found.target, pooling, capability)
 
 
