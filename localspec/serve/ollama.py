@@ -61,16 +61,16 @@ class Ollama(Interface):
         loaded, left, small = self._jobs.loaded, self._jobs.seconds_left, self._jobs.small
         if loaded is None or self._jobs.asleep:
             return answer({"models": []})
-        left = math.inf if left is None else left
-        models = [(loaded.pair, left, loaded.context_length)]
-        for each in self._pairs.beside:
-            if each.key in small:
-                ends = min(left, small[each.key] - asyncio.get_running_loop().time())
-                models.append((each.name, ends, each.file.header.of_model("context_length")))
-        return answer({"models": [
-            self._model(name, expires_at=expiry(ends), context_length=length, size_vram=0)
-            for name, ends, length in models
-        ]})  # fmt: skip
+        left, now = math.inf if left is None else left, asyncio.get_running_loop().time()
+
+        def entry(name: str, seconds: float, length: int) -> dict[str, Any]:
+            return self._model(name, expires_at=expiry(seconds), context_length=length, size_vram=0)
+
+        models = [entry(loaded.pair, left, loaded.context_length)]
+        for each in (each for each in self._pairs.beside if each.key in small):
+            length = each.file.header.of_model("context_length")
+            models.append(entry(each.name, min(left, small[each.key] - now), length))
+        return answer({"models": models})
 
     async def show(self, request: Request) -> Response:
         fields = await fields_of(request)
