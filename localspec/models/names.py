@@ -237,7 +237,7 @@ def find(
         texts = str(target), None if draft is None else str(draft)
         before = known_as(*texts)
         if not (before or is_on_hub(*texts)):
-            return with_own_draft(of_files(target, draft))
+            return with_own_draft(of_files(target)) if draft is None else of_files(target, draft)
         if not (before or pull):
             raise _not_downloaded(*texts)
         chosen, is_new = before or described(*texts), before is None
