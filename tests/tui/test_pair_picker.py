@@ -17,6 +17,7 @@ from localspec.engine.messages import LoadPair
 from localspec.errors import BadSetting, DownloadFailed
 from localspec.loading import pair_info
 from localspec.loading.pair_info import Fit
+from localspec.models.registry import registered_pairs
 
 
 def row(table, name):
@@ -27,7 +28,7 @@ def row(table, name):
 async def open_pairs(chat):
     await chat.pilot.press("ctrl+o")
     await chat.until(lambda: isinstance(chat.app.screen, PairsDialog))
-    await chat.until(lambda: chat.app.screen.query_one(DataTable).row_count == 26)
+    await chat.until(lambda: chat.app.screen.query_one(DataTable).row_count == len(registered_pairs()))
 
 
 async def test_the_picker_says_what_is_here_what_fits_and_what_it_brought(chat):
