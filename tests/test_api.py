@@ -17,6 +17,7 @@ from localspec.cli.options import add_pair_options, load_options
 from localspec.errors import BadSetting
 from localspec.events import FinishReason, Stats
 from localspec.loading import load as loading
+from localspec.loading.memory import LoadChoices
 from localspec.options import LOAD, REPLY, SETTINGS
 
 
@@ -61,6 +62,11 @@ def test_every_option_of_loading_is_a_setting_and_a_flag_and_reaches_the_chats_e
     assert given["mmap"] is False
     assert given["lora"] == "one.gguf,two.gguf:0.5"
     assert options - {"cache", "cache_gb"} == given.keys()
+
+
+def test_every_option_of_loading_is_a_choice_for_a_load():
+    read_apart = {"device", "lora"}  # the names of devices, and a field of the pair
+    assert api.LoadOptions.__annotations__.keys() - read_apart <= {*LoadChoices.__slots__}
 
 
 def test_what_is_asked_for_reaches_the_models(monkeypatch, tmp_path):
