@@ -237,7 +237,8 @@ def find(
         texts = str(target), None if draft is None else str(draft)
         before = known_as(*texts)
         if not (before or is_on_hub(*texts)):
-            return with_own_draft(of_files(target)) if draft is None else of_files(target, draft)
+            ours = of_files(target, draft)
+            return with_own_draft(ours) if draft is None else ours
         if not (before or pull):
             raise _not_downloaded(*texts)
         chosen, is_new = before or described(*texts), before is None
