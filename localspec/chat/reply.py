@@ -38,6 +38,7 @@ from localspec.events import (
     Stats,
     ToolCall,
 )
+from localspec.prompt.template import NO_TEMPLATE
 from localspec.sampler.chain import Chain
 from localspec.sampler.passes import ForwardPass, common_prefix_length
 from localspec.structure.constraint import Constrained
@@ -457,7 +458,10 @@ class ReplyWriter:
 
     def _take_notices(self, job: ReplyJob) -> Iterator[Notice]:
         unseen = job.drafts and bool(self._pair.draft_name) and len(job.text_prompt) < len(job.prompt)
-        once = (*self._pair.notices, *([GENERIC_CALLS] * job.generic_calls), *([UNSEEN_IMAGE] * unseen))
+        notices = (
+            n for n in self._pair.notices if job.questions is not None or not n.startswith(NO_TEMPLATE)
+        )
+        once = (*notices, *([GENERIC_CALLS] * job.generic_calls), *([UNSEEN_IMAGE] * unseen))
         mine = object()  # `setdefault` lets only one of several threads send a notice
         yield from (Notice(text) for text in once if self._sent.setdefault(text, mine) is mine)
         yield from (Notice(tool.notice) for tool in job.request.tools if tool.notice)

@@ -49,6 +49,10 @@ def is_file_reference(text: str) -> bool:
     return text.lower().endswith(".gguf") or "/" in text or "\\" in text
 
 
+def _is_model(text: str) -> bool:
+    return is_file_reference(text) or os.path.exists(expanded(text)) or stored(text) is not None
+
+
 def _as_target(text: str) -> bool:
     """Return whether a text means a target and not a pair: a file, or a model of the Hub. A pair comes first."""
     pair = known(text)
@@ -219,7 +223,7 @@ def find(
     if draft == LOOKUP:
         return find(pair, target, pull=pull).alone
     text = str(draft or "")
-    if text and is_known(text) and not (is_file_reference(text) or os.path.exists(expanded(text))):
+    if text and is_known(text) and not _is_model(text):
         hint = f"give a GGUF file, ORG/REPO:QUANT or {LOOKUP}, or the pair alone: --pair {text}"
         raise BadSetting(f"{text} is a pair, and a draft is one model", hint=hint)
     if target is None and draft is not None:

@@ -243,6 +243,9 @@ class ChatTemplate:
         return rendered(self._template, {"messages": given, **self._special, **variables})
 
 
+NO_TEMPLATE = "the model file has no chat template"
+
+
 def template_of(source: str | None, vocabulary: Vocabulary) -> tuple[ChatTemplate, tuple[str, ...]]:
     """Return the model file's chat template, or a substitute with a notice about it."""
     controls = vocabulary.special_tokens()
@@ -251,7 +254,7 @@ def template_of(source: str | None, vocabulary: Vocabulary) -> tuple[ChatTemplat
         chatml = {"<|im_start|>", "<|im_end|>"} <= controls.keys()
         source = CHATML if chatml else PLAIN
         form = "ChatML, whose special tokens it has" if chatml else "plain text: it may not be a chat model"
-        notices = (f"the model file has no chat template; messages are written as {form}",)
+        notices = (f"{NO_TEMPLATE}; messages are written as {form}",)
     bos, eos = ("" if t is None else vocabulary.text(t) for t in (vocabulary.bos, vocabulary.eos))
     ends = [text for text, token in controls.items() if text and vocabulary.is_end(token)]
     style = THINK if THINK.name in controls else None

@@ -40,7 +40,9 @@ class Letters:
         return {}
 
 
-def session_of(seed=11, *, capacity=400, agreement=0.8, draft=True, end=True, drafters=()):
+def session_of(
+    seed=11, *, capacity=400, agreement=0.8, draft=True, end=True, drafters=(), notices=("a notice",)
+):
     vocabulary, closed = Letters(end), []
     target, drafts = exact_pair(vocabulary, seed, capacity=capacity, agreement=agreement, draft=draft)
     engine = engine_of(
@@ -50,7 +52,7 @@ def session_of(seed=11, *, capacity=400, agreement=0.8, draft=True, end=True, dr
         drafts,
         deepest=16,
         drafters=drafters,
-        notices=("a notice",),
+        notices=notices,
         close=lambda: closed.append(True),
     )
     return Session(engine), target, drafts, closed

@@ -13,6 +13,7 @@ from localspec.chat.session import Session, last_reply
 from localspec.errors import BadSetting, ContextFull
 from localspec.events import Cycle, Finished, FinishReason, Notice, Piece, Prefill, Scores, Started, ToolCall
 from localspec.prompt.messages import Message
+from localspec.prompt.template import NO_TEMPLATE
 from localspec.sampler.sampling import Sampling
 from tests.algorithm.exact_models import ExactModel
 from tests.chat.letters import GREEDY, SYMBOLS, Letters, session_of
@@ -286,6 +287,13 @@ def test_notices_are_reported_once():
     second = [e.text for e in session.stream("two", **GREEDY, max_tokens=2) if isinstance(e, Notice)]
     assert first == ["a notice"]
     assert second == []
+
+
+def test_a_raw_text_gets_no_notice_about_a_missing_template():
+    session, *_ = session_of(draft=False, notices=(NO_TEMPLATE,))
+    for stream, notices in ((session.stream_complete, []), (session.stream, [NO_TEMPLATE])):
+        events = stream("one", **GREEDY, max_tokens=2)
+        assert [event.text for event in events if isinstance(event, Notice)] == notices
 
 
 def test_raw_text_has_no_template_and_leaves_the_conversation_alone():

@@ -100,6 +100,14 @@ def test_a_pair_comes_first_then_a_file_then_the_programs_in_their_order(stores,
     assert names.find("org/repo:Q4_K_M").name == "mine"
 
 
+def test_a_model_of_another_program_drafts_by_its_name(stores, gguf):
+    stores.in_ollama("big/1b", model=gguf)
+    stores.in_ollama("small/1b", model=gguf.read_bytes() + b"\0")
+    pair = names.find("big:1b", draft="small:1b")
+    assert [file.label for file in pair.files] == ["big:1b", "small:1b"]
+    assert pair.draft.path
+
+
 def test_ollama_s_system_message_and_sampler_are_taken_and_its_context_is_only_shown(stores, gguf, capsys):
     params = {"temperature": 0.1, "stop": ["<end>"], "num_ctx": 4096, "num_gpu": 3, "top_k": "many"}
     stores.in_ollama("a/b", model=gguf, system=b"Be brief.", params=json.dumps(params).encode())
