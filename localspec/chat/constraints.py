@@ -42,8 +42,12 @@ class PromptBuilder:
         variables: dict[str, Any] = {"think": request.think, "arguments": arguments}
         prompt = encode(self._vocabulary, self._template, rendered, **variables, images=images)
         unread = 0 if self._read_image else sum(len(message.images) for message in messages)
-        left_out = f"images of earlier messages were left out, because this model reads none: {unread}"
-        notices = filter(None, (prompt.notice, left_out if unread else ""))
+        called, kept = (sum(bool(m.tool_calls) for m in each) for each in (messages, rendered))
+        changes = {
+            "images of earlier messages were left out, because this model reads none": unread,
+            "calls of tools became texts, because the chat template has no place for them": called - kept,
+        }
+        notices = filter(None, (prompt.notice, *(f"{what}: {n}" for what, n in changes.items() if n)))
         return replace(prompt, notice="; ".join(notices))
 
     def branch_points(self, messages: Messages, prompt: Prompt, request: Request) -> Sequence[int]:

@@ -19,7 +19,7 @@ MOST_PIXELS = 64_000_000  # maximum pixels of an image: a photo of a telephone h
 NO_IMAGES = (
     "`localspec pairs` marks those that do, and `pull NAME --images` completes them; or give --mmproj FILE"
 )
-UNREAD = "[an image that this model cannot read]"
+UNREAD, UNREAD_FILE = "[an image that this model cannot read]", "[a file that this model cannot read]"
 _URL = re.compile(r"\Adata:[\w.+/;=-]*?;base64,", re.IGNORECASE)
 _KEY = secrets.token_hex(16)  # nobody who writes a message knows it
 

@@ -12,18 +12,20 @@ from typing import TYPE_CHECKING, Any
 
 from localspec.errors import BadSetting, LocalspecError
 from localspec.events import Reply, ToolCall
-from localspec.prompt.images import PLACE, UNREAD, Image, image_in_message, image_of, question_of
+from localspec.prompt.images import PLACE, UNREAD, UNREAD_FILE, Image, image_in_message, image_of, question_of
 
 if TYPE_CHECKING:
     from localspec.algorithm.protocols import Vocabulary
 
 ROLES = ("system", "user", "assistant", "tool")
-_REASONING_KEYS = ("reasoning", "reasoning_content")  # different servers use different keys
+_REASONING_KEYS = ("reasoning", "reasoning_content", "thinking")  # different servers use different keys
 KEYS = ("role", "content", "tool_calls", "tool_call_id", "name", "images", *_REASONING_KEYS)
 # By the type of a message's part: the key of its text.
 _PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
 _IMAGES = ("image_url", "input_image", "image")  # types of parts that are images
-_FILES = ("file", "input_file")  # left out of a question too
+_FILES = ("file", "input_file", "document")
+_REASONING = ("thinking", "redacted_thinking", "reasoning", "reasoning_text")
+_SOUNDS = ("input_audio", "audio", "audio_url", "video", "video_url")  # refused in a question
 _MADE_ID = re.compile(r"c\d{8,}")  # an id from `made_id`: nine characters, as some templates require
 _FORM = 'write a message as {"role": "user", "content": "..."}'
 _CALL_FORM = 'write tool_calls as [{"id": "...", "function": {"name": "...", "arguments": {...}}}]'
@@ -62,7 +64,7 @@ def as_messages(
     """Return messages from a text, or from a list of Messages and OpenAI-style dictionaries. Raises BadSetting.
 
     `images`: the images that precede a text, as `image_of` reads them. `left_out`: gets a notice about each part that
-    is not read; without it, the part is refused. In the last question only files are left out.
+    is not read; without it, the part is refused. The last question must have all its images and sounds.
     """
     before = tuple(map(image_of, [images] if isinstance(images, str | bytes | Path) else images))
     if isinstance(prompt_or_messages, str):
@@ -186,7 +188,7 @@ def _as_message(given: object, which: str, left_out: list[str] | None, *, strict
     if isinstance(calls, str | Mapping) or not isinstance(calls, Sequence):
         raise BadSetting(f"tool_calls of {which} is not a list", hint=_CALL_FORM)
     image_notices = None if strict else left_out
-    content, images = _content_of(filled.get("content", ""), which, left_out, image_notices)
+    content, images, thoughts = _content_of(filled.get("content", ""), which, left_out, image_notices)
     if isinstance(beside := filled.get("images", ()), str | Mapping) or not isinstance(beside, Sequence):
         raise BadSetting(f"the images of {which} are {_kind(beside)}", hint="give a list of images")
     if images and beside:
@@ -197,7 +199,7 @@ def _as_message(given: object, which: str, left_out: list[str] | None, *, strict
     return Message(
         "system" if role == "developer" else role,
         content,
-        next((filled[key] for key in _REASONING_KEYS if key in filled), ""),
+        next((filled[key] for key in _REASONING_KEYS if key in filled), "") or thoughts,
         tuple(_call_of(call, which) for call in calls),
         str(filled.get("tool_call_id", "")),
         tuple(images),
@@ -238,40 +240,61 @@ def _image_of(source: object, left_out: list[str] | None) -> Image | None:
 
 def _content_of(
     content: object, which: str, left_out: list[str] | None, image_notices: list[str] | None
-) -> tuple[str, list[Image]]:
-    """Return a message's content and images. As in llama.cpp's server, line ends join texts without an image between.
+) -> tuple[str, list[Image], str]:
+    """Return a message's content, images and reasoning. As in llama.cpp's server, line ends join texts.
 
-    Content parts are in the form of OpenAI's interfaces.
+    Content parts are in the form of OpenAI's interfaces, Anthropic's, or MCP's.
     """
     if isinstance(content, str):
-        return content, []
+        return content, [], ""
     if not isinstance(content, Sequence) or isinstance(content, bytes | bytearray):
         raise BadSetting(f"the content of {which} is {_kind(content)}", hint="give the content as text")
-    texts, images = [""], list[Image]()
-    for part in content:
-        kind = part.get("type") if isinstance(part, Mapping) else _kind(part)
-        found = part.get(_PARTS.get(str(kind), "")) if isinstance(part, Mapping) else None
-        if kind in _IMAGES and isinstance(part, Mapping):
-            source = part.get(str(kind), part.get("image_url"))
-            source = source.get("url") if isinstance(source, Mapping) else source
+    texts, images, thoughts = [""], list[Image](), list[str]()
+    for part in _parts_in(content):
+        read = part if isinstance(part, Mapping) else {}
+        kind = read.get("type", _kind(part))
+        text = read.get(_PARTS.get(str(kind), ""))
+        notices = image_notices if kind in _SOUNDS else left_out
+        if kind in _IMAGES:
+            source = next((read[key] for key in (kind, "image_url", "source", "data") if key in read), None)
+            source = source.get("url", source.get("data")) if isinstance(source, Mapping) else source
             image = _image_of(source, image_notices)
             images += [image] if image else []
             texts += [PLACE, ""] if image else []
             texts[-1] += "" if image else UNREAD
-            continue
-        notices = left_out if kind in _FILES else image_notices
-        if notices is not None and kind not in _PARTS and isinstance(part, Mapping) and "type" in part:
+        elif kind in _REASONING:
+            thoughts.append(str(read.get("thinking", read.get("text", ""))))
+        elif isinstance(text, str):
+            texts[-1] += ("\n" if texts[-1] else "") + text
+        elif notices is not None and kind not in _PARTS and "type" in read:
             notices.append(f"parts of the type {json.dumps(kind)[:80]} were left out")
-            found = "[a file that this model cannot read]"
-        if isinstance(found, str):
-            begun = "\n" if texts[-1] else ""
-            texts[-1] += begun + found
+            texts[-1] += ("\n" * bool(texts[-1]) + UNREAD_FILE) * (kind in _FILES)
         else:
             hint = 'send texts, as {"type": "text", "text": "..."}, and images'
             raise BadSetting(f"{which} has a part that is neither text nor an image: {kind}", hint=hint)
     if images:  # no text may look like the place of an image
         texts[::2] = [text.replace(PLACE, "\ufffd") for text in texts[::2]]
-    return "".join(texts), images
+    return "".join(texts), images, "\n\n".join(filter(None, thoughts))
+
+
+def _parts_in(content: Iterable[object]) -> Iterator[object]:
+    """Yield the parts of a content, with the parts of documents and search results in their places."""
+    for part in content:
+        match part:
+            case {"type": "document" | "search_result", **rest}:
+                heads = (rest.get(name) for name in ("title", "context", "source"))
+                yield from ({"type": "text", "text": text} for text in heads if isinstance(text, str))
+                match part:
+                    case {"source": {"type": "text", "data": str(text)}} | {
+                        "source": {"type": "content", "content": str(text)}
+                    }:
+                        yield {"type": "text", "text": text}
+                    case {"source": {"type": "content", "content": list(inner)}} | {"content": list(inner)}:
+                        yield from _parts_in(inner)
+                    case _:
+                        yield part
+            case _:
+                yield part
 
 
 def _checked(message: Message, which: str) -> Message:

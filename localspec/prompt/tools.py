@@ -70,10 +70,14 @@ def read_tools(given: object) -> tuple[Tool, ...]:
     """Read a list of tools in OpenAI's form, or of their `function` parts alone. Raises BadSetting."""
     if isinstance(given, str | Mapping) or not isinstance(given, Sequence) or not given:
         raise BadSetting("tools must be a list with at least one tool", hint=_FORM)
-    tools = tuple(_read_tool(tool, f"tool {n}") for n, tool in enumerate(given, start=1))
-    if len({tool.called for tool in tools}) < len(tools):
-        raise BadSetting("two tools have the same name", hint="give each tool a name of its own")
-    return tuple(_with_usual_names(tools))
+    tools = dict[str, Tool]()
+    for number, each in enumerate(given, start=1):
+        tool = _read_tool(each, f"tool {number}")
+        if first := tools.get(tool.called):
+            notice = f"several tools are called {tool.called}: the model has the first one"
+            tool = replace(first, notice="; ".join(filter(None, dict.fromkeys((first.notice, notice)))))
+        tools[tool.called] = tool
+    return tuple(_with_usual_names([*tools.values()]))
 
 
 def _with_usual_names(tools: Sequence[Tool]) -> Iterator[Tool]:
@@ -109,7 +113,10 @@ def _read_tool(given: Any, which: str) -> Tool:  # noqa: ANN401  JSON
         raise BadSetting(f"{name!r} is not a valid name ({which})", hint="give the name as text")
     if not isinstance(description, str):
         raise BadSetting(f"the description of {name} is not text", hint=_FORM)
-    wrapped = function is not given
+    if "input_schema" in function:  # the form of Anthropic's interface
+        own = {key: function[key] for key in ("name", "description", "strict") if key in function}
+        function = {**own, "parameters": function["input_schema"]}
+    wrapped = "function" in given
     strict = True in (given.get("strict"), function.get("strict"))
     function = {k: v for k, v in function.items() if v is not None and (wrapped or k != "type")}
     if "parameters" in function:

@@ -21,7 +21,6 @@ _DELTAS: Final = {
     Kind.ANSWER: ("text_delta", "text"),
     Kind.TOOL_CALL: ("input_json_delta", "partial_json"),
 }
-_READ: Final = ("text", "image", "tool_use", "tool_result", "thinking", "redacted_thinking")
 _REFUSED: Final = {"thread": "nothing is stored here; send the whole conversation"}
 _LEAST_BUDGET: Final = 1024  # least number of tokens for thinking, as in Anthropic's interface
 _ERROR_TYPES: Final = {413: "request_too_large", 500: "api_error", 501: "api_error", 503: "overloaded_error"}
@@ -49,101 +48,57 @@ class Anthropic(Interface):
 
     def _conversation(self, fields: Fields) -> ReplyRequest:
         system = fields.rest.pop("system", None)
-        prompt = prompt_of(messages_of(system, fields.need("messages", list), fields.notices), fields.notices)
+        prompt = prompt_of(messages_of(system, fields.need("messages", list)), fields.notices)
         fields.refuse(_REFUSED)
         as_chat(fields)
         return self._asked(fields, (prompt,), openai_options(fields))
 
 
-def messages_of(system: object, messages: list[Any], notices: list[str]) -> list[dict[str, Any]]:
-    """Convert Anthropic's messages; add a notice for each type of block that is left out. Raises BadSetting."""
-    texts = () if system is None else texts_in(blocks_in(system, "system", notices), "system")
-    # Claude Code's first system line is removed, because it changes in each request and defeats prompt caches.
-    billed = "x-anthropic-billing-header"
-    kept = (text.partition("\n")[2] if text.startswith(billed) else text for text in texts)
-    converted = [{"role": "system", "content": text}] if (text := "\n\n".join(filter(None, kept))) else []
+def messages_of(system: object, messages: list[Any]) -> list[dict[str, Any]]:
+    """Convert Anthropic's messages to chat messages. Raises BadSetting."""
+    given = (
+        system if isinstance(system, list) else [] if system is None else [{"type": "text", "text": system}]
+    )
+    kept = [*map(without_billing, given)]
+    converted: list[dict[str, Any]] = [{"role": "system", "content": kept}] if any(map(text_of, kept)) else []
     for number, message in enumerate(messages, start=1):
-        converted += converted_from(message, f"message {number}", notices)
+        converted += converted_from(message, f"message {number}")
     return converted
 
 
-def converted_from(message: object, which: str, notices: list[str]) -> Iterator[dict[str, Any]]:
+def converted_from(message: object, which: str) -> Iterator[dict[str, Any]]:
     """Convert an Anthropic message to chat messages. Messages with tool results come first."""
     if not isinstance(message, dict) or message.get("role") not in ("user", "assistant", "system"):
         raise BadSetting(f"{which} cannot be {cut(message)}", hint="give role (user, assistant) and content")
-    role, blocks = message["role"], blocks_in(message.get("content"), which, notices)
+    role, content = message["role"], message.get("content")
+    blocks = content if isinstance(content, list) else [{"type": "text", "text": content}]
+    said, calls = list[Any](), list[dict[str, Any]]()
     for block in blocks:
-        if block["type"] == "tool_result":
-            result = content_of(blocks_in(block.get("content") or "", which, notices), which, "\n")
-            yield {"role": "tool", "content": result, "tool_call_id": block.get("tool_use_id")}
-    others = ("tool_use", "tool_result", "thinking", "redacted_thinking")
-    said = [block for block in blocks if block["type"] not in others]
-    calls = [
-        {"id": block.get("id"), "name": block.get("name"), "arguments": block.get("input", {})}
-        for block in blocks
-        if block["type"] == "tool_use"
-    ]
-    thoughts = "\n\n".join(str(block.get("thinking", "")) for block in blocks if block["type"] == "thinking")
+        match block:
+            case {"type": "tool_result"}:
+                result = block.get("content")
+                yield {"role": "tool", "content": result, "tool_call_id": block.get("tool_use_id")}
+            case {"type": "tool_use"}:
+                arguments = block.get("input", {})
+                calls.append({"id": block.get("id"), "name": block.get("name"), "arguments": arguments})
+            case {"type": "text", "text": str(text)} if role == "assistant" and said and text_of(said[-1]):
+                said[-1] = {**said[-1], "text": said[-1]["text"] + text}  # citations split a text into blocks
+            case _:
+                said.append(block)
     if said or calls or role == "assistant":
-        content = content_of(said, which, "\n\n" if role == "user" else "")
-        yield {"role": role, "content": content, "reasoning": thoughts, "tool_calls": calls}
+        yield {"role": role, "content": said, "tool_calls": calls}
 
 
-def content_of(blocks: list[dict[str, Any]], which: str, between: str) -> str | list[dict[str, Any]]:
-    """Return the content of a message: one text with `between` between texts, or parts if there are images."""
-    if not any(block["type"] == "image" for block in blocks):
-        return between.join(texts_in(blocks, which))
-    parts = list[dict[str, Any]]()
-    for block in blocks:
-        if block["type"] == "image":
-            given = block.get("source")
-            source = given if isinstance(given, dict) else {}
-            parts.append({"type": "image", "image": source.get("data") or source.get("url")})
-        else:
-            parts += [{"type": "text", "text": text} for text in texts_in([block], which)]
-    return parts
+def text_of(block: object) -> Any:
+    return block.get("text") if isinstance(block, dict) else None
 
 
-def blocks_in(content: object, which: str, notices: list[str]) -> list[dict[str, Any]]:
-    """Return the blocks that are read here; a block of text may replace one of another type."""
-    blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
-    if not isinstance(blocks, list):
-        raise BadSetting(f"the content of {which} cannot be {cut(content)}", hint="give a text or blocks")
-    read: list[dict[str, Any]] = []
-    for block in blocks:
-        if not isinstance(block, dict) or not isinstance(block.get("type"), str):
-            raise BadSetting(f"{which} cannot have the block {cut(block)}", hint="give an object with a type")
-        read += [block] if block["type"] in _READ else read_as_text(block, which, notices)
-    return read
-
-
-def read_as_text(block: dict[str, Any], which: str, notices: list[str]) -> list[dict[str, Any]]:
-    """Return the texts of a document or search result; leave out a block of another type."""
-    given = block.get("source")
-    source = given if isinstance(given, dict) else {}
-    names = ("title", "context") if block["type"] == "document" else ("title", "source")
-    heads = [{"type": "text", "text": text} for name in names if isinstance(text := block.get(name), str)]
-    match block["type"], source.get("type"):
-        case "document", "text" if isinstance(text := source.get("data"), str):
-            return [*heads, {"type": "text", "text": text}]
-        case "document", "content":
-            return [*heads, *blocks_in(source.get("content") or "", which, notices)]
-        case "document", _:
-            what = "PDF" if source.get("media_type") == "application/pdf" else "document"
-            notices.append(f"a {what} was left out, because models read text and images only")
-            return [*heads, {"type": "text", "text": f"[a {what} that this model cannot read]"}]
-        case "search_result", _:
-            return [*heads, *blocks_in(block.get("content") or "", which, notices)]
-    notices.append(f"blocks of the type {cut(block['type'])} were left out")
-    return []
-
-
-def texts_in(blocks: list[dict[str, Any]], which: str) -> list[str]:
-    for block in blocks:
-        if block["type"] != "text" or not isinstance(block.get("text"), str):
-            what = f"{which} has a block of type {cut(block['type'])}, but only text is read here"
-            raise BadSetting(what, hint="leave the block out, or give a block of type text with its text")
-    return [block["text"] for block in blocks]
+def without_billing(block: object) -> object:
+    """Remove Claude Code's first system line, because it changes in each request and defeats prompt caches."""
+    match block:
+        case {"text": str(text), **rest} if text.startswith("x-anthropic-billing-header"):
+            return {**rest, "text": text.partition("\n")[2]}
+    return block
 
 
 def as_chat(fields: Fields) -> None:
@@ -157,33 +112,18 @@ def as_chat(fields: Fields) -> None:
     if budget is not None and not _LEAST_BUDGET <= budget < fields.rest.get("max_tokens", math.inf):
         hint = f"give at least {_LEAST_BUDGET:,} tokens, and fewer than max_tokens"
         raise BadSetting(f"budget_tokens cannot be {budget:,}", hint=hint)
-    choice = Fields(fields.take("tool_choice", dict, {}), "tool_choice")
-    kind = choice.take("type", str, "auto")
-    names = {"any": "required", "auto": "auto", "none": "none", "tool": {"name": choice.take("name", str)}}
-    if kind not in names:
-        raise BadSetting(f"tool_choice cannot be of type {cut(kind)}", hint="give auto, any, tool or none")
+    choice = fields.take("tool_choice", dict, {})
     renamed = {
         "response_format": config.take("format", dict) or fields.take("output_format", dict),
         "reasoning_effort": config.take("effort", str),
         "think": None if thinking is None else thinking != "disabled",
         "thinking_budget_tokens": budget,
         "stop": fields.rest.pop("stop_sequences", None),
-        "tools": [as_openai(tool) for tool in fields.take("tools", list, [])],
-        "tool_choice": names[kind],
-        "parallel_tool_calls": not choice.take("disable_parallel_tool_use", bool, False),
+        "tool_choice": choice or None,
+        "parallel_tool_calls": not choice.get("disable_parallel_tool_use"),
         "n": 1,
     }
     fields.rest |= {name: value for name, value in renamed.items() if value is not None}
-
-
-def as_openai(tool: object) -> dict[str, Any]:
-    if not isinstance(tool, dict):
-        raise BadSetting(f"a tool cannot be {cut(tool)}", hint="give an object with a name")
-    if tool.get("type", "custom") not in ("custom", None):
-        return {"type": tool["type"]}
-    function = {"name": tool.get("name"), "description": tool.get("description")}
-    function |= {"strict": True} if tool.get("strict") is True else {}
-    return {"type": "function", "function": {**function, "parameters": tool.get("input_schema")}}
 
 
 class MessageWriter(Writer):

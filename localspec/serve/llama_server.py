@@ -81,6 +81,7 @@ class LlamaServer(Interface):
         return await self._completed(request, fields, (Generate(0, continued=infill),))
 
     async def _completed(self, request: Request, fields: Fields, prompts: Sequence[Generate]) -> Response:
+        fields.as_text()
         count, wanted = fields.take("n_probs", int, 0), fields.texts("response_fields")
         milliseconds = fields.take("t_max_predict_ms", int, 0)
         with_tokens = fields.take("return_tokens", bool, False)

@@ -127,20 +127,17 @@ class Ollama(Interface):
 
     async def generate(self, request: Request) -> Response:
         fields = await fields_of(request)
-        text, system = fields.take("prompt", str, ""), fields.take("system", str, "")
-        raw = fields.take("raw", bool, False)
-        after = fields.take("suffix", str, "")
+        text, after = fields.take("prompt", str, ""), fields.take("suffix", str, "")
+        raw, prompt = fields.take("raw", bool, False), Generate(0, continued=text) if text else None
         fields.refuse(_REFUSED)
-        images = fields.take("images", list, [])
-        if images and raw:
-            raise BadSetting("a raw prompt cannot have images", hint="leave out raw, or use /api/chat")
-        prompt = Generate(0, continued=text) if text else None
-        if after:
-            prompt = before(after, Generate(0, continued=text))
-        elif (text or images) and not raw:
-            told = [{"role": "system", "content": system}] if system else []
+        if after or raw:
+            fields.as_text()
+            prompt = before(after, Generate(0, continued=text)) if after else prompt
+        else:
+            system, images = fields.take("system", str, ""), fields.take("images", list, [])
+            instructions = [{"role": "system", "content": system}] if system else []
             asked = {"role": "user", "content": text, "images": images}
-            prompt = prompt_of([*told, asked], fields.notices)
+            prompt = prompt_of([*instructions, asked], fields.notices) if text or images else None
         return await self._reply(request, fields, prompt, "response")
 
     async def _reply(self, request: Request, fields: Fields, prompt: Generate | None, name: str) -> Response:
@@ -227,7 +224,7 @@ def as_openai(messages: list[Any]) -> list[Any]:
         calls = [{"id": made_id(len(converted), n), **call} for n, call in enumerate(calls)]
         waiting |= {call["id"]: str(name_of(call)) for call in calls}
         more = {"tool_calls": calls} if calls else {}
-        converted.append({**message, "reasoning": message.get("thinking"), **more})
+        converted.append({**message, **more})
         if message.get("role") == "tool":
             name = message.get("tool_name")
             ids = [call_id for call_id, called in waiting.items() if name in (None, called)]

@@ -41,6 +41,7 @@ class OpenAI(Interface):
         fields = await fields_of(request)
         prompts = prompts_of(fields.rest.pop("prompt", None))
         fields.refuse({"echo": "no reply repeats its prompt"})
+        fields.as_text()
         if (best := fields.take("best_of", int)) is not None and best != fields.rest.get("n", 1):
             raise BadSetting(f"best_of cannot be {best}", hint="every reply is returned; give n alone")
         if after := fields.take("suffix", str, ""):
@@ -91,11 +92,7 @@ def chat_prompt(fields: Fields) -> Generate:
         case [*_, {"role": "assistant", "content": [first, *others]} as last]:
             parts = [part for other in others for part in ({"type": "text", "text": ""}, other)]
             messages = [*messages[:-1], {**last, "content": [first, *parts]}]
-    prompt = prompt_of(messages, fields.notices)
-    if [message.role for message in prompt.messages[-2:]] == ["assistant", "assistant"]:
-        what = "the last two messages are from the assistant"
-        raise BadSetting(what, hint="join them, or add a message from the user")
-    return prompt
+    return prompt_of(messages, fields.notices)
 
 
 def prompt_of(messages: list[Any], notices: list[str] | None = None) -> Generate:

@@ -40,6 +40,9 @@ _OPTIONS: Final = {
     "reasoning_budget_message": "think_message",
 }
 _BUDGETS: Final = ("thinking_budget_tokens", "reasoning_budget_tokens", "thinking_token_budget")
+_OF_MESSAGES: Final = (  # fields that only prompts of messages use
+    "system", "think", "reasoning_effort", "chat_template_kwargs", "overflow", *_BUDGETS,
+)  # fmt: skip
 _OTHER_SAMPLERS: Final = (
     "mirostat", "xtc_probability", "dry_multiplier", "dynatemp_range", "typical_p", "tfs_z", "top_n_sigma",
 )  # fmt: skip
@@ -63,6 +66,7 @@ _REFUSED: Final = {
 }
 # vLLM's restrictions: the names in structured_outputs, and those of older versions with guided_ before them.
 _GUIDED: Final = ("json", "choice", "regex", "grammar", "json_object")
+_CHOICES: Final = {"auto": "auto", "none": "none", "required": "required", "any": "required"}
 _MOST_REPLIES: Final = 16  # limit of replies to each prompt
 
 
@@ -125,6 +129,12 @@ class Fields:
         for name, reason in reasons.items():
             if self.rest.pop(name, None) not in (None, False, 0, "", [], {}):
                 raise BadSetting(f"{name} is not supported: {reason}", hint=f"leave {name} out")
+
+    def as_text(self) -> None:
+        """Remove the fields that a prompt without messages does not use, with a notice about each."""
+        unused = [name for name in _OF_MESSAGES if name in self.rest]
+        self.notices += [f"the field {name} has no effect on a prompt that is a text" for name in unused]
+        self.rest = {name: value for name, value in self.rest.items() if name not in unused}
 
     def unknown(self) -> list[str]:
         return [f"the field {name[:60]} has no effect" for name in list(self.rest)[:20]]
@@ -291,12 +301,15 @@ def tool_options(fields: Fields) -> dict[str, Any]:
             what = f"tool_choice allows {cut(missing[0])}, which is not one of the tools"
             raise BadSetting(what, hint="name the tools")
         tools = [tool for tool in tools if name_of(tool) in names]
-    if isinstance(choice, dict):
-        choice = name_of(choice) if is_function(choice) else choice
+    kind = choice.get("type") if isinstance(choice, dict) else choice
+    if kind in _CHOICES:
+        choice = _CHOICES[kind]
+    elif isinstance(choice, dict):
+        choice = name_of(choice) if kind in ("function", "tool", None) else choice
         if choice not in map(name_of, tools):
             what = f"tool_choice names {cut(choice)}, which is not one of the tools"
             raise BadSetting(what, hint="name one of the tools")
-    elif choice not in ("auto", "required", "none"):
+    else:
         raise BadSetting(f"tool_choice cannot be {cut(choice)}", hint="use auto, required, none or a tool")
     if choice == "required" and not tools:
         raise BadSetting("tool_choice is required, but there are no tools", hint="give tools")
@@ -305,7 +318,7 @@ def tool_options(fields: Fields) -> dict[str, Any]:
 
 def is_function(tool: object) -> bool:
     """Return whether a tool is a function; other tools run on a vendor's servers, or take free text."""
-    return not isinstance(tool, dict) or tool.get("type", "function") == "function"
+    return not isinstance(tool, dict) or "input_schema" in tool or tool.get("type", "function") == "function"
 
 
 def name_of(tool: object) -> object:

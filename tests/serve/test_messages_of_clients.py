@@ -7,9 +7,11 @@ import pytest
 from localspec.errors import BadSetting
 from localspec.events import ToolCall
 from localspec.prompt.messages import Message
+from localspec.prompt.tools import read_tools
 from localspec.serve import anthropic, responses
 from localspec.serve.ollama import as_openai, kept_seconds
-from localspec.serve.openai import prompt_of
+from localspec.serve.openai import chat_prompt, prompt_of
+from localspec.serve.options import Fields, tool_options
 
 
 def test_blocks_become_messages():
@@ -23,11 +25,10 @@ def test_blocks_become_messages():
             {"role": "assistant", "content": [thought, {"type": "text", "text": "c"}, use]},
             {"role": "user", "content": [result, {"type": "text", "text": "d"}]},
         ],
-        [],
     )
     assert [*prompt_of(found).messages] == [
-        Message("system", "One.\n\nTwo."),
-        Message("user", "a\n\nb"),
+        Message("system", "One.\nTwo."),
+        Message("user", "a\nb"),
         Message("assistant", "c", "hm", (ToolCall("f", {"a": 1}, "t1"),)),
         Message("tool", "fine", tool_call_id="t1"),
         Message("user", "d"),
@@ -124,9 +125,40 @@ def test_documents_of_text_are_read_and_other_blocks_left_out_with_a_notice():
             },
             {"role": "user", "content": [result]},
         ],
-        notices,
     )
-    assert found[0]["content"] == "T\n\nhello\n\nt\n\nu\n\nfound"
-    assert [message["role"] for message in found] == ["user", "assistant", "tool"]
-    assert found[2]["content"] == "[a PDF that this model cannot read]"
-    assert [word in " ".join(notices) for word in ("PDF", "tool_reference", "server_tool_use")] == [True] * 3
+    messages = prompt_of(found, notices).messages
+    assert [(message.role, message.content) for message in messages] == [
+        ("user", "T\nhello\nt\nu\nfound"),
+        ("assistant", ""),
+        ("tool", "[a file that this model cannot read]"),
+    ]
+    assert [word in " ".join(notices) for word in ("document", "tool_reference", "server_tool_use")] == [
+        True
+    ] * 3
+
+
+def test_two_answers_at_the_end_and_reasoning_among_the_parts_are_kept():
+    parts = [{"type": "reasoning", "text": "hm"}, {"type": "text", "text": "One"}]
+    last = {"role": "assistant", "content": "Two"}
+    asked = [{"role": "user", "content": "a"}, {"role": "assistant", "content": parts}, last]
+    assert [*chat_prompt(Fields({"messages": asked})).messages] == [
+        Message("user", "a"),
+        Message("assistant", "One", "hm"),
+        Message("assistant", "Two"),
+    ]
+
+
+@pytest.mark.parametrize("given", ["any", {"type": "any"}, {"type": "required"}])
+def test_a_choice_of_tools_has_any_form(given):
+    tools = [{"name": "f", "input_schema": {"type": "object"}}] * 2
+    options = tool_options(Fields({"tools": tools, "tool_choice": given}))
+    (tool,) = read_tools(options["tools"])
+    assert (options["tool_choice"], tool.called) == ("required", "f")
+    assert "several tools are called f" in tool.notice
+
+
+def test_fields_of_messages_beside_a_text_are_named_in_a_notice():
+    fields = Fields({"prompt": "a", "think": True, "system": "Be brief.", "top_k": 1})
+    fields.as_text()
+    assert [*fields.rest] == ["prompt", "top_k"]
+    assert [word in fields.notices[at] for at, word in enumerate(("system", "think"))] == [True] * 2
