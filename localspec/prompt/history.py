@@ -25,21 +25,27 @@ _USUAL = {
     RESULT: (END, ANSWER, RESULT, CALL),
 }  # fmt: skip
 _PAIRS = frozenset((before, kind) for before, kinds in _USUAL.items() for kind in kinds)
-# The kinds that lead from the begin to a kind in this order, and from a kind to a later answer and question.
-_TO = {
-    BEGIN: (), SYSTEM: (SYSTEM,), USER: (USER,), ANSWER: (USER, ANSWER), CALL: (USER, CALL),
-    RESULT: (USER, CALL, RESULT),
-}  # fmt: skip
-_FROM = {
-    BEGIN: (USER,), SYSTEM: (USER, ANSWER, USER), USER: (ANSWER, USER), ANSWER: (USER, ANSWER, USER),
-    CALL: (RESULT, ANSWER, USER), RESULT: (ANSWER, USER), END: (),
-}  # fmt: skip
 _ROLES = {
     SYSTEM: "system", USER: "user", ANSWER: "assistant", CALL: "assistant", RESULT: "tool", STRAY: "tool",
 }  # fmt: skip
 _FILLING = {
     SYSTEM: "(no instructions)", USER: "(no question)", ANSWER: "(no answer)", RESULT: "(no result)",
 }  # fmt: skip
+
+
+def _between(before: str, kind: str, pairs: Collection[tuple[str, str]] = ()) -> Sequence[str]:
+    """Return the kinds between two kinds in the usual order; none if they are one of the `pairs`."""
+    paths: list[tuple[str, ...]] = [(before,)] if (before, kind) not in pairs else []
+    for path in paths:
+        if kind in _USUAL[path[-1]]:
+            return path[1:]
+        paths += [(*path, each) for each in _USUAL[path[-1]] if each not in (END, SYSTEM, *path)]
+    return ()
+
+
+# By a kind: the kinds that lead from the begin to it in the usual order, and from it to a later answer and question.
+_TO = {BEGIN: (), **{kind: (*_between(BEGIN, kind), kind) for kind in _ROLES if kind != STRAY}}
+_FROM = {kind: (*_between(kind, ANSWER), ANSWER, USER) for kind in _TO}
 _STRAYS = (
     (STRAY, USER), (USER, STRAY), (USER, STRAY, ANSWER, USER), (USER, ANSWER, STRAY, ANSWER, USER),
     (USER, ANSWER, STRAY, USER, STRAY, CALL, RESULT, STRAY, USER), (SYSTEM, STRAY, STRAY, USER),
@@ -146,17 +152,6 @@ def _joined(group: Sequence[Message]) -> Message:
     return replace(group[-1], content=content, reasoning=reasoning, tool_calls=calls)
 
 
-def _between(before: str, kind: str, pairs: Collection[tuple[str, str]]) -> Sequence[str]:
-    if (before, kind) in pairs:
-        return ()
-    paths: list[tuple[str, ...]] = [(before,)]
-    for path in paths:
-        if kind in _USUAL[path[-1]]:
-            return path[1:]
-        paths += [(*path, each) for each in _USUAL[path[-1]] if each not in (END, SYSTEM, *path)]
-    return ()
-
-
 def _texts_apart(messages: Sequence[Message], taken: Taken) -> list[Message]:
     """Move each text beside calls that the template loses: into a message of its own, or to the text before it."""
     moved = list[Message]()
@@ -178,20 +173,17 @@ def _texts_apart(messages: Sequence[Message], taken: Taken) -> list[Message]:
 
 
 def _kind_of(message: Message) -> str:
-    return (
-        CALL
-        if message.tool_calls
-        else {"system": SYSTEM, "user": USER, "tool": RESULT}.get(message.role, ANSWER)
-    )
+    kinds = {"system": SYSTEM, "user": USER, "tool": RESULT}
+    return CALL if message.tool_calls else kinds.get(message.role, ANSWER)
 
 
 def _paired(messages: Sequence[Message], taken: Taken) -> list[tuple[str, Message]]:
     """Return the messages with their kinds. Each call has an id of its own, which its result repeats.
 
-    A result belongs to the call with its id, and otherwise to the first call before it that has no result yet.
+    A result belongs to the call with its id, else to one of its function, else to the first one without a result.
     """
     paired, used = list[tuple[str, Message]](), set[str]()
-    waiting = dict[str, str]()  # given ids of calls without a result
+    waiting = dict[str, tuple[str, str]]()  # given ids and functions of calls without a result
     near = dict[str, None]()  # ids of the calls right before
 
     def own_id(given: str, made: str) -> str:
@@ -205,7 +197,7 @@ def _paired(messages: Sequence[Message], taken: Taken) -> list[tuple[str, Messag
         kind = _kind_of(message)
         if kind == RESULT:
             given = message.tool_call_id
-            own = next((each for each in chain(near, waiting) if given and waiting[each] == given), "")
+            own = next((each for each in chain(near, waiting) if given and given in waiting[each]), "")
             own = own or next(iter(near), "")
             kind = RESULT if own in near else STRAY
             near = near if kind == RESULT else {}
@@ -213,13 +205,12 @@ def _paired(messages: Sequence[Message], taken: Taken) -> list[tuple[str, Messag
             waiting.pop(own, None)
             message = replace(message, tool_call_id=own or own_id(given, made_id(number, 0)))
         elif kind == CALL:
-            given_ids = [call.id for call in message.tool_calls]
-            own_ids = [own_id(given, made_id(number, place)) for place, given in enumerate(given_ids)]
+            own_ids = [own_id(call.id, made_id(number, n)) for n, call in enumerate(message.tool_calls)]
             calls = (replace(call, id=own) for call, own in zip(message.tool_calls, own_ids, strict=True))
             message = replace(message, tool_calls=tuple(calls))
             near = near if paired and paired[-1][0] == CALL else {}
             near |= dict.fromkeys(own_ids)
-            waiting |= zip(own_ids, given_ids, strict=True)
+            waiting |= zip(own_ids, ((call.id, call.name) for call in message.tool_calls), strict=True)
         else:
             near = {}
         paired.append((kind, message))
@@ -256,7 +247,7 @@ def taken_by(render: Render, *, one_call: bool, short_ids: bool) -> Taken:
         return render(messages).startswith(before[: before.find(word) + len(word)])
 
     def may_follow(before: str, kind: str) -> bool:
-        probes = [(*_TO[before], *((kind,) if kind != END else ()), *_FROM[kind])]
+        probes = [(*_TO[before], *((kind, *_FROM[kind]) if kind != END else ()))]
         # Rounds of calls may be counted as turns, or need a question somewhere, or their results right behind them.
         if (before, kind) == (CALL, CALL):
             probes.append((USER, CALL, CALL, RESULT, RESULT, ANSWER, USER))

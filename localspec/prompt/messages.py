@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 ROLES = ("system", "user", "assistant", "tool")
 _REASONING_KEYS = ("reasoning", "reasoning_content", "thinking")  # different servers use different keys
-KEYS = ("role", "content", "tool_calls", "tool_call_id", "name", "images", *_REASONING_KEYS)
+_RESULT_OF = ("tool_call_id", "tool_name", "name")  # keys of the call that a result belongs to
+_KEYS = ("role", "content", "tool_calls", "function_call", "images", *_RESULT_OF, *_REASONING_KEYS)
+_OTHER_ROLES = {"developer": "system", "function": "tool"}
 # By the type of a message's part: the key of its text.
 _PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
 _IMAGES = ("image_url", "input_image", "image")  # types of parts that are images
@@ -37,7 +39,7 @@ class Message:
     content: str
     reasoning: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
-    tool_call_id: str = ""  # id of the call whose result this message contains
+    tool_call_id: str = ""  # id or function of the call whose result this message contains
     images: tuple[Image, ...] = ()  # `content` has a PLACE for each
 
     @property
@@ -181,10 +183,13 @@ def _as_message(given: object, which: str, left_out: list[str] | None, *, strict
     if not isinstance(given, Mapping):
         raise BadSetting(f"{which} is {_kind(given)}, not a dictionary", hint=_FORM)
     filled = {key: value for key, value in given.items() if value is not None}
-    unknown = [str(key) for key in filled if key not in KEYS]
-    if unknown:
+    unknown = [str(key) for key in filled if key not in _KEYS]
+    if unknown and left_out is None:
         raise BadSetting(f"{which} has an unknown key: {unknown[0]!r}", hint=_FORM)
-    role, calls = filled.get("role", ""), filled.get("tool_calls", ())
+    role = filled.get("role", "")
+    role = _OTHER_ROLES.get(role, role) if isinstance(role, str) else role
+    result_of = [filled[key] for key in _RESULT_OF if filled.get(key)] if role == "tool" else []
+    calls = filled.get("tool_calls") or [filled[name] for name in ("function_call",) if name in filled]
     if isinstance(calls, str | Mapping) or not isinstance(calls, Sequence):
         raise BadSetting(f"tool_calls of {which} is not a list", hint=_CALL_FORM)
     image_notices = None if strict else left_out
@@ -197,11 +202,11 @@ def _as_message(given: object, which: str, left_out: list[str] | None, *, strict
         images = [image for source in beside if (image := _image_of(source, image_notices))]
         content = with_images(content, images).content
     return Message(
-        "system" if role == "developer" else role,
+        role,
         content,
         next((filled[key] for key in _REASONING_KEYS if key in filled), "") or thoughts,
         tuple(_call_of(call, which) for call in calls),
-        str(filled.get("tool_call_id", "")),
+        str(next(iter(result_of), "")),
         tuple(images),
     )
 

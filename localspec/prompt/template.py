@@ -5,7 +5,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from localspec.algorithm.protocols import Vocabulary
@@ -69,6 +69,7 @@ class ChatTemplate:
         self._end_texts, self._usual_style = end_texts, style
         self._changes_lists = "append" in source or "pop" in source
         self._latest_tools: tuple[tuple[Tool, ...], dict[str, Any] | None] | None = None
+        self._taken: dict[bool, Taken] = {}  # by whether there are tools
         self._special = {"bos_token": bos_text, "eos_token": eos_text}
         self._sandbox = Sandbox()
         self._template, self._names, self.literals, tested = self._sandbox.read(source)
@@ -196,24 +197,14 @@ class ChatTemplate:
 
     def taken(self, with_tools: bool) -> Taken:
         """Return the histories that the template takes, with the variables of tools or without them."""
-        return self._taken_with_tools if with_tools else self._taken_alone
-
-    @cached_property
-    def _taken_alone(self) -> Taken:
-        return self._seen({})
-
-    @cached_property
-    def _taken_with_tools(self) -> Taken:
-        variables = self._tool_variables([_TOOL_PROBE])
-        return self._taken_alone if variables is None else self._seen(variables)
-
-    def _seen(self, variables: Mapping[str, Any]) -> Taken:
-        given, form = {"add_generation_prompt": True, **self._always, **variables}, self.dialect
-
-        def render(messages: Sequence[Message]) -> str:
-            return self._tried(messages, given)
-
-        return taken_by(render, one_call=form.one_call, short_ids=form.short_ids)
+        if with_tools not in self._taken:
+            form, variables = self.dialect, self._tool_variables([_TOOL_PROBE]) if with_tools else {}
+            if variables is None:
+                return self.taken(with_tools=False)
+            given = {"add_generation_prompt": True, **self._always, **variables}
+            render = partial(self._tried, variables=given)
+            self._taken[with_tools] = taken_by(render, one_call=form.one_call, short_ids=form.short_ids)
+        return self._taken[with_tools]
 
     @cached_property
     def _takes_text(self) -> bool:

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from localspec.errors import BadSetting
 from localspec.events import Kind, Reply, Started, Stats
 from localspec.serve import openai
-from localspec.serve.http import Interface, Writer, answer, data_line, fields_of, named_event
+from localspec.serve.http import Interface, Writer, data_line, fields_of, named_event
 from localspec.serve.openai import prompt_of
 from localspec.serve.options import Fields, Problem, cut, openai_options
 from localspec.serve.replies import Block, ReplyRequest, ServedReply
@@ -43,8 +43,7 @@ class Anthropic(Interface):
         return await self.respond(request, asked, writer)
 
     async def count_tokens(self, request: Request) -> Response:
-        rendered = await self._rendered(request, self._conversation(await fields_of(request)))
-        return answer({"input_tokens": len(rendered.tokens)})
+        return await self._counted(request, self._conversation(await fields_of(request)))
 
     def _conversation(self, fields: Fields) -> ReplyRequest:
         system = fields.rest.pop("system", None)

@@ -329,6 +329,9 @@ class Interface:
         question = Render(0, asked.prompts[0].messages, asked.options, request.scope.get("owner", ""))
         return await self._reported(request, asked.chosen, question)
 
+    async def _counted(self, request: Request, asked: ReplyRequest, **head: str) -> Response:
+        return answer({**head, "input_tokens": len((await self._rendered(request, asked)).tokens)})
+
     async def _text_of(self, request: Request, asked: ReplyRequest, prompt: Generate) -> str:
         """Return the text that the model reads for a prompt; "" for an infill."""
         if prompt.messages:

@@ -18,7 +18,7 @@ from localspec.serve.http import Interface, Writer, answer, data_line, fields_of
 from localspec.serve.jobs import Jobs
 from localspec.serve.numbers import exposition
 from localspec.serve.openai import chat_prompt, entry, prompts_of
-from localspec.serve.options import Fields, Problem, cut, openai_options
+from localspec.serve.options import OFF, Fields, Problem, cut, openai_options
 from localspec.serve.replies import ReplyRequest, ServedReply
 
 _STARTED: Final = int(time.time())
@@ -26,10 +26,7 @@ _SETTINGS: Final = (  # options that have the same names in localspec and llama-
     "temperature", "top_k", "top_p", "min_p", "repeat_penalty", "repeat_last_n", "presence_penalty",
     "frequency_penalty", "stop",
 )  # fmt: skip
-_OFF: Final = {  # llama-server's options that localspec lacks, with values that turn them off
-    "typical_p": 1.0, "top_n_sigma": -1.0, "dynatemp_range": 0.0, "xtc_probability": 0.0, "dry_multiplier": 0.0,
-    "mirostat": 0, "adaptive_target": -1.0, "adaptive_decay": 0.9, "n_keep": 0, "n_discard": 0,
-}  # fmt: skip
+_OFF: Final = {**OFF, "adaptive_target": -1.0, "adaptive_decay": 0.9, "n_keep": 0, "n_discard": 0}
 
 
 class LlamaServer(Interface):

@@ -19,10 +19,9 @@ from localspec.events import FinishReason, Kind, Scored, ToolCall
 from localspec.models.local_models import ModelFile
 from localspec.models.names import quantisation_of
 from localspec.models.projector import projector_of
-from localspec.prompt.messages import made_id
 from localspec.serve.http import Interface, Writer, answer, dumped, fields_of, unless_gone
 from localspec.serve.openai import before, chat_scores, prompt_of, scores_of_chat
-from localspec.serve.options import Fields, Problem, cut, name_of, openai_options
+from localspec.serve.options import Fields, Problem, cut, openai_options
 from localspec.serve.replies import Chosen, ServedReply, changed_at
 
 _REFUSED: Final = {
@@ -32,13 +31,8 @@ _REFUSED: Final = {
 }
 _NANO: Final = 1_000_000_000
 _NEVER: Final = datetime(2318, 1, 1, tzinfo=UTC)
-# tokens of models that fill in text
-_INFILL: Final = {
-    b"<|fim_prefix|>",
-    b"<fim_prefix>",
-    b"<fim-prefix>",
-    b"\xe2\x96\x81<PRE>",
-    "<｜fim▁begin｜>".encode(),
+_INFILL: Final = {  # tokens of models that fill in text
+    *map(str.encode, ("<|fim_prefix|>", "<fim_prefix>", "<fim-prefix>", "\u2581<PRE>", "<｜fim▁begin｜>"))
 }
 _LONGEST: Final = 500  # characters of a fact about a model; a template has its own field
 _MOST_SECONDS: Final = 10**9  # thirty years; a longer time counts as infinite
@@ -97,13 +91,8 @@ class Ollama(Interface):
         info = {key: value for key, value in info.items() if isinstance(value, str | int | float)}
         info = {key: value for key, value in info.items() if len(str(value)) <= _LONGEST}
         info[f"{info.get('general.architecture', '')}.context_length"] = length
-        capabilities = [
-            "completion",
-            "tools",
-            *["thinking"] * thinks,
-            *["vision"] * sees,
-            *["insert"] * fills,
-        ]
+        able = {"thinking": thinks, "vision": sees, "insert": fills}
+        capabilities = ["completion", "tools", *(name for name, has in able.items() if has)]
         more = {"template": template, "model_info": info, "capabilities": capabilities}
         return answer(self._model(chosen.name, modelfile="", parameters="", **more))
 
@@ -120,10 +109,9 @@ class Ollama(Interface):
 
     async def chat(self, request: Request) -> Response:
         fields = await fields_of(request)
-        messages = as_openai(fields.take("messages", list, []))
-        return await self._reply(
-            request, fields, prompt_of(messages, fields.notices) if messages else None, "message"
-        )
+        messages = fields.take("messages", list, [])
+        prompt = prompt_of(messages, fields.notices) if messages else None
+        return await self._reply(request, fields, prompt, "message")
 
     async def generate(self, request: Request) -> Response:
         fields = await fields_of(request)
@@ -210,27 +198,6 @@ def kept_seconds(given: object) -> float:
     parts = re.findall(r"([\d.]+)(h|ms|m|s|)", found[2])
     seconds = sum(float(number) * _UNITS[unit] for number, unit in parts)
     return math.inf if found[1] or seconds >= _MOST_SECONDS else seconds
-
-
-def as_openai(messages: list[Any]) -> list[Any]:
-    """Convert messages to OpenAI's form. Give each tool result the id of its call. Raises BadSetting."""
-    converted: list[Any] = []
-    waiting: dict[str, str] = {}  # function names of calls without a result, by call id
-    for message in messages:
-        if not isinstance(message, dict):
-            return messages
-        calls = message.get("tool_calls")
-        calls = calls if isinstance(calls, list) and all(isinstance(call, dict) for call in calls) else []
-        calls = [{"id": made_id(len(converted), n), **call} for n, call in enumerate(calls)]
-        waiting |= {call["id"]: str(name_of(call)) for call in calls}
-        more = {"tool_calls": calls} if calls else {}
-        converted.append({**message, **more})
-        if message.get("role") == "tool":
-            name = message.get("tool_name")
-            ids = [call_id for call_id, called in waiting.items() if name in (None, called)]
-            converted[-1]["tool_call_id"] = message.get("tool_call_id") or next(iter(ids), name)
-            waiting.pop(str(converted[-1]["tool_call_id"]), None)
-    return converted
 
 
 def scored(scores: Sequence[Scored]) -> dict[str, Any]:

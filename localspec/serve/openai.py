@@ -14,7 +14,7 @@ import localspec
 from localspec.engine.messages import Generate
 from localspec.errors import BadSetting
 from localspec.events import FinishReason, Kind, Likelihood, Reply, Scored
-from localspec.prompt.messages import KEYS, Infill, as_messages
+from localspec.prompt.messages import Infill, as_messages
 from localspec.serve import numbers
 from localspec.serve.http import Interface, Writer, answer, data_line, fields_of
 from localspec.serve.jobs import Jobs
@@ -34,8 +34,7 @@ class OpenAI(Interface):
         return await self._answered(request, ChatWriter(await self._chat_request(request)))
 
     async def input_tokens(self, request: Request) -> Response:
-        rendered = await self._rendered(request, await self._chat_request(request))
-        return answer({"object": "response.input_tokens", "input_tokens": len(rendered.tokens)})
+        return await self._counted(request, await self._chat_request(request), object="response.input_tokens")
 
     async def completions(self, request: Request) -> Response:
         fields = await fields_of(request)
@@ -96,22 +95,8 @@ def chat_prompt(fields: Fields) -> Generate:
 
 
 def prompt_of(messages: list[Any], notices: list[str] | None = None) -> Generate:
-    """Return a conversation as a prompt, and drop unknown fields of its messages. Raises BadSetting.
-
-    `notices`: gets a notice about each part that is left out.
-    """
-    messages = [with_tools(m) if isinstance(m, dict) else m for m in messages]
-    known = ({k: m[k] for k in KEYS if k in m} if isinstance(m, dict) else m for m in messages)
-    return Generate(0, as_messages([*known], left_out=[] if notices is None else notices))
-
-
-def with_tools(message: dict[str, Any]) -> dict[str, Any]:
-    """Return a message in the form of tools, if it has the older form of functions."""
-    if message.get("role") == "function":
-        return {**message, "role": "tool"}
-    if isinstance(call := message.get("function_call"), dict) and not message.get("tool_calls"):
-        return {**message, "tool_calls": [{"function": call}]}
-    return message
+    """Return a conversation as a prompt. Raises BadSetting. `notices`: gets one about each part that is left out."""
+    return Generate(0, as_messages(messages, left_out=[] if notices is None else notices))
 
 
 def prompts_of(given: object) -> tuple[Generate, ...]:

@@ -43,14 +43,14 @@ _BUDGETS: Final = ("thinking_budget_tokens", "reasoning_budget_tokens", "thinkin
 _OF_MESSAGES: Final = (  # fields that only prompts of messages use
     "system", "think", "reasoning_effort", "chat_template_kwargs", "overflow", *_BUDGETS,
 )  # fmt: skip
-_OTHER_SAMPLERS: Final = (
-    "mirostat", "xtc_probability", "dry_multiplier", "dynatemp_range", "typical_p", "tfs_z", "top_n_sigma",
-)  # fmt: skip
-_NEUTRAL: Final = {
-    "typical_p": 1, "tfs_z": 1, "top_n_sigma": -1, "length_penalty": 1, "function_call": "none",
+# llama-server's samplers that localspec lacks, with the values that turn them off
+OFF: Final = {
+    "typical_p": 1.0, "top_n_sigma": -1.0, "dynatemp_range": 0.0, "xtc_probability": 0.0, "dry_multiplier": 0.0,
+    "mirostat": 0,
 }  # fmt: skip
+_NEUTRAL: Final = {**OFF, "tfs_z": 1, "length_penalty": 1, "function_call": "none"}
 _REFUSED: Final = {
-    **dict.fromkeys(_OTHER_SAMPLERS, "localspec has penalties, top-k, top-p, min-p and temperature"),
+    **dict.fromkeys((*OFF, "tfs_z"), "localspec has penalties, top-k, top-p, min-p and temperature"),
     **dict.fromkeys(("image_data", "images"), "put images into messages"),
     "audio": "models read text and images, and write text",
     "web_search_options": "localspec never searches the web",
@@ -64,7 +64,7 @@ _REFUSED: Final = {
     "guided_whitespace_pattern": "the model chooses the layout of JSON",
     "truncate_prompt_tokens": "a prompt that is too long is refused",
 }
-# vLLM's restrictions: the names in structured_outputs, and those of older versions with guided_ before them.
+# Names of restrictions in vLLM's structured_outputs, which older versions have with guided_ before them.
 _GUIDED: Final = ("json", "choice", "regex", "grammar", "json_object")
 _CHOICES: Final = {"auto": "auto", "none": "none", "required": "required", "any": "required"}
 _MOST_REPLIES: Final = 16  # limit of replies to each prompt
@@ -153,7 +153,7 @@ def cut(value: object) -> str:
 
 def openai_options(fields: Fields, more: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return the reply options in a request, overridden by `more`. Raises BadSetting."""
-    form = guided(fields) or shape(fields)
+    form = shape(fields)
     options = {ours: fields.rest.pop(name) for name, ours in _OPTIONS.items() if name in fields.rest}
     options |= {name: whole(value) for name, value in options.items() if REPLY[name].kind is int}
     options |= {name: None for name in ("grammar", "regex") if options.get(name) == ""}
@@ -234,56 +234,50 @@ def is_negative(value: object) -> bool:
     return isinstance(value, int | float) and value < 0
 
 
-def guided(fields: Fields) -> dict[str, Any]:
-    """Return the option of vLLM's restriction, if the request has one. Raises BadSetting."""
-    given = Fields(fields.take("structured_outputs", dict, {}), "structured_outputs")
-    given.rest |= {
-        name: fields.rest.pop(f"guided_{name}") for name in _GUIDED if f"guided_{name}" in fields.rest
-    }
-    given.refuse(
+def shape(fields: Fields) -> dict[str, Any]:
+    """Return the option that restricts the answer, if the request has one. Raises BadSetting."""
+    wanted = Fields(fields.take("structured_outputs", dict, {}), "structured_outputs")  # vLLM's restrictions
+    older = {name: fields.rest.pop(f"guided_{name}", None) for name in _GUIDED}
+    wanted.rest |= {name: value for name, value in older.items() if value is not None}
+    wanted.refuse(
         {"structural_tag": "give tools", "whitespace_pattern": "the model chooses the layout of JSON"}
     )
-    wanted = [name for name in _GUIDED if given.rest.get(name) not in (None, False)]
-    if len(wanted) > 1:
-        raise BadSetting(f"{wanted[0]} and {wanted[1]} are both given", hint="leave out one of them")
-    match wanted:
-        case ["choice"]:
-            return {"regex": "|".join(map(re.escape, given.texts("choice")))}
-        case ["json"] if isinstance(schema := given.rest["json"], str):
-            return {"json_schema": read_object(schema)}
-        case ["json_object"]:
-            return {"json_schema": {"type": "object"}}
-        case ["json"]:
-            return {"json_schema": given.take("json", dict)}
-    return {name: given.take(name, str) for name in wanted}
+    kinds = [name for name in _GUIDED if wanted.rest.get(name, False) is not False]
+    schema = fields.take("json_schema", dict)
+    if len(both := [*kinds, *(["json_schema"] if schema else [])]) > 1:
+        raise BadSetting(f"{both[0]} and {both[1]} are both given", hint="leave out one of them")
+    # Like llama-server, ignore an empty schema if the request has a grammar.
+    if schema or (schema == {} and "grammar" not in fields.rest):
+        return {"json_schema": schema}
+    if not kinds:
+        wanted = Fields(fields.take("response_format", dict, {}), "response_format")
+        kinds = [wanted.take("type", str, "text")]
+    kind = kinds[0]
+    match kind:
+        case "text":
+            return {}
+        case "choice":
+            return {"regex": "|".join(map(re.escape, wanted.texts("choice")))}
+        case "json" if isinstance(wanted.rest["json"], str):
+            return {"json_schema": read_object(wanted.rest["json"])}
+        case "json":
+            return {"json_schema": wanted.take("json", dict)}
+        case "json_object":
+            return {"json_schema": wanted.take("schema", dict, {"type": "object"})}
+        case "json_schema":
+            inner = wanted.rest.get("json_schema")
+            holder = Fields(inner, "json_schema") if isinstance(inner, dict) else wanted
+            return {"json_schema": holder.need("schema", dict)}
+        case "regex" | "grammar":
+            return {kind: wanted.need(kind, str)}
+    hint = "give the type text, json_object, json_schema, regex or grammar"
+    raise BadSetting(f"response_format cannot be of type {cut(kind)}", hint=hint)
 
 
 def read_object(text: str) -> Any:
     with suppress(ValueError):
         return json.loads(text)
     raise BadSetting(f"guided_json cannot be {cut(text)}", hint="give a JSON schema")
-
-
-def shape(fields: Fields) -> dict[str, Any]:
-    """Return the option that restricts the answer to a schema, if the request has one."""
-    schema = fields.take("json_schema", dict)
-    # Like llama-server, ignore an empty schema if the request has a grammar.
-    if schema or (schema == {} and "grammar" not in fields.rest):
-        return {"json_schema": schema}
-    wanted = Fields(fields.take("response_format", dict, {}), "response_format")
-    kind = wanted.take("type", str, "text")
-    if kind == "text":
-        return {}
-    if kind == "json_object":
-        return {"json_schema": wanted.take("schema", dict, {"type": "object"})}
-    if kind == "json_schema":
-        inner = wanted.rest.get("json_schema")
-        holder = Fields(inner, "json_schema") if isinstance(inner, dict) else wanted
-        return {"json_schema": holder.need("schema", dict)}
-    if kind in ("regex", "grammar"):
-        return {kind: wanted.need(kind, str)}
-    hint = "give the type text, json_object, json_schema, regex or grammar"
-    raise BadSetting(f"response_format cannot be of type {cut(kind)}", hint=hint)
 
 
 def tool_options(fields: Fields) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from localspec.errors import BadSetting
 from localspec.events import FinishReason, Kind, Reply
 from localspec.serve import numbers
-from localspec.serve.http import Interface, Writer, answer, fields_of, named_event
+from localspec.serve.http import Interface, Writer, fields_of, named_event
 from localspec.serve.openai import prompt_of
 from localspec.serve.options import Fields, Problem, cut, openai_options
 from localspec.serve.replies import Block, ReplyRequest, ServedReply
@@ -36,8 +36,7 @@ class Responses(Interface):
 
     async def input_tokens(self, request: Request) -> Response:
         asked, *_ = self._read(await fields_of(request))
-        rendered = await self._rendered(request, asked)
-        return answer({"object": "response.input_tokens", "input_tokens": len(rendered.tokens)})
+        return await self._counted(request, asked, object="response.input_tokens")
 
     def _read(self, fields: Fields) -> tuple[ReplyRequest, dict[str, Any], Spaces]:
         echoed: dict[str, Any] = {name: fields.rest[name] for name in _ECHOED if name in fields.rest}

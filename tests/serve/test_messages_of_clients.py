@@ -6,10 +6,11 @@ import pytest
 
 from localspec.errors import BadSetting
 from localspec.events import ToolCall
+from localspec.prompt.history import Taken, fitted
 from localspec.prompt.messages import Message
 from localspec.prompt.tools import read_tools
 from localspec.serve import anthropic, responses
-from localspec.serve.ollama import as_openai, kept_seconds
+from localspec.serve.ollama import kept_seconds
 from localspec.serve.openai import chat_prompt, prompt_of
 from localspec.serve.options import Fields, tool_options
 
@@ -62,18 +63,16 @@ def test_items_of_every_kind_become_messages():
 def test_results_find_their_calls_by_the_names_of_functions():
     call = {"function": {"name": "f", "arguments": {}}}
     other = {"function": {"name": "g", "arguments": {}}}
-    found = as_openai(
-        [
-            {"role": "user", "content": "a"},
-            {"role": "assistant", "content": "", "tool_calls": [call, other, call]},
-            *({"role": "tool", "tool_name": name, "content": name} for name in ("f", "g", "f")),
-            {"role": "tool", "tool_name": "h", "content": "?"},
-        ]
-    )
-    ids = [call["id"] for call in found[1]["tool_calls"]]
-    assert len(set(ids)) == 3
-    assert all(len(i) == 9 and i.isalnum() for i in ids)
-    assert [message["tool_call_id"] for message in found[2:]] == [*ids, "h"]
+    asked = [
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": "", "tool_calls": [call, other, call]},
+        *({"role": "tool", "tool_name": name, "content": name} for name in ("g", "f", "f")),
+        {"role": "tool", "tool_name": "h", "content": "?"},
+    ]
+    found = fitted(prompt_of(asked).messages, Taken(strays=True)).messages
+    first, second, third = (call.id for call in found[1].tool_calls)
+    assert all(len(each) == 9 and each.isalnum() for each in (first, second, third))
+    assert [message.tool_call_id for message in found[2:]] == [second, first, third, "h"]
 
 
 @pytest.mark.parametrize(
