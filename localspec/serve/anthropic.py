@@ -112,17 +112,16 @@ def as_chat(fields: Fields) -> None:
         hint = f"give at least {_LEAST_BUDGET:,} tokens, and fewer than max_tokens"
         raise BadSetting(f"budget_tokens cannot be {budget:,}", hint=hint)
     choice = fields.take("tool_choice", dict, {})
-    renamed = {
-        "response_format": config.take("format", dict) or fields.take("output_format", dict),
-        "reasoning_effort": config.take("effort", str),
-        "think": None if thinking is None else thinking != "disabled",
-        "thinking_budget_tokens": budget,
-        "stop": fields.rest.pop("stop_sequences", None),
-        "tool_choice": choice or None,
-        "parallel_tool_calls": not choice.get("disable_parallel_tool_use"),
-        "n": 1,
-    }
-    fields.rest |= {name: value for name, value in renamed.items() if value is not None}
+    fields.put(
+        response_format=config.take("format", dict) or fields.take("output_format", dict),
+        reasoning_effort=config.take("effort", str),
+        think=None if thinking is None else thinking != "disabled",
+        thinking_budget_tokens=budget,
+        stop=fields.rest.pop("stop_sequences", None),
+        tool_choice=choice or None,
+        parallel_tool_calls=not choice.get("disable_parallel_tool_use"),
+        n=1,
+    )
 
 
 class MessageWriter(Writer):

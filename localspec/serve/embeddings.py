@@ -15,14 +15,12 @@ from localspec.engine.messages import Embed, Embedded
 from localspec.errors import BadSetting
 from localspec.serve.http import Interface, answer, dumped, fields_of, unless_gone
 from localspec.serve.ollama import kept_seconds
-from localspec.serve.options import Fields, Problem, cut
+from localspec.serve.options import Fields, Problem, Text, cut, texts_in
 from localspec.serve.replies import ModelBeside
 
 _TOGETHER: Final = 64  # number of texts in a message to the engine
 _MOST_BYTES: Final = 256 * 2**20  # limit of the vectors in one answer
-_SHAPES: Final = "give a text, a list of token ids, or a list of these"
 _AS_IT_IS: Final = -1  # the norm that changes no vector
-Text = str | tuple[int | str, ...]
 
 
 class Embeddings(Interface):
@@ -32,7 +30,7 @@ class Embeddings(Interface):
             return await self.llama(request, fields)
         if (form := fields.take("encoding_format", str, "float")) not in ("float", "base64"):
             raise BadSetting(f"encoding_format cannot be {cut(form)}", hint="give float or base64")
-        small, texts = self._small(fields), texts_of(fields.rest["input"])
+        small, texts = self._small(fields), texts_in(fields.rest["input"], "input")
         if small.pooling == "none":
             what = f"{small.name} does not pool the rows of tokens"
             raise BadSetting(what, hint="start with --pooling mean")
@@ -44,7 +42,10 @@ class Embeddings(Interface):
 
     async def llama(self, request: Request, given: Fields | None = None) -> Response:
         fields = given or await fields_of(request)
-        small, texts = self._small(fields), texts_of(fields.rest.get("input", fields.rest.get("content")))
+        small, texts = (
+            self._small(fields),
+            texts_in(fields.rest.get("input", fields.rest.get("content")), "input"),
+        )
         found = await self._read(request, small, texts, fields)
         rows, counts = rows_of(found), found.tokens if small.pooling == "none" else [1] * len(texts)
         each = enumerate([numbers(row) for row in islice(rows, count)] for count in counts)
@@ -54,7 +55,9 @@ class Embeddings(Interface):
         began, fields = time.perf_counter_ns(), await fields_of(request)
         small, given = self._small(fields), fields.rest.get("input")
         truncate = fields.take("truncate", bool, True)
-        found = await self._read(request, small, texts_of(given) if given else (), fields, truncate=truncate)
+        found = await self._read(
+            request, small, texts_in(given, "input") if given else (), fields, truncate=truncate
+        )
         head = {"model": small.name, "prompt_eval_count": sum(found.tokens), "load_duration": 0}
         head["total_duration"] = time.perf_counter_ns() - began
         return written(head, "embeddings", map(numbers, rows_of(found)))
@@ -113,30 +116,6 @@ class Embeddings(Interface):
         finally:
             self._jobs.keep_small(small.key, kept)
         return replace(embedded, rows=bytes(rows), tokens=tuple(tokens))
-
-
-def texts_of(given: object) -> tuple[Text, ...]:
-    """Return the texts of an input in any form that llama-server reads. Raises BadSetting."""
-    if isinstance(given, list) and not any(isinstance(part, int) for part in given):
-        texts = tuple(map(text_of, given))
-    else:
-        texts = (text_of(given),)
-    if not texts:
-        raise BadSetting("the input is missing or empty", hint=_SHAPES)
-    return texts
-
-
-def text_of(given: object) -> Text:
-    match given:
-        case str():
-            return given
-        case {"prompt_string": str(text)}:
-            return text
-        case {"content": list(parts)} if all(isinstance(p, dict) and p.get("type") == "text" for p in parts):
-            return "".join(str(part.get("text", "")) for part in parts)
-        case list(parts) if parts and all(type(part) in (int, str) for part in parts):
-            return tuple(parts)
-    raise BadSetting(f"the input cannot be {cut(given)}", hint=_SHAPES)
 
 
 def rows_of(found: Embedded) -> Iterator[bytes]:

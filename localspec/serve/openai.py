@@ -18,7 +18,7 @@ from localspec.prompt.messages import Infill, as_messages
 from localspec.serve import numbers
 from localspec.serve.http import Interface, Writer, answer, data_line, fields_of
 from localspec.serve.jobs import Jobs
-from localspec.serve.options import Fields, cut, openai_options, whole
+from localspec.serve.options import Fields, openai_options, texts_in, whole
 from localspec.serve.replies import Block, Pairs, ReplyRequest, ServedReply, changed_at
 
 MOST_PROMPTS: Final = 64  # limit of prompts in one request for completions
@@ -100,22 +100,10 @@ def prompt_of(messages: list[Any], notices: list[str] | None = None) -> Generate
 
 
 def prompts_of(given: object) -> tuple[Generate, ...]:
-    """Return the prompts in a text, tokens, llama-server's prompt object, or a list of these. Raises BadSetting."""
-    if isinstance(given, dict) and not given.get("multimodal_data"):
-        given = given.get("prompt_string")
-    if isinstance(given, str):
-        return (Generate(0, continued=given),)
-    if not isinstance(given, list) or not given:
-        what = "prompt is missing from the request" if given is None else f"prompt cannot be {cut(given)}"
-        raise BadSetting(what, hint="give a text, a list of token ids, or a list of prompts")
-    if any(isinstance(part, int) for part in given):
-        if not all(type(part) in (int, str) for part in given):
-            hint = "put only token ids and texts into the list"
-            raise BadSetting(f"prompt cannot be {cut(given)}", hint=hint)
-        return (Generate(0, continued=tuple(given)),)
-    if len(given) > MOST_PROMPTS:
-        raise BadSetting(f"there are {len(given)} prompts", hint=f"send at most {MOST_PROMPTS}")
-    return tuple(prompt for part in given for prompt in prompts_of(part))
+    prompts = tuple(Generate(0, continued=text) for text in texts_in(given, "prompt"))
+    if len(prompts) > MOST_PROMPTS:
+        raise BadSetting(f"there are {len(prompts)} prompts", hint=f"send at most {MOST_PROMPTS}")
+    return prompts
 
 
 def before(after: str, prompt: Generate) -> Generate:

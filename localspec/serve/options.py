@@ -70,6 +70,9 @@ _CHOICES: Final = {"auto": "auto", "none": "none", "required": "required", "any"
 _MOST_REPLIES: Final = 16  # limit of replies to each prompt
 
 
+Text = str | tuple[int | str, ...]
+
+
 class Problem(Exception):
     """An error that the client of a failed request receives."""
 
@@ -136,6 +139,9 @@ class Fields:
         self.notices += [f"the field {name} has no effect on a prompt that is a text" for name in unused]
         self.rest = {name: value for name, value in self.rest.items() if name not in unused}
 
+    def put(self, **values: Any) -> None:
+        self.rest |= {name: value for name, value in values.items() if value is not None}
+
     def unknown(self) -> list[str]:
         return [f"the field {name[:60]} has no effect" for name in list(self.rest)[:20]]
 
@@ -149,6 +155,23 @@ def cut(value: object) -> str:
     text = json.dumps(value, ensure_ascii=False, default=repr)
     text = text if text.isprintable() else json.dumps(value, default=repr)
     return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def texts_in(given: Any, name: str) -> tuple[Text, ...]:
+    """Return the texts in a text, tokens, llama-server's prompt object, or a list of these. Raises BadSetting."""
+    match given:
+        case str():
+            return (given,)
+        case {"prompt_string": str(text)} if not given.get("multimodal_data"):
+            return (text,)
+        case {"content": list(parts)} if all(isinstance(p, dict) and p.get("type") == "text" for p in parts):
+            return ("".join(str(part.get("text", "")) for part in parts),)
+        case [_, *_] if not any(isinstance(part, int) for part in given):
+            return tuple(text for part in given for text in texts_in(part, name))
+        case [_, *_] if all(type(part) in (int, str) for part in given):
+            return (tuple(given),)
+    what = f"{name} is missing from the request" if given is None else f"{name} cannot be {cut(given)}"
+    raise BadSetting(what, hint="give a text, a list of token ids, or a list of these")
 
 
 def openai_options(fields: Fields, more: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -296,7 +319,7 @@ def tool_options(fields: Fields) -> dict[str, Any]:
             raise BadSetting(what, hint="name the tools")
         tools = [tool for tool in tools if name_of(tool) in names]
     kind = choice.get("type") if isinstance(choice, dict) else choice
-    if kind in _CHOICES:
+    if isinstance(kind, str) and kind in _CHOICES:
         choice = _CHOICES[kind]
     elif isinstance(choice, dict):
         choice = name_of(choice) if kind in ("function", "tool", None) else choice

@@ -115,17 +115,13 @@ def as_chat(fields: Fields) -> Spaces:
         fields.rest["tool_choice"] = {**choice, "name": name_in_space(choice)}
     reasoning = Fields(fields.take("reasoning", dict, {}), "reasoning")
     text = Fields(fields.take("text", dict, {}), "text")
-    shape = text.take("format", dict, {})
-    if shape.get("type") == "json_schema":
-        shape = {"type": "json_schema", "json_schema": shape}
-    renamed = {
-        "max_tokens": fields.take("max_output_tokens", int),
-        "reasoning_effort": reasoning.take("effort", str),
-        "response_format": shape or None,
-        "tools": tools or None,
-        "n": 1,
-    }
-    fields.rest |= {name: value for name, value in renamed.items() if value is not None}
+    fields.put(
+        max_tokens=fields.take("max_output_tokens", int),
+        reasoning_effort=reasoning.take("effort", str),
+        response_format=text.take("format", dict),
+        tools=tools or None,
+        n=1,
+    )
     return spaces
 
 
