@@ -4,7 +4,6 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any, Final
 
 from localspec.errors import BadSetting
@@ -181,7 +180,8 @@ def openai_options(fields: Fields, more: Mapping[str, Any] | None = None) -> dic
     options |= {name: whole(value) for name, value in options.items() if REPLY[name].kind is int}
     options |= {name: None for name in ("grammar", "regex") if options.get(name) == ""}
     # Other servers read negative numbers as off and as greedy.
-    options |= {name: 0 for name in ("top_k", "temperature") if is_negative(options.get(name))}
+    numbers = {name: options.get(name) for name in ("top_k", "temperature")}
+    options |= {name: 0 for name, n in numbers.items() if isinstance(n, int | float) and n < 0}
     options["logit_bias"] = biases_of(options.pop("logit_bias", None)) or None
     options["stop"] = tuple(filter(None, fields.texts("stop"))) or None
     options |= form | length_and_seed(fields) | tool_options(fields) | prediction(fields) | dict(more or {})
@@ -253,10 +253,6 @@ def length_and_seed(fields: Fields) -> dict[str, Any]:
     return options if seed == -1 else {**options, "seed": seed % 2**64}
 
 
-def is_negative(value: object) -> bool:
-    return isinstance(value, int | float) and value < 0
-
-
 def shape(fields: Fields) -> dict[str, Any]:
     """Return the option that restricts the answer, if the request has one. Raises BadSetting."""
     wanted = Fields(fields.take("structured_outputs", dict, {}), "structured_outputs")  # vLLM's restrictions
@@ -281,10 +277,8 @@ def shape(fields: Fields) -> dict[str, Any]:
             return {}
         case "choice":
             return {"regex": "|".join(map(re.escape, wanted.texts("choice")))}
-        case "json" if isinstance(wanted.rest["json"], str):
-            return {"json_schema": read_object(wanted.rest["json"])}
         case "json":
-            return {"json_schema": wanted.take("json", dict)}
+            return {"json_schema": wanted.rest["json"]}
         case "json_object":
             return {"json_schema": wanted.take("schema", dict, {"type": "object"})}
         case "json_schema":
@@ -295,12 +289,6 @@ def shape(fields: Fields) -> dict[str, Any]:
             return {kind: wanted.need(kind, str)}
     hint = "give the type text, json_object, json_schema, regex or grammar"
     raise BadSetting(f"response_format cannot be of type {cut(kind)}", hint=hint)
-
-
-def read_object(text: str) -> Any:
-    with suppress(ValueError):
-        return json.loads(text)
-    raise BadSetting(f"guided_json cannot be {cut(text)}", hint="give a JSON schema")
 
 
 def tool_options(fields: Fields) -> dict[str, Any]:
