@@ -31,7 +31,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from localspec.chat.session import Session
-from localspec.engine.messages import Generate, LoadPair, Render
+from localspec.engine.messages import Generate, LoadPair, Question
 from localspec.engine.requests import answer, ready, reply
 from localspec.engine.server import failure_of
 from localspec.models.registry import named
@@ -125,7 +125,7 @@ class Engine:
                 reply(self.session, request, reports.append, lambda: False)
             except Exception as error:  # noqa: BLE001  as the engine process does
                 reports.append(failure_of(error, request.serial))
-        elif isinstance(request, Render):
+        elif isinstance(request, Question):
             reports.append(answer(self.session, request))
         self._reports += [(request.serial, report) for report in reports]
         asyncio.get_running_loop().call_soon(self.on_report)

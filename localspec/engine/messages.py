@@ -47,30 +47,18 @@ class Generate:
 
 
 @dataclass(frozen=True, slots=True)
-class Render:
-    """A request for the rendered prompt of messages, without a reply."""
+class Question:
+    """A request for the prompt of `messages`, the text of `tokens`, or the tokens of `text`, without a reply."""
 
     serial: int
-    messages: Messages
+    messages: Messages = ()
     options: Options = field(default_factory=dict)
     owner: str = ""  # as in Generate
-
-
-@dataclass(frozen=True, slots=True)
-class Tokenize:
-    serial: int
-    text: str
+    tokens: tuple[int | str, ...] | None = None  # strings between the tokens stay as they are
+    text: str = ""
     parse_special: bool = True  # whether a text like "<think>" becomes one special token
     add_special: bool = False  # whether to add bos and eos where the model file requires them
     with_pieces: bool = False  # whether the report has pieces, which take more memory than the tokens
-
-
-@dataclass(frozen=True, slots=True)
-class Detokenize:
-    """A request for the text of tokens; strings between the tokens stay as they are."""
-
-    serial: int
-    tokens: tuple[int | str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +106,6 @@ class Quit:
     """A request to free all memory and exit."""
 
 
-Question = Render | Tokenize | Detokenize
 Request = LoadPair | Generate | Question | Embed | CompareReplies | Typed | Cancel | Quit
 
 

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, assert_never, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import localspec
 from localspec import api
@@ -71,26 +71,24 @@ def end_tokens(vocabulary: Vocabulary) -> tuple[int, ...]:
 
 def answer(session: api.Session, question: Question) -> Rendered:
     vocabulary = session.pair.vocabulary
-    match question:
-        case messages.Render():
-            with session.another(question.owner) as own:
-                prompt = own.prompt_of(question.messages, **question.options)
-            return Rendered(prompt.text, tuple(map(int, prompt.tokens)))
-        case messages.Tokenize(_, text, special, adds, with_pieces):
-            tokens = vocabulary.tokenize(text, parse_special=special, add_special=adds)
-            pieces = list[str | tuple[int, ...]]()
-            for piece in (bytes_of(token, vocabulary) for token in (tokens if with_pieces else ())):
-                try:
-                    pieces.append(piece.decode())
-                except UnicodeDecodeError:  # the token is a part of a character
-                    pieces.append(tuple(piece))
-            return Rendered("", tuple(tokens), tuple(pieces))
-        case messages.Detokenize():
-            if not all(isinstance(part, str) or part in range(vocabulary.size) for part in question.tokens):
-                raise BadSetting("token id out of range", hint=f"use ids from 0 to {vocabulary.size - 1}")
-            joined = b"".join(bytes_of(part, vocabulary) for part in question.tokens)
-            return Rendered(joined.decode(errors="replace"))
-    assert_never(question)
+    if question.messages:
+        with session.another(question.owner) as own:
+            prompt = own.prompt_of(question.messages, **question.options)
+        return Rendered(prompt.text, tuple(map(int, prompt.tokens)))
+    if question.tokens is not None:
+        if not all(isinstance(part, str) or part in range(vocabulary.size) for part in question.tokens):
+            raise BadSetting("token id out of range", hint=f"use ids from 0 to {vocabulary.size - 1}")
+        joined = b"".join(bytes_of(part, vocabulary) for part in question.tokens)
+        return Rendered(joined.decode(errors="replace"))
+    special = {"parse_special": question.parse_special, "add_special": question.add_special}
+    tokens = vocabulary.tokenize(question.text, **special)
+    pieces = list[str | tuple[int, ...]]()
+    for piece in (bytes_of(token, vocabulary) for token in (tokens if question.with_pieces else ())):
+        try:
+            pieces.append(piece.decode())
+        except UnicodeDecodeError:  # the token is a part of a character
+            pieces.append(tuple(piece))
+    return Rendered("", tuple(tokens), tuple(pieces))
 
 
 def bytes_of(part: int | str, vocabulary: Vocabulary) -> bytes:
@@ -172,7 +170,7 @@ class PairRequests:
                 with self._turns.reply(), another as session:
                     reply(session, request, send, cancelled, self._warnings.take)
                 remember_smoke_test()
-            case messages.Render() | messages.Tokenize() | messages.Detokenize():
+            case Question():
                 with self._asking:
                     answered = answer(self._loaded(), request)
                 send(answered)

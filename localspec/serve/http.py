@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from localspec.engine.messages import Detokenize, Generate, Question, Ready, Render, Rendered, Report
+from localspec.engine.messages import Generate, Question, Ready, Rendered, Report
 from localspec.errors import BadSetting, LocalspecError
 from localspec.events import Cycle, Finished, Kind, Piece, Scored, Scores, Started
 from localspec.serve.jobs import Jobs
@@ -326,7 +326,7 @@ class Interface:
         return report
 
     async def _rendered(self, request: Request, asked: ReplyRequest) -> Rendered:
-        question = Render(0, asked.prompts[0].messages, asked.options, request.scope.get("owner", ""))
+        question = Question(0, asked.prompts[0].messages, asked.options, request.scope.get("owner", ""))
         return await self._reported(request, asked.chosen, question)
 
     async def _counted(self, request: Request, asked: ReplyRequest, **head: str) -> Response:
@@ -337,7 +337,7 @@ class Interface:
         if prompt.messages:
             return (await self._rendered(request, asked)).text
         if isinstance(prompt.continued, tuple):
-            return (await self._reported(request, asked.chosen, Detokenize(0, prompt.continued))).text
+            return (await self._reported(request, asked.chosen, Question(0, tokens=prompt.continued))).text
         return prompt.continued if isinstance(prompt.continued, str) else ""
 
     def _loaded(self) -> Ready:

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 import localspec
-from localspec.engine.messages import Detokenize, Generate, Ready, Tokenize
+from localspec.engine.messages import Generate, Question, Ready
 from localspec.errors import BadSetting
 from localspec.events import Cycle, FinishReason, Kind, Likelihood, Scored
 from localspec.prompt.messages import Infill
@@ -93,11 +93,11 @@ class LlamaServer(Interface):
 
     async def tokenize(self, request: Request) -> Response:
         fields = await fields_of(request)
-        special, adds = fields.take("parse_special", bool, True), fields.take("add_special", bool, False)
-        with_pieces = fields.take("with_pieces", bool, False)
-        question = Tokenize(0, fields.take("content", str, ""), special, adds, with_pieces)
+        defaults = {"parse_special": True, "add_special": False, "with_pieces": False}
+        chosen = {name: fields.take(name, bool, default) for name, default in defaults.items()}
+        question = Question(0, text=fields.take("content", str, ""), **chosen)
         found = await self._reported(request, self._chosen(fields), question)
-        if not with_pieces:
+        if not question.with_pieces:
             return answer({"tokens": found.tokens})
         pairs = zip(found.tokens, found.pieces, strict=True)
         return answer({"tokens": [{"id": t, "piece": p} for t, p in pairs]})
@@ -107,7 +107,7 @@ class LlamaServer(Interface):
         tokens = fields.take("tokens", list, [])
         if not all(type(token) is int and 0 <= token < 2**31 for token in tokens):
             raise BadSetting(f"tokens cannot be {cut(tokens)}", hint="give a list of whole numbers")
-        found = await self._reported(request, self._chosen(fields), Detokenize(0, tuple(tokens)))
+        found = await self._reported(request, self._chosen(fields), Question(0, tokens=tuple(tokens)))
         return answer({"content": found.text})
 
     async def apply_template(self, request: Request) -> Response:

@@ -13,16 +13,14 @@ from localspec.engine.messages import (
     Cancel,
     CompareReplies,
     ComparisonStopped,
-    Detokenize,
     Died,
     Failure,
     Generate,
     Hello,
     LoadPair,
+    Question,
     Ready,
-    Render,
     Rendered,
-    Tokenize,
     Typed,
     encode,
     read_messages,
@@ -73,7 +71,7 @@ def test_a_death_by_a_signal_names_the_device_and_a_gpu_build_says_what_to_try(
     process = EngineProcess(program(DIES_RUNNING))
     process.start()
     monkeypatch.setenv("LLAMA_CPP_LIB_PATH", str(tmp_path))
-    process.send(Detokenize(1, ()))
+    process.send(Question(1, tokens=()))
     died = death(process)
     assert died.what == "the engine process ended unexpectedly (SIGSEGV) while running on Vulkan0"
     assert hint in died.hint
@@ -177,10 +175,10 @@ def test_only_what_has_no_answer_yet_is_kept_and_sent_again(tmp_path):
     connection = process._connection
     before = list(connection.unanswered), set(connection.reported)
     asked = [
-        Detokenize(1, (1,)),
-        Detokenize(2, (2,)),
-        Tokenize(3, "text"),
-        Render(4, ()),
+        Question(1, tokens=(1,)),
+        Question(2, tokens=(2,)),
+        Question(3, text="text"),
+        Question(4),
         CompareReplies(5, ()),
     ]
     for request in asked:
@@ -208,7 +206,7 @@ def test_no_line_and_no_report_stays_until_the_next_one(tmp_path):
         assert len(gone) == count
     process = EngineProcess(program(ANSWERS, LOG=tmp_path / "log"))
     process.start()
-    process.send(Tokenize(1, "text"))
+    process.send(Question(1, text="text"))
     until(process, Rendered)
     for _ in range(1000):  # the thread that reads pipes may still be busy with the report
         if not any(isinstance(each, Rendered) for each in gc.get_objects()):

@@ -6,7 +6,7 @@ import pytest
 from localspec.tui.state.engine import EngineState
 
 from localspec import api
-from localspec.engine.messages import Generate, LoadPair, Ready, Render
+from localspec.engine.messages import Generate, LoadPair, Question, Ready
 from localspec.engine.requests import MANY_CORES, PairRequests
 from localspec.events import Started
 from localspec.loading import opening
@@ -98,7 +98,7 @@ def test_the_configured_system_prompt_is_not_in_a_conversation_without_one(monke
         options = {**state.options_for(asked), "max_tokens": 2}
         handler.perform(Generate(1, asked, options), reports.append, lambda: False)
         (started,) = (report for report in reports if isinstance(report, Started))
-        handler.perform(Render(2, asked, {"system": ""}), reports.append, lambda: False)
+        handler.perform(Question(2, asked, {"system": ""}), reports.append, lambda: False)
         assert started.prompt_tokens == len(reports[-1].tokens)
     finally:
         handler.close()

@@ -6,7 +6,7 @@ import pytest
 
 from localspec.engine import messages
 from localspec.engine.client import EngineProcess
-from localspec.engine.messages import Cancel, Died, Failure, Generate, LoadPair, Tokenize
+from localspec.engine.messages import Cancel, Died, Failure, Generate, LoadPair, Question
 from localspec.engine.server import IDLE_SECONDS
 from localspec.events import Cycle, Finished, FinishReason, Notice
 from localspec.models.registry import named
@@ -28,7 +28,7 @@ WORKSHOP = """
                     time.sleep(0.005)
                 self.replies -= 1
                 send(Notice(f"replied {request.serial}"))
-            case Tokenize():
+            case Question():
                 send(Notice(f"tokens {request.serial}"))
             case CompareReplies():
                 open("/nowhere/x.gguf")
@@ -45,7 +45,7 @@ WORKSHOP = """
 def engine():
     started = []
 
-    def start(rest="pass", beside="Tokenize"):
+    def start(rest="pass", beside="Question"):
         process = EngineProcess(program(WORKSHOP, REST=rest, BESIDE=beside))
         process.start()
         started.append(process)
@@ -105,7 +105,7 @@ def test_a_question_is_answered_while_a_reply_is_written(engine):
     process.send(Generate(1, cycles=True))
     until(process, Notice)  # it listens, and has what it needs
     process.send(Generate(2))
-    process.send(Tokenize(3, "a"))
+    process.send(Question(3, text="a"))
     assert until(process, Notice) == [Notice("tokens 3")]
     process.send(Cancel(2))
     assert until(process, Notice) == [Notice("replied 2")]

@@ -11,7 +11,6 @@ from starlette.requests import Request
 
 from localspec.engine.messages import (
     Cancel,
-    Detokenize,
     Died,
     Embed,
     Embedded,
@@ -19,6 +18,7 @@ from localspec.engine.messages import (
     Generate,
     LoadPair,
     LoadStage,
+    Question,
     Ready,
     Rendered,
 )
@@ -45,7 +45,7 @@ DEMO, OTHER = LoadPair(named("demo")), LoadPair(named("qwen3-8b+0.6b"))
 READY = [Ready("demo", "target", "draft", 100, 0.1)]
 WANTED = ReplyRequest(Chosen("demo", DEMO), (Generate(0, continued="a"),), stream=True)
 OF_REPLIES = (Finished, Piece, Prefill)
-ASKED = Detokenize(0, (1, 2))
+ASKED = Question(0, tokens=(1, 2))
 TEXTS, EMBEDDED = Embed(0, ModelFile("", "a.gguf"), ("a", "b")), Embedded(b"", 1, (3, 3))
 FINISHED = Finished(Reply("", "", (), 0, FinishReason.STOP, Stats()))
 
@@ -246,7 +246,7 @@ async def test_a_watcher_that_fails_stalls_no_queue(jobs, process, caplog):
 async def test_questions_are_answered_beside_a_reply_each_its_own(jobs, process):
     reply = jobs.submit(DEMO, Generate(0))
     one, two = jobs.ask(DEMO, ASKED), jobs.ask(DEMO, ASKED)
-    assert process.sent[-2:] == [Detokenize(2, (1, 2)), Detokenize(3, (1, 2))]
+    assert process.sent[-2:] == [replace(ASKED, serial=2), replace(ASKED, serial=3)]
     await process.say(
         (3, Rendered("two")), (2, Failure("BadSetting", "a token is missing", "", 2)), (1, FINISHED)
     )
