@@ -183,6 +183,8 @@ def _as_message(given: object, which: str, left_out: list[str] | None, *, strict
     if not isinstance(given, Mapping):
         raise BadSetting(f"{which} is {_kind(given)}, not a dictionary", hint=_FORM)
     filled = {key: value for key, value in given.items() if value is not None}
+    if not isinstance(filled.get("thinking"), str):  # a setting of another interface
+        filled.pop("thinking", None)
     unknown = [str(key) for key in filled if key not in _KEYS]
     if unknown and left_out is None:
         raise BadSetting(f"{which} has an unknown key: {unknown[0]!r}", hint=_FORM)
