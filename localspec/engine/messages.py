@@ -44,6 +44,7 @@ class Generate:
     owner: str = ""  # the client; reasoning of other clients' replies is never added to messages
     conversation: str = ""  # name of the stored conversation; if set, its prompt caches go to the disk
     ignore_eos: bool = False  # whether end-of-generation tokens are banned
+    compares: bool = False  # whether two replies are compared: one with drafting and one without
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +81,6 @@ class Embed:
 
 
 @dataclass(frozen=True, slots=True)
-class CompareReplies:
-    serial: int
-    messages: Messages
-    options: Options = field(default_factory=dict)
-    conversation: str = ""  # as in Generate
-
-
-@dataclass(frozen=True, slots=True)
 class Typed:
     """A note, without a report, of a conversation whose last message is not sent yet; it may be read ahead."""
 
@@ -106,7 +99,7 @@ class Quit:
     """A request to free all memory and exit."""
 
 
-Request = LoadPair | Generate | Question | Embed | CompareReplies | Typed | Cancel | Quit
+Request = LoadPair | Generate | Question | Embed | Typed | Cancel | Quit
 
 
 @dataclass(frozen=True, slots=True)

@@ -164,6 +164,8 @@ class PairRequests:
                 self._load(request, send)
             case messages.Typed():
                 self._typed = request
+            case Generate(compares=True):
+                self._compare(request, send, cancelled)
             case Generate():
                 self._typed = messages.Typed()
                 another = self._loaded().another(request.owner, request.conversation)
@@ -176,15 +178,14 @@ class PairRequests:
                 send(answered)
             case messages.Embed():
                 send(self._embedded(request, cancelled))
-            case messages.CompareReplies():
-                self._compare(request, send, cancelled)
 
     def runs_beside(self, request: messages.Request) -> bool:
         """Return whether a request may run during others. Questions and Embeds may; a Generate needs several slots."""
         if self._session is None:
             return False
-        several = isinstance(request, Generate) and len(self._session.pair.slots.all) > 1
-        return several or isinstance(request, Question | messages.Embed)
+        if isinstance(request, Generate):
+            return len(self._session.pair.slots.all) > 1 and not request.compares
+        return isinstance(request, Question | messages.Embed)
 
     def rest(self, awaited: Callable[[], bool]) -> None:
         """Read the next prompts ahead, and measure the cost of batches; stop as soon as `awaited()` is true."""
@@ -242,7 +243,7 @@ class PairRequests:
         rows, tokens = model.read(request.texts, request.query, **more, cancelled=cancelled)
         return messages.Embedded(rows.astype("<f4", copy=False).tobytes(), rows.shape[1], tokens)
 
-    def _compare(self, request: messages.CompareReplies, send: Send, cancelled: Cancelled) -> None:
+    def _compare(self, request: Generate, send: Send, cancelled: Cancelled) -> None:
         # Imported in this function, so that the process starts fast.
         from localspec.measure.compare import SideEvent, compare_events
 

@@ -102,7 +102,7 @@ class RequestLoop:
             if found := self._replies.get(request.serial):
                 found.set()
             return
-        if isinstance(request, messages.Generate | messages.CompareReplies | messages.Embed):
+        if isinstance(request, messages.Generate | messages.Embed):
             self._replies[request.serial] = threading.Event()
         if isinstance(request, messages.Quit):
             if self._quits:

@@ -11,7 +11,6 @@ from localspec.engine import client
 from localspec.engine.client import EngineProcess, EngineSession
 from localspec.engine.messages import (
     Cancel,
-    CompareReplies,
     ComparisonStopped,
     Died,
     Failure,
@@ -149,7 +148,7 @@ ANSWERS = """
         if isinstance(request, LoadPair):
             send(Notice("the plan"))
             send(Ready("pair", "target", "", 64, 0.1))
-        elif isinstance(request, CompareReplies):
+        elif isinstance(request, Generate) and request.compares:
             send(ComparisonStopped())
         elif isinstance(request, Generate):
             os.kill(os.getpid(), signal.SIGILL)
@@ -179,7 +178,7 @@ def test_only_what_has_no_answer_yet_is_kept_and_sent_again(tmp_path):
         Question(2, tokens=(2,)),
         Question(3, text="text"),
         Question(4),
-        CompareReplies(5, ()),
+        Generate(5, compares=True),
     ]
     for request in asked:
         process.send(request)

@@ -20,6 +20,8 @@ WORKSHOP = """
 
     def perform(self, request, send, cancelled):
         match request:
+            case Generate(compares=True):
+                open("/nowhere/x.gguf")
             case Generate(cycles=True):
                 send(Notice(f"answer {request.serial}"))
             case Generate():
@@ -30,8 +32,6 @@ WORKSHOP = """
                 send(Notice(f"replied {request.serial}"))
             case Question():
                 send(Notice(f"tokens {request.serial}"))
-            case CompareReplies():
-                open("/nowhere/x.gguf")
 
     def runs_beside(self, request):
         return isinstance(request, BESIDE)
@@ -74,7 +74,7 @@ def test_what_fails_in_a_rest_is_nobodys_failure(engine):
 
 def test_a_failure_names_its_request_and_a_file_its_path(engine):
     process = engine()
-    process.send(messages.CompareReplies(7, ()))
+    process.send(messages.Generate(7, compares=True))
     failure = until(process, Failure)[-1]
     assert failure.serial == 7
     assert failure.what == "/nowhere/x.gguf: No such file or directory"

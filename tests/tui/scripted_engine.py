@@ -21,7 +21,6 @@ from localspec.control.timing import Tally
 from localspec.engine.messages import (
     Cancel,
     Compared,
-    CompareReplies,
     ComparisonStopped,
     Failure,
     Generate,
@@ -220,10 +219,10 @@ class ScriptedWorkshop:
         match request:
             case LoadPair():
                 self._load(request, send)
+            case Generate(compares=True):
+                self._compare(request, send, cancelled)
             case Generate():
                 self._ask(request, send, cancelled)
-            case CompareReplies():
-                self._compare(request, send, cancelled)
 
     def _load(self, request: LoadPair, send: Callable[[Report], None]) -> None:
         name = request.pair.name
@@ -278,7 +277,7 @@ class ScriptedWorkshop:
         )
 
     def _compare(
-        self, request: CompareReplies, send: Callable[[Report], None], cancelled: Callable[[], bool]
+        self, request: Generate, send: Callable[[Report], None], cancelled: Callable[[], bool]
     ) -> None:
         replies = []
         for speculate in (False, True):

@@ -16,7 +16,6 @@ from localspec.engine.client import EngineProcess
 from localspec.engine.messages import (
     Cancel,
     Compared,
-    CompareReplies,
     ComparisonStopped,
     Died,
     Failure,
@@ -243,7 +242,7 @@ def test_a_reply_streams_with_the_text_of_every_proposal(real_engine):
 def test_a_comparison_says_what_drafting_brought_and_judges_no_speed_of_the_demo(
     real_engine, home, monkeypatch
 ):
-    real_engine.send(CompareReplies(next(NUMBERS), STORY, GREEDY))
+    real_engine.send(Generate(next(NUMBERS), STORY, GREEDY, compares=True))
     compared = until(real_engine, Compared)[-1]
     assert compared.drafted.stats.drafted > 0
     assert compared.plain.stats.drafted == 0
@@ -259,7 +258,7 @@ def test_a_comparison_says_what_drafting_brought_and_judges_no_speed_of_the_demo
 
 def test_a_comparison_that_is_stopped_says_so(real_engine):
     number = next(NUMBERS)
-    real_engine.send(CompareReplies(number, STORY, GREEDY))
+    real_engine.send(Generate(number, STORY, GREEDY, compares=True))
     real_engine.send(Cancel(number))
     until(real_engine, ComparisonStopped)
 

@@ -194,7 +194,8 @@ class EngineState:
         serial = self._begin().serial
         self.comparing, self.sides, self.compared = True, [], None
         options = {"max_tokens": RACE_TOKENS, **self.options_for(turns), "temperature": temperature}
-        self.client.send(messages.CompareReplies(serial, turns, options, conversation))
+        asked = messages.Generate(serial, turns, options, conversation=conversation, compares=True)
+        self.client.send(asked)
 
     def options_for(self, turns: messages.Messages) -> messages.Options:
         """Return the options of a reply. Without a system message in `turns`, no other system prompt is used."""
