@@ -73,7 +73,7 @@ LINES = {
     "control": 994,
     "drafters": 1408,
     "structure": 2126,
-    "prompt": 2039,
+    "prompt": 2057,
     "conversations": 764,
     "chat": 2071,
     "models": 2349,
@@ -82,14 +82,14 @@ LINES = {
     "api": 243,
     "measure": 1643,
     "fit": 878,
-    "engine": 1192,
+    "engine": 1171,
     "tui": 4231,
-    "serve": 3458,
+    "serve": 3329,
     "cli": 3131,
     "__init__": 93,
     "__main__": 7,
 }
-MOST_LINES = 38_253  # of all rooms: one grows only where another shrinks
+MOST_LINES = 38_121  # of all rooms: one grows only where another shrinks
 MOST_FILES = 222
 HEAVY = ("llama_cpp", "llguidance", "textual", "huggingface_hub", "numpy", "jinja2", "starlette")
 HEAVY += ("uvicorn", "gguf")
