@@ -123,7 +123,7 @@ class LoadOptions(TypedDict, total=False):
     flash_attn: Annotated[
         Literal["on", "off", "auto"] | None,
         Option(
-            "flash attention: on, off, or auto (on if supported, unless `bench --attention` found it slow)",
+            "flash attention: on, off, or auto (on if supported, unless it was measured to be slow)",
             "MODE",
             default="auto",
         ),

@@ -51,6 +51,10 @@ class DiskPromptCache:
         self._failed = False  # whether a write failed; then no more are written
         later(partial(self._reported, store.clean))
 
+    def has_states(self) -> bool:
+        """Return whether a state of this model is stored."""
+        return bool(self._given) or self._store.has_model(self._facts.model)
+
     @property
     def given(self) -> Sequence[PromptState]:
         return tuple(self._given.values())

@@ -194,6 +194,12 @@ class Store:
     def _has_place(self, facts: Facts) -> bool:
         return not facts.conversation or self._exists(facts.conversation)
 
+    def has_model(self, model: str) -> bool:
+        with self._changing:
+            with suppress(OSError):
+                self._refresh()
+            return any(text.facts.model == model for text in self._texts)
+
     def nearest(self, key: str, tokens: bytes) -> list[tuple[Stored, int]]:
         """Return prompt caches with this key and the lengths of their common prefixes with `tokens`, longest first."""
         with self._changing:

@@ -210,6 +210,9 @@ class LoadedPair:
     runs_ahead: bool = False  # whether a cycle runs ahead of the reader, because a device computes
     trained_context: int | None = None  # in tokens; None: unknown
     reads_ahead: bool = False  # whether the next prompt is read ahead after a reply
+    when_idle: Callable[[Callable[[], bool]], object] = (
+        bool  # measures for later loads, until its argument is true
+    )
 
     @property
     def target(self) -> Decoder:

@@ -156,6 +156,7 @@ class PairRequests:
         self._beside: dict[object, EmbeddingModel] = {}  # small models, by file and pooling
         self._opening = threading.Lock()  # locked while a small model is loaded
         self._threads: int | None = None
+        self._replied = False
 
     def perform(self, request: messages.Request, send: Send, cancelled: Cancelled) -> None:
         """Carry out a request and send its reports; return soon after `cancelled()` turns true."""
@@ -172,6 +173,7 @@ class PairRequests:
                 with self._turns.reply(), another as session:
                     reply(session, request, send, cancelled, self._warnings.take)
                 remember_smoke_test()
+                self._replied = True
             case Question():
                 with self._asking:
                     answered = answer(self._loaded(), request)
@@ -188,7 +190,7 @@ class PairRequests:
         return isinstance(request, Question | messages.Embed)
 
     def rest(self, awaited: Callable[[], bool]) -> None:
-        """Read the next prompts ahead, and measure the cost of batches; stop as soon as `awaited()` is true."""
+        """Read the next prompts ahead, and measure for later replies; stop as soon as `awaited()` is true."""
         if self._session is None:
             return
         typed, self._typed = self._typed, messages.Typed()
@@ -196,6 +198,10 @@ class PairRequests:
             with self._session.another(stored_as=typed.conversation) as session:
                 session.read_ahead(awaited, typed.messages, **typed.options)
         self._session.calibrate(stop=awaited)
+        if self._replied and not on_battery():
+            with self._session.pair.slots.unused() as slot:
+                if slot:
+                    self._session.pair.when_idle(awaited)
 
     def unsaved(self) -> bool:
         return self._session is not None and self._session.pair.slots.unsaved()

@@ -21,14 +21,14 @@ _ROUNDS, _SECONDS = 7, 2.0  # maximum passes of a width; maximum seconds of thes
 Seconds = dict[tuple[int, int], float]  # (tokens in the cache, tokens of a pass) -> seconds of the pass
 
 
-def pass_seconds(path: Path, threads: int) -> dict[str, Seconds]:
+def pass_seconds(loaded: Path | Model, threads: int) -> dict[str, Seconds]:
     """Return the seconds of the fastest passes of a model, with flash attention "on" and "off".
 
     Raises BackendFailure under CPU contention, and the errors of Model and Cache.
     """
     fastest: dict[str, Seconds] = {"on": {}, "off": {}}
     with ExitStack() as opened:
-        model = opened.enter_context(Model(path, devices=()))
+        model = loaded if isinstance(loaded, Model) else opened.enter_context(Model(loaded, devices=()))
         caches = dict[str, Cache]()
         for flash in fastest:
             length = LONG + _ROUNDS * sum(WIDTHS)

@@ -1,19 +1,30 @@
-"""The choice of attention on a CPU: flash attention, unless `bench --attention` measured that plain is much faster."""
+"""The choice of attention on a CPU: flash attention, unless plain was measured to be much faster."""
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import mean
-from typing import Self
+from time import time
+from typing import TYPE_CHECKING, Self
 
 from localspec import options
 from localspec.errors import LocalspecError
-from localspec.files import file_of, locked, recalled, store
+from localspec.files import file_of, locked, recalled, store, write_atomically
+from localspec.gguf.facts import DraftKind
 from localspec.gguf.header import Header
-from localspec.llama.threads import MOST_THREADS, SMALL_BYTES, default_threads
+from localspec.llama.load import Load
+from localspec.llama.threads import SMALL_BYTES, thread_count
+from localspec.machine.devices import available_bytes
 from localspec.machine.llama_build import installed_build, processor
 from localspec.models.local_models import identity
+from localspec.models.registry import Pair
+from localspec.stopping import Stop, interruptible
+
+if TYPE_CHECKING:  # not imported here, because these imports load llama.cpp
+    from localspec.llama.context import Context
+    from localspec.llama.model import Model
 
 # Plain attention is chosen only where it is at least FASTER times as fast behind a long text, and takes at most LOST
 # times the seconds of flash attention behind a short one.
@@ -22,6 +33,9 @@ FASTER, LOST = 1.2, 1.03
 NEW_TOKENS, REPLY_TOKENS = 200, 200
 # Reply tokens from a pass of each width. Widths above 1 have draft tokens, with the acceptance of placement.py.
 _BROUGHT = {1: 1.0, 2: 1.6, 5: 2.31}
+RETRY_SECONDS = 3600.0  # the wait after a measurement in idle time that failed
+SPARE_BYTES = 1_000_000_000  # a measurement in idle time needs this much memory, and as much as the weights
+_OnStage = Callable[[str], object] | None
 Passes = Mapping[tuple[int, int], float]  # (tokens in the cache, width of the pass) -> seconds of the pass
 
 
@@ -62,28 +76,64 @@ def has_choice(header: Header) -> bool:
     return header.of_model("attention.head_count") > 0 and sum(t.bytes for t in header.tensors) >= SMALL_BYTES
 
 
+def _file(path: Path, threads: int) -> Path:
+    # The "2" is a version, to be raised when stored seconds change their meaning.
+    about = "2", identity(path), str(threads), processor(), installed_build()
+    return file_of(options.data_dir() / "attention", *about)
+
+
 def attention_of(
-    path: Path, header: Header, threads: int | None, on_stage: Callable[[str], object] | None = None
+    path: Path, header: Header, threads: int | None, on_stage: _OnStage = None, model: "Model | None" = None
 ) -> Attention | None:
     """Return a model's stored attention. If none is stored, return None, or with `on_stage` measure and store it.
 
     `threads`: the user's option. Loads that leave cores free share the choice of loads that use all cores.
     """
-    threads = threads or min(default_threads(), MOST_THREADS)
+    threads = thread_count(threads)
     if not has_choice(header):
         return None
-    # The "2" is a version, to be raised when stored seconds change their meaning.
-    about = "2", identity(path), str(threads), processor(), installed_build()
-    file = file_of(options.data_dir() / "attention", *about)
-    stored = recalled(file, Attention)
+    stored = recalled(file := _file(path, threads), Attention)
     if stored is None and on_stage:
         from localspec.llama.attention import pass_seconds  # late: it loads llama.cpp
 
         on_stage("measuring attention on this CPU")
         with suppress(LocalspecError, OSError):
-            passes = pass_seconds(path, threads)
+            passes = pass_seconds(model or path, threads)
             measured = Attention.of_passes(passes["on"], passes["off"])
             with locked(file.parent):  # the first of several processes decides
                 if (stored := recalled(file, Attention)) is None:
                     store(file, stored := measured)
     return stored
+
+
+def measures_attention(load: Load, kind: DraftKind) -> bool:
+    """Return whether a measurement chooses a target's attention: on the CPU, unless the user has chosen."""
+    # A quantised KV cache needs flash attention. An assistant reads the target's cache, so the two need the same.
+    reads_cache = kind is DraftKind.ASSISTANT
+    return not load.devices and (load.kv_type, load.flash_attn) == ("f16", "auto") and not reads_cache
+
+
+def measure_when_idle(
+    pair: Pair, load: Load, threads: int | None, target: "Context", awaited: Callable[[], bool]
+) -> None:
+    """Measure the attention of a loaded target for later loads, until `awaited()` is true.
+
+    Nothing is measured while prompt caches of this model are stored, because the other attention cannot use them.
+    """
+    path, header, disk = pair.target.here, pair.target.header, target.prompt_cache.disk
+    if not (measures_attention(load, pair.drafter) and has_choice(header)):
+        return
+    lacks_memory = (free := available_bytes()) is not None and free < target.model.size_bytes + SPARE_BYTES
+    if lacks_memory or (disk and disk.has_states()) or attention_of(path, header, threads):
+        return
+    tried = _file(path, thread_count(threads)).with_suffix(".tried")
+    with suppress(OSError):
+        if tried.exists() and time() - tried.stat().st_mtime < RETRY_SECONDS:
+            return
+        write_atomically(tried, b"")
+        measure, stop = partial(attention_of, path, header, threads, bool, target.model), Stop()
+        found = interruptible(measure, stop, cancelled=awaited)
+        if stop.asked:
+            tried.unlink()
+        if found and found.flash_attn == "off":
+            target.prompt_cache.disk = None  # no later load could use what this one stored

@@ -13,6 +13,7 @@ from localspec.llama.check import ensure_gpu, ensure_projector, take_news
 from localspec.llama.context import Context
 from localspec.llama.devices import connect, default_gpu, devices
 from localspec.llama.threads import yield_threads
+from localspec.loading.attention import measure_when_idle
 from localspec.loading.drafting import Drafting, estimated_costs, warm_up
 from localspec.loading.memory import HOST, LoadChoices
 from localspec.loading.on_disk import disk_prompt_cache, learned_state_file
@@ -117,8 +118,7 @@ def load_pair(
             threads=counts,
             notices=(
                 *([DEMO_NOTICE] if pair.is_demo else []),
-                *take_news(),
-                *plan.lines,
+                *(*take_news(), *plan.lines),
                 *(each.notice for each in found[:1] if each.notice),
                 *(
                     [PLAIN_NOTICE.format(model.name)]
@@ -132,6 +132,7 @@ def load_pair(
             runs_ahead=model.all_on_gpu and target.rollback_limit is None,
             trained_context=trained_context(pair.target.header),
             reads_ahead=choices.read_ahead,
+            when_idle=partial(measure_when_idle, pair, plan.target, threads, target),
             close=opened.pop_all().close,
         )
 

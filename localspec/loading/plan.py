@@ -16,7 +16,7 @@ from localspec.gguf.facts import DraftKind, trained_context, trunk_layers
 from localspec.gguf.header import Header, header_of_part
 from localspec.gguf.matching import SharedTokens
 from localspec.llama.load import CHECKPOINT_SHARE, Load
-from localspec.loading.attention import Attention, attention_of
+from localspec.loading.attention import Attention, attention_of, measures_attention
 from localspec.loading.memory import HOST, Experts, LoadChoices, Needs, Sizes
 from localspec.loading.placement import SHORTEST_CONTEXT, MemoryBudget, Placement, Placements
 from localspec.machine.devices import Device, remember_devices, with_host
@@ -309,7 +309,7 @@ def plan_for(pair: Pair, choices: LoadChoices, devices: Sequence[Device] | None 
             there, rows = without_projector(there, memory_of(header)), ROWS_AT_ONCE.get(kind_of(header), 0)
         sizes = probe.sizes(target, pair.adapters, image_rows=rows)
         planned = replace(plan(sizes, beside, there, choices), projector=projector)
-        measured = measures_attention(planned, kind)
+        measured = measures_attention(planned.target, kind)
         if not (measured and (known := attention_of(target.here, target.header, choices.threads))):
             return planned
         load, draft = replace(planned.target, flash_attn=known.flash_attn), planned.draft
@@ -328,10 +328,3 @@ def without_projector(devices: tuple[Device, ...], needed: int) -> tuple[Device,
     return tuple(
         replace(each, free_bytes=max(each.free_bytes - needed * (each.name == name), 0)) for each in devices
     )
-
-
-def measures_attention(found: Plan, kind: DraftKind) -> bool:
-    """Return whether a measurement chooses a plan's attention: on the CPU, unless the user has chosen."""
-    # A quantised KV cache needs flash attention. An assistant reads the target's cache, so the two need the same.
-    load, reads_cache = found.target, kind is DraftKind.ASSISTANT
-    return not load.devices and (load.kv_type, load.flash_attn) == ("f16", "auto") and not reads_cache

@@ -1,23 +1,31 @@
-"""On a CPU a load measures nothing: `bench --attention` does, and later loads have the stored choice."""
+"""On a CPU a load measures nothing: `bench --attention` and idle engines do, and later loads have the stored choice."""
 
+import os
+import time
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 import localspec
+from localspec import options
+from localspec.caches.store import packed
 from localspec.cli import main
+from localspec.engine import requests
+from localspec.engine.messages import Generate, LoadPair
 from localspec.errors import BackendFailure
 from localspec.gguf.facts import DraftKind
 from localspec.gguf.header import header_at
 from localspec.llama import attention as timing
 from localspec.llama.load import Load
 from localspec.loading import attention
-from localspec.loading.attention import Attention, attention_of, has_choice, turn_seconds
+from localspec.loading.attention import Attention, attention_of, has_choice, measures_attention, turn_seconds
 from localspec.loading.memory import LoadChoices
 from localspec.loading.on_disk import learned_state_file
-from localspec.loading.plan import Plan, measures_attention, plan_for
+from localspec.loading.plan import Plan, plan_for
 from localspec.machine.devices import Device
 from localspec.models.names import find
+from localspec.stopping import WorkStopped, current_stop
 
 pytestmark = pytest.mark.usefixtures("home")
 
@@ -126,7 +134,7 @@ LOAD = Load(512, devices=())
     ],
 )
 def test_only_a_cache_of_f16_on_the_cpu_without_the_users_word_is_measured(load, kind, measured):
-    assert measures_attention(Plan(load, None, (), ()), kind) is measured
+    assert measures_attention(load, kind) is measured
 
 
 def test_a_plan_counts_the_memory_that_attention_needs_and_keeps_flash_attention_without_it(
@@ -147,6 +155,66 @@ def test_a_plan_counts_the_memory_that_attention_needs_and_keeps_flash_attention
     assert kept.target == flash.target
     assert any("more memory than is free" in line for line in kept.lines)
     assert planned(free, ignore_memory=True).target.flash_attn == "off"
+
+
+@pytest.fixture
+def idle(tiny_gguf, monkeypatch):
+    """An engine process's requests, with a target that has replied once."""
+    monkeypatch.setattr(requests, "on_battery", lambda: False)
+    handler = requests.PairRequests()
+    handler.perform(LoadPair(find(target=tiny_gguf()), {"read_ahead": False}), print, bool)
+    handler.rest(bool)  # nothing is measured before the first reply
+    handler.perform(Generate(1, continued="a", options={"max_tokens": 1}), print, bool)
+    yield handler
+    handler.close()
+
+
+def test_an_idle_engine_measures_once_for_later_loads_and_stores_nothing_that_these_could_not_use(
+    measurements, idle, tiny_gguf
+):
+    target = idle._session.pair.target
+    assert (measurements[1], target.prompt_cache.disk is None) == ([], False)
+    for _ in range(2):
+        idle.rest(bool)
+        assert [given[0] for given in measurements[1]] == [target.model]
+    assert target.prompt_cache.disk is None
+    assert plan_for(find(target=tiny_gguf()), LoadChoices()).target.flash_attn == "off"
+
+
+def test_an_idle_engine_measures_nothing_while_states_of_the_model_are_stored(measurements, idle):
+    disk = idle._session.pair.target.prompt_cache.disk
+    assert disk._store.write(packed([1, 2]), replace(disk._facts, parts=(1,)), [np.zeros(1, np.uint8)])
+    idle.rest(bool)
+    assert measurements[1] == []
+
+
+def test_an_idle_engine_measures_nothing_without_memory_for_it(measurements, idle, monkeypatch):
+    monkeypatch.setattr(attention, "available_bytes", lambda: attention.SPARE_BYTES)
+    idle.rest(bool)
+    assert measurements[1] == []
+
+
+def test_a_failed_try_is_repeated_after_an_hour_and_one_that_a_request_stopped_in_the_next_idle_time(
+    idle, monkeypatch, home
+):
+    tries = []
+
+    def fails(*given):
+        tries.append(given)
+        if len(tries) == 1:
+            while not current_stop().asked:
+                pass
+            raise WorkStopped
+        raise BackendFailure("other programs use the processor", hint="")
+
+    monkeypatch.setattr(timing, "pass_seconds", fails)
+    for _ in range(3):
+        idle.rest(lambda: len(tries) == 1)
+    assert len(tries) == 2
+    (tried,) = (options.data_dir() / "attention").glob("*.tried")
+    os.utime(tried, (then := time.time() - attention.RETRY_SECONDS, then))
+    idle.rest(bool)
+    assert len(tries) == 3
 
 
 def test_learned_costs_belong_to_one_attention(tiny_gguf):

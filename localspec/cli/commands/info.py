@@ -16,9 +16,9 @@ from localspec.display import DrawnLine, print_notice, printable, say, say_json,
 from localspec.gguf import matching
 from localspec.gguf.facts import DraftKind, trained_context
 from localspec.loading import pair_info
-from localspec.loading.attention import NEW_TOKENS, REPLY_TOKENS, has_choice
+from localspec.loading.attention import NEW_TOKENS, REPLY_TOKENS, has_choice, measures_attention
 from localspec.loading.memory import LoadChoices
-from localspec.loading.plan import Plan, measures_attention
+from localspec.loading.plan import Plan
 from localspec.machine.devices import last_devices
 from localspec.machine.servers import use_servers
 from localspec.models.hub import Unreachable
@@ -157,7 +157,7 @@ def _fit(pair: Pair, shared: matching.SharedTokens | None) -> str:
 
 def _attention(pair: Pair, plan: Plan) -> str:
     if (known := plan.attention) is None:
-        measured = has_choice(pair.target.header) and measures_attention(plan, pair.drafter)
+        measured = has_choice(pair.target.header) and measures_attention(plan.target, pair.drafter)
         return (
             "flash attention; `localspec bench --attention` measures whether plain is faster"
             if measured
