@@ -117,6 +117,8 @@ SEED_DECIDES = frozenset({Greedy.name, Coupled.name})  # rules under which no dr
 def _compared(
     proposal: Proposal, choose: Callable[[int, Sequence[int]], int], history: Sequence[int]
 ) -> Verdict:
+    if not proposal.tokens:
+        return Verdict(0, choose(0, history), Origin.PLAIN)
     certain = proposal.certain
     kept, token = judgement.compare(
         proposal.tokens[certain:],

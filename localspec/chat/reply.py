@@ -63,6 +63,8 @@ class Ending(NamedTuple):
     closed: bool  # whether the limit of tokens closed the answer
 
 
+_UNLIMITED = [Ending(False, True, spent, False) for spent in (False, True)]  # ends without a grammar
+
 # A cycle, the scores of its tokens, and `why_off` and `failure` of the strategy and `ends` of the job after it.
 _State = tuple[Cycle, Sequence[Scored], str | None, LocalspecError | None, Ending]
 
@@ -224,7 +226,7 @@ class ReplyJob:
 
     def ends(self) -> Ending:
         spent, g = self.budget is not None and self.budget.times_ended > 0, self.constraint
-        return Ending(g.finished, g.complete, spent, g.closed) if g else Ending(False, True, spent, False)
+        return Ending(g.finished, g.complete, spent, g.closed) if g else _UNLIMITED[spent]
 
     @cached_property
     def text_prompt(self) -> Sequence[int]:

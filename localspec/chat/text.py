@@ -208,7 +208,7 @@ class Codes:
         return self._find.sub(lambda name: self._codes[name[0]], text)
 
     def plain(self, text: str) -> str:
-        return text.translate(self._names)
+        return text.translate(self._names) if self._names else text
 
 
 class Detokenizer:
@@ -223,11 +223,10 @@ class Detokenizer:
     ) -> None:
         self._piece = vocabulary.piece
         self._visible = visible
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._cut = b""  # the bytes so far of an incomplete character
         self._drops_space = starts_text and prefixes_space(vocabulary)
 
     def push(self, token: int) -> str:
-        self._decoder = copy(self._decoder)  # a copy of this object keeps its state
         if token in self._visible:
             self._drops_space = False
             return self.flush() + self._visible[token]
@@ -235,14 +234,19 @@ class Detokenizer:
         if self._drops_space and piece:
             self._drops_space = False
             piece = piece.removeprefix(b" ")
-        return self._decoder.decode(piece)
+        return self._decoded(piece)
 
     @property
     def held(self) -> int:
-        return len(self._decoder.getstate()[0])
+        return len(self._cut)
 
     def flush(self) -> str:
-        return self._decoder.decode(b"", final=True)
+        return self._decoded(b"", final=True)
+
+    def _decoded(self, more: bytes, *, final: bool = False) -> str:
+        text, used = codecs.utf_8_decode(held := self._cut + more, "replace", final)
+        self._cut = held[used:]
+        return text
 
 
 class StopScanner:
@@ -357,8 +361,10 @@ class Thinking:
         return self._held + (self._headers.held if self._headers else "")
 
     def push(self, text: str) -> list[tuple[Kind, str]]:
-        self._headers = copy(self._headers)  # a copy of this object keeps its state
-        self._held += self._headers.push(text) if self._headers else text
+        if self._headers:
+            self._headers = copy(self._headers)  # a copy of this object keeps its state
+            text = self._headers.push(text)
+        self._held += text
         parts: list[tuple[Kind, str]] = []
         while self._held and self._advance(parts):
             pass

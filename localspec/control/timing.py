@@ -78,16 +78,16 @@ class Tally:
     def add(self, cycle: Cycle) -> None:
         self._new.append(cycle)
         self._longest_seconds = max(self._longest_seconds, cycle.seconds)
-        seconds = cycle.seconds - cycle.deciding_seconds
+        seconds, now = cycle.seconds - cycle.deciding_seconds, self.known()
         if cycle.mode is Mode.BASELINE and cycle.is_plain:
-            self._estimate(1, seconds)
+            self._estimate(1, now, seconds)
         elif cycle.is_plain:  # plain decoding would have taken this step as well
             self._exact += seconds
-            self._expected += self.known().seconds or seconds
+            self._expected += now.seconds or seconds
             self._plain_steps += 1
-            self._estimate(0, seconds)
+            self._estimate(0, now, seconds)
         else:
-            self._estimate(len(cycle.tokens))
+            self._estimate(len(cycle.tokens), now)
         if cycle.source not in (Source.LOOKUP, Source.PREDICTION):  # they need no draft model
             before, self._mode = self._mode, cycle.mode
             if cycle.mode is Mode.OFF and before in (Mode.DRAFTING, Mode.BASELINE):
@@ -106,10 +106,9 @@ class Tally:
             plain_error_seconds=sum(steps.error for steps in self._steps.values()),
         )
 
-    def _estimate(self, tokens: int, plain: float | None = None) -> None:
+    def _estimate(self, tokens: int, now: PlainStep, plain: float | None = None) -> None:
         """Estimate the plain decoding of tokens. `plain`: their cycle's seconds, if it was a plain step."""
-        now = self.known()
-        steps = self._steps.setdefault(now.replies, PlainSteps())
+        steps = self._steps.get(now.replies) or self._steps.setdefault(now.replies, PlainSteps())
         steps.known = now.seconds
         if plain is not None:
             steps.latest.append(plain)
@@ -117,7 +116,7 @@ class Tally:
         steps.waiting += tokens
         # Few tokens may wait to be counted: all get the present cost of a plain step, which grows with the context.
         is_known = len(steps.latest) >= SEVERAL or steps.waiting > SEVERAL * MEMORY
-        if (step := steps.seconds) is not None and is_known:
+        if steps.waiting and is_known and (step := steps.seconds) is not None:
             self._judged += steps.waiting * step
             steps.waiting = 0
 

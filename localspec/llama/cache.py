@@ -54,6 +54,7 @@ class Cache(Closing):
         self.chunk: int = lib.llama_n_batch(pointer)
         self.threads = Threads(params.n_threads)
         self._threads_now = params.n_threads
+        self._stop: object = None  # the Stop that llama.cpp checks; the context keeps it alive
         self.calling = RLock()  # locked during each call into llama.cpp, because threads must take turns
         self._context, self.memory = pointer, lib.llama_get_memory(pointer)
         self.pace = CallTimes() if model.remote else None
@@ -96,18 +97,21 @@ class Cache(Closing):
             leave_at_end()
             began, here = perf_counter(), computes_here()
             stop = current_stop() if here else own_stop()
-            # With this callback llama.cpp ends a pass on a CPU soon after `stop` is set.
-            lib.llama_set_abort_callback(pointer, _asked, stop.address)
+            if stop is not self._stop:  # seldom, because llama.cpp logs each call
+                # With this callback llama.cpp ends a pass on a CPU soon after `stop` is set.
+                lib.llama_set_abort_callback(pointer, _asked, stop.address)
+                self._stop = stop
             work = partial(call, pointer, batch)
             # On a GPU llama.cpp may log during a pass. Python would lose a Ctrl-C inside the log callback.
             delayed = DelayedInterrupt() if self.model.gpus else nullcontext()
+            given = processor_time.begin(wanted)
             try:
-                with delayed, self._watched(count), processor_time.of_pass(wanted) as given:
+                with delayed, self._watched(count):
                     code = work() if here else interruptible(work, stop, cancelled=lambda: False)
                     if not late:
                         lib.llama_synchronize(pointer)
             finally:
-                lib.llama_set_abort_callback(pointer, lib.ggml_abort_callback(), None)
+                processor_time.end(given)
             if late and not code:
                 self._queued = began, count
                 return
@@ -129,7 +133,7 @@ class Cache(Closing):
             return self._timed(began, count)
 
     def _watched(self, count: int) -> AbstractContextManager[None]:
-        return waiting_for(self.model.remote, self.pace.limit(count) if self.pace else 0.0)
+        return waiting_for(self.model.remote, self.pace.limit(count)) if self.pace else nullcontext()
 
     def _timed(self, began: float, count: int) -> float:
         seconds = perf_counter() - began

@@ -139,6 +139,8 @@ class SlotDecoder(CachedText):
         assert 0 <= keep <= self.length, f"cannot keep {keep} of {self.length} tokens"
         self._checkpoints.forget_after(keep)
         try:
+            if keep == self.length and not self._padding:
+                return
             if self.shared.batcher and self.model.can_roll_back and not self.shared.window:
                 # The next decode removes the cells of these tokens, because another slot may be decoding now.
                 self._padding += self.length - keep

@@ -99,6 +99,7 @@ class Vocab:
         before, after, middle, file = (self._optional(mark(pointer)) for mark in marks)
         self.infill_tokens = before, after, middle, file
         self._pieces: dict[int, bytes] = {}
+        self._ends: dict[int, bool] = {}
         self._special_tokens: dict[str, int] | None = None
 
     def tokenize(self, text: str, *, parse_special: bool, add_special: bool = False) -> list[int]:
@@ -131,7 +132,9 @@ class Vocab:
         return text_of(lib.llama_vocab_get_text(self._vocab, token))
 
     def is_end(self, token: int) -> bool:
-        return bool(lib.llama_vocab_is_eog(self._vocab, token))
+        if (ends := self._ends.get(token)) is None:
+            ends = self._ends[token] = bool(lib.llama_vocab_is_eog(self._vocab, token))
+        return ends
 
     def is_special(self, token: int) -> bool:
         return bool(lib.llama_vocab_is_control(self._vocab, token))

@@ -28,11 +28,17 @@ class FullRows:
         self._vocab_size, self._shared = vocab_size, shared
         self._view = functools.lru_cache(64)(_array)  # cached, because llama.cpp's buffer seldom moves
 
+        @functools.lru_cache(64)
+        def rows(address: int, count: int) -> Sequence[np.ndarray]:
+            return tuple(_array(address, ctypes.c_float, (count, shared), vocab_size))
+
+        self._rows = rows
+
     def read(self, context: Any, count: int) -> Sequence[Any]:
         """Wait for the pass; return its last `count` rows."""
-        whole = self._view(_get_logits(context), ctypes.c_float, (count, self._shared), self._vocab_size)
-        check_finite(whole[-1])
-        return tuple(whole)
+        rows = self._rows(_get_logits(context), count)
+        check_finite(rows[-1])
+        return rows
 
 
 class TopRows(FullRows):
@@ -66,7 +72,7 @@ def _array(address: int, kind: Any, shape: tuple[int, int], stride: int) -> np.n
 
 def check_finite(row: np.ndarray) -> None:
     """Raise BackendFailure for a row with NaN or +inf; -inf is allowed, because masked tokens have it."""
-    finite(row.max())
+    finite(float(row[row.argmax()]))  # of NaNs, argmax returns the first
 
 
 class TopK:

@@ -288,19 +288,17 @@ class ProcessorTime:
         self._passes: list[Share] = []
         self._counted = 0.0  # processor seconds of the process that are already divided among passes
 
-    @contextmanager
-    def of_pass(self, threads: int) -> Iterator[Share]:
-        """Measure a pass of `threads` threads. At its end, the yielded `Share` has its processor time."""
-        share = Share(threads)
+    def begin(self, threads: int) -> Share:
+        """Begin to measure a pass of `threads` threads. At `end`, the result has its processor time."""
         with self._changing:
             self._divide()
-            self._passes.append(share)
-        try:
-            yield share
-        finally:
-            with self._changing:
-                self._divide()
-                self._passes.remove(share)
+            self._passes.append(share := Share(threads))
+        return share
+
+    def end(self, share: Share) -> None:
+        with self._changing:
+            self._divide()
+            self._passes.remove(share)
 
     def _divide(self) -> None:
         before, self._counted = self._counted, self._clock()

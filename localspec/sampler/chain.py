@@ -204,6 +204,9 @@ class Chain:
         self._needs_all = sampling.logits_needed is None or (self._masks and sampling.logits_needed != 1)
         self._written = Written(sampling) if sampling.penalises else None
         self._adjusts = bool(sampling.logit_bias or self._written)
+        # The tokens that a bias lowers, if nothing else changes logits; None: more changes.
+        lowers_only = sampling.only_lowers and not self._written
+        self._lowered_tokens = {token for token, _ in sampling.logit_bias} if lowers_only else None
         # The largest number of logits that bias and penalties can lower; estimated if penalties see the whole text.
         looked_at = SPARE if sampling.repeat_last_n < 0 else sampling.repeat_last_n
         self._lowered = len(sampling.logit_bias) + (looked_at if self._written else 0)
@@ -285,9 +288,14 @@ class Chain:
         row = self._permitted(row, history, 1)
         logits = row.logits if (cut := isinstance(row, Candidates)) else row
         top = finite(float(logits[at := int(logits.argmax())]))
-        if self._adjusts or (cut and (len(logits) == 1 or np.count_nonzero(logits == top) > 1)):
+        token = int(row.ids[at]) if isinstance(row, Candidates) else at
+        if (
+            self._lowered_tokens is None
+            or token in self._lowered_tokens
+            or (cut and (len(logits) == 1 or np.count_nonzero(logits == top) > 1))
+        ):
             return int(self._head(row, history, 1)[0][0])
-        return int(row.ids[at]) if isinstance(row, Candidates) else at
+        return token
 
     def _permitted(self, row: ComingRow, history: Sequence[int], count: int) -> Row:
         """Return the row without forbidden tokens; if every logit matters, replace Candidates by the whole row.
@@ -327,8 +335,10 @@ class Chain:
             if row.whole is None or head[1].min() > row.logits.min():
                 return head
             row = row.whole()
-        if not self._adjusts:
-            return largest(row, count, nats)
+        if self._lowered_tokens is not None:
+            head = largest(row, count, nats)
+            if self._lowered_tokens.isdisjoint(head[0].tolist()):
+                return head
         if self.sampling.only_lowers:
             ids, logits = largest(row, count + self._lowered)
             head = self._among(Candidates(ids, row[ids]), history, count)

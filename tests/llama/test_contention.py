@@ -206,10 +206,11 @@ def test_passes_at_the_same_time_get_each_its_own_part_of_the_processor_time(pas
     """They begin one after the other and end together: no second counts twice, and none is lost."""
     now, shares = 0.0, []
     time = ProcessorTime(64, lambda: now)
-    with ExitStack() as running:
-        for threads, seconds in passes:
-            shares.append(running.enter_context(time.of_pass(threads)))
-            now += seconds
+    for count, seconds in passes:
+        shares.append(time.begin(count))
+        now += seconds
+    for share in shares:
+        time.end(share)
     assert sum(share.seconds for share in shares) == pytest.approx(now)
     part = passes[-1][0] / sum(threads for threads, _ in passes)
     assert shares[-1].seconds == pytest.approx(part * passes[-1][1])
@@ -224,10 +225,11 @@ def test_busy_programs_are_noticed_beside_other_passes_which_are_none(cores, oth
     time = ProcessorTime(cores, lambda: clock["processor"])
     contention, threads = Contention(cores, clock=lambda: clock["wall"]), max(cores // 2, 2)
     for _ in range(JUDGED_PASSES):
-        with time.of_pass(threads) as one, time.of_pass(threads) as other:
-            clock["wall"] += 0.1
-            clock["processor"] += 0.1 * cores * 2 * threads / max(2 * threads + others, cores)
-        for share in (one, other):
+        shares = time.begin(threads), time.begin(threads)
+        clock["wall"] += 0.1
+        clock["processor"] += 0.1 * cores * 2 * threads / max(2 * threads + others, cores)
+        for share in shares:
+            time.end(share)
             contention.learn(threads, 1, 0.1, share.seconds)
     assert contention.limit == (None if left is None else pytest.approx(left, abs=left - 1))
 
