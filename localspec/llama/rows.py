@@ -72,7 +72,7 @@ def _array(address: int, kind: Any, shape: tuple[int, int], stride: int) -> np.n
 
 def check_finite(row: np.ndarray) -> None:
     """Raise BackendFailure for a row with NaN or +inf; -inf is allowed, because masked tokens have it."""
-    finite(float(row[row.argmax()]))  # of NaNs, argmax returns the first
+    finite(float(row[row.argmax()]))  # argmax prefers NaN
 
 
 class TopK:
