@@ -369,7 +369,6 @@ def split(parts, form):
         ("now", "tools must be a list"),
         ([3], "tool 1 is not a dictionary"),
         ([{"name": " "}], "not a valid name"),
-        ([NOW, NOW], "same name"),
         ([{"name": "x", "parameters": {"type": "string"}, "strict": True}], "the tool x"),
     ],
 )
