@@ -221,6 +221,10 @@ class Drafter:
         """Begin another reply, and forget the failure of the last one."""
         self.failure = None
 
+    def begin_whole(self) -> None:
+        """Begin a reply whose drafts do not depend on how much of the text earlier replies read."""
+        self.begin()
+
     def observe(self, batch: ForwardPass, kept: int) -> None:
         """Update the drafter: the text now ends with the first `kept` tokens of this batch.
 

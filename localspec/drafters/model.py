@@ -81,6 +81,11 @@ class ModelDrafter(Drafter):
     def warm_up(self, batches: Sequence[Sequence[int]]) -> None:
         decode_and_forget(self.decoder, batches)
 
+    def begin_whole(self) -> None:
+        self.begin()
+        if self._first:
+            self._restart(0)
+
     def observe(self, batch: ForwardPass, kept: int) -> None:
         decoder, end = self.decoder, batch.start + kept
         if end < self._first:

@@ -158,7 +158,7 @@ class Drafting:
             return strategy
         fresh = seeded or not candidates
         drafter = next(iter(self._drafters), CopyDrafter() if fresh else candidates[0].drafter)
-        drafter.begin()
+        drafter.begin_whole()
         return Fixed(drafter, min(depth, self._most), rule, predicted, self._most)
 
     @property

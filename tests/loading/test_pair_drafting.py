@@ -22,6 +22,7 @@ from localspec.llama.model import Model
 from localspec.loading.drafting import Acceptance, Drafting, LearnedState, estimated_costs
 from localspec.machine.llama_build import library_files
 from localspec.measure.bench import AUTO, BUILT_IN_PROMPTS, PLAIN, Limits, bench
+from localspec.sampler.passes import ForwardPass
 from localspec.sampler.sampling import Sampling
 from tests.algorithm.exact_models import Blend, ExactModel, never
 
@@ -47,6 +48,22 @@ def test_lessons_are_stored_for_one_build_and_a_damaged_file_is_nothing_known(ho
     stored.write_text("{ damaged")
     assert known_before_a_reply() == unlearned
     assert stored.exists()
+
+
+@pytest.mark.parametrize("late", [5, 20])
+def test_a_fixed_depth_reads_a_text_whole_that_an_automatic_one_began_late(late):
+    """A seed would draw another text from other drafts."""
+    drafter, text = ModelDrafter(ExactModel(1, capacity=100), never), list(range(1, 41))
+    drafter.observe(ForwardPass(0, text), len(text))
+    drafter.restart(text, len(text) - 1 - late)
+    drafter.read(text, len(text))
+    strategy = Drafting([drafter], estimated_costs("cpu", {}), most=8).strategy_at(
+        4, make_rule("block", Sampling(), 0), sampled=True
+    )
+    strategy.observe(ForwardPass(0, text), len(text))
+    for _ in strategy.sync(text):
+        pass
+    assert drafter.decoder.tokens == text[:-1]
 
 
 def cached(session):
