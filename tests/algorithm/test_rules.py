@@ -139,7 +139,7 @@ def distribution(weights, ids=None):
     return Distribution(ids, weights / weights.sum())
 
 
-def after(p, q, cycles=12):
+def after(p, q, cycles):
     sharpness = DraftTemperature()
     for cycle in range(cycles):
         sharpness.shape(q, cycle)
@@ -147,22 +147,17 @@ def after(p, q, cycles=12):
     return sharpness.factor
 
 
-def test_a_flat_draft_of_a_peaked_target_ends_at_its_likeliest_token():
-    assert after(distribution([50, 1, 1, 1]), distribution([3, 2, 2, 2])) == 0.0
-
-
-def test_a_draft_that_is_its_target_keeps_its_temperature():
-    alike = distribution([4, 3, 2, 1])
-    assert after(alike, alike) == 1.0
-
-
-def test_a_draft_that_is_the_target_made_warmer_is_cooled_to_it():
-    p = distribution([8, 4, 2, 1])
-    assert after(p, distribution(p.probabilities**0.5)) == 0.5
-
-
-def test_nothing_changes_before_there_is_evidence():
-    assert after(distribution([50, 1, 1, 1]), distribution([3, 2, 2, 2]), cycles=2) == 1.0
+@pytest.mark.parametrize(
+    ("target", "draft", "cycles", "factor"),
+    [
+        ([50, 1, 1, 1], [3, 2, 2, 2], 12, 0.0),  # flat beside a peaked target: its likeliest token
+        ([4, 3, 2, 1], [4, 3, 2, 1], 12, 1.0),
+        ([64, 16, 4, 1], [8, 4, 2, 1], 12, 0.5),  # the target made warmer
+        ([50, 1, 1, 1], [3, 2, 2, 2], 2, 1.0),  # before there is evidence
+    ],
+)
+def test_a_draft_is_cooled_as_far_as_its_target_keeps_most(target, draft, cycles, factor):
+    assert after(distribution(target), distribution(draft), cycles) == factor
 
 
 @given(

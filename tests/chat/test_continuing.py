@@ -77,25 +77,21 @@ def test_a_conversation_that_comes_back_without_reasoning_goes_on_where_it_ended
         assert other.prompt_of(back).text == session.prompt_of(back).text
 
 
-def test_a_template_without_a_place_for_it_shows_none():
-    session = scripted_session(REPLY, DROPS)
+@pytest.mark.parametrize(
+    ("template", "question", "answer", "prompt"),
+    [
+        (DROPS, "sum?", {}, "sum?|four;sure?|"),  # a template without a place for it
+        (KEEPS, "sum?", {"reasoning_content": "mine"}, "sum?|<think>mine</think>four;sure?|"),
+        (KEEPS, "days?", {}, "days?|four;sure?|"),  # an equal answer to another question
+    ],
+)
+def test_the_reasoning_that_is_shown_is_the_clients_own_or_that_of_this_question(
+    template, question, answer, prompt
+):
+    session = scripted_session(REPLY, template)
     session.run([QUESTION])
-    back = [QUESTION, {"role": "assistant", "content": "four"}, NEXT]
-    assert session.prompt_of(back).text == "sum?|four;sure?|"
-
-
-def test_what_a_client_sends_itself_counts():
-    session = scripted_session(REPLY, KEEPS)
-    session.run([QUESTION])
-    own = {"role": "assistant", "content": "four", "reasoning_content": "mine"}
-    assert session.prompt_of([QUESTION, own, NEXT]).text == "sum?|<think>mine</think>four;sure?|"
-
-
-def test_an_equal_answer_to_another_question_has_none():
-    session = scripted_session(REPLY, KEEPS)
-    session.run([QUESTION])
-    other = [{"role": "user", "content": "days?"}, {"role": "assistant", "content": "four"}, NEXT]
-    assert session.prompt_of(other).text == "days?|four;sure?|"
+    back = [QUESTION | {"content": question}, {"role": "assistant", "content": "four"} | answer, NEXT]
+    assert session.prompt_of(back).text == prompt
 
 
 def test_long_reasoning_is_kept_of_as_many_replies_as_fit(monkeypatch):

@@ -111,43 +111,6 @@ def test_a_head_that_looks_into_its_targets_cache_lets_replies_take_turns(files_
     assert any("Replies take turns" in notice for notice in notices)
 
 
-def test_a_seeded_reply_has_its_text_whatever_runs_beside_it(files_of):
-    files, (seeded, *others) = files_of("draft"), prompts(3)
-    options = {"temperature": 0.9, "seed": 5, "max_tokens": 60}
-    with ExitStack() as opened:
-        target, draft = files
-        first = opened.enter_context(localspec.load(target=target, draft=draft, parallel=3, **LOAD))
-        alone = first.complete(seeded, **options).tokens
-        assert first.complete(seeded, **options).tokens == alone
-        beside = [opened.enter_context(first.another()) for _ in others]
-        with ThreadPoolExecutor(2) as threads:
-            running = [
-                threads.submit(session.complete, prompt, temperature=0.9, max_tokens=200)
-                for session, prompt in zip(beside, others, strict=True)
-            ]
-            assert first.complete(seeded, **options).tokens == alone
-            for each in running:
-                each.result()
-
-
-def test_a_cancelled_reply_leaves_the_other_alone(files_of):
-    target, draft = files_of("draft")
-    left, kept = prompts(2)
-    with ExitStack() as opened:
-        first = opened.enter_context(localspec.load(target=target, draft=draft, parallel=2, **LOAD))
-        second = opened.enter_context(first.another())
-        alone = first.complete(kept, **REPLY | {"max_tokens": 200}, depth=3).tokens
-        with ThreadPoolExecutor(1) as threads:
-            running = threads.submit(first.complete, kept, **REPLY | {"max_tokens": 200}, depth=3)
-            while not running.done():
-                events = second.stream_complete(left, **REPLY, depth=3)
-                for _ in zip(range(5), events, strict=False):
-                    pass
-                second.cancel()
-                events.close()
-            assert running.result().tokens[:190] == alone[:190]
-
-
 PROMPTS = ("tell me", "compare us", "hello there", "again")
 
 
@@ -186,17 +149,6 @@ def test_a_reply_that_waits_for_a_slot_can_be_cancelled():
     events = list(second.stream("compare us", **GREEDY, max_tokens=40, cancelled=lambda: True))
     assert events[-1].reply.finish_reason is FinishReason.CANCELLED
     assert isinstance(list(one)[-1], Finished)
-
-
-def test_a_cancelled_reply_gives_its_slot_to_the_next_one_though_nobody_reads_it():
-    first, second = sessions_on(1, 2)
-    left = first.stream("tell me", **GREEDY, max_tokens=40)
-    next(left)
-    first.cancel()
-    assert first.run("hello", **GREEDY, max_tokens=5).tokens
-    assert second.run("compare us", **GREEDY, max_tokens=5).tokens
-    with pytest.raises(BadSetting, match="got another request"):
-        list(left)
 
 
 def test_a_conversation_returns_to_the_slot_that_holds_its_beginning():

@@ -357,16 +357,11 @@ def scored(**options):
     return reply, [token for event in events if isinstance(event, Scores) for token in event.tokens]
 
 
-def test_drafted_and_plain_replies_have_the_same_scores():
-    drafted, its_scores = scored(logprobs=3)
-    _, plain_scores = scored(logprobs=3, speculate=False)
-    assert drafted.stats.accepted > 0
-    assert len(its_scores) == len(drafted.tokens) == 30
-    assert its_scores == plain_scores
-
-
-def test_a_greedy_token_is_the_likeliest_and_the_others_follow_in_order():
+def test_drafted_and_plain_replies_have_the_same_scores_and_a_greedy_token_is_the_likeliest():
     reply, scores = scored(logprobs=3)
+    assert reply.stats.accepted > 0
+    assert len(scores) == len(reply.tokens) == 30
+    assert scores == scored(logprobs=3, speculate=False)[1]
     assert "".join(bytes(score.chosen.piece).decode() for score in scores) == reply.text
     for score in scores:
         found = [likelihood.logprob for likelihood in score.alternatives]

@@ -84,6 +84,8 @@ WRONG_LINES = [
     ("run gpt-oss:20b Hi", "gpt-oss:20b is the name of a model"),
     ("run mistral Hi", "mistral is the name of a model"),
     ("run mistral", "`localspec pairs` lists pairs"),
+    ("run llama-3-8b+2b Hello", "did you mean llama-3.1-8b+1b"),
+    ("run '   '", "there is no prompt"),
     ("run phi", "phi is the name of a model"),
     ("run tinyllama", "tinyllama is the name of a model"),
     ("run gemma", 'localspec run "What is gemma?"'),
@@ -105,7 +107,8 @@ rm demo; bench demo --seconds 0;
 bench demo --seconds soon; verify demo --seconds 0; verify demo --temperature 0; fit demo --as Mine;
 fit demo --trim 0; doctor --prove --on CUDA7; doctor --prove zz;
 completion csh; run Hi --pair lama-3-8b; run Hi --top-p 7; run Hi --max-tokens -1; run Hi --threads 513;
-run Hi --context 1; run Hi --draft x.gguf; run Hi --stop ''; run Hi --seed -1"""
+run Hi --context 1; run Hi --target smol.gguf --context 2000000000; run Hi --draft x.gguf; run Hi --stop '';
+run Hi --seed -1"""
 WRONG_LINES += [(line.strip(), "") for line in OTHER_LINES.split(";")]
 
 

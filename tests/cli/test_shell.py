@@ -61,25 +61,11 @@ def test_a_name_with_nothing_to_ask_opens_the_chat_with_that_pair(terminal, monk
 
 
 @pytest.mark.process
-def test_the_name_of_a_pair_is_no_prompt(capsys):
-    assert main(["run", "demo", "Hello", "--json", *QUICK]) == 0
-    by_word = json.loads(capsys.readouterr().out)
-    assert main(["run", "Hello", "-m", "demo", "--json", *QUICK]) == 0
-    assert json.loads(capsys.readouterr().out)["tokens"] == by_word["tokens"]
-
-
-@pytest.mark.process
 def test_a_prompt_in_quotes_needs_no_command(capsys):
     assert main(["Hello there", "-m", "demo", "-q", *QUICK]) == 0
     printed = capsys.readouterr()
     assert printed.out.strip()
     assert printed.err == ""
-
-
-@pytest.mark.process
-def test_quiet_leaves_errors(capsys):
-    assert main(["run", "Hi", "-q", "--target", "missing.gguf"]) == 2
-    assert "does not exist" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [["help", "run"], ["help", "pairs", "add"], ["help"], ["-V"]])

@@ -29,18 +29,6 @@ def shell(words, **options):
 
 @pytest.mark.process
 @pytest.mark.parametrize(
-    "words", [["llama3", "Hi there"], ["llama3", "Hi", "there"], ["llama-3-8b+2b", "Hello"]]
-)
-def test_a_pair_that_nobody_knows_is_named_with_the_nearest_ones(words, capsys):
-    assert main(["run", *words]) == 2
-    error, hint = capsys.readouterr().err.splitlines()
-    assert error == f"error: there is no pair called {words[0]}"
-    assert "did you mean llama-3.1-8b+1b" in hint
-    assert hint.count("llama-3.1-8b+1b") == 1
-
-
-@pytest.mark.process
-@pytest.mark.parametrize(
     ("kind", "option"),
     [("dot.png", "--image"), ("small.bmp", "--image"), ("Milk", "-f")],
 )
@@ -68,14 +56,6 @@ def test_the_number_of_think_may_be_left_out(words, think, prompt):
     parsed = parser(words.split()[0]).parse_args(words.split())
     assert repr(parsed.think) == repr(think)
     assert " ".join(parsed.words) == prompt
-
-
-@pytest.mark.process
-def test_stats_and_json_go_together(capsys):
-    assert main(["run", "Hi", "--json", "--stats", "--max-tokens", "4", "--pair", "demo"]) == 0
-    out, err = capsys.readouterr()
-    assert out.startswith("{")
-    assert "mean accepted length" in err
 
 
 def pipe_of(text):

@@ -153,18 +153,18 @@ def proposed(stopping, confidences):
     return propose(stopping, confidences)[0]
 
 
-def test_sure_tokens_are_kept_and_doubtful_ones_end_the_proposal():
-    assert proposed(stopper(), [0.99] * 8) == 8
-    assert proposed(stopper(), [0.99, 0.99, 0.05, 0.99]) == 2
-
-
-def test_a_doubtful_first_token_means_plain_decoding():
-    assert proposed(stopper(), [0.02]) == 0
-
-
-def test_a_token_is_worth_no_more_than_the_chance_that_all_before_it_are_kept():
-    assert proposed(stopper(), [0.99, 0.99, 0.99, 0.7]) == 4
-    assert proposed(stopper(), [0.8, 0.8, 0.8, 0.7]) == 3
+@pytest.mark.parametrize(
+    ("confidences", "kept"),
+    [
+        ([0.99] * 8, 8),
+        ([0.99, 0.99, 0.05, 0.99], 2),
+        ([0.02], 0),
+        ([0.99, 0.99, 0.99, 0.7], 4),  # it is worth no more than the chance that all before it are kept
+        ([0.8, 0.8, 0.8, 0.7], 3),
+    ],
+)
+def test_sure_tokens_are_kept_and_doubtful_ones_end_the_proposal(confidences, kept):
+    assert proposed(stopper(), confidences) == kept
 
 
 def test_the_faster_the_run_the_more_a_token_must_promise():

@@ -262,9 +262,6 @@ def test_plain_steps_anchor_the_claim_of_being_faster():
     assert 1 <= modes.count(Mode.BASELINE) <= 1000 / MEMORY
 
 
-GUESS = CostTable((1, 2, 9), (1.0, 1.1, 1.8), {"model": 0.1}, measured=False)
-
-
 UNREAD = 8000
 
 
@@ -295,6 +292,3 @@ def test_reading_is_done_in_pieces_between_cycles():
     run(machine, selection, 300)
     assert 0 < max(machine.stalls) <= 0.25
     assert sum(machine.stalls) >= 0.2
-
-
-TABLE = CostTable((1, 2, 9), (1.0, 1.02, 1.16), {"model": 0.1})

@@ -77,11 +77,8 @@ def test_a_death_by_a_signal_names_the_device_and_a_gpu_build_says_what_to_try(
     assert bool(hint) == bool(died.hint)
 
 
-@pytest.mark.parametrize(
-    "words", ["""'["Ready",[]]'""", "'[' * 100_000", """'["Ready",5]'""", "'5'", """'["Nobody",{}]'"""]
-)
-def test_a_process_whose_words_make_no_sense_is_ended_and_reported(words):
-    code = f"import time; print({words}, flush=True); time.sleep(60)"
+def test_a_process_whose_words_make_no_sense_is_ended_and_reported():
+    code = "import time; print('[' * 100_000, flush=True); time.sleep(60)"
     process = EngineProcess((sys.executable, "-c", code))
     process.start()
     assert death(process).what

@@ -25,7 +25,6 @@ PAGE = Path(__file__).parents[2] / "docs" / "interfaces.md"
 USER = [{"role": "user", "content": "hi"}]
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}}
 FLAT = {"type": "function", "name": "f", "parameters": {}}
-CLAUDE = {"name": "f", "input_schema": {"type": "object"}}
 OPTIONS = {"num_predict": 2}
 # By the interface of the table: types of the package, path, and the smallest request.
 CLIENTS = {

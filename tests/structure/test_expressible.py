@@ -168,23 +168,12 @@ def test_a_value_without_a_type_is_text_where_nothing_tells_it_from_a_number():
     assert kinds_of({"allOf": [{"$ref": "#/$defs/n"}]}, {"$defs": {"n": {"type": "integer"}}}) == {"number"}
 
 
+FORMATS = ("email", "hostname", "uri", "date-time", "time", "date", "duration", "ipv4", "ipv6", "uuid")
+
+
 @pytest.mark.parametrize(
     "schema",
-    [
-        {"type": "string", "format": name}
-        for name in (
-            "email",
-            "hostname",
-            "uri",
-            "date-time",
-            "time",
-            "date",
-            "duration",
-            "ipv4",
-            "ipv6",
-            "uuid",
-        )
-    ]
+    [{"type": "string", "format": name} for name in FORMATS]
     + [
         {"type": "number", "minimum": low, "maximum": low + room}
         for low in (0.0001, 1.5)

@@ -22,7 +22,7 @@ from localspec.structure.call_grammar import calls_grammar
 from localspec.structure.constraint import GrammarTokens
 from localspec.structure.derive_format import format_of
 from localspec.structure.read_calls import calls_in
-from localspec.structure.tool_call_format import GENERIC, HERMES
+from localspec.structure.tool_call_format import GENERIC
 from tests.gguf.planted import FORMS as PLANTED
 from tests.gguf.planted import WORD, script_of, write_planted
 from tests.prompt.carried import NO_FORM, TEMPLATES, ready, tiered
@@ -77,10 +77,6 @@ def form_named(name):
 @pytest.mark.parametrize("name", tiered(TEMPLATES))
 def test_a_form_is_found_for_every_template_that_writes_calls(name):
     assert (form_named(name) is GENERIC) == (name in NO_FORM)
-
-
-def test_qwen_writes_calls_as_hermes_does():
-    assert form_named("Qwen-Qwen2.5-7B-Instruct") == HERMES
 
 
 @pytest.mark.parametrize("name", tiered(TEMPLATES.keys() - NO_FORM))
