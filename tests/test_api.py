@@ -45,11 +45,6 @@ def test_every_run_begins_a_new_conversation():
     assert localspec.run("Hello", temperature=0, max_tokens=20).tokens == fresh.tokens
 
 
-def test_a_pair_and_files_cannot_both_be_named():
-    with pytest.raises(localspec.LocalspecError):
-        localspec.run("Hello", pair="demo", target="x.gguf")
-
-
 def test_every_option_of_loading_is_a_setting_and_a_flag_and_reaches_the_chats_engine():
     options = set(api.LoadOptions.__annotations__) - {"parallel"}  # an argument, and a flag of serve alone
     assert options <= {*SETTINGS.values()}

@@ -4,11 +4,8 @@ import os
 import random
 import re
 import shutil
-import signal
 import sqlite3
 import subprocess
-import sys
-import time
 from contextlib import closing, suppress
 
 import pytest
@@ -187,32 +184,6 @@ def test_a_recovery_that_was_killed_at_any_step_is_ended_by_the_next_start(
             conversations.add_prompt(folder, "more")
             assert readable(folder) >= expected
             assert not recovery.in_progress(folder / FILE)
-
-
-ADD = """
-import sys
-from pathlib import Path
-from localspec.conversations import conversations
-print("begun", flush=True)
-conversations.add_prompt(Path(sys.argv[1]), "more")
-"""
-
-
-@pytest.mark.nightly
-def test_a_killed_process_loses_nothing(tmp_path, whole):
-    chance = random.Random(1)
-    for round_ in range(50):
-        folder = tmp_path / str(round_)
-        folder.mkdir()
-        damaged(folder, whole, 5)
-        expected = rows_outside(folder, whole, 5)
-        with subprocess.Popen([sys.executable, "-c", ADD, str(folder)], stdout=subprocess.PIPE) as process:
-            process.stdout.readline()
-            time.sleep(chance.uniform(0, 0.2))  # a moment of the recovery, or one before or behind it
-            process.send_signal(signal.SIGKILL)
-        assert readable(folder) >= expected
-        conversations.add_prompt(folder, "more")
-        assert readable(folder) >= expected
 
 
 @pytest.mark.process

@@ -76,12 +76,6 @@ def test_another_conversation_with_the_same_instructions_reads_them_once(session
     assert 256 < whole - unread - 20 <= other.reused_tokens < whole - opening(session)
 
 
-def test_a_reply_that_is_written_again_reads_nothing_but_its_opening(session):
-    messages, history = talk(session, 3)
-    for _ in range(3):
-        assert started(session, messages[:-1]).reused_tokens == history[-1]
-
-
 def test_an_edited_message_reads_itself_and_the_reply_before_it(session):
     messages, history = talk(session, 5)
     for turn in (4, 2, 1):  # each cuts off the turns behind it

@@ -1,7 +1,5 @@
 """On GGUFs speculation changes no text, greedy or coupled."""
 
-import itertools
-import random
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +12,6 @@ from localspec.drafters.model import ModelDrafter
 from localspec.drafters.selection import Fixed, Plain
 from localspec.sampler.passes import ForwardPass
 from localspec.sampler.sampling import Sampling
-from tests.llama.rows import NEAR, row_after
 
 GREEDY = make_rule("greedy", Sampling(temperature=0), seed=0)
 NEW_TOKENS = 40
@@ -75,30 +72,6 @@ def test_greedy_text_is_the_plain_one(pair, opened, depth):
         assert drafter.failure is None
         assert all(token == int(row.argmax()) for token, row in zip(tokens, rows, strict=True))
         assert tokens == plain
-
-
-def test_after_a_cancel_the_cache_holds_the_kept_tokens_and_nothing_else(pair, opened):
-    target, draft = opened
-    chance = random.Random(5)
-    vocab = target.model.vocab
-    prompt = vocab.tokenize(" ".join(pair.prompts), parse_special=False)
-    for _ in range(10):
-        target.rollback(0)
-        draft.rollback(0)
-        list(target.prefill(prompt[:-1]))
-        tokens = list(prompt)
-        drafter = ModelDrafter(draft, vocab.is_end)
-        strategy = Fixed(drafter, 4, GREEDY)
-        loop = speculate(target, strategy, tokens, rule=GREEDY, room=60, is_end=vocab.is_end)
-        for _ in itertools.islice(loop, chance.randint(1, 12)):
-            pass
-        loop.close()
-        assert target.tokens == tokens[:-1]
-        assert draft.tokens == tokens[: draft.length]
-        assert drafter.failure is None
-        row = np.array(target.decode(tokens[-1:], 1).rows[0])
-        target.rollback(0)
-        np.testing.assert_allclose(row, row_after(target, tokens), atol=NEAR)
 
 
 FLAT = {"temperature": 2.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}  # so that rare tokens come up

@@ -1,7 +1,6 @@
 """Models of Ollama, LM Studio, the Hugging Face cache and llama.cpp are used by the names that their users know."""
 
 import argparse
-import hashlib
 import json
 import os
 import shutil
@@ -280,13 +279,6 @@ def test_stores_that_change_while_they_are_read_stop_nothing(stores, gguf):
         other.join()
     with pytest.raises(UnknownPair):
         names.find("gone:1b")
-
-
-def test_a_file_s_hash_is_no_name_in_any_list(stores, gguf):
-    stores.in_ollama("a/b", model=gguf)
-    digest = hashlib.sha256(gguf.read_bytes()).hexdigest()
-    pair = names.find("a:b")
-    assert digest not in " ".join((pair.name, pair.target.name, pair.used_as))
 
 
 def test_a_pair_is_found_without_a_look_at_other_programs(monkeypatch):

@@ -173,13 +173,9 @@ def test_a_model_that_reasons_has_a_quarter_of_the_context_for_its_reply():
     talk = [*turns(110), Message("user", "d")]
     whole = thinking_session().count_tokens(talk)
     assert 1_500 < whole < 1_744
-    for options, trims in (({}, True), ({"think": False}, False), ({"max_tokens": 200}, False)):
+    whole_fits = ({"think": False}, {"max_tokens": 200}, {"overflow": "error"})
+    for options, trims in (({}, True), *((options, False) for options in whole_fits)):
         first = next(thinking_session().stream(talk, **GREEDY, **options))
         assert isinstance(first, Started)
         assert bool(first.trimmed_messages) is trims
         assert first.prompt_tokens <= (1_500 if trims else whole)
-
-
-def test_where_nothing_may_be_left_out_the_smaller_reserve_refuses_less():
-    talk = [*turns(110), Message("user", "d")]
-    assert next(thinking_session().stream(talk, **GREEDY, overflow="error")).trimmed_messages == 0

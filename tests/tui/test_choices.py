@@ -7,10 +7,8 @@ from driving import asked, running
 from localspec.tui.commands.table import COMMANDS, find, matching
 from localspec.tui.dialogs import HelpDialog, RaceDialog, help_page
 from localspec.tui.status import status
-from localspec.tui.widgets.lines import Inspector
 from localspec.tui.widgets.prompt import Completion
 from scripted_engine import Gate
-from textual.containers import VerticalScroll
 from textual.widgets import Static, TextArea
 
 from localspec.measure.race import BRANCHED
@@ -112,18 +110,6 @@ async def test_a_race_on_a_small_terminal_shows_lines_of_both_texts(tmp_path):
         assert RaceDialog.KEYS in chat.drawn
 
 
-async def test_a_race_at_80_by_24_has_16_lines_of_text_and_shows_the_words_that_differ(tmp_path):
-    async with running(tmp_path, size=(80, 24)) as chat:
-        await chat.ask("differ please, " + "and think of it, " * 60)
-        await chat.pilot.press("f9")
-        await chat.until(lambda: "rounding decides here" in chat.drawn and chat.drawn.count("✓") == 2)
-        texts = chat.app.screen.query_one(VerticalScroll)
-        await chat.until(lambda: "weights" in chat.drawn and "parameters" in chat.drawn)
-        assert texts.size.height >= 16
-        assert all(side.size.width >= 36 for side in chat.app.screen.query(".side"))
-        assert RaceDialog.KEYS in chat.drawn
-
-
 async def test_a_race_that_is_left_stops(tmp_path):
     gate = Gate(hold_after=9)
     async with running(tmp_path, gate=gate) as chat:
@@ -185,16 +171,6 @@ async def test_a_race_is_shared_as_a_picture_that_names_models_machine_and_progr
     await chat.until(lambda: "exists already" in chat.remarks[-1])
 
 
-async def test_the_inspector_shows_where_the_time_went_positions_and_lengths(tmp_path):
-    async with running(tmp_path, size=(120, 60)) as chat:
-        await chat.ask("why?")
-        await chat.pilot.press("f3")
-        inspector = chat.screen.query_one(Inspector)
-        await chat.until(lambda: inspector.display and "Acceptance by depth" in str(inspector._chart.content))
-        text = str(inspector._chart.content)
-        assert "mean" in text
-
-
 async def test_an_option_that_is_not_set_is_shown_with_its_default(chat):
     await chat.type("/temp")
     await chat.until(lambda: chat.remarks)
@@ -225,13 +201,6 @@ async def test_themes_are_listed_and_set_by_name(chat):
     await chat.until(lambda: chat.notices and "textual-light, tokyo-night" in chat.notices[0])
     await chat.type("/theme nord")
     await chat.until(lambda: chat.app.theme == "nord")
-
-
-async def test_the_chat_stands_behind_a_dialog(chat):
-    await chat.type("/help")
-    await chat.until(lambda: isinstance(chat.app.screen, HelpDialog))
-    await chat.settled()
-    assert "localspec" in chat.drawn.splitlines()[0]
 
 
 def test_the_help_page_has_every_command_and_where_files_live(tmp_path):

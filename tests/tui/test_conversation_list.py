@@ -21,23 +21,6 @@ from localspec.conversations.database import FILE
 from localspec.errors import BadSetting
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
-async def test_titles_give_way_to_pair_and_age_in_the_list_of_conversations(tmp_path, size, monkeypatch):
-    monkeypatch.setattr("localspec.tui.lists.describe_age", lambda _seconds: "59 min")
-    for n in range(30):
-        question = StoredMessage("user", "How does drafting work, " + "and why " * 20)
-        stored(tmp_path, question, name=f"202501{n:02}-x", pair="r1-distill-qwen-32b+1.5b")
-    async with running(tmp_path, size=(100, 30)) as chat:
-        await open_conversations(chat, rows=30)
-        await chat.pilot.resize_terminal(*size)
-        await chat.pilot.pause()
-        line = next(line for line in chat.drawn.splitlines() if "How does" in line)
-        assert "…" in line
-        assert "r1-distill-qwen-32b+1.5b" in line
-        assert "59 min" in line
-        assert ConversationsDialog.KEYS in chat.drawn
-
-
 async def test_an_earlier_conversation_is_opened_from_the_list(chat):
     await chat.ask("exact first")
     await chat.pilot.press("ctrl+n")

@@ -17,7 +17,6 @@ from localspec.tui.state.remembered import PromptHistory
 
 import localspec
 from localspec.caches.store import finish, packed, usage
-from localspec.cli import main
 from localspec.cli.program import reported
 from localspec.conversations import conversations
 from localspec.conversations.conversations import StoredMessage
@@ -134,16 +133,6 @@ def gone(session):
     vocabulary = session.pair.vocabulary
     assert with_lock(SECRETS, vocabulary) == set()
     assert len(with_lock([OTHER], vocabulary)) == 3
-
-
-@pytest.mark.process
-def test_the_shell_deletes_every_word(session, tmp_path, capsys):
-    name = fill(session, tmp_path)
-    everywhere(session, name)
-    assert main(["chats", "rm", name]) == 0
-    assert f"removed the conversation {name}" in capsys.readouterr().out
-    gone(session)
-    assert main(["chats", "rm", name]) != 0
 
 
 async def test_the_chat_deletes_every_word(session, tmp_path):
