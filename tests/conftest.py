@@ -64,12 +64,6 @@ def pytest_cmdline_main(config):
         option.dist = "worksteal" if option.dist == "no" else option.dist
 
 
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers(config):
-    """One more than there are cores: tests that start processes wait for them."""
-    return (os.cpu_count() or 1) + 1
-
-
 pytest_plugins = ["tests.tiers"]
 
 

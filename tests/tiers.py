@@ -9,6 +9,7 @@ The end of a run names the copy of localspec that was tested, if it differs from
 
 import gc
 import inspect
+import os
 import re
 import socket
 import sys
@@ -50,6 +51,12 @@ def pytest_addoption(parser):
     parser.addoption(
         "--guard", action="store_true", help="fail quick tests that use what belongs to the other tiers"
     )
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config):
+    """One more than there are cores where tests start processes and wait for them."""
+    return (os.cpu_count() or 1) + (config.getoption("markexpr") != QUICK)
 
 
 @pytest.hookimpl(wrapper=True)

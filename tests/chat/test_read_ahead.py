@@ -71,7 +71,7 @@ def test_after_a_thinking_reply_the_next_turn_reads_only_its_message(load, kind)
         assert len(first.reasoning) == 150
         assert first.finish_reason is FinishReason.STOP
         assert other.run("tell me of the sea and the wind", **THOUGHT).tokens == first.tokens
-        for number in range(3):
+        for number in range(2):
             session.read_ahead(lambda: False)
             assert not session._in_use.writer._upcoming, "idle once the beginning is read"
             reply, without = session.run(question, **THOUGHT), other.run(question, **THOUGHT)

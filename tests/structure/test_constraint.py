@@ -48,7 +48,7 @@ def written(text):
     return [SYMBOLS.index(c) for c in text]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_any_walk_forward_and_back_ends_where_a_fresh_constraint_stands(data):
     walker, text, settled = constraint(), [], 0
@@ -288,7 +288,7 @@ def test_every_length_is_either_a_valid_beginning_that_says_so_or_complete():
 
 
 @pytest.mark.parametrize("speculate", [True, False])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, 1, pytest.param(2, marks=pytest.mark.nightly)])
 def test_json_is_closed_before_the_limit_cuts_it_and_says_so(seed, speculate):
     options = {"json_schema": PERSON, "speculate": speculate, **GREEDY}
     whole = session_of(seed).run("a person", **options)
