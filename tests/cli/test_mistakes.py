@@ -85,7 +85,7 @@ WRONG_LINES = [
     ("run mistral Hi", "mistral is the name of a model"),
     ("run mistral", "`localspec pairs` lists pairs"),
     ("run llama-3-8b+2b Hello", "did you mean llama-3.1-8b+1b"),
-    ("run '   '", "there is no prompt"),
+    ("run '   '", "the prompt is empty"),
     ("run phi", "phi is the name of a model"),
     ("run tinyllama", "tinyllama is the name of a model"),
     ("run gemma", 'localspec run "What is gemma?"'),

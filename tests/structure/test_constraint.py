@@ -350,7 +350,7 @@ def test_thinking_that_the_prompt_has_opened_must_be_closed():
 
 @pytest.fixture(scope="module")
 def demo_session():
-    with localspec.load(threads=1) as session:
+    with localspec.load("demo", threads=1) as session:
         yield session
 
 
