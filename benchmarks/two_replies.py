@@ -2,7 +2,7 @@
 
     python -m benchmarks.two_replies --cache FOLDER [--server DIR/bin/llama-server] [--rounds 20] [--tokens 64]
 
-The demo pair enlarged to F16, temperature 0, replies of equal length, prompts included. All sides take turns in every
+The demo pair enlarged to F16, or the models of `--target` and `--draft`, temperature 0, replies of equal length, prompts included. All sides take turns in every
 round. The server drafts with the flags that were quickest in a sweep on other prompts. A ratio is the time of the
 other side divided by that of together, on the wall and of the processor: with one thread the latter stays comparable
 on a busy machine.
@@ -63,11 +63,12 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--cache", type=Path, required=True)
-    parser.add_argument("--server", type=Path)
-    for name, usual in (("rounds", 20), ("tokens", 64), ("threads", 1), ("lanes", 2)):
+    for name in ("server", "target", "draft"):
+        parser.add_argument(f"--{name}", type=Path)
+    for name, usual in (("rounds", 20), ("tokens", 64), ("threads", 1), ("slots", 2)):
         parser.add_argument(f"--{name}", type=int, default=usual)
     options = parser.parse_args()
-    target, draft = files(options.cache)
+    target, draft = (options.target, options.draft) if options.target else files(options.cache)
     slots, log = options.slots, options.cache / "server.log"
 
     with ExitStack() as opened:
