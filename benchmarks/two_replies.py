@@ -2,10 +2,10 @@
 
     python -m benchmarks.two_replies --cache FOLDER [--server DIR/bin/llama-server] [--rounds 20] [--tokens 64]
 
-The demo pair enlarged to F16, or the models of `--target` and `--draft`, temperature 0, replies of equal length, prompts included. All sides take turns in every
-round. The server drafts with the flags that were quickest in a sweep on other prompts. A ratio is the time of the
-other side divided by that of together, on the wall and of the processor: with one thread the latter stays comparable
-on a busy machine.
+The demo pair enlarged to F16, or the models of `--target` and `--draft`, temperature 0, replies of equal length,
+prompts included. All sides take turns in every round. The server drafts with the flags that were quickest in a sweep
+on other prompts. A ratio is the time of the other side divided by that of together, on the wall and of the processor:
+with one thread the latter stays comparable on a busy machine.
 """
 
 import argparse

@@ -45,7 +45,7 @@ class Stats:
     restored_tokens: int = 0  # reused tokens that came from a prompt cache on disk
     restore_seconds: float = 0.0  # time of reading the restored tokens from the disk
     read_ahead_tokens: int = 0  # reused tokens that were prefilled before the request, while nobody waited
-    waited_seconds: float = 0.0  # waits for a slot and for other replies' prefills; not in decode_seconds
+    waited_seconds: float = 0.0  # waits for a slot and for passes without this reply; not in decode_seconds
     prefill_seconds: float = 0.0
     first_token_seconds: float = 0.0  # time from the request to the first token
     draft_seconds: float = 0.0  # time inside llama.cpp for the draft
@@ -290,7 +290,7 @@ class Cycle:
     deciding_seconds: float = 0.0  # part of other_seconds: choosing the drafter and depth
     replies: int = 1  # number of replies that shared the target's pass
     pass_width: int = 0  # number of tokens of all replies in the pass; 0: the same as `width`
-    waited_seconds: float = 0.0  # waits for other replies' prefills; not part of other_seconds
+    waited_seconds: float = 0.0  # waits for passes without this reply; not part of other_seconds
 
     @property
     def drafted(self) -> int:

@@ -68,8 +68,8 @@ LINES = {
     "gguf": 1329,
     "sampler": 735,
     "caches": 567,
-    "algorithm": 1197,
-    "llama": 3613,
+    "algorithm": 1229,
+    "llama": 3576,
     "control": 994,
     "drafters": 1408,
     "structure": 2126,
@@ -90,7 +90,7 @@ LINES = {
     "__main__": 7,
 }
 MOST_LINES = 38_158  # of all rooms: one grows only where another shrinks
-MOST_FILES = 222
+MOST_FILES = 223
 HEAVY = ("llama_cpp", "llguidance", "textual", "huggingface_hub", "numpy", "jinja2", "starlette")
 HEAVY += ("uvicorn", "gguf")
 

@@ -1,8 +1,9 @@
-"""Cycles ahead: while a reader holds the events of a cycle, the next cycles run in another thread."""
+"""Cycles ahead: while a reader uses the events of a cycle, the next cycles run in another thread."""
 
-from collections import deque
-from collections.abc import Callable, Generator, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, nullcontext, suppress
+from queue import Empty, Full, Queue
+from threading import Thread
 from typing import TypeVar
 
 from localspec.stopping import current_stop, stopping_at
@@ -10,32 +11,53 @@ from localspec.stopping import current_stop, stopping_at
 _Item = TypeVar("_Item")
 
 
-def ahead(items: Iterator[_Item], most: int = 1) -> Generator[_Item]:
-    """Yield the items. While the caller uses an item, another thread makes the next ones, at most `most`.
+def ahead(
+    items: Generator[_Item], most: int = 1, away: Callable[[], AbstractContextManager[object]] = nullcontext
+) -> Generator[_Item]:
+    """Yield the items. While the caller uses an item, another thread makes the next ones, at most `most` + 1.
 
     Closing this generator waits for the item that is being made, because models and caches are in use until then.
-    The caller does not get this item.
+    The caller does not get this item. `away`: entered in the thread while the caller has to use an item first.
     """
-    stop = current_stop()
+    stop, made, left = current_stop(), Queue[tuple[_Item | None, BaseException | None]](most), list[bool]()
 
-    def following() -> _Item | None:
+    def put(item: _Item | None, error: BaseException | None = None) -> None:
+        try:
+            made.put_nowait((item, error))
+        except Full:
+            with away():
+                made.put((item, error))
+
+    def work() -> None:
         with stopping_at(stop):
-            return next(items, None)
+            try:
+                for item in items:
+                    if left:
+                        return
+                    put(item)
+                items.close()
+                put(None)
+            except BaseException as error:  # noqa: BLE001  raised in the reading thread
+                put(None, error)
 
-    thread = ThreadPoolExecutor(1, "cycle")
+    thread = Thread(target=work, name="cycle", daemon=True)
     try:
-        # The thread begins the next item without waiting for the caller, who may not have this one yet.
-        coming = deque(_begun(thread, following) for _ in range(most + 1))
-        while (item := coming.popleft()()) is not None:
+        thread.start()
+    except RuntimeError:  # while Python ends, no thread starts
+        yield from items
+        return
+    try:
+        while True:
+            item, error = made.get()
+            if error:
+                raise error
+            if item is None:
+                return
             yield item
-            coming.append(_begun(thread, following))
     finally:
-        thread.shutdown(cancel_futures=True)
-
-
-def _begun(thread: ThreadPoolExecutor, work: Callable[[], _Item]) -> Callable[[], _Item]:
-    """Begin `work`, and return a function that waits for its result; while Python ends, the function does the work."""
-    try:
-        return thread.submit(work).result
-    except RuntimeError:
-        return work
+        left.append(True)
+        with suppress(Empty):
+            while True:  # the thread may wait for a free place
+                made.get_nowait()
+        thread.join()
+        items.close()

@@ -1,7 +1,6 @@
 """The interfaces that the loop uses; models, test models and drafters implement them."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Protocol, Self
 
@@ -203,7 +202,6 @@ class Drafter:
     source: Source  # the kind of drafter, and the key of its stored costs
     hidden_rows_needed: HiddenRows | None = None  # the target's hidden rows that the drafter reads
     failure: LocalspecError | None = None  # the error that stops its proposals until the next reply
-    drafting: Callable[[], AbstractContextManager[object]] = nullcontext  # inside, replies may share passes
 
     @property
     def busy_seconds(self) -> float:

@@ -59,7 +59,10 @@ class Slot:
     target: Decoder
     drafters: Sequence[Drafter]  # drafters that run models
     drafting: StrategyMaker
-    running: Callable[[], AbstractContextManager[object]] = nullcontext  # makes a reply's context manager
+    running: Callable[[], AbstractContextManager[object]] = nullcontext  # entered while cycles run
+    away: Callable[[], AbstractContextManager[object]] = (
+        nullcontext  # entered there while they wait for a reader
+    )
 
 
 REST_SECONDS = 2.0  # idle time after which prompt caches are stored on disk
@@ -86,8 +89,7 @@ class Slots:
             yield None
             return
         try:
-            with slot.running():
-                yield slot
+            yield slot
         finally:
             self._give_back([slot])
             self._begin_rest()

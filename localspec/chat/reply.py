@@ -53,7 +53,7 @@ GENERIC_CALLS = (
 DRAFT_CHUNK = 128  # largest number of tokens in a pass of a draft model that reads ahead
 WORTH_A_NOTICE = 16  # after this many cycles without drafting, a notice appears; shorter pauses are normal
 READ_AHEAD_SECONDS = 60.0  # longest time of reading ahead after a reply
-AHEAD = 3  # most cycles that run ahead: with one, a reader whose time varies leaves the device idle
+AHEAD = 2  # cycles that wait for their reader on a device: with fewer, one whose time varies leaves it idle
 
 
 class Ending(NamedTuple):
@@ -301,7 +301,7 @@ class ReplyWriter:
             if common_prefix_length(slot.target.tokens, 0, job.prompt) >= len(job.prompt) - 1:
                 return True
             rule = make_rule(job.request.rule, job.request.sampling, job.request.seed or 0)
-            with slot.running(), pair.threads.reply():
+            with pair.threads.reply():
                 strategy = self._strategy(slot, rule, job)
                 kept, _ = self._rewind(slot, strategy, job)
                 if job.sent is None:
@@ -425,27 +425,24 @@ class ReplyWriter:
             most, is_end = room if limit is None else min(limit, room), pair.vocabulary.is_end
             if job.constraint:
                 job.constraint.limit = most
-            cycles_off, off_sent, failure_sent = 0, False, False
 
             def states() -> Generator[_State]:
-                for cycle in speculate(target, strategy, text, rule=rule, room=most, is_end=is_end):
-                    if forcer:
-                        forcer.settle(text)
-                    scores = scoring.scores if scoring else ()
-                    yield cycle, scores, strategy.why_off, strategy.failure, job.ends()
+                with slot.running():
+                    for cycle in speculate(target, strategy, text, rule=rule, room=most, is_end=is_end):
+                        if forcer:
+                            forcer.settle(text)
+                        scores = scoring.scores if scoring else ()
+                        yield cycle, scores, strategy.why_off, strategy.failure, job.ends()
 
-            with closing(ahead(states(), AHEAD) if pair.runs_ahead else states()) as found:
-                for cycle, scores, why_off, failure, reply.ends in found:
-                    yield from reply.absorb(cycle, scores)
-                    cycles_off = cycles_off + 1 if why_off else 0
-                    if why_off and cycles_off >= WORTH_A_NOTICE and not off_sent:
-                        off_sent = True
-                        yield Notice(DEMO_OFF if pair.is_demo else why_off)
-                    if failure and not failure_sent:
-                        failure_sent = True
-                        yield Notice(f"the draft model failed, and the reply continues without it: {failure}")
-                    if reply.ended or job.cancelled():
-                        break
+            # On a device the text of a cycle is made beside the next cycle. Elsewhere only the reader is another
+            # thread, and only with several slots: its pace must not be that of all replies.
+            found = ahead(states(), AHEAD, slot.away) if pair.runs_ahead else states()
+            events = self._absorbed(found, job, reply)
+            if len(pair.slots.all) > 1 and not pair.runs_ahead:
+                events = ahead(events, 1, slot.away)
+            with closing(events):
+                for several in events:
+                    yield from several
         yield from reply.finish()
         if reply.ends.closed and reply.ended:
             yield Notice("the reply came near its limit of tokens, so its JSON was closed early")
@@ -457,6 +454,26 @@ class ReplyWriter:
             elif not pair.trained_context or pair.target.capacity < pair.trained_context:
                 hint = "; load the pair with a larger context (--context)"
             yield Notice(full + hint)
+
+    def _absorbed(
+        self, states: Generator[_State], job: ReplyJob, reply: ReplyBuilder
+    ) -> Generator[list[Event]]:
+        """Yield the events of each cycle."""
+        cycles_off, off_sent, failure_sent = 0, False, False
+        with closing(states):
+            for cycle, scores, why_off, failure, reply.ends in states:
+                events = list(reply.absorb(cycle, scores))
+                cycles_off = cycles_off + 1 if why_off else 0
+                if why_off and cycles_off >= WORTH_A_NOTICE and not off_sent:
+                    off_sent = True
+                    events.append(Notice(DEMO_OFF if self._pair.is_demo else why_off))
+                if failure and not failure_sent:
+                    failure_sent = True
+                    what = f"the draft model failed, and the reply continues without it: {failure}"
+                    events.append(Notice(what))
+                yield events
+                if reply.ended or job.cancelled():
+                    return
 
     def _take_notices(self, job: ReplyJob) -> Iterator[Notice]:
         unseen = job.drafts and bool(self._pair.draft_name) and len(job.text_prompt) < len(job.prompt)

@@ -222,7 +222,7 @@ class HeadDrafter(Drafter):
     ) -> Proposal:
         if self.failure or limit <= 0:
             return Proposal()
-        with self.busy, self.drafting():
+        with self.busy:
             if not self._known.ends_with(tokens):
                 return Proposal()  # the head missed the newest passes, so this cycle has no draft
             self._free_space(limit)

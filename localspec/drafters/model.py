@@ -128,9 +128,8 @@ class ModelDrafter(Drafter):
         if self.decoder.length >= len(tokens) - self._first:  # the newest token is read again for its row
             self.decoder.rewind(len(tokens) - 1 - self._first)
         unread = tokens[self._first + self.decoder.length :]
-        with self.drafting():
-            rows = rows_after(self.decoder, unread)
-            proposal, self.failure = draw(self, rows, tokens, limit, rule, stopping, self._is_end)
+        rows = rows_after(self.decoder, unread)
+        proposal, self.failure = draw(self, rows, tokens, limit, rule, stopping, self._is_end)
         return proposal
 
     def _common_prefix(self, known: Sequence[int], batch: ForwardPass, kept: int) -> int:

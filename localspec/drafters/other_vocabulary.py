@@ -153,9 +153,8 @@ class OtherVocabularyDrafter(ModelDrafter):
         draft_tokens = self._translation.draft_tokens
         if (limit := min(limit, self.decoder.capacity - len(draft_tokens) + 1)) <= 0:
             return Proposal()
-        with self.drafting():
-            rows = self._rows(draft_tokens[self.decoder.length :])
-            proposal, self.failure = draw(self, rows, tokens, limit, rule, stopping, self._is_end)
+        rows = self._rows(draft_tokens[self.decoder.length :])
+        proposal, self.failure = draw(self, rows, tokens, limit, rule, stopping, self._is_end)
         return proposal
 
     def _rows(self, unread: Sequence[int]) -> Rows:

@@ -16,7 +16,7 @@ from zlib import crc32
 
 import numpy as np
 
-from localspec.algorithm.batcher import Part
+from localspec.algorithm.pass_order import Part
 from localspec.errors import BadModelFile, BadSetting
 from localspec.files import write_atomically
 from localspec.gguf.matching import vocabulary_of

@@ -10,10 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from localspec.algorithm.batcher import Part
+from localspec.algorithm.batcher import Batcher
 from localspec.algorithm.images import ImageRow, next_piece
+from localspec.algorithm.pass_order import Part
 from localspec.caches.prompt_cache import WORTH_A_COPY, PromptCache
 from localspec.errors import ContextFull, RollbackUnsupported
+from localspec.llama.cache import WIDEST
 from localspec.llama.cached_text import CachedText
 from localspec.llama.load import Load
 from localspec.llama.model import Model
@@ -42,8 +44,8 @@ class SlotDecoder(CachedText):
     def decode(self, tokens: Sequence[int], rows: int) -> ForwardPass:
         """Append tokens to the cache; return a pass with rows or top-k logits for the last `rows` tokens.
 
-        Rows are views of llama.cpp's buffer. They are valid until the next decode; with several slots only
-        until the next rollback. After an error the cache has the tokens from before the call, or fewer.
+        Rows are views of llama.cpp's buffer. They are valid until the next decode, of a running slot that is.
+        After an error the cache has the tokens from before the call, or fewer.
         """
         assert 0 <= rows <= min(len(tokens), self.rows_max), f"{rows} rows of {len(tokens)} tokens"
         before, rest = self.length, tokens
@@ -52,7 +54,11 @@ class SlotDecoder(CachedText):
             return ForwardPass(before, tokens)
         found: list[ForwardPass] = []
         try:
-            while len(rest) > max(most := self._most_tokens(), rows) and not isinstance(rest[0], ImageRow):
+            while not isinstance(rest[0], ImageRow):
+                most = self._most_tokens()
+                # In a shared pass all parts get padding up to the longest one.
+                if len(rest) <= max(min(most, WIDEST) if rows and self.shared.batcher else most, rows):
+                    break
                 head = min(most, len(rest) - rows)
                 found.append(self._pass(rest[:head], 0))
                 rest = rest[head:]
@@ -82,7 +88,7 @@ class SlotDecoder(CachedText):
     def _most_tokens(self) -> int:
         pace, batcher = self.shared.pace, self.shared.batcher
         most = pace.tokens(self.chunk) if pace else self.chunk
-        return most if batcher is None else batcher.prompt_chunk(self.sequence, most)
+        return most if batcher is None else batcher.prompt_chunk(self.shared, self.sequence, most)
 
     def _pass(self, tokens: Sequence[int], rows: int) -> ForwardPass:
         batcher = self.shared.batcher
@@ -92,7 +98,7 @@ class SlotDecoder(CachedText):
             whole = self._again(tokens, rows) if rows and self._top_k_rows else None
             return self.shared.read([(self, tokens, rows)], whole)[0]
         self.stop = current_stop()
-        return batcher.decode(Part(self.sequence, tokens, rows))
+        return batcher.decode(self.shared, Part(self.sequence, tokens, rows))
 
     def _again(self, tokens: Sequence[int], rows: int) -> Callable[[int], np.ndarray]:
         """Return a function that returns a whole row by its index. The function's first call repeats the pass."""
@@ -106,12 +112,11 @@ class SlotDecoder(CachedText):
         return lambda row: read()[row]
 
     def running(self) -> AbstractContextManager[None]:
-        """Mark this slot as running. Passes of other slots then wait a little for this slot's passes."""
+        """Mark this slot as running. Passes of other slots then wait for its passes, except inside `away`."""
         return batcher.running(self.sequence) if (batcher := self.shared.batcher) else nullcontext()
 
-    def release(self) -> None:
-        if self.shared.batcher:
-            self.shared.batcher.release(self.sequence)
+    def away(self) -> AbstractContextManager[None]:
+        return batcher.away(self.sequence) if (batcher := self.shared.batcher) else nullcontext()
 
     def extract(self, wants: HiddenRows) -> None:
         self.shared.extract(wants)
@@ -138,19 +143,16 @@ class SlotDecoder(CachedText):
     def rollback(self, keep: int) -> None:
         assert 0 <= keep <= self.length, f"cannot keep {keep} of {self.length} tokens"
         self._checkpoints.forget_after(keep)
-        try:
-            if keep == self.length and not self._padding:
+        if keep == self.length and not self._padding:
+            return
+        if self.shared.batcher and self.model.can_roll_back and not self.shared.window:
+            # The next decode removes the cells of these tokens, because another slot may be decoding now.
+            self._padding += self.length - keep
+            del self.tokens[keep:]
+            return
+        with self.shared.calling:
+            if self.step_back(keep):
                 return
-            if self.shared.batcher and self.model.can_roll_back and not self.shared.window:
-                # The next decode removes the cells of these tokens, because another slot may be decoding now.
-                self._padding += self.length - keep
-                del self.tokens[keep:]
-                return
-            with self.shared.calling:
-                if self.step_back(keep):
-                    return
-        finally:
-            self.release()
         what = f"{self.model.name} cannot remove rejected draft tokens ({self.length} to {keep} tokens)"
         raise RollbackUnsupported(what, hint="run the model without a draft (--no-draft)")
 
@@ -205,6 +207,7 @@ class Context(SlotDecoder):
         *,
         checkpoint_bytes: int = 0,
         saved_bytes: int = 0,
+        batcher: Batcher | None = None,
         **changes: Any,
     ) -> None:
         """`checkpoint_bytes`: budget of all checkpoints. `saved_bytes`: budget of the PromptCache.
@@ -212,7 +215,7 @@ class Context(SlotDecoder):
         `changes`: fields of `load` to replace; without a load, its fields.
         """
         load = replace(load, **changes) if load else Load(**changes)
-        shared = SharedContext(model, load)
+        shared = SharedContext(model, load, batcher)
         # A remote model has no prompt cache, because copies of its states would cross a network.
         saved = PromptCache(0 if model.remote else saved_bytes)
         more = checkpoint_bytes // load.slots, saved

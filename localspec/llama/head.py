@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from localspec.algorithm.batcher import Batcher, Part
+from localspec.algorithm.pass_order import Part
 from localspec.llama.batch import Batch, Stretch
 from localspec.llama.cache import WIDEST, Cache, params_of, size_context
 from localspec.llama.context import SlotDecoder
@@ -20,7 +20,7 @@ from localspec.llama.library import lib
 from localspec.llama.load import Load
 from localspec.llama.model import Model
 from localspec.llama.rows import FullRows, choose_prediction_layer, get_output, rows_at, set_output
-from localspec.llama.shared import copied, joined
+from localspec.llama.shared import joined
 from localspec.llama.states import restore_state, state_of
 from localspec.sampler.passes import Candidates, ForwardPass, Row
 
@@ -58,7 +58,7 @@ class HeadCache(Cache):
         self._batch = partial(Batch, self.chunk, sequences=slots)
         self.chunk, self.capacity = min(chunk, self.chunk), self.capacity // slots
         self.most_rows = min(ROWS, self.chunk)  # maximum tokens with output rows in one call
-        self.batcher, self.heads = Batcher(self) if slots > 1 else None, {0: self}
+        self.batcher, self.heads = target.shared.batcher if slots > 1 else None, {0: self}
         self.columns: int = lib.llama_model_n_embd_out(model.pointer)  # width of an output row
         self._rows = FullRows(model.vocab.size, min(model.vocab.size, target.model.vocab.size))
 
@@ -70,8 +70,6 @@ class HeadCache(Cache):
 
     def cut(self, position: int) -> None:
         self.stale = min(self.stale, position)
-        if self.batcher:
-            self.batcher.release(self.sequence)
 
     def forget(self, position: float = inf) -> None:
         """Remove stale rows, and all from `position` on. Lock `calling` before, because another slot may decode."""
@@ -92,13 +90,10 @@ class HeadCache(Cache):
         return self.model.metadata.get(f"{self.model.architecture}.{name}", default)
 
     def decode(self, parts: Sequence[Part]) -> Sequence[ForwardPass]:
+        """Make one call for the heads of these slots, whose next calls are all of one kind."""
         heads = [self.heads[slot] for slot in sorted(part.slot for part in parts)]
-        kinds = dict.fromkeys((head.call, head.layer) for head in heads)
         with self.calling:
-            for kind in kinds:
-                self._decode(*kind, sharing := [head for head in heads if (head.call, head.layer) == kind])
-                for head in sharing if len(kinds) > 1 else ():  # the next call overwrites the rows
-                    head.found = copied(head.found)
+            self._decode(heads[0].call, heads[0].layer, heads)
         return [self.heads[part.slot].found for part in parts]
 
     def _decode(self, call: Call, layer: int | None, heads: Sequence["HeadCache"]) -> None:
@@ -133,7 +128,8 @@ class HeadCache(Cache):
             # The encoder ignores positions, but llama.cpp accepts only the position after the last one in the cache.
             self.position = position + self.shift() + (0 if call.encodes else begin)
             if self.batcher:
-                self.batcher.decode(Part(self.sequence, self.tokens, count, count > WIDEST))
+                part = Part(self.sequence, self.tokens, count, count > WIDEST)
+                self.batcher.decode(self.heads[0], part, (call, self.layer))
             else:
                 self._decode(call, self.layer, [self])
             found.append(self.found)

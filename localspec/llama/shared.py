@@ -2,21 +2,21 @@
 
 Each slot has its own stream of the KV cache, so its rows are as in a pass of that slot alone. llama.cpp decodes
 streams together only if they have equally many tokens in the batch. So shorter streams get padding tokens, which
-are removed before the next decode. Each prompt has passes of its own.
+are removed before the next decode.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from time import perf_counter
 
 import numpy as np
 
-from localspec.algorithm.batcher import Batcher, Part
+from localspec.algorithm.batcher import Batcher
 from localspec.algorithm.images import ImageRow, next_piece
+from localspec.algorithm.pass_order import Part
 from localspec.errors import BackendFailure, BadModelFile, LocalspecError
 from localspec.llama.batch import Batch, EmbeddingBatch, Stretch, TrimmedRows
-from localspec.llama.cache import WIDEST, Cache, params_of, size_context
+from localspec.llama.cache import Cache, params_of, size_context
 from localspec.llama.cached_text import CachedText
 from localspec.llama.library import lib
 from localspec.llama.load import Load
@@ -34,10 +34,15 @@ _GPU_CHUNK, _CPU_CHUNK = 512, 128
 Wanted = tuple[CachedText, Sequence[int], int]  # a slot, its new tokens, the number of last tokens with rows
 
 
+def _sequence(wanted: Wanted) -> int:
+    return wanted[0].sequence
+
+
 class SharedContext(Cache):
     """A context that several slots share; one thread at a time decodes for all slots."""
 
-    def __init__(self, model: Model, load: Load) -> None:
+    def __init__(self, model: Model, load: Load, batcher: Batcher | None = None) -> None:
+        """`batcher`: for a draft with several slots, that of its target."""
         if not model.generates_text:
             raise BadModelFile(f"{model.name} does not generate text", hint="choose a model for chat or text")
         slots, table, size = load.slots, load.table, model.vocab.size
@@ -68,7 +73,8 @@ class SharedContext(Cache):
             sampler = TopK(most, params, [CUT] if top_k_rows else range(slots))
         super().__init__(model, params, sampler)
         self.widest, self.chunk = self.chunk, usual
-        self.slot_count, self.batcher = slots, Batcher(self) if slots > 1 else None
+        self.slot_count = slots
+        self.batcher = (batcher or Batcher(self)) if slots > 1 else None
         self.slots: Sequence[CachedText] = ()
         self.capacity //= slots
         # llama.cpp rounds lengths up. If the window is as long as the result, no token is ever before the window.
@@ -103,9 +109,13 @@ class SharedContext(Cache):
             if error := slot.failure:
                 slot.failure = error if len(parts) > 1 else None  # the batcher will retry each part
                 raise error
+        # In another order llama.cpp needs more passes.
+        wanted = sorted(((self.slots[part.slot], part.tokens, part.rows) for part in parts), key=_sequence)
         with self.calling:
             try:
-                return self._decode(parts)
+                with stopping_at(slots[0].stop if len(parts) == 1 else None):
+                    found = dict(zip(map(_sequence, wanted), self.read(wanted), strict=True))
+                return [found[part.slot] for part in parts]
             except BaseException as failure:
                 lost = [slot.recover(length) for slot, length in zip(slots, lengths, strict=True)]
                 if len(parts) > 1 and isinstance(failure, LocalspecError):  # the batcher will retry each part
@@ -125,43 +135,6 @@ class SharedContext(Cache):
                 slot.failure = None
             except LocalspecError as error:
                 slot.failure = error
-
-    def _decode(self, parts: Sequence[Part]) -> Sequence[ForwardPass]:
-        """Decode each prompt alone, then all tokens with rows in one pass, because a pass overwrites older rows."""
-        found, joint, began = dict[int, ForwardPass](), list[Wanted](), perf_counter()
-        for part in parts:
-            slot, lead = self.slots[part.slot], 0 if part.rows else len(part.tokens)
-            if part.rows and len(parts) > 1:
-                lead = max(len(part.tokens) - max(part.rows, WIDEST), 0)
-            if lead or not part.rows:
-                with stopping_at(slot.stop):
-                    (found[part.slot],) = self.read([(slot, part.tokens[:lead], 0)])
-            if part.rows:
-                joint.append((slot, part.tokens[lead:], part.rows))
-        waited = perf_counter() - began if found else 0.0
-        joint.sort(key=lambda wanted: wanted[0].sequence)  # in another order llama.cpp needs more passes
-        passes, together = list(self._in_place(joint)), list[ForwardPass]()
-        with stopping_at(joint[0][0].stop if len(joint) == 1 else None):
-            for number, wanted in enumerate(passes, 1):
-                read = self.read(wanted)
-                together += read if number == len(passes) else map(copied, read)
-        for (slot, _, _), own in zip(joint, together, strict=True):
-            before = found.get(slot.sequence)
-            own = replace(own, waited_seconds=waited)
-            found[slot.sequence] = joined([before, own]) if before else own
-        return [found[part.slot] for part in parts]
-
-    def _in_place(self, wanted: Sequence[Wanted]) -> Iterator[list[Wanted]]:
-        """Split a pass into narrow groups, because for a wide pass llama.cpp copies CPU weights to a GPU."""
-        group = list[Wanted]()
-        for each in wanted:
-            width = max(len(tokens) for _, tokens, _ in (*group, each))
-            if group and width * (len(group) + 1) > self.model.rows_in_place:
-                yield group
-                group = []
-            group.append(each)
-        if group:
-            yield group
 
     def read(
         self, wanted: Sequence[Wanted], whole: Callable[[int], np.ndarray] | None = None
@@ -242,15 +215,6 @@ class SharedContext(Cache):
         if whole:
             return self._top_k_rows.read(self.handle, count, whole)
         return self._rows.read(self.handle, count)
-
-
-def copied(found: ForwardPass) -> ForwardPass:
-    """Return a pass with copies of its rows, because the next pass overwrites llama.cpp's buffer."""
-
-    def copy(row: Row) -> Row:
-        return Candidates(row.ids.copy(), row.logits.copy()) if isinstance(row, Candidates) else row.copy()
-
-    return replace(found, rows=tuple(map(copy, found.rows)))
 
 
 def joined(passes: Sequence[ForwardPass]) -> ForwardPass:

@@ -180,5 +180,5 @@ def slots_of(pair: Pair, plan: Plan, target: Context, found: Sequence[Opened]) -
             first=first,
         )
         first = first or drafting
-        slots.append(Slot(slot, drafters, drafting, slot.running))
+        slots.append(Slot(slot, drafters, drafting, slot.running, slot.away))
     return slots

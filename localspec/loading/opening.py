@@ -107,6 +107,7 @@ def open_model(opening: Opening) -> Sequence[Opened]:
     context = Context(
         model,
         opening.load,
+        batcher=opening.target.shared.batcher,
         threads=opening.threads(model),
         checkpoint_bytes=int(CHECKPOINT_SHARE * model.size_bytes),
         saved_bytes=memory_for_texts(model),
@@ -121,7 +122,6 @@ def open_model(opening: Opening) -> Sequence[Opened]:
         drafter = ModelDrafter(slot, vocab.is_end)
         if shared:
             drafter = OtherVocabularyDrafter(slot, model.vocab, vocab, shared, vocab.is_end)
-        drafter.drafting = slot.running
         opened.append(Opened(drafter, slot, model.name, notice))
     return opened
 
@@ -152,8 +152,6 @@ def open_head(opening: Opening, layout: Layout | None) -> Sequence[Opened]:
         else:
             drafter = Steps(context, wants, is_end, layout or MTP)
             context.shift = context.shift if drafter.keeps else slot.text_shift
-        if head.batcher:
-            drafter.drafting = partial(head.batcher.running, slot.sequence)
         slot.head_state = drafter
         opened.append(Opened(drafter, context, name))
     target.extract(wants)

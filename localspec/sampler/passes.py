@@ -66,7 +66,7 @@ class ForwardPass:
     hidden: np.ndarray | None = None  # hidden rows, float32 [tokens, columns]; None if no drafter reads them
     replies: int = 1  # number of replies that shared the pass
     pass_width: int = 0  # number of tokens of all replies in the pass; 0 if the pass has only `tokens`
-    waited_seconds: float = 0.0  # time that the reply waited for prompts of other replies
+    waited_seconds: float = 0.0  # time that the reply waited for passes without it
 
     @property
     def queued(self) -> bool:

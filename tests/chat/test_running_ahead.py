@@ -79,7 +79,7 @@ def seen(session, number, options, left):
     return kept
 
 
-def slow_readers(items, most):
+def slow_readers(items, most, away):
     """Make the next `most` items before the reader has this one, as if every reader were slow."""
     coming = deque(islice(items, most))
     while coming:

@@ -2,13 +2,13 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from itertools import islice
 
 import numpy as np
 import pytest
 
-from localspec.algorithm.batcher import Batcher
+from localspec.algorithm.pass_order import PassSeconds
 from localspec.llama.head import HeadCache
 from localspec.sampler.passes import Candidates
 from tests.drafters.heads import GREEDY, KINDS, opened_slots
@@ -20,7 +20,7 @@ SHARING = {name: kind for name, kind in KINDS.items() if kind.keeps}  # others r
 
 @pytest.fixture
 def passes(monkeypatch):
-    """How many heads shared each pass, in the order of their slots; a pass waits for all replies that draft."""
+    """How many heads shared each pass, in the order of their slots; sharing always pays."""
     decode, found = HeadCache._decode, []
 
     def counted(cache, call, layer, heads):
@@ -28,12 +28,8 @@ def passes(monkeypatch):
         found.append(len(heads))
         decode(cache, call, layer, heads)
 
-    def seconds(batcher, began):
-        alone = any(part.alone for part in batcher._waiting.values())
-        return 0.0 if alone or len(batcher._waiting) >= batcher.replies else 1.0
-
     monkeypatch.setattr(HeadCache, "_decode", counted)
-    monkeypatch.setattr(Batcher, "_worth_waiting", seconds)
+    monkeypatch.setattr(PassSeconds, "pays", lambda *_: True)
     return found
 
 
@@ -49,10 +45,11 @@ class Watching:
         return GREEDY.draw(row, history, start)
 
 
-def drafted(pair, prompt):
+def drafted(pair, prompt, begun):
     """The rows that a reply drafts from, and its cycles."""
     watching, text = Watching(), list(prompt)
     with pair.target.running():
+        begun.wait()
         cycles = list(islice(pair.cycles(text, DEPTH, 200, watching), CYCLES))
     return watching.rows, [(cycle.tokens, cycle.accepted) for cycle in cycles], text
 
@@ -65,15 +62,13 @@ def test_three_replies_at_once_draft_as_each_does_alone_in_a_third_of_the_passes
     with ExitStack() as opened:
         pairs = [opened.enter_context(opened_slots(kind, files, 1))[0] for _ in prompts]
         begin(pairs, prompts)
-        alone = list(map(drafted, pairs, prompts))
+        alone = list(map(drafted, pairs, prompts, [threading.Barrier(1)] * REPLIES))
     separate = len(passes)
     passes.clear()
-    together = threading.Barrier(REPLIES, timeout=300)
+    begun = threading.Barrier(REPLIES, timeout=300)
     with opened_slots(kind, files, REPLIES) as pairs, ThreadPoolExecutor(REPLIES) as threads:
-        for pair in pairs:
-            pair.drafter.drafting = at_once(pair.drafter.head, together)
         begin(pairs, prompts)
-        found = list(threads.map(drafted, pairs, prompts))
+        found = list(threads.map(drafted, pairs, prompts, [begun] * REPLIES))
     assert len(passes) <= 1.1 * separate / REPLIES
     for (rows, cycles, text), (rows_alone, cycles_alone, text_alone) in zip(found, alone, strict=True):
         assert (cycles, text) == (cycles_alone, text_alone)
@@ -84,15 +79,3 @@ def test_three_replies_at_once_draft_as_each_does_alone_in_a_third_of_the_passes
 def begin(pairs, prompts):
     for pair, prompt in zip(pairs, prompts, strict=True):
         pair.begin(prompt)
-
-
-def at_once(head, together):
-    """The heads draft while all three do."""
-
-    @contextmanager
-    def drafting():
-        with head.batcher.running(head.sequence):
-            together.wait()
-            yield
-
-    return drafting

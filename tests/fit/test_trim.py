@@ -5,7 +5,7 @@ import pytest
 
 import localspec
 from localspec import demo
-from localspec.algorithm.batcher import Part
+from localspec.algorithm.pass_order import Part
 from localspec.cli import main
 from localspec.errors import BadModelFile, BadSetting
 from localspec.fit.collect import Answer, answers, needed_tokens

@@ -2,9 +2,8 @@
 
 import sys
 from collections import deque
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
 from itertools import product
 
 import numpy as np
@@ -168,8 +167,6 @@ def test_a_rewound_copy_with_a_head_gives_the_rows_and_drafts_of_a_fresh_read(
 
 def follow(pair, text):
     """The row behind the text and one more token, and what the head drafts there."""
-    head = pair.drafter.head
-    pair.drafter.drafting = partial(head.batcher.running, head.sequence) if head.batcher else nullcontext
     pair.begin([*text, 7])
     batch = pair.target.decode([7], 1)
     row = logits_of(batch.rows[0])

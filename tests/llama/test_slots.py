@@ -9,7 +9,7 @@ from contextlib import ExitStack
 import numpy as np
 import pytest
 
-from localspec.algorithm.batcher import Part
+from localspec.algorithm.pass_order import Part
 from localspec.errors import BackendFailure
 from localspec.llama import shared
 from localspec.llama.context import Context
@@ -127,17 +127,6 @@ def test_recurrent_slots_with_a_gap_between_them_decode_one_after_the_other(load
         assert [slot.length for slot in several.slots] == [3, 0, 3]
 
 
-def test_prompts_have_passes_of_their_own(load, tokens, counted):
-    with Context(load(), **OPTIONS, slots=3) as several:
-        parts = [Part(0, tokens(30), 0), Part(1, tokens(4), 4), Part(2, tokens(4, 1), 4)]
-        counted.clear()
-        found = several.shared.decode(parts)
-        assert len(counted) == 2
-        assert [len(each.rows) for each in found] == [0, 4, 4]
-        assert [each.waited_seconds > 0 for each in found] == [False, True, True]
-        assert [slot.tokens for slot in several.slots] == [part.tokens for part in parts]
-
-
 def test_two_texts_together_get_the_hidden_rows_that_each_gets_alone(load, tokens):
     texts, wants = [tokens(6), tokens(6, 1)], HiddenRows(layers=(1,), output=True)
     alone = []
@@ -188,7 +177,6 @@ def test_a_slot_takes_over_what_another_one_has_read_while_a_reply_runs_there(lo
         second.decode(tokens(30, 1), 0)
         for token in [*prompt[-1:], 7, 8]:
             first.decode([token], 1)
-            first.release()
         together(several, [9, *[10] * unread], tokens(2, 3), [11])
         second.rollback(31)
         second.recall(prompt)
@@ -198,11 +186,9 @@ def test_a_slot_takes_over_what_another_one_has_read_while_a_reply_runs_there(lo
         third.recall([*prompt, 7, 8, 9, 12])
         list(third.prefill([*prompt, 7, 8, 9][third.rewind(303) :]))
         np.testing.assert_allclose(third.decode([12], 1).rows[0], after, atol=NEAR)
-        third.release()
         first.rollback(303)
         list(second.prefill(prompt[kept:-1]))
         np.testing.assert_allclose(second.decode(prompt[-1:], 1).rows[0], expected, atol=NEAR)
-        second.release()
         np.testing.assert_allclose(first.decode([12], 1).rows[0], after, atol=NEAR)
 
 
@@ -349,22 +335,3 @@ def test_slots_get_their_largest_logits_where_the_device_chooses_them(load, toke
                 keep = several.slots[part.slot].length - int(random.integers(0, len(part.tokens)))
                 several.slots[part.slot].rollback(keep)
                 alone[part.slot].rollback(keep)
-
-
-@pytest.mark.parametrize(("most", "passes"), [(31, 1), (12, 2), (8, 4), (3, 4)])
-def test_a_shared_pass_has_no_more_rows_than_leave_the_weights_in_place(
-    load, tokens, counted, monkeypatch, most, passes
-):
-    """As with layers on the CPU beside a GPU, where llama.cpp copies their weights for a wider pass: faked."""
-    model, widths = load(), (6, 5, 4, 6)
-    texts = [tokens(width, number) for number, width in enumerate(widths)]
-    with Context(model, **OPTIONS, slots=4) as several:
-        expected = together(several, *texts)
-    monkeypatch.setattr(type(model), "rows_in_place", most)
-    with Context(model, **OPTIONS, slots=4, rows_max=6) as several:
-        several.shared.rows_max = 6
-        counted.clear()
-        found = together(several, *texts)
-        assert len(counted) == passes
-        for own, alike in zip(found, expected, strict=True):
-            np.testing.assert_allclose(own, alike, atol=NEAR)

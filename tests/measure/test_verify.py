@@ -6,7 +6,7 @@ import itertools
 import pytest
 
 from localspec import api, demo
-from localspec.algorithm.batcher import Batcher
+from localspec.algorithm.pass_order import PassSeconds
 from localspec.errors import BadSetting
 from localspec.measure import verify as verify_module
 from localspec.measure.bench import VERIFY_PROMPTS, Category
@@ -134,18 +134,13 @@ def two_slots(home):
 
 
 @pytest.fixture
-def patient(monkeypatch):
-    """A pass waits for every reply that runs: with so small a model no pass is worth a wait, so chance would decide."""
-
-    def seconds(batcher, began):
-        alone = any(part.alone for part in batcher._waiting.values())
-        return 0.0 if alone or len(batcher._waiting) >= batcher.replies else 1.0
-
-    monkeypatch.setattr(Batcher, "_worth_waiting", seconds)
+def sharing(monkeypatch):
+    """Replies share each pass: with so small a model it pays seldom."""
+    monkeypatch.setattr(PassSeconds, "pays", lambda *_: True)
 
 
 @pytest.mark.process
-def test_texts_that_share_passes_are_verified(two_slots, few_texts, patient, noted):
+def test_texts_that_share_passes_are_verified(two_slots, few_texts, sharing, noted):
     found = verify(two_slots, prompts=VERIFY_PROMPTS[:5])
     assert problems(found) == []
     assert found.sampled.texts == len(noted) - len(found.cases) == 10
@@ -154,7 +149,7 @@ def test_texts_that_share_passes_are_verified(two_slots, few_texts, patient, not
 
 
 @pytest.mark.nightly
-def test_rows_of_another_reply_are_found_where_texts_share_passes(two_slots, session, few_texts, patient):
+def test_rows_of_another_reply_are_found_where_texts_share_passes(two_slots, session, few_texts, sharing):
     with faults.exchanged_rows():
         assert problems(verify(session, prompts=VERIFY_PROMPTS[:4])) == []
         assert verdict(verify(two_slots, prompts=VERIFY_PROMPTS[:4])).startswith("DIFFERENT")
