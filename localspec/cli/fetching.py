@@ -20,6 +20,7 @@ from localspec.models.download import (
     fetch_projector,
 )
 from localspec.models.download import fetch as fetch_pair
+from localspec.models.local_models import quant_in
 from localspec.models.own_draft import family_drafts, suggested_draft, with_own_draft
 from localspec.models.projector import published
 from localspec.models.registry import Pair
@@ -99,7 +100,7 @@ def suggest_draft(pair: Pair, *, pull: bool = False) -> Pair:
 def tell_models(several: names.SeveralModels) -> None:
     for model in several.models:
         size = size_text(model.all_bytes) + f" in {len(model.rest) + 1} files" * bool(model.rest)
-        say(f"{names.quant_of(model) or '-':<10} {size:>18}  {several.repo}:{model.file}")
+        say(f"{quant_in(model.file) or '-':<10} {size:>18}  {several.repo}:{model.file}")
 
 
 def fetch(pair: Pair, *, images: bool = False, reference: str = "") -> None:

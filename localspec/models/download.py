@@ -352,15 +352,12 @@ class _Pull:
 
 
 def absent(pair: Pair, file: ModelFile) -> BadModelFile:
-    if file.place.exists():
-        return BadModelFile(
-            f"{file.file} is no longer the file that {pair.name} was made with: it has another size",
-            hint="add the pair again with `localspec pairs add`",
-        )
-    return BadModelFile(
-        f"{pair.name} needs {file.file}, which does not exist",
-        hint="put the file back, or add the pair again with `localspec pairs add`",
-    )
+    again = "add the pair again with `localspec pairs add`"
+    if not file.place.exists():
+        what = f"{pair.name} needs {file.file}, which does not exist"
+        return BadModelFile(what, hint=f"put the file back, or {again}")
+    what = f"{file.file} is no longer the file that {pair.name} was made with: it has another size"
+    return BadModelFile(what, hint=again)
 
 
 def check_space(folder: Path, needed: int) -> None:

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from platformdirs import user_cache_path
 
@@ -28,8 +29,17 @@ from localspec.files import (
 from localspec.gguf.facts import table_path
 from localspec.gguf.header import Header, header_at, joined, parts_of, read_header
 
+if TYPE_CHECKING:  # imported late, because files of this machine do not need it
+    from localspec.models import hub
+
 # Other programs that have models.
 OLLAMA, LM_STUDIO, HUGGING_FACE, LLAMA_CPP = "Ollama", "LM Studio", "Hugging Face", "llama.cpp"
+_VARIABLES = {
+    OLLAMA: ("OLLAMA_MODELS",),
+    LM_STUDIO: (),
+    HUGGING_FACE: ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"),
+    LLAMA_CPP: ("LLAMA_CACHE",),
+}
 _QUANT = re.compile(
     r"(?:^|[-._/])((?:UD-)?(?:I?Q\d\w*|TQ\d_\d|MXFP4\w*|NVFP4|BF16|F16|F32|FP16|FP32))(?=[-./]|$)",
     re.IGNORECASE,
@@ -60,6 +70,11 @@ class ModelFile:
     @classmethod
     def at(cls, path: Path, size: int = 0, sha256: str = "") -> "ModelFile":
         return cls("", str(path), "", size, sha256)
+
+    @classmethod
+    def listed(cls, file: "hub.RemoteFile", first_sha256: str = "") -> "ModelFile":
+        sha256 = file.sha256 or ""
+        return cls(file.repo, file.file, file.commit, file.bytes, sha256, first_sha256=first_sha256)
 
     @property
     def name(self) -> str:
@@ -118,7 +133,7 @@ class ModelFile:
 
 @lru_cache(maxsize=8)
 def _header_on_hub(file: ModelFile) -> Header:
-    from localspec.models import hub  # imported late, because files of this machine do not need it
+    from localspec.models import hub
 
     remotes = [hub.look(part.repo, part.file, part.revision) for part in (file, *file.rest)]
     headers = [read_header(partial(hub.read_range, each), each.bytes, label=each.name) for each in remotes]
@@ -145,32 +160,23 @@ def distinct(files: Iterable[ModelFile]) -> tuple[ModelFile, ...]:
     return tuple(found.values())
 
 
-def hub_cache() -> Path:
-    """Return the folder of the user's Hugging Face cache, by the rules of huggingface_hub."""
-    environment = os.environ
-    if cache := environment.get("HF_HUB_CACHE") or environment.get("HUGGINGFACE_HUB_CACHE"):
-        return Path(os.path.expanduser(cache))
-    base = environment.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(os.path.expanduser(environment.get("HF_HOME") or f"{base}/huggingface"), "hub")
-
-
 def folders_of(store: str) -> tuple[Path, ...]:
     """Return the folders in which another program keeps models, by the program's own rules."""
-    home = Path(os.path.expanduser("~"))  # stays "~" if the user has no home folder
-    if store == OLLAMA:
-        if given := os.environ.get("OLLAMA_MODELS"):
-            return (Path(os.path.expanduser(given)),)
-        return home / ".ollama" / "models", Path("/usr/share/ollama/.ollama/models")
-    if store == LM_STUDIO:
-        moved = ""
-        with suppress(OSError, ValueError):
-            moved = (home / ".lmstudio-home-pointer").read_text("utf-8")[:4096].strip()
-        usual = home / ".lmstudio" / "models", home / ".cache" / "lm-studio" / "models"
-        return (Path(moved, "models"), *usual) if moved else usual
-    if store == LLAMA_CPP:
-        given = os.environ.get("LLAMA_CACHE") or str(user_cache_path("llama.cpp", False, opinion=False))
+    environment, home = os.environ, Path(os.path.expanduser("~"))  # stays "~" if the user has no home folder
+    if given := next(filter(None, map(environment.get, _VARIABLES[store])), None):
         return (Path(os.path.expanduser(given)),)
-    return (hub_cache(),)
+    if store == OLLAMA:
+        return home / ".ollama" / "models", Path("/usr/share/ollama/.ollama/models")
+    if store == HUGGING_FACE:
+        base = environment.get("HF_HOME") or f"{environment.get('XDG_CACHE_HOME') or '~/.cache'}/huggingface"
+        return (Path(os.path.expanduser(base), "hub"),)
+    if store == LLAMA_CPP:
+        return (user_cache_path("llama.cpp", False, opinion=False),)
+    moved = ""
+    with suppress(OSError, ValueError):
+        moved = (home / ".lmstudio-home-pointer").read_text("utf-8")[:4096].strip()
+    usual = home / ".lmstudio" / "models", home / ".cache" / "lm-studio" / "models"
+    return (Path(moved, "models"), *usual) if moved else usual
 
 
 def quant_in(name: str) -> str:
@@ -181,7 +187,7 @@ def quant_in(name: str) -> str:
 
 def cached_copies(file: ModelFile) -> tuple[Path, ...]:
     """Return files of the right size in other programs' folders. Only hashing proves that they are copies."""
-    repository = hub_cache() / f"models--{file.repo.replace('/', '--')}"
+    repository = folders_of(HUGGING_FACE)[0] / f"models--{file.repo.replace('/', '--')}"
     named = map(Path, glob.glob(f"{glob.escape(str(repository))}/snapshots/*/{glob.escape(file.file)}"))
     found = (
         *sorted(named, key=lambda path: (file.revision not in path.parts, path)),

@@ -85,7 +85,7 @@ def model_file(text: str) -> ModelFile:
     if named is None:
         return _file_at(expanded(text).absolute())
     if named.file and len(parts_of(Path(named.file))) == 1:
-        return _as_listed(hub.look(named.repo, named.file, named.revision))
+        return ModelFile.listed(hub.look(named.repo, named.file, named.revision))
     models = models_in(named.repo, hub.listing(named.repo, named.revision))
     return chosen(named.repo, named.file or named.quant, models)
 
@@ -93,7 +93,7 @@ def model_file(text: str) -> ModelFile:
 class SeveralModels(UnknownPair):
     def __init__(self, repo: str, models: tuple[ModelFile, ...], wanted: str) -> None:
         self.repo, self.models = repo, models
-        known = dict.fromkeys(quant_of(model) or model.file for model in models)
+        known = dict.fromkeys(quant_in(model.file) or model.file for model in models)
         usual = next((name for name in known if name.upper() == "Q4_K_M"), next(iter(known)))
         found = f"no {wanted}, only" if wanted else f"{len(models)} models"
         hint = f"name one of them, for example {repo}:{usual}"
@@ -108,8 +108,8 @@ def models_in(repo: str, listed: Sequence[RemoteFile]) -> tuple[ModelFile, ...]:
         first, *others = (str(path.with_name(part.name)) for part in parts_of(path))
         is_model = path.name.lower().endswith(".gguf") and not NO_MODEL.search(path.name)
         if is_model and file.file == first and files.keys() >= set(others):
-            rest = tuple(_as_listed(files[name], file.sha256 or "") for name in others)
-            models.append(replace(_as_listed(file), rest=rest))
+            rest = tuple(ModelFile.listed(files[name], file.sha256 or "") for name in others)
+            models.append(replace(ModelFile.listed(file), rest=rest))
     if not models:
         raise UnknownPair(f"{repo} has no GGUF model", hint="look for a repository whose name ends in -GGUF")
     return tuple(sorted(models, key=lambda model: model.all_bytes))
@@ -119,16 +119,12 @@ def chosen(repo: str, wanted: str, models: tuple[ModelFile, ...]) -> ModelFile:
     text = wanted.lower()
     by_file = [model for model in models if text in (model.file.lower(), model.name.lower())]
     by_part = [model for model in models if text in (part.file.lower() for part in model.rest)]
-    by_quant = [model for model in models if quant_of(model).lower() == text]
-    by_ending = [model for model in models if quant_of(model).lower().endswith(f"-{text}")]
+    by_quant = [model for model in models if quant_in(model.file).lower() == text]
+    by_ending = [model for model in models if quant_in(model.file).lower().endswith(f"-{text}")]
     for found in (by_file, by_part, by_quant, by_ending, [] if wanted else list(models)):
         if len(found) == 1:
             return found[0]
     raise SeveralModels(repo, models, wanted)
-
-
-def quant_of(model: ModelFile) -> str:
-    return quant_in(model.file)
 
 
 def quantisation_of(model: ModelFile) -> str:
@@ -136,12 +132,7 @@ def quantisation_of(model: ModelFile) -> str:
     weights = Counter[str]()
     for tensor in model.header.tensors:
         weights[BLOCKS[tensor.type][0]] += prod(tensor.shape)
-    return quant_of(model) or max(weights, key=weights.__getitem__, default="")
-
-
-def _as_listed(file: RemoteFile, first_sha256: str = "") -> ModelFile:
-    sha256 = file.sha256 or ""
-    return ModelFile(file.repo, file.file, file.commit, file.bytes, sha256, first_sha256=first_sha256)
+    return quant_in(model.file) or max(weights, key=weights.__getitem__, default="")
 
 
 def is_on_hub(target: str | None, draft: str | None) -> bool:

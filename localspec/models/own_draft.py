@@ -31,11 +31,8 @@ def with_own_draft(pair: Pair) -> Pair:
     if pair.draft or pair.kind is DraftKind.LOOKUP or (pair.listed and pair.target.repo):
         return pair
     with suppress(LocalspecError, OSError):  # without an own draft the pair works too
-        found = [
-            file
-            for file in _beside(pair.target)
-            if file.file != pair.target.file and _rank(file) < len(_NAMES)
-        ]
+        beside = (file for file in _beside(pair.target) if file.file != pair.target.file)
+        found = [file for file in beside if _rank(file) < len(_NAMES)]
         if pair.drafter is DraftKind.LOOKUP:  # the target has no head inside
             related = [draft for draft in family_drafts(pair) if draft.path] if pair.found else []
             return next(chain(_fitting(pair, found), _fitting(pair, related)), pair)
@@ -44,10 +41,7 @@ def with_own_draft(pair: Pair) -> Pair:
 
 def _beside(target: ModelFile) -> list[ModelFile]:
     if target.repo:
-        listed = hub.listing(target.repo, target.revision)
-        files = [
-            ModelFile(each.repo, each.file, each.commit, each.bytes, each.sha256 or "") for each in listed
-        ]
+        files = map(ModelFile.listed, hub.listing(target.repo, target.revision))
         return [file for file in files if stays_inside(file.file)]
     # Ollama's folder has the files of all models, and the demo's draft saves no time.
     if HASH.fullmatch(target.place.name) or target.place == demo.target_path():
@@ -57,10 +51,8 @@ def _beside(target: ModelFile) -> list[ModelFile]:
 
 def _rank(file: ModelFile) -> int:
     name = PurePosixPath(file.file.replace("\\", "/")).name.lower()
-    kinds = (
-        rank for rank, pattern in enumerate(_NAMES) if re.match(pattern, name) and name.endswith(".gguf")
-    )
-    return next(kinds, len(_NAMES))
+    is_gguf = name.endswith(".gguf")
+    return next((rank for rank, kind in enumerate(_NAMES) if is_gguf and re.match(kind, name)), len(_NAMES))
 
 
 def _fitting(pair: Pair, files: Iterable[ModelFile]) -> Iterator[Pair]:

@@ -46,9 +46,8 @@ def projector_of(pair: Pair, wanted: str | None = None) -> Path | None:
     found = [path for path in target.parent.iterdir() if _NAME.search(path.name)] + downloaded(pair)
     found += [Path(pair.found.projector)] if pair.found and pair.found.projector else []
     words = set(re.split(r"[-_.]", target.name.lower()))
-    fits = [
-        path for path in sorted(found) if _fits(path, header)
-    ]  # the best name has most words of the target's
+    # The best name has most words of the target's.
+    fits = [path for path in sorted(found) if _fits(path, header)]
     return max(fits, key=lambda path: len(words & {*re.split(r"[-_.]", path.name.lower())}), default=None)
 
 
@@ -112,4 +111,4 @@ def published(pair: Pair) -> ModelFile:
         where = f"{file.repo} has no projector" if file.repo else f"{file.name} is a file of yours"
         raise UnknownPair(f"{where}, so {pair.name} reads no images", hint="give one with --mmproj FILE")
     best = min(found, key=lambda each: rank(each.file))
-    return ModelFile(best.repo, best.file, best.commit, best.bytes, best.sha256 or "").pinned()
+    return ModelFile.listed(best).pinned()

@@ -26,14 +26,8 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9._+-]*")
 _DEVICES = {"CON", "PRN", "AUX", "NUL", *(f"{port}{n}" for port in ("COM", "LPT") for n in range(10))}
 DEMO = "demo"
 OWN = "your own file"  # `Pair.use` of a file that was opened
-_NEVER_WRITTEN = {
-    "lora",
-    "listed",
-    "found",
-    "has_own_draft",
-    "rest",
-    "first_sha256",
-}  # fields that are not in a pair's TOML file
+# Fields that are not in a pair's TOML file.
+_NEVER_WRITTEN = {"lora", "listed", "found", "has_own_draft", "rest", "first_sha256"}
 
 
 @dataclass(frozen=True, slots=True)

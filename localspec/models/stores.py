@@ -16,7 +16,7 @@ from pathlib import Path
 from stat import S_ISREG
 from typing import Any
 
-from localspec.errors import BadModelFile, BadSetting
+from localspec.errors import BadModelFile
 from localspec.files import read_json_object, write_atomically
 from localspec.gguf.facts import draft_kind, first_known_crash
 from localspec.gguf.header import header_of_part, parts_of
@@ -29,18 +29,15 @@ from localspec.models.local_models import (
     folders_of,
     quant_in,
 )
-from localspec.options import check, data_dir
+from localspec.options import REPLY, data_dir
 
 NO_MODEL = re.compile(  # heads, drafts, image encoders, and importance matrices
     r"^(?:mtp-|eagle3-|dflash-|dspark-)|mmproj|imatrix|[-_.]draft(?:[-_.]|$)", re.IGNORECASE
 )
-HASH = re.compile(r"(?:sha256-)?[0-9a-f]{64}")  # names of files that are called by their content
+BLOB = re.compile(r"sha256-[0-9a-f]{64}")
+HASH = re.compile(rf"{BLOB.pattern}|[0-9a-f]{{64}}")  # names of files that are called by their content
 _MOST_BYTES = 1_000_000  # a larger manifest is not one of Ollama
 _VERSION = "2"  # raise it when `_facts` finds something else in a file
-_SAMPLER = (
-    *("temperature", "top_k", "top_p", "min_p", "repeat_penalty", "repeat_last_n"),
-    *("presence_penalty", "frequency_penalty", "seed", "stop"),
-)
 _LAYER = "application/vnd.ollama.image."
 # The files of a program below its folder, and how their paths name the repository and the file.
 _LAYOUTS = {
@@ -89,10 +86,12 @@ class StoredModel:
     @property
     def options(self) -> dict[str, Any]:
         """The system message and the sampler's options of Ollama, by their names in localspec's options."""
-        found = {name: value for name, value in _object(self.params).items() if name in _SAMPLER}
+        found = {name: value for name, value in _object(self.params).items() if name in REPLY}
         with suppress(OSError, ValueError):
             found["system"] = _content(self.system).decode() or None
-        return {name: value for name, value in found.items() if _is_valid(name, value)}
+        return {
+            name: value for name, value in found.items() if value is not None and REPLY[name].admits(value)
+        }
 
     @property
     def context(self) -> int | None:
@@ -128,13 +127,6 @@ def labelled(path: Path) -> ModelFile:
         same = (model.name for model in stored_models() if os.path.realpath(model.path) == here)
         name = next(same, "") or header_of_part(path).text("general.name")
     return replace(ModelFile.at(path), label=name or "model")
-
-
-def _is_valid(name: str, value: object) -> bool:
-    with suppress(BadSetting):
-        check(name, value)
-        return value is not None
-    return False
 
 
 def _known_facts(path: str) -> tuple[str, str]:
@@ -217,36 +209,24 @@ def _ollama() -> Iterator[StoredModel]:
 
 
 def _of_manifest(path: str, blobs: str, name: str, aliases: tuple[str, ...]) -> StoredModel:
-    try:
-        layers = _layers(_object(path).get("layers"))
-    except ValueError:
-        return StoredModel(name, OLLAMA, path, aliases, trouble="has a manifest that cannot be read")
-    model, trouble = layers.get("model", ""), ""
-    if not model:
-        trouble = "is in a format of Ollama's own, not a GGUF" if "tensor" in layers else "has no model file"
-    elif not os.path.exists(f"{blobs}/{model}"):
-        trouble = "is incomplete: its model file is missing"
-    elif "adapter" in layers:
-        trouble = "has a LoRA adapter: give its files with --target and --lora"
-    parts = ("projector", "params", "system")
-    more = {part: os.path.join(blobs, layers[part]) for part in parts if part in layers}
-    return StoredModel(
-        name, OLLAMA, os.path.join(blobs, model) if model else path, aliases, trouble=trouble, **more
-    )
-
-
-def _layers(layers: object) -> dict[str, str]:
-    """Return the first blob of each kind of layer in Ollama's manifest. Raises ValueError."""
+    layers = _object(path).get("layers")
+    kinds, trouble = {"model": path}, ""
     if not isinstance(layers, list) or not all(isinstance(layer, dict) for layer in layers):
-        raise ValueError("no manifest")
-    blobs = {
-        kind.removeprefix(_LAYER): str(layer.get("digest")).replace(":", "-")
-        for layer in reversed(layers)
-        if (kind := str(layer.get("mediaType"))).startswith(_LAYER)
-    }
-    if not all(HASH.fullmatch(blob) and "-" in blob for blob in blobs.values()):
-        raise ValueError("no digest")
-    return blobs
+        trouble, layers = "has a manifest that cannot be read", []
+    for layer in reversed(layers):  # the first of a kind counts
+        kind, digest = str(layer.get("mediaType")), str(layer.get("digest")).replace(":", "-")
+        if kind.startswith(_LAYER) and BLOB.fullmatch(digest):
+            kinds[kind.removeprefix(_LAYER)] = os.path.join(blobs, digest)
+        elif kind.startswith(_LAYER):
+            trouble = "has a manifest that cannot be read"
+    if not trouble and kinds["model"] == path:
+        trouble = "is in a format of Ollama's own, not a GGUF" if "tensor" in kinds else "has no model file"
+    elif not trouble and not os.path.exists(kinds["model"]):
+        trouble = "is incomplete: its model file is missing"
+    elif not trouble and "adapter" in kinds:
+        trouble = "has a LoRA adapter: give its files with --target and --lora"
+    more = {part: kinds.get(part, "") for part in ("projector", "params", "system")}
+    return StoredModel(name, OLLAMA, kinds["model"], aliases, trouble=trouble, **more)
 
 
 def _in_repos(store: str) -> Iterator[StoredModel]:

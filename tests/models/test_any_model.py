@@ -13,7 +13,8 @@ from localspec.gguf.facts import DraftKind
 from localspec.gguf.header import parts_of
 from localspec.models import names
 from localspec.models.hub import RemoteFile
-from localspec.models.names import SeveralModels, chosen, find, hub_reference, models_in, quant_of
+from localspec.models.local_models import quant_in
+from localspec.models.names import SeveralModels, chosen, find, hub_reference, models_in
 from localspec.models.own_draft import suggested_draft
 from localspec.models.registry import add_pair, is_known, named, users_pairs
 from tests.models.conftest import pair_of
@@ -81,7 +82,7 @@ def listing_of(*names):
 )
 def test_the_quantisation_is_read_from_the_name(name, quant):
     files = listing_of(name, "model-UD-IQ2_XXS-00002-of-00002.gguf")
-    assert quant_of(models_in("o/r", files)[0]) == quant
+    assert quant_in(models_in("o/r", files)[0].file) == quant
 
 
 def test_the_model_is_chosen_by_quantisation_and_never_by_guess():

@@ -242,7 +242,7 @@ def test_a_server_without_an_address_is_asked_once_and_named(served, monkeypatch
 
 
 def test_files_in_the_hugging_face_cache_are_used_where_they_are(served, hub, impatient):
-    repository = local_models.hub_cache() / "models--org--target"
+    repository = local_models.folders_of(local_models.HUGGING_FACE)[0] / "models--org--target"
     blob = repository / "blobs" / served.target.sha256
     snapshot = repository / "snapshots" / served.pair.target.revision
     blob.parent.mkdir(parents=True)
@@ -258,7 +258,12 @@ def test_files_in_the_hugging_face_cache_are_used_where_they_are(served, hub, im
 
 
 def test_a_corrupt_copy_in_the_cache_is_left_alone_and_not_used(served, impatient):
-    blob = local_models.hub_cache() / "models--org--target" / "blobs" / served.target.sha256
+    blob = (
+        local_models.folders_of(local_models.HUGGING_FACE)[0]
+        / "models--org--target"
+        / "blobs"
+        / served.target.sha256
+    )
     blob.parent.mkdir(parents=True)
     blob.write_bytes(bytes(served.target.size))
     target, _ = fetch(served.pair)

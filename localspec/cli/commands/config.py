@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
         "conversations": options.data_dir() / FILE,
         "data": options.data_dir(),
         "cache": options.cache_dir(),
-        "Hugging Face": local_models.hub_cache(),
+        "Hugging Face": local_models.folders_of(local_models.HUGGING_FACE)[0],
     }
     environment = {
         # Hide user and password in addresses, also where a proxy's address lacks http://.

@@ -31,44 +31,42 @@ def run(arguments: argparse.Namespace) -> int:
     total = text_bytes + demo + answers + sum(left.bytes for left in unused)
     total += sum(file.all_bytes for file in files)
     if arguments.json:
-        listed = [as_json(pair, uses.get(pair.used_as)) for pair in here]
-        stored = [
-            {"name": name, "store": model.store, "path": model.path, "problem": model.why_not or None}
-            for name, model in theirs
-        ]
-        left_over = [{"path": str(left.path), "bytes": left.bytes, "pair": left.pair} for left in unused]
-        caches = {"texts": texts, "bytes": text_bytes}
         found = {
-            "pairs": listed,
-            "found": stored,
-            "unused": left_over,
-            "caches": caches,
+            "pairs": [as_json(pair, uses.get(pair.used_as)) for pair in here],
+            "found": [
+                {"name": name, "store": model.store, "path": model.path, "problem": model.why_not or None}
+                for name, model in theirs
+            ],
+            "unused": [{"path": str(left.path), "bytes": left.bytes, "pair": left.pair} for left in unused],
+            "caches": {"texts": texts, "bytes": text_bytes},
             "answers_bytes": answers,
         }
         say_json({**found, "enlarged_demo_bytes": demo, "bytes": total}, indent=2)
         return 0
-    days = {name: f"{datetime.fromtimestamp(used):%Y-%m-%d %H:%M}" for name, used in uses.items()}
-    rows: list[tuple[str, int | None, str]] = [
-        (pair.name, pair.file_bytes, days.get(pair.used_as, "-")) for pair in here
-    ]
-    whys = (
-        f"`localspec pull {left.pair}` completes it" if left.pair else "no pair uses it" for left in unused
-    )
-    lost = [(left.path.name, left.bytes, why) for left, why in zip(unused, whys, strict=True)]
+    rows: list[tuple[str, int | None, str]] = []
+    for pair in here:
+        used = uses.get(pair.used_as)
+        rows.append(
+            (pair.name, pair.file_bytes, f"{datetime.fromtimestamp(used):%Y-%m-%d %H:%M}" if used else "-")
+        )
+    if theirs:
+        rows.append(("\nIN OTHER PROGRAMS: `localspec run NAME PROMPT` uses these", None, ""))
+    rows += [(name, 0 if model.trouble else model.file.all_bytes, model.about) for name, model in theirs]
+    if unused:
+        rows.append(("\nUNUSED: `localspec rm --unused` removes these", None, ""))
+    for left in unused:
+        why = f"`localspec pull {left.pair}` completes it" if left.pair else "no pair uses it"
+        rows.append((left.path.name, left.bytes, why))
     resume = "training data of `localspec fit`; `localspec rm NAME` and `rm --unused` remove them"
     kept = [
         ("demo, enlarged", demo, "by `localspec demo`; `localspec rm demo` removes it"),
         ("texts", text_bytes, "prompt caches; `localspec rm --caches` removes them"),
         ("answers", answers, resume),
     ]
-    kept = [*(row for row in kept if row[1]), ("total", total, "")]
-    models = [(name, 0 if model.trouble else model.file.all_bytes, model.about) for name, model in theirs]
-    width = max(len(name) for name, _, _ in (*rows, *models, *lost, *kept))
+    rows += [("", None, ""), *(row for row in kept if row[1]), ("total", total, "")]
+    width = max(len(name) for name, size, _ in rows if size is not None)
     say(f"{'NAME':<{width}}  {'SIZE':>7}  LAST USED")
-    unused_rows = [("\nUNUSED: `localspec rm --unused` removes these", None, ""), *lost] if lost else []
-    if models:
-        rows += [("\nIN OTHER PROGRAMS: `localspec run NAME PROMPT` uses these", None, ""), *models]
-    for name, size, about in (*rows, *unused_rows, ("", None, ""), *kept):
+    for name, size, about in rows:
         say(name if size is None else f"{name:<{width}}  {size_text(size):>7}  {about}".rstrip())
     return 0
 
