@@ -10,10 +10,11 @@ import pytest
 from localspec.chat.constraints import PromptBuilder
 from localspec.chat.options import request_from
 from localspec.errors import BadSetting
-from localspec.events import ToolCall
+from localspec.events import Notice, ToolCall
 from localspec.prompt.history import Taken, fitted
 from localspec.prompt.images import PLACE, Image
 from localspec.prompt.messages import Message, are_continued, as_messages
+from localspec.prompt.template import CHATML
 from localspec.sampler.sampling import Sampling
 from localspec.serve.openai import prompt_of
 from tests.prompt.carried import QUICK, TEMPLATES, ready, tiered
@@ -31,6 +32,10 @@ TURNS = [ASK, says("assistant", "Yes."), says("user", "And in Rome?")]
 @cache
 def builder_of(name):
     return PromptBuilder(CharacterVocabulary(["<s>", "</s>"]), ready(name))
+
+
+def is_notice(event):
+    return isinstance(event, Notice)
 
 
 def prompt(name, messages, request=REQUESTS[0]):
@@ -148,11 +153,18 @@ def test_results_belong_to_calls_by_id_and_otherwise_by_place():
     assert len(answered) == 9
 
 
+def test_calls_that_become_texts_are_named():
+    call = {"id": "a", "function": {"name": "f", "arguments": "{}"}}
+    messages = [ASK, says("assistant", "", tool_calls=[call]), {**says("tool", "r"), "tool_call_id": "a"}]
+    texts = [event.text for event in scripted_session("Sure.", CHATML).stream(messages) if is_notice(event)]
+    assert next(text for text in texts if "calls of tools became texts" in text).endswith(": 1")
+
+
 def test_one_notice_names_all_changes():
     session = scripted_session("Sure.", TEMPLATES["Qwen3.5-4B"])
     call = {"id": "a", "function": {"name": "f", "arguments": "{"}}
     messages = [ASK, says("assistant", "", tool_calls=[call]), says("system", "w"), says("user", "a|")]
-    texts = [event.text for event in session.stream(messages) if type(event).__name__ == "Notice"]
+    texts = [event.text for event in session.stream(messages) if is_notice(event)]
     (notice,) = [text for text in texts if "history" in text]
     assert "late system messages are messages of the user: 1" in notice
     assert "text as one argument: 1" in notice
