@@ -268,16 +268,15 @@ def shape(fields: Fields) -> dict[str, Any]:
     # Like llama-server, ignore an empty schema if the request has a grammar.
     if schema or (schema == {} and "grammar" not in fields.rest):
         return {"json_schema": schema}
-    if not kinds:
+    if not (guided := bool(kinds)):
         wanted = Fields(fields.take("response_format", dict, {}), "response_format")
         kinds = [wanted.take("type", str, "text")]
-    kind = kinds[0]
-    match kind:
+    match kind := kinds[0]:
         case "text":
             return {}
-        case "choice":
+        case "choice" if guided:
             return {"regex": "|".join(map(re.escape, wanted.texts("choice")))}
-        case "json":
+        case "json" if guided:
             return {"json_schema": wanted.rest["json"]}
         case "json_object":
             return {"json_schema": wanted.take("schema", dict, {"type": "object"})}

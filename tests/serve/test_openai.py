@@ -196,6 +196,7 @@ def test_likelihoods_of_a_continued_text(client):
         ({"logprobs": True, "top_logprobs": 50}, "logprobs is 50, not a whole number from 0 to 20"),
         ({"extra_body": {"rule": "best"}}, "rule is 'best'"),
         ({"response_format": {"type": "xml"}}, 'response_format cannot be of type "xml"'),
+        ({"response_format": {"type": "json"}}, 'response_format cannot be of type "json"'),
         ({"messages": [{"role": "user", "content": "long " * 3000}]}, "available context size of 2,048"),
     ],
 )
