@@ -75,6 +75,9 @@ class BlockRule:
 
     def verify(self, rows: Sequence[Row], proposal: Proposal, history: Sequence[int]) -> Verdict:
         certain, start = proposal.certain, len(history)
+        if not proposal.tokens:
+            token = self.noise.chosen(self.chain.distribution(rows[0], history), start)
+            return Verdict(0, token, Origin.PLAIN)
 
         @cache
         def p(i: int) -> Distribution:
@@ -128,6 +131,4 @@ def _compared(
 
 
 def _verdict(accepted: int, next_token: int, proposal: Proposal) -> Verdict:
-    if not proposal.tokens:
-        return Verdict(0, next_token, Origin.PLAIN)
     return Verdict(accepted, next_token, Origin.BONUS if accepted == len(proposal.tokens) else Origin.FIX)

@@ -8,7 +8,7 @@ chain keeps every token, the distributions of drafts leave out unlikely ones.
 import math
 import sys
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import accumulate
@@ -219,9 +219,9 @@ class Chain:
         """
         s = self._drafting if drafts else self.sampling
         row = self._permitted(row, history, s.top_k)
-        if isinstance(row, Candidates) and not self._adjusts and (few := _of_few(row, s)):
-            return few
         if isinstance(row, Candidates) or s.top_k:
+            if self._lowered_tokens is not None and (few := _of_few(row, s, self._lowered_tokens)):
+                return few
             size = len(row.ids if isinstance(row, Candidates) else row)
             # Min-p removes all logits more than `nats` below the largest one. Without top-k it seldom leaves only one.
             nats = -math.log(s.min_p) if s.top_k and s.min_p > 0.0 else math.inf
@@ -380,21 +380,32 @@ _ALONE = np.ones(1)
 _FEW = 16  # for at most this many tokens, Python takes less time than numpy, above all when neither is in a cache
 
 
-def _of_few(row: Candidates, s: Sampling) -> Distribution | None:
-    """Return the distribution of a row without bias and penalties, if min-p keeps few of its tokens, else None."""
-    top = finite(float(row.logits[row.logits.argmax()]))
-    at = (row.logits >= np.float64(top + math.log(s.min_p))).nonzero()[0] if s.min_p > 0.0 else ()
-    if not 0 < len(at) <= min(s.top_k or _FEW, _FEW) or len(row.ids) <= s.top_k:
+def _of_few(row: Row, s: Sampling, lowered: Set[int]) -> Distribution | None:
+    """Return the distribution of a row without penalties, if min-p keeps few of its tokens, else None.
+
+    `lowered`: tokens that a bias lowers. If it could change the distribution, the result is None.
+    """
+    logits = row.logits if isinstance(row, Candidates) else row
+    if s.min_p == 0.0 or len(logits) <= s.top_k:
+        return None
+    top = finite(float(logits[logits.argmax()]))
+    at = (logits >= np.float64(top + math.log(s.min_p))).nonzero()[0]
+    if len(at) > min(s.top_k or _FEW, _FEW):
+        return None
+    ids = row.ids[at] if isinstance(row, Candidates) else at
+    if lowered and not lowered.isdisjoint(ids.tolist()):
         return None
     if len(at) == 1:
-        return Distribution(row.ids[at], _ALONE)
-    pairs = sorted(zip(row.ids[at].tolist(), (row.logits[at] - np.float64(top)).tolist(), strict=True))
+        return Distribution(ids, _ALONE)
+    pairs = sorted(zip(ids.tolist(), (logits[at] - np.float64(top)).tolist(), strict=True))
     if s.top_p < 1.0:
         order = sorted(pairs, key=lambda pair: -pair[1])
         heights = list(accumulate(math.exp(below) for _, below in order))
         if heights[-2] >= s.top_p * (total := heights[-1]):  # top-p may remove some of them
-            (head := row.logits.astype(np.float64)).partition(others := len(head) - (s.top_k or len(head)))
-            total = float(np.add.reduce(np.exp(head[others:] - top)))
+            among, head = largest(row, s.top_k or len(logits))
+            if lowered and not lowered.isdisjoint(among.tolist()):
+                return None
+            total = float(np.add.reduce(np.exp(head - top)))
         pairs = sorted(order[: 1 + bisect_left(heights, s.top_p * total)])
     cold = max(s.temperature, COLDEST)
     found = [(token, weight) for token, below in pairs if (weight := math.exp(below / cold)) > 0.0]

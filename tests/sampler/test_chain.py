@@ -270,3 +270,11 @@ def test_behind_a_long_text_only_new_tokens_are_reckoned_again(monkeypatch):
         text += [7000 + step, 7]
     sizes = [size for written, size in reckoned if written is chain._written]
     assert [size for size in sizes if size > 10] == [len(chain._written._times)]
+
+
+def test_banned_tokens_that_min_p_removes_do_not_count_in_top_p():
+    row = np.full(200, -10.0, np.float32)
+    row[:3], row[3:33] = (10.0, 8.0, 7.1), 6.9
+    assert Chain(DEFAULT).distribution(row, ()).ids.tolist() == [0, 1, 2]
+    banned = replace(DEFAULT, logit_bias=tuple((token, -np.inf) for token in range(3, 33)))
+    assert Chain(banned).distribution(row, ()).ids.tolist() == [0, 1]
