@@ -11,7 +11,7 @@ import pytest
 
 import localspec
 from localspec.cli import main
-from localspec.llama.library import logger
+from localspec.llama.library import lib, logger
 from localspec.llama.model import Model
 from localspec.stopping import Stop, WorkStopped, current_stop, stopping_at
 from tests.llama.rows import NEAR, row_after
@@ -135,3 +135,15 @@ def test_a_short_chunk_is_read_to_its_end_and_a_long_one_asks_whether_it_is_canc
     monkeypatch.setattr(reader, "decode", decode_once_asked)
     assert list(reader.prefill(tokens(40), lambda: True)) == []
     assert reader.length == 40
+
+
+def test_llama_cpp_gets_each_stop_once_because_it_logs_that(tiny_gguf, monkeypatch):
+    given, call = [], lib.llama_set_abort_callback
+    with localspec.load(target=tiny_gguf()) as session:
+        session.run("a", max_tokens=8)
+        monkeypatch.setattr(lib, "llama_set_abort_callback", lambda *some: given.append(some) or call(*some))
+        session.run("a b", max_tokens=8)
+        assert given == []
+        with stopping_at(Stop()):
+            session.run("c d", max_tokens=8)
+        assert len(given) == 1
