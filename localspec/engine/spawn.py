@@ -1,12 +1,14 @@
 """Start the engine process. This file imports little, because it is used before all heavy imports."""
 
-import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from localspec.machine.children import environment_of_child
+
+if TYPE_CHECKING:
+    import subprocess
 
 # -P: Python imports nothing from the working directory.
 COMMAND = (sys.executable, "-P", "-m", "localspec.engine.server")
@@ -15,6 +17,8 @@ _early: "subprocess.Popen[bytes] | None" = None
 
 
 def spawn(command: Sequence[str] = COMMAND) -> "subprocess.Popen[bytes]":
+    import subprocess  # imported late, because most commands need no engine
+
     # A process in a group of its own gets no Ctrl-C or hang-up of the terminal. It ends when stdin closes.
     own_group: dict[str, Any] = {"start_new_session": True}
     if sys.platform == "win32":

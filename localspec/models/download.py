@@ -12,16 +12,15 @@ from pathlib import Path
 
 from localspec.display import size_text
 from localspec.errors import BadModelFile, DownloadFailed, IncompatiblePair, NotOnDisk
-from localspec.files import FileLock, rename, sync_folder
+from localspec.files import rename, sync_folder
 from localspec.gguf.header import Header, header_of_part, joined, read_header
 from localspec.gguf.matching import check
 from localspec.models import hub, local_models
 from localspec.models.hub import RemoteFile, of_system
-from localspec.models.local_models import ModelFile
+from localspec.models.local_models import ModelFile, part_of, pull_lock
 from localspec.models.projector import check_projector
 from localspec.models.registry import Pair
 
-PART = ".part"  # suffix of an incomplete file
 _HEAD = 4 << 20  # a request for a part of a header asks for at least this number of bytes
 _POLL_SECONDS = 0.2
 
@@ -32,16 +31,8 @@ class PullStage(StrEnum):
     FETCHING = "downloading"
 
 
-def part_of(final: Path) -> Path:
-    return final.with_name(final.name + PART)
-
-
 def partial_bytes(file: ModelFile) -> int:
     return min(local_models.size_at(part_of(file.place)) or 0, file.bytes)
-
-
-def pull_lock() -> FileLock:
-    return FileLock(local_models.models_dir() / ".lock")
 
 
 class PullCancelled(DownloadFailed):

@@ -18,6 +18,7 @@ from localspec import options
 from localspec.errors import DownloadFailed
 from localspec.files import (
     AHEAD_SECONDS,
+    FileLock,
     change_json_object,
     file_of,
     lies_in,
@@ -34,6 +35,8 @@ if TYPE_CHECKING:  # imported late, because files of this machine do not need it
 
 # Other programs that have models.
 OLLAMA, LM_STUDIO, HUGGING_FACE, LLAMA_CPP = "Ollama", "LM Studio", "Hugging Face", "llama.cpp"
+PART = ".part"  # suffix of an incomplete file
+PROJECTOR = re.compile(r"mmproj.*\.gguf$", re.IGNORECASE)
 _VARIABLES = {
     OLLAMA: ("OLLAMA_MODELS",),
     LM_STUDIO: (),
@@ -146,6 +149,20 @@ def fitted_dir() -> Path:
 
 def models_dir() -> Path:
     return options.data_dir() / "models"
+
+
+def pull_lock() -> FileLock:
+    return FileLock(models_dir() / ".lock")
+
+
+def part_of(final: Path) -> Path:
+    return final.with_name(final.name + PART)
+
+
+def projectors_of(repo: str) -> list[Path]:
+    """Return the projectors that were downloaded from a repository."""
+    found = (models_dir() / repo.replace("/", "--")).glob("*/*") if repo else ()
+    return [path for path in found if PROJECTOR.search(path.name)]
 
 
 def path_of(file: ModelFile) -> Path:

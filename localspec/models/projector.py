@@ -8,11 +8,10 @@ from localspec.errors import BadModelFile, BadSetting, UnknownPair
 from localspec.files import expanded
 from localspec.gguf.header import Header, header_of_part
 from localspec.models import hub
-from localspec.models.local_models import ModelFile, models_dir
+from localspec.models.local_models import PROJECTOR, ModelFile, projectors_of
 from localspec.models.registry import Pair
 
 NONE = "none"  # value of the option `mmproj` for a load without a projector
-_NAME = re.compile(r"mmproj.*\.gguf$", re.IGNORECASE)
 _PRECISIONS = ("f16", "bf16", "q8_0", "f32", "")  # the preferred ones first
 # By projector: how the architectures of its models begin. With another model of the same width it would load, and the
 # model would then describe images that nobody sent.
@@ -43,20 +42,14 @@ def projector_of(pair: Pair, wanted: str | None = None) -> Path | None:
     if not (target := pair.target.path):
         return None
     header = pair.target.header
-    found = [path for path in target.parent.iterdir() if _NAME.search(path.name)] + downloaded(pair)
+    found = [path for path in target.parent.iterdir() if PROJECTOR.search(path.name)] + projectors_of(
+        pair.target.repo
+    )
     found += [Path(pair.found.projector)] if pair.found and pair.found.projector else []
     words = set(re.split(r"[-_.]", target.name.lower()))
     # The best name has most words of the target's.
     fits = [path for path in sorted(found) if _fits(path, header)]
     return max(fits, key=lambda path: len(words & {*re.split(r"[-_.]", path.name.lower())}), default=None)
-
-
-def downloaded(pair: Pair) -> list[Path]:
-    """Return the projectors that were downloaded from the repository of a pair's target."""
-    if not (repo := pair.target.repo):
-        return []
-    found = (models_dir() / repo.replace("/", "--")).glob("*/*")
-    return [path for path in found if _NAME.search(path.name)]
 
 
 def _fits(path: Path, target: Header) -> bool:
@@ -101,7 +94,7 @@ def published(pair: Pair) -> ModelFile:
     """Return the projector that was published with the pair's target, as the Hub lists it now. Raises UnknownPair."""
     file = pair.target
     listed = hub.listing(file.repo, file.revision) if file.repo else ()
-    found = [each for each in listed if _NAME.search(Path(each.file).name)]
+    found = [each for each in listed if PROJECTOR.search(Path(each.file).name)]
 
     def rank(file: str) -> int:
         words = {*re.split(r"[-_.]", file.lower()), ""}

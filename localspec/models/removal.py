@@ -12,9 +12,7 @@ from localspec import demo
 from localspec.files import FileLock, alone, lies_in
 from localspec.gguf.facts import table_path
 from localspec.models import local_models
-from localspec.models.download import PART, part_of, pull_lock
-from localspec.models.hub import of_system
-from localspec.models.projector import downloaded
+from localspec.models.local_models import PART, part_of, projectors_of, pull_lock
 from localspec.models.registry import Pair, all_pairs, unreadable_pairs
 from localspec.options import cache_dir
 
@@ -69,7 +67,9 @@ def remove(pair: Pair) -> Removal:
             kept += [(str(name), "a link leads to its folder") for name in names]
         if not place.exists() and (cached := file.path):
             kept.append((str(cached), "it belongs to another program"))
-    unwanted += [path for path in downloaded(pair) if path.resolve() not in used and not unread]
+    unwanted += [
+        path for path in projectors_of(pair.target.repo) if path.resolve() not in used and not unread
+    ]
     with alone(pull_lock(), *_PULL_RUNS):
         return _removed(unwanted, kept)
 
@@ -135,7 +135,7 @@ def _used(pairs: Iterable[Pair]) -> dict[Path, str]:
     for pair in pairs:
         files = pair.singles if pair.on_disk else [file for file in pair.files if not file.repo]
         paths = [*map(local_models.path_of, files)]
-        paths += [path.resolve() for path in downloaded(pair)] if pair.on_disk else []
+        paths += [path.resolve() for path in projectors_of(pair.target.repo)] if pair.on_disk else []
         used |= dict.fromkeys(paths, pair.name)
     return used
 
@@ -149,6 +149,8 @@ def _removed(unwanted: Iterable[Path], kept: list[tuple[str, str]]) -> Removal:
                 shutil.rmtree(path)
             path.unlink(missing_ok=True)
         except OSError as error:
+            from localspec.models.hub import of_system  # imported late, because `localspec list` needs no Hub
+
             raise of_system(error, path.name, "removed") from error
         for folder in filter(local_models.is_ours, (path.parent, path.parent.parent)):
             with suppress(OSError):  # the folder may have other files

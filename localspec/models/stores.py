@@ -39,14 +39,11 @@ HASH = re.compile(rf"{BLOB.pattern}|[0-9a-f]{{64}}")  # names of files that are 
 _MOST_BYTES = 1_000_000  # a larger manifest is not one of Ollama
 _VERSION = "2"  # raise it when `_facts` finds something else in a file
 _LAYER = "application/vnd.ollama.image."
-# The files of a program below its folder, and how their paths name the repository and the file.
-_LAYOUTS = {
-    LM_STUDIO: (("*/*/*.gguf", "*/*/*.safetensors"), r"(?P<repo>[^/]+/[^/]+)/(?P<file>.+)"),
-    HUGGING_FACE: (
-        ("models--*--*/snapshots/*/*.gguf", "models--*--*/snapshots/*/*/*.gguf"),
-        r"models--(?P<owner>.+?)--(?P<repo>[^/]+)/snapshots/(?P<revision>[^/]+)/(?P<file>.+)",
-    ),
-    LLAMA_CPP: (("*.gguf",), "(?P<file>.+)"),
+# The model files of a program below its folder.
+_PATTERNS = {
+    LM_STUDIO: ("*/*/*.gguf", "*/*/*.safetensors"),
+    HUGGING_FACE: ("models--*--*/snapshots/*/*.gguf", "models--*--*/snapshots/*/*/*.gguf"),
+    LLAMA_CPP: ("*.gguf",),
 }
 
 
@@ -103,7 +100,7 @@ class StoredModel:
 def stored_models() -> tuple[StoredModel, ...]:
     """Return the models of all programs. A name that two of them have gets the program as its prefix."""
     found = dict[str, StoredModel]()
-    for models in (_ollama(), *map(_in_repos, _LAYOUTS)):
+    for models in (_ollama(), *map(_in_repos, _PATTERNS)):
         for model in models:
             own = f"{model.store.lower().replace(' ', '-')}:{model.name}"
             name = own if model.name.lower() in found else model.name
@@ -231,22 +228,20 @@ def _of_manifest(path: str, blobs: str, name: str, aliases: tuple[str, ...]) -> 
 
 def _in_repos(store: str) -> Iterator[StoredModel]:
     """Yield the models of a program that keeps repositories of the Hub."""
-    patterns, layout = _LAYOUTS[store]
     for folder in map(str, folders_of(store)):
         repos = dict[str, dict[str, str]]()  # paths by their names in a repository
-        begins = {}  # llama.cpp puts the repository's name before the file's, and "" names none
-        if store == LLAMA_CPP:
-            owners = (path.split("=")[1:3] for path in _below(folder, "manifest=*=*=*.json"))
-            begins = {f"{owner}_{repo}_": f"{owner}/{repo}" for owner, repo in owners}
-        for path in _below(folder, *patterns):
-            if not (found := re.fullmatch(layout, path)):
-                continue
-            part, file = found.groupdict(), found["file"]
-            repo = "/".join(filter(None, (part.get("owner"), part.get("repo"))))
-            if begin := next(filter(file.startswith, begins), ""):
+        owners = (path.split("=")[1:3] for path in _below(folder, "manifest=*=*=*.json"))  # llama.cpp
+        begins = {f"{owner}_{repo}_": f"{owner}/{repo}" for owner, repo in owners}
+        for path in _below(folder, *_PATTERNS[store]):
+            *above, file = path.split("/")
+            repo, is_latest = "/".join(above), False
+            if store == HUGGING_FACE:
+                cached, _, revision, *inside = above
+                repo, file = cached.removeprefix("models--").replace("--", "/", 1), "/".join([*inside, file])
+                is_latest = file in repos.get(repo, ()) and revision == _main(f"{folder}/{cached}")
+            if begin := next(filter(file.startswith, begins), ""):  # llama.cpp puts it before the file
                 repo, file = begins[begin], file.removeprefix(begin)
-            files = repos.setdefault(repo, {})
-            if file not in files or part.get("revision") == _main(f"{folder}/{path.partition('/')[0]}"):
+            if file not in (files := repos.setdefault(repo, {})) or is_latest:
                 files[file] = os.path.join(folder, path)
         for repo, files in repos.items():
             ggufs = {file: path for file, path in files.items() if file.endswith(".gguf")}

@@ -6,7 +6,6 @@ and the training answers of `localspec fit`, and no models of other programs.
 import argparse
 from datetime import datetime
 
-from localspec.caches.store import usage
 from localspec.display import say, say_json, size_text
 from localspec.models import local_models, registry, removal
 from localspec.options import texts_dir
@@ -24,11 +23,11 @@ def run(arguments: argparse.Namespace) -> int:
     here.sort(key=lambda pair: -uses.get(pair.used_as, 0.0))
     unused = removal.leftovers(pairs)
     files = local_models.distinct(file for pair in here for file in pair.files)
-    texts, text_bytes = usage(texts_dir())
+    texts = [removal.size_of(path) for path in texts_dir().glob("*.cache*")]
     demo = sum(path.stat().st_size for path in removal.enlarged_demo())
     folders = set(local_models.fitted_dir().glob("*/")) - {left.path for left in unused}
     answers = sum(map(removal.size_of, folders))  # answers that `localspec fit` uses to train drafts
-    total = text_bytes + demo + answers + sum(left.bytes for left in unused)
+    total = sum(texts) + demo + answers + sum(left.bytes for left in unused)
     total += sum(file.all_bytes for file in files)
     if arguments.json:
         found = {
@@ -38,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
                 for name, model in theirs
             ],
             "unused": [{"path": str(left.path), "bytes": left.bytes, "pair": left.pair} for left in unused],
-            "caches": {"texts": texts, "bytes": text_bytes},
+            "caches": {"texts": len(texts), "bytes": sum(texts)},
             "answers_bytes": answers,
         }
         say_json({**found, "enlarged_demo_bytes": demo, "bytes": total}, indent=2)
@@ -60,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     resume = "training data of `localspec fit`; `localspec rm NAME` and `rm --unused` remove them"
     kept = [
         ("demo, enlarged", demo, "by `localspec demo`; `localspec rm demo` removes it"),
-        ("texts", text_bytes, "prompt caches; `localspec rm --caches` removes them"),
+        ("texts", sum(texts), "prompt caches; `localspec rm --caches` removes them"),
         ("answers", answers, resume),
     ]
     rows += [("", None, ""), *(row for row in kept if row[1]), ("total", total, "")]
