@@ -18,6 +18,7 @@ REMEMBERED = 32  # number of latest passes, of which the quickest estimates a pl
 MEASURED = 2  # the time of a pass width is known after this many passes
 NEWEST_PASSES = 5  # the time of a pass width is that of the quickest of this many passes
 FORGOTTEN = 128  # the time of a pass width is forgotten after this many passes of other widths
+SLOWER = 1.1  # passes of one reply each are made only if a shared pass takes this many times their time
 NEWEST = 0.3  # weight of the newest measurement of a prompt token
 
 
@@ -82,7 +83,8 @@ class PassSeconds:
     def pays(self, widths: Sequence[int], width: int) -> bool:
         """Return whether a part of `width` tokens should join a pass over parts of `widths` tokens.
 
-        A pass of unknown time is tried: first a narrow one without the part, then a wide one with it.
+        A pass of unknown time is tried: first a narrow one without the part, then a wide one with it. They also share
+        where it takes a little longer, because replies that share some passes and not others can plan no depth.
         """
         known = {each: min(found) for each, (found, _) in self._passes.items() if len(found) >= MEASURED}
         here, joint = len(widths) * max(widths), (len(widths) + 1) * max(*widths, width)
@@ -91,7 +93,7 @@ class PassSeconds:
         if joint > max(known):
             return True
         seconds = np.interp([here, width, joint], sorted(known), [known[each] for each in sorted(known)])
-        return bool(seconds[2] < seconds[0] + seconds[1])
+        return bool(seconds[2] < SLOWER * (seconds[0] + seconds[1]))
 
 
 class PassOrder:
