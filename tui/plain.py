@@ -17,7 +17,6 @@ from localspec.display import OutputFailed, counted, on_terminal, print_line, sa
 from localspec.engine.messages import Compared
 from localspec.errors import BadSetting
 from localspec.events import Kind
-from localspec.measure.race import STOPPED
 
 from . import status
 from .commands import table
@@ -221,6 +220,8 @@ class PlainChat(Chat):
 
     async def show_comparison(self, compared: Compared | None) -> None:
         if compared is None:
+            from localspec.measure.race import STOPPED  # imported here because the module loads slowly
+
             print_line(STOPPED)
             return
         print_line(f"plain decoding:\n{compared.plain.text.strip()}\n")

@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any, Final
 
 from localspec.conversations import conversations
-from localspec.measure.race import Race, svg
 from localspec.options import REPLY
 from localspec.prompt.images import image_of
 
@@ -104,6 +103,8 @@ async def share(chat: Chat, argument: str) -> None:
     engine, ready = chat.state.engine, chat.state.engine.ready
     if engine.compared is None or ready is None:
         raise Refusal("There is no race to share yet; /compare runs one.")
+    from localspec.measure.race import Race, svg  # imported here because the module loads slowly
+
     race = Race(*(side.race_side for side in engine.sides))
     began = engine.sides[1].started  # another pair may be loaded now
     about = f"{began.target} with {began.draft or 'lookup'}; {ready.machine}" if began else ready.machine

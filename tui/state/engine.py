@@ -14,9 +14,11 @@ from localspec.engine.client import CLOSE_SECONDS, EngineProcess
 from localspec.engine.messages import ProposalText
 from localspec.engine.server import failure_of
 from localspec.events import (
+    DEMO_PASS,
     Cycle,
     Event,
     Finished,
+    FinishReason,
     Kind,
     Mode,
     Origin,
@@ -27,12 +29,12 @@ from localspec.events import (
     Started,
     Stats,
 )
-from localspec.measure.race import RaceSide
 from localspec.models.registry import DEMO, Pair, named
 from localspec.prompt.messages import Message
 
 if TYPE_CHECKING:
     from localspec.loading.pair_info import PairRow
+    from localspec.measure.race import RaceSide
 
 RACE_TOKENS = 256  # limit of each side of a race; a model in a loop has no end
 
@@ -45,12 +47,14 @@ class ReplyState:
     prefill: Prefill | None = None
     pieces: list[Piece] = field(default_factory=list)
     shown: int = 0  # number of pieces that the screen already shows
+    times: list[float] = field(default_factory=list)  # for each piece, seconds of decoding until it came
     tally: Tally = field(default_factory=Tally)
     timeline: deque[Cycle] = field(default_factory=lambda: deque(maxlen=256))  # the newest cycles
     lengths: Counter[int] = field(default_factory=Counter)  # how many cycles emitted 1, 2, … tokens
     proposal: tuple[str, ...] = ()  # the text of each draft token of the last cycle
     final: Stats | None = None  # the engine's statistics, after the reply has ended
-    race_side: RaceSide = field(default_factory=RaceSide)  # this reply as a side of a race
+    is_stopped: bool = False  # whether the user ended the reply of a race
+    is_demo: bool = False  # whether the demo pair replies; in a race, all its passes take equally long
 
     def __post_init__(self) -> None:
         if self.beginning:
@@ -60,6 +64,7 @@ class ReplyState:
         match event:
             case Piece():
                 self.pieces.append(event)
+                self.times.append(self.clock_seconds)
             case Cycle():
                 self.tally.add(event)
                 self.timeline.append(event)
@@ -71,6 +76,28 @@ class ReplyState:
                 self.prefill = event
             case Started():
                 self.started = event
+
+    @property
+    def clock_seconds(self) -> float:
+        if self.is_demo:
+            return DEMO_PASS * self.tally.sums.cycles
+        return self.tally.sums.decode_seconds
+
+    @property
+    def race_side(self) -> "RaceSide":
+        from localspec.measure.race import RaceSide  # imported here because the module loads slowly
+
+        return RaceSide(
+            tuple((piece.text, piece.origin) for piece in self.pieces),
+            tuple(self.times),
+            self.clock_seconds,
+            tokens=self.tally.sums.emitted,
+            cycles=self.tally.sums.cycles,
+            drafted=self.tally.sums.drafted,
+            is_done=self.final is not None and not self.is_stopped,
+            is_demo=self.is_demo,
+            is_sampled=self.started is not None and self.started.rule == "block",
+        )
 
     def take_fresh(self) -> list[Piece]:
         fresh, self.shown = self.pieces[self.shown :], len(self.pieces)
@@ -223,13 +250,11 @@ class EngineState:
         if self.reply is None:
             return
         if self.comparing and isinstance(event, Started):
-            is_demo = self.reply.race_side.is_demo
-            self.reply = ReplyState(self.reply.serial, race_side=RaceSide(is_demo=is_demo))
+            self.reply = ReplyState(self.reply.serial, is_demo=self.reply.is_demo)
             self.sides.append(self.reply)
         if isinstance(event, Finished):
             self.reply.final = event.reply.stats
-        if self.comparing and not isinstance(event, ProposalText):
-            self.reply.race_side = self.reply.race_side.after(event)
+            self.reply.is_stopped = event.reply.finish_reason is FinishReason.CANCELLED
         self.reply.absorb(event)
 
     def end_reply(self, final: Reply | None = None) -> None:
@@ -253,7 +278,7 @@ class EngineState:
         if not self.client.alive:
             self.reload()
         self._serial, self._typed = self._serial + 1, ""
-        self.reply = ReplyState(self._serial, beginning, race_side=RaceSide(is_demo=self.pair_name == DEMO))
+        self.reply = ReplyState(self._serial, beginning, is_demo=self.pair_name == DEMO)
         return self.reply
 
 

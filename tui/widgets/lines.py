@@ -84,7 +84,7 @@ def meter_line(engine: EngineState, width: int) -> Content:
 def _speed(reply: ReplyState) -> str:
     stats = reply.stats
     speed = f"{stats.tokens_per_second:.{0 if stats.tokens_per_second >= 100 else 1}f} tok/s"
-    if reply.race_side.is_demo or stats.hardly_drafted or stats.speedup is None:
+    if reply.is_demo or stats.hardly_drafted or stats.speedup is None:
         return speed
     plain = stats.tokens_per_second / stats.speedup.value
     return f"{speed} (plain {plain:.{0 if plain >= 100 else 1}f})"
