@@ -30,7 +30,7 @@ class Embeddings(Interface):
             return await self.llama(request, fields)
         if (form := fields.take("encoding_format", str, "float")) not in ("float", "base64"):
             raise BadSetting(f"encoding_format cannot be {cut(form)}", hint="give float or base64")
-        small, texts = self._small(fields), texts_in(fields.rest["input"], "input")
+        small, texts = self._pairs.choose_small(fields), texts_in(fields.rest["input"], "input")
         if small.pooling == "none":
             what = f"{small.name} does not pool the rows of tokens"
             raise BadSetting(what, hint="start with --pooling mean")
@@ -43,7 +43,7 @@ class Embeddings(Interface):
     async def llama(self, request: Request, given: Fields | None = None) -> Response:
         fields = given or await fields_of(request)
         small, texts = (
-            self._small(fields),
+            self._pairs.choose_small(fields),
             texts_in(fields.rest.get("input", fields.rest.get("content")), "input"),
         )
         found = await self._read(request, small, texts, fields)
@@ -53,7 +53,7 @@ class Embeddings(Interface):
 
     async def ollama(self, request: Request) -> Response:
         began, fields = time.perf_counter_ns(), await fields_of(request)
-        small, given = self._small(fields), fields.rest.get("input")
+        small, given = self._pairs.choose_small(fields), fields.rest.get("input")
         truncate = fields.take("truncate", bool, True)
         found = await self._read(
             request, small, texts_in(given, "input") if given else (), fields, truncate=truncate
@@ -64,14 +64,14 @@ class Embeddings(Interface):
 
     async def ollama_one(self, request: Request) -> Response:
         fields = await fields_of(request)
-        small, text = self._small(fields), fields.take("prompt", str, "")
+        small, text = self._pairs.choose_small(fields), fields.take("prompt", str, "")
         fields.rest["embd_normalize"] = _AS_IT_IS
         found = await self._read(request, small, (text,) * bool(text), fields, truncate=True)
         return answer({"embedding": numbers(found.rows)})
 
     async def rerank(self, request: Request) -> Response:
         fields = await fields_of(request)
-        small, is_tei = self._small(fields, "rerank"), "texts" in fields.rest
+        small, is_tei = self._pairs.choose_small(fields, "rerank"), "texts" in fields.rest
         label, name, shows = "relevance_score", "document", "return_documents"
         if is_tei:
             label, name, shows = "score", "text", "return_text"
@@ -87,12 +87,6 @@ class Embeddings(Interface):
             each[name] = text if is_tei else {"text": text}
         head = {"object": "list", "model": small.name, "usage": usage(found)}
         return answer(results if is_tei else {**head, "results": results})
-
-    def _small(self, fields: Fields, capability: str = "embedding") -> ModelBeside:
-        """Return the model for a request, with the name that the request gives it. Raises Problem."""
-        name = fields.take("model", str, "")
-        model = self._pairs.choose_small(capability, name)
-        return replace(model, name=name or model.name)
 
     async def _read(
         self, request: Request, small: ModelBeside, texts: Sequence[Text], fields: Fields, **more: Any

@@ -17,7 +17,7 @@ from localspec.models.own_draft import with_own_draft
 from localspec.models.registry import all_pairs, known, named
 from localspec.serve import numbers
 from localspec.serve.jobs import Job, Jobs, came
-from localspec.serve.options import Problem
+from localspec.serve.options import Fields, Problem
 
 FIRST_SECONDS, EACH_SECONDS = 3.0, 5.0  # a prefill this long is logged, and logged again after each time
 TARGET, LATEST = ":target", ":latest"
@@ -73,8 +73,9 @@ class Pairs:
         """Return the model beside the pair that has this name."""
         return next((each for each in self.beside if each.name.casefold() == split_text(model)[0]), None)
 
-    def choose_small(self, capability: str, model: str) -> ModelBeside:
-        """Return the model for vectors or scores. Raises Problem if there is none, or another name is given."""
+    def choose_small(self, fields: Fields, capability: str = "embedding") -> ModelBeside:
+        """Return the model for a request, with the name that it gives. Raises Problem for another model's name."""
+        model = fields.take("model", str, "")
         chosen = next((each for each in self.beside if each.capability == capability), None)
         if chosen is None:
             option = "--rerank" if capability == "rerank" else "--embed"
@@ -83,7 +84,7 @@ class Pairs:
             )
         if model and self.small(model) != chosen and not self._any_model:
             raise Problem(404, "model_not_found", f"{model[:80]!r} does not do this; use {chosen.name!r}")
-        return chosen
+        return replace(chosen, name=model or chosen.name)
 
     def pair_of(self, model: str) -> str | None:
         """Return the name of the pair that a model name means; None if the pair is not on this machine."""
