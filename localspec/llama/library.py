@@ -134,6 +134,7 @@ try:
         if chosen:
             _redirect(chosen)
         from llama_cpp import llama_cpp as lib
+
         if chosen:  # what an import of the module would have done
             vars(sys.modules["llama_cpp"])["_ctypes_extensions"] = sys.modules["llama_cpp._ctypes_extensions"]
 except (ImportError, OSError, RuntimeError, AttributeError) as error:
