@@ -135,7 +135,7 @@ try:
             _redirect(chosen)
         from llama_cpp import llama_cpp as lib
 
-        if chosen:  # what an import of the module would have done
+        if chosen:  # set the attribute as an import of the module would
             vars(sys.modules["llama_cpp"])["_ctypes_extensions"] = sys.modules["llama_cpp._ctypes_extensions"]
 except (ImportError, OSError, RuntimeError, AttributeError) as error:
     what = f"llama.cpp could not be loaded: {error}"

@@ -109,7 +109,8 @@ def test_what_is_taken_is_what_was_planned(tiny_gguf, device, layers):
         taken = taken_by(load, device)
     with MemoryProbe() as probe:
         needs = probe.needs(
-            ModelFile.at(path), Load(8192, devices=(device,) if device else None, gpu_layers=layers, rows=9)
+            ModelFile.at(path),
+            Load(8192, devices=(device,) if device else None, gpu_layers=layers, rows_max=9),
         )
     for part in ("weights", "cache", "compute"):
         for place, size in getattr(needs, part).items():
