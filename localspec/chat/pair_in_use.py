@@ -68,7 +68,6 @@ class PairInUse:
             reader=partial(JsonCallReader, several=request.parallel_tool_calls)
             if request.json_calls and request.tool_choice == "auto" and request.grammar is None
             else partial(CallReader, distinct=request.tool_choice == "required"),
-            fenced=request.grammar is not None and request.grammar.closes,
         )
         text.resume(begun)
         needs_checkpoints = self.pair.target.needs_checkpoints

@@ -10,7 +10,6 @@ from localspec.algorithm.protocols import Vocabulary
 from localspec.events import Kind, ToolCall
 from localspec.prompt.thinking import CALLING, A, R, ThinkingStyle
 from localspec.structure.constraint import prefixes_space
-from localspec.structure.grammar import FENCE, FENCE_END
 from localspec.structure.read_calls import CallReader, Change, Functions, TextPart
 from localspec.structure.tool_call_format import ToolCallFormat
 
@@ -62,9 +61,7 @@ class TextStream:
         calls: ToolCallFormat | None = None,
         functions: Functions | None = None,
         reader: Callable[[ToolCallFormat, Functions, Change], CallReader] = CallReader,
-        fenced: bool = False,
     ) -> None:
-        """`fenced`: whether a fence around the answer is dropped."""
         markers = [*(style.markers if style else ()), *(calls.marks if calls else ()), *stops]
         self.vocabulary = vocabulary
         self.codes = Codes(vocabulary, markers)
@@ -80,7 +77,6 @@ class TextStream:
         self._calling = False  # whether it is, as far as it goes
         self.calls: list[ToolCall] = []  # complete calls, and a call in which the reply ended
         self._scanner = StopScanner(stops)
-        self._fence = Unfencer() if fenced else None
 
     @property
     def stopped_by(self) -> str:
@@ -95,7 +91,6 @@ class TextStream:
     def held(self) -> int:
         """The number of bytes that are not shown: incomplete text, or the stop string and the text after it."""
         text = self._scanner.held + (self._reader.held if self._reader else "")
-        text += self._fence.held if self._fence else ""
         text += self.codes.plain(self._thoughts + self.thinking.held)
         return len(text.encode("utf-8", "surrogatepass")) + self.detokenizer.held
 
@@ -176,15 +171,14 @@ class TextStream:
                 self.calls += [part.ended] if part.ended else []
                 shown += [*self._released(), *([part] if part.text or part.call else [])]
                 continue
-            if released := self._scanner.push(self._fence.push(part.text) if self._fence else part.text):
+            if released := self._scanner.push(part.text):
                 shown.append(TextPart(released, part.kind))
             if self.stopped_by:
                 break
         return shown
 
     def _released(self) -> list[TextPart]:
-        held = self._scanner.push(self._fence.flush()) if self._fence else ""
-        held += self._scanner.flush()
+        held = self._scanner.flush()
         return [TextPart(held, Kind.ANSWER)] if held else []
 
 
@@ -277,28 +271,6 @@ class StopScanner:
     def flush(self) -> str:
         held, self.held = "" if self.found else self.held, ""
         return held
-
-
-class Unfencer:
-    """Drops the fence around JSON, which has no grave accent at its beginning or behind a line end."""
-
-    def __init__(self) -> None:
-        self.held = ""
-        self._begun = False
-
-    def push(self, text: str) -> str:
-        text, self.held = self.held + text, ""
-        if not self._begun and FENCE.startswith(text):
-            self.held = text
-            return ""
-        text, self._begun = text if self._begun else text.removeprefix(FENCE), True
-        size = next(size for size in range(len(FENCE_END), -1, -1) if text.endswith(FENCE_END[:size]))
-        self.held = text[len(text) - size :]
-        return text[: len(text) - size]
-
-    def flush(self) -> str:
-        held, self.held = self.held, ""
-        return "" if "`" in held else held
 
 
 class Headers:

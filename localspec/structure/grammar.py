@@ -9,7 +9,6 @@ from localspec.errors import BadSetting
 from localspec.structure.layout import COMPACT, FLEXIBLE, as_lark, in_layouts, json_rule
 from localspec.structure.schema import LARGEST, check_complexity, narrowed, read_object
 
-FENCE, FENCE_END = "```json\n", "\n```"  # models may write JSON inside a fence; the text of a reply has none
 MOST_RULES = 1_000  # low, because llguidance follows rules by recursion, and converts them slowly
 
 
@@ -35,10 +34,7 @@ def json_grammar(schema: object, *, compact: bool | None = None) -> Grammar:
 
     def rules(**options: bool) -> str:
         one = f"start: {json_rule(narrow, **(COMPACT if compact else FLEXIBLE), **options)}"
-        if compact is not None:
-            return one
-        json = (in_layouts(narrow, **options) or one).replace("start:", "json:", 1)
-        return f"start: json | {as_lark(FENCE)} json {as_lark(FENCE_END)}\n{json}"
+        return (compact is None and in_layouts(narrow, **options)) or one
 
     return Grammar("the JSON schema", rules(), partial(rules, lenient=True), closes=True)
 

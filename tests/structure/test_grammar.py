@@ -10,7 +10,7 @@ from localspec import demo
 from localspec.errors import BadSetting
 from localspec.llama.model import Model
 from localspec.structure.constraint import Constrained, GrammarTokens
-from localspec.structure.grammar import FENCE, FENCE_END, json_grammar, regex_grammar, written_grammar
+from localspec.structure.grammar import json_grammar, regex_grammar, written_grammar
 from localspec.structure.schema import check_complexity, narrowed
 from tests.gguf.models import Shape, write_gguf
 from tests.structure.schemas import schema_of
@@ -127,7 +127,6 @@ def test_random_schemas_allow_only_valid_json_in_any_layout(seed, tokens, vocab)
         walker.settle(text)
     if walker.finished:
         written = b"".join(map(vocab.piece, text)).decode(errors="replace")
-        written = written.removeprefix(FENCE).removesuffix(FENCE_END)
         jsonschema.Draft202012Validator(schema).validate(json.loads(written))
 
 
