@@ -236,10 +236,11 @@ class DrafterSelection(Strategy):
                 proposal = drafter.propose(tokens, min(room, control.most), self._rule)
                 self._copyable = 2 * max(proposal.confidences[:1], default=0) > 1
                 depth, value = best_prefix(proposal.confidences, control.affordable_seconds, verify)
-                pays = best_prefix(proposal.confidences[:1], inf, verify)[1] > 1 / verify(1)
-                self._unused = proposal.tokens[0] if pays and not depth else None
+                self._unused = None
                 if depth:
                     yield Expectation(control, value, replace(proposal.first(depth), depth=depth))
+                elif best_prefix(proposal.confidences[:1], inf, verify)[1] > 1 / verify(1):
+                    self._unused = proposal.tokens[0]
                 continue
             limit = control.limit(min(room, plan.depth) if plan else room)
             if drafter.failure is None and limit and control.window(reading) is not None:
