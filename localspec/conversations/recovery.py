@@ -114,7 +114,7 @@ def _build(source: Path, new: Path, schema: str, tables: dict[str, str]) -> tupl
 
 
 def _is_readable(cell: Cell) -> bool:
-    """Return whether a row is whole. The JSON of a conversation tells that a part of it was zeroed."""
+    """Return whether a row is whole: where a part was overwritten with zeros, its JSON cannot be parsed."""
     if cell.columns == _PROMPT_COLUMNS:
         return True
     try:

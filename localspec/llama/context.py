@@ -112,7 +112,7 @@ class SlotDecoder(CachedText):
         return lambda row: read()[row]
 
     def running(self) -> AbstractContextManager[None]:
-        """Mark this slot as running. Passes of other slots then wait for its passes, except inside `away`."""
+        """Mark this slot as running: a pass of other slots waits until this slot wants one too, or is `away`."""
         return batcher.running(self.sequence) if (batcher := self.shared.batcher) else nullcontext()
 
     def away(self) -> AbstractContextManager[None]:
