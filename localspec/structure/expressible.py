@@ -7,7 +7,7 @@ from typing import Any
 
 from localspec.errors import BadSetting
 from localspec.structure.layout import json_rule
-from localspec.structure.schema import MAPS_OF_SCHEMAS, SCHEMAS, check_complexity, narrowed
+from localspec.structure.schema import MAPS_OF_SCHEMAS, SCHEMAS, check_complexity, check_ends, narrowed
 
 _MOST_TRIES = 2_000  # a try takes about a millisecond
 _DEFINITIONS = ("$defs", "definitions")
@@ -76,6 +76,7 @@ def ignored_in(schema: Any) -> tuple[str, ...] | None:  # noqa: ANN401  JSON
 
     try:
         check_complexity(schema)
+        check_ends(schema)
         matcher = byte_matcher(f"start: {json_rule(narrowed(schema), lenient=True)}")
     except (BadSetting, AttributeError, TypeError, ValueError):
         return None  # a value has another type than its keyword

@@ -7,8 +7,9 @@ from functools import partial
 
 from localspec.errors import BadSetting
 from localspec.structure.layout import COMPACT, FLEXIBLE, as_lark, in_layouts, json_rule
-from localspec.structure.schema import LARGEST, check_complexity, narrowed, read_object
+from localspec.structure.schema import LARGEST, check_complexity, check_ends, narrowed, read_object
 
+FENCE, FENCE_END = "```json\n", "\n```"  # models may write JSON inside a fence; the text of a reply has none
 MOST_RULES = 1_000  # low, because llguidance follows rules by recursion, and converts them slowly
 
 
@@ -30,11 +31,15 @@ class Grammar:
 def json_grammar(schema: object, *, compact: bool | None = None) -> Grammar:
     """Return the grammar of a JSON schema; `compact`: whether to forbid white space; None: as the model begins."""
     check_complexity(schema := read_object(schema))
+    check_ends(schema)
     narrow = narrowed(schema)
 
     def rules(**options: bool) -> str:
         one = f"start: {json_rule(narrow, **(COMPACT if compact else FLEXIBLE), **options)}"
-        return (compact is None and in_layouts(narrow, **options)) or one
+        if compact is not None:
+            return one
+        json = (in_layouts(narrow, **options) or one).replace("start:", "json:", 1)
+        return f"start: json | {as_lark(FENCE)} json {as_lark(FENCE_END)}\n{json}"
 
     return Grammar("the JSON schema", rules(), partial(rules, lenient=True), closes=True)
 

@@ -1,6 +1,7 @@
 """Reads JSON schemas, checks their size, and narrows them."""
 
 import json
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from decimal import Decimal
@@ -12,7 +13,7 @@ from localspec.errors import BadSetting
 
 LARGEST = 1_000_000  # largest number of characters in a schema or a regular expression
 DEEPEST = 100  # largest number of levels in a schema; llguidance reads at most 128
-LONGEST_PATH = 20_000  # limit of references x levels, because llguidance follows references by recursion
+LONGEST_PATH = 20_000  # largest product of references and levels: llguidance follows references by recursion
 WIDEST_NUMBER = 10**15  # a double holds every whole number up to this one
 FINEST, NARROW = 1e-9, 1e-3  # numbers are multiples of FINEST, unless their bounds are closer than NARROW
 # Closer bounds have multiples of FINER, llguidance's finest; those closer than NARROWER allow three values.
@@ -60,6 +61,47 @@ def check_complexity(schema: dict[str, Any]) -> None:
     if references * (levels := depth(schema)) > LONGEST_PATH:
         what = f"the JSON schema is too complex: {references:,} references in {levels:,} levels"
         raise BadSetting(what, hint="use fewer $ref, or nest the schema less deeply")
+
+
+def check_ends(schema: Mapping[str, Any]) -> None:
+    """Refuse a schema that no finite text matches, because a part must contain itself. Raises BadSetting."""
+    found = [part["$ref"] for part in schemas_in(schema) if isinstance(part.get("$ref"), str)]
+    unread, ending, waiting = ["#", *dict.fromkeys(found)], set[str](), defaultdict[str, list[str]](list)
+
+    def ends(part: object) -> bool:
+        """Return whether a finite value may match; True also where only llguidance can decide."""
+        if not isinstance(part, Mapping) or among(part) is not None:
+            return part is not False
+        if isinstance(reference := part.get("$ref"), str) and reference not in ending:
+            waiting[reference].append(reader)
+            return False
+        for word, enough in (("allOf", all), ("anyOf", any), ("oneOf", any)):
+            if isinstance(given := part.get(word), list) and not enough(map(ends, given)):
+                return False
+        kinds = part.get("type") or "string"
+        return any(all(map(ends, _needed(part, k))) for k in (kinds if isinstance(kinds, list) else [kinds]))
+
+    while unread:
+        reader = unread.pop()
+        if reader not in ending and ends(_referred(reader, schema)):
+            ending.add(reader)
+            unread += waiting.pop(reader, ())
+    if "#" not in ending:
+        what = "the JSON schema matches no finite text, because a part of it must contain itself"
+        raise BadSetting(
+            what, hint="leave that part out of `required`, or allow null or an empty list instead"
+        )
+
+
+def _needed(schema: Mapping[str, Any], kind: object) -> list[object]:
+    """Return the schemas of the parts that every value of a kind has."""
+    named, required = schema.get("properties"), schema.get("required")
+    if kind == "object" and isinstance(named, dict) and isinstance(required, list):
+        return [named[name] for name in required if isinstance(name, str) and name in named]
+    first, least = schema.get("prefixItems", []), schema.get("minItems")
+    if kind == "array" and isinstance(first, list) and isinstance(least, int):
+        return [*first[:least], schema.get("items") if least > len(first) else None]
+    return []
 
 
 def depth(value: object) -> int:
@@ -171,14 +213,8 @@ def resolved(schema: Mapping[str, Any], root: Mapping[str, Any], levels: int = 1
     """
     joined, reference = {k: v for k, v in schema.items() if k not in ("$ref", "allOf")}, schema.get("$ref")
     parts = list(schema["allOf"]) if isinstance(schema.get("allOf"), list) else []
-    if isinstance(reference, str) and reference.startswith("#"):
-        part: Any = root
-        for step in filter(None, reference[1:].split("/")):
-            step = unquote(step).replace("~1", "/").replace("~0", "~")
-            part = part.get(step) if isinstance(part, Mapping) else None
-        parts.append(part)
-    elif reference is not None:
-        parts.append(None)
+    if reference is not None:
+        parts.append(_referred(str(reference), root))
     for part in parts:
         if not isinstance(part, Mapping) or not levels:
             return {}
@@ -189,6 +225,15 @@ def resolved(schema: Mapping[str, Any], root: Mapping[str, Any], levels: int = 1
         joined |= {"properties": together} if together else {}
         joined |= {"required": [*dict.fromkeys(needed)]} if needed else {}
     return joined
+
+
+def _referred(reference: str, root: Mapping[str, Any]) -> Any:  # noqa: ANN401  JSON
+    """Return the part of `root` to which a `$ref` leads; None if it leads nowhere."""
+    part: Any = root if reference.startswith("#") else None
+    for step in filter(None, reference[1:].split("/")):
+        step = unquote(step).replace("~1", "/").replace("~0", "~")
+        part = part.get(step) if isinstance(part, Mapping) else None
+    return part
 
 
 def kinds_of(schema: Mapping[str, Any], root: Mapping[str, Any]) -> set[str]:

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 import localspec
 from localspec.errors import BadSetting
-from localspec.events import Cycle, FinishReason, Notice
+from localspec.events import Cycle, FinishReason, Notice, Piece
 from localspec.sampler.chain import Chain
 from localspec.sampler.passes import Candidates
 from localspec.sampler.sampling import Sampling
 from localspec.structure.constraint import SPARE, Constrained, GrammarTokens, Mask, on_deep_stack
-from localspec.structure.grammar import json_grammar, regex_grammar
+from localspec.structure.grammar import FENCE, FENCE_END, json_grammar, regex_grammar
 from tests.structure.characters import SYMBOLS, TEMPLATE, Characters, scripted_session, session_of
 from tests.structure.schemas import judged
 
@@ -280,11 +280,27 @@ def test_every_length_is_either_a_valid_beginning_that_says_so_or_complete():
         events = list(session_of().stream("a person", json_schema=PERSON, max_tokens=count, **GREEDY))
         reply = events[-1].reply
         accepted = tokens.matcher(json_grammar(PERSON)).try_consume_tokens(list(reply.tokens))
-        assert accepted == len(reply.text)
+        assert accepted == sum(token not in tokens.ends for token in reply.tokens)
         assert reply.finish_reason is FinishReason.LENGTH
         if count < len('{"name":"","age":0}') or CUT in notices(events):
             assert reply.tokens == whole.tokens[:count]
             assert CUT in notices(events)
+
+
+@pytest.mark.parametrize("written", ['{"name": "`A`", "age": 3}', '{\n  "name": "A",\n  "age": 3\n}'])
+def test_a_fence_around_json_is_no_part_of_the_reply(written):
+    for text in (written, f"{FENCE}{written}{FENCE_END}"):
+        session = scripted_session(text)
+        for most in (None, *range(len(text))):
+            session.reset()
+            events = list(session.stream("who?", json_schema=PERSON, max_tokens=most or None))
+            reply = events[-1].reply
+            assert "".join(e.text for e in events if isinstance(e, Piece)) == reply.text
+            assert written.startswith(reply.text) or reply.text.endswith("}")
+            if most is None:
+                assert (reply.text, session.messages[-1].content) == (written, written)
+                assert len(reply.tokens) == len(text) + 1
+    assert scripted_session(f"{FENCE}{written}").run("who?", regex=r"(?s:.)*").text == FENCE + written
 
 
 @pytest.mark.parametrize("speculate", [True, False])

@@ -10,8 +10,8 @@ from localspec import demo
 from localspec.errors import BadSetting
 from localspec.llama.model import Model
 from localspec.structure.constraint import Constrained, GrammarTokens
-from localspec.structure.grammar import json_grammar, regex_grammar, written_grammar
-from localspec.structure.schema import check_complexity, narrowed
+from localspec.structure.grammar import FENCE, FENCE_END, json_grammar, regex_grammar, written_grammar
+from localspec.structure.schema import check_complexity, check_ends, narrowed
 from tests.gguf.models import Shape, write_gguf
 from tests.structure.schemas import schema_of
 
@@ -127,6 +127,7 @@ def test_random_schemas_allow_only_valid_json_in_any_layout(seed, tokens, vocab)
         walker.settle(text)
     if walker.finished:
         written = b"".join(map(vocab.piece, text)).decode(errors="replace")
+        written = written.removeprefix(FENCE).removesuffix(FENCE_END)
         jsonschema.Draft202012Validator(schema).validate(json.loads(written))
 
 
@@ -300,6 +301,41 @@ def test_what_cannot_be_used_is_reported_in_one_sentence(name, tokens):
     assert "\n" not in str(caught.value)
     assert caught.value.hint
     assert "uniqueItems" not in caught.value.hint, "that is never the reason"
+
+
+ITSELF, EMPTY = {"$ref": "#"}, {"type": "null"}
+BOXED = {"type": "object", "properties": {"in": ITSELF, "of": {}}}
+ENDLESS = [
+    ITSELF,
+    {"anyOf": [ITSELF, {"allOf": [EMPTY, ITSELF]}]},
+    {
+        "type": ["object", "array"],
+        "properties": {"in": ITSELF},
+        "required": ["in"],
+        "items": ITSELF,
+        "minItems": 1,
+    },
+    {"type": "array", "prefixItems": [{}, ITSELF], "minItems": 2},
+    {"$ref": "#/$defs/a", "$defs": {"a": {"oneOf": [{"$ref": "#/$defs/b"}]}, "b": {"$ref": "#/$defs/a"}}},
+]
+ENDING = [
+    BOXED,
+    {**BOXED, "required": ["of"]},
+    {**BOXED, "required": ["in"], "type": ["object", "null"]},
+    {"anyOf": [ITSELF, EMPTY]},
+    {"type": "array", "items": ITSELF},
+    {"type": "array", "prefixItems": [{}, ITSELF], "minItems": 1},
+    {**BOXED, "required": ["of"], "properties": {"of": {"$ref": "#/$defs/b"}}, "$defs": {"b": {"enum": [1]}}},
+    {"$ref": "https://elsewhere.example/schema"},
+]
+
+
+@pytest.mark.parametrize("schema", ENDLESS + ENDING)
+def test_a_schema_that_no_finite_text_matches_is_refused(schema):
+    if schema in ENDING:
+        return check_ends(schema)
+    with pytest.raises(BadSetting, match="must contain itself"):
+        json_grammar(schema)
 
 
 BEARABLE = {
