@@ -177,7 +177,7 @@ async def arun(prompt_or_messages: Prompt, **options: "Unpack[RunOptions]") -> R
 
 
 def astream(prompt_or_messages: Prompt, **options: "Unpack[RunOptions]") -> AsyncIterator[Event]:
-    """Call `stream` in a thread, for asyncio. Leaving the loop over the events stops load and reply."""
+    """Call `stream` in a thread, for asyncio. If the caller leaves the loop over the events, the reply is cancelled."""
     messages = as_messages(prompt_or_messages, options.pop("images", ()))
     asker = threading.current_thread()
     return in_a_thread(lambda left: _streamed(messages, asker, left, options), _asynchronous)

@@ -1,4 +1,4 @@
-"""Cycles ahead: while a reader uses the events of a cycle, the next cycles run in another thread."""
+"""Run cycles ahead: while a reader uses the events of a cycle, another thread runs the next cycles."""
 
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -17,7 +17,7 @@ def ahead(
     """Yield the items. While the caller uses an item, another thread makes the next ones, at most `most` + 1.
 
     Closing this generator waits for the item that is being made, because models and caches are in use until then.
-    The caller does not get this item. `away`: entered in the thread while the caller has to use an item first.
+    The caller does not get this item. `away`: a context for the thread while it waits until the caller takes an item.
     """
     stop, made, left = current_stop(), Queue[tuple[_Item | None, BaseException | None]](most), list[bool]()
 
@@ -37,7 +37,7 @@ def ahead(
                     put(item)
                 items.close()
                 put(None)
-            except BaseException as error:  # noqa: BLE001  raised in the reading thread
+            except BaseException as error:  # noqa: BLE001  raised again in the caller's thread
                 put(None, error)
 
     thread = Thread(target=work, name="cycle", daemon=True)
@@ -57,7 +57,7 @@ def ahead(
     finally:
         left.append(True)
         with suppress(Empty):
-            while True:  # the thread may wait for a free place
+            while True:  # empty the queue, because the thread may wait for a free place in it
                 made.get_nowait()
         thread.join()
         items.close()

@@ -1,4 +1,4 @@
-"""Passes of several replies. Each reply runs in a thread of its own, and one more thread makes the passes of all."""
+"""Passes of several replies. Each reply runs in a thread of its own, and one more thread makes all passes."""
 
 import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -11,26 +11,26 @@ from localspec.errors import LocalspecError
 from localspec.sampler.passes import ForwardPass
 from localspec.stopping import WorkStopped
 
-IDLE_SECONDS = 0.2  # time without passes after which their thread ends
+IDLE_SECONDS = 0.2  # the thread of the passes ends after this time without one
 
 
 class Batcher:
     """The passes of all models of a pair, one at a time, in a thread of their own.
 
-    While a reply runs, it soon wants another pass. So a pass begins when every running reply waits for one; nobody
-    needs rows of an older pass then. A reply that reads its prompt is not running: passes do not wait for it.
+    While a reply runs, it soon wants another pass. So a pass begins when every running reply waits for one.
+    No reply then needs rows of an older pass. Passes do not wait for a reply that still prefills its prompt.
     One thread makes all passes, because llama.cpp starts its own threads anew for each thread that decodes.
     """
 
     def __init__(self, target: SharedDecoder, clock: Callable[[], float] = perf_counter) -> None:
         self._clock = clock
         self._changed = threading.Condition()  # guards the fields below
-        # By running slot: the time that its reply has waited for passes of others since its last pass of the target.
+        # By running slot: the time that its reply has waited for other replies' passes since its last target pass.
         self._running: dict[int, float] = {}
         self._waiting: dict[int, Want] = {}  # by slot
-        self._flying: frozenset[int] = frozenset()  # slots whose parts are in the present pass
-        self._thread: threading.Thread | None = None  # it makes the passes; None while no reply wants any
-        self._results: dict[int, ForwardPass | Exception] = {}  # by slot, until its thread takes it
+        self._flying: frozenset[int] = frozenset()  # the slots of the present pass
+        self._thread: threading.Thread | None = None  # the thread that makes passes; None while unused
+        self._results: dict[int, ForwardPass | Exception] = {}  # by slot, until its reply takes it
         self._target = target
         self.order = PassOrder(target)
 
@@ -48,7 +48,7 @@ class Batcher:
 
     @contextmanager
     def away(self, slot: int) -> Iterator[None]:
-        """Let passes go on without a running reply, which has to wait for something else."""
+        """Let the passes of other replies not wait for this slot while its reply waits for something else."""
         with self._changed:
             waited = self._running.pop(slot, None)
             self._changed.notify_all()
@@ -75,7 +75,7 @@ class Batcher:
                         self._begin()
                     else:
                         self._changed.wait()
-            except BaseException:  # withdraw the part, also after Ctrl-C
+            except BaseException:  # remove the part from the queue, also after Ctrl-C
                 while part.slot in self._flying:
                     self._changed.wait()
                 self._waiting.pop(part.slot, None)
@@ -119,7 +119,7 @@ class Batcher:
         failure: Exception | None = None
         try:
             found = wants[0].model.decode(parts)
-        except BaseException as error:  # noqa: BLE001  raised in the threads of its replies
+        except BaseException as error:  # noqa: BLE001  raised again in the threads that wait for this pass
             failure = error if isinstance(error, Exception) else WorkStopped()
         finally:
             self._changed.acquire()
@@ -144,6 +144,6 @@ class Batcher:
             self._results[part.slot] = replace(
                 one, replies=len(parts), pass_width=width, waited_seconds=waited
             )
-        for each in self._waiting.values():  # this pass has delayed these parts
+        for each in self._waiting.values():  # replies that had to wait during this pass
             if each.part.rows and each.part.slot in self._running:
                 self._running[each.part.slot] += max(now - max(began, each.since), 0.0)

@@ -1,7 +1,7 @@
 """Images in prompts: each row of an image is one token of the prompt, with an id that no vocabulary has.
 
-The ids of an image's rows depend on its content. So a prompt with another image has other tokens, and no cache that
-compares tokens answers from the wrong image. Drafters and rules never see these tokens: `without_images` replaces
+The ids of an image's rows depend on its content. So prompts with different images have different tokens, and a cache
+that compares tokens never confuses two images. Drafters and rules never see these tokens: `without_images` replaces
 each chunk of an image by one placeholder.
 """
 
@@ -19,14 +19,14 @@ class ImageChunk(Protocol):
     """Rows of an image that the target decodes together."""
 
     count: int  # number of rows
-    positions: int  # number of positions that the rows take; with M-RoPE fewer than rows
-    placeholder: int  # token of the vocabulary in place of the chunk, in the text of drafters
+    positions: int  # number of positions that the rows take; with M-RoPE, fewer positions than rows
+    placeholder: int  # token of the vocabulary that replaces the chunk in the text of drafters
 
     @property
     def is_encoded(self) -> bool: ...
 
     def encode(self) -> object:
-        """Compute the rows, which takes seconds on a CPU. Raises BackendFailure."""
+        """Compute the rows of the image, which takes seconds on a CPU. Raises BackendFailure."""
 
     def decode(self, context: object, position: int, sequence: int) -> int:
         """Append the rows to the KV cache of a context of llama.cpp; return a code as llama_decode does."""
@@ -64,7 +64,7 @@ def stretches(tokens: Sequence[int], begin: int, end: int) -> Iterator[tuple[int
 
 
 def next_piece(tokens: Sequence[int], most: int) -> Sequence[int]:
-    """Return the beginning of a text that one pass decodes: a chunk of an image, or at most `most` other tokens."""
+    """Return the first tokens of a text for one pass: a chunk of an image, or at most `most` tokens before an image."""
     if tokens and isinstance(first := tokens[0], ImageRow):
         return tokens[: first.chunk.count - first.index]
     end = next((index for index, token in enumerate(tokens[:most]) if isinstance(token, ImageRow)), most)
@@ -83,15 +83,15 @@ def without_images(tokens: Sequence[int]) -> list[int]:
 
 
 def observed(batch: ForwardPass, prompt: Sequence[int]) -> ForwardPass:
-    """Return a pass over a part of a prompt as drafters observe it: in the text without images."""
+    """Return a pass over a part of a prompt as drafters observe it: with placeholders in place of images."""
     tokens, hidden = without_images(batch.tokens), batch.hidden
     if hidden is not None and len(tokens) < len(batch.tokens):
-        hidden = hidden[-1:]  # a pass over an image has no other tokens
+        hidden = hidden[-1:]  # a pass over an image has only one placeholder
     return replace(batch, start=len(without_images(prompt[: batch.start])), tokens=tokens, hidden=hidden)
 
 
 class TextDecoder:
-    """The part of a `Decoder` that the loop uses, after a prompt with images: lengths are those of the text."""
+    """The part of a `Decoder` that the loop uses after a prompt with images. Lengths count placeholders, not rows."""
 
     def __init__(self, target: Decoder, lacking: int) -> None:
         """`lacking`: number of the prompt's tokens that its text lacks."""

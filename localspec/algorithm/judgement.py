@@ -45,18 +45,18 @@ def block(
 ) -> tuple[int, Distribution]:
     """Accept by block verification (Sun et al. 2024, arXiv 2403.10444, algorithm 2).
 
-    `coin(i, chance)` is thrown for each prefix, and the longest prefix with True is accepted. `share` is c_i of the
-    paper: the running product of p/q, capped at 1 after every token.
+    `coin(i, chance)` returns True with this chance. Of the prefixes whose coins are True, the longest is accepted.
+    `share` is c_i of the paper: the running product of p/q, capped at 1 after every token.
     """
     kept, kept_share, share = 0, 1.0, 1.0
     for i, token in enumerate(tokens, start=1):
         share = min(1.0, share * p(i - 1).of(token) / drawn_with(q[i - 1], token))
         if share == 0.0:
             break  # all later shares are 0, so no longer prefix can be accepted
-        # h_i is at most `share`, so a coin that fails with `share` needs no p(i).
+        # The chance h_i is at most `share`. So a coin that is False for `share` is False for h_i; p(i) is not needed.
         if coin(i - 1, share) and coin(i - 1, _kept_at(i, share, tokens, q, p)):
             kept, kept_share = i, share
-        # p/q is at most 1/q. If the coins of all longer prefixes fail with these shares, they fail for any p.
+        # p/q is at most 1/q, so these shares are upper bounds: coins that are False for them are False for any p.
         most = accumulate(
             map(drawn_with, q[i:], tokens[i:]), lambda c, here: min(1.0, c / here), initial=share
         )

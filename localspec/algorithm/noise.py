@@ -1,4 +1,4 @@
-"""Random numbers by seed and key: a draw does not depend on earlier draws.
+"""Random numbers that depend on a seed and a key, not on earlier draws.
 
 The generator is splitmix64 (Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators", 2014)
 used as a hash: each part of a key is added to the state, which then passes the generator's finaliser.
@@ -46,7 +46,7 @@ def gumbel(seed: int, position: int, ids: np.ndarray) -> np.ndarray:
     """Return standard Gumbel noise, float64 [n], for the tokens `ids` [n] at a position of the text."""
     state = _absorb(_key(seed, Purpose.NOISE), position)
     hashed = _finalise_all(np.uint64(state) + np.uint64(_STEP) * (ids.astype(np.uint64) + np.uint64(1)))
-    # u is never 0 or 1, where a logarithm would be infinite.
+    # `u` is never 0 or 1, because a logarithm would be infinite there.
     u = ((hashed >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
     noise: np.ndarray = -np.log(-np.log(u))
     return noise

@@ -1,4 +1,4 @@
-"""The order of the passes of several replies, and which of them share a pass. Here are no threads."""
+"""The order of the passes of several replies, and which of them share a pass. This module uses no threads."""
 
 from collections import deque
 from collections.abc import Hashable, Mapping, Sequence
@@ -13,13 +13,13 @@ PROMPT_SHARE = (
     2.5  # prompt tokens may take at most this many times a plain pass's time between two passes of replies
 )
 FIRST_CHUNK = 5  # maximum prompt tokens beside other replies while the time of a prompt token is unknown
-LEAST_CHUNK = 4  # this many prompt tokens are always allowed, however slow they are
-REMEMBERED = 32  # number of latest passes, of which the quickest estimates a plain pass
+LEAST_CHUNK = 4  # at least this many prompt tokens are allowed between two passes
+REMEMBERED = 32  # the quickest of this many latest passes estimates the time of a plain pass
 MEASURED = 2  # the time of a pass width is known after this many passes
 NEWEST_PASSES = 5  # the time of a pass width is that of the quickest of this many passes
 FORGOTTEN = 128  # the time of a pass width is forgotten after this many passes of other widths
-SLOWER = 1.1  # passes of one reply each are made only if a shared pass takes this many times their time
-NEWEST = 0.3  # weight of the newest measurement of a prompt token
+SLOWER = 1.1  # replies share a pass unless it takes more than this many times the time of separate passes
+NEWEST = 0.3  # weight of the newest measurement in the mean time of a prompt token
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +49,14 @@ class Want:
     model: SharedDecoder
     part: Part
     kind: Hashable = None  # the kind of pass; parts share a pass only within a kind
-    since: float = 0.0  # time when it began to wait
+    since: float = 0.0  # time when the part began to wait
 
 
 @dataclass(slots=True)
 class PassSeconds:
     """The usual time of a model's pass by its width, and of a prompt token."""
 
-    # By pass width: the seconds of its newest passes, and the value of `_count` at the latest pass.
+    # By pass width: the seconds of the newest passes of this width, and `_count` at the latest of them.
     _passes: dict[int, tuple[deque[float], int]] = field(default_factory=dict)
     _count: int = 0  # number of passes with rows
     _latest: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
@@ -83,8 +83,8 @@ class PassSeconds:
     def pays(self, widths: Sequence[int], width: int) -> bool:
         """Return whether a part of `width` tokens should join a pass over parts of `widths` tokens.
 
-        A pass of unknown time is tried: first a narrow one without the part, then a wide one with it. They also share
-        where it takes a little longer, because replies that share some passes and not others can plan no depth.
+        A width of unknown time is measured: first the narrow pass without the part, then the wide one with it. A shared
+        pass may take a little longer, because a depth cannot be planned for replies that share only some passes.
         """
         known = {each: min(found) for each, (found, _) in self._passes.items() if len(found) >= MEASURED}
         here, joint = len(widths) * max(widths), (len(widths) + 1) * max(*widths, width)
@@ -97,14 +97,14 @@ class PassSeconds:
 
 
 class PassOrder:
-    """The order of the passes of a pair's models. A model is the target, or drafts for it."""
+    """The order of the passes of a pair's models: the target and its draft models."""
 
     def __init__(self, target: SharedDecoder) -> None:
         self._target = target
         self._seconds: dict[tuple[SharedDecoder, Hashable], PassSeconds] = {}  # by model and kind of pass
         self._passes = 0
-        self._served: dict[int, int] = {}  # by slot: the number of the latest pass with a part of it
-        self._prompt_may_come = True  # whether a pass of the target came after the last chunk of a prompt
+        self._served: dict[int, int] = {}  # by slot: the number of its latest pass
+        self._prompt_may_come = True  # whether a target pass came after the last chunk of a prompt
 
     def seconds(self, model: SharedDecoder, kind: Hashable = None) -> PassSeconds:
         return self._seconds.setdefault((model, kind), PassSeconds())
@@ -117,8 +117,8 @@ class PassOrder:
     def following(self, waiting: Mapping[int, Want]) -> list[Want]:
         """Return the wants that the next pass fulfils, all of one model.
 
-        The slot that was served longest ago comes first. One chunk of a prompt may come between two passes of the
-        target. Drafts come before the target, because all replies then meet in its pass.
+        The slot whose last pass is the oldest comes first. One chunk of a prompt may come between two target passes.
+        Draft models come before the target, so that all replies can share its next pass.
         """
         wants = sorted(
             waiting.values(), key=lambda want: (self._served.get(want.part.slot, 0), want.part.slot)
@@ -136,7 +136,7 @@ class PassOrder:
         return chosen
 
     def _sharing(self, wants: Sequence[Want]) -> list[Want]:
-        """Return the first want, and those for which a shared pass takes less time than two passes."""
+        """Return the first want, and the wants that can share its pass in less time than separate passes take."""
         first, chosen = wants[0], [wants[0]]
         pays = self.seconds(first.model, first.kind).pays
         for want in wants[1:]:

@@ -27,10 +27,10 @@ class Proposal:
     source: Source = Source.PLAIN
     certain: int = 0  # number of leading tokens that a grammar forces
     depth: int = 0  # largest number of draft tokens that the drafter was allowed
-    mode: Mode = Mode.DRAFTING  # the reason why this cycle drafts or does not
+    mode: Mode = Mode.DRAFTING  # why this cycle drafts, or why it does not
     runs: int = 0  # runs of the draft model; 0: as many as `Drafter.model_runs` returns
     prefill_seconds: float = 0.0  # time of the drafter's prefill before this proposal
-    deciding_seconds: float = 0.0  # time of deciding whether to draft, and with which drafter
+    deciding_seconds: float = 0.0  # time of the decision whether to draft, and with which drafter
 
     @classmethod
     def drawn(cls, draws: Sequence[Draw], source: Source, depth: int, runs: int) -> Self:
@@ -86,7 +86,7 @@ class Decoder(LoopDecoder, Protocol):
     def tokens(self) -> Sequence[int]: ...  # tokens in the cache, in order
 
     capacity: int  # number of tokens that the cache can hold
-    late: bool  # whether `decode` may return before a device has computed the rows, whose first access then waits
+    late: bool  # whether `decode` may return before a device has computed the rows; reading a row then waits
     conversation: str  # the stored conversation that the tokens belong to; "" for none
 
     def top_k_rows(self, logits: int | None) -> None:
@@ -96,7 +96,7 @@ class Decoder(LoopDecoder, Protocol):
         """Append tokens in chunks, without logits. To cancel, stop iterating, or return True from `cancelled`."""
 
     def rewind(self, keep: int) -> int:
-        """Step back to `keep` tokens, or to fewer if the cache cannot; return the number of tokens left."""
+        """Step back to `keep` tokens, or to fewer if the cache cannot do this; return the number of tokens left."""
 
     def recall(self, tokens: Sequence[int], *, save: bool = True) -> float:
         """Load the prompt cache with the longest common prefix; return the seconds spent on reading the disk.
@@ -146,11 +146,11 @@ class Vocabulary(Protocol):
         """Return whether the token is a special token, whose `piece` is empty."""
 
     def special_tokens(self) -> Mapping[str, int]:
-        """Return the special tokens by their text. `tokenize` with `parse_special` recognises these texts."""
+        """Return the special tokens, by the texts that `tokenize` recognises with `parse_special`."""
 
 
 class Stopping(Protocol):
-    """A rule that may end a proposal early. It gets confidences and never tokens, so it cannot bias the output."""
+    """A rule that may end a proposal early. It sees confidences and never tokens, so it cannot bias the output."""
 
     def keeps(self, confidence: float, drafted: int) -> bool:
         """Return whether to verify the next token, after `drafted` draft tokens; if not, the proposal ends before it.
@@ -171,8 +171,8 @@ class Rule(Protocol):
     def draw(self, row: ComingRow, history: Sequence[int], start: int) -> Draw:
         """Draw a token to follow `history` from the draft model's row.
 
-        `start`: length of the text where the proposal begins. The random number depends on `start`, because a
-        rejected token reveals something about its number, so a later cycle must use another number.
+        `start`: length of the text where the proposal begins. The random number depends on `start`: a rejection
+        depended on the old number, so a later cycle must draw another one.
         """
 
     def verify(self, rows: Sequence[Row], proposal: Proposal, history: Sequence[int]) -> Verdict:
@@ -181,7 +181,7 @@ class Rule(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """Numbers of tokens: those that a drafter has not read yet, those in its cache, and older ones."""
+    """The tokens of a text that a drafter has not read yet, those in its cache, and older ones, as numbers."""
 
     unread: int = 0  # number of newest tokens that the drafter must prefill before it can propose
     held: int = 0  # number of tokens in the drafter's cache
@@ -201,7 +201,7 @@ class Drafter:
 
     source: Source  # the kind of drafter, and the key of its stored costs
     hidden_rows_needed: HiddenRows | None = None  # the target's hidden rows that the drafter reads
-    failure: LocalspecError | None = None  # the error that stops its proposals until the next reply
+    failure: LocalspecError | None = None  # an error that ends its proposals for this reply
 
     @property
     def busy_seconds(self) -> float:
@@ -220,7 +220,7 @@ class Drafter:
         self.failure = None
 
     def begin_whole(self) -> None:
-        """Begin a reply whose drafts do not depend on how much of the text earlier replies read."""
+        """Begin a reply whose drafts must not depend on what the drafter has read for earlier replies."""
         self.begin()
 
     def observe(self, batch: ForwardPass, kept: int) -> None:

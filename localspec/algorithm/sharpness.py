@@ -1,4 +1,4 @@
-"""The draft temperature: the factor of the request's temperature with the highest acceptance rate.
+"""The draft temperature: the request's temperature times the factor that gives the highest acceptance rate.
 
 Any q is lossless if draft tokens are drawn from it. After a cycle p and q are known, so the overlap of p with q at
 other temperatures can be computed. A draft whose distribution is flatter than the target's should be sampled at a
@@ -21,7 +21,7 @@ DECAY = 0.97
 
 
 class DraftTemperature:
-    """The temperature factor for the drafts of one reply. Each starts with 1, so the same seed repeats the reply."""
+    """The temperature factor for the drafts of one reply. It starts with 1, so the same seed repeats the reply."""
 
     def __init__(self) -> None:
         self._factor = 1.0
@@ -32,7 +32,7 @@ class DraftTemperature:
         self._judged: list[tuple[Distribution, Distribution]] = []  # p and q of positions not learned yet
 
     def shape(self, q: Distribution, position: int) -> Distribution | None:
-        """Return the distribution to draw a draft token from at a position; None: take the likeliest token."""
+        """Return the distribution for the draft token at a position; None: take the likeliest token."""
         self._drafted[position] = q
         return sharpened(q, factor) if (factor := self.factor) else None
 
@@ -59,7 +59,7 @@ class DraftTemperature:
 
 
 def sharpened(q: Distribution, factor: float) -> Distribution:
-    """Return q at `factor` times its temperature. Its tokens stay, because temperature is the chain's last step."""
+    """Return q at `factor` times its temperature, over the same tokens: temperature is the last step of the chain."""
     return q if factor == 1.0 else Distribution(q.ids, _powers(np.log(q.probabilities), factor))
 
 

@@ -35,7 +35,7 @@ class Greedy:
 class Coupled:
     """Gumbel coupling (Daliri et al. 2024, arXiv 2408.07978): target and draft draw with the same noise.
 
-    The target's choice depends on the seed, the position and the target's row alone: no drafter changes the text.
+    The target's choice depends only on the seed, the position and the target's row. So no draft changes the text.
     """
 
     chain: Chain
@@ -64,7 +64,7 @@ class BlockRule:
     name: ClassVar[str] = "block"
 
     def draw(self, row: ComingRow, history: Sequence[int], start: int) -> Draw:
-        _ = self.sharpness.factor  # learned before `distribution`, which may wait for the row
+        _ = self.sharpness.factor  # learn now, because `distribution` may wait for the row of a device
         whole = self.chain.distribution(row, history, drafts=True)
         likeliest = int(whole.probabilities.argmax())
         confidence = float(whole.probabilities[likeliest])

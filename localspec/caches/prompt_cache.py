@@ -20,7 +20,7 @@ class Checkpoint:
 
     length: int
     state: np.ndarray  # uint8
-    lasting: bool  # whether it stays when the next checkpoint is taken
+    lasting: bool  # whether the next checkpoint leaves this one in place
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,17 +38,17 @@ class PromptState:
         return len(self.state) + sum(len(each.state) for each in self.checkpoints) + int(beside)
 
 
-WORTH_A_COPY = 256  # a copy must save the prefill of this many tokens; prefill of fewer is as fast as a copy
+WORTH_A_COPY = 256  # a state is copied if this saves the prefill of this many tokens; fewer are read as fast
 LEAST = 512  # minimum of new tokens for which a state is written to the disk, or read from it
-_PART = 8  # at least this part of a state on disk must be new, because each write is of the whole state
+_PART = 8  # at least 1 / _PART of a state's tokens must be new, because each write takes the whole state
 
 
 class DiskPromptCache:
     def __init__(self, store: Store, facts: Facts, *, capacity: int, everything: bool = False) -> None:
         """`everything`: whether to also write states that belong to no stored conversation."""
         self._store, self._facts, self._capacity, self._everything = store, facts, capacity, everything
-        self._given: dict[int, PromptState] = {}  # states that wait to be written, by id()
-        self._failed = False  # whether a write failed; then no more are written
+        self._given: dict[int, PromptState] = {}  # states that wait to be written to the disk, by their id()
+        self._failed = False  # whether a write failed; after that, no state is written
         later(partial(self._reported, store.clean))
 
     def has_states(self) -> bool:
@@ -92,7 +92,7 @@ class DiskPromptCache:
     def _reported(self, write: Callable[[], None]) -> None:
         try:
             write()
-        except Exception as error:  # noqa: BLE001 - the thread that writes would swallow it
+        except Exception as error:  # noqa: BLE001 - the writing thread would drop the error without a report
             if not self._failed:
                 bug = f"localspec made a mistake, please report it ({type(error).__name__}: {error})"
                 log.warning("prompt caches are not stored: %s", error if isinstance(error, OSError) else bug)
@@ -145,7 +145,7 @@ class PromptCache:
         return self.disk.find(tokens, max([cached, *self._shared(tokens, cached)]), self.budget)
 
     def _shared(self, tokens: Sequence[int], at_least: int) -> list[int]:
-        """Return the common prefix length of each saved state, or 0 for one that is less than `at_least`."""
+        """Return the common prefix length of each saved state, or 0 where it is shorter than `at_least`."""
         alike = (begins_alike(saved.tokens, tokens, at_least) for saved in self._saved)
         return [
             common_prefix_length(saved.tokens, at_least, tokens[at_least:]) if same else 0

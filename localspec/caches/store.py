@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # numpy is imported late, because `localspec list` needs none
 
 FORMAT = b"localspec cache\x03"
 _HEAD = struct.Struct("<16sII")  # format, number of bytes in the facts, number of tokens
-_CRC = struct.Struct("<I")  # a checksum, which finds damage by the disk
+_CRC = struct.Struct("<I")  # a checksum, to find damage by the disk
 
 
 class Damaged(ValueError):
@@ -42,7 +42,7 @@ class Damaged(ValueError):
 @dataclass(frozen=True, slots=True)
 class Facts:
     key: str  # a digest of everything that the cached state depends on
-    model: str  # path of the model file, without which the cached state is useless
+    model: str  # path of the model file; a prompt cache without its model is removed
     steps_back: bool  # whether every prefix of the tokens can be restored
     marks: tuple[int, ...]  # number of tokens in each checkpoint, in the order of the checkpoints in `parts`
     parts: tuple[int, ...]  # sizes in bytes: the whole state, its checkpoints, the state of a head
@@ -64,7 +64,7 @@ class Stored:
         return len(self.tokens) // 4
 
     def usable(self, shared: int) -> int:
-        """Return how many tokens of a common prefix of `shared` tokens this file can restore."""
+        """Return how many tokens this file can restore for a text that begins with its first `shared` tokens."""
         if self.facts.steps_back or shared == self.length:
             return shared
         return max((mark for mark in self.facts.marks if mark <= shared), default=0)
@@ -117,7 +117,7 @@ def read_parts(stored: Stored) -> "list[np.ndarray]":
 
 
 def _head(tokens: bytes, facts: Facts) -> bytes:
-    import msgspec  # imported late, because `localspec list` does not need it
+    import msgspec  # imported late, because `localspec list` does not need msgspec
 
     encoded = msgspec.json.encode(facts)
     head = _HEAD.pack(FORMAT, len(encoded), len(tokens) // 4) + encoded + tokens
@@ -207,7 +207,7 @@ class Store:
                 self._refresh()
             texts = self._texts
         at = bisect_left(texts, (key, tokens), key=lambda text: (text.facts.key, text.tokens))
-        near = texts[max(at - _LOOKED_AT, 0) : at + _LOOKED_AT]  # neighbours have the longest common prefixes
+        near = texts[max(at - _LOOKED_AT, 0) : at + _LOOKED_AT]  # neighbours share the longest prefixes
         found = [(text, _shared(text.tokens, tokens)) for text in near if text.facts.key == key]
         return sorted((each for each in found if each[1]), key=lambda each: -each[1])[:_LOOKED_AT]
 
@@ -249,7 +249,7 @@ class Store:
             self._refresh()
             for text in self._texts:
                 is_begun = text.facts.key == facts.key and tokens.startswith(text.tokens)
-                # A prefix of less than half the length stays, because other prompts may continue it.
+                # A file of a prefix of less than half the length stays, because other prompts may continue it.
                 if is_begun and 2 * len(text.tokens) >= len(tokens) and text.path.name != name:
                     self._drop(text)
         return True

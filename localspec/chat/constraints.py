@@ -1,4 +1,4 @@
-"""Makes the prompt of a reply, and its constraint: a grammar of the reasoning, the answer and the calls."""
+"""Make the prompt of a reply, and its constraint: a grammar for reasoning, answer and calls."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,9 +21,9 @@ from localspec.structure.constraint import Constrained, GrammarTokens
 from localspec.structure.grammar import rules_around
 from localspec.structure.tool_call_format import GENERIC, ToolCallFormat
 
-# `branch_points` renders this question, which no user writes, to find where other conversations differ.
+# A question that no user writes. `branch_points` renders it to find where other conversations differ.
 _OTHER = "\u2063"
-_LONG = 256  # a system message and tools of fewer tokens get no checkpoint, because their prefill is fast
+_LONG = 256  # a system message with tools gets a checkpoint from this many tokens on; fewer are read fast
 
 
 class PromptBuilder:
@@ -83,7 +83,7 @@ class PromptBuilder:
         return rendered, {**(tools or {}), **request.template_arguments}, read
 
     def spelled(self, messages: Messages, request: Request) -> tuple[tuple[int, ...], ...]:
-        """Return texts of the messages that the reply may spell in another way than the prompt, as tokens."""
+        """Return, as tokens, texts of messages that the reply may write with other tokens than the prompt has."""
         form = self.tool_call_format(request)
         reply = GENERIC if request.grammar else form if request.tool_choice != "none" else None
         return self._spellings.of(messages, form or self._template.tool_call_format, reply)

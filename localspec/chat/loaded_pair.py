@@ -36,7 +36,7 @@ class StrategyMaker(Protocol):
         """Store the measured costs and acceptance rates for the next load."""
 
     def calibrate(self, text: Sequence[int], budget_seconds: float, stop: Callable[[], bool]) -> None:
-        """Measure the cost of batches with tokens of `text`, unless it is known; end early if `stop` returns true."""
+        """Measure the cost of passes over tokens of `text`, unless it is known. End early if `stop` returns true."""
 
 
 class ThreadCount(Protocol):
@@ -51,7 +51,7 @@ class ThreadCount(Protocol):
         """Fix the thread count until no reply runs; return a notice if it changed since the last call, else ""."""
 
     def keeping(self) -> AbstractContextManager[None]:
-        """Return a context manager with a constant thread count, without which texts cannot be compared."""
+        """Return a context manager that keeps the thread count constant, because only then can texts be compared."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,13 +60,11 @@ class Slot:
     drafters: Sequence[Drafter]  # drafters that run models
     drafting: StrategyMaker
     running: Callable[[], AbstractContextManager[object]] = nullcontext  # entered while cycles run
-    away: Callable[[], AbstractContextManager[object]] = (
-        nullcontext  # entered there while they wait for a reader
-    )
+    away: Callable[[], AbstractContextManager[object]] = nullcontext  # entered while cycles wait for a reader
 
 
 REST_SECONDS = 2.0  # idle time after which prompt caches are stored on disk
-_LOOK_SECONDS = 0.05  # time between two cancellation checks of a reply that waits for a slot
+_LOOK_SECONDS = 0.05  # a reply that waits for a slot checks for cancellation at this interval
 
 
 class Slots:
@@ -75,7 +73,7 @@ class Slots:
         self._free = list(self.all)
         self._changed = threading.Condition()
         self.awaited = 0  # number of replies that wait for a slot
-        self.sent: dict[Slot, int] = {}  # by slot with an unsent text: number of tokens before it
+        self.sent: dict[Slot, int] = {}  # by slot with a typed, unsent text: number of tokens before it
         self._stores = stores  # whether prompt caches are stored on disk
         self._rest: threading.Timer | None = None  # stores prompt caches REST_SECONDS after the last reply
         self._storing = threading.Lock()
@@ -96,7 +94,7 @@ class Slots:
 
     @contextmanager
     def unused(self, ends: Callable[[], bool] = lambda: True) -> Iterator[Slot | None]:
-        """Claim all slots if no reply runs, and yield the first, else None; wait for their end until `ends()`."""
+        """Claim all slots and yield the first; yield None if replies still run when `ends()` becomes true."""
         with self._changed:
             while len(self._free) < len(self.all) and not ends():
                 self._changed.wait(_LOOK_SECONDS)
@@ -126,7 +124,7 @@ class Slots:
                 self._rest.cancel()
             if not self._stores:
                 return
-            # A weak method, because the timer must not keep a dropped pair alive.
+            # The timer has a weak reference, because it must not keep an unused pair in memory.
             self._rest = threading.Timer(REST_SECONDS, _call, (WeakMethod(self.store),))
             self._rest.daemon = True
             with suppress(RuntimeError):  # while Python ends, no thread starts, and `close` stores the caches
@@ -149,7 +147,7 @@ class Slots:
 
     def _close_at_end(self) -> None:
         """Store the prompt caches when Python ends, unless a reply still runs."""
-        # In a child of fork(), the locks may never be free: threads of the parent may have locked them.
+        # A child of fork() must not wait for the locks: if a thread of the parent held one, it is never freed.
         if os.getpid() == self._process:
             with self.unused() as free:
                 if free is not None:
@@ -178,7 +176,7 @@ class Slots:
 
 
 def best_slot(slots: Iterable[Slot], prompt: Sequence[int]) -> Slot:
-    """Return the slot with the longest common prefix, because a short prefill is fast, else with few tokens."""
+    """Return the slot with the longest common prefix, which saves most prefill; without any, one with few tokens."""
 
     def worth(slot: Slot) -> tuple[int, int]:
         cached, common = len(slot.target.tokens), common_prefix_length(slot.target.tokens, 0, prompt)
@@ -213,7 +211,7 @@ class LoadedPair:
     trained_context: int | None = None  # in tokens; None: unknown
     reads_ahead: bool = False  # whether the next prompt is read ahead after a reply
     when_idle: Callable[[Callable[[], bool]], object] = (
-        bool  # measures for later loads, until its argument is true
+        bool  # measure costs for later loads until the argument returns true
     )
 
     @property

@@ -1,4 +1,4 @@
-"""Checks the options of a reply."""
+"""Check the options of a reply."""
 
 import math
 import operator
@@ -52,7 +52,7 @@ class Request:
 
     @property
     def called(self) -> dict[str, str]:
-        """The names that the caller gave to tools, by the names that the model reads, where they differ."""
+        """The caller's names of tools, by the names that the model reads, where the two differ."""
         return {tool.name: tool.called for tool in self.tools if tool.name != tool.called}
 
 
@@ -125,7 +125,7 @@ def check(request: Request) -> None:
         hint = "give a dictionary from the names of template variables to their values"
         raise BadSetting(f"{arguments!r} is not a valid value of template_arguments", hint=hint)
     if not all(isinstance(stop, str) and stop for stop in request.stop):
-        raise BadSetting("a stop string is empty or not text", hint="give non-empty strings")
+        raise BadSetting("a stop string is empty or not text", hint="give texts of at least one character")
     choices = ("auto", "required", "none", *(tool.name for tool in request.tools))
     if request.tool_choice not in choices:
         what = f"{request.tool_choice!r} is not a valid tool_choice"
@@ -133,4 +133,4 @@ def check(request: Request) -> None:
     bans = any(bias == -math.inf for _, bias in request.sampling.logit_bias)
     if bans and (request.grammar or request.tools):
         hint = "use finite biases, or leave out the grammar and the tools"
-        raise BadSetting("logit_bias bans tokens that the grammar may need", hint=hint)
+        raise BadSetting("logit_bias bans tokens, which the grammar or the tools may need", hint=hint)

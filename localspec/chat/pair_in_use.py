@@ -37,7 +37,7 @@ class PairInUse:
     reasoning: Reasoning = field(default_factory=Reasoning)
     omissions: list[Omission] = field(default_factory=list)  # a few of earlier prompts, the latest first
     sessions: set[object] = field(default_factory=set)  # the open sessions
-    # A session holds this lock to begin, end, or use template or vocabulary.
+    # A session holds this lock while it begins or ends, or uses the template or the vocabulary.
     looking: threading.RLock = field(default_factory=threading.RLock)
     process: int = field(default_factory=os.getpid)
     owner: str = ""  # client whose reasoning is stored; no other client gets it
@@ -61,7 +61,7 @@ class PairInUse:
             self.pair.vocabulary,
             style,
             (*template.stops, *request.stop),
-            # A text must match its grammar exactly, so a space at its beginning stays.
+            # A space at the beginning of a text stays, because the text must match its grammar exactly.
             continues_text=constraint is not None or are_continued(messages),
             calls=calls if request.tool_choice != "none" else None,
             functions=request.functions,
@@ -108,7 +108,7 @@ class PairInUse:
         return fitted
 
     def ahead(self, messages: Messages, request: Request, ends: Ends, typed: str = "") -> ReplyJob | None:
-        """Return a job that prefills what the next prompt begins with, whatever the next message says.
+        """Return a job that prefills the part of the next prompt that does not depend on the next message.
 
         `typed`: the certain beginning of that message. Return None if `ends()` came true before.
         """
@@ -137,7 +137,7 @@ class PairInUse:
         )
 
     def _beside(self, request: Request) -> str:
-        """Return client and tools as one text; a reply depends on both, and on its messages."""
+        """Return client and tools as one text. Reasoning is stored by this text and by the messages before it."""
         return json.dumps([self.owner, request.tools], sort_keys=True, default=str)
 
     def raw_job(
@@ -160,9 +160,9 @@ class PairInUse:
         return ReplyJob(tokens, points, request, text_stream, cancelled, constraint, spelled=spelled)
 
     def check_space(self, characters: int) -> None:
-        """Refuse a text too long for the context, before seconds are spent to tokenise it."""
+        """Refuse a text that is too long for the context, because its tokenisation would take seconds."""
         capacity, vocabulary = self.pair.target.capacity, self.pair.vocabulary
-        if characters <= 16 * capacity:  # such a text is tokenised quickly
+        if characters <= 16 * capacity:  # a text of this length is tokenised quickly
             return
         least = -(-characters // max(len(vocabulary.piece(token)) for token in range(vocabulary.size)))
         if least > capacity:

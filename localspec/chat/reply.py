@@ -50,22 +50,22 @@ GENERIC_CALLS = (
     "this model's chat template does not support tools: a system message describes them, in a tool-call format "
     "that the model may not be trained for"
 )
-DRAFT_CHUNK = 128  # largest number of tokens in a pass of a draft model that reads ahead
-WORTH_A_NOTICE = 16  # after this many cycles without drafting, a notice appears; shorter pauses are normal
+DRAFT_CHUNK = 128  # largest number of tokens in a draft model's pass while it reads ahead
+WORTH_A_NOTICE = 16  # a notice appears after this many cycles without drafting; shorter pauses are normal
 READ_AHEAD_SECONDS = 60.0  # longest time of reading ahead after a reply
-AHEAD = 2  # cycles that wait for their reader on a device: with fewer, one whose time varies leaves it idle
+AHEAD = 2  # cycles that may wait for their reader: with fewer, a device is idle if cycles vary in time
 
 
 class Ending(NamedTuple):
     finished: bool  # whether the grammar allows only the end here
     complete: bool  # whether the grammar allows the end here
     budget_spent: bool  # whether a thinking budget was spent
-    closed: bool  # whether the limit of tokens closed the answer
+    closed: bool  # whether the answer was closed early, because the limit of tokens was near
 
 
-_UNLIMITED = [Ending(False, True, spent, False) for spent in (False, True)]  # ends without a grammar
+_UNLIMITED = [Ending(False, True, spent, False) for spent in (False, True)]  # for replies without a grammar
 
-# A cycle, the scores of its tokens, and `why_off` and `failure` of the strategy and `ends` of the job after it.
+# A cycle and its tokens' scores; then, after this cycle, the strategy's `why_off` and `failure`, the job's `ends`.
 _State = tuple[Cycle, Sequence[Scored], str | None, LocalspecError | None, Ending]
 
 
@@ -77,7 +77,7 @@ class ReplyBuilder:
         self.overlapped = overlapped
         self.tokens: list[int] = []
         self.ended = False  # whether an end token, a stop string or a grammar ended the reply
-        self.ends = job.ends()  # after the newest cycle
+        self.ends = job.ends()  # the job's `ends` after the newest cycle
         self._job = job
         self._tally = tally
         self._vocabulary = vocabulary
@@ -121,7 +121,7 @@ class ReplyBuilder:
         yield from pieces
 
     def finish(self) -> Iterator[Event]:
-        # If the grammar allows nothing more, the reply has ended by itself, even at its length limit.
+        # If the grammar allows nothing more, the grammar ended the reply, even where the limit of tokens is reached.
         self.ended = self.ended or self.ends.finished
         parts = self._job.text.flush(cut=not self.ended)
         if settled := self._settled((), parts):
@@ -170,7 +170,7 @@ class ReplyBuilder:
 
 
 def read(target: Decoder, strategy: Strategy, job: "ReplyJob") -> Iterator[Prefill]:
-    """Prefill the uncached tokens of the prompt except the last; keep checkpoints at branch points."""
+    """Prefill the prompt's uncached tokens, except the last one; keep checkpoints at branch points."""
     prompt, text, cancelled = job.prompt, job.text_prompt, job.cancelled
     total, done, seconds = len(prompt) - 1 - target.length, 0, 0.0
 
@@ -184,7 +184,7 @@ def read(target: Decoder, strategy: Strategy, job: "ReplyJob") -> Iterator[Prefi
     def passes_to(end: int) -> Iterator[ForwardPass | ImageChunk]:
         """Yield each pass, and each image before it is encoded."""
         for begin, stop, image in stretches(prompt, target.length, end):
-            if target.length < begin:  # the passes before were cancelled
+            if target.length < begin:  # the passes of the tokens before were cancelled
                 return
             if image and not image.is_encoded and not cancelled():
                 yield image
@@ -219,9 +219,9 @@ class ReplyJob:
     conversation: str = ""  # name of the stored conversation
     budget: ThinkingBudget | None = None  # it contains the constraint
     sent: int | None = None  # number of tokens before a text that is typed but not sent; None: no such text
-    changed: str = ""  # how the history was changed to fit the chat template
+    changed: str = ""  # how the messages were changed to fit the chat template
     spelled: Sequence[Sequence[int]] = ()  # texts to copy from, in another spelling than the prompt's
-    # Returns a job whose prompt is what the next one certainly begins with; None if `ends()` came true before.
+    # Returns a job whose prompt is the certain beginning of the next prompt; None if `ends()` came true before.
     following: "Callable[[Reply, Ends], ReplyJob | None] | None" = None
 
     def ends(self) -> Ending:
@@ -259,7 +259,7 @@ class ReplyWriter:
         self._sent: dict[str, object] = {}  # sent notices, each with an object that identifies its sender
         # By slot: the messages of its latest prompt except the assistant's, or the tokens of a raw prompt.
         self._latest: dict[Slot, Sequence[Any]] = {}
-        # By slot: the next prompt of its conversation, until its beginning is read or another reply has the slot.
+        # By slot: the next prompt to read ahead, until it is read or another reply takes the slot.
         self._upcoming: dict[Slot, Upcoming] = {}
         self._read: dict[Slot, range] = {}  # by slot, the positions of the tokens that were read ahead
 
@@ -286,14 +286,14 @@ class ReplyWriter:
                     del self._upcoming[slot]
 
     def prefill(self, ahead: Ahead, stop: Ends, slot: Slot | None = None, *, seconds: float) -> bool:
-        """Prefill a prompt without a reply until anybody waits, and return whether nothing of it is left."""
+        """Prefill a prompt without a reply, until a reply waits for a slot. Return whether all of it is read."""
         pair, deadline = self._pair, perf_counter() + seconds
 
         def ends() -> bool:
             return stop() or pair.slots.awaited > 0 or perf_counter() >= deadline
 
         job = None if ends() else ahead(ends)
-        # All slots are claimed, because a reply that comes now must find the tokens that are being read.
+        # Claim all slots: a new reply then waits, and finds the tokens that are being read in its slot.
         with pair.slots.unused(ends) as free:
             if job is None or free is None:
                 return False
@@ -367,7 +367,7 @@ class ReplyWriter:
             why = f"the reply was cut off before it matched {job.constraint.name}"
             result = replace(result, unmatched=why)
             yield Notice(why)
-        # A reply that was cut off may be continued, and its tokens must stay for that.
+        # Read ahead only after a complete reply: one that was cut off may be continued, and needs its own tokens.
         if job.following and pair.reads_ahead and result.finish_reason is FinishReason.STOP:
             self._upcoming[slot] = Upcoming(partial(job.following, result), READ_AHEAD_SECONDS)
         yield Finished(result)
@@ -391,7 +391,7 @@ class ReplyWriter:
 
     def _rewind(self, slot: Slot, strategy: Strategy, job: ReplyJob) -> tuple[int, float]:
         """Keep the common prefix of KV cache and prompt; return its length, and the seconds to restore a state."""
-        # Compare no replies, because a later prompt has no reasoning, and a reply may be generated again.
+        # Compare messages without replies: a later prompt lacks their reasoning, and a reply may be generated again.
         text, before = job.prompt if job.questions is None else job.questions, self._latest.get(slot, ())
         self._latest[slot] = text
         continues = list(text[: len(before)]) == list(before)
@@ -401,7 +401,7 @@ class ReplyWriter:
             self._pair.slots.forget_typed(slot)
         seconds = slot.target.recall(job.prompt, save=not continues)
         keep = slot.target.rewind(common_prefix_length(slot.target.tokens, 0, job.prompt[:-1]))
-        # Without images the two texts are equal, and the text without them is there already.
+        # Without images the two texts are equal, so no placeholders are needed.
         same = len(job.text_prompt) == len(job.prompt)
         kept = list(job.text_prompt[:keep]) if same else without_images(job.prompt[:keep])
         strategy.observe(ForwardPass(0, kept), len(kept))
@@ -434,8 +434,8 @@ class ReplyWriter:
                         scores = scoring.scores if scoring else ()
                         yield cycle, scores, strategy.why_off, strategy.failure, job.ends()
 
-            # On a device the text of a cycle is made beside the next cycle. Elsewhere only the reader is another
-            # thread, and only with several slots: its pace must not be that of all replies.
+            # If a device computes, the text of a cycle is made while the next cycle runs. Else, in a pair of several
+            # slots, a reply has a thread for its events, so that a slow reader does not slow the other replies.
             found = ahead(states(), AHEAD, slot.away) if pair.runs_ahead else states()
             events = self._absorbed(found, job, reply)
             if len(pair.slots.all) > 1 and not pair.runs_ahead:
@@ -481,7 +481,7 @@ class ReplyWriter:
             n for n in self._pair.notices if job.questions is not None or not n.startswith(NO_TEMPLATE)
         )
         once = (*notices, *([GENERIC_CALLS] * job.generic_calls), *([UNSEEN_IMAGE] * unseen))
-        mine = object()  # `setdefault` lets only one of several threads send a notice
+        mine = object()  # `setdefault` lets only one of several threads send a notice: the first
         yield from (Notice(text) for text in once if self._sent.setdefault(text, mine) is mine)
         yield from (Notice(tool.notice) for tool in job.request.tools if tool.notice)
         if job.constraint and job.constraint.ignored:

@@ -1,4 +1,4 @@
-"""Scores the tokens of a reply by the probabilities of the target."""
+"""Score the tokens of a reply by the probabilities of the target."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ LEAST = -9999.0  # replaces log(0), as in OpenAI's interface, because JSON has n
 
 
 class ScoringRule:
-    """Applies another acceptance rule, and scores the tokens of the rule's latest verdict."""
+    """A rule that applies another acceptance rule, and scores the tokens of its latest verdict."""
 
     def __init__(self, rule: Rule, vocabulary: Vocabulary, alternatives: int, chain: Chain | None) -> None:
         """`chain`: the sampler whose distributions are scored; None: the target's distributions before sampling."""

@@ -100,7 +100,7 @@ class Session(Closing):
         self._messages, self._conversation = as_messages(messages), object()
 
     def calibrate(self, budget_seconds: float = 3.0, stop: Callable[[], bool] | None = None) -> None:
-        """Measure the cost of batches, unless it is known or a reply runs; end early if `stop` returns true."""
+        """Measure the cost of passes, unless it is known or a reply runs. End early if `stop` returns true."""
         self._require_process()
         with self._working, self.pair.slots.unused() as slot:
             if slot and slot.target.tokens and not self._closed:
@@ -110,10 +110,10 @@ class Session(Closing):
     def read_ahead(self, ends: Ends, typed: Messages = (), **options: "Unpack[ReplyOptions]") -> None:
         """Prefill the certain beginnings of the next prompts of all sessions of the pair, until `ends()` is true.
 
-        `typed`: a conversation whose last message is not sent yet, up to its last whole word; it is prefilled, too.
+        `typed`: messages whose last one is still being typed, up to its last whole word; they are prefilled, too.
         """
         ends = self._watch(ends)
-        with self._working, suppress(LocalspecError):  # the next reply meets the error again and reports it
+        with self._working, suppress(LocalspecError):  # the next reply raises the same error and reports it
             if self._closed or not self.pair.reads_ahead:
                 return
             self._in_use.writer.read_ahead(ends)
@@ -234,7 +234,7 @@ class Session(Closing):
 
     def _watch(self, cancelled: Cancelled | None) -> Cancelled:
         latest = self._latest_cancel
-        return lambda: self._latest_cancel is not latest or (cancelled or bool)()  # bool() is False
+        return lambda: self._latest_cancel is not latest or (cancelled or bool)()  # bool() returns False
 
     def _request(self, options: Mapping[str, Any]) -> Request:
         self._require_open()
@@ -257,7 +257,7 @@ class Session(Closing):
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
-        self._require_process()  # before the lock, which may never be free in a child of fork()
+        self._require_process()  # check this before the lock, which a child of fork() may wait for without end
         with self._in_use.looking:
             self._require_open()
             yield
@@ -300,7 +300,7 @@ class Session(Closing):
                     with self._working:
                         if self._closed or self._running is not cancelled:
                             what = "the session was closed while it replied, or got another request"
-                            raise BadSetting(what, hint="read each reply to its end first")
+                            raise BadSetting(what, hint="read each reply to its end, or cancel() it")
                         event = next(steps, None)
                     if event is None:
                         return
@@ -315,5 +315,5 @@ class Session(Closing):
             try:
                 steps.close()
                 return
-            except ValueError:  # another thread is running the generator at this moment
+            except ValueError:  # another thread is running the generator now
                 sleep(_LOOK_SECONDS)

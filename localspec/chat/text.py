@@ -1,4 +1,4 @@
-"""Turns tokens into text: complete characters, reasoning, answers and calls, stop strings."""
+"""Turn tokens into text: complete characters, reasoning, answers, calls and stop strings."""
 
 import codecs
 import re
@@ -15,14 +15,14 @@ from localspec.structure.read_calls import CallReader, Change, Functions, TextPa
 from localspec.structure.tool_call_format import ToolCallFormat
 
 LONGEST_HEADER = 256  # characters; a longer text is shown, because it is no header
-REPEATS, LONGEST_BLOCK = 8, 64  # a loop is a block of at most LONGEST_BLOCK tokens that comes REPEATS times
+REPEATS, LONGEST_BLOCK = 8, 64  # a reply repeats itself if it ends with this many equal blocks of tokens
 _RECIPIENT = " to="
 _QUOTES = '`"'
 _FIRST_CODE, _CODES = 0xD800, 2048  # lone surrogates, which UTF-8 text never has
 
 
 def repeated_block(tokens: Sequence[int], least: int = 0) -> Sequence[int]:
-    """Return the shortest block that ends the tokens REPEATS times, in at least `least` tokens; () without one."""
+    """Return the shortest block that ends the tokens REPEATS times, if these are at least `least` tokens; else ()."""
     for size in range(1, min(LONGEST_BLOCK, len(tokens) // REPEATS) + 1):
         loop = tokens[-max(REPEATS * size, least) :]
         if loop[-1] == loop[-1 - size] and len(loop) >= least and loop[size:] == loop[:-size]:
@@ -37,7 +37,7 @@ class Patterns:
         self._longest = max(map(len, self._patterns), default=0)
 
     def find(self, text: str) -> tuple[int, str] | None:
-        """Return start and text of the first pattern to end in `text`; if several end there, the longest."""
+        """Return the start and text of the pattern that ends first in `text`; if several end there, the longest."""
         places = ((start, p) for p in self._patterns if (start := text.find(p)) >= 0)
         return min(places, key=lambda each: (each[0] + len(each[1]), each[0]), default=None)
 
@@ -72,12 +72,12 @@ class TextStream:
         form = calls.with_texts(self.codes.coded) if calls else None
         self._reader = reader(form, functions or {}, self.codes.plain) if form else None
         self._begun: list[TextPart] = []  # parts of a call that begins in the text before the reply
-        self._before = 0  # characters of that text which the reader holds
+        self._before = 0  # number of characters of that text that are held back
         self.thinking = Thinking(style, form, functions or (), self.codes.coded)
         tagged = form is not None and bool(form.tag) and not (style and style.channels)
-        self._unclosed = CallReader(form, functions or {}) if form and tagged else None  # reads the reasoning
+        self._unclosed = CallReader(form, functions or {}) if form and tagged else None  # for the reasoning
         self._thoughts = ""  # reasoning that may be, or begin, a call
-        self._calling = False  # whether it is, as far as it goes
+        self._calling = False  # whether `_thoughts` is the beginning of a call so far
         self.calls: list[ToolCall] = []  # complete calls, and a call in which the reply ended
         self._scanner = StopScanner(stops)
         self._fence = Unfencer() if fenced else None
@@ -88,7 +88,7 @@ class TextStream:
 
     @property
     def repeats(self) -> bool:
-        """Whether the reply wrote a call again, and ends with it."""
+        """Whether the reply ends with a call that it has written before."""
         return self._reader is not None and self._reader.repeats
 
     @property
@@ -152,7 +152,7 @@ class TextStream:
         return self._without_stops(split)
 
     def _read_thought(self, reader: CallReader, text: str) -> list[TextPart]:
-        """Return reasoning. A call at its end is held, because it is a call if the reply ends there too."""
+        """Return reasoning to show. A call at its end is held: if the reply ends there, it is a call."""
         self._thoughts += text
         for part in reader.push(text):
             if part.call or part.text.strip():
@@ -189,7 +189,7 @@ class TextStream:
 
 
 class Codes:
-    """Encodes special tokens as lone surrogates, to distinguish them from the same letters in plain text.
+    """A code that writes special tokens as lone surrogates, to distinguish them from the same letters in plain text.
 
     the model writes            in the stream             shown
     the token <think>           one lone surrogate        <think>
@@ -218,7 +218,7 @@ class Codes:
 
 
 class Detokenizer:
-    """Turns tokens into complete characters; bytes that cannot become a character turn into U+FFFD.
+    """A decoder from tokens to complete characters; bytes that cannot become a character turn into U+FFFD.
 
     `visible`: texts of the special tokens that are shown. `starts_text`: whether to drop the space that
     SentencePiece puts before the first word of a text.
@@ -302,7 +302,7 @@ class Unfencer:
 
 
 class Headers:
-    """Shortens gpt-oss headers (`<|channel|>final <|constrain|>json<|message|>`) to a channel or a call."""
+    """Shorten gpt-oss headers (`<|channel|>final <|constrain|>json<|message|>`) to a channel or a call."""
 
     def __init__(self, coded: Callable[[str], str], form: ToolCallFormat | None) -> None:
         self._channel, self._start, self._message = map(coded, ("<|channel|>", "<|start|>", "<|message|>"))
@@ -325,7 +325,7 @@ class Headers:
                 self.held = text
                 return ""
             self._begun = True
-            if text.startswith(_RECIPIENT):  # the prompt ended inside this header
+            if text.startswith(_RECIPIENT):  # this is the rest of a header that the prompt began
                 text = f"{self._start}assistant{text}"
         start = max(text.rfind(self._channel), text.rfind(self._start))
         if start < 0 or self._message in text[start:] or len(text) - start > LONGEST_HEADER:
@@ -362,13 +362,13 @@ class Thinking:
         """`form`: the tool-call format of the `functions`; `coded`: a function that encodes special tokens."""
         self._headers = Headers(coded, form) if style and style.channels else None
         markers = {coded(marker): kind for marker, kind in style.markers.items()} if style else {}
-        # A marker inside the beginning of a call is not removed, because the call needs it.
+        # A marker inside the beginning of a call stays in the text, because it is part of the call.
         heads = [form.begin + form.open + name + form.name_end for name in functions] if form else []
         inside = [(head, marker) for head in heads for marker in markers if marker in head]
         self._kept = {head.partition(marker)[0] + marker for head, marker in inside}
         markers |= dict.fromkeys(self._kept, Kind.TOOL_CALL)
         self._answered = False  # whether the reply had an answer before the current part
-        self._begins = False  # whether no text of the current part was released yet
+        self._begins = False  # whether the current part has begun, but none of its text is released
         self.markers = markers
         # White space at the start of a part is skipped, so markers are compared without leading space.
         self._beginnings = sorted(((m.lstrip(), m) for m in markers), key=lambda pair: -len(pair[0]))
@@ -379,7 +379,7 @@ class Thinking:
             Kind.TOOL_CALL: Patterns(markers),
         }
         self.kind = R if style and style.opened else A
-        self._fresh = style is not None  # whether the current part has only white space so far
+        self._fresh = style is not None  # whether the current part is only white space so far
         self._drops_space = self.kind is R
         self._held = ""
         self._line = ""  # the line of the part so far
@@ -422,7 +422,7 @@ class Thinking:
         released = match[0] if match else len(text) - patterns.unfinished(text)
         if match and self.kind is R and (quote := self._quote(text[:released])):
             end = released + len(match[1])
-            following = text[end : end + 1]  # shows whether the marker is quoted; "": it has not come yet
+            following = text[end : end + 1]  # "" if it has not come yet; shows whether the marker is quoted
             if following in ("", quote):
                 match, passes_quote = None, bool(following)
                 released = end + 1 if passes_quote else released

@@ -1,4 +1,4 @@
-"""Ends a reasoning that has spent its budget: the closing text is forced, and the answer follows."""
+"""End reasoning that has spent its budget: force the closing text, so that the answer follows."""
 
 import re
 from collections.abc import Sequence
@@ -21,13 +21,13 @@ class _State:
     detokenizer: Detokenizer
     thinking: Thinking
     spent: int = 0  # number of reasoning tokens
-    held: int = 0  # number of the newest of them, which may become a marker
+    held: int = 0  # number of its newest tokens that may become a marker
     due: tuple[int, ...] = ()  # closing tokens that must follow
-    times_ended: int = 0  # number of times that the budget ended a reasoning
+    times_ended: int = 0  # number of times that the budget ended reasoning
 
 
 class ThinkingBudget:
-    """Follows a reply as `Constrained` does, around the grammar of the reply or without one."""
+    """A constraint that forces the end of reasoning, around the grammar of the reply or without one."""
 
     def __init__(
         self, inner: Constrained | None, request: Request, text: TextStream, ending: str, start: int
@@ -38,7 +38,7 @@ class ThinkingBudget:
         one, a call may follow in place of the answer.
         """
         self.whole_rows = inner is not None
-        self.times_ended = 0  # number of times that the budget ended a reasoning, in the settled tokens
+        self.times_ended = 0  # number of times that the budget ended reasoning in the settled tokens
         self._inner, self._budget, self._start = inner, request.think or 0, start
         self._tokenize, self._codes = MiddleTokenizer(text.vocabulary), text.codes
         self._ending, markers = text.codes.coded(ending), text.thinking.markers
@@ -48,7 +48,7 @@ class ThinkingBudget:
         self._markers = sorted(markers, key=lambda mark: mark not in self._ending)
         self._tokens: list[int] = []  # tokens of the reply after the settled ones
         self._states = [self._with_due(_State(copy(text.detokenizer), copy(text.thinking)))]
-        self._settled = 0  # number of tokens of the reply that no rejection can remove
+        self._settled = 0  # number of the reply's tokens that no rejection can remove
 
     def permitted(self, row: Row, history: Sequence[int]) -> Row:
         if due := self._after(history).due:
@@ -105,6 +105,6 @@ class ThinkingBudget:
         texts = [self._ending if state.times_ended else self._first]
         if begun := state.thinking.held:  # complete this marker, which may lack leading white space
             texts = [form for mark in self._markers for form in (mark, mark.lstrip())]
-        # A header that is no marker, as that of a call, is left to the model.
+        # Any other header, such as that of a call, is left to the model.
         text = next((text[len(begun) :] for text in texts if text.startswith(begun)), "")
         return replace(state, due=tuple(self._tokenize(self._codes.plain(text), parse_special=True)))

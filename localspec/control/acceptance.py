@@ -1,8 +1,8 @@
 """The chance that the target accepts a draft token, from recent acceptance and the draft's confidence.
 
-Confidence alone predicts poorly: a token with confidence 0.4 is usually accepted in free prose, but only half the time
-in unfamiliar text. Recent acceptance and the number of earlier draft tokens distinguish these texts. So a logistic
-regression combines all three. An extended Kalman filter learns the regression's weights from every judged token.
+The draft's confidence alone predicts poorly: a token with confidence 0.4 is usually accepted in free prose, but only
+half the time in unfamiliar text. Recent acceptance and the number of earlier draft tokens distinguish these texts. So
+a logistic regression combines all three. An extended Kalman filter learns its weights from every judged token.
 """
 
 import math
@@ -17,7 +17,7 @@ START = (2.0, 0.6)  # assumed numbers of accepted and rejected tokens before eac
 WEIGHTS = (-0.3, 0.8, 0.4)
 VARIANCES = (0.5, 0.1, 0.1)  # initial variances of the weights
 DRIFT = 1e-5  # growth of the variances per token, because the best weights change with the text
-EDGE = 7.0  # logits are clipped to +-EDGE, because a probability of 1 in 1,000 is as good as 0
+EDGE = 7.0  # logits are clipped to +-EDGE: a probability below 1 in 1,000 counts as that
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class ChanceWeights:
     def __post_init__(self) -> None:
         """Raise ValueError for invalid weights, for example from a damaged file."""
         fits = len(self.weights) == len(self.variances) == len(WEIGHTS)
-        most = EDGE**4  # larger weights could overflow in `learn`; NaN fails the comparison too
+        most = EDGE**4  # larger weights could overflow in `learn`; NaN is refused too
         usual = all(abs(w) <= most for w in self.weights) and all(0 <= v <= most for v in self.variances)
         if not (fits and usual):
             raise ValueError(f"the weights and variances are not three finite numbers each: {self}")
@@ -48,7 +48,7 @@ class AcceptanceModel:
         self._kept, self._rejected = START
 
     def doubt(self) -> None:
-        """Begin another text: return half-way to the initial weights, which then change as fast as at first."""
+        """Begin another text: move the weights half-way to the initial ones, and let them change as fast as those."""
         self.begin()
         self._weights = [(learned + first) / 2 for learned, first in zip(self._weights, WEIGHTS, strict=True)]
         self._covariance = diagonal(VARIANCES)
@@ -67,7 +67,7 @@ class AcceptanceModel:
     def learn(self, confidences: Sequence[float], accepted: int, emitted: int) -> None:
         """Learn from a proposal that the target judged in a cycle of `emitted` tokens.
 
-        Only tokens up to the first rejected one were judged. If later tokens counted as rejected, a low estimate
+        Only tokens up to the first rejected one are judged. If the later ones counted as rejected, a low estimate
         would confirm itself.
         """
         for i, confidence in enumerate(confidences[: accepted + 1]):

@@ -1,4 +1,4 @@
-"""Measure the cost of passes while no reply waits: at load, after a reply, or on request."""
+"""Measure the cost of passes while no reply runs: at load, after a reply, or on request."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
@@ -9,7 +9,7 @@ from localspec.control.costs import CostTable
 
 # Batch widths to time. They include 8 and 9, because llama.cpp uses other kernels from 9 tokens on.
 WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 32, 64)
-# Number of equal passes in a row. The first two are slower: from the third on, a GPU replays a recorded graph.
+# Each width is timed this many times. The first two passes are slower: later, a GPU replays a recorded graph.
 PASSES = 5
 
 
@@ -24,7 +24,7 @@ def calibrate(
 ) -> CostTable | None:
     """Time the target and the drafters' models at the present context length, and restore their caches.
 
-    `text`: at least one token to decode. Use ordinary text, because the tokens decide which experts a model reads.
+    `text`: at least one token to decode, best of ordinary text, because tokens decide which experts a model uses.
     Return None if the budget is too small for the two narrowest widths. Raises the errors of a drafter's model.
     """
     deadline = clock() + budget_seconds
@@ -32,7 +32,7 @@ def calibrate(
     half = clock() + budget_seconds / 2
     runs: dict[str, float] = {each.source: _run_seconds(each, text, half, clock) for each in drafters}
     measured, slowest = dict[int, list[float]](), 0.0
-    # A slow pass runs only twice: a replay of its graph would hardly be faster. The time of the second run counts.
+    # A slow pass runs only twice, because a replay of its graph would hardly be faster. The second run's time counts.
     slow_seconds = budget_seconds / PASSES / len(widths)
     for width in [width for width in widths if width <= room] * 2:
         expected = max(measured.get(width, ()), default=2 * slowest)
@@ -55,7 +55,7 @@ def calibrate(
 
 
 def _windows(text: Sequence[int], width: int) -> Iterator[list[int]]:
-    """Yield `width` consecutive tokens at a time, for ever; after the last token of `text` the first one follows."""
+    """Yield `width` consecutive tokens of `text` at a time, without end: its first token follows its last one."""
     start = 0
     while True:
         yield [text[i % len(text)] for i in range(start, start + width)]

@@ -29,7 +29,7 @@ class DepthPlan:
     """The plan for the next cycle of all replies: their common draft depth, and their expected total speed."""
 
     depth: int = 0
-    speed: float = 1.0  # expected tokens per second of all replies / those of plain decoding
+    speed: float = 1.0  # expected tokens per second of all replies, divided by those of plain decoding
     is_probe: bool = False  # whether the next pass is plain only to measure the cost of a plain pass
 
 
@@ -54,7 +54,7 @@ def best_shared_depth(
 
 
 def verify_among_others(costs: Costs, depth: int, width: int) -> float:
-    """Return the seconds of a plain step, plus the delay that tokens beyond the planned `depth` cause to all replies.
+    """Return a plain step's seconds, plus the total delay of all replies by tokens beyond the planned `depth`.
 
     A shared pass pads all batches to the widest one, so tokens within the planned depth cost nothing more.
     """
@@ -71,7 +71,7 @@ class ConcurrentReplies:
     probes: PlainProbes = field(default_factory=PlainProbes)
     lock: RLock = field(default_factory=RLock)
     _slots: list[SlotState] = field(default_factory=list)  # replies that share passes, sorted by last cycle
-    _learned: list[SlotState] = field(default_factory=list)  # replies that learned from the latest pass
+    _learned: list[SlotState] = field(default_factory=list)  # replies that have learned from the latest pass
     _plain_passes: int = 0  # number of plain passes since the last pass with draft tokens
 
     @with_lock
@@ -82,7 +82,7 @@ class ConcurrentReplies:
         if self.probes.due(costs, plan.speed - 1):
             return DepthPlan(is_probe=True)
         lost = (costs.verify(1 + replies) + step) / costs.verify(1) - 1
-        # Without drafts no pass with draft tokens is timed, so depth 1 is tried now and then.
+        # Depth 1 is tried now and then, because only passes with draft tokens show what such passes cost.
         return plan if plan.depth or self._plain_passes * SHARE < lost else DepthPlan(1)
 
     @with_lock

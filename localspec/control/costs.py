@@ -12,18 +12,19 @@ from typing import Any, ParamSpec, Self, TypeVar
 
 from localspec.control.timing import MEMORY, SEVERAL, middle
 
-# An estimated cost below this, in plain steps, is not compared with a measured one: the ratio would be mostly noise.
+# Estimated costs below this, in plain steps, are not compared with measured ones: the ratio would be mostly noise.
 LEAST_ESTIMATE = 1e-3
 SLACK = 1.25  # a pass was disturbed if it took this many times as long as a wider one
 STALE_CYCLES = 400  # a cost not measured for this many cycles is dropped, because clock speeds change
-# Until costs are measured, a draft step costs this many plain steps, and prefilling a token this many draft steps.
+# Until costs are measured, a draft step counts as this many plain steps, and the prefill of a token as this many
+# draft steps.
 UNTIMED = 0.1
-# From this width on, passes use kernels for blocks of rows, so narrower passes say little about their cost.
+# Passes of this width or more use kernels for blocks of rows, so the cost of narrower passes says little about theirs.
 WIDE = 16
-# Each token of a verify batch has a row of logits. So it costs about this many times a token of a prompt.
+# A token of a verify batch costs about this many times a token of a prompt, because it has a row of logits.
 WITH_LOGITS = 1.25
-TARGET = "target"  # the target among the sources of prefill
-CAUTIOUS_DEPTH = 3  # largest depth of a drafter until two of its tokens are accepted
+TARGET = "target"  # the key of the target among the sources of prefill
+CAUTIOUS_DEPTH = 3  # largest depth of a drafter before two of its tokens are accepted
 _R = TypeVar("_R")
 _P = ParamSpec("_P")
 
@@ -78,7 +79,7 @@ def interpolate(x: float, xs: Sequence[float], ys: Sequence[float], *, extend: b
 
 
 def with_lock(method: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Make a method hold its object's `lock`. To prevent deadlocks, it may then lock nothing but the object's parts."""
+    """Make a method hold its object's `lock`. To prevent deadlocks, the method may lock only parts of this object."""
 
     @wraps(method)
     def locked(*args: _P.args, **kwargs: _P.kwargs) -> _R:
@@ -109,7 +110,7 @@ class Costs:
     """The present costs: the costs of a table, times ratios that every cycle corrects.
 
     The ratio of a width that was never run is interpolated between measured widths. Only plain steps correct the cost
-    of a plain step, because every reported speed-up depends on it; wider passes only bound it from above.
+    of a plain step, because every reported speed-up depends on it; wider passes only give an upper bound.
     Readers need no lock: a measurement replaces whole values, and each `Recent` has a value before readers see it.
     """
 
@@ -118,15 +119,15 @@ class Costs:
         self.lock = RLock()  # held while a measurement is added
         self._table = table
         self._likely = likely or table.measured
-        self._ratios: dict[int, Recent] = {}  # by width: seconds of a pass / those of the table
-        self._runs: dict[str, Recent] = {}  # by drafter: seconds of a model run / those of the table
+        self._ratios: dict[int, Recent] = {}  # by width: measured / table seconds of a pass
+        self._runs: dict[str, Recent] = {}  # by drafter: measured / table seconds of a model run
         self._reading: dict[str, Recent] = {}  # by drafter: seconds to prefill a token
-        # The ratio of plain steps without the time of deciding whether to draft; `_ratios[1]` includes this time.
+        # The ratio of plain steps without the decision whether to draft; `_ratios[1]` includes the decision's time.
         self._undecided: Recent | None = None
         self._cycle = 0
         self.confirmed = False  # whether several passes with draft tokens were measured lately
         self._now: dict[int, float] = {}  # results of verify() by width, until the next measurement
-        # For `_excess`: the `_ratios` that the excesses were computed from, the measured widths, and their excesses.
+        # Results of `_excess`: the `_ratios` from which they were computed, the measured widths, and their excesses.
         self._excesses: tuple[object, list[int], list[float]] = None, [], []
         self._started: dict[int, float] = {}  # results of _start() by width
 
@@ -167,10 +168,10 @@ class Costs:
         return seconds
 
     def verify_for_proposal(self, width: int) -> float:
-        """Return `verify(width)`. Until `confirmed`, return at most the seconds of a plain step for a narrow pass.
+        """Return `verify(width)`. Until `confirmed`, a narrow pass counts as at most a plain step.
 
-        A table that was measured in a disturbed moment can make all drafting look too expensive. Then nothing would
-        be drafted, and no pass could correct the table.
+        A table that was measured in a disturbed moment can make drafting look too expensive at any depth. Then nothing
+        would be drafted, and no pass could correct the table.
         """
         seconds = self.verify(width)
         is_cheap = self.measured and not self.confirmed and width <= 1 + CAUTIOUS_DEPTH
@@ -226,9 +227,9 @@ class Costs:
         self._reading, self._now = {**self._reading, source: reading}, {}
 
     def table(self) -> CostTable:
-        """Return the costs learned so far as a table for the next load, or the old estimate if too little is measured.
+        """Return the costs learned so far as a table for the next load; if too few are measured, return the old table.
 
-        Leave out prefill costs not measured since this load: a cost that is too high would prevent prefill for ever.
+        Leave out prefill costs that this load did not measure: a wrong high cost would prevent any prefill, for ever.
         """
         reliable = {n for n, ratio in self._ratios.items() if ratio.measurements >= SEVERAL}
         if not self.measured and (1 not in reliable or len(reliable) < 2):
@@ -248,7 +249,7 @@ class Costs:
         )
 
     def _by_prefill(self, width: int) -> float:
-        """Return the seconds of a pass by those of the prompt's tokens; infinity if the width or these are unknown."""
+        """Return a pass's seconds by those of prompt tokens; infinity if the table is the better estimate."""
         if (self._likely and width <= self._table.widths[-1]) or TARGET not in self._reading:
             return inf
         return self.verify(1) + (width - 1) * WITH_LOGITS * self._reading[TARGET].value
@@ -279,7 +280,7 @@ class Costs:
         return interpolate(width, known, [self._ratios[n].value for n in known], extend=False)
 
     def _excess(self, width: int) -> float:
-        """Return the ratio of measured to estimated cost of all tokens but the first, interpolated between widths."""
+        """Return measured / estimated cost of a pass's tokens after the first, interpolated between measured widths."""
         if self._excesses[0] is not self._ratios:
             known = [n for n in sorted(self._ratios) if n > 1 and self._estimated_excess(n) > LEAST_ESTIMATE]
             found = [(self.verify(n) / self.verify(1) - 1) / self._estimated_excess(n) for n in known]
@@ -291,7 +292,7 @@ class Costs:
         return self._start(width) / self._start(1) - 1
 
 
-SHORT = 2048  # up to this many context tokens, attention costs little; each doubling beyond is another bucket
+SHORT = 2048  # up to this many context tokens, attention costs little; each doubling has another bucket
 
 
 class CostsByContext:

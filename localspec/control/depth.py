@@ -38,14 +38,14 @@ START = 1.75
 MOST = 12.0  # largest budget, in plain steps
 # Plain steps that drafting must save per token. Each token written without drafting adds this number to the budget.
 MARGIN = 0.009
-TRIED = 8  # a try of drafting, after it was switched off, ends with this many accepted draft tokens
-LEAST_RATED = 8  # draft tokens from which a rate of accepted ones is named
-EVEN_FROM = 8  # draft depths above this are even
+TRIED = 8  # after a switch-off, drafting is on trial until this many draft tokens are accepted
+LEAST_RATED = 8  # least draft tokens for an acceptance rate in a message
+EVEN_FROM = 8  # drafts of more tokens have an even number of tokens
 CHUNK_SECONDS = 0.1  # longest prefill of a drafter in one cycle
 
 
 def odd(depth: int) -> int:
-    """Return 1 for odd depths above EVEN_FROM, else 0. There no draft ends, because each check can end a good draft."""
+    """Return 1 for odd depths above EVEN_FROM, else 0. No draft ends there, because a check can end a good draft."""
     return depth % 2 if depth > EVEN_FROM else 0
 
 
@@ -62,8 +62,8 @@ class Stopper:
     cost: Callable[[int], float]  # returns the seconds of drafting a number of tokens
     rate: float
     most: int  # largest number of draft tokens in the proposal
-    # Whether drafting is tried again. The regression then describes earlier text, in which drafting did not pay. So the
-    # first draft token is verified in any case: without a verified token the regression would not change.
+    # Whether drafting is tried again after a switch-off. The regression then knows only text in which drafting did not
+    # pay. So the first draft token is verified in any case: only a verified token changes the regression.
     trying: bool = False
     _survival: float = 1.0  # chance that all draft tokens so far are accepted
 
@@ -96,7 +96,7 @@ class DepthControl:
 
     A bad drafter loses at most its budget: START plain steps, one more for each reply, and MARGIN for each token that
     is written without drafting. No cycle takes longer than the budget can pay if all its draft tokens are rejected.
-    A drafter without a model is never off. Its budget in a reply begins with START or half of what copies saved lately.
+    A drafter without a model is never off. At the begin of a reply its budget is START, or half of its latest savings.
     """
 
     def __init__(self, costs: Costs, drafter: Drafter, chances: AcceptanceModel, most: int) -> None:
@@ -104,10 +104,10 @@ class DepthControl:
         self.costs, self.drafter, self.chances, self.most = costs, drafter, chances, most
         self.on = True
         self._budget = START if self.costs.measured else START / 2
-        self._trying = 0  # accepted draft tokens that end the try after a switch-off; 0: no try
+        self._trying = 0  # accepted draft tokens that still end the trial after a switch-off; 0: no trial
         self._accepted = 0
-        self._tokens = self._seconds = 0.0  # number of tokens, and seconds, of the latest drafting cycles
-        self._drafted = self._kept = 0.0  # number of draft tokens of these cycles, and of accepted ones
+        self._tokens = self._seconds = 0.0  # tokens and seconds of the latest drafting cycles
+        self._drafted = self._kept = 0.0  # draft tokens of these cycles, and accepted ones
 
     def begin(self) -> None:
         """Begin another reply: add a plain step to the budget, and forget the speed of the last reply."""
@@ -117,7 +117,7 @@ class DepthControl:
 
     @property
     def affordable_seconds(self) -> float:
-        """The longest cycle that the budget pays if only the target's own token comes of it."""
+        """The seconds of the longest cycle that the budget can pay if all its draft tokens are rejected."""
         return (1 + self._budget) * self.costs.verify(1) if self.costs.replies == 1 else inf
 
     @property
@@ -143,7 +143,7 @@ class DepthControl:
     def limit(self, room: int) -> int:
         """Return the largest number of draft tokens in the next proposal, at most `room`; 0 while drafting is off."""
         most = self.most if self._accepted >= 2 else min(CAUTIOUS_DEPTH, self.most)
-        if self._trying:  # a try begins with cheap cycles, so that tries can be frequent
+        if self._trying:  # a trial begins with cheap cycles, so that trials can be frequent
             most = min(most, 1 + TRIED - self._trying)
         limit = min(most, room) if self.on else 0
         deeper = bisect_right(range(2, limit + 1), self.affordable_seconds, key=self._cycle_seconds)
@@ -196,9 +196,9 @@ class DepthControl:
         self._budget = min(self._budget + MARGIN * tokens, MOST)
 
     def judge(self, *, kept: bool) -> None:
-        """Judge a copied token that the budget did not pay for, by the token that was written.
+        """Judge a copied token that the budget could not pay for: `kept` if the reply has this token.
 
-        The budget changes as if it had been drafted alone. Such gains refill it to START at most.
+        The budget changes as if this token had been drafted alone. Gains of this kind refill it to START at most.
         """
         gain = kept + 1 - self.costs.verify(2) / self.costs.verify(1)
         self._budget = max(min(self._budget + gain, max(self._budget, START)), 0.0)
@@ -232,12 +232,12 @@ class DepthControl:
         """
         if self.on:
             return None
-        # A cycle emits one token that is no draft token, for which plain decoding would take a plain step too.
+        # Each cycle also emits a token of the target, for which plain decoding would take a plain step.
         drafted, cycles = self._drafted or 1.0, self._tokens - self._kept
         step = max(step, self.costs.verify(1))
         rate, cost = self._kept / drafted, (self._seconds / step - cycles) / drafted
         too_few = self._drafted < (LEAST_RATED if rate else 2)
-        if too_few or SLACK * rate >= cost:  # an earlier reply decided, or the machine became slower
+        if too_few or SLACK * rate >= cost:  # earlier replies decided this, or the machine became slower
             return "Drafting is off: by its costs so far it would save no time."
         return (
             f"Drafting is off: lately {rate:.0%} of the draft tokens were accepted, and each cost "

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 from localspec.algorithm.protocols import PlainStep
 from localspec.events import LEAST_CYCLES, Cycle, Mode, Source, Stats, stalled
 
-MEMORY = 32  # number of latest measurements in a mean, which reduces noise of 6 % to 1 %
+MEMORY = 32  # a mean has this many latest measurements, which reduces noise of 6 % to 1 %
 UNKNOWN_SPREAD = 0.11  # assumed relative deviation of a plain step's time, until several are measured
 SEVERAL = 4
-# 1.48 turns a median absolute deviation into a standard deviation. It is multiplied by 1.1, because the mean of the
-# middle half has 1.1 times the standard error of the mean of all values.
+# The factor 1.48 turns a median absolute deviation into a standard deviation. The factor 1.1 is there because the
+# mean of the middle half has 1.1 times the standard error of the mean of all values.
 DEVIATION = 1.63
 
 
@@ -54,15 +54,13 @@ class Tally:
     _sums: Stats = Stats()  # noqa: RUF009  Stats is frozen
     known: Callable[[], PlainStep] = PlainStep
     _exact: float = 0.0  # seconds of plain steps, as measured
-    _expected: float = 0.0  # seconds of the same steps by the known cost
-    _plain_steps: int = 0  # number of these steps
+    _expected: float = 0.0  # seconds of these plain steps by the known cost
+    _plain_steps: int = 0  # number of plain steps
     _judged: float = 0.0  # estimated seconds of plain decoding for all tokens that `_exact` does not cover
     _steps: dict[int, PlainSteps] = field(default_factory=dict)  # by the number of replies
     _longest_seconds: float = 0.0  # seconds of the longest cycle
     _mode: Mode | None = None  # the mode of the newest cycle that might use a draft model
-    _new: list[Cycle] = field(
-        default_factory=list
-    )  # cycles to be summed; many at once take a fifth of the time
+    _new: list[Cycle] = field(default_factory=list)  # cycles to add, many at once to save time
 
     @property
     def sums(self) -> Stats:
@@ -88,7 +86,7 @@ class Tally:
             self._estimate(0, now, seconds)
         else:
             self._estimate(len(cycle.tokens), now)
-        if cycle.source not in (Source.LOOKUP, Source.PREDICTION):  # they need no draft model
+        if cycle.source not in (Source.LOOKUP, Source.PREDICTION):  # these sources need no draft model
             before, self._mode = self._mode, cycle.mode
             if cycle.mode is Mode.OFF and before in (Mode.DRAFTING, Mode.BASELINE):
                 self.sums = replace(self.sums, switch_offs=self.sums.switch_offs + 1)
@@ -98,7 +96,7 @@ class Tally:
         waiting = sum(steps.waiting * (steps.seconds or usual) for steps in self._steps.values())
         is_stalled = stalled(self._longest_seconds, self.sums.decode_seconds)
         is_judged = self.sums.cycles < LEAST_CYCLES or not is_stalled
-        if self._plain_steps >= 2 * SEVERAL:  # if they contradict the known cost, the machine has changed
+        if self._plain_steps >= 2 * SEVERAL:  # if they contradict the known cost, the machine changed
             is_judged = is_judged and abs(math.log(self._exact / self._expected)) < UNKNOWN_SPREAD
         return replace(
             self.sums,
@@ -114,7 +112,7 @@ class Tally:
             steps.latest.append(plain)
         steps.doubt += tokens / math.sqrt(max(len(steps.latest), 1))
         steps.waiting += tokens
-        # Few tokens may wait to be counted: all get the present cost of a plain step, which grows with the context.
+        # Only few tokens may wait, because all of them count with the present cost, which grows with the context.
         is_known = len(steps.latest) >= SEVERAL or steps.waiting > SEVERAL * MEMORY
         if steps.waiting and is_known and (step := steps.seconds) is not None:
             self._judged += steps.waiting * step

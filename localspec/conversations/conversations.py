@@ -41,14 +41,14 @@ class StoredMessage:
     pair: str = field(default="", compare=False)  # the pair that wrote the reply
     versions: tuple["StoredMessage", ...] = ()  # all replies to one message, oldest first; () for one reply
     version: int = 0  # the index of this reply in `versions`
-    images: tuple[Image, ...] = ()  # `content` has a PLACE for each
+    images: tuple[Image, ...] = ()  # `content` has the text PLACE for each image
 
     @property
     def shown(self) -> str:
         return shown(self.content, self.images)
 
     def has_words_after(self, beginning: str) -> bool:
-        """Return whether the reply has reasoning, or text after `beginning`."""
+        """Return whether the reply has reasoning, or has more text than `beginning`."""
         return bool(self.content.removeprefix(beginning).strip() or self.reasoning.strip())
 
     def replaced_by(self, message: "StoredMessage") -> "StoredMessage":
@@ -97,7 +97,7 @@ class ListedConversation:
 
 def listing(folder: Path, text: str = "", most: int = -1) -> list[ListedConversation]:
     """Return the conversations that contain every word of `text`, latest first. Raises StoreFailed."""
-    # A time in the future, due to a wrong clock, counts as 0, because it would always put a conversation first.
+    # A time in the future comes from a wrong clock. It counts as 0, so that its conversation is not always the first.
     query = "SELECT name, title, iif(talked > ?, 0, talked) AS at, pair, count FROM conversations WHERE 1"
     words = [re.sub(r"([\\%_])", r"\\\1", word) for word in text.casefold().split()]
     query += " AND text LIKE ? ESCAPE '\\'" * len(words) + " ORDER BY at DESC, name DESC LIMIT ?"
@@ -106,7 +106,7 @@ def listing(folder: Path, text: str = "", most: int = -1) -> list[ListedConversa
 
 
 def find(folder: Path, name: str, *, only: bool = False) -> str:
-    """Return the latest ID that begins with `name`. `only`: refuse several such IDs. Raises BadSetting, StoreFailed."""
+    """Return the latest ID that begins with `name`. `only`: refuse several IDs. Raises BadSetting, StoreFailed."""
     rows = listing(folder)
     found = [row.name for row in rows if row.name.startswith(name)]
     if name in found:
@@ -150,7 +150,7 @@ def hold(folder: Path, name: str) -> FileLock:
     lock = FileLock(folder / LOCKS / f"{name}.lock")
     try:
         free = lock.try_acquire()
-    except OSError:  # a conversation can be used without a lock file
+    except OSError:  # where no lock file can be made, a conversation is used without one
         return lock
     if not free:
         raise ConversationInUse(
@@ -179,7 +179,7 @@ def save(folder: Path, *conversations: Conversation) -> None:
 
 
 def _with_fewer_images(conversation: Conversation) -> Conversation:
-    """Replace the oldest images by their names, so that the others have at most MOST_IMAGE_BYTES together."""
+    """Replace the oldest images by their names, until the others have at most MOST_IMAGE_BYTES together."""
     found, room = list(conversation.messages), MOST_IMAGE_BYTES
     for index in reversed(range(len(found))):
         room -= sum(len(image.data) for image in found[index].images)
@@ -205,7 +205,7 @@ def delete(folder: Path, name: str) -> None:
 
     If ConversationInUse or OSError is raised, the conversation is still stored.
     """
-    perform(folder)  # finds damage before anything is deleted
+    perform(folder)  # check the file for damage before anything is deleted
     names = [name, *courses(folder, name)]
     before = select(folder, "SELECT course_of FROM conversations WHERE name = ?", name)
     with ExitStack() as locks:
@@ -227,7 +227,7 @@ def delete(folder: Path, name: str) -> None:
             *((f"DELETE FROM {table} WHERE name = ?", one) for one in names for table in TABLES),
         )
         perform(folder, ("PRAGMA wal_checkpoint(TRUNCATE)",))
-        _forget_caches(*names)  # an engine may have stored another cache meanwhile
+        _forget_caches(*names)  # meanwhile an engine may have stored another prompt cache
 
 
 def _forget_caches(*names: str) -> None:

@@ -18,7 +18,7 @@ from localspec.files import locked
 
 FILE: Final = "chats.db"
 VERSION: Final = 1  # version of the tables
-CHECKED_BYTES: Final = 64 << 20  # largest file that is read as a whole before something is only added to it
+CHECKED_BYTES: Final = 64 << 20  # larger files are checked only before a deletion
 WAIT_SECONDS: Final = 10.0  # the longest wait for a change by another process
 TABLES: Final = {
     "conversations": "name, title, talked, pair, count, course_of, text, body",
@@ -32,7 +32,7 @@ PRAGMA user_version = {VERSION};
 COMMIT"""
 
 _DAMAGED: Final = "database disk image is malformed"
-# The files, by path, device and inode, that were whole when this process first opened them for writing.
+# The files, by path, device and inode, that this process has checked and found whole.
 _checked = set[tuple[Path, int, int]]()
 
 log = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ def select(folder: Path, query: str, *values: object) -> list[Any]:
 
 
 def _path_in(folder: Path) -> Path:
-    """Return the path behind a link: a recovery replaces the file and keeps the link."""
+    """Return the path that a link leads to, because a recovery replaces the file and must keep the link."""
     return Path(os.path.realpath(folder / FILE))
 
 
@@ -73,8 +73,8 @@ def kept_files(folder: Path) -> list[Path]:
 
 
 def _reader(path: Path) -> sqlite3.Connection:
-    """Open the file without making one, also where nothing can be written. Raises sqlite3.Error."""
-    mode = "rw"  # a reader that may write removes the write-ahead log's files at its end
+    """Open the file for reading, also in a folder that is not writable; make no file. Raises sqlite3.Error."""
+    mode = "rw"  # with "rw", the last reader removes the files of the write-ahead log
     if not os.access(path.parent, os.W_OK):
         logged = Path(f"{path}-wal").exists() and Path(f"{path}-shm").exists()
         mode = "ro" if logged else "ro&immutable=1"
@@ -86,14 +86,14 @@ def _reader(path: Path) -> sqlite3.Connection:
 def perform(folder: Path, *steps: tuple[Any, ...]) -> list[Any]:
     """Execute statements with values as one transaction; return the last statement's rows. Raises StoreFailed.
 
-    Once in a process the file is read as a whole to find damage: without statements, which a deletion does first, and
-    else up to CHECKED_BYTES.
+    Once in a process, the file is read as a whole to find damage, if it has at most CHECKED_BYTES or if there are no
+    statements. A deletion first calls this without statements.
     """
     path, rows = _path_in(folder), list[Any]()
     for is_last in (False, False, True):
         try:
             opened = _made(path)
-            # `rw` makes no file: while a recovery has renamed the file, an empty one would end it.
+            # `rw` makes no file: an empty file would end a recovery that has just renamed the old one.
             name = f"{path.absolute().as_uri()}?mode=rw"
             with closing(sqlite3.connect(name, WAIT_SECONDS, isolation_level="IMMEDIATE", uri=True)) as db:
                 db.execute("PRAGMA secure_delete = ON")
@@ -109,14 +109,14 @@ def perform(folder: Path, *steps: tuple[Any, ...]) -> list[Any]:
                     for statement, *values in steps:
                         rows = db.execute(statement, values).fetchall()
             if opened == _identity(path):
-                return rows  # else a recovery has replaced the file meanwhile
+                return rows  # if it is another file, a recovery has replaced it meanwhile
         except (sqlite3.Error, OSError) as error:
             is_absent = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_CANTOPEN
             if is_last or not (is_absent or _is_damage(error)):
                 raise _failure(path, error) from error
             if not is_absent:
                 _recovered(path)
-    raise StoreFailed(f"{path} is replaced again and again", hint="close the other programs that use it")
+    raise StoreFailed(f"{path} was replaced again and again", hint="close the other programs that use it")
 
 
 def _made(path: Path) -> tuple[Path, int, int]:
@@ -126,7 +126,7 @@ def _made(path: Path) -> tuple[Path, int, int]:
         with locked(path.parent):
             if recovery.in_progress(path):
                 recovery.recover(path, _SCHEMA, TABLES)
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # SQLite's other files get this mode too
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # SQLite's other files get this mode, too
     return _identity(path)
 
 

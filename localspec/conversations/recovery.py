@@ -1,7 +1,7 @@
 """Recover a damaged file of conversations, page by page, because SQLite ends a table at its first bad page.
 
-A file is renamed first, a new one is built beside it, and takes its name when it is whole. So each interrupted step is
-resumed. Source of the format: https://sqlite.org/fileformat2.html.
+First the damaged file is renamed. Then a new file is built beside it, and gets the old name when it is complete. So a
+recovery can be resumed after each step. Source of the format: https://sqlite.org/fileformat2.html.
 """
 
 import json
@@ -18,12 +18,12 @@ from typing import Any, Final
 
 from localspec.files import rename, rename_damaged, sync_folder
 
-_TABLE, _INDEX, _INDEX_ABOVE, _TABLE_ABOVE = 13, 10, 2, 5  # kinds of pages: leaves, and those above leaves
+_TABLE, _INDEX, _INDEX_ABOVE, _TABLE_ABOVE = 13, 10, 2, 5  # kinds of pages: leaves, and inner pages
 _HEADER: Final = b"SQLite format 3\0"
 _INTEGERS: Final = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}  # bytes of an integer by its type
 _PROMPT_COLUMNS: Final = 2  # columns of a typed prompt; a conversation has more
-_LIKE: Final = 20  # characters that a cut prompt shares with a deleted one
-_LONG: Final = 20  # bytes of a text that no other conversation has by chance
+_LIKE: Final = 20  # a cut prompt counts as a deleted one if this many characters are equal
+_LONG: Final = 20  # a text of this many bytes is in no other conversation by chance
 
 log = logging.getLogger(__name__)
 
@@ -36,10 +36,10 @@ class Cell:
 
     kind: int  # the kind of its page
     rowid: int
-    values: tuple[Any, ...]  # fewer than columns if the record is cut
+    values: tuple[Any, ...]  # fewer than `columns` if the record is cut
     columns: int
     is_whole: bool
-    parts: tuple[tuple[int, int], ...]  # begin and end in the file
+    parts: tuple[tuple[int, int], ...]  # begin and end of each part in the file
 
 
 def in_progress(path: Path) -> bool:
@@ -58,7 +58,7 @@ def recover(path: Path, schema: str, tables: dict[str, str]) -> None:
         Path(f"{path}-shm").unlink(missing_ok=True)
         rename(path, source)
         sync_folder(path.parent)
-    if path.exists():  # the new file was whole, and only the old one has to be put away
+    if path.exists():  # the new file is complete, so only the old one is left to be put away
         _put_away(source, path, unread=1)
         return
     if wal.exists():
@@ -76,7 +76,7 @@ def _counted(count: int, noun: str) -> str:
 
 
 def _put_away(source: Path, path: Path, unread: int) -> str:
-    """Keep what was not taken over as a file of its own; remove a source that has nothing else."""
+    """Keep the damaged file if some of it could not be read; if all was taken over, remove it."""
     if not unread:
         source.unlink()
         return ""
@@ -84,7 +84,7 @@ def _put_away(source: Path, path: Path, unread: int) -> str:
 
 
 def _build(source: Path, new: Path, schema: str, tables: dict[str, str]) -> tuple[int, int]:
-    """Write the readable rows of `source` into a new file; return conversations, and the parts that were not read."""
+    """Write the readable rows of `source` into a new file; return the numbers of conversations and of unread parts."""
     for ending in ("", "-journal", "-wal", "-shm"):
         Path(f"{new}{ending}").unlink(missing_ok=True)
     os.close(os.open(new, os.O_RDWR | os.O_CREAT, 0o600))
@@ -114,7 +114,7 @@ def _build(source: Path, new: Path, schema: str, tables: dict[str, str]) -> tupl
 
 
 def _is_readable(cell: Cell) -> bool:
-    """Return whether a row is whole. The JSON of a conversation tells that a part of it was zeroed."""
+    """Return whether a row is whole: where a part was overwritten with zeros, its JSON cannot be parsed."""
     if cell.columns == _PROMPT_COLUMNS:
         return True
     try:
@@ -126,8 +126,8 @@ def _is_readable(cell: Cell) -> bool:
 def blank(kept: Path, names: Collection[str], texts: Collection[str]) -> None:
     """Overwrite deleted conversations and prompts in a kept file with zeros. Raises OSError.
 
-    Their records go whole. In pages whose records are lost, `names` and long `texts` go where they are in one piece: a
-    short text there may belong to another conversation.
+    Whole records are overwritten. In pages whose records cannot be read, only `names` and long `texts` are
+    overwritten, where they are in one piece: a short text may belong to another conversation.
     """
     with closing(Pages(kept, writable=True)) as pages:
         for cell in list(pages.cells()):
@@ -144,7 +144,7 @@ def blank(kept: Path, names: Collection[str], texts: Collection[str]) -> None:
 
 
 def _is_one_of(prompt: Cell, texts: Collection[str]) -> bool:
-    """Return whether a typed prompt is one of the texts, or the beginning of one if it is cut."""
+    """Return whether a typed prompt is one of the texts, or, if the prompt is cut, the beginning of one."""
     text = str(prompt.values[0]) if prompt.values else ""
     if prompt.is_whole:
         return text in texts
@@ -152,7 +152,7 @@ def _is_one_of(prompt: Cell, texts: Collection[str]) -> bool:
 
 
 class Pages:
-    """The pages of a file of SQLite, read without the tables' trees."""
+    """The pages of a SQLite file, read one by one without the trees of its tables."""
 
     def __init__(self, path: Path, writable: bool = False) -> None:
         self._file = path.open("r+b" if writable else "rb")
@@ -161,7 +161,7 @@ class Pages:
         self.data: Buffer = mmap.mmap(self._file.fileno(), 0, access=access) if size else b""
         self.size = page_size(bytes(self.data[:100]))
         self.count = -(-size // self.size)
-        self._used = set[int]()  # pages with a known content
+        self._used = set[int]()  # pages whose content is known
 
     def close(self) -> None:
         if isinstance(self.data, mmap.mmap):
@@ -173,7 +173,7 @@ class Pages:
         self.data[begin:end] = bytes(end - begin)
 
     def unknown(self) -> set[int]:
-        """Return the pages whose content no cell and no list of free pages explains; call `cells` before."""
+        """Return the pages with unknown content: no cell and no list of free pages has them. Call `cells` first."""
         trunk, free = int.from_bytes(self.data[32:36], "big"), set[int]()
         while 0 < trunk <= self.count and trunk not in free:
             place = (trunk - 1) * self.size
@@ -229,7 +229,7 @@ class Pages:
         return Cell(kind, signed, values, columns, whole, tuple(parts)) if columns else None
 
     def _chain(self, place: int, length: int) -> Iterator[tuple[int, int]]:
-        """Yield the parts of the rest of a record, which are in pages of their own."""
+        """Yield the parts of a record that do not fit into its page: they are in pages of their own."""
         number, seen = int.from_bytes(self.data[place : place + 4], "big"), set[int]()
         while length > 0 and 0 < number <= self.count and number not in seen:
             seen.add(number)
@@ -251,7 +251,7 @@ def page_size(header: bytes) -> int:
 
 
 def _varint(data: Buffer, place: int, end: int) -> tuple[int, int]:
-    """Return a number of 1 to 9 bytes, and the place behind it. Raises IndexError."""
+    """Return SQLite's integer of 1 to 9 bytes at `place`, and the place after it. Raises IndexError."""
     value = 0
     for n in range(9):
         if place >= end:
@@ -267,7 +267,7 @@ def _varint(data: Buffer, place: int, end: int) -> tuple[int, int]:
 
 
 def _record(payload: bytes) -> tuple[tuple[Any, ...], int]:
-    """Return the values of a record, as far as its bytes go, and the number of its columns; 0 if it is none."""
+    """Return those values of a record whose bytes are there, and the number of its columns; 0 if it is no record."""
     try:
         length, place = _varint(payload, 0, len(payload))
         types, end = [], length
@@ -294,7 +294,7 @@ def _record(payload: bytes) -> tuple[tuple[Any, ...], int]:
 
 
 def _fold(source: Path, wal: Path) -> None:
-    """Write the committed pages of a write-ahead log into its file, and remove the log. Raises OSError."""
+    """Write the committed pages of a write-ahead log into the database file, and remove the log. Raises OSError."""
     content = wal.read_bytes()
     size, order = int.from_bytes(content[8:12], "big"), ">" if content[3:4] == b"\x83" else "<"
     sums, salts = _checksum(content[:24], (0, 0), order), content[16:24]

@@ -1,9 +1,9 @@
 """Drafts copied from the caller's prediction, the conversation and the reply itself, without a model.
 
-The drafter follows the reply through the text that it copies, token by token. Where the reply leaves this text, the
-drafter assumes that it returns near by: behind as many tokens as were written since, or where the newest tokens are
-the same. Elsewhere three tokens must be equal (prompt lookup; SuffixDecoding, Oliaro et al. 2024). What the reply has
-put in the place of something else is remembered, and copied in the next such place.
+The drafter follows the reply, token by token, through the text that the reply copies. Where the reply leaves this
+text, the drafter assumes that it returns near by: after as many tokens as it has written since, or where the newest
+tokens are equal. Farther away, three tokens must be equal (prompt lookup; SuffixDecoding, Oliaro et al. 2024). If
+the reply replaces some tokens by others, the drafter proposes this change wherever the same tokens come again.
 """
 
 from collections import Counter
@@ -16,10 +16,10 @@ from localspec.algorithm.protocols import Drafter, Proposal, Rule, Stopping
 from localspec.drafters.copy_chances import CopyChances, CopyKind
 from localspec.events import Source
 
-GRAM = 3  # far from the place that the reply has left, at least this many tokens must be equal
+GRAM = 3  # far from the place where the reply left the text, at least this many tokens must be equal
 BITS = 21  # bits of a token in a key; three tokens fit 64 bits if the vocabulary has at most 2 million tokens
 BREAK = -1  # separates two texts; nothing is copied across it
-STEPS = (32, 16, 8, 4, 2, 1)  # lengths of the stretches that are compared; together the longest match
+STEPS = (32, 16, 8, 4, 2, 1)  # lengths of the stretches that `match` compares; their sum is the longest match
 SEEN = sum(STEPS)
 
 
@@ -44,7 +44,7 @@ class IndexedText:
         self._key = key
 
     def repeated(self, most: int) -> Iterator[int]:
-        """Yield at most `most` positions after the last three tokens, the newest first, without the text's end."""
+        """Yield at most `most` earlier positions that follow the text's last three tokens, the newest first."""
         place = self._before[-1] if len(self.tokens) >= GRAM else -1
         while place >= 0 and most:
             yield place + 1
@@ -59,13 +59,13 @@ class IndexedText:
         return end - first
 
 
-NEARBY = 16  # this near to the expected place, one equal token is enough to return there
+NEARBY = 16  # within this many tokens of the expected place, one equal token is enough to return
 MISPLACED = 0.93  # each token between the expected place and another one multiplies its chance by this factor
-# Each token since the reply left multiplies the chance of the expected place by this factor. So does a far place within
-# new words: three tokens of anything repeat there by chance.
+# Each token since the reply left the text multiplies the chance of the expected place by this factor. The chance of a
+# far place is multiplied once if its match lies within new words, where three tokens often repeat by chance.
 DOUBT = 0.8
-EXPECTED = 2  # at the expected place, and right behind an insertion, a match is worth this many tokens more
-LONGEST = 6  # tokens of a change that is remembered, before it and after it
+EXPECTED = 2  # a match at the expected place, or right after an insertion, counts this many tokens more
+LONGEST = 6  # a change is remembered if it replaces at most this many tokens by at most this many
 LEAST_CHANCE = 0.1  # a proposal ends where its chance to be accepted in full falls below this
 
 
@@ -74,10 +74,10 @@ class CopyPlace:
     """A place in the indexed text, from which the next token may be copied."""
 
     at: int  # position of the next token
-    equal: int = 0  # number of tokens that agreed before it
+    equal: int = 0  # number of equal tokens before this place
     kind: CopyKind = CopyKind.NEAR
-    credit: int = 0  # number of equal tokens that its position is worth
-    written: int = 0  # number of tokens of a change that are written, if the reply is within one
+    credit: int = 0  # number of equal tokens that its position counts as
+    written: int = 0  # within a change: number of its tokens that the reply has written
 
     @property
     def match(self) -> int:
@@ -90,11 +90,11 @@ class CopyStep(NamedTuple):
     token: int
     at: int
     written: int = 0
-    source: tuple[int, ...] | None = None  # the tokens that are changed; None for a token that is copied
+    source: tuple[int, ...] | None = None  # the tokens that a change replaces; None for a copied token
 
 
 class CopyDrafter(Drafter):
-    """A drafter that copies text, and stays at its place through changes."""
+    """A drafter that copies text, and finds its place again after a change."""
 
     source = Source.LOOKUP
 
@@ -109,9 +109,9 @@ class CopyDrafter(Drafter):
         self._others: list[tuple[int, ...]] = []  # texts to copy from in this reply, besides the conversation
         self._prediction: tuple[int, ...] = ()
         self._predicted = range(0)  # positions of the prediction
-        # By the first token of each source: what the reply has put in the place of which source.
+        # By first token of a replaced sequence: each such sequence, and the tokens that the reply has put in its place.
         self._changes: dict[int, dict[tuple[int, ...], tuple[int, ...]]] = {}
-        self._wrong: set[tuple[int, ...]] = set()  # sources that the reply has kept after it had changed them
+        self._wrong: set[tuple[int, ...]] = set()  # sequences that the reply once replaced and later kept
         self._leave()
 
     def add(self, texts: Sequence[Sequence[int]], prediction: Sequence[int] = ()) -> None:
@@ -143,23 +143,23 @@ class CopyDrafter(Drafter):
 
     def _empty(self) -> None:
         self._text = IndexedText()
-        self._added: dict[tuple[int, ...], int] = {}  # positions of the texts besides the conversation
+        self._added: dict[tuple[int, ...], int] = {}  # positions of texts outside the conversation
         self._indexed = 0  # number of tokens of the conversation that are indexed
-        self._newest: list[int] = []  # the last of these tokens
+        self._newest: list[int] = []  # the last of the indexed tokens
 
     def _leave(self) -> None:
         """Forget the place in the text."""
         self._place: CopyPlace | None = None
-        self._chosen = 0  # length of the text at which it was chosen
-        self._left: int | None = None  # where the reply left the text; None: it did not, or is lost
+        self._chosen = 0  # length of the text when the place was chosen
+        self._left: int | None = None  # where the reply left the text; None: it did not, or too long ago
         self._since: list[int] = []  # the reply's tokens since then
-        # The change that was made, if this is the place of return.
+        # The replaced tokens and the new ones, if `_place` is the place of return.
         self._change: tuple[tuple[int, ...], tuple[int, ...]] | None = None
 
     def _sync(self, tokens: Sequence[int]) -> None:
         """Index the new tokens, and follow those that were written since the last proposal."""
         known = list(tokens[self._indexed - len(self._newest) : self._indexed])
-        # Old predictions go where they are more than the texts in use.
+        # Drop old predictions when they are longer than the texts in use.
         grown = len(self._text.tokens) > 2 * (len(tokens) + sum(map(len, self._others)) + SEEN)
         if known != self._newest or grown:
             self._empty()
@@ -190,7 +190,7 @@ class CopyDrafter(Drafter):
             self._left, self._place = begin, CopyPlace(begin, credit=EXPECTED)
 
     def _path(self) -> Iterator[CopyStep]:
-        """Yield the next tokens with the known changes; behind the end of the text follows what was yielded before."""
+        """Yield the copied text's next tokens, with known changes. After its end, yield the yielded tokens again."""
         if self._place is None:
             return
         tokens, at, written = self._text.tokens, self._place.at, self._place.written
@@ -217,7 +217,7 @@ class CopyDrafter(Drafter):
                 yield CopyStep(found[-1], at, 0, source)
 
     def _follow(self, token: int, step: CopyStep | None) -> bool:
-        """Judge the step that should have been this token of the reply; return whether the place goes on with it."""
+        """Compare the expected step with this token of the reply; return whether the reply still follows the text."""
         place = self._place
         if place and step:
             kind = CopyKind.CHANGED if step.source else place.kind
@@ -240,7 +240,7 @@ class CopyDrafter(Drafter):
         return False
 
     def _return(self) -> None:
-        """Remember what the reply has put in the place of what, now that it is back in the text."""
+        """Remember the change that the reply has made, because it is back in the text."""
         if self._change and self._change[0] not in self._wrong:
             source, put = self._change
             known = self._changes.get(source[0], {}) | {source: put}
@@ -248,7 +248,7 @@ class CopyDrafter(Drafter):
         self._left, self._since, self._change = None, [], None
 
     def _choose(self, present: CopyPlace | None) -> None:
-        """Choose the place with the best chance of the next token. `present`: the place until now."""
+        """Choose the place that most likely gives the next token. `present`: the place until now."""
         offers = [(self.chances.of(present.kind, present.match), present)] if present else []
         if self._left is not None:
             offers += self._near(self._left, len(self._since))
@@ -263,9 +263,9 @@ class CopyDrafter(Drafter):
                 self._return()
 
     def _near(self, left: int, away: int) -> Iterator[tuple[float, CopyPlace]]:
-        """Yield the chances and places of a return near the expected place."""
+        """Yield places near the expected one to which the reply may return, each with its chance."""
         tokens, expected = self._text.tokens, left + away
-        begun = left != self._predicted.start  # words before the prediction replace nothing of it
+        begun = left != self._predicted.start  # words before the prediction replace none of it
         if begun and expected < len(tokens) and tokens[expected] != BREAK:
             yield self.chances.of(CopyKind.NEAR, 0) * DOUBT ** (away - 1), CopyPlace(expected)
         for at in range(max(left - NEARBY, 0) + 1, min(expected + NEARBY, len(tokens) - 1) + 1):
@@ -277,7 +277,7 @@ class CopyDrafter(Drafter):
                 yield chance, CopyPlace(at, equal, CopyKind.NEAR, credit)
 
     def _far(self) -> tuple[float, CopyPlace] | None:
-        """Return the newest of the places with the longest match, among those with their most frequent next token."""
+        """Return the newest of the places with the longest match that have the most frequent next token."""
         tokens, found = self._text.tokens, dict[int, list[int]]()
         for at in self._text.repeated(SEEN):
             if tokens[at] != BREAK:
@@ -289,11 +289,11 @@ class CopyDrafter(Drafter):
         inside = self._left is not None and match <= len(self._since)
         chance = self.chances.of(CopyKind.FAR, match) * votes / len(found[match]) * (DOUBT if inside else 1)
         same = (at for at in found[match] if tokens[at] == token)
-        # The prompt often contains the prediction too. Its tokens count as the prediction's.
+        # The prompt often contains the prediction, too. Prefer the place in the prediction.
         return chance, CopyPlace(min(same, key=lambda at: at not in self._predicted), match, CopyKind.FAR)
 
     def _made(self) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-        """Return the change that the reply has made if it returns at the present place; None if it is none or long."""
+        """Return the change if the reply returns at the present place; None if nothing changed, or too much."""
         place, left = self._place, self._left
         if place is None or left is None:
             return None
@@ -301,7 +301,7 @@ class CopyDrafter(Drafter):
         source = self._text.tokens[left : max(back, left)]
         if back < left or max(len(source), len(put)) > LONGEST or source == put:
             return None
-        if not source or not put:  # the token before the change shows where it belongs
+        if not source or not put:  # with the token before it, the change has a place
             before = self._text.tokens[max(left - 1, 0) : left]
             source, put = before + source, before + put
         return (tuple(source), tuple(put)) if source and put else None

@@ -1,4 +1,4 @@
-"""The chances that the target accepts copied tokens. They are learned from copies that were used and from others."""
+"""The chances that the target accepts copied tokens, learned from copies, whether they were proposed or not."""
 
 from bisect import bisect_right
 from dataclasses import dataclass
@@ -7,10 +7,10 @@ from math import isfinite
 
 
 class CopyKind(IntEnum):
-    """How the place of a copied token was found."""
+    """The way in which the place of a copied token was found."""
 
-    FAR = 0  # by three or more equal tokens, anywhere in the text
-    NEAR = 1  # near the place that the reply has left
+    FAR = 0  # by three or more equal tokens anywhere in the text
+    NEAR = 1  # near the place where the reply left the text
     CHANGED = 2  # the token is part of a change that the reply has made before
 
 
@@ -21,10 +21,10 @@ PRIOR = (  # initial chances of acceptance by kind and bucket, fitted to twelve 
     (0.32, 0.45, 0.61, 0.71, 0.79, 0.85, 0.90, 0.94, 0.96),
     (0.15, 0.26, 0.32, 0.41, 0.54, 0.62, 0.68, 0.72, 0.72),
 )
-PRIOR_COUNT = 20.0  # the initial chances weigh as much as this many judged tokens
+PRIOR_COUNT = 20.0  # the initial chances have the weight of this many judged tokens
 DECAY = 0.97  # each judged token multiplies the older counts of its kind and bucket by this factor
-# Each token's history in this reply multiplies its odds by these powers of its counts: line ends are kept, and renamed
-# words are not. A rejection counts twice.
+# Each token's history in this reply multiplies its odds by these powers of its counts, because line ends are mostly
+# kept and renamed words are not. A rejection counts twice.
 HISTORY = 0.2
 BUCKETS, LONG = len(PRIOR[0]), max(MATCHES)
 BUCKET = [bisect_right(MATCHES, match) for match in (*range(LONG), LONG)]  # by the number of equal tokens
@@ -63,7 +63,7 @@ class CopyChances:
         return CopyCounts(tuple(self._kept), tuple(self._rejected))
 
     def of(self, kind: CopyKind, match: int, token: int | None = None) -> float:
-        """Return a token's chance if `match` tokens before it are equal; without a token, the chance of any."""
+        """Return a token's chance if `match` tokens before it are equal; without `token`, that of an average token."""
         odds = self._odds[kind * BUCKETS + BUCKET[match if match < LONG else LONG]]
         if token is not None:
             odds *= self._factors.get(token, 1.0)

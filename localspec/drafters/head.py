@@ -25,7 +25,7 @@ from localspec.errors import LocalspecError
 from localspec.events import Source
 from localspec.sampler.passes import ForwardPass, HiddenRows, Row, common_prefix_length
 
-REMEMBERED = 8  # number of newest hidden rows that are kept for a rollback after the head has read them
+REMEMBERED = 8  # number of newest hidden rows that stay for a rollback after the head has read them
 
 
 class HeadText:
@@ -53,7 +53,7 @@ class HeadText:
 
     def observe(self, batch: ForwardPass, kept: int) -> None:
         start, tokens = batch.start, batch.tokens[:kept]
-        self.text += [-1] * (start - len(self.text))  # -1 replaces a token that was in no observed pass
+        self.text += [-1] * (start - len(self.text))  # -1 in place of a token that was in no observed pass
         stands = common_prefix_length(self.text, start, tokens)
         self.text[stands:] = tokens[stands - start :]
         if batch.hidden is None or not kept:
@@ -107,7 +107,7 @@ class HeadText:
         self._base += forgotten
 
     def restart(self) -> None:
-        """Record that the head's cache is empty: the next row that the head reads is the first one in `_hidden`."""
+        """Record that the head's cache is empty: the head then reads on with the first row in `_hidden`."""
         self.first = self.held = self._base
 
     def _cut(self, end: int, unchanged: int) -> None:
@@ -118,7 +118,7 @@ class HeadText:
         self.held = min(self.held, unchanged - 1, self.end)
         if self.held < self.first or self.first == self.held < self._base:
             self.restart()
-        elif self.held < self._base:  # rows in `_ends`, or zeros, replace forgotten rows
+        elif self.held < self._base:  # rows of `_ends`, or zeros, replace forgotten rows
             forgotten = range(self.held, self._base)
             self._hidden[:0] = [self._ends.get(position, self._nothing) for position in forgotten]
             self._base = self.held
@@ -267,9 +267,9 @@ class HeadDrafter(Drafter):
 class Layout:
     """The positions of the rows in a head's cache."""
 
-    # Whether row p is at position p + 1; position 0 then has a row of zeros for the text's first token.
+    # Whether row p is at position p + 1. Position 0 then has zeros, for the text's first token.
     is_shifted: bool
-    keeps: bool = True  # whether the head has rows of its own; if not, it drafts all tokens at one position
+    keeps: bool = True  # whether the head has a KV cache; without one, it drafts all tokens at one position
 
 
 EAGLE3 = Layout(is_shifted=False)
@@ -342,7 +342,7 @@ class ChainDrafter(Steps):
 
     def _rows(self, limit: int) -> Rows:
         self._read(self._known.end - 1)
-        # The newest row is read again with the next draft, because a short draft does not run all layers on it.
+        # The next draft reads the newest row again, because this draft may end before all layers have read it.
         tokens, features, position = self._missing(self._known.end)
         for layer in range(self._layers):
             self.head.layer = layer

@@ -1,4 +1,4 @@
-"""Drafts by a smaller model, which decodes only the tokens that its cache lacks."""
+"""Drafts by a smaller model. For each draft it decodes only the tokens that its cache lacks."""
 
 from collections.abc import Callable, Generator, Sequence
 from itertools import count
@@ -36,7 +36,7 @@ def draw(
                 break
             draws.append(found)
             drafted.append(found.token)
-            # Stop after an end-of-generation token. The proposal keeps this token, so stopping does not bias the text.
+            # Stop after an end-of-generation token. The proposal has this token, so the stop does not bias the text.
             if len(draws) == limit or is_end(found.token):
                 break
             takes_a_run = drafter.model_runs(asked + 1) > drafter.model_runs(asked)
@@ -47,13 +47,13 @@ def draw(
     except StopIteration:
         pass
     except FAILURES as error:
-        # Tokens drawn before the failure are proposed. Dropping them would bias the text, if a failure depends on them.
+        # Propose the tokens drawn before the failure. If the failure depends on them, dropping them biases the text.
         failure, limit = error, len(draws)
     return Proposal.drawn(draws, drafter.source, depth=limit, runs=drafter.model_runs(asked)), failure
 
 
-# The first draft step decodes at most this many unread tokens. A cache with room for fewer tokens is emptied. For this
-# many older tokens the text is not read again: a cache that restarted begins as many tokens late as were unread.
+# The first draft step decodes at most this many unread tokens. A cache with room for fewer tokens is emptied. If only
+# this many tokens before the cached ones are missing, the text is not read again.
 AT_ONCE = 8
 
 
@@ -125,7 +125,7 @@ class ModelDrafter(Drafter):
         limit = min(limit, self.decoder.capacity - len(tokens) + self._first + 1)
         if self.failure or limit <= 0:
             return Proposal()
-        if self.decoder.length >= len(tokens) - self._first:  # the newest token is read again for its row
+        if self.decoder.length >= len(tokens) - self._first:  # decode the newest token again to get its row
             self.decoder.rewind(len(tokens) - 1 - self._first)
         unread = tokens[self._first + self.decoder.length :]
         rows = rows_after(self.decoder, unread)
@@ -151,7 +151,7 @@ class ModelDrafter(Drafter):
 
 
 def rows_after(decoder: Decoder, batch: Sequence[int]) -> Rows:
-    """Yield the row after the batch, then the row after each token that is sent; read a row before you send a token."""
+    """Yield the row after the batch, then the row after each token sent in. Use a row before you send a token."""
     for drafted in count():
         decoder.late = True
         try:
@@ -164,7 +164,7 @@ def rows_after(decoder: Decoder, batch: Sequence[int]) -> Rows:
 
 
 def decode_and_forget(decoder: Decoder, batches: Sequence[Sequence[int]]) -> None:
-    """Decode these batches once and restore the cache."""
+    """Decode each of these batches, then restore the cache."""
     held = decoder.length
     decoder.checkpoint(lasting=False)
     try:

@@ -17,7 +17,7 @@ from localspec.gguf.matching import SharedTokens
 from localspec.sampler.chain import SPARE, largest
 from localspec.sampler.passes import Candidates, ForwardPass, Row, arrived, common_prefix_length
 
-LOOK_BACK = 48  # `_beginning` looks for the beginning of a word among this many newest tokens
+LOOK_BACK = 48  # the beginning of a word is searched among this many newest tokens
 
 
 class Translation:
@@ -30,12 +30,12 @@ class Translation:
         self._adds_space = spaced == b" a"
         self.tokens: list[int] = []  # tokens of the target
         self.draft_tokens: list[int] = []  # tokens of the draft model
-        self.stable = 0  # number of leading `draft_tokens` that the latest `extend` did not change
+        self.stable = 0  # number of leading `draft_tokens` that the latest `extend` left unchanged
         self._draft_counts: list[int] = []  # by target token: the number of `draft_tokens` up to its end
         self._whole: list[bool] = []  # by target token: whether a draft token ends at the same place
 
     def cut(self, count: int) -> None:
-        """Keep at most the first `count` of `tokens`; `draft_tokens` changes only in the next `extend`."""
+        """Keep at most the first `count` of `tokens`; the next `extend` shortens `draft_tokens`."""
         if count < len(self.tokens):
             self._keep(max(count - 1, 0))
 
@@ -65,7 +65,7 @@ class Translation:
             is_whole = self._say(text[:count]) if count else True
             for token in text[count : count + 1]:
                 word = self._shared.get(token)
-                if word is not None and self.draft_tokens != [word]:  # bos may already be in `draft_tokens`
+                if word is not None and self.draft_tokens != [word]:  # `draft_tokens` may have bos already
                     self.draft_tokens.append(word)
                 self._take([token], [len(self.draft_tokens)], [True])
                 is_whole = True
@@ -89,7 +89,7 @@ class Translation:
         pieces = [self._target.piece(token) for token in tokens]
         decoder = getincrementaldecoder("utf-8")("replace")
         text = decoder.decode(b"".join(pieces))
-        is_whole = not decoder.getstate()[0]  # no bytes of an incomplete character are left
+        is_whole = not decoder.getstate()[0]  # whether the last character is complete
         if self._adds_space and text.startswith(" "):
             text = text[1:]
         draft_tokens = self._draft.tokenize(text, parse_special=False)
@@ -158,7 +158,7 @@ class OtherVocabularyDrafter(ModelDrafter):
         return proposal
 
     def _rows(self, unread: Sequence[int]) -> Rows:
-        """Yield the draft model's rows with the target's token ids; stop before a row without shared tokens."""
+        """Yield the draft model's rows with the target's token ids; stop before a row that has no shared token."""
         rows = rows_after(self.decoder, unread)
         row = next(rows)
         while len((output_tokens := self._output_tokens(arrived(row))).ids):
@@ -190,7 +190,7 @@ class OtherVocabularyDrafter(ModelDrafter):
         return self._is_whole and bool(known.draft_tokens)
 
     def _output_tokens(self, row: Row) -> Candidates:
-        """Return the largest logits of shared tokens in a draft model's row, with their ids in the target."""
+        """Return the largest logits of shared tokens in a draft model's row, with the target's ids of these tokens."""
         if isinstance(row, Candidates):
             known = [
                 (i, self._tokens[word]) for i, word in enumerate(row.ids.tolist()) if word in self._tokens

@@ -15,16 +15,16 @@ from localspec.errors import LocalspecError
 from localspec.events import Cycle, Mode, Source
 from localspec.sampler.passes import ForwardPass
 
-# If a decision for plain decoding takes more than this share of a plain step, the next steps are plain without one,
+# If a decision for a plain step takes more than this share of the step, the next steps are plain without a decision,
 # unless the next token is probably a copy.
 DECIDING_SHARE = 0.01
-MOST_SKIPPED = 32  # copies begin at most this many tokens late
+MOST_SKIPPED = 32  # at most this many steps without a decision, so that a copy is not missed for long
 PREFILL_CHUNK = 128  # largest number of tokens in one prefill of a drafter
 
 
 class Plain(Strategy):
     def __init__(self, readers: Sequence[Drafter] = ()) -> None:
-        """`readers`: drafters with a head. They must observe the text now, because a head cannot read it later."""
+        """`readers`: drafters with a head. They must observe each pass, because its hidden rows are gone later."""
         self._readers = readers
 
     @property
@@ -63,7 +63,7 @@ class Fixed(Strategy):
         return self._drafter.failure
 
     def sync(self, tokens: Sequence[int]) -> Iterator[None]:
-        """Prefill the whole text, because a seeded reply must not depend on how much the drafter read before."""
+        """Prefill the whole text, because a seeded reply must not depend on what the drafter has read before."""
         while self._depth and self._drafter.backlog(tokens).unread:
             self._drafter.read(tokens, PREFILL_CHUNK)
             yield
@@ -103,13 +103,13 @@ class DrafterSelection(Strategy):
         self._plan: DepthPlan | None = None  # the plan of this cycle; None if only one reply runs
         self._chosen: DepthControl | None = None  # the drafter of this cycle
         self._proposal = Proposal()
-        self._skipped = 0  # number of coming plain steps without a decision
+        self._skipped = 0  # number of plain steps to come without a decision
         self._unused: int | None = None  # the first token of a copy that would pay, but exceeds the budget
         self._copyable = False  # whether the next token is probably a copy
-        self._decides = True  # whether this cycle has a decision
-        self._undecided = 0  # tokens of plain steps since the last decision
-        self._unread: ForwardPass | None = None  # these steps, if no drafter needs their hidden rows
-        self._plain_seconds, self._plain_steps = 0.0, 0  # passes of this reply without others
+        self._decides = True  # whether a decision was made for this cycle
+        self._undecided = 0  # number of tokens of the plain steps since the last decision
+        self._unread: ForwardPass | None = None  # the passes of these steps, if no drafter needs hidden rows
+        self._plain_seconds, self._plain_steps = 0.0, 0  # plain steps of this reply alone
         self._reads_rows = any(candidate.drafter.hidden_rows_needed for candidate in candidates)
         for candidate in candidates:
             candidate.drafter.begin()
@@ -160,7 +160,7 @@ class DrafterSelection(Strategy):
         if best is None and mode is not Mode.BASELINE and not self._copyable:
             self._skipped = min(int(deciding_seconds * plain / DECIDING_SHARE), MOST_SKIPPED)
         proposal = (best.proposal or self._drafted(best, tokens)) if best else Proposal(mode=mode)
-        # A drafter that failed or must prefill more returns a proposal of depth 0. The cycle is then plain.
+        # A drafter that failed, or that must prefill more, returns a proposal of depth 0; then the cycle is plain.
         self._chosen = best.control if best and proposal.depth else None
         self._proposal = replace(proposal, deciding_seconds=deciding_seconds)
         self._slot.draft_seconds = self.busy_seconds - busy
@@ -191,7 +191,7 @@ class DrafterSelection(Strategy):
         if cycle.is_plain and cycle.replies == 1:
             self._plain_seconds += cycle.seconds - cycle.deciding_seconds
             self._plain_steps += 1
-        if not self._decides and cycle.replies == 1:  # learning takes as long as deciding
+        if not self._decides and cycle.replies == 1:  # learning would take as long as deciding
             self._undecided += len(cycle.tokens)
             return
         self._move(self._context_tokens, cycle.replies)
@@ -270,9 +270,10 @@ class DrafterSelection(Strategy):
 
 
 def best_prefix(chances: Sequence[float], bound: float, verify: Callable[[int], float]) -> tuple[int, float]:
-    """Return how many leading tokens give the most tokens per second, and this speed; (0, 0.0) if none can be used.
+    """Return the draft depth with the most tokens per second, and this speed; (0, 0.0) if no depth is allowed.
 
-    `bound`: the longest pass in seconds. Wide passes have a multiple of WIDE tokens, so that few widths are measured.
+    `chances`: each draft token's chance of acceptance. `bound`: the longest pass in seconds. `verify`: the seconds of a
+    pass by its width. The width of a wide pass is a multiple of WIDE, so that only few widths must be measured.
     """
     best, best_value, expected, survival = 0, 0.0, 1.0, 1.0
     for depth, chance in enumerate(chances, start=1):

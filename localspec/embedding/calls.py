@@ -37,7 +37,7 @@ def embed(
     """Return the vectors of texts, float32 [texts, width], each of length 1.
 
     texts: texts, or lists of token ids. model: a name, a GGUF file or a model on Hugging Face; by default the setting
-    `embed`. pooling: mean, cls or last, by default as the file says; none: a row for each token, as it is.
+    `embed`. pooling: mean, cls or last, by default as the file says; none: one row for each token, not normalised.
     dimensions: numbers in a row. truncate: cut texts that are too long. pull: download missing files. The model stays
     loaded until a call names another one or `unload()` is called. Raises LocalspecError.
     """
@@ -55,7 +55,7 @@ def rerank(
     return _loaded("rerank", model, "rank", pull).read(documents, query).rows[:, 0]
 
 
-unload = _kept.clear  # a call that runs keeps its model until it ends
+unload = _kept.clear  # a running call keeps its model until it ends
 
 
 def _loaded(setting: str, model: str | Path | None, pooling: str, pull: bool) -> EmbeddingModel:
@@ -64,7 +64,7 @@ def _loaded(setting: str, model: str | Path | None, pooling: str, pull: bool) ->
         if key not in _kept:
             settings = configured()
             if not (wanted := model or settings.get(setting)):
-                raise BadSetting("no model is named", hint=f"name one, or set `{setting}` in config.toml")
+                raise BadSetting("no model is given", hint=f"name one, or set `{setting}` in config.toml")
             file = find(wanted, draft=LOOKUP, pull=pull).target
             unload()
             if gpu := default_gpu():

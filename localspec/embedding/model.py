@@ -18,20 +18,20 @@ from localspec.machine.devices import Device
 from localspec.models.local_models import ModelFile
 
 MOST_TOKENS: Final = 8192  # maximum tokens of a text, if the model was trained with more
-_FIRST_TOKENS: Final = 512  # length of the first context; a longer text makes a longer one
-_LEAST_TOKENS: Final = 64  # tokens of the first pass, whose time nobody knows, and least budget of a pass
+_FIRST_TOKENS: Final = 512  # length of the first context; a longer text replaces it by a longer context
+_LEAST_TOKENS: Final = 64  # largest first pass, because its time is unknown; also the least limit of a pass
 _SPARE_BYTES: Final = 1 << 30  # memory of a GPU that stays free beside the weights
-EUCLIDEAN: Final = 2  # the usual norm
+EUCLIDEAN: Final = 2  # the norm by default
 Text = str | Sequence[int | str]  # a text, its tokens, or both mixed
 
 
 class Vectors(NamedTuple):
-    rows: np.ndarray  # float32 [texts, width]; without pooling [all tokens, width]; of scores [texts, 1]
+    rows: np.ndarray  # float32 [texts, width]; without pooling [all tokens, width]; for scores [texts, 1]
     tokens: tuple[int, ...]  # number of tokens of each text
 
 
 class EmbeddingModel:
-    """A loaded model. Its memory is free when nothing refers to it: a call that runs still has it."""
+    """A loaded model. Its memory is freed with its last reference, so a running call keeps the model."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class EmbeddingModel:
         return Vectors(rows if as_is else normalised(rows, norm), tuple(map(len, tokens)))
 
     def _tokens(self, text: Text) -> list[int]:
-        """Return the tokens of a text. In a mixed list only a text at its beginning gets special tokens."""
+        """Return the tokens of a text. In a list of texts and token ids, only a first text gets bos and eos."""
         vocab, tokens = self._model.vocab, list[int]()
         for place, part in enumerate([text] if isinstance(text, str) else text):
             if isinstance(part, str):
@@ -85,7 +85,7 @@ class EmbeddingModel:
             elif 0 <= part < vocab.size:
                 tokens.append(part)
             else:
-                raise BadSetting("token id out of range", hint=f"use ids from 0 to {vocab.size - 1}")
+                raise BadSetting("the model has no such token id", hint=f"use ids from 0 to {vocab.size - 1}")
         return tokens
 
     def _asked(self, query: str, document: str) -> list[int]:
@@ -98,7 +98,7 @@ class EmbeddingModel:
         return [*before, *asked, *between, *answered, *after]
 
     def _cut(self, tokens: list[int], place: int, truncate: bool) -> list[int]:
-        """Return tokens that fit into the context; the special token at the end stays there."""
+        """Return tokens, cut to fit into the context; a special token at their end stays at the end."""
         if not tokens:
             raise BadSetting(f"text {place} of the input is empty", hint="leave it out")
         if len(tokens) <= self.limit:
@@ -127,23 +127,23 @@ class EmbeddingModel:
         return np.concatenate(rows)
 
     def _fitting(self, tokens: int) -> EmbeddingContext:
-        """Return a context for a text of so many tokens. The first one is short, because most texts are."""
+        """Return a context for a text of this many tokens. The first context is short, because most texts are short."""
         if tokens > self._context.length:
             length = min(1 << (tokens - 1).bit_length(), self.limit)
-            longer = EmbeddingContext(self._model, length, *self._more)  # if it fails, the short one stays
+            longer = EmbeddingContext(self._model, length, *self._more)  # else the short one stays
             self._context.close()
             self._context = longer
         return self._context
 
 
 def place(size: int, gpu: Device | None, there: Iterable[Device]) -> tuple[str, ...]:
-    """Return the GPU if it has room for weights of `size` bytes beside the pair, else () for the CPU."""
+    """Return the GPU if it has room for `size` bytes of weights beside the pair; else return () for the CPU."""
     room = 2 * size + _SPARE_BYTES
     return tuple(each.name for each in there if gpu and each.name == gpu.name and each.free_bytes > room)
 
 
 def normalised(rows: np.ndarray, norm: int = EUCLIDEAN) -> np.ndarray:
-    """Return rows of length 1 in a norm of llama-server; a row of zeros stays as it is.
+    """Return rows of length 1 by one of llama-server's norms; a row of zeros stays as it is.
 
     `norm`: -1: none, 0: the largest number becomes 32,760, 1: taxicab, 2: Euclidean, p: p-norm.
     """

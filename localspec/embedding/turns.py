@@ -1,4 +1,4 @@
-"""The time that passes over texts get beside replies: at most a sixth."""
+"""The share of time for passes over texts while replies run: at most a sixth."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -8,19 +8,16 @@ from typing import Any, Final
 
 from localspec.stopping import WorkStopped
 
-ALONE_SECONDS: Final = 0.2  # wanted seconds of a pass
-BESIDE_SECONDS: Final = 0.05  # wanted seconds of a pass beside a reply
-WAITS: Final = 5.0  # beside a reply a pass is followed by a wait of this many times its seconds
+ALONE_SECONDS: Final = 0.2  # a pass should take this many seconds while no reply runs
+BESIDE_SECONDS: Final = 0.05  # a pass should take this many seconds while a reply runs
+WAITS: Final = 5.0  # while a reply runs, a pass is followed by a wait of this many times its seconds
 _LOOK_SECONDS: Final = 0.1
 
 
 class Turns:
     def __init__(self) -> None:
         self.held: AbstractContextManager[Any] = nullcontext()  # entered for each pass
-        self._replies, self._next = (
-            0,
-            0.0,
-        )  # running replies; beside one, no pass begins before the time `_next`
+        self._replies, self._next = 0, 0.0  # running replies; while one runs, no pass begins before `_next`
         self._ended = threading.Condition()
 
     @contextmanager

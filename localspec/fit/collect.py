@@ -26,10 +26,10 @@ from localspec.models.local_models import ModelFile
 from localspec.sampler.chain import largest
 from localspec.sampler.passes import Candidates, Row
 
-KEPT = 64  # number of likeliest tokens that are stored for each row of logits
+KEPT = 64  # number of likeliest tokens to store for each row of logits
 HELD_OUT = 16  # one of every HELD_OUT prompts is only for evaluation
 _COLUMNS = ("prompt", "tokens", "likely", "log_shares")
-_serials = count()  # numbers that make file names unique if the clock is coarse
+_serials = count()  # numbers that keep file names unique if the clock is coarse
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +68,9 @@ def texts_in(folder: Path) -> Iterator[Text]:
             with np.load(path) as part:
                 columns = {name: part[name] for name in (*_COLUMNS, "lengths")}
         except FileNotFoundError:
-            continue  # another process deleted it
+            continue  # another process has just deleted the file
         except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
-            hint = "delete this file; the other files are intact"
+            hint = "delete this file: the other files are intact"
             raise BadSetting(f"{path} cannot be read: {error}", hint=hint) from None
         ends = columns["lengths"].cumsum(axis=0)
         for (prompt, tokens), (prompt_end, end) in zip(columns["lengths"], ends, strict=True):
@@ -106,7 +106,7 @@ def needed_tokens(source: Path, written: Sequence[int], mass: np.ndarray, size: 
     known = min(len(score), len(mass))
     score[:known] = mass[:known]
     ends = [token for token in (vocabulary.bos, vocabulary.eos, vocabulary.end) if token >= 0]
-    # The lowest token ids are kept, because most are bytes and special tokens.
+    # Keep the lowest token ids, because most of them are bytes and special tokens.
     always = [*ends, *range(min(512, size // 2)), *written]
     score[[token for token in always if token < len(score)]] = np.inf
     order = np.lexsort((np.arange(len(score)), -score))

@@ -25,12 +25,12 @@ from localspec.gguf.trimmed import (
 )
 from localspec.models.local_models import ModelFile
 
-# Architectures that `training.py` can train. True: RoPE pairs neighbours; False: elements half a head apart.
+# Architectures that `training.py` can train. True: RoPE pairs neighbours; False: it pairs elements half a head apart.
 NEIGHBOURS = {"llama": True, "qwen2": False, "qwen3": False, "gemma3": False}
 
 BLOCK = 32  # elements in a block of Q8_0
 I32 = 26
-LEAST = 256  # smallest number of output tokens, because with fewer a draft could hardly write anything
+LEAST = 256  # smallest number of output tokens; a draft with fewer could hardly write a text
 NORM, OUTPUT, FACTORS = "output_norm.weight", "output.weight", "rope_freqs.weight"
 
 
@@ -105,7 +105,7 @@ class SourceFile(TensorFile):
 
 
 def trim(source: Path, path: Path, token_ids: Sequence[int] | np.ndarray) -> Path:
-    """Write a copy of `source` with output rows for only `token_ids`, and a second file with its token table."""
+    """Write a copy of `source` with output rows for `token_ids` only, and a second file with its token table."""
     ids = np.unique(np.asarray(token_ids, np.int32))
     header, file = trimmable(source, len(ids)), TensorFile(source)
     embeddings, output = file.stored(EMBEDDINGS), file.stored(output_tensor(header).name)
@@ -154,7 +154,8 @@ def trimmable(source: Path, count: int) -> Header:
     whole = header.vocabulary.count if header.vocabulary else 0
     if not LEAST <= count < whole:
         hint = f"give a number of tokens with --trim N: at least {LEAST}, and fewer than {whole:,}"
-        raise BadSetting(f"{source.name} has {whole:,} tokens and cannot be trimmed to {count:,}", hint=hint)
+        what = f"the vocabulary of {source.name} has {whole:,} tokens and cannot be trimmed to {count:,}"
+        raise BadSetting(what, hint=hint)
     return header
 
 

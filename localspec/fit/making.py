@@ -62,9 +62,9 @@ class TrainingPlan:
 
 
 def check_makeable(source: Path, plan: TrainingPlan) -> None:
-    """Raise LocalspecError if PyTorch is missing, or if this plan cannot make a draft from the model `source`."""
+    """Raise LocalspecError if PyTorch is missing, or if no draft of this plan can be made from the model `source`."""
     if find_spec("torch") is None:
-        what = "a draft is made with PyTorch, which is not installed"
+        what = "making a draft needs PyTorch, which is not installed"
         raise LocalspecError(what, hint='pip install "torch>=2.9"')
     header = trimmable(source, plan.output_tokens)
     ModelShape.of(header)
@@ -77,7 +77,7 @@ def check_makeable(source: Path, plan: TrainingPlan) -> None:
 @contextmanager
 def alone_in(folder: Path) -> Iterator[None]:
     """Hold the lock of a draft's folder, and remove the half-written files of a killed process."""
-    what, hint = f"another command is making {folder.name}", "let it end, or stop it with Ctrl-C"
+    what, hint = f"another command is making {folder.name}", "wait until it ends, or stop it with Ctrl-C"
     with alone(FileLock(folder / "lock"), what, hint):
         for unfinished in (*folder.glob(".*.npz.*"), *folder.glob(".checkpoint.pt.*")):
             unfinished.unlink()
@@ -99,7 +99,7 @@ def collect(pair: LoadedPair, folder: Path, wanted: int, on_progress: Callable[[
         for prompt in made_prompts():
             tokens = tuple(encoded_prompt(pair, prompt.text))
             repeats = repeats + 1 if tokens in seen else 0
-            if repeats > 2000:  # the prompts hardly make new ones any more
+            if repeats > 2000:  # nearly all further prompts would be repeats
                 return
             if not repeats:
                 seen.add(tokens)
@@ -181,7 +181,7 @@ class Judgement:
 
 
 def judge(old: Sequence[Measurement], new: Sequence[Measurement]) -> Judgement:
-    """Compare the old and new draft prompt by prompt. A new draft that is hardly ever used is not kept."""
+    """Compare the old and the new draft, prompt by prompt. The new one is kept if it is faster and often used."""
 
     def speedups(measurements: Sequence[Measurement]) -> dict[tuple[Category | None, str], float]:
         by_prompt = grouped(paired(measurements), lambda pair: (pair[1].category, pair[1].prompt))

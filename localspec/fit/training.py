@@ -115,7 +115,7 @@ class Training:
         """Begin with layers of `source`, or resume `checkpoint`. Raises BadSetting if the plans differ."""
         self.texts = [text for text in texts if not is_held_out(text.prompt)]
         held_out = [text for text in texts if is_held_out(text.prompt)]
-        self.held_out = held_out[:: max(1, ceil(len(held_out) / 48))]  # at most 48, spread over all of them
+        self.held_out = held_out[:: max(1, ceil(len(held_out) / 48))]  # at most 48 texts, evenly spread
         if not (self.texts and self.held_out):
             raise BadSetting("there are too few answers to learn from", hint="collect more: --answers N")
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -144,7 +144,7 @@ class Training:
         rest = [value for name, value in self.weights.items() if value.ndim != 2 or OUTPUT in name]
         matrices = [value for name, value in self.weights.items() if value.ndim == 2 and OUTPUT not in name]
         self.optimizers = [
-            Muon(matrices, lr=MATRIX_RATE, weight_decay=0.02),  # learns more from a token than AdamW does
+            Muon(matrices, lr=MATRIX_RATE, weight_decay=0.02),  # a draft learns more per token than by AdamW
             AdamW(rest, lr=OTHER_RATE, betas=(0.9, 0.98), weight_decay=0.0),
         ]
         self.step = self.visits = 0
@@ -156,7 +156,7 @@ class Training:
             for name, value in self.weights.items():
                 value.copy_(saved["weights"][name])
         for optimizer, state in zip(self.optimizers, saved["optimizers"], strict=True):
-            # Keep the new param_groups, because Muon's options differ between versions of PyTorch.
+            # Keep the options of this PyTorch, because Muon's options differ between versions.
             optimizer.load_state_dict({**state, "param_groups": optimizer.state_dict()["param_groups"]})
         self.step, self.visits, self.best = saved["counts"]
 
@@ -166,7 +166,7 @@ class Training:
         except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
             raise BadSetting(
                 f"{self.checkpoint} cannot be read: {error}",
-                hint="delete this file; training then starts again with the same answers",
+                hint="delete this file: training then starts again with the same answers",
             ) from None
         if saved["plan"] != (plan.layers, plan.output_tokens):
             raise BadSetting(
@@ -178,7 +178,7 @@ class Training:
 
     def advance(self, planned: int) -> float:
         batch = self._next_batch()
-        # The learning rate falls during the last half of the planned visits.
+        # The learning rate falls in the second half of the training.
         factor = min(1.0, (self.step + 1) / WARM_UP, max(0.02, 2 * (1 - self.visits / planned)))
         sure = 0.9 * (1 - factor) if self.step >= WARM_UP else 0.0
         divergence, missing, _ = self._compared(batch)
@@ -220,7 +220,7 @@ class Training:
 
     @torch.no_grad()  # type: ignore[untyped-decorator,unused-ignore]
     def _flatten(self) -> None:
-        """Scale the last norm for the smallest loss, because a few layers alone are much too confident."""
+        """Scale the last norm to the smallest loss, because a few layers alone give far too confident distributions."""
         norm, batch = self.weights[NORM].clone(), self._next_batch()
         found = {}
         for scale in SCALES:
@@ -253,7 +253,7 @@ class Training:
 
 
 BETWEEN_CHECKPOINTS = 60.0  # smallest number of seconds between two checkpoints
-TIMES = 10  # writing a checkpoint may take at most 1 / TIMES of the seconds between two checkpoints
+TIMES = 10  # checkpoints may take at most 1 / TIMES of the time
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Time passes of a model on the CPU, with flash attention and without, behind short and long texts."""
+"""Time passes of a model on the CPU, with and without flash attention, after short and long texts."""
 
 from contextlib import ExitStack
 from itertools import product
@@ -16,7 +16,7 @@ from localspec.llama.states import restore_state, state_of
 from localspec.llama.threads import CONTENDED, usable_cores
 
 SHORT, LONG = 24, 3072  # tokens in the cache before a pass
-WIDTHS, CHUNK = (1, 2, 5, 128), 128  # tokens of a pass; tokens that are decoded to fill a cache, then copied
+WIDTHS, CHUNK = (1, 2, 5, 128), 128  # tokens of the timed passes; tokens of the chunk that fills a cache
 _ROUNDS, _SECONDS = 7, 2.0  # maximum passes of a width; maximum seconds of these passes
 Seconds = dict[tuple[int, int], float]  # (tokens in the cache, tokens of a pass) -> seconds of the pass
 
@@ -47,7 +47,7 @@ def pass_seconds(loaded: Path | Model, threads: int) -> dict[str, Seconds]:
                     spent[width, flash] += seconds
                     least = fastest[flash].get((length, width), inf)
                     fastest[flash][length, width] = min(least, seconds)
-            # Threads of a pass wait for each other, so that passes are slow if one gets too little processor time.
+            # A pass is slow if one of its threads gets too little processor time, because the others wait for it.
             usable = sum(cache.busy_seconds for cache in caches.values()) * min(threads, usable_cores())
             if threads > 1 and process_time() - began < CONTENDED * usable:
                 raise BackendFailure("other programs use the processor", hint="measure again later")
@@ -64,18 +64,18 @@ def _fill(cache: Cache, length: int) -> int:
             _, end = _pass(cache, end, CHUNK, keep=True)
             continue
         if not restore_state(cache.handle, chunk, 1):
-            raise BackendFailure("llama.cpp cannot copy a KV cache", hint="set --flash-attn to on")
+            raise BackendFailure("llama.cpp cannot copy a KV cache", hint="set --flash-attn to on or off")
         lib.llama_memory_seq_add(memory, 1, 0, -1, end)
         lib.llama_memory_seq_cp(memory, 1, 0, -1, -1)
         lib.llama_memory_seq_rm(memory, 1, -1, -1)
         end += CHUNK
-    return _pass(cache, end, 1)[1]  # the first pass moves the copies to their positions
+    return _pass(cache, end, 1)[1]  # only this first pass moves the copies to their positions
 
 
 def _pass(cache: Cache, start: int, width: int, *, keep: bool = False) -> tuple[float, int]:
     """Time a pass from the position `start` on; return the seconds, and the end of the text that is left."""
     before = cache.busy_seconds
     cache.run(lib.llama_decode, Batch(width).fill([0] * width, start, 0), width)
-    # A recurrent state cannot go back.
+    # A recurrent state cannot step back, so the text stays longer.
     removed = not keep and lib.llama_memory_seq_rm(cache.memory, 0, start, -1)
     return cache.busy_seconds - before, start if removed else start + width

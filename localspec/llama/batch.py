@@ -75,7 +75,7 @@ class Batch:
 _TO_FLOAT = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
 
 
-class _Traits(ctypes.Structure):  # the first fields of C's ggml_type_traits; only `to_float` is used
+class _Traits(ctypes.Structure):  # the first fields of C's ggml_type_traits, of which only `to_float` is used
     _fields_ = (("before", ctypes.c_int64 * 5), ("to_float", _TO_FLOAT))
 
 

@@ -21,7 +21,7 @@ from localspec.stopping import Closing, DelayedInterrupt, current_stop, interrup
 
 WIDEST = 16  # maximum tokens of one slot in a shared pass, unless more of the slot's tokens need logits
 _CELLS = 256  # llama.cpp warns if the number of KV cache cells of a slot is not a multiple of 256
-_LONGEST = 2**25  # maximum tokens in a slot; llama.cpp's table of more KV cache cells could fill the memory
+_LONGEST = 2**25  # maximum tokens in a slot; llama.cpp's table of more cells could fill the memory
 _KV_TYPES = {  # numbers in llama.cpp's enum ggml_type
     "f32": 0, "f16": 1, "bf16": 30, "q8_0": 8, "q5_1": 7, "q5_0": 6, "q4_1": 3, "q4_0": 2, "iq4_nl": 20,
 }  # fmt: skip
@@ -48,7 +48,7 @@ class Cache(Closing):
             raise context_failure(model.name, params.n_ctx)
         self.model = model
         self.busy_seconds = 0.0  # total seconds of all calls of `run`
-        # The start and the number of tokens of a pass whose end nobody waited for; None: there is none.
+        # Start time and number of tokens of a pass that a device may still be computing; None: there is none.
         self._queued: tuple[float, int] | None = None
         self.capacity: int = lib.llama_n_ctx(pointer)
         self.chunk: int = lib.llama_n_batch(pointer)
@@ -67,7 +67,7 @@ class Cache(Closing):
         return self._context
 
     def close(self) -> None:
-        self._queued = None  # `_free` waits for the pass
+        self._queued = None  # nothing to settle, because `_free` waits for the device
         self._finalizer()
 
     def copy_sequence(self, source: int, to: int) -> None:
@@ -97,12 +97,12 @@ class Cache(Closing):
             leave_at_end()
             began, here = perf_counter(), computes_here()
             stop = current_stop() if here else own_stop()
-            if stop is not self._stop:  # seldom, because llama.cpp logs each call
+            if stop is not self._stop:  # only when the Stop changes, because llama.cpp logs each call
                 # With this callback llama.cpp ends a pass on a CPU soon after `stop` is set.
                 lib.llama_set_abort_callback(pointer, _asked, stop.address)
                 self._stop = stop
             work = partial(call, pointer, batch)
-            # On a GPU llama.cpp may log during a pass. Python would lose a Ctrl-C inside the log callback.
+            # On a GPU llama.cpp may log during a pass, and Python would lose a Ctrl-C inside the log callback.
             delayed = DelayedInterrupt() if self.model.gpus else nullcontext()
             given = processor_time.begin(wanted)
             try:
@@ -176,7 +176,7 @@ def params_of(model: Model, load: Load) -> Any:
     params.flash_attn_type = _FLASH_ATTENTION[flash_attn]
     params.type_k = params.type_v = _KV_TYPES[kv_type]
     # If the context is at most two sliding windows long, the cache also keeps the tokens before the window: dropping
-    # them would save little memory. llama.cpp's copies leave them out, so `CachedText` asks it what is there.
+    # them would save little memory. Restored copies lack them, so `CachedText` asks llama.cpp what the cache has.
     params.swa_full = 2 * lib.llama_model_n_swa(model.pointer) >= length
     params.n_threads = params.n_threads_batch = thread_count(load.threads)
     params.no_perf = True

@@ -33,15 +33,15 @@ class CachedText(Closing):
         self.busy_seconds = 0.0  # total seconds of passes with tokens of this slot
         self.late = False  # whether `decode` may return before a device has computed the rows
         self.stop: Stop | None = None  # the decoding thread's Stop; only passes without other slots check it
-        self.prompt_cache = saved  # all slots share this object
-        self.head_state: HeadState | None = None  # the slot's head; its state is copied with the slot's state
+        self.prompt_cache = saved  # the prompt cache that all slots share
+        self.head_state: HeadState | None = None  # the slot's head; copies of the slot include its state
         self._checkpoints = Checkpoints(checkpoint_bytes)
         self._last_width = 0  # number of tokens in the last batch; a recurrent state can roll back only these
         self._padding = 0  # number of padding and rolled-back tokens in the cache after `tokens`
         self._kept = 0  # number of tokens in the sequence `Cache.spare`
-        self.failure: LocalspecError | None = None  # why the slot has fewer tokens than its reply has decoded
+        self.failure: LocalspecError | None = None  # why the slot lost tokens that its reply has decoded
         # By number of tokens up to the end of an image: how many more tokens there are than positions, and than
-        # tokens in the text of drafters, in which each chunk of an image is one token.
+        # tokens in the text of drafters, where each chunk of an image is one token.
         self._surplus: dict[int, tuple[int, int]] = {}
 
     def close(self) -> None:
@@ -73,7 +73,7 @@ class CachedText(Closing):
         return max((more for end, more in self._surplus.items() if end <= count), default=(0, 0))
 
     def place_images(self, start: int) -> None:
-        """Count the positions of the images among the tokens from `start` on."""
+        """Record the positions of the images among the tokens from `start` on."""
         self._surplus = {end: more for end, more in self._surplus.items() if end <= start}
         for index, chunk in chunks_of(self.tokens[start:]):
             end = start + index + chunk.count
@@ -92,7 +92,7 @@ class CachedText(Closing):
         """Remove padding and rolled-back tokens from llama.cpp's cache."""
         if self._padding:
             assert self._forget(self.length), "padding can be removed"
-            self._padding = 0  # set after the removal, because Ctrl-C may interrupt it
+            self._padding = 0  # set after the removal, because Ctrl-C may interrupt the removal
 
     def become(self, sequence: int) -> None:
         """Move the slot's tokens to another sequence, without copying their cells."""
@@ -104,7 +104,7 @@ class CachedText(Closing):
 
     def lends(self, tokens: Sequence[int]) -> int:
         """Return how many of `tokens` need no prefill in a copy of this slot; 0 if copying costs too much."""
-        held = list(self.tokens)  # a copy, because the slot's own thread may roll back meanwhile
+        held = list(self.tokens)  # a copy, because the slot's own thread may shorten `tokens` meanwhile
         shared = common_prefix_length(held, 0, tokens)
         if self.needs_checkpoints and shared < len(held):
             kept = [checkpoint.length for checkpoint in self._checkpoints.lasting]
@@ -123,7 +123,7 @@ class CachedText(Closing):
         if (state := state_of(self.cache.handle, self.sequence, most_bytes=most)) is None:
             return None
         beside = self.head_state and self.head_state.saved()
-        # Ids only: a row of an image would keep the image's file and all of its rows, which no budget counts.
+        # Store ids only: a row of an image would keep the whole image in memory, and no budget counts it.
         ids = list(map(int, self.tokens))
         return PromptState(ids, state, kept.lasting, beside, self._padding, self.conversation)
 
@@ -176,7 +176,7 @@ class CachedText(Closing):
         dropped = self.tokens[keep:]
         self.forget_kept(keep)
         if not keep or self._can_step_back(keep, len(dropped) + self._padding):
-            # Shorten `tokens` first: after a Ctrl-C here, the next rollback still shortens llama.cpp's cache.
+            # Shorten `tokens` first: if Ctrl-C comes in between, the next rollback still shortens llama.cpp's cache.
             del self.tokens[keep:]
             if self._forget(keep):
                 self._padding = 0
@@ -193,18 +193,18 @@ class CachedText(Closing):
                 length = self._checkpoints.restore_newest(self.cache.handle, self.sequence)
                 if not (length and self._forget(length)):
                     self.clear()
-            self._last_width = self._padding = 0  # llama.cpp's snapshots belong to the lost state
+            self._last_width = self._padding = 0  # llama.cpp's snapshots belong to the old state
             del self.tokens[length:]
 
     def recover(self, length: int) -> Sequence[int]:
-        """After a failed decode, step back to `length` tokens. If the cache kept fewer, return the missing tokens."""
+        """After a failed decode, step back to `length` tokens. If the cache has kept fewer, return those it lacks."""
         text = self.tokens[:length]
         with self.cache.calling:
             lib.llama_synchronize(self.cache.handle)
             size = lib.llama_memory_seq_pos_max(self.cache.memory, self.sequence) + 1
             del self.tokens[length:]
             behind = abs(size - self.position(length))
-            # No snapshot has the state before the batch, because llama.cpp makes snapshots only during the batch.
+            # Snapshots are no help here: llama.cpp makes them during a batch, so none has the state before the batch.
             self._last_width = self._padding = 0
             possible = not length or self._can_step_back(length, behind)
             if not (possible and self._forget(length)):
@@ -212,7 +212,7 @@ class CachedText(Closing):
         return text[self.length :]
 
     def forget_kept(self, length: int) -> None:
-        """Clear the spare sequence if it has more than `length` tokens, because the slot no longer has them all."""
+        """Clear the spare sequence if it has more than `length` tokens: the slot no longer has all of these."""
         if self._kept > length:
             self._kept = 0
             lib.llama_memory_seq_rm(self.cache.memory, self.cache.spare, -1, -1)
@@ -231,8 +231,8 @@ class CachedText(Closing):
 
     def _can_step_back(self, keep: int, dropped: int) -> bool:
         if not self.model.can_roll_back:
-            # llama.cpp itself does not check that its snapshots belong to the last batch.
+            # Check this here, because llama.cpp does not check whether its snapshots are those of the last batch.
             return dropped <= max(0, min(self.cache.snapshots, self._last_width - 1))
-        # The next token must find all tokens of its sliding window in the cache.
+        # The cache must still have all tokens of the next token's sliding window.
         window, memory, place = self.cache.window, self.cache.memory, self.position(keep)
         return not window or lib.llama_memory_seq_pos_min(memory, self.sequence) <= max(0, place + 1 - window)

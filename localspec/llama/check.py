@@ -34,12 +34,12 @@ from localspec.stopping import current_stop
 
 _ILLEGAL_INSTRUCTION = ("SIGILL", "exception 0xc000001d")  # names on POSIX and on Windows
 _LOOK_SECONDS = 0.2
-_SECONDS = 300.0  # time limit of a smoke test; long, because a GPU's driver may first compile kernels
+_SECONDS = 300.0  # time limit of a smoke test, long because a GPU's driver may first compile kernels
 
 
 @dataclass(frozen=True, slots=True)
 class SmokeTest:
-    """The instructions for a smoke test: how to load its model, and which passes to run."""
+    """The description of a smoke test: how to load its model, and which passes to run."""
 
     path: str
     place: dict[str, Any] = field(default_factory=dict)  # keyword arguments of Model that choose its devices
@@ -114,7 +114,7 @@ class Health:
 
 
 _known: Health | None = None
-_under_test = False  # whether `_known` is a guess that no successful reply has confirmed yet
+_under_test = False  # whether `_known` is a guess that no reply has confirmed yet
 _news: list[str] = []  # notices that `take_news` has not returned yet
 
 
@@ -131,7 +131,7 @@ def check() -> Health:
     smoke_test = SmokeTest(str(demo.target_path()), {"gpu_layers": 0})
     found, works_without = decode_in_child(smoke_test), False
     if found.cause and (works_without := decode_in_child(replace(smoke_test, extra_buffers=False)).passed):
-        found = decode_in_child(smoke_test)  # a second try: an overloaded machine may have ended the first
+        found = decode_in_child(smoke_test)  # again, because a lack of memory may have caused the first crash
     if found.passed:
         return _learn(Health())
     if found.error or not works_without or _was_killed(found):
@@ -155,7 +155,7 @@ def try_without_extra_buffers(died_of: str) -> None:
 
 
 def remember_smoke_test() -> None:
-    """After a reply without extra buffers, store the crash that happened with them. After two, they stay off."""
+    """After a reply without extra buffers, store the crash that they caused. After two crashes, they stay off."""
     global _under_test
     if _known is None or not _known.died_of:
         return
@@ -185,7 +185,7 @@ def why_unusable(outcome: SmokeTestOutcome) -> BackendFailure | NotEnoughMemory:
     if cause in _ILLEGAL_INSTRUCTION:
         what = f"the installed llama.cpp was built for another processor: it crashes with {cause} on this one"
         return BackendFailure(what, hint=f"rebuild llama.cpp on this machine: {rebuild_command()}")
-    # llama.cpp loads a GPU's driver even for a smoke test on the CPU, so the driver may have crashed.
+    # The hint also names the driver: llama.cpp loads it even for a smoke test on the CPU, and it may have crashed.
     driver = "update the driver of the GPU, or " if any(map(has_backend, BACKENDS)) else ""
     what = f"the installed llama.cpp does not work on this machine: its smoke test ended with {cause}"
     hint = f"{driver}rebuild llama.cpp without instructions specific to this processor"
@@ -193,7 +193,7 @@ def why_unusable(outcome: SmokeTestOutcome) -> BackendFailure | NotEnoughMemory:
 
 
 def _was_killed(outcome: SmokeTestOutcome) -> bool:
-    return "SIGKILL" in outcome.cause  # the system sends SIGKILL mostly for lack of memory
+    return "SIGKILL" in outcome.cause  # the system mostly sends SIGKILL for lack of memory
 
 
 def _learn(found: Health) -> Health:
@@ -251,7 +251,7 @@ def try_gpu(
         what = f"llama.cpp does not work on {name}: its smoke test ended with {outcome.cause}"
         hint = "update the driver of this device, or use the CPU: --device CPU"
         raise outcome.error or BackendFailure(what, hint=hint)
-    if flash and not (died_of := _death(smoke_test)):  # try again: a busy GPU may have ended the first test
+    if flash and not (died_of := _death(smoke_test)):  # again: a busy GPU may have caused the first crash
         return remember(file, replace(known, kv_types=kv_types, died_of=""))
     if died_of:
         what = f"llama.cpp crashes with flash attention on {name} ({died_of})"
@@ -268,7 +268,7 @@ def ensure_projector(path: Path, identity: str, target: Path, on_first: Callable
         outcome = decode_in_child(SmokeTest(str(target), place, extra_buffers=False, projector=str(path)))
         if _was_killed(outcome):
             raise why_unusable(outcome)
-        cause = remember(file, outcome.cause)  # an error of another kind comes again, with its own sentence
+        cause = remember(file, outcome.cause)  # other errors are not stored; the load raises them again
     if cause:
         what = f"{path.name} is damaged: llama.cpp crashes on it ({cause})"
         raise BadModelFile(what, hint="download the projector again, or leave it out: --mmproj none")

@@ -24,7 +24,7 @@ from localspec.sampler.chain import largest
 from localspec.sampler.passes import ForwardPass, HiddenRows, common_prefix_length
 from localspec.stopping import Stop, WorkStopped, current_stop, interruptible
 
-_USUAL = 40  # default top_k of a sampler chain
+_USUAL = 40  # the usual top_k of a sampler chain
 # If the tokens of a pass times the bytes of the weights reach this, the pass has its own thread, because Ctrl-C
 # must be able to stop the pass. Such a pass takes 0.1 s on two cores, so the thread costs little.
 _LONG_PASS = 1e10
@@ -44,8 +44,8 @@ class SlotDecoder(CachedText):
     def decode(self, tokens: Sequence[int], rows: int) -> ForwardPass:
         """Append tokens to the cache; return a pass with rows or top-k logits for the last `rows` tokens.
 
-        Rows are views of llama.cpp's buffer. They are valid until the next decode, of a running slot that is.
-        After an error the cache has the tokens from before the call, or fewer.
+        Rows are views of llama.cpp's buffer, valid until the next decode of any running slot. After an error the cache
+        has the tokens from before the call, or fewer.
         """
         assert 0 <= rows <= min(len(tokens), self.rows_max), f"{rows} rows of {len(tokens)} tokens"
         before, rest = self.length, tokens
@@ -64,7 +64,7 @@ class SlotDecoder(CachedText):
                 rest = rest[head:]
             last = self._pass(rest, rows)
             return joined([*found, last]) if found else last
-        except BaseException:  # Ctrl-C may come when llama.cpp has tokens that `self.tokens` lacks
+        except BaseException:  # after Ctrl-C too, llama.cpp may have tokens that `self.tokens` lacks
             if self.shared.batcher is None or self.length != before:
                 self.recover(before)
             raise
@@ -106,13 +106,13 @@ class SlotDecoder(CachedText):
         @cache
         def read() -> Sequence[Any]:
             self.rollback(self.length - len(tokens))
-            self._top_k_rows = False  # the sampler would probably need whole rows again in this reply
+            self._top_k_rows = False  # in this reply the sampler would probably need whole rows again
             return self.decode(tokens, rows).rows
 
         return lambda row: read()[row]
 
     def running(self) -> AbstractContextManager[None]:
-        """Mark this slot as running. Passes of other slots then wait for its passes, except inside `away`."""
+        """Mark this slot as running: a pass of other slots waits until this slot wants one too, or is `away`."""
         return batcher.running(self.sequence) if (batcher := self.shared.batcher) else nullcontext()
 
     def away(self) -> AbstractContextManager[None]:
@@ -137,7 +137,7 @@ class SlotDecoder(CachedText):
                 yield interruptible(read, Stop(), cancelled=cancelled) if is_long else read()
                 done += len(chunk)
         except WorkStopped:
-            if not cancelled():  # else the caller would take a part of the prompt for the whole
+            if not cancelled():  # else the caller would take this part for the whole prompt
                 raise
 
     def rollback(self, keep: int) -> None:
@@ -146,7 +146,7 @@ class SlotDecoder(CachedText):
         if keep == self.length and not self._padding:
             return
         if self.shared.batcher and self.model.can_roll_back and not self.shared.window:
-            # The next decode removes the cells of these tokens, because another slot may be decoding now.
+            # Leave the cells of these tokens to the next decode, because another slot may be decoding now.
             self._padding += self.length - keep
             del self.tokens[keep:]
             return
@@ -166,9 +166,9 @@ class SlotDecoder(CachedText):
         return self.length
 
     def recall(self, tokens: Sequence[int], *, save: bool = True) -> float:
-        self.failure = None  # another reply begins with the tokens that the slot has
+        self.failure = None  # a new reply accepts the tokens that the slot has
         began, shared = perf_counter(), common_prefix_length(self.tokens, 0, tokens)
-        self.tokens[:shared] = tokens[:shared]  # the same objects are compared 4 times as fast
+        self.tokens[:shared] = tokens[:shared]  # sharing the objects makes comparisons 4 times as fast
         stored = found = None
         if len(tokens) - shared >= WORTH_A_COPY:
             with self.shared.calling:
@@ -185,7 +185,7 @@ class SlotDecoder(CachedText):
             if save and self.length - shared >= WORTH_A_COPY and (copy := self.copy()):
                 self.prompt_cache.save(copy)
             restored = found is not None and self.replace(found)
-            if restored:  # tokens of a copy do not know their images
+            if restored:  # a copy has only ids of tokens, without their images
                 most = common_prefix_length(self.tokens, 0, tokens)
                 self.tokens[:most] = tokens[:most]
                 self.place_images(0)
@@ -212,11 +212,11 @@ class Context(SlotDecoder):
     ) -> None:
         """`checkpoint_bytes`: budget of all checkpoints. `saved_bytes`: budget of the PromptCache.
 
-        `changes`: fields of `load` to replace; without a load, its fields.
+        `changes`: fields of `load` to replace, or the fields of a new `Load` if there is none.
         """
         load = replace(load, **changes) if load else Load(**changes)
         shared = SharedContext(model, load, batcher)
-        # A remote model has no prompt cache, because copies of its states would cross a network.
+        # A remote model has no prompt cache, because its states would be copied over a network.
         saved = PromptCache(0 if model.remote else saved_bytes)
         more = checkpoint_bytes // load.slots, saved
         super().__init__(shared, 0, *more)

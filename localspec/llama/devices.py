@@ -45,11 +45,11 @@ def _add(address: str) -> None:
         server = _AddServer(_function_of(rpc, b"ggml_backend_rpc_add_server"))(address.encode())
     if not server:
         what = f"the RPC server {address} has no devices"
-        raise BackendFailure(what, hint="read its output on that machine")
+        raise BackendFailure(what, hint="look at the server's output on that machine, and restart it")
     _register(server)
 
 
-_KINDS: tuple[DeviceKind, ...] = ("cpu", "gpu", "igpu", "accel")  # in the order of ggml_backend_dev_type
+_KINDS: tuple[DeviceKind, ...] = ("cpu", "gpu", "igpu", "accel")  # in the order of C's ggml_backend_dev_type
 _count = symbol("ggml_backend_dev_count", _SIZE, [])
 _get = symbol("ggml_backend_dev_get", _POINTER, [_SIZE])
 _name = symbol("ggml_backend_dev_name", _TEXT, [_POINTER])
@@ -85,7 +85,7 @@ def devices() -> list[Device]:
 
 
 def buffer_names() -> dict[str, str]:
-    """Map RPC buffer names to device names. Buffer names number the devices of each server from 0."""
+    """Return device names by RPC buffer names, which number the devices of each server from 0."""
     names: dict[str, str] = {}
     for device in devices():
         if device.backend == "RPC":
@@ -103,7 +103,7 @@ def default_gpu() -> Device | None:
 def backend_summary() -> BackendSummary:
     from importlib.metadata import version  # imported late, because it takes 15 ms
 
-    # llama_supports_gpu_offload is not used, because it is true for every build with RPC.
+    # The function llama_supports_gpu_offload is no help, because it is true for every build with RPC.
     gpu = any(device.is_gpu and not device.remote for device in devices())
     about = text_of(lib.llama_version()), build_of(lib._lib), layout
     info = text_of(lib.llama_print_system_info()).strip()
@@ -114,7 +114,7 @@ def handles() -> dict[str, int]:
     found = [handle for handle in map(_get, range(_count())) if _type(handle) < len(_KINDS)]
     if not computes_here() and any(_KINDS[_type(handle)] != "cpu" for handle in found):
         what = "GPUs and RPC servers do not work in a process that was forked after llama.cpp was loaded"
-        hint = "start it with multiprocessing.set_start_method('spawn'), or load nothing before the fork"
+        hint = "start the process with multiprocessing.set_start_method('spawn'), or load nothing before the fork"
         raise BackendFailure(what, hint=hint)
     return {text_of(_name(handle)): handle for handle in found}
 

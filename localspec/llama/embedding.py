@@ -13,8 +13,8 @@ from localspec.llama.load import Load
 from localspec.llama.model import Model
 
 POOLINGS: Final = ("none", "mean", "cls", "last", "rank")  # as in llama.cpp's enum llama_pooling_type
-MOST_TEXTS: Final = 64  # maximum texts in a pass: each is a sequence, and has a token at least
-_PIECE: Final = 512  # maximum tokens in a piece of a text that llama.cpp can read in pieces
+MOST_TEXTS: Final = 64  # maximum texts in a pass, because each text is a sequence
+_PIECE: Final = 512  # a text that llama.cpp can read in pieces is read in pieces of at most this many tokens
 
 
 class EmbeddingContext(Cache):
@@ -25,7 +25,7 @@ class EmbeddingContext(Cache):
         params.pooling_type = POOLINGS.index(pooling) if pooling else -1
         kept = int(model.metadata.get(f"{model.architecture}.pooling_type", 0))
         pooled = pooling or POOLINGS[kept]
-        # Without a KV cache, or with a mean over all tokens, llama.cpp must read a text in one pass.
+        # Models without a KV cache, and means over all tokens, need the whole text in one pass.
         self.in_pieces = model.generates_text and pooled in ("last", "rank")
         params.n_batch = params.n_ubatch = min(length, _PIECE) if self.in_pieces else length
         super().__init__(model, params)
@@ -37,7 +37,7 @@ class EmbeddingContext(Cache):
     def read(self, texts: Sequence[Sequence[int]], start: int = 0) -> list[np.ndarray]:
         """Read texts in one pass and return the row of each, float32 [1, width]; without pooling of each token.
 
-        `start`: the number of tokens of a single text that the passes before this one have read. Raises as `run`.
+        `start`: for a single text, the number of its tokens that earlier passes have read. Raises as `run`.
         """
         with self.calling:
             if self.memory and not start:

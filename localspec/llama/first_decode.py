@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from localspec.llama.context import Context
     from localspec.llama.model import Model
 
-# The logits of every _STEP-th token after the tokens 0 to 15. Builds, kernels and attentions differ by 0.1.
+# The logits of every _STEP-th token of the vocabulary, after the tokens 0 to 15 as a text. Builds differ by 0.1.
 _STEP, _TOLERANCE = 233, 0.5
 _LOGITS = {
     demo.target_path(): (-4.9, -7.0, -1.5, -5.6, 0.4, 1.1, -1.1, -0.3, -1.3, -4.0, -2.1),
@@ -62,7 +62,7 @@ def decode(smoke_test: SmokeTest) -> None:
 
 
 def compare(context: "Context", known: Sequence[float]) -> None:
-    """Raise BackendFailure unless the logits of the demo are about those `known`."""
+    """Raise BackendFailure unless the demo's logits are close to those in `known`."""
     row: Any = context.decode(list(range(16)), 1).rows[0]
     context.rollback(0)
     near = (abs(float(value) - right) < _TOLERANCE for value, right in zip(row[::_STEP], known, strict=True))
@@ -73,9 +73,9 @@ def compare(context: "Context", known: Sequence[float]) -> None:
 
 def main() -> None:
     limit_this_process()
-    threading.Thread(target=end_with_stdin, daemon=True).start()  # ends this process if its parent is killed
+    threading.Thread(target=end_with_stdin, daemon=True).start()  # end this process if its parent is killed
     smoke_test = SmokeTest(**json.loads(sys.argv[1]))
-    assume(Health(smoke_test.extra_buffers))  # without this, the imports below would start another smoke test
+    assume(Health(smoke_test.extra_buffers))  # without this, the imports below would start a smoke test
     answer = {}
     try:
         from localspec.llama.devices import add_servers

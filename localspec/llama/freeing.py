@@ -15,11 +15,11 @@ from typing import Any, Final
 
 from localspec.stopping import ending
 
-_TIMEOUT_SECONDS: Final = 1.0  # longest wait at Python's exit for daemon threads that run a reply
+_TIMEOUT_SECONDS: Final = 1.0  # longest wait, at Python's exit, for threads that run a reply
 _LOOK_SECONDS: Final = 0.005
 # The packages whose code may use a model of llama.cpp in a thread of its own.
 _USERS: Final = ("algorithm", "chat", "drafters", "embedding", "llama", "loading", "measure", "prompt")
-_WATCHER: Final = "localspec.llama.watch"  # the thread of this module never ends, but uses no model
+_WATCHER: Final = "localspec.llama.watch"  # this module's thread never ends, but uses no model
 
 _process = os.getpid()  # id of the process that loaded llama.cpp
 _open: list[Any] = []  # finalizers, the oldest first; Python's exit calls the newest first

@@ -30,16 +30,16 @@ BLOCK = 16  # number of tokens in a block, for a model file without a block size
 
 
 class Call(NamedTuple):
-    """A kind of call of llama.cpp. Slots share a call if theirs are equal."""
+    """A kind of call into llama.cpp. Slots can share a call if they want the same kind."""
 
     batch: Batch
     outputs: bool = True  # whether the outputs of all tokens are computed
     hidden: bool = True  # whether the head's own outputs are read
-    encodes: bool = False  # whether the encoder runs; it adds nothing to the KV cache
+    encodes: bool = False  # whether to run the encoder, which adds nothing to the KV cache
 
 
 class HeadCache(Cache):
-    """The head of a slot. All slots share its context, and the target's `calling`: they must take turns to decode."""
+    """The head of a slot. The slots share a context and the target's lock `calling`, so one decodes at a time."""
 
     sequence = 0
     layer: int | None = None  # the prediction layer; None: the head has only one
@@ -72,7 +72,7 @@ class HeadCache(Cache):
         self.stale = min(self.stale, position)
 
     def forget(self, position: float = inf) -> None:
-        """Remove stale rows, and all from `position` on. Lock `calling` before, because another slot may decode."""
+        """Remove stale rows, and all rows from `position` on. Hold `calling`, because another slot may decode."""
         if (first := min(self.stale, position)) < inf:
             lib.llama_memory_seq_rm(self.memory, self.sequence, int(first), -1)
             self.stale = inf
@@ -90,19 +90,19 @@ class HeadCache(Cache):
         return self.model.metadata.get(f"{self.model.architecture}.{name}", default)
 
     def decode(self, parts: Sequence[Part]) -> Sequence[ForwardPass]:
-        """Make one call for the heads of these slots, whose next calls are all of one kind."""
+        """Make one call for the heads of these slots. Their next calls must be of one kind."""
         heads = [self.heads[slot] for slot in sorted(part.slot for part in parts)]
         with self.calling:
             self._decode(heads[0].call, heads[0].layer, heads)
         return [self.heads[part.slot].found for part in parts]
 
     def _decode(self, call: Call, layer: int | None, heads: Sequence["HeadCache"]) -> None:
-        """Make one call for all these heads, which are sorted by slot: otherwise llama.cpp needs more passes."""
+        """Make one call for these heads. They must be sorted by slot, or llama.cpp needs more passes."""
         width, stretches, values = max(len(head.tokens) for head in heads), list[Stretch](), heads[0].values
         if len(heads) > 1 and values is not None:
             values = np.concatenate([np.resize(head.values, (width, values.shape[1])) for head in heads])
         for head in heads:
-            # Also remove rows of another layer, padding, and rows of a failed call.
+            # This also removes padding, rows of another layer, and rows of a failed call.
             head.forget(inf if layer is None and not self.batcher else head.position)
             tokens = [min(token, self.model.vocab.size - 1) for token in head.tokens]
             tokens += tokens[-1:] * (width - len(tokens))  # llama.cpp joins only sequences of equal length
@@ -125,7 +125,7 @@ class HeadCache(Cache):
             own, count = slice(begin, begin + self.chunk), min(self.chunk, len(tokens) - begin)
             self.call, self.tokens = call, tokens[own]
             self.values = values[own] if isinstance(values, np.ndarray) else values
-            # The encoder ignores positions, but llama.cpp accepts only the position after the last one in the cache.
+            # The encoder ignores positions, but llama.cpp refuses any position except the next one of the cache.
             self.position = position + self.shift() + (0 if call.encodes else begin)
             if self.batcher:
                 part = Part(self.sequence, self.tokens, count, count > WIDEST)
@@ -141,7 +141,7 @@ class HeadContext(HeadCache):
         """`encodes`: True for EAGLE-3, whose encoder turns hidden rows into features; False for MTP."""
         super().__init__(model, target, load, ROWS if encodes else CHUNK, predicts=not encodes)
         set_output(self.handle, True, True)
-        # Request all rows: for a request of fewer rows, llama.cpp returns wrong ones.
+        # Request all rows, because llama.cpp returns wrong rows if fewer are requested.
         self._predict = Call(self._batch(columns=self.columns))
         self._read = self._predict._replace(outputs=False, hidden=False)
         columns = 3 * int(self._fact("target_hidden_size", "0"))  # EAGLE-3 reads three target layers
@@ -184,7 +184,7 @@ class BlockContext(HeadCache):
         self._run(self._read, [0] * len(hidden), position, hidden)
 
     def guess(self, token: int, count: int, position: int) -> Callable[[int, int | None], Row]:
-        """Compute `count` rows after `token`. Return a function that gives a row by its index and previous token."""
+        """Compute `count` rows after `token`. Return a function from an index and the token before to the row."""
         block, first = [token] + [self._mask] * (count - self._anchored), 0 if self._anchored else 1
         found = self._run(self._guess, block, position)
         if not self._top:

@@ -1,7 +1,7 @@
 """The projector of a model: it turns an image into rows that the model reads in place of tokens.
 
 llama.cpp's library libmtmd does the work. An image becomes text tokens and one chunk of rows, or a chunk for each tile
-of a large image. Computing the rows of a chunk, `encode`, takes seconds on a CPU, and nothing interrupts it.
+of a large image. To compute the rows of a chunk (`encode`) takes seconds on a CPU and cannot be interrupted.
 """
 
 import atexit
@@ -24,8 +24,8 @@ from localspec.llama.library import forget_log_errors, lib, log_nothing, log_to_
 from localspec.llama.model import Model
 from localspec.stopping import Closing, DelayedInterrupt, current_stop
 
-_RECENT = 16  # number of latest images whose rows stay, of 2 to 20 MB each
-_LARGE = 4096  # width and height of an image that takes the most rows
+_RECENT = 16  # number of latest images whose rows stay in memory: 2 to 20 MB each
+_LARGE = 4096  # width and height of an image for which a model needs the most rows
 _SMALLER = "send a smaller image"
 _PUBLISHED = "use the projector that was published with the model: --mmproj FILE"
 
@@ -56,8 +56,8 @@ class Projector(Closing):
         self.placeholder = model.vocab.tokenize("image", parse_special=False)[-1]
         # A chunk that llama.cpp decodes without causal attention must fit into one batch.
         self.most_rows = self._most_rows() if mtmd_cpp.mtmd_decode_use_non_causal(pointer, None) else 0
-        self._reading, self._encoding = Lock(), Lock()  # threads that encode would get each other's rows
-        # Clients send all images of a conversation with each message.
+        self._reading, self._encoding = Lock(), Lock()  # encoding threads would get each other's rows
+        # Keep the latest images, because clients send all images of a conversation with each message.
         self._known = lru_cache(_RECENT)(self._read)
 
     def close(self) -> None:
@@ -69,7 +69,7 @@ class Projector(Closing):
         return self._pointer
 
     def tokens(self, data: bytes) -> list[int]:
-        """Return the tokens that stand for an image in a prompt: ImageRows, and the model's marks around them."""
+        """Return the tokens of an image in a prompt: its ImageRows, and the model's marks around them."""
         with self._reading:
             return self._known(data)
 
@@ -81,7 +81,7 @@ class Projector(Closing):
                     ids = self.mtmd.mtmd_input_chunk_get_tokens_text(part, ctypes.byref(count))
                     rows += ids[: count.value]
                     if min(rows) < 0:
-                        raise BadSetting("the model lacks tokens that its projector writes", hint=_PUBLISHED)
+                        raise BadSetting("the model lacks tokens of its projector", hint=_PUBLISHED)
                 else:
                     rows += Chunk(self, part, data, image, number).rows
         return rows
@@ -89,7 +89,7 @@ class Projector(Closing):
     def encode(self, chunk: "Chunk") -> np.ndarray:
         """Return the rows of a chunk, float32 [rows, columns]. Raises BackendFailure."""
         with self._encoding:
-            if chunk.values is None:  # no other thread has just encoded it
+            if chunk.values is None:  # another thread may have just encoded it
                 with self._parts(chunk.data) as parts, DelayedInterrupt():
                     if self.mtmd.mtmd_encode_chunk(self.handle, parts[chunk.number]):
                         raise BackendFailure(f"llama.cpp cannot encode the image: {reason()}", hint=_SMALLER)
@@ -103,7 +103,7 @@ class Projector(Closing):
 
     @contextmanager
     def _parts(self, data: bytes | None) -> Iterator[Sequence[Any]]:
-        """Yield the chunks of text and of rows that stand for an image; None: for a large image without pixels."""
+        """Yield the chunks of text and rows of an image. `data` is None for a large image without pixels."""
         mtmd, handle = self.mtmd, self.handle
         forget_log_errors()
         if data is None:
@@ -113,7 +113,7 @@ class Projector(Closing):
             bitmap = mtmd.mtmd_helper_bitmap_init_from_buf(handle, raw, len(data), False)
         if not bitmap:
             raise BadSetting(
-                "llama.cpp cannot read the image: its file may be damaged", hint="check the file"
+                "llama.cpp cannot read the image: its file may be damaged", hint="send it as PNG or JPEG"
             )
         with ExitStack() as held:
             held.callback(mtmd.mtmd_bitmap_free, bitmap)

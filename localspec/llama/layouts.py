@@ -1,6 +1,6 @@
 """The known layouts of the structures that llama.cpp takes by value, recognised by their default values.
 
-A field at another place than the library expects would make it read other values, or write past an end.
+If a field had another place than the library expects, the library would read wrong values or write past the end.
 """
 
 import ctypes
@@ -11,8 +11,8 @@ from typing import Any
 
 from localspec.errors import BackendFailure
 
-# The layouts, the oldest first, each with a field that a structure has beyond those of llama-cpp-python 0.3.36,
-# and the field that follows it.
+# The layouts, the oldest first. Each has the fields that a structure has in addition to those of llama-cpp-python
+# 0.3.36, with the field that follows.
 _MOE = "moe_cache_size", ctypes.c_size_t, "abort_callback"
 LAYOUTS: dict[str, dict[str, tuple[str, Any, str]]] = {"0.5": {}, "0.6": {"llama_context_params": _MOE}}
 NEWEST = [*LAYOUTS][-1]
@@ -34,11 +34,11 @@ _DEFAULTS = {
         **{"warmup": 1, "image_min_tokens": _ALL, "cb_eval": 0, "progress_callback": 0},
     },
 }
-# Processors on which the caller passes the address of a large result, and so sees how much is written there
+# Processors on which a function writes a large result to the caller's address, which shows how much it writes
 _SEES_SIZES = ("x86_64", "AMD64")
 _IN_REGISTERS = 16  # maximum bytes of a structure that may be returned in registers
 _UNWRITTEN = b"\xa5"
-_SPARE_BYTES = 4096  # bytes behind a structure, because a newer library may write more fields
+_SPARE_BYTES = 4096  # bytes after a structure, because a newer library may write more fields
 
 
 def build_of(library: ctypes.CDLL) -> str:
@@ -71,7 +71,7 @@ def _returned(function: Any) -> bytes:
     if platform.machine() in _SEES_SIZES:
         place = ctypes.create_string_buffer(_UNWRITTEN * _SPARE_BYTES)
         function.restype, function.argtypes = ctypes.c_uint64, [ctypes.c_void_p]
-        small = bytes([function(place) & 0xFF])  # the result, if the library has it in a register
+        small = bytes([function(place) & 0xFF])  # the result, if it is small enough for a register
         return place.raw[:-1].rstrip(_UNWRITTEN) or small
     more = [("all", ctypes.c_char * _SPARE_BYTES)]
     function.restype = type("Larger", (ctypes.Structure,), {"_fields_": more})
@@ -80,7 +80,7 @@ def _returned(function: Any) -> bytes:
 
 def _with(kind: Any, more: tuple[str, Any, str] | None) -> Any:
     names = [name for name, *_ in kind._fields_]
-    if more is None or more[0] in names:  # newer bindings have it
+    if more is None or more[0] in names:  # newer bindings have this field already
         return kind
     fields = list(kind._fields_)
     fields.insert(names.index(more[2]), more[:2])

@@ -34,10 +34,10 @@ logger = logging.getLogger("localspec.llama")
 # Without this handler `logging` would print warnings on stderr, where the terminal UI draws.
 logger.addHandler(logging.NullHandler())
 
-_CONTINUES = 5  # GGML_LOG_LEVEL_CONT: the text continues the previous line
+_CONTINUES = 5  # GGML_LOG_LEVEL_CONT: this text continues the previous line of the log
 _LEVELS = {1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR}  # GGML_LOG_LEVEL
-# These lines are not logged as warnings, because they are expected: a model without a tokenizer, an end token that is
-# marked as text, a context longer than the training's, a stopped pass, an image with positions in two dimensions.
+# Lines that are no warnings, because they are expected: a model without a tokenizer, an end token that is marked as
+# text, a context longer than in training, a stopped pass, an image with positions in two dimensions.
 _EXPECTED = re.compile(
     r"adding \d+ dummy tokens|n_ctx_seq \(\d+\) . n_ctx_train|failed with error 1$|compute status: 1$|/16842|ret = 2$"
     r"|removing memory module entries|non-consecutive token position|Qwen-VL|image-min-tokens|control-looking"
@@ -77,8 +77,8 @@ SPINS = "1000"  # GOMP_SPINCOUNT; libgomp's default is 300,000
 def short_spin() -> Iterator[None]:
     """Let the OpenMP threads of a libgomp that loads here sleep after a short wait, unless the user chose a wait.
 
-    By default they spin for milliseconds. If another program has the core of the thread that they wait for,
-    every barrier then takes a time slice of the system. Child processes do not inherit the variable.
+    By default they spin for milliseconds. If they wait for a thread whose core another program uses, each barrier then
+    takes a time slice of the system. Child processes do not inherit the variable.
     """
     ours = not {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & os.environ.keys()
     if ours:
@@ -90,8 +90,8 @@ def short_spin() -> Iterator[None]:
             del os.environ["GOMP_SPINCOUNT"]
 
 
-os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # without this, a crash makes ggml start gdb and print pages
-health()  # tests llama.cpp in a child process first, because a crash at the import would end this process
+os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # else a crash makes ggml start gdb and print pages
+health()  # first test llama.cpp in a child process, because a crash at the import would end this process
 
 chosen = chosen_folder()
 _HINT = (
@@ -113,11 +113,11 @@ def _redirect(folder: Path) -> None:
     """Make llama_cpp load its libraries from `folder`. Raises BadSetting."""
     if "llama_cpp.llama_cpp" in sys.modules:
         what = "the setting llama has no effect, because llama_cpp was imported before localspec"
-        raise BadSetting(what, hint="import localspec.api first, or leave the setting llama out")
+        raise BadSetting(what, hint="import localspec.api before llama_cpp, or leave the setting llama out")
     files = chosen_libraries(folder)
 
     def load(name: str, _usual: Path) -> ctypes.CDLL:
-        if sys.platform == "win32":  # where backends look for the libraries of a GPU's maker
+        if sys.platform == "win32":  # backends search these folders for the GPU maker's libraries
             os.environ["PATH"] = f"{files['llama'].parent};{os.environ['PATH']}"
         _opened[name] = ctypes.CDLL(str(files.get(name, folder / name)))
         return _opened[name]
@@ -135,7 +135,7 @@ try:
             _redirect(chosen)
         from llama_cpp import llama_cpp as lib
 
-        if chosen:  # set the attribute as an import of the module would
+        if chosen:  # an import of the module would set this attribute
             vars(sys.modules["llama_cpp"])["_ctypes_extensions"] = sys.modules["llama_cpp._ctypes_extensions"]
 except (ImportError, OSError, RuntimeError, AttributeError) as error:
     what = f"llama.cpp could not be loaded: {error}"
@@ -147,13 +147,13 @@ __all__ = ["lib"]
 
 _router = LogRouter()
 log_errors = _router.errors  # llama.cpp's error lines since `forget_log_errors`, the oldest first
-forget_log_errors = log_errors.clear  # call it before an operation; an error must not quote older lines
+forget_log_errors = log_errors.clear  # call this before an operation, so that its error quotes no older lines
 
 
 def symbol(name: str | Sequence[str], result: Any, arguments: Sequence[Any]) -> Any:
     """Return the C function of llama.cpp or ggml with the first of these names that a library exports.
 
-    Look only into loaded libraries, because another copy would have its own devices and callbacks.
+    Search only loaded libraries, because another copy of a library would have its own devices and callbacks.
     """
     names = (name,) if isinstance(name, str) else name
     modules = [lib._lib]  # on Linux and macOS, libllama also finds functions of ggml's libraries
@@ -163,7 +163,7 @@ def symbol(name: str | Sequence[str], result: Any, arguments: Sequence[Any]) -> 
             for end in ("-base", "")
             for stem in ("", "lib")
         )
-        modules += [ctypes.CDLL(str(path)) for path in paths if path.exists()]  # already loaded by llama_cpp
+        modules += [ctypes.CDLL(str(path)) for path in paths if path.exists()]  # llama_cpp has loaded these
     for module, exported in itertools.product(modules, names):
         with contextlib.suppress(AttributeError):
             function = module[exported]
@@ -174,7 +174,7 @@ def symbol(name: str | Sequence[str], result: Any, arguments: Sequence[Any]) -> 
 
 
 def _load_backends() -> None:
-    """Load the backends that are files of their own. Raises BackendFailure if the processor has none."""
+    """Load the backends that are separate files. Raises BackendFailure if none of them is for this processor."""
     count = symbol("ggml_backend_dev_count", ctypes.c_size_t, [])
     if not count():
         load = symbol("ggml_backend_load_all_from_path", None, [ctypes.c_char_p])
@@ -182,7 +182,7 @@ def _load_backends() -> None:
             for place in dict.fromkeys(path.parent for path in library_files()):
                 load(os.fsencode(place))
     if not count():
-        what = f"the llama.cpp in {build_of(lib._lib)} has no backend for this processor, as libggml-cpu"
+        what = f"the llama.cpp in {build_of(lib._lib)} has no backend for this processor (libggml-cpu)"
         raise BackendFailure(what, hint="set llama to the folder that holds all its libraries")
 
 
@@ -224,7 +224,7 @@ def load_failure(path: Path) -> LocalspecError:
 
 def context_failure(name: str, length: int) -> LocalspecError:
     log = "\n".join(log_errors)
-    if not log or _MEMORY.search(log):  # a failure without an error line is usually a lack of memory
+    if not log or _MEMORY.search(log):  # without an error line, the cause is usually a lack of memory
         what = f"not enough memory for a context of {length} tokens on {name}: {reason()}"
         return NotEnoughMemory(what, hint=_MEMORY_HINT)
     hint = "try another cache type (--kv-type f16) and a shorter context (--context)"
@@ -248,13 +248,13 @@ def decode_failure(code: int) -> LocalspecError:
 
 
 def reason() -> str:
-    """Return the first error line, without C function names. Later lines repeat it for each caller."""
+    """Return the first error line, without C function names. The later lines only repeat it for each caller."""
     return _WHERE.sub("", log_errors[0]) if log_errors else "llama.cpp gave no reason"
 
 
 _KINDS = ("model", "context", "sampler_chain")
 layout = use_layout(lib, lib._lib, {f"llama_{a}_params": f"llama_{a}_default_params" for a in _KINDS})
-with DelayedInterrupt():  # Ctrl-C must not interrupt the start of a GPU's driver
+with DelayedInterrupt():  # Ctrl-C must not interrupt a GPU's driver while it starts
     lib.llama_log_set(log_to_python, None)  # replaces llama_cpp's callback, which prints
     symbol("ggml_set_abort_callback", ctypes.c_void_p, [ctypes.c_void_p])(_on_abort)
     _load_backends()

@@ -20,12 +20,12 @@ _LAYER = re.compile(r"load_tensors: layer +(\d+) assigned to device (\S+?),")
 _CACHE_LAYER = re.compile(r"llama_kv_cache\w*: layer +\d+: dev = (\S+)")
 _CACHE_SIZE = re.compile(r"llama_kv_cache\w*: size = +([\d.]+) MiB")
 _STATE_SIZE = re.compile(r" (\S+) RS buffer size = +([\d.]+) MiB")
-_NO_FLASH_ATTENTION = "Flash Attention not supported"  # logged for "auto" if a device lacks flash attention
+_NO_FLASH_ATTENTION = "Flash Attention not supported"  # llama.cpp logs this for "auto" if a device lacks it
 _COMPUTE_SIZE = re.compile(r"^\w+: +(\S+) compute buffer size = +([\d.]+) MiB")
 
 
 class BufferLog(logging.Handler):
-    """A log handler that reads buffer sizes from llama.cpp's lines, and hides them from other handlers."""
+    """A log handler that reads buffer sizes from llama.cpp's lines, and hides these lines from other handlers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class BufferLog(logging.Handler):
 
 
 class Measurer(Closing):
-    """A measurer of model buffers. It keeps the last model open, to measure contexts of other lengths."""
+    """A measurer of a model's buffers. It keeps the last model open, to measure contexts of other lengths."""
 
     def __init__(self) -> None:
         self._log = BufferLog()

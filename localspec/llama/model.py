@@ -18,8 +18,8 @@ from localspec.machine.devices import Device
 from localspec.machine.llama_build import missing_device
 from localspec.stopping import Closing, DelayedInterrupt, current_stop, ending, own_stop, stopping_at
 
-COPIED_FROM = 32  # for a pass of at least this many tokens, llama.cpp copies weights to a GPU
-LONGEST_NAME = 30  # maximum characters; a model with a longer name is called by its file name
+COPIED_FROM = 32  # in passes of this many tokens or more, llama.cpp copies weights from the CPU to a GPU
+LONGEST_NAME = 30  # maximum characters of a model's name; if it is longer, the file name replaces it
 _EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"  # as in llama.cpp's --n-cpu-moe
 _cpu_buffers = symbol("ggml_backend_cpu_buffer_type", ctypes.c_void_p, [])
 
@@ -54,7 +54,7 @@ def model_params(
     params.split_mode = lib.LLAMA_SPLIT_MODE_LAYER if len(gpus) > 1 else lib.LLAMA_SPLIT_MODE_NONE
     if not gpus:
         params.n_gpu_layers = 0
-        params.main_gpu = -1  # keep prefill off the GPU too, because it would use the GPU's memory
+        params.main_gpu = -1  # keep prefill off the GPU, too, because it would take memory there
         return params, ()
     params.n_gpu_layers = -1 if gpu_layers is None else gpu_layers
     known = devices.handles()
@@ -82,7 +82,7 @@ def load_adapter(model: Any, path: Path) -> Any:
 
 _TYPES = {0: "none", 1: "spm", 2: "bpe", 3: "wpm", 4: "ugm", 5: "rwkv", 6: "plamo2"}
 _UNKNOWN, _CONTROL, _USER_DEFINED = 1, 8, 16  # bits of llama.cpp's enum llama_token_attr
-_SPECIAL = _UNKNOWN | _CONTROL | _USER_DEFINED  # attributes of tokens that parse_special finds in text
+_SPECIAL = _UNKNOWN | _CONTROL | _USER_DEFINED  # attributes of the tokens that parse_special finds in a text
 
 
 class Vocab:
@@ -112,7 +112,7 @@ class Vocab:
             if count >= 0:
                 return tokens[:count]
             if count == -(2**31):
-                raise BackendFailure("the text is too long to tokenise", hint="send it in parts")
+                raise BackendFailure("the text is too long to tokenise", hint="send the text in parts")
             room = -count
 
     def piece(self, token: int) -> bytes:
@@ -179,7 +179,7 @@ class Model(Closing):
         """
         self.path = path
         gpus = chosen_gpus(devices, gpu_layers)
-        # `params` points into the buffers in `_kept`, which must live until the model is loaded.
+        # `params` has pointers into the buffers of `_kept`, so these must live until the model is loaded.
         params, _kept = model_params(gpus, gpu_layers, split, cpu_moe, mmap)
         params.load_mtp = prediction
         if no_alloc:
@@ -190,7 +190,7 @@ class Model(Closing):
         self._pointer: Any = (pointer := _loaded(path, params, self.remote))
         self.contexts: weakref.WeakSet[Closing] = weakref.WeakSet()  # contexts to close before the model
         self._finalizer = free_with(self, _free, pointer, self.remote)
-        # Adapters are loaded before any context, because a context reserves memory for them.
+        # Load adapters before any context, because a context reserves memory for them.
         self._adapters = [(load_adapter(pointer, path), scale) for path, scale in lora]
         key, value = lib.llama_model_meta_key_by_index, lib.llama_model_meta_val_str_by_index
         count = lib.llama_model_meta_count(pointer)
@@ -203,7 +203,7 @@ class Model(Closing):
         self.layer_count: int = lib.llama_model_n_layer(pointer)
         self.chat_template = text_of(lib.llama_model_chat_template(pointer, None)) or None
         self.gpus: tuple[Device, ...] = gpus  # (): the CPU computes all layers
-        # llama.cpp counts the output matrix as one layer more than `layer_count`.
+        # llama.cpp counts the output matrix as a layer, beyond `layer_count`.
         self.output_on_gpu = bool(gpus) and not 0 <= params.n_gpu_layers <= self.layer_count
         self.all_on_gpu = self.output_on_gpu and not cpu_moe
         self.expert_count = int(self.metadata.get(f"{self.architecture}.expert_count", 0))
@@ -213,7 +213,7 @@ class Model(Closing):
 
     @property
     def rows_in_place(self) -> float:
-        """The maximum tokens of a pass for which llama.cpp copies no weights from the CPU to a GPU."""
+        """The largest number of tokens in a pass for which llama.cpp leaves weights on the CPU, uncopied to a GPU."""
         if not self.gpus or self.all_on_gpu:
             return inf
         given = os.environ.get("GGML_OP_OFFLOAD_MIN_BATCH", "")
@@ -263,7 +263,7 @@ def _loaded(path: Path, params: Any, remote: str) -> Any:
 @lib.llama_progress_callback  # type: ignore[untyped-decorator]
 def _on_progress(_share: float, _data: object) -> bool:
     made_progress()
-    return not (current_stop().asked or ending.asked)  # the result False ends the load
+    return not (current_stop().asked or ending.asked)  # False ends the load
 
 
 def _free(pointer: Any, remote: str) -> None:

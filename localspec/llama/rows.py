@@ -42,12 +42,12 @@ class FullRows:
 
 
 class TopRows(FullRows):
-    """A reader of top-k logits. The device chooses them, so it sends only 8 * k bytes per row."""
+    """A reader of top-k logits. The device chooses these logits, so it sends only 8 * k bytes per row."""
 
     def read(
         self, context: Any, count: int, whole: Callable[[int], np.ndarray] | None = None
     ) -> Sequence[Row]:
-        """Return the rows. `whole`: a function that computes a whole row again, from its index."""
+        """Return the rows. `whole`: a function from a row's index to the whole row, which it computes again."""
         k = _get_top_ids_count(context, -count)
         if not k:
             raise BackendFailure("the device returned no logits", hint="use the CPU: --device CPU")
@@ -72,19 +72,19 @@ def _array(address: int, kind: Any, shape: tuple[int, int], stride: int) -> np.n
 
 def check_finite(row: np.ndarray) -> None:
     """Raise BackendFailure for a row with NaN or +inf; -inf is allowed, because masked tokens have it."""
-    finite(float(row[row.argmax()]))  # argmax prefers NaN
+    finite(float(row[row.argmax()]))  # if there is a NaN, argmax returns its index
 
 
 class TopK:
     """The top-k samplers of some sequences of a context. They stay as long as the context lives.
 
-    A later change would make llama.cpp plan its memory again. On Vulkan a removal would corrupt the heap.
+    If they changed later, llama.cpp would plan its memory again. On Vulkan their removal would corrupt the heap.
     """
 
     def __init__(self, k: int, params: Any, sequences: Sequence[int]) -> None:
         """Add a sampler chain with top-k `k` for each of `sequences` to `params`."""
         self._chains: dict[int, Any] = {}
-        # The finalizer frees the chains even if the context cannot be made.
+        # This finalizer frees the chains even if the context cannot be made.
         self._finalizer = free_with(self, _free_samplers, self._chains)
         self._configs = (lib.llama_sampler_seq_config * len(sequences))()
         for number, config in zip(sequences, self._configs, strict=True):
@@ -136,7 +136,7 @@ _get_layer = _extension("llama_get_embeddings_layer_inp", (_U32,), _POINTER, "j"
 
 
 class HiddenReader:
-    """A reader of the last pass's hidden rows. A token's row has the columns of all requested layers."""
+    """A reader of the last pass's hidden rows. The row of a token has the columns of all requested layers."""
 
     def __init__(self, context: Any, model: Any, wants: HiddenRows) -> None:
         """Enable hidden rows. Call it before the first decode, which reserves their memory."""

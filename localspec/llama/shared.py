@@ -1,8 +1,8 @@
 """A context of llama.cpp with several slots: one forward pass decodes the tokens of all slots.
 
-Each slot has its own stream of the KV cache, so its rows are as in a pass of that slot alone. llama.cpp decodes
-streams together only if they have equally many tokens in the batch. So shorter streams get padding tokens, which
-are removed before the next decode.
+Each slot has its own stream of the KV cache, so its rows are the same as in a pass of this slot alone. llama.cpp
+decodes streams together only if they have equally many tokens in the batch. So shorter streams get padding tokens,
+which are removed before the next decode.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,9 +25,9 @@ from localspec.llama.rows import FullRows, HiddenReader, TopK, TopRows, check_fi
 from localspec.sampler.passes import Candidates, ForwardPass, HiddenRows, LateRows, Row
 from localspec.stopping import stopping_at
 
-CUT = 1  # id of the sequence whose rows have only top-k logits
+CUT = 1  # id of the sequence for rows of only top-k logits
 TOP_K = 128  # number of top-k logits in a row; enough for top_k=40 with penalties over 64 tokens
-# Maximum tokens in a chunk of a prompt. A CPU gets smaller chunks, because it can take seconds for one.
+# Maximum tokens in a chunk of a prompt. A CPU gets smaller chunks, because each can take it seconds.
 _GPU_CHUNK, _CPU_CHUNK = 512, 128
 
 
@@ -42,7 +42,7 @@ class SharedContext(Cache):
     """A context that several slots share; one thread at a time decodes for all slots."""
 
     def __init__(self, model: Model, load: Load, batcher: Batcher | None = None) -> None:
-        """`batcher`: for a draft with several slots, that of its target."""
+        """`batcher`: for a draft with several slots, the Batcher of its target."""
         if not model.generates_text:
             raise BadModelFile(f"{model.name} does not generate text", hint="choose a model for chat or text")
         slots, table, size = load.slots, load.table, model.vocab.size
@@ -60,15 +60,15 @@ class SharedContext(Cache):
         top_k_rows = load.top_k_rows and not 0 < window < params.n_ctx and slots == 1 and can_keep_top_k
         if self.spare or top_k_rows:  # in a unified KV cache the two sequences share cells
             params.n_seq_max, params.kv_unified = 2, True
-            params.n_outputs_max = max(self.rows_max, 2)  # llama.cpp plans a row for each sequence
+            params.n_outputs_max = max(self.rows_max, 2)  # llama.cpp reserves a row for each sequence
         known = table.count if table else size
         self._vocabulary = load.vocabulary or known
         self._shared = min(self._vocabulary, known)
         output_tokens = table.output_tokens(self._shared) if table else self._shared
         sampler = None
-        # On a CPU numpy chooses top-k logits, because llama.cpp takes five times as long.
+        # On a CPU numpy chooses the top-k logits, because llama.cpp takes five times as long.
         if (load.top_k and model.output_on_gpu) or top_k_rows:
-            # Request one more logit for each token that is not shared, because its logit may be among the largest.
+            # Request one more logit for each token that is not shared, because these logits may be among the largest.
             most = min(TOP_K + size - output_tokens, size)
             sampler = TopK(most, params, [CUT] if top_k_rows else range(slots))
         super().__init__(model, params, sampler)
@@ -77,14 +77,14 @@ class SharedContext(Cache):
         self.batcher = (batcher or Batcher(self)) if slots > 1 else None
         self.slots: Sequence[CachedText] = ()
         self.capacity //= slots
-        # llama.cpp rounds lengths up. If the window is as long as the result, no token is ever before the window.
+        # llama.cpp rounds lengths up. A window of the whole length counts as none, because no token is before it.
         self.window: int = window if window < self.capacity else 0
         self.snapshots: int = 0 if model.can_roll_back else lib.llama_n_rs_seq(self.handle)
         batch = partial(EmbeddingBatch, table=table) if table else Batch
         self._batch = batch(self.chunk, sequences=2 * slots)
         chooses = sampler is not None and sampler.installed_on(self.handle)
-        self.cut_to = TOP_K if top_k_rows and chooses else 0  # logits in a row of CUT; 0: all logits
-        # llama.cpp also allocates tokens, logits and probabilities for each row: 12 bytes for each token.
+        self.cut_to = TOP_K if top_k_rows and chooses else 0  # logits in a row of the sequence CUT; 0: all
+        # For each row llama.cpp also reserves tokens, logits and probabilities: 12 bytes for each token.
         self.top_k_bytes = 12 * size * self.rows_max if self.cut_to else 0
         # Rows may be longer than the vocabulary: only their first elements are logits of tokens.
         self._top_k_rows = TopRows(size, output_tokens)
@@ -109,7 +109,7 @@ class SharedContext(Cache):
             if error := slot.failure:
                 slot.failure = error if len(parts) > 1 else None  # the batcher will retry each part
                 raise error
-        # In another order llama.cpp needs more passes.
+        # Sort the slots, because in another order llama.cpp needs more passes.
         wanted = sorted(((self.slots[part.slot], part.tokens, part.rows) for part in parts), key=_sequence)
         with self.calling:
             try:
@@ -123,7 +123,7 @@ class SharedContext(Cache):
                 raise
 
     def _read_again(self, lost: Mapping[CachedText, Sequence[int]], failure: LocalspecError) -> None:
-        """Append the tokens that slots lost in a failed pass. A slot for which this fails too fails its next decode."""
+        """Append the tokens that slots lost in a failed pass. If this fails for a slot, its next decode fails."""
         for slot, tokens in lost.items():
             slot.failure = failure if tokens else None
         for slot, tokens in lost.items():
@@ -146,7 +146,7 @@ class SharedContext(Cache):
         if isinstance(first := wanted[0][1][0], ImageRow):
             return [self._read_image(wanted[0][0], wanted[0][1], first)]
         width, starts = max(len(tokens) for _, tokens, _ in wanted), [slot.length for slot, _, _ in wanted]
-        # If a recurrent state could not roll back the padding, do not pad: llama.cpp then runs several passes.
+        # Do not pad if a recurrent state could not roll back the padding: llama.cpp then runs several passes.
         pads = self.model.can_roll_back or width - 1 <= self.snapshots
         stretches, paddings = list[Stretch](), list[int]()
         for (slot, tokens, rows), start in zip(wanted, starts, strict=True):
@@ -156,7 +156,7 @@ class SharedContext(Cache):
             outputs = rows or int(bool(self.model.remote))
             flags = [0] * (len(tokens) - outputs) + [1] * outputs + [0] * padding
             readable = tokens
-            if self._vocabulary != self._shared:  # the target may have special tokens that the draft lacks
+            if self._vocabulary != self._shared:  # replace special tokens of the target that the draft lacks
                 readable = [min(token, self._shared - 1) for token in tokens]
             at = slot.position(start)
             stretches.append(Stretch(slot.sequence, at, [*readable, *[0] * padding], flags))
@@ -173,7 +173,7 @@ class SharedContext(Cache):
         passes = list[ForwardPass]()
         for (_, tokens, rows), start, padding in zip(wanted, starts, paddings, strict=True):
             own = every[row : row + rows]
-            if own and len(wanted) > 1:  # the reader of rows has checked the last row of all
+            if own and len(wanted) > 1:  # the reader has checked only the last row of the pass
                 check_finite(last.logits if isinstance(last := own[-1], Candidates) else last)
             shown = None if hidden is None else hidden[token : token + len(tokens)]
             shared = total if len(wanted) > 1 else 0
@@ -191,13 +191,15 @@ class SharedContext(Cache):
 
         self.run(decode, None, count, threads=slot.threads)
         slot.took(tokens, 0, self.busy_seconds - before)
-        last = (count - 1) % self.widest + 1  # tokens of the last batch, whose hidden rows llama.cpp keeps
+        last = (
+            count - 1
+        ) % self.widest + 1  # number of tokens in the last batch, whose hidden rows llama.cpp keeps
         hidden = self._hidden.read(last) if self._hidden else None
         return ForwardPass(start, tokens, (), hidden)
 
     @property
     def computes_late(self) -> bool:
-        """Whether a device computes passes while Python goes on."""
+        """Whether a device computes passes while Python continues."""
         return self.model.all_on_gpu and self.slot_count == 1 and self._hidden is None
 
     def _late_rows(self, wanted: Wanted, whole: Callable[[int], np.ndarray] | None) -> LateRows:

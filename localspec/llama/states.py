@@ -10,7 +10,7 @@ import numpy as np
 from localspec.caches.prompt_cache import Checkpoint
 from localspec.llama.library import lib
 
-_PARTIAL = lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY  # copy only the part that llama.cpp cannot roll back
+_PARTIAL = lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY  # copies only what llama.cpp cannot roll back
 _BYTES = ctypes.POINTER(ctypes.c_uint8)
 
 
@@ -19,7 +19,7 @@ class Checkpoints:
 
     def __init__(self, budget: int) -> None:
         self._budget = budget
-        self._kept: list[Checkpoint] = []  # the shortest first
+        self._kept: list[Checkpoint] = []  # checkpoints, the shortest first
 
     @property
     def bytes(self) -> int:
@@ -35,7 +35,7 @@ class Checkpoints:
         """Add a checkpoint of the state after `length` tokens, and drop all checkpoints that are not lasting."""
         self._kept = [kept for kept in self._kept if kept.lasting and kept.length < length]
         size = state_bytes(context, sequence, _PARTIAL)
-        while size <= self._budget < self.bytes + size:  # first make room in the budget for the new copy
+        while size <= self._budget < self.bytes + size:  # make room in the budget for the new copy
             del self._kept[1 if len(self._kept) > 2 else 0]
         state = state_of(context, sequence, most_bytes=self._budget, flags=_PARTIAL)
         if state is not None:

@@ -16,7 +16,7 @@ from localspec.display import counted
 from localspec.errors import BadSetting
 from localspec.files import after_fork
 
-# A model with fewer bytes of weights decodes faster on one core than on two.
+# Models with fewer bytes of weights decode faster on one core than on two.
 SMALL_BYTES = 32_000_000
 MOST_THREADS = 512  # GGML_MAX_N_THREADS: with more threads ggml writes past the end of its tables
 _FAST = 0.75  # a fast core has at least this share of the largest cpu_capacity; Arm's little cores have half
@@ -54,7 +54,7 @@ def _linux_cores() -> int:
 
 def fast_cpus(cpus: Set[int], devices: Path) -> Set[int]:
     try:
-        fast = cpus & _cpu_list((devices / "cpu_core/cpus").read_text())  # Intel's fast cores
+        fast = cpus & _cpu_list((devices / "cpu_core/cpus").read_text())  # the fast cores of a hybrid Intel
     except (OSError, ValueError):
         fast = cpus
     try:
@@ -107,24 +107,24 @@ def count_fastest(entries: bytes) -> int:
     return classes.count(max(classes))
 
 
-CONTENDED = 0.75  # under CPU contention passes get less than this share of their threads' time
-JUDGED_PASSES, JUDGED_SECONDS = 3, 0.25  # contention is judged after this many passes or seconds
-# Contention is judged only after this many seconds of passes: Windows counts processor time in steps of 16 ms.
+CONTENDED = 0.75  # a pass has CPU contention if its threads get less than this share of processor time
+JUDGED_PASSES, JUDGED_SECONDS = 3, 0.25  # contention is judged over this many passes or seconds
+# Contention is judged over at least this many seconds, because Windows counts processor time in steps of 16 ms.
 LEAST_SECONDS = 0.1 if sys.platform == "win32" else 0.0
 ENOUGH_SECONDS = max(LEAST_SECONDS, 0.03)  # minimum seconds of passes to judge before threads are fixed
-WIDEST_DRAFT = 64  # maximum tokens of a verify batch; a wider pass is prefill
-# The wait before all threads are tried again: at least 1 s, and at least 40 times the last try's duration.
+WIDEST_DRAFT = 64  # maximum tokens of a verify batch; a wider pass counts as prefill
+# The wait before all threads are tried again: at least 1 s, and at least 40 times the duration of the last try.
 WAIT_SECONDS, WAIT_FACTOR = 1.0, 40.0
 COMPARED = 3  # number of passes with fewer threads that are compared with passes of all threads
-USELESS_SECONDS = 60.0  # if fewer threads were slower, the wait before they are tried again
+USELESS_SECONDS = 60.0  # the wait before fewer threads are tried again, after they were slower
 
 
 @dataclass(slots=True)
 class Contention:
     """The number of threads for all contexts of a pair, chosen from the processor time that passes get.
 
-    In a pass over one token, the number can change the last bits of a row. So a reply's first pass over one
-    token fixes the number until no reply runs.
+    In a pass over one token, the number of threads can change the last bits of a row. So a reply's first pass of this
+    kind fixes the number until no reply runs.
     """
 
     cores: int  # number of cores that the process may use
@@ -141,7 +141,7 @@ class Contention:
     _given: float = 0.0  # processor seconds that the passes in `_judged` used
     _before: dict[int, float] = field(default_factory=dict)  # by number of tokens: seconds with all threads
     _ratios: list[float] = field(default_factory=list)  # seconds of passes with fewer threads / `_before`
-    _deaf_until: float = -math.inf  # clock time until which passes are not judged
+    _deaf_until: float = -math.inf  # passes before this clock time are not judged
 
     @property
     def contended(self) -> bool:
@@ -152,7 +152,7 @@ class Contention:
         with self._lock:
             self._replies += 1
             if self._replies == 1:
-                self._forget_passes()  # passes before this reply are outdated
+                self._forget_passes()  # passes before this reply say nothing about now
         try:
             yield
         finally:
@@ -184,7 +184,7 @@ class Contention:
                 self.kept = self.limit
                 if self.clock() >= self._deaf_until:  # try all threads
                     return reading if self._replies or width > WIDEST_DRAFT else usual
-            if width > WIDEST_DRAFT:  # the number of threads does not change rows of wide passes
+            if width > WIDEST_DRAFT:  # in wide passes, the number of threads does not change rows
                 return min(reading, self.limit or reading)
             return min(usual, self.kept or usual)
 
@@ -212,7 +212,7 @@ class Contention:
         before, tried = dict(self._judged), self._given / threads
         self._lift()
         if share < CONTENDED:
-            others = self.cores / share - threads  # other programs' threads, if each gets an equal share
+            others = self.cores / share - threads  # other programs' threads, if all get equal shares
             self.limit = min(max(round(self.cores - others), 1), threads - 1)
             self._before = before
             self._deaf_until = self.clock() + max(WAIT_SECONDS, WAIT_FACTOR * tried)
@@ -243,7 +243,7 @@ def _notice(before: int, now: int) -> str:
 
 
 class Threads:
-    """The number of threads of one context. After `yield_threads` it is smaller under CPU contention."""
+    """The number of threads of one context. After `yield_threads`, this is smaller under CPU contention."""
 
     def __init__(self, usual: int) -> None:
         self.usual = self.reading = usual  # `usual`: for decoding; `reading`: for prefill
@@ -286,7 +286,7 @@ class ProcessorTime:
     def _restart(self) -> None:
         self._changing = Lock()
         self._passes: list[Share] = []
-        self._counted = 0.0  # processor seconds of the process that are already divided among passes
+        self._counted = 0.0  # the process's processor seconds that are divided among passes already
 
     def begin(self, threads: int) -> Share:
         """Begin to measure a pass of `threads` threads. At `end`, the result has its processor time."""

@@ -1,4 +1,4 @@
-"""End the process when an RPC server is lost, because llama.cpp would wait for it for ever.
+"""End the process when an RPC server is lost, because llama.cpp would wait for the server for ever.
 
 A call into llama.cpp hangs if its server stops or is cut off, and no thread can leave such a call.
 """
@@ -12,9 +12,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final, NoReturn
 
-TIMEOUT_SECONDS: Final = 15.0  # a server counts as lost this long after a call should have ended
+TIMEOUT_SECONDS: Final = 15.0  # a server counts as lost if a call takes this much longer than it should
 LOADING_SECONDS: Final = 60.0  # during a load, a server counts as lost after this long without progress
-_LONG_CALL_SECONDS: Final = 1.5  # maximum seconds of a prefill call: a lost server must be noticed soon
+_LONG_CALL_SECONDS: Final = 1.5  # maximum seconds of a prefill call, so that a lost server is noticed soon
 _SLACK: Final = 3.0  # factor by which a call may take longer than the calls before it
 _WIDE: Final = 16  # from this number of tokens on, the time of a call is proportional to its tokens
 _LOOK_SECONDS: Final = 0.5
@@ -33,7 +33,7 @@ _watcher: threading.Thread | None = None
 
 @contextmanager
 def waiting_for(place: str, seconds: float = TIMEOUT_SECONDS) -> Iterator[None]:
-    """Watch a call that uses the remote device `place`; "" is a local device, which needs no watch."""
+    """Watch a call that uses the remote device `place`. A call on a local device, "", needs no watch."""
     global _watcher
     if not place:
         yield

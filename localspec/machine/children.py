@@ -7,7 +7,7 @@ from contextlib import suppress
 
 SECRET_VARIABLES = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "LOCALSPEC_API_KEY")
 LARGEST_FILE = 64 << 20  # maximum bytes of a file that a child writes; GPU drivers cache smaller files
-_CRASHED_ON_WINDOWS = 0xC0000000  # this exit code and higher ones are the NTSTATUS of a crash
+_CRASHED_ON_WINDOWS = 0xC0000000  # exit codes from here on are the NTSTATUS of a crash
 
 
 def environment_of_child(**more: str) -> dict[str, str]:
@@ -16,7 +16,7 @@ def environment_of_child(**more: str) -> dict[str, str]:
 
 
 def end_with_stdin() -> None:
-    """Exit when stdin closes. Read with os.read, because the lock of sys.stdin would block a regular exit."""
+    """Exit when stdin closes. Use os.read, because a thread in sys.stdin's lock would block a regular exit."""
     while os.read(0, 1024):
         pass
     os._exit(1)

@@ -59,7 +59,7 @@ def _macos() -> int | None:
     if "free" not in pages:
         return None
     unused = pages.get("inactive", 0) + pages.get("speculative", 0)
-    # Pages of a model that was just used are file-backed and active, and can be reclaimed as well.
+    # File-backed pages count even if they are active: those of a model that was just used can be reclaimed.
     spare = pages["free"] + pages.get("purgeable", 0) + max(unused, pages.get("file-backed", 0))
     return spare * (int(page[1]) if page else 4096)
 
@@ -78,7 +78,7 @@ class _MemoryStatus(ctypes.Structure):
 
 def _windows() -> int | None:
     status = _MemoryStatus(length=ctypes.sizeof(_MemoryStatus))
-    kernel = getattr(ctypes, "windll").kernel32  # noqa: B009  mypy knows it on Windows only
+    kernel = getattr(ctypes, "windll").kernel32  # noqa: B009  mypy knows `windll` on Windows only
     return int(status.available_physical) if kernel.GlobalMemoryStatusEx(ctypes.byref(status)) else None
 
 
@@ -112,7 +112,7 @@ def last_devices() -> tuple[Device, ...]:
 
 
 def remember_devices(listed: Sequence[Device]) -> None:
-    """Store the devices, each GPU with its largest free memory so far: programs may use some of it now."""
+    """Store the devices, each GPU with the most free memory seen so far: other programs may use some of it now."""
     known = recalled(file := options.cache_dir() / "devices.json", tuple[Device, ...]) or ()
     most = {replace(device, free_bytes=0): device.free_bytes for device in known if device.is_gpu}
     free = (max(device.free_bytes, most.get(replace(device, free_bytes=0), 0)) for device in listed)

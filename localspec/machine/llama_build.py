@@ -1,4 +1,4 @@
-"""The llama.cpp in use, read without loading it: that of the setting `llama`, else the installed one."""
+"""Facts about the llama.cpp in use, without loading it: the one of the setting `llama`, else the installed one."""
 
 import hashlib
 import os
@@ -41,7 +41,7 @@ def bindings_folder() -> Path | None:
 
 
 def library_files() -> list[Path]:
-    """Return the libraries of llama.cpp. Those of the setting `llama` may lie in folders of its folder."""
+    """Return the libraries of llama.cpp. In the folder of the setting `llama` they may lie in subfolders."""
     if chosen := chosen_folder():
         found = [*chosen.glob("*"), *chosen.glob("*/*")]
     else:
@@ -60,7 +60,7 @@ def chosen_libraries(folder: Path) -> dict[str, Path]:
         if len({path.parent for path in files}) > 1:
             what = f"{folder} holds several builds of llama.cpp"
             raise BadSetting(what, hint=f"set llama to one of their folders: {files[0].parent}")
-        # The name with one number, as in libggml.so.0, is the one under which other libraries load it.
+        # Other libraries load a library by its name with one number, as libggml.so.0.
         if files:
             libraries[name] = min(files, key=lambda at: (not re.search(r"\.so\.\d+$", at.name), len(at.name)))
     if "llama" not in libraries:
@@ -80,7 +80,7 @@ def processor() -> str:
     """Return a key of the processor, because a build that works on one may crash on another."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
-            first = file.read(8192).split("\n\n")[0]  # the entry of the first core
+            first = file.read(8192).split("\n\n")[0]  # the entry of the first core is enough
     except OSError:
         return os.environ.get("PROCESSOR_IDENTIFIER") or str(getattr(os, "uname", lambda: "")())
     changing = ("processor", "cpu MHz", "bogomips", "BogoMIPS", "apicid", "initial apicid", "core id")

@@ -1,4 +1,4 @@
-"""RPC servers (llama.cpp on other machines): a test whether they answer, and the list of servers in use."""
+"""RPC servers (llama.cpp on other machines): test whether they answer, and list the servers in use."""
 
 import socket
 import struct
@@ -10,7 +10,7 @@ from localspec.errors import BackendFailure, BadSetting
 from localspec.machine.llama_build import has_backend, rebuild_command
 
 ANSWER_SECONDS = 3.0
-_HELLO = 14  # number of the first command of a connection, from ggml-rpc.cpp
+_HELLO = 14  # number of the command that begins a connection, from ggml-rpc.cpp
 _CAPABILITIES = bytes(24)  # no capabilities, because this client only tests the server
 _VERSION_BYTES = 4  # bytes of the server's version, which precedes its capabilities in the answer
 

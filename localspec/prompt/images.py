@@ -77,7 +77,7 @@ _OTHERS = {
 def image_of(source: object) -> Image:
     """Return an image from the bytes of its file, its path, or a data URL. Raises BadSetting.
 
-    A text is a data URL or a path. Messages may come from another machine: see `image_in_message`.
+    A text is a data URL or a path. For messages of a client use `image_in_message`, which reads no paths.
     """
     if isinstance(source, str) and source[:5].lower() in ("data:", "http:", "https"):
         return from_url(source)
@@ -160,7 +160,7 @@ def without_earlier_images(messages: Sequence[Any]) -> tuple[Any, ...]:
 def question_of(roles: Sequence[object]) -> int:
     """Return the index of the last message if it is a question of the user, else -1.
 
-    Some clients write the images of a result into a user message behind it, which is no question.
+    After a tool's result, some clients send its images in a message of the user, which is no question.
     """
     return len(roles) - 1 if roles[-1:] == ["user"] and roles[-2:-1] != ["tool"] else -1
 

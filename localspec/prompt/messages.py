@@ -285,7 +285,7 @@ def _content_of(
 
 
 def _parts_in(content: Iterable[object]) -> Iterator[object]:
-    """Yield the parts of a content, with the parts of documents and search results in their places."""
+    """Yield the parts of a message's content. Replace each document or search result by its own parts."""
     for part in content:
         match part:
             case {"type": "document" | "search_result", **rest}:

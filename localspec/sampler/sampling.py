@@ -46,7 +46,7 @@ class Sampling:
 
     @property
     def only_lowers(self) -> bool:
-        """Whether no penalty and no bias can raise a logit. The largest raw logits then suffice."""
+        """Whether penalties and biases can only lower logits. The largest raw logits then decide the result."""
         penalties = (
             self.repeat_penalty >= 1.0 and self.presence_penalty >= 0.0 and self.frequency_penalty >= 0.0
         )

@@ -94,7 +94,7 @@ def is_arriving(cycle: Any) -> bool:
 
 
 def return_large_blocks() -> None:
-    """Let glibc return each freed block of 128 kB or more. By itself it raises this limit with each larger block."""
+    """Let glibc return freed blocks of 128 kB or more to the system. By default each larger block raises this limit."""
     if sys.platform == "linux":
         with suppress(OSError, AttributeError):  # another C library
             ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, 1 << 17)

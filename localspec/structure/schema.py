@@ -13,7 +13,7 @@ from localspec.errors import BadSetting
 
 LARGEST = 1_000_000  # largest number of characters in a schema or a regular expression
 DEEPEST = 100  # largest number of levels in a schema; llguidance reads at most 128
-LONGEST_PATH = 20_000  # largest product of references and levels: llguidance follows references by recursion
+LONGEST_PATH = 20_000  # limit of references x levels, because llguidance follows references by recursion
 WIDEST_NUMBER = 10**15  # a double holds every whole number up to this one
 FINEST, NARROW = 1e-9, 1e-3  # numbers are multiples of FINEST, unless their bounds are closer than NARROW
 # Closer bounds have multiples of FINER, llguidance's finest; those closer than NARROWER allow three values.

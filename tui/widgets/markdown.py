@@ -196,7 +196,7 @@ class HangingList(MarkdownBlock):
 class Code(MarkdownFence):
     def notify_style_update(self) -> None:
         if self._content and self._content is not self._highlighted_code:
-            MarkdownBlock.notify_style_update(self)  # MarkdownFence's method would remove token colours
+            MarkdownBlock.notify_style_update(self)  # MarkdownFence's method would remove the code's colours
         else:
             super().notify_style_update()
 
