@@ -58,7 +58,6 @@ WRONG_LINES = [
     ("bench demo --runs 0", "--runs: '0' is not a whole number"),
     ("bench demo --no-draft", "plain decoding"),
     ("bench demo Hi there", 'in quotes: "Hi there"'),
-    ("doctor --on CPU", "localspec doctor --prove --on CPU"),
     ("rm", "NAME, --unused and --caches; `localspec chats rm`"),
     ("rm", "nothing is named to remove"),
     ("rm demo --unused", "one thing at a time"),
@@ -105,7 +104,7 @@ serve --port 99999; serve --keep-alive -1; pull zz; info missing.gguf;
 pairs add Mine --target a.gguf --draft b.gguf; pairs add mine --target a.gguf --draft b.gguf; rm zz;
 rm demo; bench demo --seconds 0;
 bench demo --seconds soon; verify demo --seconds 0; verify demo --temperature 0; fit demo --as Mine;
-fit demo --trim 0; doctor --prove --on CUDA7; doctor --prove zz;
+fit demo --trim 0;
 completion csh; run Hi --pair lama-3-8b; run Hi --top-p 7; run Hi --max-tokens -1; run Hi --threads 513;
 run Hi --context 1; run Hi --target smol.gguf --context 2000000000; run Hi --draft x.gguf; run Hi --stop '';
 run Hi --seed -1"""

@@ -18,7 +18,6 @@ from localspec.cli.options import did_you_mean
 from localspec.cli.prompt import is_pair
 from localspec.errors import UnknownPair
 from localspec.loading import pair_info
-from localspec.measure.device_report import ReportPart, loaded
 from localspec.models import local_models, names
 from localspec.models.registry import named
 from localspec.options import config_file, texts_dir
@@ -69,9 +68,6 @@ def test_measurements_and_a_draft_of_one_command_are_not_used_next_time(smol, mo
         assert main(words) in (0, 3, 130), words
         assert local_models.last_uses() == used, words
     localspec.compare("Hi", target="small.gguf", max_tokens=2)
-    part = ReportPart("speed", 1.0, "cpu", "", {"target": "small.gguf"}, rpc="", flash=False)
-    with loaded(part):  # as `doctor --prove small.gguf` does
-        pass
     assert local_models.last_uses() == used
     assert names.default_pair().paths == (smol,)
 
