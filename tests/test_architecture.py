@@ -85,11 +85,11 @@ LINES = {
     "engine": 1171,
     "tui": 4231,
     "serve": 3329,
-    "cli": 3010,
+    "cli": 2996,
     "__init__": 93,
     "__main__": 7,
 }
-MOST_LINES = 37_970  # of all rooms: one grows only where another shrinks
+MOST_LINES = 37_954  # of all rooms: one grows only where another shrinks
 MOST_FILES = 221
 HEAVY = ("llama_cpp", "llguidance", "textual", "huggingface_hub", "numpy", "jinja2", "starlette")
 HEAVY += ("uvicorn", "gguf")

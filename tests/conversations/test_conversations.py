@@ -388,16 +388,6 @@ def test_on_a_terminal_each_conversation_has_one_row_whose_title_is_cut(talks, c
     assert row.endswith("…")
 
 
-@pytest.mark.parametrize(("file", "begins"), [([], "# A title\n"), (["out.json"], "{"), (["out.md"], "# A")])
-def test_a_conversation_is_exported_into_a_new_file(talks, capsys, tmp_path, monkeypatch, file, begins):
-    monkeypatch.chdir(tmp_path)
-    assert main(["chats", "export", "20250102", *file]) == 0
-    path = tmp_path / (file or ["a-title.md"])[0]
-    assert str(path) in capsys.readouterr().out
-    assert path.read_text("utf-8").startswith(begins)
-    assert main(["chats", "export", "20250102", path.name]) == 2
-
-
 def test_a_conversation_is_removed_by_its_beginning_and_an_empty_list_says_so(talks, capsys):
     for name in ("20250101", "20250102-b"):
         assert main(["chats", "rm", name]) == 0

@@ -1,5 +1,6 @@
 """The list of conversations: opening, deleting, exporting and copying."""
 
+import json
 import os
 import sys
 from contextlib import asynccontextmanager
@@ -148,6 +149,9 @@ async def test_export_and_copy(tmp_path, monkeypatch, chat):
     assert "## You\n\nwhy?" in (tmp_path / "out.md").read_text("utf-8")
     await chat.type("/export out.md")
     await chat.until(lambda: any("exists already" in note for note in chat.remarks))
+    await chat.type("/export out.json")
+    await chat.until(lambda: (tmp_path / "out.json").exists())
+    assert "why?" in json.loads((tmp_path / "out.json").read_text("utf-8"))["messages"][0]["content"]
     await chat.type("/copy code")
     await chat.until(lambda: chat.app.clipboard.startswith("def accept(proposal, chosen):"))
     await chat.type("/copy")

@@ -4,7 +4,7 @@ HELP = {
     "demo": "watch drafting race against plain decoding",
     "run": "answer one prompt",
     "chat": "talk to a pair in the terminal",
-    "chats": "list, show, export or delete conversations",
+    "chats": "list, show or delete conversations",
     "serve": "answer other programs over HTTP",
     "pull": "download a pair by name, or any GGUF model on Hugging Face",
     "pairs": "list all known pairs, or add one",

@@ -1,4 +1,4 @@
-"""List stored conversations, the latest first; show, export or delete one. The beginning of an ID is enough where it is
+"""List stored conversations, the latest first; show or delete one. The beginning of an ID is enough where it is
 unique. `localspec chat --resume ID` continues a conversation.
 """
 
@@ -8,7 +8,7 @@ import sys
 from dataclasses import asdict
 from datetime import datetime
 
-from localspec.display import aligned, columns, counted, line_for_terminal, on_terminal, say, say_json
+from localspec.display import aligned, columns, line_for_terminal, on_terminal, say, say_json
 from localspec.options import data_dir
 
 
@@ -19,15 +19,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(title="actions", metavar="ACTION", prog=parser.prog)
     for name, what, run_action in (
         ("show", "print a conversation as Markdown", run_show),
-        ("export", "write a conversation into a file, as Markdown, or as JSON for FILE.json", run_export),
         ("rm", "delete a conversation, with its caches and the prompts that were typed in it", run_rm),
     ):
         action = actions.add_parser(name, help=what, description=f"{what[0].upper()}{what[1:]}.")
         action.add_argument("id", metavar="ID", help="the ID of a conversation, or its beginning")
-        if name == "export":
-            action.add_argument("file", nargs="?", metavar="FILE", help="(default: its title with .md)")
-        else:
-            action.add_argument("--json", action="store_true", help="print one JSON object")
+        action.add_argument("--json", action="store_true", help="print one JSON object")
         action.set_defaults(run=run_action)
 
 
@@ -75,16 +71,6 @@ def run_show(arguments: argparse.Namespace) -> int:
         say_json(json.loads(conversations.as_json(found)), indent=2, ensure_ascii=False)
     else:
         say(to_markdown(found), end="")
-    return 0
-
-
-def run_export(arguments: argparse.Namespace) -> int:
-    from localspec.conversations import conversations
-    from localspec.tui.state.conversation import free_name, write_export
-
-    found = conversations.read(data_dir(), conversations.find(data_dir(), arguments.id, only=True))
-    file = write_export(found, arguments.file or free_name(found, ".md"))
-    say(f"{counted(len(found.messages), 'message')} in {file}")
     return 0
 
 
