@@ -19,7 +19,7 @@ from localspec.engine.messages import Generate, LoadPair, Question, Ready, Rende
 from localspec.errors import BadSetting
 from localspec.events import Cycle, Finished, FinishReason, Notice
 from localspec.llama.check import remember_smoke_test, try_without_extra_buffers
-from localspec.machine.power import on_battery
+from localspec.machine.devices import on_battery
 from localspec.machine.servers import addresses_of, answering_servers
 
 if TYPE_CHECKING:

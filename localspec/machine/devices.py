@@ -1,4 +1,4 @@
-"""The devices that llama.cpp reports, and the free memory of this machine."""
+"""The devices that llama.cpp reports, the free memory of this machine, and whether it runs on its battery."""
 
 import contextlib
 import ctypes
@@ -13,6 +13,8 @@ from typing import Literal
 
 from localspec import options
 from localspec.files import recalled, remember
+
+_SUPPLIES = Path("/sys/class/power_supply")
 
 
 def available_bytes() -> int | None:
@@ -135,3 +137,20 @@ def with_host(listed: Sequence[Device]) -> tuple[Device, ...]:
         else device
         for device in listed
     )
+
+
+def on_battery() -> bool:
+    """Return whether the machine runs on its battery; False if the system does not report it."""
+    with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
+        if sys.platform == "win32":
+            status = (ctypes.c_ubyte * 12)()  # SYSTEM_POWER_STATUS: its first byte is 0 on battery
+            return bool(ctypes.windll.kernel32.GetSystemPowerStatus(status)) and status[0] == 0
+        if sys.platform == "darwin":
+            pmset = subprocess.run(["pmset", "-g", "batt"], capture_output=True, text=True, timeout=5)
+            return "'Battery Power'" in pmset.stdout
+        texts = [set((folder / "uevent").read_text().splitlines()) for folder in _SUPPLIES.iterdir()]
+        mains = any("POWER_SUPPLY_ONLINE=1" in text for text in texts)
+        empties = {"POWER_SUPPLY_TYPE=Battery", "POWER_SUPPLY_STATUS=Discharging"}
+        # Skip batteries of the scope "Device": they belong to a mouse or a keyboard.
+        return not mains and any(empties <= t and "POWER_SUPPLY_SCOPE=Device" not in t for t in texts)
+    return False

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from localspec.machine import power
+from localspec.machine import devices
 
 MAINS = ("POWER_SUPPLY_TYPE=Mains", "POWER_SUPPLY_ONLINE=1")
 UNPLUGGED = ("POWER_SUPPLY_TYPE=Mains", "POWER_SUPPLY_ONLINE=0")
@@ -31,13 +31,13 @@ def test_linux_is_on_battery_if_one_of_its_own_discharges_and_no_mains_is_there(
     supplies, found, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.setattr(power, "_SUPPLIES", tmp_path / "supplies")
+    monkeypatch.setattr(devices, "_SUPPLIES", tmp_path / "supplies")
     for number, lines in enumerate(supplies or ()):
         (folder := tmp_path / "supplies" / str(number)).mkdir(parents=True)
         (folder / "uevent").write_text("\n".join(lines))
     if supplies == ():
         (tmp_path / "supplies").mkdir()
-    assert power.on_battery() == found
+    assert devices.on_battery() == found
 
 
 @pytest.mark.parametrize(("source", "found"), [("Battery Power", True), ("AC Power", False)])
@@ -45,9 +45,9 @@ def test_macos_names_its_source(source, found, monkeypatch):
     monkeypatch.setattr(sys, "platform", "darwin")
     printed = SimpleNamespace(stdout=f"Now drawing from '{source}'\n")
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: printed)
-    assert power.on_battery() == found
+    assert devices.on_battery() == found
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: (_ for _ in ()).throw(FileNotFoundError))
-    assert not power.on_battery()
+    assert not devices.on_battery()
 
 
 @pytest.mark.parametrize(
@@ -60,5 +60,5 @@ def test_windows_reports_the_state_of_its_line(line, works, found, monkeypatch):
 
     monkeypatch.setattr(sys, "platform", "win32")
     kernel = SimpleNamespace(kernel32=SimpleNamespace(GetSystemPowerStatus=status))
-    monkeypatch.setattr(power.ctypes, "windll", kernel, raising=False)
-    assert power.on_battery() == found
+    monkeypatch.setattr(devices.ctypes, "windll", kernel, raising=False)
+    assert devices.on_battery() == found
