@@ -20,7 +20,7 @@ help(localspec.run) and help(localspec.load) list the options.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from localspec.api import Infill, Session, arun, astream, load, run, stream, unload
-    from localspec.embedding.calls import embed, rerank
+    from localspec.embedding.model import embed, rerank
     from localspec.errors import BadSetting, LocalspecError, UnknownPair
     from localspec.events import (
         Cycle,
@@ -44,7 +44,7 @@ HOMES = {
         ("Cycle", "Finished", "Notice", "Piece", "Prefill", "Reply", "Scores", "Started", "ToolCall"),
         "localspec.events",
     ),
-    **dict.fromkeys(("embed", "rerank"), "localspec.embedding.calls"),
+    **dict.fromkeys(("embed", "rerank"), "localspec.embedding.model"),
     **dict.fromkeys(("BadSetting", "LocalspecError", "UnknownPair"), "localspec.errors"),
     "Infill": "localspec.api",
     "Comparison": "localspec.measure.compare",

@@ -216,7 +216,7 @@ async def in_a_thread(
 def unload() -> None:
     """Free the pair that `run` and `stream` keep loaded, and the model of `embed`. A running reply ends."""
     global _loaded
-    if small := sys.modules.get("localspec.embedding.calls"):  # else there is none
+    if small := sys.modules.get("localspec.embedding.model"):  # else there is none
         small.unload()
     with _loading:
         held, _loaded = _loaded, None

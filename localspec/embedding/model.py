@@ -1,33 +1,85 @@
-"""A model that turns texts into vectors, or scores documents for a query."""
+"""A small model that makes vectors of texts or scores documents, its passes beside replies, `embed` and `rerank`."""
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import accumulate
-from time import perf_counter
-from typing import Final, NamedTuple
+from pathlib import Path
+from time import monotonic, perf_counter
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from localspec.embedding.turns import Turns
 from localspec.errors import BadSetting, ContextFull
+from localspec.files import after_fork
 from localspec.gguf.matching import check_small
-from localspec.llama.devices import devices
+from localspec.llama.check import ensure_gpu
+from localspec.llama.devices import default_gpu, devices
 from localspec.llama.embedding import MOST_TEXTS, EmbeddingContext, special_tokens
 from localspec.llama.model import Model
 from localspec.machine.devices import Device
 from localspec.models.local_models import ModelFile
+from localspec.models.names import LOOKUP, find
+from localspec.options import configured
+from localspec.stopping import WorkStopped
 
 MOST_TOKENS: Final = 8192  # maximum tokens of a text, if the model was trained with more
 _FIRST_TOKENS: Final = 512  # length of the first context; a longer text replaces it by a longer context
 _LEAST_TOKENS: Final = 64  # largest first pass, because its time is unknown; also the least limit of a pass
 _SPARE_BYTES: Final = 1 << 30  # memory of a GPU that stays free beside the weights
 EUCLIDEAN: Final = 2  # the norm by default
+ALONE_SECONDS: Final = 0.2  # a pass should take this many seconds while no reply runs
+BESIDE_SECONDS: Final = 0.05  # a pass should take this many seconds while a reply runs
+WAITS: Final = 5.0  # while a reply runs, a pass is followed by a wait of this many times its seconds
+_LOOK_SECONDS: Final = 0.1
 Text = str | Sequence[int | str]  # a text, its tokens, or both mixed
 
 
 class Vectors(NamedTuple):
+    """Rows of numbers that the model made of texts."""
+
     rows: np.ndarray  # float32 [texts, width]; without pooling [all tokens, width]; for scores [texts, 1]
     tokens: tuple[int, ...]  # number of tokens of each text
+
+
+class Turns:
+    """The share of time for passes over texts while replies run: at most a sixth."""
+
+    def __init__(self) -> None:
+        self.held: AbstractContextManager[Any] = nullcontext()  # entered for each pass
+        self._replies, self._next = 0, 0.0  # running replies; while one runs, no pass begins before `_next`
+        self._ended = threading.Condition()
+
+    @contextmanager
+    def reply(self) -> Iterator[None]:
+        """Mark a reply as running."""
+        with self._ended:
+            self._replies += 1
+        try:
+            yield
+        finally:
+            with self._ended:
+                self._replies -= 1
+                self._ended.notify_all()
+
+    @property
+    def seconds(self) -> float:
+        """The wanted seconds of a pass."""
+        return BESIDE_SECONDS if self._replies else ALONE_SECONDS
+
+    @contextmanager
+    def turn(self, cancelled: Callable[[], bool]) -> Iterator[None]:
+        """Wait for the time of the next pass. Raises WorkStopped if the request is cancelled."""
+        with self._ended:
+            while self._replies and not cancelled() and (left := self._next - monotonic()) > 0:
+                self._ended.wait(min(left, _LOOK_SECONDS))
+        if cancelled():
+            raise WorkStopped
+        with self.held:
+            began = monotonic()
+            yield
+            ended = monotonic()
+        self._next = ended + WAITS * (ended - began)
 
 
 class EmbeddingModel:
@@ -154,3 +206,62 @@ def normalised(rows: np.ndarray, norm: int = EUCLIDEAN) -> np.ndarray:
     lengths = sums ** (1 / norm) if norm else most / 32760
     scaled: np.ndarray = (rows / np.where(lengths > 0, lengths, 1)).astype(np.float32)
     return scaled
+
+
+_kept: dict[object, EmbeddingModel] = {}  # the loaded model, by the arguments that named it
+_loading = threading.Lock()
+
+
+@after_fork
+def _forget() -> None:
+    global _loading
+    _loading = threading.Lock()
+    unload()
+
+
+def embed(
+    texts: Iterable[Text],
+    *,
+    model: str | Path | None = None,
+    pooling: str = "",
+    dimensions: int | None = None,
+    truncate: bool = False,
+    pull: bool = False,
+) -> np.ndarray:
+    """Return the vectors of texts, float32 [texts, width], each of length 1.
+
+    texts: texts, or lists of token ids. model: a name, a GGUF file or a model on Hugging Face; by default the setting
+    `embed`. pooling: mean, cls or last, by default as the file says; none: one row for each token, not normalised.
+    dimensions: numbers in a row. truncate: cut texts that are too long. pull: download missing files. The model stays
+    loaded until a call names another one or `unload()` is called. Raises LocalspecError.
+    """
+    given = [texts] if isinstance(texts, str) else texts
+    return _loaded("embed", model, pooling, pull).read(given, dimensions=dimensions, truncate=truncate).rows
+
+
+def rerank(
+    query: str, documents: Iterable[str], *, model: str | Path | None = None, pull: bool = False
+) -> np.ndarray:
+    """Return a score for each document, float32 [documents]; the best answer to the query has the highest one.
+
+    model: a reranker, named as in `embed`; by default the setting `rerank`. Raises LocalspecError.
+    """
+    return _loaded("rerank", model, "rank", pull).read(documents, query).rows[:, 0]
+
+
+unload = _kept.clear  # a running call keeps its model until it ends
+
+
+def _loaded(setting: str, model: str | Path | None, pooling: str, pull: bool) -> EmbeddingModel:
+    with _loading:
+        key = setting, model, pooling
+        if key not in _kept:
+            settings = configured()
+            if not (wanted := model or settings.get(setting)):
+                raise BadSetting("no model is given", hint=f"name one, or set `{setting}` in config.toml")
+            file = find(wanted, draft=LOOKUP, pull=pull).target
+            unload()
+            if gpu := default_gpu():
+                ensure_gpu(gpu.name, gpu.description, "auto", "f16", bool)
+            _kept[key] = EmbeddingModel(file, pooling, settings.get("threads"), gpu)
+        return _kept[key]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import localspec
 from localspec import api
 from localspec.algorithm.protocols import Vocabulary
-from localspec.embedding.turns import Turns
+from localspec.embedding.model import EmbeddingModel, Turns
 from localspec.engine import messages
 from localspec.engine.limits import LOOPED, Limit, LineLimit, LoopLimit
 from localspec.engine.messages import Generate, LoadPair, Question, Ready, Rendered, Report
@@ -23,7 +23,6 @@ from localspec.machine.devices import on_battery
 from localspec.machine.servers import addresses_of, answering_servers
 
 if TYPE_CHECKING:
-    from localspec.embedding.model import EmbeddingModel
     from localspec.llama.context import SlotDecoder
     from localspec.measure.compare import Comparison
 
@@ -233,9 +232,6 @@ class PairRequests:
         send(ready(session, time.monotonic() - began))
 
     def _embedded(self, request: messages.Embed, cancelled: Cancelled) -> messages.Embedded:
-        # Imported in this function, because most engines make no vectors.
-        from localspec.embedding.model import EmbeddingModel
-
         key, target = (request.file, request.pooling), cast("SlotDecoder", self._loaded().pair.target)
         if not request.texts:
             self._beside.pop(key, None)  # a request that runs keeps it to its end

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import localspec
-from localspec.embedding import calls
+from localspec.embedding import model as embedding
 from localspec.errors import BadSetting
 from tests.embedding.judge import KINDS, QUERY, TEXTS
 from tests.embedding.test_model import JUDGED, NEAR
@@ -23,7 +23,7 @@ def test_vectors_and_scores_in_python_and_one_model_in_memory(tiny_gguf, monkeyp
     found = localspec.embed(TEXTS, model=path)
     assert (found.dtype, found.shape) == (np.float32, (len(TEXTS), 64))
     np.testing.assert_allclose(found, JUDGED["mean"], **NEAR)
-    (kept,) = map(weakref.ref, calls._kept.values())
+    (kept,) = map(weakref.ref, embedding._kept.values())
     short = localspec.embed(TEXTS[0], model=path, dimensions=8)
     np.testing.assert_allclose(np.linalg.norm(short), 1, rtol=1e-6)
     context, model = map(weakref.ref, (kept()._context, kept()._model))

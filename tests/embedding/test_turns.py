@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from localspec.embedding import turns as turns_
-from localspec.embedding.turns import ALONE_SECONDS, BESIDE_SECONDS, WAITS, Turns
+from localspec.embedding import model
+from localspec.embedding.model import ALONE_SECONDS, BESIDE_SECONDS, WAITS, Turns
 from localspec.stopping import WorkStopped
 
 
@@ -13,7 +13,7 @@ from localspec.stopping import WorkStopped
 def waited(monkeypatch):
     """waited(turns): the seconds that a turn waits, before a pass of 2 seconds, on a clock that only they move."""
     now = [100.0]
-    monkeypatch.setattr(turns_, "monotonic", lambda: now[0])
+    monkeypatch.setattr(model, "monotonic", lambda: now[0])
 
     def spend(seconds):
         now[0] += seconds
