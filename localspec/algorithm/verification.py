@@ -6,9 +6,9 @@ from functools import cache
 from typing import ClassVar
 
 from localspec.algorithm import judgement
+from localspec.algorithm.judgement import DraftTemperature
 from localspec.algorithm.noise import Keyed
 from localspec.algorithm.protocols import Draw, Proposal, Rule, Verdict
-from localspec.algorithm.sharpness import DraftTemperature
 from localspec.errors import BadSetting
 from localspec.events import Origin
 from localspec.sampler.chain import Chain, Constraint, Distribution

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from localspec.algorithm import judgement, sharpness, verification
+from localspec.algorithm import judgement, verification
 from localspec.algorithm.verification import BlockRule
 from localspec.sampler.chain import Chain
 from localspec.sampler.passes import Candidates
@@ -132,7 +132,7 @@ def test_dropping_a_drawn_token_by_the_largest_q(rule):
 @pytest.mark.nightly
 @pytest.mark.parametrize("make_rule", [BlockRule, rejection])
 def test_a_draft_temperature_that_learns_from_rejected_tokens(make_rule, monkeypatch):
-    monkeypatch.setattr(sharpness, "ENOUGH", 1)
+    monkeypatch.setattr(judgement, "ENOUGH", 1)
     factors = set()
 
     def watched(world):

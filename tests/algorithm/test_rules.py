@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from localspec.algorithm.judgement import FACTORS, DraftTemperature, overlaps, sharpened
 from localspec.algorithm.protocols import Proposal
-from localspec.algorithm.sharpness import FACTORS, DraftTemperature, overlaps, sharpened
 from localspec.algorithm.verification import RULES, make_rule
 from localspec.errors import BadSetting
 from localspec.events import Origin
