@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from localspec.tui.state.remembered import PromptHistory
+from localspec.tui.state.chat import PromptHistory
 
 from localspec.conversations import conversations
 from localspec.files import read_json_object
@@ -36,7 +36,7 @@ from localspec.models.local_models import ModelFile
 from localspec.models.registry import Pair, add_pair, take_out
 from localspec.models.local_models import mark_used
 from localspec.files import change_json_object
-from localspec.tui.state.remembered import PromptHistory
+from localspec.tui.state.chat import PromptHistory
 
 name, start, chat = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
 history = PromptHistory(chat)

@@ -13,7 +13,7 @@ import pytest
 from driving import open_conversations, running, stored
 from localspec.tui.dialogs import ConfirmDialog
 from localspec.tui.lists import ConversationsDialog
-from localspec.tui.state.remembered import PromptHistory
+from localspec.tui.state.chat import PromptHistory
 
 import localspec
 from localspec.caches.store import finish, packed, usage

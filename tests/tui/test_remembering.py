@@ -7,7 +7,7 @@ import time
 import pytest
 from driving import Chat, running
 from localspec.tui.state import chat as chat_state
-from localspec.tui.state.remembered import LONGEST, Preferences, PromptHistory, Saver
+from localspec.tui.state.chat import LONGEST, Preferences, PromptHistory, Saver
 
 from localspec.files import change_json_object
 

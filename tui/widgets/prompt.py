@@ -14,8 +14,8 @@ from textual.widgets.option_list import Option
 from localspec.display import for_terminal
 
 from ..commands import table
+from ..state.chat import PromptHistory
 from ..state.mentions import completions, pasted, typed_mention
-from ..state.remembered import PromptHistory
 from .lines import SUGGESTIONS
 from .markdown import hanging_lines
 
