@@ -26,8 +26,6 @@ Log = float
 """The logarithm of a ratio, in which 2x and 0.5x are equally far from 1x."""
 
 LEAST_TOKENS = 16  # tokens; the speed of a shorter reply is not counted
-MORE = "--details shows speeds, acceptance, and the depths by kind of prompt."
-COLUMNS = "", "T", "depth", "acceptance", "tokens/pass", "plain", "drafting", "speed-up", "95 %", "finding"
 
 Pair = tuple[Measurement, Measurement]  # the plain reply and another arm's reply in the same block
 
@@ -215,10 +213,10 @@ def headlines(summary: Summary) -> str:
     )
 
 
-def hints(summary: Summary) -> str:
+def hint(summary: Summary) -> str:
     verdicts = [finding(verdict(summary, temperature).speedup) for temperature in summary.temperatures]
-    longer = "Undecided: the range contains 1x. Measure for longer: --seconds 900\n"
-    return longer * (Finding.UNSURE in verdicts) + MORE
+    longer = "Undecided: the range contains 1x. Measure for longer: --seconds 900"
+    return longer * (Finding.UNSURE in verdicts)
 
 
 def speedup_text(speedup: Interval) -> str:
@@ -247,28 +245,6 @@ def _cells(row: BenchRow | None, is_demo: bool) -> tuple[str, str]:
     if is_demo:
         return f"{row.acceptance_rate:.0%}", f"{row.mean_accepted_length:.2f}"
     return f"{row.speedup.middle:.2f}x", range_text(row.speedup, "too few")
-
-
-def table(summary: Summary, *, is_demo: bool = False) -> str:
-    """Return a text table with a row for each temperature, category and depth. For the demo, omit speeds."""
-    rows = [COLUMNS]
-    for row in summary.rows:
-        speedup = row.speedup
-        rows.append(
-            (
-                row.category.value if row.category else "all",
-                f"{row.temperature:g}",
-                row.arm.removeprefix("depth "),
-                f"{row.acceptance_rate:.0%}",
-                f"{row.mean_accepted_length:.2f}",
-                f"{row.plain_tokens_per_second:.1f}",
-                f"{row.tokens_per_second:.1f}",
-                f"{speedup.middle:.2f}x",
-                range_text(speedup, "too few"),
-                finding(speedup).value,
-            )
-        )
-    return aligned([row[:5] for row in rows] if is_demo else rows, left=1)  # the first columns have no speeds
 
 
 @dataclass(frozen=True, slots=True)

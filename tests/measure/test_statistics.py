@@ -17,11 +17,10 @@ from localspec.measure.summary import (
     Summary,
     finding,
     headlines,
-    hints,
+    hint,
     mean_ratio,
     overview,
     student_quantile,
-    table,
 )
 from localspec.measure.verify import SampledResult
 
@@ -147,15 +146,7 @@ def test_the_verdict_is_that_of_the_mix(low, middle, high, begins):
     (words,) = headlines(found).splitlines()
     assert words.startswith(begins)
     assert len(words) <= 80
-    assert ("Measure for longer" in hints(found)) is begins.startswith("Undecided")
-    assert "--details" in hints(found)
-
-
-def test_the_table_has_a_row_for_each_category_and_depth_in_equal_columns():
-    rows = (row(CODE, 1.7, 1.9, 2.1), row(None, 1.9, 2.1, 2.3, arm="depth 4"), row(None, 0.7, 0.8, 0.9))
-    lines = table(Summary(rows, 3)).splitlines()
-    assert [line.split()[0] for line in lines[1:]] == ["code", "all", "all"]
-    assert max(map(len, lines)) <= 100
+    assert ("Measure for longer" in hint(found)) is begins.startswith("Undecided")
 
 
 def test_the_overview_fits_a_screen_and_has_the_fixed_depths_over_all_categories_alone():
@@ -176,8 +167,7 @@ def test_the_overview_fits_a_screen_and_has_the_fixed_depths_over_all_categories
     assert overview(Summary(tuple(rows), 0)).count("0.80x") == 2 * (len(Category) + 3) - 1
 
 
-@pytest.mark.parametrize("shown", [table, overview])
-def test_the_speed_of_the_demo_pair_is_left_out(shown):
-    text = shown(Summary((row(CODE, 0.5, 0.6, 0.7), row(None, 0.5, 0.6, 0.7)), 0), is_demo=True)
+def test_the_speed_of_the_demo_pair_is_left_out():
+    text = overview(Summary((row(CODE, 0.5, 0.6, 0.7), row(None, 0.5, 0.6, 0.7)), 0), is_demo=True)
     assert "70%" in text
     assert not re.search(r"0\.[67]|slower|speed", text)

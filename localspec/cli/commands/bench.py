@@ -51,8 +51,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--depths", type=list_of(number(int, 1, MOST_DEPTH)), metavar="N,N", help=fixed)
     kinds = "kinds of prompts to measure: code, chat, prose, json, edit, long, call"
     group.add_argument("--only", type=list_of(str), metavar="WHAT", help=kinds)
-    what = "print speeds, acceptance and every depth by kind of prompt"
-    group.add_argument("--details", action="store_true", help=what)
     what = "measure attention on the CPU for later loads, in place of the prompts; see `info`"
     group.add_argument("--attention", action="store_true", help=what)
     add = group.add_mutually_exclusive_group().add_argument
@@ -114,9 +112,9 @@ def bench_built_in(arguments: argparse.Namespace) -> int:
         line.tell(f"{step.seconds:.0f}{limit} s  {now}", block.prompt)
 
     with open_session(arguments) as session, stop_on_interrupt(session) as stopped:
-        is_demo, loaded = session.pair.is_demo, perf_counter() - began
+        is_demo = session.pair.is_demo
         subject: dict[str, Any] = names_of(session) | {"draft": session.draft_name or "lookup"}
-        subject |= {"load_seconds": loaded, "max_tokens": tokens, "is_demo": is_demo}
+        subject |= {"load_seconds": perf_counter() - began, "max_tokens": tokens, "is_demo": is_demo}
         rounds = arguments.runs or (1 if is_demo and not arguments.seconds else None)
         arms = (PLAIN, AUTO, *map(Arm, arguments.depths or (DEMO_DEPTH,) * is_demo))
         with DrawnLine(sys.stderr) as line:
@@ -141,14 +139,11 @@ def bench_built_in(arguments: argparse.Namespace) -> int:
         say_json({**subject, **summary.record(machine, outcome, found), "costs": asdict(costs)})
     else:
         say(DEMO_TABLE if is_demo else summary.headlines(found))
-        shown = summary.table if arguments.details else summary.overview
-        say(f"\n{shown(found, is_demo=is_demo)}\n")
-        if not arguments.details:
-            say(summary.MORE if is_demo else summary.hints(found))
-        else:
-            say(f"{subject['target']} with {subject['draft']}, loaded in {loaded:.1f} s")
-            if outcome.too_long:
-                say(f"Prompts that do not fit into the context: {', '.join(outcome.too_long)}.")
+        say(f"\n{summary.overview(found, is_demo=is_demo)}\n")
+        if outcome.too_long:
+            say(f"Prompts that do not fit into the context: {', '.join(outcome.too_long)}.")
+        if not is_demo and (longer := summary.hint(found)):
+            say(longer)
         if outcome.stopped:
             say("Stopped early, so the intervals are wider.")
     return CANCELLED if outcome.stopped else 0
@@ -172,7 +167,7 @@ def bench_prompt(arguments: argparse.Namespace) -> int:
     from localspec.measure.race import STOPPED
     from localspec.measure.summary import this_machine
 
-    for name in ("depths", "only", "runs", "seconds", "details"):
+    for name in ("depths", "only", "runs", "seconds"):
         if getattr(arguments, name):
             raise BadSetting(f"--{name} is for the built-in prompts", hint=f"leave out --{name}")
     arguments.temperature, *others = arguments.temperature or (None,)
