@@ -1,5 +1,7 @@
 """An engine on exact models, for any vocabulary: what sessions are tested with."""
 
+from threading import Condition
+
 from localspec.chat.loaded_pair import LoadedPair, Slot, Slots
 from localspec.drafters.model import ModelDrafter
 from localspec.llama.threads import Contention, Threads
@@ -13,14 +15,12 @@ class ExactContext(ExactModel):
     """An exact model with what the composition root asks of a context."""
 
     rollback_limit = None
-    threads = Threads(1)
-    alone = False
+    threads, calling = Threads(1), Condition()
 
 
 class ExactDraftContext(Blend):
     rollback_limit = None
-    threads = Threads(1)
-    alone = False
+    threads, calling = Threads(1), Condition()
 
 
 def exact_pair(vocabulary, seed, *, capacity, agreement, draft=True):

@@ -22,13 +22,15 @@ class Batcher:
     One thread makes all passes, because llama.cpp starts its own threads anew for each thread that decodes.
     """
 
-    def __init__(self, target: SharedDecoder, clock: Callable[[], float] = perf_counter) -> None:
+    def __init__(
+        self, target: SharedDecoder, calling: threading.Condition, clock: Callable[[], float] = perf_counter
+    ) -> None:
+        """`calling`: held during each pass. It also guards the fields below, and what replies learn from passes."""
         self._clock = clock
-        self._changed = threading.Condition()  # guards the fields below
+        self.calling = calling
         # By running slot: the time that its reply has waited for other replies' passes since its last target pass.
         self._running: dict[int, float] = {}
         self._waiting: dict[int, Want] = {}  # by slot
-        self._flying: frozenset[int] = frozenset()  # the slots of the present pass
         self._thread: threading.Thread | None = None  # the thread that makes passes; None while unused
         self._results: dict[int, ForwardPass | Exception] = {}  # by slot, until its reply takes it
         self._target = target
@@ -36,51 +38,51 @@ class Batcher:
 
     @contextmanager
     def running(self, slot: int) -> Iterator[None]:
-        with self._changed:
+        with self.calling:
             assert slot not in self._running, f"slot {slot} has a reply"
             self._running[slot] = 0.0
         try:
             yield
         finally:
-            with self._changed:
-                del self._running[slot]
-                self._changed.notify_all()
+            del self._running[slot]  # before the lock, for which Ctrl-C may end the wait
+            with self.calling:
+                self.calling.notify_all()
 
     @contextmanager
     def away(self, slot: int) -> Iterator[None]:
         """Let the passes of other replies not wait for this slot while its reply waits for something else."""
-        with self._changed:
+        with self.calling:
             waited = self._running.pop(slot, None)
-            self._changed.notify_all()
+            self.calling.notify_all()
         try:
             yield
         finally:
             if waited is not None:
-                with self._changed:
+                with self.calling:
                     self._running[slot] = waited
 
     def prompt_chunk(self, model: SharedDecoder, slot: int, usual: int) -> int:
         """Return the largest number of prompt tokens in a pass: `usual`, or less while another reply runs."""
-        with self._changed:
+        with self.calling:
             return min(usual, self.order.chunk(model)) if self._running.keys() - {slot} else usual
 
     def decode(self, model: SharedDecoder, part: Part, kind: Hashable = None) -> ForwardPass:
         """Decode a part, maybe in one pass with parts of other slots. Raises the errors of that pass."""
-        with self._changed:
-            self._waiting[part.slot] = Want(model, part, kind, self._clock())
-            self._changed.notify_all()
+        want, since = Want(model, part, kind), self._clock()
+        with self.calling:
+            self._waiting[part.slot] = want
+            self._delay(want, self._clock() - since)  # by a pass that held the Condition
+            self.calling.notify_all()
             try:
                 while part.slot not in self._results:
                     if self._thread is None:
                         self._begin()
                     else:
-                        self._changed.wait()
+                        self.calling.wait()
             except BaseException:  # remove the part from the queue, also after Ctrl-C
-                while part.slot in self._flying:
-                    self._changed.wait()
                 self._waiting.pop(part.slot, None)
                 self._results.pop(part.slot, None)
-                self._changed.notify_all()
+                self.calling.notify_all()
                 raise
             result = self._results.pop(part.slot)
         if isinstance(result, Exception):
@@ -97,16 +99,16 @@ class Batcher:
 
     def _make_passes(self) -> None:
         """Make passes until no reply has wanted one for a while."""
-        with self._changed:
+        with self.calling:
             try:
                 while True:
                     if self._waiting and not self._running.keys() - self._waiting.keys():
                         self._make_pass()
-                    elif not (self._changed.wait(IDLE_SECONDS) or self._waiting or self._running):
+                    elif not (self.calling.wait(IDLE_SECONDS) or self._waiting or self._running):
                         return
             finally:
                 self._thread = None
-                self._changed.notify_all()
+                self.calling.notify_all()
 
     def _make_pass(self) -> None:
         """Make the next pass. If a shared pass fails, each of its parts is tried alone."""
@@ -114,23 +116,15 @@ class Batcher:
         parts = [want.part for want in wants]
         for part in parts:
             del self._waiting[part.slot]
-        self._flying = frozenset(part.slot for part in parts)
-        self._changed.release()
-        failure: Exception | None = None
         try:
-            found = wants[0].model.decode(parts)
+            self._learn(wants, wants[0].model.decode(parts), began)
         except BaseException as error:  # noqa: BLE001  raised again in the threads that wait for this pass
-            failure = error if isinstance(error, Exception) else WorkStopped()
-        finally:
-            self._changed.acquire()
-            self._flying = frozenset()
-            self._changed.notify_all()
-        if not failure:
-            self._learn(wants, found, began)
-        elif len(parts) > 1 and isinstance(failure, LocalspecError):
-            self._waiting |= {w.part.slot: replace(w, part=replace(w.part, alone=True)) for w in wants}
-        else:
-            self._results |= dict.fromkeys((part.slot for part in parts), failure)
+            if len(parts) > 1 and isinstance(error, LocalspecError):
+                self._waiting |= {w.part.slot: replace(w, part=replace(w.part, alone=True)) for w in wants}
+            else:
+                failure = error if isinstance(error, Exception) else WorkStopped()
+                self._results |= dict.fromkeys((part.slot for part in parts), failure)
+        self.calling.notify_all()
 
     def _learn(self, wants: Sequence[Want], found: Sequence[ForwardPass], began: float) -> None:
         model, parts, now = wants[0].model, [want.part for want in wants], self._clock()
@@ -144,6 +138,10 @@ class Batcher:
             self._results[part.slot] = replace(
                 one, replies=len(parts), pass_width=width, waited_seconds=waited
             )
-        for each in self._waiting.values():  # replies that had to wait during this pass
-            if each.part.rows and each.part.slot in self._running:
-                self._running[each.part.slot] += max(now - max(began, each.since), 0.0)
+        for each in self._waiting.values():
+            self._delay(each, now - began)
+
+    def _delay(self, want: Want, seconds: float) -> None:
+        """Record that a pass of others has delayed a want for so long."""
+        if want.part.rows and want.part.slot in self._running:
+            self._running[want.part.slot] += seconds

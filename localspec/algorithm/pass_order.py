@@ -49,7 +49,6 @@ class Want:
     model: SharedDecoder
     part: Part
     kind: Hashable = None  # the kind of pass; parts share a pass only within a kind
-    since: float = 0.0  # time when the part began to wait
 
 
 @dataclass(slots=True)

@@ -71,12 +71,13 @@ class Slots:
     def __init__(self, slots: Iterable[Slot], *, stores: bool = False) -> None:
         self.all = tuple(slots)
         self._free = list(self.all)
-        self._changed = threading.Condition()
+        # It guards the fields below. A session holds it while it begins or ends, or uses template or vocabulary.
+        self.changed = threading.Condition()
+        self._idle_work = False  # whether `unused` has claimed all slots
         self.awaited = 0  # number of replies that wait for a slot
         self.sent: dict[Slot, int] = {}  # by slot with a typed, unsent text: number of tokens before it
         self._stores = stores  # whether prompt caches are stored on disk
         self._rest: threading.Timer | None = None  # stores prompt caches REST_SECONDS after the last reply
-        self._storing = threading.Lock()
         self._process = os.getpid()
         if stores:
             atexit.register(_call, WeakMethod(self._close_at_end))
@@ -95,22 +96,26 @@ class Slots:
     @contextmanager
     def unused(self, ends: Callable[[], bool] = lambda: True) -> Iterator[Slot | None]:
         """Claim all slots and yield the first; yield None if replies still run when `ends()` becomes true."""
-        with self._changed:
+        with self.changed:
             while len(self._free) < len(self.all) and not ends():
-                self._changed.wait(_LOOK_SECONDS)
+                self.changed.wait(_LOOK_SECONDS)
             taken, self._free = (self._free, []) if len(self._free) == len(self.all) else ([], self._free)
+            self._idle_work = self._idle_work or bool(taken)
         try:
             yield self.all[0] if taken else None
         finally:
-            self._give_back(taken)
+            if taken:
+                self._idle_work = False
+                self._give_back(taken)
 
     def unsaved(self) -> bool:
-        with self._storing:
-            return self._stores and any(slot.target.wants_storing() for slot in self.all)
+        return self._stores and any(slot.target.wants_storing() for slot in self.all)
 
     def close(self) -> None:
         """Store prompt caches for the last time. No reply may be running."""
-        with self._storing:
+        with self.changed:
+            while self._idle_work:
+                self.changed.wait(_LOOK_SECONDS)
             stores, self._stores = self._stores, False
             if self._rest:
                 self._rest.cancel()
@@ -119,7 +124,7 @@ class Slots:
                 slot.target.store()
 
     def _begin_rest(self) -> None:
-        with self._changed:
+        with self.changed:
             if self._rest:
                 self._rest.cancel()
             if not self._stores:
@@ -132,7 +137,7 @@ class Slots:
 
     def store(self) -> None:
         for slot in self.all:
-            with self._storing, self.unused() as free:
+            with self.unused() as free:
                 if free is None:  # a reply runs, or costs are measured
                     self._begin_rest()
                     return
@@ -149,18 +154,18 @@ class Slots:
         """Store the prompt caches when Python ends, unless a reply still runs."""
         # A child of fork() must not wait for the locks: if a thread of the parent held one, it is never freed.
         if os.getpid() == self._process:
-            with self.unused() as free:
-                if free is not None:
+            with self.changed:
+                if len(self._free) == len(self.all):
                     self.close()
 
     def _wait(self, prompt: Sequence[int], cancelled: Callable[[], bool]) -> Slot | None:
-        with self._changed:
+        with self.changed:
             self.awaited += 1
             try:
                 while not self._free:
                     if cancelled():
                         return None
-                    self._changed.wait(_LOOK_SECONDS)
+                    self.changed.wait(_LOOK_SECONDS)
             finally:
                 self.awaited -= 1
             if self._rest:
@@ -170,9 +175,9 @@ class Slots:
             return slot
 
     def _give_back(self, slots: Sequence[Slot]) -> None:
-        with self._changed:
+        with self.changed:
             self._free = [slot for slot in self.all if slot in slots or slot in self._free]
-            self._changed.notify_all()
+            self.changed.notify_all()
 
 
 def best_slot(slots: Iterable[Slot], prompt: Sequence[int]) -> Slot:

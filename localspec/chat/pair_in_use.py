@@ -2,7 +2,6 @@
 
 import json
 import os
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -37,8 +36,6 @@ class PairInUse:
     reasoning: Reasoning = field(default_factory=Reasoning)
     omissions: list[Omission] = field(default_factory=list)  # a few of earlier prompts, the latest first
     sessions: set[object] = field(default_factory=set)  # the open sessions
-    # A session holds this lock while it begins or ends, or uses the template or the vocabulary.
-    looking: threading.RLock = field(default_factory=threading.RLock)
     process: int = field(default_factory=os.getpid)
     owner: str = ""  # client whose reasoning is stored; no other client gets it
     stored_as: str = ""  # name of the stored conversation, for its prompt caches

@@ -79,12 +79,13 @@ class Session(Closing):
         if self._in_use.process != os.getpid():
             return  # a child of fork() must not free the models of its parent
         self.cancel()
-        with self._working, self._in_use.looking:
+        with self._working:
             self._end_reply()
-            self._closed = True
-            self._in_use.sessions.discard(self)
-            if not self._in_use.sessions:
-                self.pair.close()
+            with self.pair.slots.changed:
+                self._closed = True
+                self._in_use.sessions.discard(self)
+                if not self._in_use.sessions:
+                    self.pair.close()
 
     def cancel(self) -> None:
         """End each reply requested so far, after its current cycle. Its text is kept. Any thread may call this."""
@@ -258,7 +259,7 @@ class Session(Closing):
     @contextmanager
     def _reading(self) -> Iterator[None]:
         self._require_process()  # check this before the lock, which a child of fork() may wait for without end
-        with self._in_use.looking:
+        with self.pair.slots.changed:
             self._require_open()
             yield
 

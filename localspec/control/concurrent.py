@@ -4,10 +4,10 @@ Every reply requests a plan before each cycle. The plan depends on costs and exp
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from threading import RLock
 
-from localspec.control.costs import Costs, CostsByContext, with_lock
+from localspec.control.costs import Costs, CostsByContext
 from localspec.control.depth import SHARE, PlainProbes
 from localspec.events import Cycle
 
@@ -69,12 +69,12 @@ class ConcurrentReplies:
 
     buckets: CostsByContext
     probes: PlainProbes = field(default_factory=PlainProbes)
-    lock: RLock = field(default_factory=RLock)
+    # Held by whoever plans or learns: that of the pair's passes.
+    lock: AbstractContextManager[object] = field(default_factory=nullcontext)
     _slots: list[SlotState] = field(default_factory=list)  # replies that share passes, sorted by last cycle
     _learned: list[SlotState] = field(default_factory=list)  # replies that have learned from the latest pass
     _plain_passes: int = 0  # number of plain passes since the last pass with draft tokens
 
-    @with_lock
     def plan(self, costs: Costs) -> DepthPlan:
         slots, replies = self._slots, costs.replies
         step = max((slot.step_seconds for slot in slots), default=0.0)
@@ -85,7 +85,6 @@ class ConcurrentReplies:
         # Depth 1 is tried now and then, because only passes with draft tokens show what such passes cost.
         return plan if plan.depth or self._plain_passes * SHARE < lost else DepthPlan(1)
 
-    @with_lock
     def learn(self, slot: SlotState, cycle: Cycle, costs: Costs) -> None:
         """Learn from a cycle in a shared pass; the cost of the pass counts once for all its replies."""
         self._slots = [*[other for other in self._slots if other is not slot][1 - cycle.replies :], slot]

@@ -4,11 +4,9 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import wraps
 from itertools import pairwise
 from math import ceil, inf, isfinite, log2
-from threading import RLock
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import Self
 
 from localspec.control.timing import MEMORY, SEVERAL, middle
 
@@ -25,8 +23,6 @@ WIDE = 16
 WITH_LOGITS = 1.25
 TARGET = "target"  # the key of the target among the sources of prefill
 CAUTIOUS_DEPTH = 3  # largest depth of a drafter before two of its tokens are accepted
-_R = TypeVar("_R")
-_P = ParamSpec("_P")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,18 +74,6 @@ def interpolate(x: float, xs: Sequence[float], ys: Sequence[float], *, extend: b
     return (ys[at] - ys[at - 1]) / (xs[at] - xs[at - 1]) * (x - xs[at - 1]) + ys[at - 1]
 
 
-def with_lock(method: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Make a method hold its object's `lock`. To prevent deadlocks, the method may lock only parts of this object."""
-
-    @wraps(method)
-    def locked(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        shared: Any = args[0]
-        with shared.lock:
-            return method(*args, **kwargs)
-
-    return locked
-
-
 class Recent:
     """The mean of the middle half of the latest measurements, which a few outliers hardly change."""
 
@@ -111,12 +95,12 @@ class Costs:
 
     The ratio of a width that was never run is interpolated between measured widths. Only plain steps correct the cost
     of a plain step, because every reported speed-up depends on it; wider passes only give an upper bound.
-    Readers need no lock: a measurement replaces whole values, and each `Recent` has a value before readers see it.
+    Strategies learn under the lock of `ConcurrentReplies`. Readers need no lock: a measurement replaces whole values,
+    and each `Recent` has a value before readers see it.
     """
 
     def __init__(self, table: CostTable, *, likely: bool = False) -> None:
         """`likely`: whether the table is extrapolated from costs measured with another number of replies."""
-        self.lock = RLock()  # held while a measurement is added
         self._table = table
         self._likely = likely or table.measured
         self._ratios: dict[int, Recent] = {}  # by width: measured / table seconds of a pass
@@ -189,7 +173,6 @@ class Costs:
             seconds = self._reading[source].value
         return min(seconds or UNTIMED * min(run, UNTIMED * self.verify(1)), run)
 
-    @with_lock
     def learn_verify(
         self, width: int, seconds: float, *, drafted: bool = False, deciding_seconds: float = 0.0
     ) -> None:
@@ -213,14 +196,12 @@ class Costs:
         self._ratios, self._now = {**known, width: ratio}, {}
         self.confirmed = sum(each.measurements for n, each in self._ratios.items() if n > 1) >= SEVERAL
 
-    @with_lock
     def learn_draft(self, source: str, runs: float, seconds: float) -> None:
         if at_start := self._run_at_start(source):
             run = self._runs.get(source) or Recent()
             run.add(seconds / (at_start * runs), self._cycle)
             self._runs = {**self._runs, source: run}
 
-    @with_lock
     def learn_prefill(self, source: str, tokens: int, seconds: float) -> None:
         reading = self._reading.get(source) or Recent(self._table.prefill_seconds.get(source))
         reading.add(seconds / max(tokens, 1), self._cycle)
@@ -303,7 +284,6 @@ class CostsByContext:
 
     def __init__(self, tables: Sequence[CostTable], threads: Callable[[], int] = lambda: 0) -> None:
         """`tables`: one or more, each for one bucket; `threads`: returns the number of threads that decode now."""
-        self.lock = RLock()
         self._threads = threads
         self._usual_threads = threads()
         self._known = {
@@ -311,7 +291,6 @@ class CostsByContext:
         }
         self.costs = next(iter(self._known.values()))  # costs of the latest bucket
 
-    @with_lock
     def at(self, context_tokens: int, replies: int = 1) -> Costs:
         """Return the costs of passes of this many replies, with this many tokens in the cache."""
         bucket = replies, self._threads(), doublings(context_tokens)
@@ -328,13 +307,11 @@ class CostsByContext:
         self.costs = self._known[bucket]
         return self.costs
 
-    @with_lock
     def calibrated(self, table: CostTable) -> None:
         """Replace the costs of the table's bucket by the table."""
         bucket = table.replies, self._threads(), doublings(table.context_tokens)
         self.costs = self._known[bucket] = Costs(table)
 
-    @with_lock
     def tables(self) -> tuple[CostTable, ...]:
         """Return the measured tables for the usual number of threads, or one estimate if there are none."""
         found = [

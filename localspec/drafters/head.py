@@ -10,10 +10,11 @@ Heads with one run for a whole block (`BlockDrafter`): DFlash, DSpark. Their cac
 unchanged, one for each position. A draft is one run over the newest token and placeholders for the next ones.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
-from threading import RLock
+from threading import Condition
 from typing import Protocol
 
 import msgspec
@@ -128,6 +129,7 @@ class Head(Protocol):
     """A head with its cache (llama/head.py)."""
 
     busy_seconds: float
+    calling: Condition  # held during each call into llama.cpp, and by a slot that copies another
     capacity: int
     most_rows: int
 
@@ -166,7 +168,7 @@ class HeadDrafter(Drafter):
     def __init__(self, head: Head, needed: HiddenRows, is_end: Callable[[int], bool]) -> None:
         """`needed`: the hidden rows that the head reads."""
         self.head = head
-        self.busy = RLock()  # held while the head reads or drafts, because another slot may copy its state
+        self.works = False  # whether the head reads or drafts; meanwhile no other slot copies its state
         self.hidden_rows_needed = needed
         self._is_end = is_end
         self._known = HeadText()
@@ -204,8 +206,17 @@ class HeadDrafter(Drafter):
         finally:
             self._forget_draft_tokens()
 
+    @contextmanager
+    def _working(self) -> Iterator[None]:
+        with self.head.calling:
+            self.works = True
+        try:
+            yield
+        finally:
+            self.works = False
+
     def observe(self, batch: ForwardPass, kept: int) -> None:
-        with self.busy:
+        with self._working():
             known = self._known
             known.observe(batch, kept)
             self._forget_draft_tokens()
@@ -222,7 +233,7 @@ class HeadDrafter(Drafter):
     ) -> Proposal:
         if self.failure or limit <= 0:
             return Proposal()
-        with self.busy:
+        with self._working():
             if not self._known.ends_with(tokens):
                 return Proposal()  # the head missed the newest passes, so this cycle has no draft
             self._free_space(limit)

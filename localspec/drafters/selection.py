@@ -146,8 +146,9 @@ class DrafterSelection(Strategy):
             candidate.save(self._undecided)
         self._decides, self._undecided = True, 0
         began, busy = perf_counter(), self.busy_seconds
-        self._move(len(tokens), self._slot.replies)
-        self._plan = self._concurrent.plan(self._costs) if self._slot.replies > 1 else None
+        with self._concurrent.lock:
+            self._move(len(tokens), self._slot.replies)
+            self._plan = self._concurrent.plan(self._costs) if self._slot.replies > 1 else None
         best = max(self._expectations(tokens, room), key=lambda expect: expect.value, default=None)
         plain = 1 / self._costs.verify(1)
         if best is None or best.value < plain:
@@ -183,8 +184,9 @@ class DrafterSelection(Strategy):
 
     def learn_prefill(self, batch: ForwardPass, seconds: float) -> None:
         if len(batch.tokens) >= WIDE and batch.replies == 1:
-            costs = self._concurrent.buckets.at(batch.start)
-            costs.learn_prefill(TARGET, len(batch.tokens), seconds)
+            with self._concurrent.lock:
+                costs = self._concurrent.buckets.at(batch.start)
+                costs.learn_prefill(TARGET, len(batch.tokens), seconds)
 
     def learn(self, cycle: Cycle) -> None:
         self._slot.replies = cycle.replies
@@ -194,6 +196,10 @@ class DrafterSelection(Strategy):
         if not self._decides and cycle.replies == 1:  # learning would take as long as deciding
             self._undecided += len(cycle.tokens)
             return
+        with self._concurrent.lock:
+            self._learn(cycle)
+
+    def _learn(self, cycle: Cycle) -> None:
         self._move(self._context_tokens, cycle.replies)
         if cycle.replies > 1:
             self._concurrent.learn(self._slot, cycle, self._costs)
@@ -259,7 +265,8 @@ class DrafterSelection(Strategy):
             busy = drafter.busy_seconds
             read = drafter.read(tokens, control.chunk)
             seconds = drafter.busy_seconds - busy
-            control.learn_prefill(read, seconds)
+            with self._concurrent.lock:
+                control.learn_prefill(read, seconds)
             if drafter.backlog(tokens).unread:
                 return Proposal(mode=control.mode, prefill_seconds=seconds)
         # In a shared pass a shorter proposal saves nothing, because all batches are padded to the widest one.

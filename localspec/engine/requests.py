@@ -237,7 +237,7 @@ class PairRequests:
             self._beside.pop(key, None)  # a request that runs keeps it to its end
             return messages.Embedded(b"", 1, ())
         with self._opening:
-            self._turns.held = target.shared.calling  # the passes of the present target wait for a turn
+            self._turns.held = target.calling  # the passes of the present target wait for a turn
             if (model := self._beside.get(key)) is None:
                 model = EmbeddingModel(*key, self._threads, target.model.gpu, self._turns)
                 self._beside[key] = model

@@ -5,8 +5,8 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from threading import RLock
-from time import perf_counter
+from threading import Condition
+from time import perf_counter, process_time
 from typing import Any
 
 from localspec.errors import BadSetting
@@ -15,7 +15,7 @@ from localspec.llama.library import context_failure, decode_failure, forget_log_
 from localspec.llama.load import Load
 from localspec.llama.model import Model
 from localspec.llama.rows import TopK
-from localspec.llama.threads import Threads, processor_time, thread_count
+from localspec.llama.threads import Threads, thread_count
 from localspec.llama.watch import LOADING_SECONDS, CallTimes, waiting_for
 from localspec.stopping import Closing, DelayedInterrupt, current_stop, interruptible, leave_at_end, own_stop
 
@@ -55,7 +55,7 @@ class Cache(Closing):
         self.threads = Threads(params.n_threads)
         self._threads_now = params.n_threads
         self._stop: object = None  # the Stop that llama.cpp checks; the context keeps it alive
-        self.calling = RLock()  # locked during each call into llama.cpp, because threads must take turns
+        self.calling = Condition()  # held during each call into llama.cpp, because threads must take turns
         self._context, self.memory = pointer, lib.llama_get_memory(pointer)
         self.pace = CallTimes() if model.remote else None
         self._finalizer = free_with(self, _free, pointer, model, held)
@@ -104,14 +104,11 @@ class Cache(Closing):
             work = partial(call, pointer, batch)
             # On a GPU llama.cpp may log during a pass, and Python would lose a Ctrl-C inside the log callback.
             delayed = DelayedInterrupt() if self.model.gpus else nullcontext()
-            given = processor_time.begin(wanted)
-            try:
-                with delayed, self._watched(count):
-                    code = work() if here else interruptible(work, stop, cancelled=lambda: False)
-                    if not late:
-                        lib.llama_synchronize(pointer)
-            finally:
-                processor_time.end(given)
+            given = process_time()
+            with delayed, self._watched(count):
+                code = work() if here else interruptible(work, stop, cancelled=lambda: False)
+                if not late:
+                    lib.llama_synchronize(pointer)
             if late and not code:
                 self._queued = began, count
                 return
@@ -120,7 +117,7 @@ class Cache(Closing):
                 leave_at_end()
                 raise decode_failure(code)
             if threads.contention:
-                threads.contention.learn(wanted, count, seconds, given.seconds)
+                threads.contention.learn(wanted, count, seconds, process_time() - given)
 
     def settle(self) -> float:
         """Wait for the pass that the device computes, and return its seconds, which `busy_seconds` then includes."""

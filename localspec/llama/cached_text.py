@@ -1,7 +1,8 @@
 """The tokens of one slot in the KV cache: roll back, take checkpoints, copy and restore the state."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
+from threading import Condition
 
 from localspec.algorithm.images import ImageRow, chunks_of
 from localspec.caches.prompt_cache import PromptCache, PromptState
@@ -22,6 +23,7 @@ from localspec.stopping import Closing, Stop
 # A copy of a slot must save the prefill of at least 1/8 of the slot's tokens, because copying a token can take
 # 1/10 of the time that its prefill takes.
 _WORTH = 8
+_LOOK_SECONDS = 0.01  # longest wait between two looks at a head that works
 
 
 class CachedText(Closing):
@@ -46,6 +48,10 @@ class CachedText(Closing):
 
     def close(self) -> None:
         self.cache.close()
+
+    @property
+    def calling(self) -> Condition:
+        return self.cache.calling
 
     @property
     def length(self) -> int:
@@ -97,7 +103,7 @@ class CachedText(Closing):
     def become(self, sequence: int) -> None:
         """Move the slot's tokens to another sequence, without copying their cells."""
         if sequence != (former := self.sequence):
-            with self.cache.calling:
+            with self.calling:
                 self.cache.copy_sequence(former, sequence)
                 self.sequence = sequence
                 lib.llama_memory_seq_rm(self.cache.memory, former, -1, -1)
@@ -113,7 +119,9 @@ class CachedText(Closing):
 
     def copied(self, tokens: Sequence[int], at_least: int) -> PromptState | None:
         """Return a copy of the slot's state; None if `lends(tokens)` is now less than `at_least`."""
-        with self.head_state.busy if self.head_state else nullcontext(), self.cache.calling:
+        with self.calling:
+            while self.head_state and self.head_state.works:
+                self.calling.wait(_LOOK_SECONDS)
             return self.copy() if self.lends(tokens) >= at_least else None
 
     def copy(self) -> PromptState | None:
@@ -154,7 +162,7 @@ class CachedText(Closing):
         return self.prompt_cache.wants(self.tokens, self.conversation)
 
     def store(self) -> None:
-        with self.cache.calling:
+        with self.calling:
             self.forget_padding()
             size = state_bytes(self.cache.handle, self.sequence)
             self.prompt_cache.store(self.tokens, size, self.conversation, self.copy)
@@ -162,7 +170,7 @@ class CachedText(Closing):
     def checkpoint(self, *, lasting: bool) -> None:
         """Take a checkpoint if the model needs one. `lasting`: whether it stays after the next checkpoint."""
         if self.length and (self.needs_checkpoints if lasting else not self.model.can_roll_back):
-            with self.cache.calling:
+            with self.calling:
                 self.forget_padding()
                 self.forget_kept(0)
                 if self.cache.spare and not lasting:  # copy the state to the spare sequence, on the device
@@ -199,7 +207,7 @@ class CachedText(Closing):
     def recover(self, length: int) -> Sequence[int]:
         """After a failed decode, step back to `length` tokens. If the cache has kept fewer, return those it lacks."""
         text = self.tokens[:length]
-        with self.cache.calling:
+        with self.calling:
             lib.llama_synchronize(self.cache.handle)
             size = lib.llama_memory_seq_pos_max(self.cache.memory, self.sequence) + 1
             del self.tokens[length:]

@@ -150,7 +150,7 @@ class SlotDecoder(CachedText):
             self._padding += self.length - keep
             del self.tokens[keep:]
             return
-        with self.shared.calling:
+        with self.calling:
             if self.step_back(keep):
                 return
         what = f"{self.model.name} cannot remove rejected draft tokens ({self.length} to {keep} tokens)"
@@ -161,7 +161,7 @@ class SlotDecoder(CachedText):
         try:
             self.rollback(keep)
         except RollbackUnsupported:
-            with self.shared.calling:
+            with self.calling:
                 self.return_to_checkpoint()
         return self.length
 
@@ -171,16 +171,16 @@ class SlotDecoder(CachedText):
         self.tokens[:shared] = tokens[:shared]  # sharing the objects makes comparisons 4 times as fast
         stored = found = None
         if len(tokens) - shared >= WORTH_A_COPY:
-            with self.shared.calling:
+            with self.calling:
                 lent = {slot: slot.lends(tokens) for slot in self.shared.slots if slot is not self}
             other = max(lent, key=lent.__getitem__, default=self)
             most = max(shared, lent.get(other, 0))
             stored = self.prompt_cache.from_disk(tokens, most)  # without the lock: other slots may decode
-            with self.shared.calling:
+            with self.calling:
                 found = stored or self.prompt_cache.take(tokens, most + WORTH_A_COPY)
             if most - shared >= WORTH_A_COPY:
                 found = found or other.copied(tokens, shared + WORTH_A_COPY)
-        with self.shared.calling:
+        with self.calling:
             self.forget_padding()
             if save and self.length - shared >= WORTH_A_COPY and (copy := self.copy()):
                 self.prompt_cache.save(copy)

@@ -54,7 +54,7 @@ class HeadCache(Cache):
         params.ctx_other = target.shared.handle
         params.ctx_type = lib.LLAMA_CONTEXT_TYPE_MTP if predicts else params.ctx_type
         super().__init__(model, params, target)
-        self.calling = target.shared.calling
+        self.calling = target.calling
         self._batch = partial(Batch, self.chunk, sequences=slots)
         self.chunk, self.capacity = min(chunk, self.chunk), self.capacity // slots
         self.most_rows = min(ROWS, self.chunk)  # maximum tokens with output rows in one call

@@ -74,7 +74,9 @@ class SharedContext(Cache):
         super().__init__(model, params, sampler)
         self.widest, self.chunk = self.chunk, usual
         self.slot_count = slots
-        self.batcher = (batcher or Batcher(self)) if slots > 1 else None
+        self.batcher = (batcher or Batcher(self, self.calling)) if slots > 1 else None
+        if self.batcher:
+            self.calling = self.batcher.calling
         self.slots: Sequence[CachedText] = ()
         self.capacity //= slots
         # llama.cpp rounds lengths up. A window of the whole length counts as none, because no token is before it.

@@ -2,7 +2,6 @@
 
 import ctypes
 from collections.abc import Iterable
-from threading import RLock
 from typing import Any, Protocol
 
 import numpy as np
@@ -76,7 +75,7 @@ def restore_state(context: Any, state: np.ndarray, sequence: int = 0, *, flags: 
 class HeadState(Protocol):
     """The state of a prediction head after the tokens in the target's KV cache."""
 
-    busy: RLock  # locked while the head runs; lock it before `Cache.calling`, to avoid a deadlock
+    works: bool  # whether the head reads or drafts now
 
     def saved(self) -> Any: ...  # returns a copy of the state, or None if llama.cpp cannot copy it
 

@@ -5,16 +5,14 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Set
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from threading import Lock, RLock
-from time import perf_counter, process_time
+from time import perf_counter
 
 from localspec.display import counted
 from localspec.errors import BadSetting
-from localspec.files import after_fork
 
 # Models with fewer bytes of weights decode faster on one core than on two.
 SMALL_BYTES = 32_000_000
@@ -135,7 +133,7 @@ class Contention:
     _reported: int | None = None  # number of threads at the last call of `settle`; None before the first
     _replies: int = 0  # number of running replies
     _settled: bool = False  # whether running replies have fixed `kept`
-    _lock: RLock = field(default_factory=RLock)
+    lock: AbstractContextManager[object] = field(default_factory=nullcontext)  # held to change the fields
     _judged: list[tuple[int, float]] = field(default_factory=list)  # (tokens, seconds) of each pass
     _usable: float = 0.0  # processor seconds that the passes in `_judged` could have used
     _given: float = 0.0  # processor seconds that the passes in `_judged` used
@@ -149,14 +147,14 @@ class Contention:
 
     @contextmanager
     def reply(self) -> Iterator[None]:
-        with self._lock:
+        with self.lock:
             self._replies += 1
             if self._replies == 1:
                 self._forget_passes()  # passes before this reply say nothing about now
         try:
             yield
         finally:
-            with self._lock:
+            with self.lock:
                 self._replies -= 1
                 self._settled = self._settled and self._replies > 0
 
@@ -164,20 +162,20 @@ class Contention:
     def keeping(self) -> Iterator[None]:
         """Keep the present number of threads for replies that are compared with each other."""
         with self.reply():
-            with self._lock:
+            with self.lock:
                 self._settle()
             yield
 
     def settle(self) -> str:
         """Fix the number of threads until no reply runs; return a notice if an earlier reply had another, else ""."""
-        with self._lock:
+        with self.lock:
             self._settle()
             before, self._reported = self._reported, min(self.usual, self.kept or self.usual)
             return "" if before in (None, self._reported) else _notice(before, self._reported)
 
     def threads(self, usual: int, width: int, reading: int) -> int:
         """Return the threads for a pass: `usual` to decode, `reading` to prefill, or fewer under contention."""
-        with self._lock:
+        with self.lock:
             if width == 1:
                 self._settle()
             if not self._settled:
@@ -189,7 +187,7 @@ class Contention:
             return min(usual, self.kept or usual)
 
     def learn(self, threads: int, width: int, seconds: float, processor_seconds: float) -> None:
-        with self._lock:
+        with self.lock:
             if threads <= max(self.kept or 1, self.limit or 1):
                 self._compare(width, seconds)
             elif self.clock() >= self._deaf_until:
@@ -260,52 +258,11 @@ class Threads:
         return self.reading if width > WIDEST_DRAFT else self.usual
 
 
-def yield_threads(contexts: Iterable[Threads]) -> Contention:
-    """Let these contexts use fewer threads under CPU contention; return their common Contention."""
+def yield_threads(contexts: Iterable[Threads], lock: AbstractContextManager[object]) -> Contention:
+    """Let these contexts use fewer threads under CPU contention; return their common Contention, which has the lock."""
     several = [threads for threads in contexts if threads.reading > 1]
     usual = max((threads.usual for threads in several), default=1)
-    contention = Contention(usable_cores(), usual=usual)
+    contention = Contention(usable_cores(), usual=usual, lock=lock)
     for threads in several:
         threads.contention = contention
     return contention
-
-
-@dataclass(slots=True, eq=False)
-class Share:
-    threads: int
-    seconds: float = 0.0
-
-
-class ProcessorTime:
-    """The processor time of each pass, estimated from the process's time and the running threads."""
-
-    def __init__(self, cores: int, clock: Callable[[], float] = process_time) -> None:
-        self._cores, self._clock = cores, clock
-        self._restart()
-
-    def _restart(self) -> None:
-        self._changing = Lock()
-        self._passes: list[Share] = []
-        self._counted = 0.0  # the process's processor seconds that are divided among passes already
-
-    def begin(self, threads: int) -> Share:
-        """Begin to measure a pass of `threads` threads. At `end`, the result has its processor time."""
-        with self._changing:
-            self._divide()
-            self._passes.append(share := Share(threads))
-        return share
-
-    def end(self, share: Share) -> None:
-        with self._changing:
-            self._divide()
-            self._passes.remove(share)
-
-    def _divide(self) -> None:
-        before, self._counted = self._counted, self._clock()
-        running = min(sum(share.threads for share in self._passes), self._cores)
-        for share in self._passes:
-            share.seconds += share.threads / max(running, share.threads) * (self._counted - before)
-
-
-processor_time = ProcessorTime(usable_cores())
-after_fork(processor_time._restart)

@@ -3,6 +3,7 @@
 import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
@@ -102,7 +103,10 @@ class Drafting:
         self._concurrent: ConcurrentReplies = (
             first._concurrent
             if first
-            else ConcurrentReplies(CostsByContext(known.costs or (guess,), self._threads))
+            else ConcurrentReplies(
+                CostsByContext(known.costs or (guess,), self._threads),
+                lock=decoding[0].calling if decoding else nullcontext(),
+            )
         )
         self._drafters, self._lookup, self._most = tuple(drafters), lookup, most
         self._deepest = min(deepest, most)
@@ -202,7 +206,8 @@ class Drafting:
     @property
     def learned(self) -> LearnedState:
         greedy, sampled = (_acceptance_of(self._candidates[kind]) for kind in (False, True))
-        return LearnedState(self._concurrent.buckets.tables(), greedy, sampled)
+        with self._concurrent.lock:
+            return LearnedState(self._concurrent.buckets.tables(), greedy, sampled)
 
     def _made(self, known: Acceptance) -> tuple[DepthControl, ...]:
         """Return the depth controls of all drafters, copies first."""

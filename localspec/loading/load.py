@@ -98,7 +98,8 @@ def load_pair(
         template, about_template = template_of(model.chat_template, model.vocab)
         for context in contexts:
             context.threads.reading = threads_of(context.model, spare_cores=0)
-        counts = yield_threads(each.threads for each in contexts if not (threads or each.model.gpu))
+        shrinking = (each.threads for each in contexts if not (threads or each.model.gpu))
+        counts = yield_threads(shrinking, target.calling)
         where = f" on {' and '.join(gpus_of(plan))}" if gpus_of(plan) else ""
         on_stage(f"warming up{where}")
         warm_up(target, made := slots_of(pair, plan, target, found))
@@ -120,11 +121,7 @@ def load_pair(
                 *([DEMO_NOTICE] if pair.is_demo else []),
                 *(*take_news(), *plan.lines),
                 *(each.notice for each in found[:1] if each.notice),
-                *(
-                    [PLAIN_NOTICE.format(model.name)]
-                    if choices.speculate and target.rollback_limit == 0
-                    else []
-                ),
+                *([PLAIN_NOTICE.format(model.name)] * (choices.speculate and target.rollback_limit == 0)),
                 *(*unsupported, *about_template),
             ),
             is_demo=pair.is_demo,

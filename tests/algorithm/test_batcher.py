@@ -204,7 +204,7 @@ class Schedule:
         if fails:
             self.targets.fails = lambda: len(self.targets.passes[-1]) > 1 and dice.random() < 0.3
         self.jobs = [random_jobs(random.Random(seed * 10 + n), dice.randint(1, 2)) for n in self.slots]
-        self.batcher = Batcher(self.targets)
+        self.batcher = Batcher(self.targets, threading.Condition())
         self.batcher.order.seconds = lambda *_: Tossed(dice, len(self.targets.passes))
 
     def texts(self, slot, **more):
@@ -295,7 +295,7 @@ def test_every_text_is_right_at_any_time_also_if_shared_passes_fail(fails):
 def test_a_part_that_fails_alone_fails_for_its_own_slot():
     models = SharedModels([ExactModel(7), ExactModel(7)])
     models.fails = lambda: any(part.slot == 1 for part in models.passes[-1])
-    batcher, words = Batcher(models), [None, None]
+    batcher, words = Batcher(models, threading.Condition()), [None, None]
     batcher.order.seconds = lambda *_: Tossed(random.Random(1), 0)
 
     def reply(slot):
@@ -341,7 +341,7 @@ def waiting(batcher, models, slot, part=([1], 1), running=lambda _: nullcontext(
 
 def test_a_pass_waits_for_every_running_reply_but_for_none_that_waits_for_its_reader():
     models = SharedModels([ExactModel(7), ExactModel(7)])
-    batcher = Batcher(models)
+    batcher = Batcher(models, threading.Condition())
     batcher.order.seconds = lambda *_: Pays()
     with batcher.running(0), batcher.running(1):
         with waiting(batcher, models, 1) as other:
@@ -355,7 +355,7 @@ def test_a_pass_waits_for_every_running_reply_but_for_none_that_waits_for_its_re
 
 def test_a_reply_that_ends_releases_those_that_wait_for_it():
     models = SharedModels([ExactModel(7), ExactModel(7)])
-    batcher = Batcher(models)
+    batcher = Batcher(models, threading.Condition())
     with batcher.running(0):
         ends = batcher.running(1)
         ends.__enter__()
@@ -370,10 +370,10 @@ class Interrupted(BaseException):
 
 def test_an_interrupted_wait_leaves_the_others_alone(monkeypatch):
     models = SharedModels([ExactModel(7), ExactModel(7), ExactModel(7)])
-    batcher = Batcher(models)
+    batcher = Batcher(models, threading.Condition())
     batcher.order.seconds = lambda *_: Pays()
 
-    wait = batcher._changed.wait
+    wait = batcher.calling.wait
 
     def interrupted(timeout=None):
         if threading.current_thread() is threading.main_thread():
@@ -383,7 +383,7 @@ def test_an_interrupted_wait_leaves_the_others_alone(monkeypatch):
     with batcher.running(0), batcher.running(2):
         with waiting(batcher, models, 0) as other:
             with monkeypatch.context() as patch:
-                patch.setattr(batcher._changed, "wait", interrupted)
+                patch.setattr(batcher.calling, "wait", interrupted)
                 with pytest.raises(Interrupted):
                     batcher.decode(models, Part(1, [1], 1))
             batcher.decode(models, Part(2, [1], 1))
@@ -431,7 +431,7 @@ class Priced:
 
 def test_a_reply_reports_how_long_it_waited_for_passes_of_others():
     models = Priced(float)
-    batcher = Batcher(models, lambda: models.now)
+    batcher = Batcher(models, threading.Condition(), lambda: models.now)
     for _ in range(MEASURED):
         batcher.order.seconds(models).learn(1, 1.0), batcher.order.seconds(models).learn(2, 3.0)
     with batcher.running(0):
@@ -457,7 +457,11 @@ PRICES = {
 @pytest.mark.parametrize("name", PRICES)
 def test_a_stream_waits_four_plain_passes_at_most_while_prompts_of_800_tokens_are_read(name, prompts):
     decoder = Priced(PRICES[name])
-    batcher, reported, left = Batcher(decoder, lambda: decoder.now), [], list(range(prompts))
+    batcher, reported, left = (
+        Batcher(decoder, threading.Condition(), lambda: decoder.now),
+        [],
+        list(range(prompts)),
+    )
 
     def write():
         with batcher.running(0):

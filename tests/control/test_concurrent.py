@@ -1,7 +1,5 @@
 """The depths of replies that share passes: the best ones together, fair, and honest about plain decoding."""
 
-import random
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -219,20 +217,3 @@ def test_who_is_alone_decides_and_learns_as_if_it_had_always_been_alone():
         alone.learn(cycle_of(proposal, 0, replies=replies, pass_width=replies))
         assert alone.plain_step.replies == replies
     assert (places.at(100, 1).plain_steps, places.at(100, 2).plain_steps) == (2, 1)
-
-
-def test_many_threads_ask_and_learn_at_once():
-    together = company()
-
-    def reply(seed):
-        rng, slot = random.Random(seed), SlotState()
-        for _ in range(300):
-            costs = together.buckets.at(rng.choice((100, 9000)), rng.randint(2, 4))
-            plan = together.plan(costs)
-            assert verify_among_others(costs, plan.depth, rng.randint(1, 6)) > 0
-            proposal = Proposal((1,) * rng.randint(0, 5))
-            together.learn(slot, cycle_of(proposal, 0, replies=costs.replies), costs)
-        return seed
-
-    with ThreadPoolExecutor(4) as threads:
-        assert list(threads.map(reply, range(4))) == [0, 1, 2, 3]

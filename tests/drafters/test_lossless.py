@@ -5,6 +5,7 @@ decision of a reply can be taken every way.
 """
 
 from functools import partial
+from threading import Condition
 
 import numpy as np
 import pytest
@@ -216,6 +217,7 @@ class ExactHead:
     """A head that holds tokens by position, and guesses as the draft of a world does after them."""
 
     capacity, columns, most_rows, most_draft_tokens = 100, 3, 8, 4
+    calling = Condition()
 
     def __init__(self, world, shift):
         self.world, self.shift, self.busy_seconds, self.held = world, shift, 0.0, {}

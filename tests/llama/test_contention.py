@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from localspec.llama import threads
 from localspec.llama.context import Context
 from localspec.llama.model import Model
-from localspec.llama.threads import JUDGED_PASSES, Contention, ProcessorTime, count_fastest, fast_cpus
+from localspec.llama.threads import JUDGED_PASSES, Contention, count_fastest, fast_cpus
 
 WORK = 0.02  # seconds of one thread for a token
 
@@ -199,39 +199,6 @@ def test_the_number_stays_from_the_first_token_until_no_reply_runs_and_each_late
                         assert used == (first or used)
                         first = used
                     counts.learn(used, kind, 0.3, 0.3 * used * value)
-
-
-@given(st.lists(st.tuples(st.integers(1, 8), st.floats(0, 9)), min_size=1, max_size=6))
-def test_passes_at_the_same_time_get_each_its_own_part_of_the_processor_time(passes):
-    """They begin one after the other and end together: no second counts twice, and none is lost."""
-    now, shares = 0.0, []
-    time = ProcessorTime(64, lambda: now)
-    for count, seconds in passes:
-        shares.append(time.begin(count))
-        now += seconds
-    for share in shares:
-        time.end(share)
-    assert sum(share.seconds for share in shares) == pytest.approx(now)
-    part = passes[-1][0] / sum(threads for threads, _ in passes)
-    assert shares[-1].seconds == pytest.approx(part * passes[-1][1])
-
-
-@pytest.mark.parametrize(
-    ("cores", "others", "left"), [(4, 4, 2), (8, 8, 4), (4, 0, None), (2, 0, None), (3, 0, None)]
-)
-def test_busy_programs_are_noticed_beside_other_passes_which_are_none(cores, others, left):
-    """Two passes at a time, each with half of the cores or more: the process has a clock for both."""
-    clock = {"processor": 0.0, "wall": 0.0}
-    time = ProcessorTime(cores, lambda: clock["processor"])
-    contention, threads = Contention(cores, clock=lambda: clock["wall"]), max(cores // 2, 2)
-    for _ in range(JUDGED_PASSES):
-        shares = time.begin(threads), time.begin(threads)
-        clock["wall"] += 0.1
-        clock["processor"] += 0.1 * cores * 2 * threads / max(2 * threads + others, cores)
-        for share in shares:
-            time.end(share)
-            contention.learn(threads, 1, 0.1, share.seconds)
-    assert contention.limit == (None if left is None else pytest.approx(left, abs=left - 1))
 
 
 def written(folder: Path, **files: str) -> Path:
