@@ -137,7 +137,7 @@ class EmbeddingModel:
             elif 0 <= part < vocab.size:
                 tokens.append(part)
             else:
-                raise BadSetting("the model has no such token id", hint=f"use ids from 0 to {vocab.size - 1}")
+                raise BadSetting("a token id is out of range", hint=f"use ids from 0 to {vocab.size - 1}")
         return tokens
 
     def _asked(self, query: str, document: str) -> list[int]:

@@ -1,4 +1,4 @@
-"""Start the engine process, send it requests and collect its reports; only `EngineSession` waits for them."""
+"""Start the engine process, send requests to it, and collect its reports. Only `EngineSession` waits for reports."""
 
 import queue
 import subprocess
@@ -25,8 +25,8 @@ from localspec.prompt.messages import Message, with_images
 from localspec.stopping import Closing
 
 CLOSE_SECONDS: Final = 0.8
-SAVE_SECONDS: Final = 30.0  # longest wait until a process that stores prompt caches has freed its memory
-_KILL: Final = 9  # the number of SIGKILL, because Windows has no signal.SIGKILL
+SAVE_SECONDS: Final = 30.0  # longest wait until a process that is storing prompt caches has freed its memory
+_KILL: Final = 9  # the number of SIGKILL, for Windows too, where signal.SIGKILL is missing
 _LOOK_SECONDS: Final = 0.1  # longest wait for an event, because Windows delivers no Ctrl-C during that wait
 _Earlier: TypeAlias = "_Connection | None"
 
@@ -38,11 +38,11 @@ class EngineProcess:
         self._command: Any = command if started is None else started.args
         self._started = started  # a running process that the first `start` takes over
         self._connection: _Connection | None = None
-        self._changing = threading.Lock()  # guards `_connection`, which other threads replace
+        self._changing = threading.Lock()  # guards `_connection`, because other threads may replace it
         self.on_report: Callable[[], object] = lambda: None  # called in another thread for each new report
 
     def start(self) -> None:
-        """Start a process and end the former one. Requests wait until the former process has freed its memory.
+        """Start a process, and end the former one. Requests wait until the former process has freed its memory.
 
         If no process can be started, the former one stays. Raises EngineDied in this case.
         """
@@ -113,8 +113,8 @@ class _Connection:
     ) -> None:
         """`before`: a process that must end first; `resumes`: a crashed process whose requests are repeated."""
         self.inbox: deque[tuple[int, Report]] = resumes.inbox if resumes else deque()
-        # The LoadPair and the open requests, to repeat after a crash, and what was reported about them. A first token
-        # empties both, because the weights are repacked by then; the end of a request removes it.
+        # The LoadPair and the open requests, to repeat after a crash, and the reports about them. Both are emptied at
+        # the first token, because the weights are repacked by then. A request is removed at its end.
         self.unanswered: list[Any] = resumes.unanswered if resumes else []
         self.reported: set[tuple[int, object]] = resumes.reported if resumes else set()
         self._owner = owner
@@ -129,7 +129,7 @@ class _Connection:
         self._before = before
         if before is not None:
             before.quit()
-        # `_read` starts last, because after the end of the process it waits for the thread that reads stderr.
+        # Start `_read` last: at the end of the process it waits for the thread that reads stderr.
         works = (self._listen_to_stderr, self._write, self._read)
         threads = [threading.Thread(target=work, daemon=True) for work in works]
         self._stderr_ends = threads[0].join
@@ -143,7 +143,7 @@ class _Connection:
             self.unanswered = [request]
         elif kept and _is_repeatable(request, kept):
             kept.append(request)
-        self.outbox.put(line)  # last, because its answer removes it from `unanswered`
+        self.outbox.put(line)  # last, because the answer removes the request from `unanswered`
 
     def quit(self) -> None:
         """Request the end of the process, which is then not reported as Died."""
@@ -164,7 +164,7 @@ class _Connection:
             self._silent.wait(saving_seconds)
         elif not gone:
             self.process.kill()
-            self._waited(5.0)  # not for ever, because a process may be stuck in a driver
+            self._waited(5.0)  # with a limit, because a process may be stuck in a driver
         before, self._before = self._before, None
         if before is not None:
             before.wait_for_end(0)
@@ -183,11 +183,11 @@ class _Connection:
                     self._saving = True
                 else:
                     self._receive(report, serial)
-                del report  # else it stays until the next report: it can have megabytes
+                del report  # free the report now: it can have megabytes
             self._silent.set()
         except EngineDied as error:
             failure = error
-        except Exception as error:  # noqa: BLE001 - the client would wait for ever if this thread just ended
+        except Exception as error:  # noqa: BLE001 - if this thread just ended, the client would wait for ever
             what = f"the connection to the engine process broke: {type(error).__name__}: {error}"
             failure = EngineDied(what, hint=f"restart localspec; if this happens again, {REPORT}")
         if failure:
@@ -197,7 +197,7 @@ class _Connection:
             return
         self._stderr_ends(timeout=1)
         aborted = any(line.startswith("error: llama.cpp aborted") for line in self._last_words)
-        # SIGHUP, SIGINT, SIGKILL and SIGTERM come from users and systems.
+        # SIGHUP, SIGINT, SIGKILL and SIGTERM are no crashes: users and systems send them.
         crashed = (died_by_signal(exit_code) and -exit_code not in (1, 2, _KILL, 15)) or aborted
         if not (crashed and self._owner.try_again(self, describe_exit(exit_code))):
             self._receive(self._obituary(exit_code, failure))
@@ -211,7 +211,7 @@ class _Connection:
         self._owner.on_report()
 
     def _is_repeated(self, report: Report, serial: int) -> bool:
-        """Return whether a crashed process had sent this report already, and remember the report."""
+        """Return whether the crashed process had already sent this report, and remember the report."""
         load_failed = isinstance(report, Failure) and serial == 0
         if isinstance(report, Cycle | Piece | Finished) or load_failed:
             self.unanswered, self.reported = [], set()
@@ -248,7 +248,7 @@ class _Connection:
         if (before := self._before) is not None:
             before.wait_for_end(CLOSE_SECONDS, SAVE_SECONDS)
             self._before = None
-        # A broken pipe is ignored here, because `_read` reports the end of the process.
+        # Ignore a broken pipe here, because `_read` reports the end of the process.
         with suppress(OSError):
             while line := self.outbox.get():
                 sink.write(line)
@@ -266,7 +266,7 @@ def _serial(request: object) -> int:
 
 
 def _is_repeatable(request: messages.Request, kept: list[Any]) -> bool:
-    """Return whether a new process needs the request: a cancel only with the request that it cancels."""
+    """Return whether to repeat a request in a new process: a cancel only together with its request."""
     if isinstance(request, messages.Cancel):
         return any(_serial(each) == request.serial for each in kept)
     return not isinstance(request, messages.Typed)
@@ -283,7 +283,7 @@ class EngineSession(Closing):
         self._history: tuple[Message, ...] = ()
         self._notices: list[Notice] = []
         self.name = self.target_name = self.draft_name = ""
-        self.called = ""  # the name, with the draft if that was found and not named
+        self.called = ""  # the pair's name, with the draft's name if the user did not name it
         self.files: tuple[str, ...] = ()  # paths of the loaded pair's files
         self.stops_loops = False  # whether a reply that repeats itself ends
         self.conversation = ""  # name of the stored conversation; if set, its prompt caches go to the disk

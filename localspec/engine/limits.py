@@ -8,8 +8,8 @@ from dataclasses import replace
 from localspec.chat.text import LONGEST_BLOCK, REPEATS, repeated_block
 from localspec.events import Cycle, Event, Finished, FinishReason, Piece
 
-_INSIDE_A_LINE = 48  # tokens of a loop inside a line, because "ha ha ha" may be meant
-# Letters, emoji and parts of emoji. Rulers and columns of numbers have none, and may be longer.
+_INSIDE_A_LINE = 48  # a shorter loop inside a line is allowed: "ha ha ha" may be meant
+# Letters, emoji and parts of emoji. Text without them, as rulers and columns of numbers, may repeat for longer.
 _WORDS = re.compile("[^\\W\\d_]|[\U0001f000-\U0001faff\ufffd]")
 LOOPED = (
     "the reply repeated the same text eight times, so it was ended; "
@@ -18,7 +18,7 @@ LOOPED = (
 
 
 class Limit:
-    """No limit: a reply ends by itself."""
+    """A limit of a reply; this base class sets none."""
 
     reason = FinishReason.LENGTH
 
@@ -53,7 +53,7 @@ class LineLimit(Limit):
 
 
 class LoopLimit(Limit):
-    """A limit that ends a reply in a loop of text. Code blocks and rows of tables may repeat themselves."""
+    """A limit that ends a reply when its text repeats itself, except in code blocks and tables."""
 
     reason = FinishReason.REPETITION
 

@@ -1,4 +1,4 @@
-"""The messages between the engine process and its client: requests and reports, each in a line of JSON.
+"""The messages between the engine process and its client: requests and reports, each as one line of JSON.
 
 Each report has the serial of its request, or 0.
 """
@@ -29,22 +29,22 @@ class LoadPair:
     draws: bool = False  # whether the client draws during replies, and so needs a core
     rpc_required: bool = True  # whether a lost RPC server is an error
     owner: str = ""  # only loads with the same owner share prompt caches on disk
-    died_of: str = ""  # the crash of the former process during this request; if set, no weights are repacked
+    died_of: str = ""  # the crash of the process before; if set, this process repacks no weights
 
 
 @dataclass(frozen=True, slots=True)
 class Generate:
-    serial: int  # the number of the request, repeated in its reports and in a Cancel
+    serial: int  # the number of the request; its reports and a Cancel repeat this number
     messages: Messages = ()
     options: Options = field(default_factory=dict)  # values of localspec.options.ReplyOptions
     cycles: bool = False  # whether Cycle events are reported
     continued: str | tuple[int | str, ...] | Infill = ""  # the text to continue, in place of messages
-    line_end_after_seconds: float | None = None  # the next line end after this time ends the reply
+    line_end_after_seconds: float | None = None  # after this time, the reply ends at its next line end
     stops_loops: bool = False  # whether a reply that repeats itself ends, with the finish reason REPETITION
     owner: str = ""  # the client; reasoning of other clients' replies is never added to messages
     conversation: str = ""  # name of the stored conversation; if set, its prompt caches go to the disk
     ignore_eos: bool = False  # whether end-of-generation tokens are banned
-    compares: bool = False  # whether two replies are compared: one with drafting and one without
+    compares: bool = False  # whether to compare two replies: one with drafting, one without
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +55,11 @@ class Question:
     messages: Messages = ()
     options: Options = field(default_factory=dict)
     owner: str = ""  # as in Generate
-    tokens: tuple[int | str, ...] | None = None  # strings between the tokens stay as they are
+    tokens: tuple[int | str, ...] | None = None  # texts between the tokens stay as they are
     text: str = ""
     parse_special: bool = True  # whether a text like "<think>" becomes one special token
     add_special: bool = False  # whether to add bos and eos where the model file requires them
-    with_pieces: bool = False  # whether the report has pieces, which take more memory than the tokens
+    with_pieces: bool = False  # whether the report also has the tokens' texts, which take much memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Embed:
     serial: int
     file: ModelFile
     texts: tuple[str | tuple[int | str, ...], ...]
-    pooling: str = ""  # "": that of the file
+    pooling: str = ""  # "": the pooling of the file
     query: str | None = None  # if set, the texts are documents to score
     norm: int = 2  # as in embedding/model.py
     dimensions: int | None = None
@@ -82,7 +82,7 @@ class Embed:
 
 @dataclass(frozen=True, slots=True)
 class Typed:
-    """A note, without a report, of a conversation whose last message is not sent yet; it may be read ahead."""
+    """A note, which gets no report, of a conversation whose last message is being typed. It may be read ahead."""
 
     messages: Messages = ()  # the last one is cut after its last whole word; (): nothing is typed
     options: Options = field(default_factory=dict)
@@ -121,7 +121,7 @@ class Ready:
     seconds: float  # time of the load
     parallel: int = 1  # largest number of replies at once
     machine: str = ""  # devices, operating system, and version of localspec
-    # The fields from here to `reasons` describe the model file of the target.
+    # The next fields, up to `reasons`, describe the model file of the target.
     path: str = ""
     template: str = ""  # the chat template in Jinja
     bos: str = ""
@@ -160,7 +160,7 @@ class ProposalText:
 class Compared:
     drafted: Reply
     plain: Reply
-    verdict: str  # lines that compare the speeds and the texts of both replies, then notices
+    verdict: str  # lines that compare speeds and texts of both replies, then notices
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +187,7 @@ class Died:
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """A report that the ending process stores prompt caches. Once its memory is free, it closes its pipe."""
+    """A report that the process is ending and stores prompt caches. It closes its pipe once its memory is free."""
 
 
 End = Compared | ComparisonStopped | Failure | Saving | Died
@@ -198,8 +198,8 @@ _NAMES = {name: {field.name for field in fields(kind)} for name, kind in _KINDS.
 
 
 def encode(message: object, serial: int = 0) -> bytes:
-    # Python's json writes one line of ASCII for any text. msgspec's encoder is not used: it refuses infinity,
-    # file names that are not UTF-8, and numbers above 2**64.
+    # Use Python's json, which writes one line of ASCII for any text. msgspec's encoder refuses infinity, file
+    # names that are not UTF-8, and numbers above 2**64.
     return json.dumps([type(message).__name__, serial, msgspec.to_builtins(message)]).encode() + b"\n"
 
 
@@ -219,4 +219,4 @@ def decode(line: bytes) -> tuple[int, Any]:
 
 def read_messages(source: Iterable[bytes]) -> Iterator[tuple[int, Any]]:
     """Return the serial and the message of each line until the pipe closes; drop an unfinished last line."""
-    return map(decode, filter(lambda line: line.endswith(b"\n"), source))  # holds no line once it is decoded
+    return map(decode, filter(lambda line: line.endswith(b"\n"), source))  # keeps no decoded line

@@ -1,4 +1,4 @@
-"""The engine process, which exchanges only messages over stdin and stdout.
+"""The engine process. It communicates only by messages over stdin and stdout.
 
 One thread reads requests and can always end the process. Another thread performs them. A concurrent request gets a
 thread of its own.
@@ -27,7 +27,7 @@ from localspec.machine.children import limit_this_process
 if TYPE_CHECKING:
     from localspec.engine.requests import PairRequests
 
-IDLE_SECONDS: Final = 0.5  # idle time before calibration, which must not delay a series of requests
+IDLE_SECONDS: Final = 0.5  # idle time before a calibration, so that it does not delay a series of requests
 SAVE_SECONDS: Final = 30.0  # longest time to write prompt caches to the disk
 
 log = logging.getLogger(__name__)
@@ -45,18 +45,18 @@ class RequestLoop:
         self._quits = self._saves = False
 
     def serve(self, open_handler: "Callable[[], PairRequests]") -> None:
-        # The listener starts before the heavy imports, because it ends the process if the client disappears.
+        # Start the listener before the heavy imports, because it ends the process if the client disappears.
         threading.Thread(target=self._listen, name="engine-listener", daemon=True).start()
         self._send(messages.Hello())
         try:
             self._handler = handler = open_handler()
-        except Exception as error:  # noqa: BLE001 - a broken installation is reported, then the process ends
+        except Exception as error:  # noqa: BLE001 - report a broken installation, then end the process
             self._send(failure_of(error))
             return
         while not isinstance(request := self._next(handler), messages.Quit):
             if request is not None and not self._begun_beside(request):
                 self._perform(handler, request)
-        while self._replies:  # wait for the end of the replies that Quit cancelled
+        while self._replies:  # wait for the replies that Quit has cancelled
             self._inbox.get()
         if writing() or handler.unsaved():
             self._saves = True
@@ -73,7 +73,7 @@ class RequestLoop:
         try:
             if not self._replies:
                 handler.rest(lambda: bool(self._replies) or not self._inbox.empty())
-        except Exception as error:  # noqa: BLE001 - no request waits for a report of this error
+        except Exception as error:  # noqa: BLE001 - the error belongs to no request, so it is only logged
             log.warning("between two requests: %s: %s", type(error).__name__, error)
         return self._inbox.get()
 
@@ -108,7 +108,7 @@ class RequestLoop:
             if self._quits:
                 return
             self._quits = True
-            deadline = threading.Timer(0.4, self._end)  # exits even if models are not freed by then
+            deadline = threading.Timer(0.4, self._end)  # exits even if models are not freed yet
             deadline.daemon = True
             deadline.start()
             for reply in list(self._replies.values()):
@@ -168,7 +168,7 @@ def take_pipes() -> tuple[BinaryIO, BinaryIO]:
 
 
 def open_handler() -> "PairRequests":
-    gc.disable()  # imports make no garbage, so garbage collection would only cost time
+    gc.disable()  # garbage collection would only cost time, because imports make no garbage
     if spec := find_spec("llama_cpp"):  # without llama_cpp/__init__.py, whose imports are slow and unused
         sys.modules["llama_cpp"] = module_from_spec(spec)
     from localspec.engine.requests import PairRequests
@@ -180,10 +180,10 @@ def open_handler() -> "PairRequests":
 
 def main() -> None:
     limit_this_process(largest_file=None)  # files of prompt caches may be large
-    # Ctrl-C is ignored, because the client sends Cancel or Quit then.
+    # Ignore Ctrl-C, because the client then sends Cancel or Quit.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     RequestLoop(*take_pipes()).serve(open_handler)
-    # A regular exit would fail while the listener still reads from its pipe.
+    # A regular exit would fail, because the listener still reads from its pipe.
     os._exit(0)
 
 

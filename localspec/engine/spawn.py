@@ -1,4 +1,4 @@
-"""Start the engine process. This file imports little, because it is used before all heavy imports."""
+"""Start the engine process. This module imports little, because it runs before all heavy imports."""
 
 import sys
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ def start_early(arguments: Sequence[str]) -> None:
     global _early
     answers = bool(arguments) and (arguments[0] == "run" or " " in arguments[0].strip())
     if answers and not {"-h", "--help"} & set(arguments):
-        with suppress(OSError):  # the next start reports the error
+        with suppress(OSError):  # the next attempt reports the error
             _early = spawn()
 
 

@@ -193,9 +193,7 @@ class SharedContext(Cache):
 
         self.run(decode, None, count, threads=slot.threads)
         slot.took(tokens, 0, self.busy_seconds - before)
-        last = (
-            count - 1
-        ) % self.widest + 1  # number of tokens in the last batch, whose hidden rows llama.cpp keeps
+        last = (count - 1) % self.widest + 1  # tokens of the last batch, whose hidden rows llama.cpp keeps
         hidden = self._hidden.read(last) if self._hidden else None
         return ForwardPass(start, tokens, (), hidden)
 

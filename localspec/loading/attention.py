@@ -1,4 +1,4 @@
-"""The choice of attention on a CPU: flash attention, unless plain was measured to be much faster."""
+"""The choice of attention on a CPU: flash attention, unless plain attention was measured to be much faster."""
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -26,14 +26,14 @@ if TYPE_CHECKING:  # not imported here, because these imports load llama.cpp
     from localspec.llama.context import Context
     from localspec.llama.model import Model
 
-# Plain attention is chosen only where it is at least FASTER times as fast behind a long text, and takes at most LOST
-# times the seconds of flash attention behind a short one.
+# Plain attention is chosen only if it is at least FASTER times as fast after a long text, and takes at most LOST times
+# the seconds of flash attention after a short text.
 FASTER, LOST = 1.2, 1.03
-# Assumed tokens of a tool's result, and of the reply to it. The text before them is in the KV cache.
+# Assumed tokens of a turn: a tool's result, and the reply to it. The text before them is in the KV cache.
 NEW_TOKENS, REPLY_TOKENS = 200, 200
-# Reply tokens from a pass of each width. Widths above 1 have draft tokens, with the acceptance of placement.py.
+# Reply tokens that a pass of each width gives. Widths above 1 have draft tokens, accepted at the rates of placement.py.
 _BROUGHT = {1: 1.0, 2: 1.6, 5: 2.31}
-RETRY_SECONDS = 3600.0  # the wait after a measurement in idle time that failed
+RETRY_SECONDS = 3600.0  # the wait after a failed measurement in idle time
 SPARE_BYTES = 1_000_000_000  # a measurement in idle time needs this much memory, and as much as the weights
 _OnStage = Callable[[str], object] | None
 Passes = Mapping[tuple[int, int], float]  # (tokens in the cache, width of the pass) -> seconds of the pass
@@ -41,11 +41,11 @@ Passes = Mapping[tuple[int, int], float]  # (tokens in the cache, width of the p
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """Seconds of a turn of a conversation, with flash attention and without."""
+    """The seconds of one turn of a conversation, with flash attention and without."""
 
-    flash: float  # behind a long text
+    flash: float  # after a long text
     plain: float
-    short_flash: float  # behind a short text
+    short_flash: float  # after a short text
     short_plain: float
 
     @property
@@ -61,9 +61,9 @@ class Attention:
 
 
 def turn_seconds(passes: Passes, length: int) -> float:
-    """Return the seconds of a turn behind `length` tokens.
+    """Return the seconds of a turn after `length` tokens.
 
-    The widest passes read the new tokens, and all others decode the reply, in equal shares.
+    The widest passes prefill the new tokens. All other widths decode equal shares of the reply.
     """
     seconds = {width: seconds for (behind, width), seconds in passes.items() if behind == length}
     widest = max(seconds)
@@ -72,12 +72,12 @@ def turn_seconds(passes: Passes, length: int) -> float:
 
 
 def has_choice(header: Header) -> bool:
-    """Return whether attention is measured: not for small models, and not without attention."""
+    """Return whether to measure attention: not for small models, nor for models without attention."""
     return header.of_model("attention.head_count") > 0 and sum(t.bytes for t in header.tensors) >= SMALL_BYTES
 
 
 def _file(path: Path, threads: int) -> Path:
-    # The "2" is a version, to be raised when stored seconds change their meaning.
+    # The "2" is a version. Raise it if stored seconds change their meaning.
     about = "2", identity(path), str(threads), processor(), installed_build()
     return file_of(options.data_dir() / "attention", *about)
 
@@ -87,20 +87,20 @@ def attention_of(
 ) -> Attention | None:
     """Return a model's stored attention. If none is stored, return None, or with `on_stage` measure and store it.
 
-    `threads`: the user's option. Loads that leave cores free share the choice of loads that use all cores.
+    `threads`: the user's option. Loads that leave cores free use the choice that was made for loads on all cores.
     """
     threads = thread_count(threads)
     if not has_choice(header):
         return None
     stored = recalled(file := _file(path, threads), Attention)
     if stored is None and on_stage:
-        from localspec.llama.attention import pass_seconds  # late: it loads llama.cpp
+        from localspec.llama.attention import pass_seconds  # imported late, because it loads llama.cpp
 
         on_stage("measuring attention on this CPU")
         with suppress(LocalspecError, OSError):
             passes = pass_seconds(model or path, threads)
             measured = Attention.of_passes(passes["on"], passes["off"])
-            with locked(file.parent):  # the first of several processes decides
+            with locked(file.parent):  # the first of several processes measures
                 if (stored := recalled(file, Attention)) is None:
                     store(file, stored := measured)
     return stored
@@ -118,7 +118,7 @@ def measure_when_idle(
 ) -> None:
     """Measure the attention of a loaded target for later loads, until `awaited()` is true.
 
-    Nothing is measured while prompt caches of this model are stored, because the other attention cannot use them.
+    Do not measure while prompt caches of this model are stored, because another attention could not use them.
     """
     path, header, disk = pair.target.here, pair.target.header, target.prompt_cache.disk
     if not (measures_attention(load, pair.drafter) and has_choice(header)):
@@ -136,4 +136,4 @@ def measure_when_idle(
         if stop.asked:
             tried.unlink()
         if found and found.flash_attn == "off":
-            target.prompt_cache.disk = None  # no later load could use what this one stored
+            target.prompt_cache.disk = None  # prompt caches of this load would be useless to later loads

@@ -1,4 +1,4 @@
-"""The drafting of a loaded pair: it makes each reply's strategy and stores costs and acceptance."""
+"""The drafting of a loaded pair: make each reply's strategy, and store costs and acceptance."""
 
 import functools
 import logging
@@ -29,23 +29,23 @@ from localspec.llama.head import HeadCache
 log = logging.getLogger(__name__)
 
 GPU_SECONDS = 3.0  # time limit for a warm-up; the measurement of costs has the same limit
-# For each device ("": other GPUs), batch widths and estimated times of passes; a baseline step takes time 1.
+# By device ("": other GPUs): batch widths, and the estimated times of passes; a pass over one token takes time 1.
 ESTIMATED_COSTS = {
     "cuda": ((1, 2, 8, 9, 16, 32), (1, 1.05, 1.2, 2.0, 2.3, 3.0)),
     "cpu": ((1, 2, 3, 5, 8, 16, 32), (1, 1.3, 1.45, 1.9, 2.6, 4.6, 8.6)),
     "": ((1, 2, 8, 9, 16, 32), (1, 1.15, 1.8, 2.2, 3.0, 5.0)),
-    "experts": ((1, 2, 3, 5, 8, 16, 32), (1, 1.55, 2.1, 3.1, 4.7, 8.5, 15)),  # experts on the CPU only
+    "experts": ((1, 2, 3, 5, 8, 16, 32), (1, 1.55, 2.1, 3.1, 4.7, 8.5, 15)),  # only experts on the CPU
 }
 DEEPEST = 12  # maximum draft tokens in a model's proposal
 
 
 class _GivenUp(Exception):
-    """An exception that ends a measurement, because a request waits."""
+    """An exception that ends a measurement because a request waits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Acceptance:
-    """The acceptance learned from greedy replies, or from sampled ones."""
+    """The learned acceptance rates: one object for greedy replies, one for sampled ones."""
 
     chances: ChanceWeights | None = None
     copies: CopyCounts | None = None
@@ -70,7 +70,7 @@ def estimated_costs(device: str, run_shares: Mapping[str, float]) -> CostTable:
 
 
 class Drafting:
-    """The drafting of one slot by models, heads and lookup in the text. A slot may also have no drafter.
+    """The drafting of one slot, by models, heads and lookup in the text, or by none of these.
 
     Greedy and sampled replies share drafters and costs, but not acceptance.
     """
@@ -124,7 +124,7 @@ class Drafting:
     ) -> Strategy:
         """Return the strategy of one reply to a request; `predicted`: tokens of the caller's prediction.
 
-        `spelled`: tokens of texts to copy from, in another spelling than the prompt's.
+        `spelled`: more texts to copy from, with other tokens than they have in the prompt.
         """
         depth = request.depth if request.speculate else 0
         return self.strategy_at(
@@ -182,7 +182,7 @@ class Drafting:
         """If costs are unknown, measure them with passes over `text`, and roll the caches back."""
         target, failed = self._target, any(drafter.failure for drafter in self._drafters)
         if target is None or target.rollback_limit is not None or self.costs.measured or failed:
-            return  # a target with a `rollback_limit` cannot roll back the widest batches
+            return  # a target with a limit cannot roll back the widest batches
         widths = [*(width for width in WIDTHS if width < target.rows_max), target.rows_max]
         length = target.length
 
@@ -196,7 +196,7 @@ class Drafting:
             table = calibrate(
                 target, self._drafters, text, budget_seconds=budget_seconds, clock=clock, widths=widths
             )
-        except (_GivenUp, *FAILURES):  # store no costs, because an untimed drafter would seem to cost nothing
+        except (_GivenUp, *FAILURES):  # store no costs: an untimed drafter would seem to cost nothing
             target.rollback(length)
             return
         if table is not None:
@@ -231,7 +231,7 @@ def _copies_of(candidates: Sequence[DepthControl]) -> CopyDrafter | None:
     return next((c.drafter for c in candidates if isinstance(c.drafter, CopyDrafter)), None)
 
 
-@functools.cache  # cached, because one warning in each process is enough
+@functools.cache  # cached, so that each process warns once
 def _warn_not_stored(folder: Path, why: str) -> None:
     log.warning("costs and acceptance of pairs cannot be stored in %s: %s", folder, why)
 
@@ -241,10 +241,10 @@ def warm_up(target: Context, slots: Sequence[Slot]) -> None:
 
     On a GPU, also measure the costs that are unknown. Raises the errors of the target's `decode`.
     """
-    # SAMPLE mixes kinds of text, because a mixture of experts decodes some tokens faster than others.
+    # SAMPLE has several kinds of text, because a mixture of experts decodes some tokens faster than others.
     text = list(target.model.vocab.tokenize(SAMPLE, parse_special=False))
     began = perf_counter()
-    # On a CPU one width is enough, because no kernel is compiled there.
+    # One width is enough on a CPU, which compiles no kernels.
     for width in WIDTHS if target.model.gpu else WIDTHS[:1]:
         tokens = text[: min(width, target.capacity)]
         target.decode(tokens, rows=min(len(tokens), target.rows_max))
@@ -256,6 +256,6 @@ def warm_up(target: Context, slots: Sequence[Slot]) -> None:
         try:
             drafter.warm_up([text[:1], text[:2]])
         except FAILURES:
-            return  # the first reply meets the failure again and reports it
+            return  # the first reply fails in the same way, and reports it
     if target.model.gpu:
         slots[0].drafting.calibrate(text, GPU_SECONDS, stop=lambda: False)

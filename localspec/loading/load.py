@@ -52,7 +52,7 @@ def plan_pair(
         if (checked := check_gpus(there, gpus_of(plan), choices, on_stage)) == choices:
             break
         choices = checked
-    if (path := plan.projector) and not is_ours(path):  # a downloaded projector has its publisher's hash
+    if (path := plan.projector) and not is_ours(path):  # a downloaded projector was checked by its hash
         trying = partial(on_stage, f"trying {path.name} for the first time")
         ensure_projector(path, identity(path), pair.target.here, trying)
     return replace(plan, shared=shared)
@@ -87,7 +87,7 @@ def load_pair(
     with ExitStack() as opened:
         on_stage(f"loading the target, {pair.target.name} ({size_text(pair.target.all_bytes)})")
         target, projector = open_target(pair, plan, mmap, threads_of, opened)
-        found: Sequence[Opened] = ()  # the draft of each slot; () if there is no draft
+        found: Sequence[Opened] = ()  # the opened draft of each slot; () without a draft
         if plan.draft:
             file = pair.draft or pair.target
             on_stage(f"loading the draft, {file.name} ({size_text(file.all_bytes)})")
@@ -160,7 +160,7 @@ def slots_of(pair: Pair, plan: Plan, target: Context, found: Sequence[Opened]) -
     gpu, limit = target.model.gpu, target.rollback_limit
     size, experts = target.model.size_bytes, target.model.expert_count and plan.target.spills
     kind = "experts" if experts else gpu.backend.lower() if gpu else "cpu"
-    # For a target with experts, sizes do not show a draft model's cost: a target pass reads only some experts.
+    # Sizes do not show the cost of a draft model for a target with experts, of which a pass reads only some.
     models = [each for each in found if not (each.drafter.hidden_rows_needed or target.model.expert_count)]
     shares = {str(each.drafter.source): each.context.model.size_bytes / size for each in models}
     slots, first = list[Slot](), None

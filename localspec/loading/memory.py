@@ -12,12 +12,12 @@ from localspec.gguf.facts import DraftKind
 from localspec.llama.load import Load
 from localspec.options import MOST_FACTOR
 
-AUTO_PARALLEL = 2  # number of replies at once for `parallel` "auto", if their KV caches fit into memory
+AUTO_PARALLEL = 2  # number of replies at once for parallel="auto", if memory has room for their KV caches
 
 
 @dataclass(frozen=True, slots=True)
 class LoadChoices:
-    """The user's choices for a load; None leaves one to the memory plan. Most are options with the same names."""
+    """The user's choices for a load; None: the memory plan decides. Most of them are options with the same names."""
 
     context_length: int | None = None  # tokens
     gpu_layers: int | None = None
@@ -31,16 +31,16 @@ class LoadChoices:
     ignore_memory: bool = False  # whether to load a pair that does not fit into memory
     rpc: str = ""  # addresses of RPC servers
     mmproj: str | None = None  # path of the projector for images, or "none"
-    threads: int | None = None  # number of CPU threads; attention is measured with it
+    threads: int | None = None  # number of CPU threads, also while attention is measured
     spare_cores: int = 0  # number of CPU cores to leave free, if `threads` is None
     mmap: bool | None = None
     parallel: int = 1  # number of replies at once
-    more_parallel: int = 1  # replaces `parallel` if the target is on GPUs and all KV caches fit
+    more_parallel: int = 1  # used instead of `parallel` if the target is on GPUs with room for all KV caches
     speculate: bool = True
     cache_gb: float = 8  # limit of prompt caches on disk
-    cache: str = "conversations"  # the prompt caches that go to disk: those of conversations, or "all"
+    cache: str = "conversations"  # prompt caches to store on disk: only those of "conversations", or "all"
     read_ahead: bool = True
-    owner: str = ""  # loads with one owner share prompt caches
+    owner: str = ""  # loads with the same owner share prompt caches
 
     @classmethod
     def of(cls, options: Mapping[str, Any], **others: object) -> "LoadChoices":
@@ -67,7 +67,7 @@ def _shares(text: str) -> tuple[float, ...]:
 
 
 HOST = "CPU"
-WIDEST_BATCH = 64  # maximum tokens in a verify batch: the newest token and the draft tokens
+WIDEST_BATCH = 64  # maximum tokens in a verify batch: the newest token and all draft tokens
 SNAPSHOTS = 3  # maximum draft tokens of a recurrent target: each draft token needs a copy of the state
 
 
@@ -99,7 +99,7 @@ class Experts:
 
     def distinct(self, rows: int) -> float:
         """Estimate how many different experts of a layer a pass of `rows` rows reads."""
-        different = 1 + 0.7 * (rows - 1)  # the row before uses 0.3 of a row's experts too
+        different = 1 + 0.7 * (rows - 1)  # a row shares 0.3 of its experts with the row before
         missed: float = (1 - self.used / self.count) ** different  # chance that no row chooses a given expert
         return self.count * (1 - missed)
 
@@ -113,4 +113,4 @@ class Sizes:
     experts: Experts | None = None  # None for a model without experts
     kind: DraftKind = DraftKind.MODEL
     inside: bool = False  # whether this is a head inside its target's file
-    head_bytes: int = 0  # bytes of weights that a pass reads, for a head inside its target's file
+    head_bytes: int = 0  # for a head inside its target's file: bytes of weights that a pass reads

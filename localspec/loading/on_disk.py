@@ -21,7 +21,7 @@ from localspec.options import data_dir, texts_dir
 
 log = logging.getLogger(__name__)
 
-VERSION = "7"  # raise it when stored costs or acceptance change their meaning
+VERSION = "7"  # raise this if stored costs or acceptance rates change their meaning
 
 
 def disk_prompt_cache(
@@ -37,7 +37,7 @@ def disk_prompt_cache(
         log.warning("no prompt caches are stored in %s: %s; run chmod go-w", folder, why)
         return None
     trained = model.metadata.get(f"{model.architecture}.rope.scaling.original_context_length", "0")
-    # The key contains the owner, and everything that a stored state depends on, such as a head's file.
+    # The key has the owner, and everything that a stored state depends on, for example a head's file.
     heads = [pair.draft] if pair.draft and target.head_state else []
     files = (pair.target, *pair.target.rest, *heads)
     key = (
@@ -46,8 +46,8 @@ def disk_prompt_cache(
         installed_build(),
         model.gpu.backend if model.gpu else "CPU",
         (load.kv_type, load.flash_attn, load.snapshots, len(target.slots)),
-        target.needs_checkpoints,  # whether a sliding-window cache keeps only the tokens of its window
-        target.capacity > int(trained) > 0,  # beyond the trained length some models use other rotary factors
+        target.needs_checkpoints,  # whether the cache keeps only the tokens of a sliding window
+        target.capacity > int(trained) > 0,  # beyond this length some models use other rotary factors
         choices.owner,
     )
     digest = blake2b(json.dumps(key).encode(), digest_size=16).hexdigest()

@@ -68,7 +68,7 @@ def open_target(
 
 
 def memory_for_texts(model: Model) -> int:
-    """Return the limit of the prompt cache: a quarter of the free main memory that the weights leave."""
+    """Return the memory for prompt caches: a quarter of the main memory that is free beside the weights."""
     return max(0, (available_bytes() or 0) - model.size_bytes) // 4
 
 
@@ -80,7 +80,7 @@ class Opening:
     mmap: bool | None
     target: Context
     threads: Callable[[Model], int]
-    opened: ExitStack  # closes opened models and contexts if the load fails
+    opened: ExitStack  # closes all models and contexts if the load fails
 
     @property
     def header(self) -> Header:

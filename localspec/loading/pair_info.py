@@ -23,8 +23,8 @@ from localspec.models.registry import Pair, all_pairs
 from localspec.options import data_dir
 
 SLOW_BYTES = 4e9  # a CPU decodes slowly with more bytes of weights, for example an 8B model in four bits
-_SMALLER_CACHES = {"q8_0": 34 / 64}  # bytes / bytes in F16, because 32 values take 34 bytes instead of 64
-# A GPU's compute buffers take about _BUFFERS bytes + bytes of the weights / _BUFFER_SHARE.
+_SMALLER_CACHES = {"q8_0": 34 / 64}  # bytes relative to F16: 32 values take 34 bytes instead of 64
+# A GPU's compute buffers take about _BUFFERS bytes, plus the bytes of the weights / _BUFFER_SHARE.
 _BUFFERS, _BUFFER_SHARE = 80_000_000, 200
 # The recommended pairs, largest first: see docs/which-pair.md.
 LADDER = ("qwen3-32b+0.6b", "qwen3-14b+0.6b", "qwen3-8b+0.6b", "qwen3-4b+0.6b")
@@ -32,7 +32,7 @@ LADDER = ("qwen3-32b+0.6b", "qwen3-14b+0.6b", "qwen3-8b+0.6b", "qwen3-4b+0.6b")
 
 class Fit(StrEnum):
     GPU = "gpu"
-    PART = "part"  # some of the target's layers are on the CPU, or the draft is not loaded
+    PART = "part"  # it runs, but some of the target's layers are on the CPU, or the draft is not loaded
     CPU = "cpu"  # the whole target is on the CPU
     NO = "no"  # the memory is too small
 
@@ -64,7 +64,7 @@ def estimated_plan(
     target = estimated_sizes(pair.target, pair.context, read=read)
     draft = estimated_sizes(pair.draft, kind=pair.kind, read=read) if pair.draft else None
     if read and draft is None and pair.drafter is not DraftKind.LOOKUP:
-        nothing = Needs({}, {}, {})  # the KV cache of a head is too small to count
+        nothing = Needs({}, {}, {})  # a head's KV cache is too small to count
         head = head_bytes(pair.target.header)
         draft = replace(target, kind=DraftKind.MTP, needs=lambda load: nothing, inside=True, head_bytes=head)
     return plan(target, draft, devices, choices)
@@ -85,7 +85,7 @@ def estimated_sizes(
 ) -> Sizes:
     """Estimate the sizes of a model from the registry's facts. `read`: whether to read its header too."""
     header, facts = file.header if read else None, file
-    if header and not file.layers:  # layers with a sliding window count as layers without one
+    if header and not file.layers:  # count layers with a sliding window like other layers
         layers, heads = header.of_model("block_count"), header.of_model("attention.head_count")
         own = header.get(f"{header.architecture}.attention.head_count_kv")
         kv_heads = sum(map(int, own)) if isinstance(own, tuple) else int(own or heads) * layers
@@ -107,7 +107,7 @@ def _needs(facts: ModelFile, layers: int, header: Header | None, load: Load) -> 
     embedding = facts.embedding_bytes or 0
     block = (size - embedding - (facts.output_bytes or 0)) // layers
     token = (facts.kv_bytes_per_token or 0) * _SMALLER_CACHES.get(load.kv_type, 1.0) / layers
-    # As in llama-kv-cache-iswa.cpp, the cache of a sliding window also holds a chunk of the prompt.
+    # The cache of a sliding window has room for a chunk of the prompt, too, as in llama-kv-cache-iswa.cpp.
     window = facts.window or load.length
     cells = ceil((window + (512 if on_gpus else 128)) / 256) * 256
     held = load.length if 2 * window >= load.length else min(cells, load.length)
@@ -151,7 +151,7 @@ class PairRow:
     memory_bytes: int  # estimated by memory_needed
     on_disk: bool
     fits: Fit
-    speedup: float | None = None  # decode speed / plain decode speed, measured on this machine
+    speedup: float | None = None  # speed with drafting / plain speed, measured on this machine
     published: str = ""  # speeds that others measured
     recommended: bool = False  # whether to suggest the pair for chats on this machine
     trouble: str = ""  # why another program's model cannot be loaded

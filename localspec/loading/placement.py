@@ -19,7 +19,7 @@ from localspec.loading.memory import (
 )
 from localspec.machine.devices import Device
 
-_MARGIN = 0.03  # share of a device's memory to leave free, for drivers and fragmentation
+_MARGIN = 0.03  # this share of a device's memory stays free, for drivers and fragmentation
 _LEAST_MARGIN = 200_000_000  # minimum bytes to leave free on a device
 _LEAST_GPU_MARGIN = 512_000_000  # minimum free bytes for kernels and workspaces: with fewer llama.cpp aborts
 
@@ -65,12 +65,12 @@ def _on(names: Sequence[str], needs: Sequence[Needs]) -> int:
     return sum(need.by_device.get(name, 0) for need in needs for name in names)
 
 
-# Default context in tokens. It is also the longest context of a draft, which skips the oldest part of a longer text.
+# Default context in tokens; also the longest context of a draft, which leaves out the oldest part of a longer text.
 DEFAULT_CONTEXT = 8192
 SHORTEST_CONTEXT = 4096  # shortest context of a plan with a draft, as in llama.cpp's --fit
 _LONGER = (32_768, 16_384)  # contexts that replace the default one if they fit into memory
-_CPU_TIMES = 8  # memory bandwidth of a GPU / of a CPU: 400 / 50 GB/s
-# Share of a baseline step's time that each row of a batch takes. A pass spends the remaining share on weights.
+_CPU_TIMES = 8  # memory bandwidth of a GPU / that of a CPU: 400 / 50 GB/s
+# The share of a plain pass's time that each row takes. The rest is for the weights, which a pass reads once.
 _ROW_ON_GPU, _ROW_ON_CPU = 0.025, 0.2
 # Assumed chances that the 1st, 2nd, 3rd and 4th draft token are accepted, for a draft model and for a head.
 _KEPT, _KEPT_OF_HEAD = (0.6, 0.36, 0.22, 0.13), (0.8, 0.51, 0.26, 0.11)
@@ -81,7 +81,7 @@ DEPTH_OF_EXPERTS = 2  # draft depth with experts on the CPU, because each token 
 class Placement:
     target: Load
     draft: Load | None
-    needs: tuple[Needs, ...]  # needs of the target, then of the draft
+    needs: tuple[Needs, ...]  # the needs of the target, then those of the draft
 
 
 class Placements:
@@ -99,7 +99,7 @@ class Placements:
             target.trained_context or DEFAULT_CONTEXT, DEFAULT_CONTEXT
         )
         own = tuple(device.name for device in devices if device.kind == "gpu")
-        # All GPUs with their own memory. If there is none, the first integrated GPU.
+        # All GPUs with memory of their own; without any, the first integrated GPU.
         self._all_gpus = own or tuple(device.name for device in devices if device.kind == "igpu")[:1]
         self.gpus = () if choices.gpu_layers == 0 else self._all_gpus  # candidates for target layers
         if choices.devices and choices.gpu_layers != 0:
@@ -122,7 +122,7 @@ class Placements:
         return self._with(None)
 
     def longer(self, placement: Placement) -> Iterator[Placement]:
-        """Yield the placement with longer contexts, longest first, if they take little main memory."""
+        """Yield the placement with longer contexts, the longest first, as far as they take little main memory."""
         if (
             self._options.context_length is not None
             or placement.target.length < DEFAULT_CONTEXT
@@ -151,7 +151,7 @@ class Placements:
             yield self._placement(replace(placement.target, slots=slots), draft)
 
     def seconds_per_token(self, placement: Placement, depth: int | None = None) -> float:
-        """Estimate the time per token; its unit is the time in which a GPU reads one byte."""
+        """Estimate the time per token, in units of the time in which a GPU reads one byte."""
         if placement.draft is None or self._draft is None:
             return self._pass_seconds(placement, 1)
         kept = _KEPT_OF_HEAD if self._draft.kind.is_head else _KEPT
@@ -203,7 +203,7 @@ class Placements:
                 self._target_load(context, gpus), self._draft_load(draft, window, beside)
             )
             yield placement
-            if len(gpus) > 1 and not self._options.split:  # the same GPUs, split by their free memory
+            if len(gpus) > 1 and not self._options.split:  # then the same GPUs, split by their free memory
                 counts = layers_on(placement.target, self._target.layers + 1)
                 split = shares(sum(counts), self._capacities(placement))
                 yield self._placement(replace(placement.target, split=split), placement.draft)
@@ -301,8 +301,8 @@ class Placements:
         )
         if is_head or device not in self._all_gpus:
             return load
-        small = replace(load, kv_type="q8_0")  # on a CPU it would halve the prefill speed
-        try:  # a quantised KV cache needs flash attention, and heads whose width is a multiple of a block
+        small = replace(load, kv_type="q8_0")  # on a CPU this type would halve the prefill speed
+        try:  # llama.cpp refuses a quantised KV cache without flash attention, or for heads of odd width
             can_be_small = all(draft.needs(each).flash_attention for each in (load, small))
         except BackendFailure:
             can_be_small = False
@@ -319,7 +319,7 @@ class Placements:
 
 
 def shares(count: int, of: Sequence[float]) -> tuple[int, ...]:
-    """Split `count` layers in proportion to `of`; layers left by rounding go to the largest remainders."""
+    """Split `count` layers in proportion to `of`. Layers that rounding leaves go to the largest remainders."""
     parts = [max(part, 0) for part in of]
     parts = parts if any(parts) else [1] * len(parts)
     exact = [count * part / sum(parts) for part in parts]

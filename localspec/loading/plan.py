@@ -59,7 +59,7 @@ class Plan:
 
 
 def plan(target: Sizes, draft: Sizes | None, devices: Sequence[Device], choices: LoadChoices) -> Plan:
-    """Return a plan from the first placement that fits. With `ignore_memory`, the first placement need not fit."""
+    """Return a plan with the first placement that fits; with `ignore_memory`, with the first of all."""
     choices = _with_known_names(choices, devices)
     if choices.cpu_moe and not target.experts:
         raise BadSetting(f"{target.name} has no experts to keep on the CPU", hint="leave --cpu-moe out")
@@ -152,12 +152,12 @@ class _Buffers:
     cache: dict[str, float]
     compute: dict[str, float]
     layers: tuple[str, ...]
-    flash: bool  # whether every layer's device can do flash attention
+    flash: bool  # whether the device of every layer can do flash attention
     checkpoints: bool  # whether the cache needs checkpoints to roll back
 
 
 class MemoryProbe(Closing):
-    """A measurer of the memory that model files need; it loads llama.cpp only if no measurement is stored."""
+    """A measurer of the memory that model files need. It loads llama.cpp only if no measurement is stored."""
 
     def __init__(self, devices: Sequence[Device] | None = None) -> None:
         """`devices`: the devices that llama.cpp lists now; if None, get them from llama.cpp."""
@@ -252,10 +252,10 @@ def weights_of(
 ) -> dict[str, int]:
     """Return the bytes of weights on each device; `layers`: the devices of all layers and of the output.
 
-    As in llama-model.cpp, the token embedding stays on the CPU. If it is also the output matrix, an output
-    on another device needs a copy. Prediction layers count only with `prediction`.
+    The token embedding stays on the CPU, as in llama-model.cpp. If it is also the output matrix, a GPU with the
+    output layer has a copy of it. Prediction layers count only with `prediction`.
     """
-    trunk = trunk_layers(header) or len(layers)  # an adapter's header does not give its layers
+    trunk = trunk_layers(header) or len(layers)  # an adapter's header has no number of layers
     unused = () if prediction else tuple(f"blk.{i}." for i in range(trunk, len(layers)))
     weights = Counter[str]()
     output = layers[-1] if layers else HOST
@@ -314,7 +314,7 @@ def plan_for(pair: Pair, choices: LoadChoices, devices: Sequence[Device] | None 
             return planned
         load, draft = replace(planned.target, flash_attn=known.flash_attn), planned.draft
         if draft and draft.devices == (HOST,) and not kind.is_head:
-            draft = replace(draft, flash_attn=known.flash_attn)  # a draft model gets its target's attention
+            draft = replace(draft, flash_attn=known.flash_attn)  # a draft model uses its target's attention
         needs = tuple(size.needs(of) for size, of in ((sizes, load), (beside, draft)) if size and of)
         if not (choices.ignore_memory or MemoryBudget(there).holds(needs)):
             return replace(planned, lines=(*planned.lines, _FLASH_FITS), attention=known)
@@ -323,7 +323,7 @@ def plan_for(pair: Pair, choices: LoadChoices, devices: Sequence[Device] | None 
 
 
 def without_projector(devices: tuple[Device, ...], needed: int) -> tuple[Device, ...]:
-    """Return the devices with the free memory that a projector leaves: it goes to the first GPU, else to the CPU."""
+    """Return the devices with the free memory that a projector on the first GPU, else on the CPU, leaves."""
     name = next((device.name for device in devices if device.is_gpu), HOST)
     return tuple(
         replace(each, free_bytes=max(each.free_bytes - needed * (each.name == name), 0)) for each in devices

@@ -1,4 +1,4 @@
-"""A benchmark: plain and speculative decoding of the same prompts, in turns, until the time is up."""
+"""A benchmark: decode the same prompts plainly and with drafting, in turns, until the time is up."""
 
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +24,7 @@ class Category(StrEnum):
     JSON = "json"
     EDIT = "edit"  # a request to copy a text with few changes
     LONG = "long"  # a question about a long document
-    CALL = "call"  # an edit that is written as an argument of a tool call
+    CALL = "call"  # an edit whose result is an argument of a tool call
 
 
 _WRITE_FILE = {
@@ -54,7 +54,7 @@ class BenchPrompt:
 def _prompts(kind: str) -> tuple[BenchPrompt, ...]:
     """Return the prompts of the table `kind` in prompts.toml.
 
-    A prompt's document precedes its question, and so does the edit whose result a tool call shall write.
+    A prompt has its document before its question. In prompts for tool calls, the edit comes before the question.
     """
     table = tomllib.loads(files("localspec.measure").joinpath("prompts.toml").read_text("utf-8"))
     prompts = []
@@ -99,7 +99,7 @@ class BenchBlock:
     prompt: BenchPrompt
     temperature: float
     round: int
-    arms: tuple[Arm, ...]  # in the order in which they run
+    arms: tuple[Arm, ...]  # the arms in the order in which they run
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ def blocks(
 ) -> Iterator[BenchBlock]:
     """Yield endless rounds of blocks. A round has each prompt once, and its categories take turns.
 
-    The arms of a prompt change their order from round to round, because a machine slows down as it warms up.
+    The order of a prompt's arms changes from round to round, because a machine slows down as it warms up.
     """
     ordered = in_turn(prompts)
     places = {p.name: [q for q in ordered if q.category is p.category].index(p) for p in ordered}
@@ -188,7 +188,7 @@ def bench(
     """Run blocks until a limit is reached or `stopped` returns True."""
     began, measured, too_long = clock(), list[Measurement](), list[str]()
     with session.pair.threads.keeping():
-        for arm in arms:  # the first reply of each arm is not timed, because it allocates memory
+        for arm in arms:  # first one untimed reply of each arm, because it allocates memory
             if not stopped():
                 answer(session, "Say hello.", arm, temperature=temperatures[0], max_tokens=12)
         session.calibrate(stop=stopped)
@@ -220,6 +220,6 @@ def bench(
 
 
 def answer(session: Session, prompt: str, arm: Arm, **options: Unpack[ReplyOptions]) -> Reply:
-    """Answer a prompt in an empty conversation. Use no seed, because a seed would change the rule."""
+    """Answer a prompt in an empty conversation, without a seed, because a seed would change the acceptance rule."""
     session.reset()
     return last_reply(session.stream(prompt, **ReplyOptions(seed=None) | arm.options() | options))

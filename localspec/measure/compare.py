@@ -23,7 +23,7 @@ from localspec.prompt.messages import Message, as_messages
 from localspec.sampler.passes import NO_TEXT, Candidates, common_prefix_length
 
 DEMO_DEPTH = 4
-FEW = 1.1  # tokens per pass; with fewer, drafting gains hardly any time
+FEW = 1.1  # with fewer tokens per pass, drafting hardly saves time
 AS_FAR_BACK = 200  # number of a text's last tokens on which `width_gap` compares batch widths
 NEAR = 32  # number of last tokens to compare first: these mostly show why two texts differ, and are quick
 WIDTHS = frozenset({2, 5, 9})  # batch widths that `width_gap` always includes
@@ -38,7 +38,7 @@ class Divergence:
     index: int  # number of equal tokens before the branch point
     plain: int | None  # the plain reply's token at `index`; None: the reply has ended
     speculative: int | None
-    top_two_gap: float | None  # difference of the target's two largest logits at `index`; None: not measured
+    top_two_gap: float | None  # difference of the target's two largest logits at `index`, if measured
     likeliest: float = 0.0  # probability of the likeliest token at `index`
 
     @property
@@ -48,7 +48,7 @@ class Divergence:
         return f"{self.likeliest:.0%} and {second:.0%}"
 
     def is_near(self, rounding: float) -> bool:
-        """Return whether rounding, which moves a logit by up to `rounding`, explains the branch point."""
+        """Return whether rounding explains the branch point, if it moves a logit by up to `rounding`."""
         return (self.top_two_gap or 0.0) <= 2 * rounding
 
 
@@ -72,7 +72,7 @@ def likeliest(row: np.ndarray) -> float:
 def rows_of(decoder: Decoder, tokens: Sequence[int], start: int, width: int) -> Iterator[np.ndarray]:
     """Yield the row of logits after every token from `start` on; each pass decodes `width` tokens.
 
-    After the last row the caller must roll back to 0, because passes of other slots wait until then.
+    After the last row the caller must roll back to 0, because other slots wait for this.
     """
     kept = decoder.rewind(min(start, decoder.length))
     for _ in decoder.prefill(tokens[kept:start]):
@@ -85,7 +85,7 @@ def rows_of(decoder: Decoder, tokens: Sequence[int], start: int, width: int) -> 
 
 
 def row_after(decoder: Decoder, tokens: Sequence[int]) -> np.ndarray:
-    """Return the row of logits after a text. The text's last token is decoded in a pass of its own."""
+    """Return the row of logits after a text, whose last token is decoded in a pass of its own."""
     decoder.rollback(0)
     (row,) = map(np.array, rows_of(decoder, tokens, len(tokens) - 1, 1))
     decoder.rollback(0)
@@ -103,7 +103,7 @@ def width_difference_on(
 def width_gap(decoder: Decoder, tokens: Sequence[int], start: int = 0, widths: Collection[int] = ()) -> float:
     """Return the largest difference of a logit between passes of one token and wider passes.
 
-    The wider passes have the widths of WIDTHS and `widths`. Only rows from `start` on are compared.
+    The widths of the wider passes are those of WIDTHS and `widths`. Only rows from `start` on are compared.
     At the end the KV cache is empty. A pass must be able to return 9 rows, the largest of WIDTHS.
     """
     decoder.rollback(0)
@@ -134,7 +134,7 @@ class Comparison:
         return f"Comparison({speed}, {text}, plain={self.plain!r}, speculative={self.speculative!r})"
 
     def __str__(self) -> str:
-        """Return a sentence about the speed; for the demo models, about the passes that drafting saved."""
+        """Return a sentence about the speed; for the demo pair, about the passes that drafting saved."""
         plain, drafted = self.plain.stats, self.speculative.stats
         if self.is_demo and drafted.drafted:
             same = "The same text" if self.identical else "Different text"
@@ -147,7 +147,7 @@ class Comparison:
 
     @property
     def has_verdict(self) -> bool:
-        """Whether both replies ended by themselves, or have enough tokens to judge what they have."""
+        """Whether both replies ended by themselves, or have enough tokens for a verdict."""
         return not self.cancelled or min(len(self.plain.tokens), len(self.speculative.tokens)) >= LEAST_JUDGED
 
     @property
@@ -222,12 +222,12 @@ def compare_events(
     replies, rule, prompt, read, contended, widths = list[Reply](), "", list[int](), 0, False, set[int]()
     cycles: tuple[list[Cycle], list[Cycle]] = [], []
     ended = False  # whether a reply was stopped
-    with pair.threads.keeping():  # because the number of threads may change a text
+    with pair.threads.keeping():  # keep the number of threads, because it may change a text
         for speculative in (False, True):
             session.reset()
             empty_caches(pair)
             own = common | {"speculate": speculative}
-            if speculative and common.get("depth") == 0:  # with depth 0 both replies would be plain
+            if speculative and common.get("depth") == 0:  # depth 0 would make both replies plain
                 own["depth"] = "auto"
             if ended:
                 own["max_tokens"] = LEAST_JUDGED
@@ -241,7 +241,7 @@ def compare_events(
                         contended |= pair.threads.contended
                         widths.add(max(event.width, event.pass_width))
                     case Finished(reply=reply):
-                        if ended:  # this side is as little at its end as the other one
+                        if ended:  # the other side was stopped, so this one counts as stopped, too
                             event = Finished(reply := replace(reply, finish_reason=FinishReason.CANCELLED))
                         replies.append(reply)
                         prompt = list(pair.target.tokens[:read])
@@ -259,7 +259,7 @@ def compare_events(
 
 
 def begun(reply: Reply, cycles: Sequence[Cycle], count: int) -> Reply:
-    """Return a reply with its first `count` tokens and the statistics of their cycles; its text stays whole."""
+    """Return a reply cut to its first `count` tokens, with the statistics of these; its text stays whole."""
     if len(reply.tokens) <= count:
         return reply
     of_prompt = ("prompt_tokens", "reused_tokens", "prefill_seconds", "first_token_seconds")

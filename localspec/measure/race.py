@@ -24,7 +24,7 @@ from localspec.events import (
     stalled,
 )
 
-if TYPE_CHECKING:  # rich loads slowly, and the chat does not need it
+if TYPE_CHECKING:  # imported late: rich loads slowly, and the chat does not need it
     from rich.console import RenderableType
 
 STYLES = {
@@ -41,8 +41,8 @@ LEGEND = (
 )
 BRANCHED = "bold white on red"  # style of the first token that differs
 NOW_BRANCHED = "The texts differ from the marked word on. Probabilities follow at the end."
-FRAME_COLUMNS, FRAME_ROWS = 7, 8  # cells of the picture on a terminal that are not text
-DRIFT = 1.1  # largest ratio of the machine's speeds on both sides of a race
+FRAME_COLUMNS, FRAME_ROWS = 7, 8  # columns and rows of a picture on a terminal beside its texts
+DRIFT = 1.1  # the machine's speed may differ by this factor between both sides of a race
 UNFAIR = "The draft tokens do not explain this difference in time: is the processor busy? Run it again later."
 CONTENDED = "Another program used the processor: close it and measure again."
 STOPPED = f"Stopped before both sides had {LEAST_JUDGED} tokens, so there is no verdict."
@@ -58,12 +58,12 @@ class RaceSide:
     cycles: int = 0
     drafted: int = 0
     is_done: bool = False
-    is_demo: bool = False  # whether the pair is the demo, whose passes count as equally long
+    is_demo: bool = False  # whether the pair is the demo; all its passes then count as equally long
     is_sampled: bool = False  # whether tokens are sampled, so that texts may differ
 
     @property
     def held_up(self) -> bool:
-        """Whether the machine stalled in a cycle."""
+        """Whether the machine stalled during a cycle."""
         cycles = (end - start for start, end in pairwise((0.0, *self.times)))
         return stalled(max(cycles, default=0.0), self.seconds)
 
@@ -95,7 +95,7 @@ class RaceSide:
         return replace(self, written=written, seconds=seconds, cycles=cycles, tokens=tokens, is_done=False)
 
     def begun(self, pieces: int) -> "RaceSide":
-        """Return the side when it had as many pieces of text as the other side of a stopped race."""
+        """Return the side as it was when it had as many pieces of text as the other side of a stopped race."""
         return self.until(self.times[pieces - 1]) if 0 < pieces < len(self.times) else self
 
 
@@ -142,7 +142,7 @@ class Race:
 
 
 def is_fair(speedup: float, drafting: Stats) -> bool:
-    """Return whether draft tokens can have caused the ratio, and the drafting side's own plain steps agree with it."""
+    """Return whether drafting can have caused the ratio, and the plain steps among drafts agree with it."""
     own = drafting.speedup
     agrees = own is None or own.low / DRIFT <= speedup <= own.high * DRIFT
     return agrees and 1 / NOTICEABLE <= speedup / drafting.caused(speedup) <= NOTICEABLE
@@ -172,7 +172,7 @@ def headline(
         why = "A difference in time is noise."
     elif not is_fair(ratio, drafting) or (contended and ratio < NOTICEABLE):
         gain, took, why = "Not measured", "", why or UNFAIR
-    elif not identical:  # the texts differ in length, so seconds would compare nothing
+    elif not identical:  # texts of different lengths cannot be compared by seconds
         took = f"{speed:.1f} instead of {speed / ratio:.1f} tokens/s"
     if took and 1 / NOTICEABLE < speedup < NOTICEABLE:
         gain = "As fast as plain decoding"
@@ -192,7 +192,7 @@ def picture(
 ) -> "RenderableType":
     """Return a table of both sides with their clocks, and below the table a legend, headline and `about`.
 
-    `room`: columns and rows of a terminal, which then shows the newest rows of the texts, and no legend and `about`.
+    `room`: columns and rows of a terminal. The table then has only the newest rows of the texts, and no text below.
     """
     from rich.box import ROUNDED
     from rich.console import Console, Group

@@ -1,4 +1,4 @@
-"""Test on this machine whether drafting changes a pair's text: the target reads drafted texts again, alone."""
+"""Test on this machine whether drafting changes a pair's text: the target alone reads the drafted texts again."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -25,9 +25,9 @@ from localspec.sampler.sampling import Sampling
 
 TEMPERATURE = 0.8
 NEW_TOKENS = 48  # limit of tokens in each text
-DEPTH = 4  # draft depth; greedy texts are repeated with the automatic depth
+DEPTH = 4  # draft depth; greedy texts are written again with the automatic depth
 ROUNDS = 8  # limit of rounds of sampled texts over all prompts
-LEAST_SAMPLED = 200  # smallest number of sampled tokens for a verdict; fewer would show only a large fault
+LEAST_SAMPLED = 200  # smallest number of sampled tokens for a verdict; fewer show only a large fault
 CHUNK = 8  # tokens of a sampled text that the target reads in one pass
 ALARM = 1e-4  # probability that a correct pair fails the test of sampled texts
 
@@ -75,7 +75,7 @@ class GreedyCase:
 
 @dataclass(frozen=True, slots=True)
 class SampledResult:
-    """The surprisal of sampled texts under the target's distribution, compared with its expected value."""
+    """The surprisal of sampled texts under the target's distribution, minus its expected value."""
 
     texts: int = 0
     tokens: int = 0
@@ -143,7 +143,7 @@ def verify(
         what = f"{session.target_name} cannot remove rejected draft tokens, so nothing can be drafted and verified"
         raise BadSetting(what, hint="verify another pair: `localspec pairs` lists them")
 
-    def share() -> float:  # share of `seconds` that has passed; 1 if the user stopped the test
+    def share() -> float:  # returns the share of `seconds` that has passed; 1 if the user stopped the test
         return 1.0 if stopped() else (perf_counter() - began) / seconds
 
     def tell(phase: Phase, done: float, prompt: BenchPrompt) -> None:
@@ -153,7 +153,7 @@ def verify(
     cases, width_difference = list[GreedyCase](), 0.0
     with pair.threads.keeping():
         for number, (prompt, tokens) in enumerate(encoded):
-            if share() >= (0.5 if cases else 1.0):  # the other half of the time is for sampled texts
+            if share() >= (0.5 if cases else 1.0):  # half of the time is for sampled texts
                 break
             tell(Phase.GREEDY, number / len(encoded), prompt)
             found, difference = greedy_cases(session, prompt, tokens, share, first=not cases)
@@ -174,8 +174,8 @@ def greedy_cases(
 ) -> tuple[list[GreedyCase], float]:
     """Return a case of one prompt for each of two draft depths, and the largest `width_gap` of the two texts.
 
-    `share`: a function that returns the share of the test's time that is over. `first`: whether to measure
-    `width_gap` once even without a branch point. Without a measurement the gap is 0.
+    `share`: a function that returns the share of the test's time that has passed. `first`: whether to measure
+    `width_gap` even without a branch point. The gap is 0 if it was not measured.
     """
     pair, cases, difference = session.pair, list[GreedyCase](), 0.0
     known: dict[tuple[int, ...], tuple[BranchPoint, ...]] = {}
@@ -216,7 +216,7 @@ def read_again(
     """Yield the target's row of logits for each token of a reply, from passes of `width` tokens."""
     pair.target.rollback(0)
     yield from rows_of(pair.target, [*prompt, *tokens[:-1]], len(prompt) - 1, width)
-    # Release the rows of the last pass, because passes of other slots wait until they are released.
+    # Release the rows of the last pass, because passes of other slots wait for this.
     pair.target.rollback(0)
 
 
@@ -273,7 +273,7 @@ def scored(
     for row, token in zip(read_again(pair, prompt, tokens, CHUNK), tokens, strict=True):
         scores = (row - row.max()).astype(np.float64) / temperature
         weights = np.exp(scores)
-        # A larger surprisal counts as 10 nats, because one token must not decide the sum.
+        # A surprisal above 10 nats counts as 10, so that one token does not decide the sum.
         surprisals = np.minimum(np.log(weights.sum()) - scores, 10.0)
         p = weights / weights.sum()
         beyond = surprisals - p @ surprisals
@@ -297,7 +297,7 @@ def problems(found: Verification) -> list[str]:
 
 
 def missing(found: Verification) -> list[str]:
-    """Return a sentence for each part of the test that had too little time."""
+    """Return a sentence for each part of the test for which the time was too short."""
     sentences = [] if found.cases else ["No text at temperature 0 was finished."]
     if found.cases and not any(case.drafted for case in found.cases):
         sentences.append("Nothing was drafted in the texts at temperature 0.")

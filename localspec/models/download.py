@@ -1,4 +1,4 @@
-"""Pull a pair: check the headers of its pinned files first, resume partial downloads, and verify hashes."""
+"""Pull a pair: first check the headers of its pinned files, then fetch them, resume if interrupted, verify hashes."""
 
 import hashlib
 import os
@@ -21,13 +21,13 @@ from localspec.models.local_models import ModelFile, part_of, pull_lock
 from localspec.models.projector import check_projector
 from localspec.models.registry import Pair
 
-_HEAD = 4 << 20  # a request for a part of a header asks for at least this number of bytes
+_HEAD = 4 << 20  # minimum bytes of a request for a part of a header
 _POLL_SECONDS = 0.2
 
 
 class PullStage(StrEnum):
     WAITING = "waiting"  # another process is pulling
-    HASHING = "hashing"  # this process hashes bytes that are already on this machine
+    HASHING = "hashing"  # this process is hashing bytes that are on this machine already
     FETCHING = "downloading"
 
 
@@ -43,7 +43,7 @@ class PullCancelled(DownloadFailed):
 class Fetching:
     stage: PullStage
     file: str
-    done: int  # bytes on this machine, of all files together
+    done: int  # bytes of all files together that are on this machine
     total: int
     bytes_per_second: float
     seconds_left: float | None  # None until a speed is measured
@@ -71,7 +71,7 @@ def check_here(pair: Pair) -> None:
 
 
 def bytes_to_fetch(pair: Pair) -> int:
-    """Return the bytes that a pull would download. A copy in another program's folder is not downloaded."""
+    """Return the bytes that a pull would download. A file that another program has is not downloaded again."""
     absent = (file for file in pair.hub_files if not (file.path or local_models.cached_copies(file)))
     return sum(file.bytes - partial_bytes(file) for file in absent)
 
@@ -102,7 +102,7 @@ class PartialFile:
     def __init__(
         self, file: ModelFile, remote: RemoteFile, on_size: Callable[[PullStage, ModelFile, int], None]
     ) -> None:
-        """Open the file. `on_size` gets every new size; if it raises an error, the pull ends."""
+        """Open the file. `on_size` is called with each new size; an error that it raises ends the pull."""
         self.file, self.final, self.path, self.remote = file, file.place, part_of(file.place), remote
         self.fetched = 0  # bytes that this process has downloaded
         self.size = self.resumed_from = 0
@@ -172,7 +172,7 @@ class PartialFile:
                 if status == 416 and self.size:
                     self.restart()
                 elif status in (401, 403) and not self.remote.with_token and not renewed:
-                    renewed = True  # fetch a new address, because a signed one expires after some time
+                    renewed = True  # fetch a new address, because signed addresses expire
                     remote = self.remote
                     self.remote = hub.look(remote.repo, remote.file, remote.commit)
                 else:
@@ -227,7 +227,7 @@ class _Pull:
         if stage is PullStage.FETCHING:
             self._fetched += max(gained, 0)
             self._began = self._began or now
-        if done < file.bytes and now - self._last < 0.1:  # at most ten events a second
+        if done < file.bytes and now - self._last < 0.1:  # at most ten events per second
             return
         self._last = now
         rate = self._fetched / (now - self._began) if 0 < self._began < now else 0.0
@@ -237,7 +237,7 @@ class _Pull:
 
     def run(self) -> tuple[Path, ...]:
         try:
-            # Look for missing files after each round, because another program may remove a file.
+            # Look again after each round, because another program may have removed a file.
             while missing := self._missing():
                 lock = pull_lock()
                 while not lock.try_acquire():
@@ -310,7 +310,7 @@ class _Pull:
             for part in parts.values():
                 part.restart()
             raise
-        if self._pair.draft and any(part.fetched for part in parts.values()):  # else it is known
+        if self._pair.draft and any(part.fetched for part in parts.values()):  # else it is known already
             self._tell("target and draft fit each other")
 
     def _header(self, file: ModelFile, parts: dict[Path, PartialFile]) -> Header:

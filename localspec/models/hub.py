@@ -29,7 +29,7 @@ _PROXIES = "check ALL_PROXY, HTTPS_PROXY, HTTP_PROXY and NO_PROXY"
 
 
 class Unreachable(DownloadFailed):
-    """The error for a server that does not answer."""
+    """The error for a server that does not answer, or cannot be reached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class RemoteFile:
     url: str
     bytes: int
     sha256: str | None  # None if the Hub does not give it
-    with_token: bool  # whether the server of `url` may get the Hub's token
+    with_token: bool  # whether to send the Hub's token to the server of `url`
 
     @property
     def name(self) -> str:
@@ -48,14 +48,14 @@ class RemoteFile:
 
 
 def wait(failures: int, error: Exception, name: str) -> None:
-    """Wait before the next try of a failed request. Raises if another try cannot help."""
+    """Wait before a failed request is tried again. Raises the error if another try cannot help."""
     import httpx2
 
     asked, status = _seconds_asked_for(error), _status(error)
     lasting = httpx2.UnsupportedProtocol | httpx2.LocalProtocolError
     broken = isinstance(error, httpx2.TransportError) and not isinstance(error, lasting)
     may_pass = broken if status is None else status in _PASSING
-    if failures >= _TRIES or not may_pass or (asked or 0) > 30:  # a server may want hours
+    if failures >= _TRIES or not may_pass or (asked or 0) > 30:  # a server may ask for hours
         raise translated(error, name) from error
     sleep(_FIRST_WAIT_SECONDS * 2 ** (failures - 1) if asked is None else asked)
 
@@ -105,17 +105,17 @@ def listing(repo: str, revision: str = "main") -> tuple[RemoteFile, ...]:
 
 @contextmanager
 def _hub_shaped() -> Iterator[None]:
-    """Turn the errors of huggingface_hub about an answer of another shape into one sentence."""
+    """Turn huggingface_hub's errors about answers of an unexpected shape into one sentence."""
     from httpx2 import InvalidURL
 
     try:
         yield
-    except (InvalidURL, UnicodeEncodeError):  # about the request, not its answer
+    except (InvalidURL, UnicodeEncodeError):  # these errors concern the request, not its answer
         raise
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         from huggingface_hub.errors import HFValidationError
 
-        if isinstance(error, HFValidationError):  # a ValueError about the name
+        if isinstance(error, HFValidationError):  # it is a ValueError, but concerns the name
             raise
         raise _no_hub() from error
 
@@ -140,7 +140,7 @@ def stream(remote: RemoteFile, start: int, end: int) -> Iterator[tuple[int, Iter
     headers |= {"Accept-Encoding": "identity"}
     if start or end < remote.bytes:
         headers["Range"] = f"bytes={start}-{end - 1}"
-    timeout = httpx2.Timeout(30.0, connect=_METADATA_SECONDS)  # without data for longer, a connection is dead
+    timeout = httpx2.Timeout(30.0, connect=_METADATA_SECONDS)  # a connection without data for longer is dead
     with _session().stream("GET", remote.url, headers=headers, timeout=timeout) as response:
         hf_raise_for_status(response)
         ranged = response.headers.get("Content-Range", "").startswith(f"bytes {start}-")
@@ -239,7 +239,7 @@ def host() -> str:
 
 
 def _host(error: Exception) -> str:
-    with suppress(AttributeError, RuntimeError):  # some errors have no request
+    with suppress(AttributeError, RuntimeError):  # not every error has a request
         return str(error.request.url.host)  # type: ignore[attr-defined]
     return host()
 
@@ -267,7 +267,7 @@ def _status(error: Exception) -> int | None:
 
 
 def _seconds_asked_for(error: Exception) -> float | None:
-    """Return the wait of `Retry-After`, or that of `RateLimit` (`"resolvers";r=0;t=9`), which the Hub sends."""
+    """Return the seconds in `Retry-After`, or in the Hub's `RateLimit` (`"resolvers";r=0;t=9`)."""
     headers = getattr(getattr(error, "response", None), "headers", {})
     rate_limit = re.search(r";\s*t=(\d+)", headers.get("RateLimit", ""))
     with suppress(ValueError, OverflowError):
@@ -285,7 +285,7 @@ def _patiently(ask: Callable[[], _Answer], name: str) -> _Answer:
         try:
             return ask()
         except (OSError, HTTPError, InvalidURL, HFValidationError) as error:
-            # If the host name has no address, another try would fail too.
+            # Do not try again if the host name has no address: this would fail in the same way.
             failures = _TRIES if _is_unnamed(error) else failures + 1
             wait(failures, error, name)
 
@@ -298,7 +298,7 @@ def _session() -> "httpx2.Client":
         right = re.fullmatch(r"[!-~]*", get_token() or "")
     except ValueError:  # the token's file is not text
         right = None
-    if not right:  # do not send this token, because httpx2 would show it in an error message
+    if not right:  # never send this token, because httpx2 would show it in an error message
         hint = "correct HF_TOKEN, or log in again: `hf auth login`"
         raise DownloadFailed(
             "the token for Hugging Face is not valid: it has a space or a character outside ASCII", hint=hint

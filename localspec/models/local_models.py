@@ -1,4 +1,4 @@
-"""Find model files on this machine, read their headers and hashes, and remember the last use of each pair."""
+"""Find model files on this machine, read their headers and hashes, and store the last use of each pair."""
 
 import glob
 import hashlib
@@ -33,7 +33,7 @@ from localspec.gguf.header import Header, header_at, joined, parts_of, read_head
 if TYPE_CHECKING:  # imported late, because files of this machine do not need it
     from localspec.models import hub
 
-# Other programs that have models.
+# Other programs whose models localspec can use.
 OLLAMA, LM_STUDIO, HUGGING_FACE, LLAMA_CPP = "Ollama", "LM Studio", "Hugging Face", "llama.cpp"
 PART = ".part"  # suffix of an incomplete file
 PROJECTOR = re.compile(r"mmproj.*\.gguf$", re.IGNORECASE)
@@ -56,7 +56,7 @@ class ModelFile:
     repo: str  # "" for a file of this machine
     file: str  # path in the repository, or on this machine
     revision: str = ""
-    bytes: int = 0  # 0 for an unknown size: any size is accepted
+    bytes: int = 0  # 0: unknown, so that any size is accepted
     sha256: str = ""
     quant: str = ""
     license: str = ""
@@ -68,7 +68,7 @@ class ModelFile:
     output_bytes: int | None = None  # None if the token embedding is also the output matrix
     rest: tuple["ModelFile", ...] = ()  # the later parts of a model in several files
     first_sha256: str = ""  # sha256 of the first part; "" in the first part itself
-    label: str = ""  # the model's name, if the file is called otherwise
+    label: str = ""  # the model's name, if the file has another name
 
     @classmethod
     def at(cls, path: Path, size: int = 0, sha256: str = "") -> "ModelFile":
@@ -93,7 +93,7 @@ class ModelFile:
 
     @property
     def place(self) -> Path:
-        """The path of a file of this machine; for a file of the Hub, the path that a pull gives it."""
+        """The path of a file of this machine; for a file of the Hub, the path to which a pull writes it."""
         if not self.repo:
             return Path(self.file)
         key = (self.first_sha256 or self.sha256)[:12]
@@ -101,7 +101,7 @@ class ModelFile:
 
     @property
     def path(self) -> Path | None:
-        """The path of the first part; None if a part is missing. Unhashed copies do not count."""
+        """The path of the first part; None if a part is missing. A copy counts only if its hash was verified."""
         if not self.repo:
             size = size_at(self.place)
             return parts_of(self.place)[0] if size is not None and self.bytes in (0, size) else None
@@ -179,7 +179,7 @@ def distinct(files: Iterable[ModelFile]) -> tuple[ModelFile, ...]:
 
 def folders_of(store: str) -> tuple[Path, ...]:
     """Return the folders in which another program keeps models, by the program's own rules."""
-    environment, home = os.environ, Path(os.path.expanduser("~"))  # stays "~" if the user has no home folder
+    environment, home = os.environ, Path(os.path.expanduser("~"))  # "~" stays if the user has no home folder
     if given := next(filter(None, map(environment.get, _VARIABLES[store])), None):
         return (Path(os.path.expanduser(given)),)
     if store == OLLAMA:
@@ -203,7 +203,7 @@ def quant_in(name: str) -> str:
 
 
 def cached_copies(file: ModelFile) -> tuple[Path, ...]:
-    """Return files of the right size in other programs' folders. Only hashing proves that they are copies."""
+    """Return files of the right size in other programs' folders. Only their hashes show whether they are copies."""
     repository = folders_of(HUGGING_FACE)[0] / f"models--{file.repo.replace('/', '--')}"
     named = map(Path, glob.glob(f"{glob.escape(str(repository))}/snapshots/*/{glob.escape(file.file)}"))
     found = (
@@ -275,6 +275,6 @@ def size_at(path: Path) -> int | None:
 
 
 def identity(path: Path) -> str:
-    """Return a key from a file's path, size and time of change. A changed file has another key."""
+    """Return a key from a file's path, size and time of change, so that a changed file has another key."""
     facts = path.stat()
     return f"{path.resolve()}:{facts.st_size}:{facts.st_mtime_ns}"

@@ -1,4 +1,4 @@
-"""Find the pair to load: by its name, a path, or a model of the Hub, which becomes a pair of the user."""
+"""Find the pair to load: by its name, by a path, or by a model of the Hub, which becomes a pair of the user."""
 
 import os
 import re
@@ -54,7 +54,7 @@ def _is_model(text: str) -> bool:
 
 
 def _as_target(text: str) -> bool:
-    """Return whether a text means a target and not a pair: a file, or a model of the Hub. A pair comes first."""
+    """Return whether a text names a target, not a pair: a file, or a model of the Hub. Names of pairs come first."""
     pair = known(text)
     if os.path.isfile(expanded(text)) and (pair is None or pair.found):
         return is_file_reference(text) or HASH.fullmatch(text) is not None
@@ -147,8 +147,8 @@ def known_as(target: str, draft: str | None) -> Pair | None:
 def described(target: str, draft: str | None) -> Pair:
     """Return a new pair of target and draft, checked by their headers; `keep` stores the pair.
 
-    If `draft` is None, the head inside the target drafts, else a draft in its repository. Without one, drafts come from
-    the text.
+    If `draft` is None, take the head inside the target, or a draft in its repository; without either, drafts are copied
+    from the text.
     """
     ours = model_file(target)
     theirs = None if draft in (None, LOOKUP) else model_file(draft or "")
@@ -168,7 +168,7 @@ def described(target: str, draft: str | None) -> Pair:
 
 
 def keep(pair: Pair) -> Pair:
-    """Store a pair made by `described`; rename it if another process has used its name meanwhile."""
+    """Store a pair made by `described`. Rename it if another process has just used its name."""
     with locked(users_folder()):
         pair = replace(pair, name=_free_name(pair, *pair.aliases), listed=True)
         add_pair(pair)
@@ -208,7 +208,7 @@ def find(
             raise BadSetting(f"{name} is of type {type(given).__name__}", hint="give a str or a Path")
     pair = None if pair is None else str(pair)
     if pair is not None and target is None and _as_target(pair):
-        # hf.co/ORG/REPO is ORG/REPO.
+        # The text hf.co/ORG/REPO means ORG/REPO.
         stored_as = None if os.path.isfile(expanded(pair)) else known(_key(pair, None))
         pair, target = (stored_as.name, None) if stored_as else (None, pair)
     if draft == LOOKUP:
@@ -245,7 +245,7 @@ def find(
         if not pull:
             raise
         fetch(chosen)
-    return keep(chosen) if is_new else chosen  # not before its bytes are here and right
+    return keep(chosen) if is_new else chosen  # stored only when its files are here and verified
 
 
 def _not_downloaded(target: str, draft: str | None) -> NotOnDisk:
@@ -260,7 +260,7 @@ def default_pair() -> Pair:
     uses, demo_target = local_models.last_uses(), demo.target_path()
 
     def latest(pair: Pair) -> tuple[float, ...]:
-        """Return the later of a pair's last use and its newest file's time, then two times that break ties."""
+        """Return the last use of a pair, or the time of its newest file if that is later; then two times for ties."""
         written, used = [file.here.stat().st_mtime for file in pair.files], uses.get(pair.used_as, 0.0)
         return max(used, *written), used, written[0]
 

@@ -1,4 +1,4 @@
-"""Find a draft for a model: one beside it, in the same folder or repository of the Hub, or one of its family."""
+"""Find a draft for a model: one in the same folder or repository of the Hub, or one of its family."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -18,22 +18,22 @@ from localspec.models.registry import Pair, registered_pairs, stays_inside
 from localspec.models.stores import HASH
 
 _SIZE = re.compile(r"[-_ :]?((?:e|a)?\d+(?:\.\d+)?[bm])(?![a-z0-9])", re.IGNORECASE)
-# The names of drafts in the order in which llama.cpp takes them.
+# The names of drafts, in the order of llama.cpp's choice.
 _NAMES = (r"mtp-", r"dflash-|dspark-", r"eagle3-", r".*[-_.]draft(?:[-_.]|$)")
 
 
 def with_own_draft(pair: Pair) -> Pair:
-    """Return the pair with a draft that lies beside its target, if one fits. A draft that was chosen stays.
+    """Return the pair with a draft from the folder or repository of its target, if one fits. Keep a chosen draft.
 
     A model of another program also gets a draft of its family that is on this machine.
-    A registered pair of the Hub stays as it is: only what is described for the first time is worth a request.
+    A registered pair of the Hub stays as it is, because the search would need a request.
     """
     if pair.draft or pair.kind is DraftKind.LOOKUP or (pair.listed and pair.target.repo):
         return pair
-    with suppress(LocalspecError, OSError):  # without an own draft the pair works too
+    with suppress(LocalspecError, OSError):  # the pair also works without this draft
         beside = (file for file in _beside(pair.target) if file.file != pair.target.file)
         found = [file for file in beside if _rank(file) < len(_NAMES)]
-        if pair.drafter is DraftKind.LOOKUP:  # the target has no head inside
+        if pair.drafter is DraftKind.LOOKUP:  # without a head inside the target
             related = [draft for draft in family_drafts(pair) if draft.path] if pair.found else []
             return next(chain(_fitting(pair, found), _fitting(pair, related)), pair)
     return pair
@@ -43,7 +43,7 @@ def _beside(target: ModelFile) -> list[ModelFile]:
     if target.repo:
         files = map(ModelFile.listed, hub.listing(target.repo, target.revision))
         return [file for file in files if stays_inside(file.file)]
-    # Ollama's folder has the files of all models, and the demo's draft saves no time.
+    # Do not search Ollama's folder, which has the files of all models, nor beside the demo, whose draft saves no time.
     if HASH.fullmatch(target.place.name) or target.place == demo.target_path():
         return []
     return [ModelFile.at(path) for path in target.place.parent.iterdir() if path == parts_of(path)[0]]
@@ -56,7 +56,7 @@ def _rank(file: ModelFile) -> int:
 
 
 def _fitting(pair: Pair, files: Iterable[ModelFile]) -> Iterator[Pair]:
-    """Yield pairs of the target and a draft that fits, by kind, then names like the target's, then size."""
+    """Yield pairs of the target and a fitting draft, sorted by kind of draft, then by similar name, then by size."""
     words = set(re.split(r"[-_.]", pair.target.name.lower()))
 
     def order(file: ModelFile) -> tuple[int, int, int]:
@@ -72,7 +72,7 @@ def _fitting(pair: Pair, files: Iterable[ModelFile]) -> Iterator[Pair]:
 def family_drafts(pair: Pair) -> tuple[ModelFile, ...]:
     """Return the small drafts of registered pairs whose target has this target's family, the largest first.
 
-    A head needs a target of its own size.
+    A head drafts only for a target of its own size.
     """
     header = pair.target.header
     names = pair.name, pair.target.name, header.text("general.name")
@@ -88,7 +88,7 @@ def family_drafts(pair: Pair) -> tuple[ModelFile, ...]:
 
 def suggested_draft(pair: Pair) -> ModelFile | None:
     """Return a small draft of the registry with the target's vocabulary, or None."""
-    related = family_drafts(pair)[:3]  # few: each header may come from the Hub
+    related = family_drafts(pair)[:3]  # only a few, because each header may come from the Hub
     drafts = (other.draft for other in registered_pairs())
     here = (draft for draft in drafts if draft and draft.repo and draft.path)  # not the demo's
     for file in distinct([*related, *here]):

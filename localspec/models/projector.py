@@ -11,24 +11,24 @@ from localspec.models import hub
 from localspec.models.local_models import PROJECTOR, ModelFile, projectors_of
 from localspec.models.registry import Pair
 
-NONE = "none"  # value of the option `mmproj` for a load without a projector
+NONE = "none"  # the value of `mmproj` that loads no projector
 _PRECISIONS = ("f16", "bf16", "q8_0", "f32", "")  # the preferred ones first
-# By projector: how the architectures of its models begin. With another model of the same width it would load, and the
-# model would then describe images that nobody sent.
+# By type of projector: how the architectures of its models begin. llama.cpp would also load it for another model of the
+# same width, which would then describe images that nobody sent.
 _ARCHITECTURES = {
     "gemma3": ("gemma3",), "gemma3nv": ("gemma3n",), "gemma4v": ("gemma4",), "gemma4uv": ("gemma4",),
     "qwen2vl_merger": ("qwen2vl",), "qwen2.5vl_merger": ("qwen2vl",), "qwen3vl_merger": ("qwen3vl", "qwen35"),
 }  # fmt: skip
 _UNSUPPORTED = ("deepseek4v", "hunyuanvl")  # the tokens of an image depend on the text before it
-# By projector: the most rows of an image that llama.cpp decodes at once, without causal attention.
+# By type of projector: the most rows of an image that must be in one pass, because their attention is not causal.
 ROWS_AT_ONCE = {"gemma3": 256, "gemma3nv": 256, "gemma4v": 1120, "gemma4uv": 1120}
 
 
 def projector_of(pair: Pair, wanted: str | None = None) -> Path | None:
     """Return the projector for a pair's target; None if there is none. Raises BadSetting for a wrong `wanted`.
 
-    `wanted`: the path of a projector, or NONE. If it is not given, take one that was downloaded with the target, or
-    that lies beside the target under the usual name.
+    `wanted`: the path of a projector, or NONE. Without it, take a projector that was downloaded with the target, or one
+    in the target's folder under the usual name.
     """
     if wanted == NONE:
         return None
@@ -47,7 +47,7 @@ def projector_of(pair: Pair, wanted: str | None = None) -> Path | None:
     )
     found += [Path(pair.found.projector)] if pair.found and pair.found.projector else []
     words = set(re.split(r"[-_.]", target.name.lower()))
-    # The best name has most words of the target's.
+    # The best file has the most words of the target's name in its own.
     fits = [path for path in sorted(found) if _fits(path, header)]
     return max(fits, key=lambda path: len(words & {*re.split(r"[-_.]", path.name.lower())}), default=None)
 
@@ -84,7 +84,7 @@ def check_projector(headers: Sequence[Header], names: Sequence[str]) -> None:
 
 
 def memory_of(header: Header) -> int:
-    """Estimate the bytes of a projector with the activations of the largest image."""
+    """Estimate the bytes of a projector and of the activations for its largest image."""
     names = ("image_size", "patch_size", "feed_forward_length")
     size, patch, width = (header.number(f"clip.vision.{name}") or 0 for name in names)
     return header.file_bytes + 3 * 4 * (size // max(patch, 1)) ** 2 * width

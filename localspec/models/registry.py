@@ -25,7 +25,7 @@ _PACKAGE = Path(__file__).resolve().parent.parent
 _NAME = re.compile(r"[a-z0-9][a-z0-9._+-]*")
 _DEVICES = {"CON", "PRN", "AUX", "NUL", *(f"{port}{n}" for port in ("COM", "LPT") for n in range(10))}
 DEMO = "demo"
-OWN = "your own file"  # `Pair.use` of a file that was opened
+OWN = "your own file"  # `Pair.use` of a file that the user opened
 # Fields that are not in a pair's TOML file.
 _NEVER_WRITTEN = {"lora", "listed", "found", "has_own_draft", "rest", "first_sha256"}
 
@@ -44,8 +44,8 @@ class Pair:
     published: tuple[str, ...] = ()
     images: bool = False  # whether a projector for images was published with the target
     lora: tuple[Adapter, ...] = ()  # LoRA adapters of the loaded target; not stored with the pair
-    listed: bool = False  # whether the pair's name is enough to find it
-    has_own_draft: bool = False  # whether the draft was found, and not named
+    listed: bool = False  # whether the pair can be found by its name alone
+    has_own_draft: bool = False  # whether localspec found the draft, and the user did not name it
     found: StoredModel | None = None  # the target's model in another program
 
     @property
@@ -71,12 +71,12 @@ class Pair:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The absolute paths of the files; () for a `listed` pair, because its name is enough to find it."""
+        """The absolute paths of the files; () for a `listed` pair, which can be found by its name."""
         return () if self.listed else tuple(str(file.place.absolute()) for file in self.files)
 
     @property
     def used_as(self) -> str:
-        """The key of the pair's last use. A draft file that only one call named is not part of it."""
+        """The key under which the pair's last use is stored. It leaves out a draft that was named for one call only."""
         return self.paths[0] if self.paths else self.name
 
     @property
@@ -149,7 +149,7 @@ def _of_store(model: StoredModel, taken: Collection[str]) -> Pair:
 
 
 def _opened_files(taken: Collection[str], known: Collection[str]) -> Iterator[Pair]:
-    """Yield the opened files of the user that are still there, the latest first, under names that are not taken.
+    """Yield the files that the user has opened and that still exist, the latest first, each under a free name.
 
     `known`: paths of files that have a name in another program.
     """
@@ -164,11 +164,11 @@ def _opened_files(taken: Collection[str], known: Collection[str]) -> Iterator[Pa
 
 
 def name_of(path: Path) -> str:
-    """Return the name of an opened file: one line, and no blank at its ends, which a look-up would not find."""
+    """Return the name of an opened file: one line without blanks at its ends, so that a look-up finds it."""
     return " ".join(parts_of(path)[0].stem.split()) or "model"
 
 
-@cache  # models.toml never changes, and each look-up of a name needs it
+@cache  # cached, because each look-up needs it, and models.toml never changes
 def _built_in() -> tuple[Pair, ...]:
     return _read(registry_file(), relative_to=_PACKAGE)
 
@@ -200,7 +200,7 @@ def _users_own() -> dict[str, Pair | BadSetting]:
                 )
             own[name] = found[0]
         except BadSetting as error:
-            if not _is_absent(path, error.__cause__):  # another process may have removed the file
+            if not _is_absent(path, error.__cause__):  # if it is absent, another process has removed it
                 own[name] = error
     return own
 
@@ -237,7 +237,7 @@ def known(name: str) -> Pair | None:
     wanted = name.strip().lower()
     if wanted in unreadable_pairs():
         return None
-    # Other programs' models are looked for only if no pair has the name, because there may be hundreds.
+    # Search other programs' models only if no pair has the name, because there may be hundreds of them.
     return _by_name(registered_pairs()).get(wanted) or _by_name(all_pairs()).get(wanted)
 
 
@@ -260,7 +260,7 @@ def near_names(name: str) -> list[str]:
 
 def _by_name(pairs: Sequence[Pair]) -> dict[str, Pair]:
     table = dict[str, Pair]()
-    theirs = [pair for pair in reversed(pairs) if pair.found]  # in reverse, because Ollama's names come first
+    theirs = [pair for pair in reversed(pairs) if pair.found]  # reversed, so that Ollama's names come first
     for group in (theirs, [pair for pair in pairs if not pair.found]):
         table |= {alias.lower(): pair for pair in group for alias in pair.aliases}
         table |= {pair.name.lower(): pair for pair in group}
@@ -290,7 +290,7 @@ def _read(path: Path, *, relative_to: Path) -> tuple[Pair, ...]:
     tables, hint = read_toml(path), f"see the tables and fields at the head of {registry_file()}"
     pairs = tables.get("pair", [])
     if (others := sorted(set(tables) - {"pair"})) or not isinstance(pairs, list):
-        what = f"{path} has {', '.join(others) or 'one [pair]'}, but only [[pair]] tables are read"
+        what = f"{path} has {', '.join(others) or 'one [pair]'}, but must have only [[pair]] tables"
         raise BadSetting(what, hint=hint)
     read = []
     for number, table in enumerate(pairs, 1):
@@ -313,7 +313,7 @@ def _described(kind: type[_Described], table: dict[str, Any], relative_to: Path)
         if isinstance(value, int) and value < 0:
             raise ValueError(f"{name} must not be negative")
     values: dict[str, Any] = {name: tuple(v) if type(v) is list else v for name, v in table.items() if v != 0}
-    if relative_to == _PACKAGE:  # a test checks the types in models.toml
+    if relative_to == _PACKAGE:  # for models.toml, a test checks the types
         return kind(**values)
     import msgspec  # imported late, because it takes 20 ms
 
@@ -361,7 +361,7 @@ def add_pair(pair: Pair) -> Path:
     """Write a pair's file, or replace it, and return its path. Raises BadSetting, OSError."""
     check_name(pair.name)
     reasons = unreadable_pairs()
-    if error := reasons.get(pair.name, reasons.get("")):  # an unreadable file is never replaced
+    if error := reasons.get(pair.name, reasons.get("")):  # never replace an unreadable file
         raise error
     path = _place(pair.name)
     write_text_atomically(path, _written(pair))

@@ -17,7 +17,7 @@ from localspec.models.registry import Pair, all_pairs, unreadable_pairs
 from localspec.options import cache_dir
 
 _PULL_RUNS = "a pull is running, so nothing can be removed", "stop that pull first"
-_OURS = re.compile(r".+--.+/[0-9a-f]{12}/.+")  # paths of fetched files in the folder models/
+_OURS = re.compile(r".+--.+/[0-9a-f]{12}/.+")  # paths of downloaded files in the folder models/
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ def remove(pair: Pair) -> Removal:
             continue
         names = list(filter(os.path.lexists, (place, part_of(place), *([table_path(place)] * fitted))))
         if fitted and any((folder := place.with_suffix("")).glob("*.npz*")):
-            why = "`localspec fit` resumes from its answers; `localspec rm --unused` removes them"
+            why = "`localspec fit` can resume from these answers; `localspec rm --unused` removes them"
             kept.append((str(folder), why))
         if fitted or local_models.is_ours(place):
             unwanted += names
@@ -83,14 +83,14 @@ def remove_enlarged_demo() -> Removal:
 
 
 def prune() -> Removal:
-    if reasons := list(unreadable_pairs().values()):  # an unreadable pair may use any file
+    if reasons := list(unreadable_pairs().values()):  # a pair that cannot be read may use any file
         raise reasons[0]
     with alone(pull_lock(), *_PULL_RUNS):
         return _removed([leftover.path for leftover in leftovers(all_pairs())], [])
 
 
 def leftovers(pairs: Iterable[Pair]) -> tuple[Leftover, ...]:
-    """Return files of pulls and of `localspec fit` that none of all `pairs` uses; () if a pair cannot be read."""
+    """Return files of pulls and of `localspec fit` that no pair uses; () if a pair cannot be read."""
     pulled = sorted(local_models.models_dir().glob("*/*/*"))
     made = sorted(local_models.fitted_dir().glob("*"))
     if not (pulled or made) or unreadable_pairs():
@@ -130,7 +130,7 @@ def size_of(path: Path) -> int:
 
 
 def _used(pairs: Iterable[Pair]) -> dict[Path, str]:
-    """Return the used files, with a pair's name for each. Fetched files of incomplete pairs do not count."""
+    """Return the files in use, each with the name of a pair. Downloaded files of incomplete pairs do not count."""
     used = dict[Path, str]()
     for pair in pairs:
         files = pair.singles if pair.on_disk else [file for file in pair.files if not file.repo]

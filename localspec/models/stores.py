@@ -1,6 +1,6 @@
 """Find the models of other programs: Ollama, LM Studio, the Hugging Face cache, and llama.cpp.
 
-Their files are read, never written. They may change meanwhile, and anything in them may be broken.
+Their files are only read. They may change at any time, and may be broken in any way.
 """
 
 import glob
@@ -35,11 +35,11 @@ NO_MODEL = re.compile(  # heads, drafts, image encoders, and importance matrices
     r"^(?:mtp-|eagle3-|dflash-|dspark-)|mmproj|imatrix|[-_.]draft(?:[-_.]|$)", re.IGNORECASE
 )
 BLOB = re.compile(r"sha256-[0-9a-f]{64}")
-HASH = re.compile(rf"{BLOB.pattern}|[0-9a-f]{{64}}")  # names of files that are called by their content
-_MOST_BYTES = 1_000_000  # a larger manifest is not one of Ollama
-_VERSION = "2"  # raise it when `_facts` finds something else in a file
+HASH = re.compile(rf"{BLOB.pattern}|[0-9a-f]{{64}}")  # names of files that are hashes of their content
+_MOST_BYTES = 1_000_000  # Ollama's manifests are smaller
+_VERSION = "2"  # raise this if `_facts` returns something else for a file
 _LAYER = "application/vnd.ollama.image."
-# The model files of a program below its folder.
+# By program: the patterns of its model files below its folder.
 _PATTERNS = {
     LM_STUDIO: ("*/*/*.gguf", "*/*/*.safetensors"),
     HUGGING_FACE: ("models--*--*/snapshots/*/*.gguf", "models--*--*/snapshots/*/*/*.gguf"),
@@ -51,7 +51,7 @@ _PATTERNS = {
 class StoredModel:
     """A model of another program."""
 
-    name: str  # the name that the program's users know
+    name: str  # the name of the model in that program
     store: str
     path: str  # path of the GGUF, or of the manifest or folder if there is no GGUF
     aliases: tuple[str, ...] = ()
@@ -92,7 +92,7 @@ class StoredModel:
 
     @property
     def context(self) -> int | None:
-        """Ollama's num_ctx, which localspec shows and does not take."""
+        """Ollama's num_ctx, which localspec only shows."""
         value = _object(self.params).get("num_ctx")
         return value if isinstance(value, int) else None
 
@@ -109,14 +109,14 @@ def stored_models() -> tuple[StoredModel, ...]:
 
 
 def stored(name: str) -> StoredModel | None:
-    """Return the model that a name of another program means, or None. A name comes before all aliases."""
+    """Return another program's model by its name or, if no model has this name, by an alias; else None."""
     wanted, models = name.strip().lower(), stored_models() if name.strip() else ()
     named = {text.lower(): model for model in reversed(models) for text in model.aliases}
     return (named | {model.name.lower(): model for model in models}).get(wanted)
 
 
 def labelled(path: Path) -> ModelFile:
-    """Return a file of this machine; a file that is called by its hash gets the model's name as its label."""
+    """Return a file of this machine. If its name is a hash, its label is the name of the model."""
     if not HASH.fullmatch(path.name):
         return ModelFile.at(path)
     here, name = os.path.realpath(path), ""
@@ -149,7 +149,7 @@ def _remembered(table: Path) -> dict[str, Any]:
 
 
 def _facts(path: Path) -> tuple[str, str]:
-    """Return why a file cannot be loaded, and what its user should know; "" for nothing."""
+    """Return why a file cannot be loaded, and a remark for its user; each is "" if there is none."""
     try:
         header = header_of_part(path)
     except BadModelFile as error:
@@ -173,7 +173,7 @@ def _object(path: str) -> dict[str, Any]:
 
 
 def _content(path: str) -> bytes:
-    """Return a small file's content. Raises OSError, and ValueError for a large one or none of the disk."""
+    """Return a small file's content. Raises OSError, and ValueError for a large file or no regular file."""
     if not S_ISREG(os.stat(path).st_mode):
         raise ValueError("not a file")
     with open(path, "rb") as file:
@@ -210,7 +210,7 @@ def _of_manifest(path: str, blobs: str, name: str, aliases: tuple[str, ...]) -> 
     kinds, trouble = {"model": path}, ""
     if not isinstance(layers, list) or not all(isinstance(layer, dict) for layer in layers):
         trouble, layers = "has a manifest that cannot be read", []
-    for layer in reversed(layers):  # the first of a kind counts
+    for layer in reversed(layers):  # reversed, so that the first layer of a kind counts
         kind, digest = str(layer.get("mediaType")), str(layer.get("digest")).replace(":", "-")
         if kind.startswith(_LAYER) and BLOB.fullmatch(digest):
             kinds[kind.removeprefix(_LAYER)] = os.path.join(blobs, digest)
@@ -229,7 +229,7 @@ def _of_manifest(path: str, blobs: str, name: str, aliases: tuple[str, ...]) -> 
 def _in_repos(store: str) -> Iterator[StoredModel]:
     """Yield the models of a program that keeps repositories of the Hub."""
     for folder in map(str, folders_of(store)):
-        repos = dict[str, dict[str, str]]()  # paths by their names in a repository
+        repos = dict[str, dict[str, str]]()  # by repository: paths by the names of files
         owners = (path.split("=")[1:3] for path in _below(folder, "manifest=*=*=*.json"))  # llama.cpp
         begins = {f"{owner}_{repo}_": f"{owner}/{repo}" for owner, repo in owners}
         for path in _below(folder, *_PATTERNS[store]):
@@ -239,7 +239,7 @@ def _in_repos(store: str) -> Iterator[StoredModel]:
                 cached, _, revision, *inside = above
                 repo, file = cached.removeprefix("models--").replace("--", "/", 1), "/".join([*inside, file])
                 is_latest = file in repos.get(repo, ()) and revision == _main(f"{folder}/{cached}")
-            if begin := next(filter(file.startswith, begins), ""):  # llama.cpp puts it before the file
+            if begin := next(filter(file.startswith, begins), ""):  # llama.cpp writes REPOSITORY_FILE
                 repo, file = begins[begin], file.removeprefix(begin)
             if file not in (files := repos.setdefault(repo, {})) or is_latest:
                 files[file] = os.path.join(folder, path)
@@ -258,7 +258,7 @@ def _main(repository: str) -> str:
 
 
 def _of_repo(store: str, repo: str, files: dict[str, str]) -> Iterator[StoredModel]:
-    """Yield the models of one repository: ORG/REPO:QUANT, or ORG/REPO:FILE where two have one quantisation."""
+    """Yield the models of a repository as ORG/REPO:QUANT, or as ORG/REPO:FILE if two have the same quantisation."""
     names = {file: file.rpartition("/")[2] for file in files}
     models = [
         file
@@ -273,6 +273,6 @@ def _of_repo(store: str, repo: str, files: dict[str, str]) -> Iterator[StoredMod
         called = short if quant and quants[quant.lower()] == 1 else full
         if not repo:
             called, aliases = name.removesuffix(".gguf"), (name,)
-        absent = not os.path.exists(path)  # a link of the Hugging Face cache whose file was removed
+        absent = not os.path.exists(path)  # a link of the Hugging Face cache to a removed file
         trouble = "is incomplete: its model file is missing" if absent else ""
         yield StoredModel(called, store, path, aliases, trouble=trouble)

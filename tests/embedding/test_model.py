@@ -100,7 +100,7 @@ def test_texts_tokens_and_both_mixed_mean_the_same(opened):
     mixed = ["the dog", *model._tokens("runs")[1:]]
     np.testing.assert_array_equal(model._tokens(whole), whole)
     assert model._tokens(mixed) == [*model._tokens("the dog"), *model._tokens("runs")[1:]]
-    with pytest.raises(BadSetting, match="no such token id"):
+    with pytest.raises(BadSetting, match="out of range"):
         model.read([[300]])
 
 
