@@ -44,7 +44,7 @@ def reply(
     finished = None
     for event in map(limit.seen, begin(cancelled=lambda: limit.reached or cancelled(), **options)):
         if isinstance(event, Finished):
-            finished = event  # sent when the slot is free, because the next reply may continue its text
+            finished = event  # sent once the slot is free: the next request may continue this text in it
         elif request.cycles or not isinstance(event, Cycle):
             send(event)
         if request.cycles and isinstance(event, Cycle) and event.proposal:
@@ -76,7 +76,7 @@ def answer(session: api.Session, question: Question) -> Rendered:
         return Rendered(prompt.text, tuple(map(int, prompt.tokens)))
     if question.tokens is not None:
         if not all(isinstance(part, str) or part in range(vocabulary.size) for part in question.tokens):
-            raise BadSetting("token id out of range", hint=f"use ids from 0 to {vocabulary.size - 1}")
+            raise BadSetting("a token id is out of range", hint=f"use ids from 0 to {vocabulary.size - 1}")
         joined = b"".join(bytes_of(part, vocabulary) for part in question.tokens)
         return Rendered(joined.decode(errors="replace"))
     special = {"parse_special": question.parse_special, "add_special": question.add_special}
@@ -124,11 +124,11 @@ def ready(session: api.Session, seconds: float) -> Ready:
     )
 
 
-MANY_CORES = 4  # with at least this many cores, one is left to the client even if it never draws
+MANY_CORES = 4  # with this many cores or more, one is left to the client even if it never draws
 
 
 class Warnings(logging.Handler):
-    """A collector of logged warnings, which become notices, because nobody sees this process's stderr."""
+    """A collector of logged warnings. They become notices, because nobody sees the stderr of this process."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -149,7 +149,7 @@ class PairRequests:
         self._session: api.Session | None = None
         self._warnings = Warnings()
         logging.getLogger().addHandler(self._warnings)
-        self._typed = messages.Typed()  # the latest note; an empty one once it is read or sent
+        self._typed = messages.Typed()  # the latest note; empty once its conversation is read ahead or sent
         self._asking = threading.Lock()  # locked while a Question is answered, so that only one runs
         self._turns = Turns()
         self._beside: dict[object, EmbeddingModel] = {}  # small models, by file and pooling
@@ -219,7 +219,7 @@ class PairRequests:
         if not request.rpc_required:
             options = without_lost_servers(options, send)
         self._threads, cores = options.get("threads"), api.default_threads()
-        # A decoding thread that shares its core with the client makes all other threads wait in every pass.
+        # If a decoding thread shared its core with the client, all other threads would wait for it in every pass.
         leaves = cores >= MANY_CORES or (request.draws and api.usable_cores() <= cores)
         self._session = session = api.load(
             request.pair,
@@ -234,10 +234,10 @@ class PairRequests:
     def _embedded(self, request: messages.Embed, cancelled: Cancelled) -> messages.Embedded:
         key, target = (request.file, request.pooling), cast("SlotDecoder", self._loaded().pair.target)
         if not request.texts:
-            self._beside.pop(key, None)  # a request that runs keeps it to its end
+            self._beside.pop(key, None)  # a running request keeps its model to the end
             return messages.Embedded(b"", 1, ())
         with self._opening:
-            self._turns.held = target.calling  # the passes of the present target wait for a turn
+            self._turns.held = target.calling  # a pass of this model and one of the target take turns
             if (model := self._beside.get(key)) is None:
                 model = EmbeddingModel(*key, self._threads, target.model.gpu, self._turns)
                 self._beside[key] = model
@@ -246,7 +246,7 @@ class PairRequests:
         return messages.Embedded(rows.astype("<f4", copy=False).tobytes(), rows.shape[1], tokens)
 
     def _compare(self, request: Generate, send: Send, cancelled: Cancelled) -> None:
-        # Imported in this function, so that the process starts fast.
+        # imported here, so that the process starts fast
         from localspec.measure.compare import SideEvent, compare_events
 
         options = {name: value for name, value in request.options.items() if name != "speculate"}
@@ -266,7 +266,7 @@ class PairRequests:
 
 
 def without_lost_servers(options: dict[str, Any], send: Send) -> dict[str, Any]:
-    """Remove lost RPC servers from the options. Remove devices too, because device numbers may change."""
+    """Remove lost RPC servers from the options; remove `devices` too, because the numbers of devices may change."""
     rpc = options.get("rpc") or ""
     there = answering_servers(rpc) if rpc else []
     lost = [address for address in addresses_of(rpc) if address not in there] if rpc else []

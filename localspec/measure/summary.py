@@ -25,7 +25,7 @@ K = TypeVar("K", bound=Hashable)
 Log = float
 """The logarithm of a ratio, in which 2x and 0.5x are equally far from 1x."""
 
-LEAST_TOKENS = 16  # tokens; the speed of a shorter reply is not counted
+LEAST_TOKENS = 16  # the speed of a reply with fewer tokens does not count
 
 Pair = tuple[Measurement, Measurement]  # the plain reply and another arm's reply in the same block
 
@@ -46,8 +46,8 @@ class Interval:
 def mean_ratio(groups: Sequence[Sequence[Sequence[Log]]]) -> Interval:
     """Return the geometric mean of ratios and its interval; every group has the same weight.
 
-    groups[g][p]: the log ratios of prompt p in group g, one for each repetition. The median of the
-    repetitions counts, because one may be disturbed. The interval is Student's. Raises ValueError if empty.
+    groups[g][p]: the log ratios of prompt p in group g, one for each repetition. Their median counts, because a
+    repetition may be disturbed. The interval is Student's. Raises ValueError without any ratio.
     """
     groups = [[prompt for prompt in group if prompt] for group in groups]
     groups = [group for group in groups if group]
@@ -56,9 +56,9 @@ def mean_ratio(groups: Sequence[Sequence[Sequence[Log]]]) -> Interval:
     medians = [np.array([np.median(prompt) for prompt in group]) for group in groups]
     middle = float(np.mean([group.mean() for group in medians]))
     freedom = sum(map(len, groups)) - len(groups)
-    if freedom < 2:  # too few for Student's interval
+    if freedom < 2:  # too few measurements for Student's interval
         return Interval(math.exp(middle))
-    # The variance of a group of one prompt is unknown, so the group adds none.
+    # A group of one prompt adds no variance, because its variance is unknown.
     variance = sum(group.var(ddof=1) / group.size for group in medians if group.size > 1) / len(groups) ** 2
     margin = student_quantile(freedom) * math.sqrt(variance)
     return Interval(math.exp(middle), math.exp(middle - margin), math.exp(middle + margin))
@@ -135,7 +135,7 @@ def row_of(
     pairs = [pair for group in groups for pair in group]
     plain, other = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
     drafted, found = sum(m.drafted for m in other), mean(log_ratio)
-    # No pass is faster than a plain pass, so the speed-up cannot exceed the tokens per pass.
+    # The speed-up cannot exceed the tokens per pass, because no pass is faster than a plain pass.
     most = mean(lambda pair: math.log(pair[1].emitted / pair[1].cycles)).middle
     high = min(found.high, most) if found.known else found.high
     return BenchRow(
@@ -155,8 +155,8 @@ def row_of(
 def log_ratio(pair: Pair) -> Log:
     """Return the logarithm of a speed-up.
 
-    If hardly anything was drafted, the passes of both replies cost the same, and a difference between them is noise.
-    The time outside the passes then decides: drafting and deciding on it.
+    If hardly anything was drafted, the passes of both replies cost the same, and a difference between their times is
+    noise. Then only the time outside the passes counts: the time for drafts and decisions.
     """
     plain, other = pair
     passes = other.verify_seconds / other.emitted
@@ -200,12 +200,12 @@ def finding(speedup: Interval) -> Finding:
 
 
 def verdict(summary: Summary, temperature: float) -> BenchRow:
-    """Return the row over all categories at a temperature: of the automatic depth if measured, else of the first."""
+    """Return the row over all categories at a temperature, for the automatic depth if measured, else the first."""
     return next(row for row in summary.rows if row.temperature == temperature and row.category is None)
 
 
 def headlines(summary: Summary) -> str:
-    """Return a line for each temperature: what drafting gains over all categories."""
+    """Return a line for each temperature with the gain from drafting over all categories."""
     return "\n".join(
         f"{VERDICTS[finding(row.speedup)]} at T={row.temperature:g}: {speedup_text(row.speedup)}, "
         f"acceptance rate {row.acceptance_rate:.0%}."
