@@ -19,7 +19,7 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
-from tests.gguf.planted import FORMS, WORD, script_of, write_planted
+from benchmarks.planted_targets import FORMS, WORD, script_of, write_planted
 from tests.prompt.carried import TEMPLATES
 from tests.serve.conftest import serving
 

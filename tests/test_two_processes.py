@@ -1,14 +1,10 @@
-"""Two processes that change the same small files, killed at any moment, lose nothing that they have reported as done.
-
-The test is the short form; `python -m tests.test_two_processes 50` runs as many rounds and says what was found.
-"""
+"""Two processes that change the same small files, killed at any moment, lose nothing that they have reported."""
 
 import json
 import os
 import random
 import subprocess
 import sys
-import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -153,11 +149,3 @@ def test_nothing_that_was_done_is_lost_to_another_process_or_to_a_kill(tmp_path,
     if seed is None:
         assert count == 6 * TOGETHER + TOGETHER // 3
         assert sum(not name.startswith("old") for name in users_pairs()) == TOGETHER
-
-
-if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ["LOCALSPEC_HOME"] = folder
-        changes, wrong = play(Path(folder), int(sys.argv[1]), seed=0)
-        print(f"{sys.argv[1]} rounds, {changes:,} changes reported, lost or damaged: {wrong or 'none'}")
-        print("left over:", sorted(p.name for p in Path(folder).rglob(".*") if p.name != ".lock"))

@@ -99,7 +99,7 @@ WRONG_LINES = [
 ]
 OTHER_LINES = """run Hi --temperature -1; run Hi --depth 99; run Hi --kv-type zz; run Hi --device CUDA9;
 run Hi --json-schema {]; run Hi --grammar missing.gbnf; run Hi -f missing.txt;
-run Hi --target missing.gguf; run Hi --conversation zz; run -c Hi; run; chat; chat --plain -m zz;
+run Hi --target missing.gguf; run Hi --target .; run Hi --conversation zz; run -c Hi; run; chat; chat --plain -m zz;
 serve --port 99999; serve --keep-alive -1; pull zz; info missing.gguf;
 pairs add Mine --target a.gguf --draft b.gguf; pairs add mine --target a.gguf --draft b.gguf; rm zz;
 rm demo; bench demo --seconds 0;
@@ -148,6 +148,7 @@ def test_a_question_of_an_ollama_user_is_answered_and_is_no_error(line, capsys):
     "line",
     [
         "run Hi --target no-model.gguf",
+        "run Hi --target smol.gguf --draft no-model.gguf",
         "info no-model.gguf",
         "run Hi -m qwen3-4b+0.6b",
         f"run '{'a word ' * 200}' --context 64 -m demo",

@@ -15,9 +15,7 @@ from localspec import demo
 from localspec.cli import main
 from localspec.cli.commands.run import as_json, report, show, summary
 from localspec.display import JSON_VERSION
-from localspec.engine import spawn
 from localspec.events import Finished, FinishReason, Notice, Prefill, Reply, Started, Stats
-from tests.llama.broken import install
 
 pytestmark = pytest.mark.usefixtures("home_of_processes")
 
@@ -103,38 +101,6 @@ def test_a_context_longer_than_trained_is_one_note(capsys):
     _, _, err = run(capsys, "demo", "Hi", "-n", "2", "--context", "8192")
     assert "was trained" in err
     assert "n_ctx" not in err
-
-
-# The engine process, which dies at its first load unless another one died before.
-DIES_ONCE = """
-import os, signal
-from localspec.engine import server as engine
-opened = engine.open_handler
-def open_handler():
-    handler = opened()
-    load = handler._load
-    def killed(request, send):
-        if not request.died_of:
-            os.kill(os.getpid(), signal.SIGILL)
-        load(request, send)
-    handler._load = killed
-    return handler
-engine.open_handler = open_handler
-engine.main()
-"""
-
-
-@pytest.mark.process
-@pytest.mark.skipif(sys.platform == "win32", reason="dies by a signal")
-def test_an_engine_that_was_started_early_and_crashes_is_tried_again(capsys, monkeypatch, tmp_path):
-    """The build works, also on a machine whose own one does not."""
-    monkeypatch.setenv("PYTHONPATH", str(install(tmp_path, signal.SIGILL)))
-    process = spawn.spawn((sys.executable, "-c", DIES_ONCE))
-    monkeypatch.setattr(spawn, "start_early", lambda arguments: setattr(spawn, "_early", process))
-    code, out, err = run(capsys, "Hello", "--temperature", "0", "--max-tokens", "5", "--pair", "demo")
-    assert (code, bool(out.strip())) == (0, True)
-    assert -process.wait() == signal.SIGILL
-    assert "SIGILL" in err
 
 
 @pytest.mark.process
@@ -258,30 +224,6 @@ def test_a_home_that_cannot_be_written_is_noted_once(tmp_path):
     assert done.returncode == 0
     assert done.stderr.count("cannot be stored") == 1
     assert "notice: costs and acceptance of pairs cannot be stored" in done.stderr
-
-
-DEMO = demo.target_path().read_bytes()
-# The same length, so that the rest of the file stays where the header says.
-MARTIAN = DEMO.replace(b"llama", b"marti", 1)
-BAD = {"notes": b"these are my notes, not a model " * 50, "half": DEMO[: len(DEMO) // 2], "empty": b""}
-BAD |= {"martian": MARTIAN, "secret": DEMO, "nowhere": None, "directory": None}
-
-
-@pytest.mark.process
-@pytest.mark.parametrize("name", BAD)
-@pytest.mark.parametrize("role", ["target", "draft"])
-def test_a_bad_file_is_one_sentence_and_a_hint(name, role, tmp_path, capsys):
-    bad = tmp_path if name == "directory" else tmp_path / f"{name}.gguf"
-    if BAD[name] is not None:
-        bad.write_bytes(BAD[name])
-    if name == "secret":
-        bad.chmod(0)
-        if os.access(bad, os.R_OK):
-            pytest.skip("this user may read everything")
-    files = ["--target", bad] if role == "target" else ["--target", demo.target_path(), "--draft", bad]
-    code, out, err = run(capsys, "Hello", *files)
-    assert_printed(code, out, err, 2 if BAD[name] is None else 1)
-    assert bad.name in err
 
 
 def assert_printed(code, out, err, wanted=1):

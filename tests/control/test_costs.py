@@ -1,7 +1,6 @@
 """Costs: interpolation, wild measurements, plain steps, and tables by length of context and threads."""
 
 import random
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -213,12 +212,6 @@ def test_the_more_drafting_gains_the_rarer_it_is():
     assert sum(drive(SLOW_DRAFT, 5000, gain=1.0)[0]) < 0.5 * sum(drive(SLOW_DRAFT, 5000, gain=0.1)[0])
 
 
-def test_nothing_known_is_measured_at_once():
-    plain, _ = drive(replace(SLOW_DRAFT, measured=False), 40)
-    assert plain[0]
-    assert not plain[1]
-
-
 SHORT = CostTable((1, 2, 9), (1.0, 1.1, 1.8), {"model": 0.1})
 
 
@@ -227,15 +220,6 @@ SHORT = CostTable((1, 2, 9), (1.0, 1.1, 1.8), {"model": 0.1})
 )
 def test_every_doubling_of_the_context_is_a_place(tokens, found):
     assert doublings(tokens) == found
-
-
-def test_what_a_short_context_costs_is_no_measurement_of_a_long_one():
-    places = CostsByContext([SHORT])
-    for _ in range(20):
-        places.at(100).learn_verify(1, 1.0)
-        places.at(9000).learn_verify(1, 3.0)
-    assert places.at(100).plain_step_seconds == pytest.approx(1.0)
-    assert places.at(9000).plain_step_seconds == pytest.approx(3.0)
 
 
 def test_a_new_place_begins_with_a_plain_step_and_the_nearest_proportions():

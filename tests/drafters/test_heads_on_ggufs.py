@@ -61,6 +61,7 @@ class Watching:
 
     def __init__(self):
         self.rows = []
+        self.verify = GREEDY.verify
 
     def draw(self, row, history, start):
         self.rows.append(np.array(row.logits if isinstance(row, Candidates) else row))

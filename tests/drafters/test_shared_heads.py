@@ -10,9 +10,8 @@ import pytest
 
 from localspec.algorithm.pass_order import PassSeconds
 from localspec.llama.head import HeadCache
-from localspec.sampler.passes import Candidates
-from tests.drafters.heads import GREEDY, KINDS, opened_slots
-from tests.drafters.test_heads_on_ggufs import difference
+from tests.drafters.heads import KINDS, opened_slots
+from tests.drafters.test_heads_on_ggufs import Watching, difference
 
 DEPTH, CYCLES, REPLIES = 3, 12, 3
 SHARING = {name: kind for name, kind in KINDS.items() if kind.keeps}  # others read the target's cache
@@ -31,18 +30,6 @@ def passes(monkeypatch):
     monkeypatch.setattr(HeadCache, "_decode", counted)
     monkeypatch.setattr(PassSeconds, "pays", lambda *_: True)
     return found
-
-
-class Watching:
-    """The greedy rule, which keeps the rows that were drafted from."""
-
-    def __init__(self):
-        self.rows = []
-        self.verify = GREEDY.verify
-
-    def draw(self, row, history, start):
-        self.rows.append(np.array(row.logits if isinstance(row, Candidates) else row))
-        return GREEDY.draw(row, history, start)
 
 
 def drafted(pair, prompt, begun):

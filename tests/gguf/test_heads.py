@@ -95,17 +95,6 @@ def test_heads_for_other_targets_are_distinguished_in_a_sentence(files, tiny_ggu
         assert (found is None) if why is None else why in found
 
 
-@pytest.mark.parametrize("name", WRITERS)
-def test_each_kind_loads_drafts_and_answers(files, name):
-    target, head = files[name]
-    with localspec.load(target=target, draft=head, threads=1, context_length=512) as session:
-        reply = session.complete("tell me all of it", temperature=0, max_tokens=60, depth=3)
-        plain = session.complete("tell me all of it", temperature=0, max_tokens=60, speculate=False)
-    assert reply.tokens == plain.tokens
-    assert reply.stats.from_head > 5
-    assert reply.stats.from_model == 0
-
-
 def test_a_head_is_no_target_and_one_for_another_target_is_no_draft(files):
     with pytest.raises(localspec.LocalspecError, match="is a prediction head"):
         localspec.load(target=files["eagle3"][1])

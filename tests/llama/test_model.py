@@ -40,13 +40,6 @@ def test_a_model_without_a_short_name_is_called_like_its_file(load):
         assert model.name == model.path.stem
 
 
-@pytest.mark.parametrize(
-    ("architecture", "steps_back"), [("mamba", False), ("lfm2", False), ("gemma2", True)]
-)
-def test_models_whose_state_cannot_step_back_say_so(load, architecture, steps_back):
-    assert load(architecture=architecture).can_roll_back == steps_back
-
-
 def test_the_cpu_in_any_case_takes_no_layers_for_a_gpu(tiny_gguf):
     with Model(tiny_gguf(), devices=("cpu",)), Model(tiny_gguf(), devices=("CPU",), gpu_layers=0):
         pass

@@ -4,7 +4,6 @@ import errno
 import io
 import os
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import pytest
 from localspec import demo
 from localspec.errors import BadModelFile, DownloadFailed, IncompatiblePair, LocalspecError
 from localspec.models import local_models
-from localspec.models.download import Fetching, PartialFile, PullCancelled, bytes_to_fetch, fetch, part_of
+from localspec.models.download import Fetching, PartialFile, bytes_to_fetch, fetch, part_of
 from localspec.models.removal import remove
 from tests.gguf.mutations import by_meaning, taken_apart
 from tests.models.conftest import pair_of
@@ -287,24 +286,6 @@ def test_an_incompatible_pair_costs_its_headers_only(hub, tiny_gguf, impatient):
     with pytest.raises(IncompatiblePair, match="their vocabularies differ"):
         fetch(pair_of(target, draft))
     assert files_below(local_models.models_dir()) == set()
-
-
-def test_stopping_keeps_what_came_and_the_next_pull_goes_on(served, hub, impatient):
-    with pytest.raises(PullCancelled):
-        fetch(served.pair, cancelled=lambda: hub.sent.total() > 150_000)
-    assert part_of(served.pair.target.place).stat().st_size > 0
-    fetch(served.pair)
-    assert served.pair.on_disk
-    assert files_below(local_models.models_dir()) == {"target.gguf", "draft.gguf"}
-
-
-def test_two_pulls_at_once_fetch_every_byte_once(served, hub, impatient):
-    hub.bytes_per_second = 2_000_000
-    with ThreadPoolExecutor() as pool:
-        list(pool.map(fetch, [served.pair] * 3))
-    assert served.pair.on_disk
-    assert files_below(local_models.models_dir()) == {"target.gguf", "draft.gguf"}
-    assert hub.sent.total() == served.target.size + served.draft.size
 
 
 def test_space_is_checked_before_the_first_byte(served, hub, monkeypatch, impatient):

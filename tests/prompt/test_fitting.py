@@ -3,14 +3,13 @@
 import pytest
 
 from localspec.chat.session import Session
-from localspec.errors import BadSetting, BadTemplate
+from localspec.errors import BadSetting
 from localspec.events import Started, ToolCall
 from localspec.prompt.fitting import kept, starts_of
 from localspec.prompt.messages import Message
 from localspec.prompt.template import ChatTemplate
 from tests.chat.letters import GREEDY, SYMBOLS, TEMPLATE, Letters, session_of
 from tests.exact_engine import engine_of, exact_pair
-from tests.prompt.carried import TEMPLATES, tiered
 
 THINKS = TEMPLATE + "{# <think> </think> #}"
 
@@ -150,18 +149,6 @@ def test_an_older_turn_loses_its_rounds_before_its_question():
     assert kept(talk, 4) == (*talk[:2], *talk[4:])
     assert kept(talk, 7) == (talk[0], *talk[7:])
     assert kept(talk, 10) == (talk[0], talk[7], *talk[10:])
-
-
-@pytest.mark.parametrize("name", tiered(TEMPLATES))
-def test_a_template_that_takes_a_conversation_takes_what_is_left_of_it(name):
-    template = ChatTemplate(TEMPLATES[name], bos_text="<s>", eos_text="</s>")
-    talk = (Message("user", "q"), *rounds(3), Message("assistant", "a"), Message("user", "r"), *rounds(2))
-    try:
-        template.render(talk)
-    except BadTemplate:
-        return  # tools are described in another form then
-    for cut in starts_of(talk):
-        template.render(kept(talk, cut))
 
 
 def thinking_session():

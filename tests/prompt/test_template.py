@@ -1,7 +1,6 @@
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from localspec.errors import BadTemplate
 from localspec.events import ToolCall
@@ -34,14 +33,6 @@ def test_every_template_writes_every_message_once_and_in_order(name, think):
         assert -1 not in places
         assert places == sorted(places)
         assert all(text.count(m.content) == 1 for m in messages if m.role == "user")
-
-
-@pytest.mark.parametrize("name", tiered(TEMPLATES))
-def test_the_prompt_of_a_turn_begins_the_prompt_of_the_next(name):
-    """Or prefix reuse would be worth nothing: all but what the template adds after the last user message."""
-    first, second = ready(name).render(ONE_TURN), ready(name).render(TWO_TURNS)
-    kept = first[: first.find(ASK.content) + len(ASK.content)]
-    assert second.startswith(kept)
 
 
 @pytest.mark.parametrize(
@@ -78,15 +69,6 @@ def test_a_system_message_that_a_template_refuses_or_ignores_goes_before_the_fir
     assert "user\nBe terse.<end_of_turn>" in gemma.render((SYSTEM,))
     users = template("{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}")
     assert users.render(ONE_TURN) == "Be terse.\n\nWhy is the sky blue?"
-
-
-@pytest.mark.parametrize("name", tiered(TEMPLATES))
-def test_two_questions_in_a_row_reach_every_template(name):
-    asked = [Message("user", "qa1"), Message("user", "qb2"), Message("assistant", "ac3")]
-    prompt = ready(name).render([*asked, Message("user", "qd4")])
-    places = [prompt.find(text) for text in ("qa1", "qb2", "ac3", "qd4")]
-    assert places == sorted(places)
-    assert -1 not in places
 
 
 def test_what_a_template_takes_in_a_row_stays_apart():
@@ -224,18 +206,6 @@ def test_a_render_of_gemma_4_takes_as_many_steps_for_each_message(talk, monkeypa
         ready("google-gemma-4-31B-it").render(talk(count))
         steps.append(len(taken))
     assert steps[2] < 4.2 * steps[1] < 4.2**2 * steps[0]
-
-
-@pytest.mark.parametrize("name", tiered(TEMPLATES))
-def test_loops_that_end_early_write_the_same_prompt(name, monkeypatch):
-    monkeypatch.setattr(Sandbox, "_parse", ImmutableSandboxedEnvironment._parse)
-    whole = template(TEMPLATES[name])
-    for talk in (ONE_TURN, conversation(5), agent_loop(5)):
-        try:
-            expected = whole.render(talk)
-        except BadTemplate:
-            continue
-        assert ready(name).render(talk) == expected
 
 
 @pytest.mark.parametrize(

@@ -81,26 +81,6 @@ def test_the_prompts_are_those_of_hugging_faces_setting(name):
     assert different(name, EXPLAINED.get(name, lambda tools: {})) == expected
 
 
-def test_a_message_with_two_calls_becomes_two_where_a_template_takes_one():
-    name = "meta-llama-Llama-3.1-8B-Instruct"
-    messages, tools = CONVERSATIONS["two calls"]
-    written = ours(name, messages, tools)
-    places = [written.index(text) for text in ('{"city": "Oslo"}', "rain", '{"city": "Rome"}', "sun")]
-    assert places == sorted(places)
-
-
-@pytest.mark.parametrize(
-    "name", ["mistralai-Mistral-Nemo-Instruct-2407", "Mistral-Small-3.2-24B-Instruct-2506"]
-)
-def test_ids_have_the_form_that_a_template_insists_on(name):
-    messages, tools = CONVERSATIONS["two calls"]
-    changed = json.loads(json.dumps(messages).replace("call0000", "call_0123456789_"))
-    written = ours(name, changed, tools)
-    ids = set(re.findall(r'"(?:id|call_id)": "(\w{9})"|\[CALL_ID\](\w{9})\[', written))
-    assert len(ids) == 2
-    assert written == ours(name, changed, tools)
-
-
 def test_a_tool_that_a_template_cannot_tell_as_it_is_is_spelled_out():
     """Seed's template joins a type with texts."""
     given = {"name": "f", "parameters": {"type": "object", "properties": {"a": {"type": ["string", "null"]}}}}

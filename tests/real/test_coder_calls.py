@@ -3,16 +3,16 @@
 LOCALSPEC_TEST_CODER names a GGUF of Qwen2.5-Coder-1.5B-Instruct, LOCALSPEC_TEST_CODER_DRAFT one of the 0.5B.
 """
 
-import json
 import os
-import re
 import subprocess
 import sys
 
 import pytest
 
 import localspec
+from tests.serve import test_planted as planted
 from tests.serve.conftest import serving
+from tests.serve.test_writers import READERS, lines_in
 
 pytestmark = pytest.mark.nightly
 TARGET, DRAFT = (os.environ.get(f"LOCALSPEC_TEST_CODER{end}", "") for end in ("", "_DRAFT"))
@@ -32,7 +32,6 @@ FUNCTIONS = [
     function("write_file", "Replace a file.", path="the file", content="the whole new text"),
     function("run_command", "Run a shell command and return what it prints.", command="the command"),
 ]
-NAMES = [each["name"] for each in FUNCTIONS]
 TOOLS = [{"type": "function", "function": each} for each in FUNCTIONS]
 ASKED = {
     "Read the file notes.txt.": "read_file",
@@ -41,8 +40,6 @@ ASKED = {
     "What does main.py contain?": "read_file",
     "Which Python version is installed? Run python --version.": "run_command",
 }
-# A reply that begins with JSON, bare, in a fence or in a tag, and names an offered tool, but came as text.
-MISSED = re.compile(rf'\s*(```\w*\s*|<\w+>\s*)?[\[{{][^\w]*"name":\s*"({"|".join(NAMES)})"')
 
 
 @pytest.fixture(scope="module")
@@ -51,106 +48,42 @@ def http(home, tmp_path_factory):
         yield endpoint.http
 
 
-def ask(http, text, choice="auto"):
-    choice = {"type": "function", "function": {"name": choice}} if choice in NAMES else choice
-    body = {"messages": [{"role": "user", "content": text}], "tools": TOOLS, "tool_choice": choice}
-    body |= {"temperature": 0, "max_tokens": 300}
-    (found,) = http.post("/v1/chat/completions", json=body).json()["choices"]
-    return found["message"].get("content") or "", [
-        (call["function"]["name"], json.loads(call["function"]["arguments"]))
-        for call in found["message"].get("tool_calls") or ()
-    ]
-
-
-@pytest.mark.parametrize("text", ASKED)
-def test_a_named_or_required_tool_is_called_once(http, text):
-    for choice in (ASKED[text], "required"):
-        _, calls = ask(http, text, choice)
-        assert [name for name, _ in calls] == [ASKED[text]], choice
-
-
-def chat(body):
-    message = body["choices"][0]["message"]
-    calls = [each["function"] for each in message.get("tool_calls") or ()]
-    return message.get("content") or "", [(each["name"], json.loads(each["arguments"])) for each in calls]
-
-
-def chat_stream(events):
-    deltas = [event["choices"][0]["delta"] for event in events if event.get("choices")]
-    calls = {}
-    for call in (call for delta in deltas for call in delta.get("tool_calls") or ()):
-        begun = calls.setdefault(call["index"], ["", ""])
-        begun[0] += call["function"].get("name") or ""
-        begun[1] += call["function"].get("arguments") or ""
-    text = "".join(delta.get("content") or "" for delta in deltas)
-    return text, [(name, json.loads(written)) for name, written in calls.values()]
-
-
-def responses(body):
-    calls = [item for item in body["output"] if item["type"] == "function_call"]
-    text = "".join(part["text"] for item in body["output"] for part in item.get("content") or ())
-    return text, [(call["name"], json.loads(call["arguments"])) for call in calls]
-
-
-def responses_stream(events):
-    return responses(events[-1]["response"])
-
-
-def anthropic(body):
-    blocks = body["content"]
-    text = "".join(block["text"] for block in blocks if block["type"] == "text")
-    return text, [(block["name"], block["input"]) for block in blocks if block["type"] == "tool_use"]
-
-
-def anthropic_stream(events):
-    blocks = [dict(event["content_block"]) for event in events if event["type"] == "content_block_start"]
-    for event in events:
-        if event["type"] == "content_block_delta":
-            block, delta = blocks[event["index"]], event["delta"]
-            block["text"] = block.get("text", "") + delta.get("text", "")
-            block["json"] = block.get("json", "") + delta.get("partial_json", "")
-    return anthropic(
-        {"content": [block | {"input": json.loads(block.get("json") or "{}")} for block in blocks]}
-    )
-
-
-def ollama(*bodies):
-    messages = [body["message"] for body in bodies]
-    calls = [call["function"] for message in messages for call in message.get("tool_calls") or ()]
-    return "".join(message["content"] for message in messages), [
-        (each["name"], each["arguments"]) for each in calls
-    ]
-
-
 ANTHROPIC = [
     {"name": each["name"], "description": each["description"], "input_schema": each["parameters"]}
     for each in FUNCTIONS
 ]
 INTERFACES = {
-    "/v1/chat/completions": ({"tools": TOOLS}, "messages", chat, chat_stream),
-    "/v1/responses": (
-        {"tools": [{"type": "function", **each} for each in FUNCTIONS]}, "input", responses, responses_stream
-    ),
-    "/v1/messages": ({"tools": ANTHROPIC, "max_tokens": 300}, "messages", anthropic, anthropic_stream),
-    "/api/chat": (
-        {"tools": TOOLS, "options": {"temperature": 0}}, "messages", ollama, lambda events: ollama(*events)
-    ),
-}  # fmt: skip
+    "/v1/chat/completions": ("messages", {"tools": TOOLS}),
+    "/v1/responses": ("input", {"tools": [{"type": "function", **each} for each in FUNCTIONS]}),
+    "/v1/messages": ("messages", {"tools": ANTHROPIC, "max_tokens": 300}),
+    "/api/chat": ("messages", {"tools": TOOLS, "options": {"temperature": 0}}),
+}
+
+
+def asked(path, text, **more):
+    key, body = INTERFACES[path]
+    return {**body, "temperature": 0, key: [{"role": "user", "content": text}], **more}
+
+
+@pytest.mark.parametrize("text", ASKED)
+def test_a_named_or_required_tool_is_called_once(http, text):
+    path, named = "/v1/chat/completions", {"type": "function", "function": {"name": ASKED[text]}}
+    for choice in (named, "required"):
+        name, *_ = planted.INTERFACES[path][0](
+            http.post(path, json=asked(path, text, tool_choice=choice, max_tokens=300)).json()
+        )
+        assert name == ASKED[text], choice
 
 
 @pytest.mark.parametrize("text", ASKED)
 def test_a_call_of_an_offered_tool_is_a_call_in_every_interface(http, text):
     found = []
-    for path, (given, key, whole, streamed) in INTERFACES.items():
-        body = {**given, "temperature": 0, key: [{"role": "user", "content": text}]}
-        found.append(whole(http.post(path, json={**body, "stream": False}).json()))
-        lines = http.post(path, json={**body, "stream": True}).text.splitlines()
-        lines = [line.removeprefix("data: ") for line in lines if line.startswith(("data: {", "{"))]
-        found.append(streamed([*map(json.loads, lines)]))
-    shown, calls = found[0]
-    assert all(each == found[0] for each in found)
-    assert not MISSED.match(shown), shown
-    assert [name for name, _ in calls] == [ASKED[text]]
+    for path, (shown_in, folded) in ((path, READERS[path]) for path in INTERFACES):
+        whole = http.post(path, json=asked(path, text, stream=False)).json()
+        found.append(planted.INTERFACES[path][0](whole)[:2])
+        assert shown_in(whole) == folded(lines_in(http.post(path, json=asked(path, text, stream=True)).text))
+    assert found == found[:1] * 4
+    assert found[0][0] == ASKED[text]
 
 
 # What to correct, and what the program then prints. Of 'the word must be "Hello"' this model makes a file that is

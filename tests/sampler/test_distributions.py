@@ -99,11 +99,6 @@ def test_a_draft_from_a_whole_row_lacks_only_unlikely_tokens():
         assert p.shares(np.setdiff1d(p.ids, q.ids)).max() < p.probabilities.max() * 5e-5
 
 
-def test_probabilities_of_absent_tokens_are_zero():
-    p = distribution([1, 3], ids=[4, 8])
-    assert [p.of(token) for token in (3, 4, 5, 8, 9)] == [0.0, 0.25, 0.0, 0.75, 0.0]
-
-
 def by_sorting(row, count):
     order = np.lexsort((np.arange(len(row)), -row))[:count]
     return np.sort(order)

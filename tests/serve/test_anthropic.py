@@ -3,12 +3,11 @@
 import anthropic
 import pytest
 
-from tests.serve.test_openai import CITY, QUESTION
+from tests.serve.test_openai import QUESTION
 
 pytestmark = pytest.mark.process
 
 GREEDY = {"temperature": 0}  # which the client no longer has a parameter for
-WEATHER = {"name": "weather", "description": "The weather in a city.", "input_schema": CITY}
 
 
 @pytest.fixture(scope="module")
@@ -44,24 +43,6 @@ def test_the_stop_sequence_that_ended_it_is_named(client):
     message = ask(client, stop_sequences=["never", "models"])
     assert (message.stop_reason, message.stop_sequence) == ("stop_sequence", "models")
     assert message.content[0].text == "A pair of "
-
-
-def test_a_tool_is_used_and_its_result_read(client):
-    asked = {"tools": [WEATHER], "tool_choice": {"type": "any", "disable_parallel_tool_use": True}}
-    message = ask(client, max_tokens=200, **asked)
-    use = message.content[-1]
-    assert message.stop_reason == "tool_use"
-    assert set(use.input) == {"city"}
-    settings = {"model": "demo", "messages": QUESTION, "max_tokens": 200, "extra_body": GREEDY}
-    with client.messages.stream(**settings, **asked) as stream:
-        assert stream.get_final_message().content[-1].input == use.input
-    result = {"type": "tool_result", "tool_use_id": use.id, "content": [{"type": "text", "text": "sunny"}]}
-    going_on = [
-        *QUESTION,
-        {"role": "assistant", "content": [use.model_dump(include={"type", "id", "name", "input"})]},
-        {"role": "user", "content": [result, {"type": "text", "text": "So?"}]},
-    ]
-    assert ask(client, messages=going_on, tools=[WEATHER]).usage.output_tokens > 0
 
 
 def test_tokens_are_counted_as_a_message_reads_them(client):

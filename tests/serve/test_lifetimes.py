@@ -135,13 +135,6 @@ def test_the_log_says_why_a_request_failed(tmp_path):
     ]
 
 
-def test_a_log_on_a_full_disk_costs_no_reply(tmp_path):
-    with open("/dev/full", "w") as full, serving(tmp_path, "demo", stderr=full) as endpoint:
-        assert all(text_of(endpoint.http, SHORT) for _ in range(3))
-        assert endpoint.http.get("/nope").status_code == 404
-        assert endpoint.http.get("/health").status_code == 200
-
-
 def test_tokens_are_counted_beside_a_running_reply(patient):
     http = patient.http
     question = {"messages": [{"role": "user", "content": "x"}]}
@@ -210,33 +203,9 @@ def asking(question, **more):
     return {"messages": [{"role": "user", "content": question}], "temperature": 0, "max_tokens": 60} | more
 
 
-def test_each_of_several_choices_has_a_seed_of_its_own_derived_from_the_one_given(server):
-    asked = asking("Tell me a story.", temperature=1, max_tokens=12)
-    for first in (2**63, 7):
-        alone = [text_of(server, asked | {"seed": first + i}) for i in range(3)]
-        found = server.post("/v1/chat/completions", json=asked | {"seed": first, "n": 3}).json()["choices"]
-        assert [choice["message"]["content"] for choice in found] == alone
-
-
 def metric(http, name):
     lines = http.get("/metrics").text.splitlines()
     return float(next(line for line in lines if line.startswith(name)).split()[1])
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_several_choices_read_their_prompt_once(server, stream):
-    question = " ".join(f"{stream} {number}" for number in range(240))
-    name, asked = "llamacpp:prompt_tokens_total", asking(question, n=4, stream=stream)
-    before = metric(server, name)
-    answer = server.post("/v1/chat/completions", json=asked)
-    read = metric(server, name) - before
-    alone = server.post("/v1/chat/completions", json=asking(question)).json()
-    prompt = alone["usage"]["prompt_tokens"]
-    assert prompt >= 1000
-    assert 0.9 * prompt < read < 1.05 * prompt
-    if not stream:
-        texts = [choice["message"]["content"] for choice in answer.json()["choices"]]
-        assert texts == [alone["choices"][0]["message"]["content"]] * 4
 
 
 def test_the_first_token_of_a_second_request_waits_for_no_running_reply(server):

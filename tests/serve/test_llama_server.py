@@ -109,12 +109,8 @@ def test_the_next_turn_is_read_ahead_while_nobody_waits(http):
     assert http.get("/slots").json()[0]["read_ahead_n"] > 0
 
 
-def test_the_probabilities_of_tokens_whole_and_in_a_stream(http):
-    asked = PROMPT | {"n_probs": 3}
-    entries = http.post("/completion", json=asked).json()["completion_probabilities"]
-    lines = lines_of(http, "/completion", asked | {"stream": True})
-    reported = [e for line in lines for e in line.get("completion_probabilities", [])]
-    assert [e["id"] for e in reported] == [e["id"] for e in entries]
+def test_the_probabilities_of_tokens(http):
+    entries = http.post("/completion", json=PROMPT | {"n_probs": 3}).json()["completion_probabilities"]
     assert all(e["id"] == e["top_logprobs"][0]["id"] and len(e["top_logprobs"]) == 3 for e in entries)
     assert "completion_probabilities" not in http.post("/completion", json=PROMPT).json()
 

@@ -93,6 +93,7 @@ class Engine:
 def of_chat(body):
     message = body["choices"][0]["message"]
     (call,) = message["tool_calls"]
+    assert (message["content"], body["choices"][0]["finish_reason"]) == (None, "tool_calls")
     kept = {key: message[key] for key in ("role", "content", "tool_calls")}
     back = [ASK, kept, {"role": "tool", "tool_call_id": call["id"], "content": RESULT}]
     return call["function"]["name"], json.loads(call["function"]["arguments"]), {"messages": back}
@@ -106,6 +107,7 @@ def of_responses(body):
 
 def of_anthropic(body):
     (use,) = (block for block in body["content"] if block["type"] == "tool_use")
+    assert body["stop_reason"] == "tool_use"
     result = {"type": "tool_result", "tool_use_id": use["id"], "content": RESULT}
     back = [ASK, {"role": "assistant", "content": [use]}, {"role": "user", "content": [result]}]
     return use["name"], use["input"], {"messages": back}

@@ -1,15 +1,10 @@
 """OpenAI's own client against the Responses interface, as Codex uses it."""
 
-import json
-
 import openai
 import pytest
 
-from tests.serve.test_openai import WEATHER as FUNCTION
-
 pytestmark = pytest.mark.process
 
-WEATHER = {**FUNCTION["function"], "type": "function", "strict": True}
 ASKED = {"model": "demo", "input": "What is speculative decoding?", "max_output_tokens": 24, "temperature": 0}
 
 
@@ -38,22 +33,6 @@ def test_a_stream_builds_the_same_response(client):
     assert [event.sequence_number for event in events] == list(range(len(events)))
     text = "".join(event.delta for event in events if event.type == "response.output_text.delta")
     assert text == events[-1].response.output_text == ask(client).output_text
-
-
-def test_a_function_is_called_and_its_output_read(client):
-    tools = [WEATHER, {"type": "web_search"}]
-    asked = {"tool_choice": "required", "parallel_tool_calls": False, "max_output_tokens": 200}
-    response = ask(client, tools=tools, **asked)
-    call = response.output[-1]
-    assert call.type == "function_call"
-    assert set(json.loads(call.arguments)) == {"city"}
-    going_on = [
-        {"role": "user", "content": [{"type": "input_text", "text": "Is it sunny?"}]},
-        {"type": "reasoning", "id": "rs_1", "summary": []},
-        {"type": "function_call", "call_id": call.call_id, "name": call.name, "arguments": call.arguments},
-        {"type": "function_call_output", "call_id": call.call_id, "output": "sunny"},
-    ]
-    assert ask(client, input=going_on, instructions="Be brief.", tools=tools).usage.output_tokens > 0
 
 
 def test_what_would_need_a_store_is_refused(client):

@@ -1,15 +1,6 @@
-"""Random JSON schemas: nested objects, enums, unions, patterns, unicode, bounds, recursion; and replies to them."""
+"""Random JSON schemas: nested objects, enums, unions, patterns, unicode, bounds, recursion."""
 
-import json
-from collections import Counter
 from random import Random
-
-import jsonschema
-
-import localspec
-from localspec.events import FinishReason, Reply
-from localspec.structure.constraint import GrammarTokens
-from localspec.structure.grammar import json_grammar
 
 NAMES = ("id", "name", "größe", "名前", "street address", "is_open", "tags", "🙂", "next/prev", "x")
 NAMES += ('naïve "quote"',)
@@ -100,34 +91,3 @@ def _recursive(random: Random) -> dict:
         rest = {"type": "array", "items": node, "maxItems": 2}
     whole = {"type": "object", "properties": {"value": value, "rest": rest}, "required": ["value", "rest"]}
     return {"$defs": {"node": whole}, **node}
-
-
-def judged(
-    session: localspec.Session, temperature: float, count: int, limit: int
-) -> tuple[Counter[str], int, int]:
-    """Replies by verdict, their tokens, and how many of these the grammar forced."""
-    tokens = GrammarTokens(session.pair.vocabulary)
-    found, emitted, forced = Counter[str](), 0, 0
-    for seed in range(count):
-        session.reset()
-        schema = schema_of(seed)
-        options = {"json_schema": schema, "temperature": temperature, "seed": seed, "max_tokens": limit}
-        reply = session.run("Give me an example.", **options)
-        found[verdict(reply, schema, tokens)] += 1
-        emitted += reply.stats.emitted
-        forced += reply.stats.from_grammar
-    return found, emitted, forced
-
-
-def verdict(reply: Reply, schema: dict, tokens: GrammarTokens) -> str:
-    """Whether a complete reply is valid, and a cut one the beginning of something valid."""
-    if reply.finish_reason is FinishReason.STOP:
-        try:
-            jsonschema.Draft202012Validator(schema).validate(json.loads(reply.text))
-        except (ValueError, jsonschema.ValidationError) as error:
-            return f"invalid ({str(error).splitlines()[0]}): {reply.text!r} for {json.dumps(schema)}"
-        return "valid"
-    accepted = tokens.matcher(json_grammar(schema)).try_consume_tokens(list(reply.tokens))
-    return (
-        "cut" if accepted == len(reply.tokens) else f"not accepted: {reply.text!r} for {json.dumps(schema)}"
-    )

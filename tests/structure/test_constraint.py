@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import localspec
 from localspec.errors import BadSetting
 from localspec.events import Cycle, FinishReason, Notice, Piece
 from localspec.sampler.chain import Chain
@@ -21,7 +20,6 @@ from localspec.sampler.sampling import Sampling
 from localspec.structure.constraint import SPARE, Constrained, GrammarTokens, Mask, on_deep_stack
 from localspec.structure.grammar import FENCE, FENCE_END, json_grammar, regex_grammar
 from tests.structure.characters import SYMBOLS, TEMPLATE, Characters, scripted_session, session_of
-from tests.structure.schemas import judged
 
 VOCABULARY = Characters()
 TOKENS = GrammarTokens(VOCABULARY)
@@ -362,16 +360,3 @@ def test_thinking_that_the_prompt_has_opened_must_be_closed():
     session = scripted_session('<think>hm</think>{"name":"Bo","age":7}', template)
     reply = session.run("who?", json_schema=PERSON)
     assert (reply.reasoning, reply.text) == ("hm", '{"name":"Bo","age":7}')
-
-
-@pytest.fixture(scope="module")
-def demo_session():
-    with localspec.load("demo", threads=1) as session:
-        yield session
-
-
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_random_schemas_on_the_demo_pair(demo_session, temperature):
-    found, _, _ = judged(demo_session, temperature, 12, 200)
-    assert set(found) <= {"valid", "cut"}
-    assert found["valid"] >= 9

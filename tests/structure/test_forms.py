@@ -9,7 +9,6 @@ from functools import cache
 import jsonschema
 import pytest
 
-import localspec
 from localspec.chat.constraints import PromptBuilder
 from localspec.chat.options import request_from
 from localspec.chat.text import TextStream
@@ -23,8 +22,6 @@ from localspec.structure.constraint import GrammarTokens
 from localspec.structure.derive_format import format_of
 from localspec.structure.read_calls import calls_in
 from localspec.structure.tool_call_format import GENERIC
-from tests.gguf.planted import FORMS as PLANTED
-from tests.gguf.planted import WORD, script_of, write_planted
 from tests.prompt.carried import NO_FORM, TEMPLATES, ready, tiered
 from tests.prompt.character_vocabulary import CharacterVocabulary
 
@@ -289,28 +286,3 @@ def test_control_tokens_that_are_spelled_are_an_answer(text):
     parts = [part for token in vocabulary.tokenize(text, parse_special=False) for part in stream.push(token)]
     assert "".join(part.text for part in parts + stream.flush()) == text
     assert stream.calls == []
-
-
-ARGUMENTS = {"path": "/a/notes (2).txt", "limit": 20}
-WHOLE = {"type": "integer"}
-TOOL = {
-    "name": "read_file",
-    "parameters": {"type": "object", "properties": {"path": TEXT, "limit": WHOLE}, "required": ["path"]},
-}
-
-
-@pytest.mark.process
-@pytest.mark.parametrize("form", ["qwen3-coder", "gpt-oss", "minimax-m2", "lfm2.5", "gemma-4"])
-def test_a_call_is_read_and_its_result_answered(form, tmp_path, home):
-    template, *ends = PLANTED[form]
-    script = script_of(TEMPLATES[template], tuple(ends), ("read_file", ARGUMENTS), "It says 4711.")
-    target = write_planted(tmp_path / "planted.gguf", script)
-    with localspec.load(target=str(target), draft="lookup", threads=1, context_length=4096) as session:
-        for speculate in (False, True):
-            session.reset()
-            reply = session.run("Read it.", tools=[TOOL], speculate=speculate)
-            (call,) = reply.tool_calls
-            assert (call.name, call.arguments, reply.text) == ("read_file", ARGUMENTS, "")
-            result = {"role": "tool", "tool_call_id": call.id, "content": f"It is {WORD}."}
-            answer = session.run([*session.messages, result], tools=[TOOL], speculate=speculate)
-            assert (answer.text, answer.tool_calls) == ("It says 4711.", ())

@@ -5,11 +5,9 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tools import pictures
-from tools.charts import BLUE, RED, WIDTH, Bar, Chart, svg, ticks
+from tools.charts import RED, Bar, Chart, svg
 
 PAGES = [pictures.ROOT / "README.md", *(pictures.ROOT / "docs").rglob("*.md")]
 
@@ -54,40 +52,7 @@ def test_every_picture_is_shown_and_loads_nothing_from_elsewhere():
     assert all("url(http" not in file.read_text("utf-8") for file in kept)
 
 
-SPEEDUPS = Chart(
-    "Speed-up", (Bar("code", 2.0, "2.00x", 1.5, 2.5), Bar("chat <T>", 0.5, "0.50x")), reference=1.0
-)
-
-
-def test_an_svg_is_well_formed_and_holds_every_label_and_value():
-    texts = [e.text for e in ET.fromstring(svg(SPEEDUPS, SPEEDUPS)).iter() if e.tag.endswith("text")]
-    assert texts.count("chat <T>") == 2
-    assert "2.00x  (1.50 to 2.50)" in texts
-
-
-def boxes():
-    """The bars of the drawing, without its ground."""
-    drawing = ET.fromstring(svg(SPEEDUPS))
-    return float(drawing.get("height")), [e for e in drawing.iter() if e.tag.endswith("rect")][1:]
-
-
-def test_bars_on_the_page_are_in_proportion_and_losing_ones_are_red():
-    _, found = boxes()
-    assert float(found[0].get("width")) == pytest.approx(4 * float(found[1].get("width")), rel=0.01)
-    assert [box.get("fill") for box in found] == [BLUE, RED]
-
-
-def test_everything_on_a_page_is_on_the_page():
-    height, found = boxes()
-    for box in found:
-        assert float(box.get("x")) >= 0
-        assert float(box.get("x")) + float(box.get("width")) <= WIDTH
-        assert float(box.get("y")) + float(box.get("height")) <= height
-
-
-@given(st.floats(1e-6, 1e6))
-def test_ticks_are_few_round_and_inside(end):
-    found = ticks(end)
-    assert 2 <= len(found) <= 9
-    assert found[0] == 0
-    assert found[-1] <= end * (1 + 1e-6)
+def test_a_bar_that_loses_is_red_and_labels_are_escaped():
+    drawn = svg(Chart("Speed-up", (Bar("chat <T>", 0.5, "0.50x"),), reference=1.0))
+    assert RED in drawn
+    assert "chat <T>" in [element.text for element in ET.fromstring(drawn).iter()]

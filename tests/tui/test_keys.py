@@ -3,9 +3,11 @@
 import math
 import signal
 import sys
+from types import SimpleNamespace
 
 import pytest
 from driving import footer, messages, running, stored
+from localspec.tui.app import ChatApp
 from localspec.tui.commands import table
 from localspec.tui.commands.table import BUSY
 from localspec.tui.lists import PairsDialog
@@ -152,6 +154,16 @@ async def test_wide_characters_of_a_name_are_counted_by_their_cells(tmp_path):
         await chat.until(lambda: chat.app.screen_stack and chat.app.screen.query("#title"))
         await chat.until(lambda: "模型" in chat.drawn.splitlines()[0])
         assert chat.screen.query_one("#title", Line).content.cell_length <= 38
+
+
+def test_only_a_character_for_a_field_is_text_and_a_letter_without_a_focus_is_a_key():
+    field = SimpleNamespace(check_consume_key=lambda key, character: True)
+    for focused, event, is_text in (
+        (field, Key("x", "x"), True),
+        (None, Key("x", "x"), False),
+        (field, Key("f8", None), False),
+    ):
+        assert ChatApp._is_text(SimpleNamespace(focused=focused), event) is is_text
 
 
 def press_together(chat, *keys):

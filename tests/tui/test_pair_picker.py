@@ -146,14 +146,6 @@ async def test_a_missing_pair_is_fetched_at_once_when_that_was_asked_for(tmp_pat
         assert chat.state.engine.ready.pair == "llama-3-8b+1b"
 
 
-async def test_the_chat_answers_after_a_pull_that_failed(chat):
-    chat.pairs.failure = DownloadFailed("the network is gone", hint="try again")
-    await pull(chat, "llama-3-8b+1b")
-    await chat.until(lambda: any("the network is gone\ntry again" in notice for notice in chat.notices))
-    assert chat.state.downloads.progress is None
-    await chat.ask("exact hi")
-
-
 async def test_a_pair_from_the_list_that_no_process_can_load_is_a_notice(monkeypatch, chat):
     await open_pairs(chat)
     monkeypatch.setattr(chat.engine, "start", cannot_start)

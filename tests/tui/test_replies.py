@@ -3,12 +3,12 @@
 from itertools import combinations
 
 import pytest
-from driving import asked, footer, messages, running, source, stored
+from driving import asked, footer, messages, running, stored
 from localspec.tui.widgets import transcript
 from localspec.tui.widgets.markdown import Code
 from localspec.tui.widgets.reply import STYLES, LiveTail
 from localspec.tui.widgets.transcript import UserMessage
-from scripted_engine import ESSAY, THOUGHT, Gate
+from scripted_engine import THOUGHT, Gate
 from scripted_pairs import called
 from textual.color import Color, rgb_to_lab
 from textual.widgets import Static
@@ -23,14 +23,6 @@ pytestmark = pytest.mark.process
 COLOURS = {STYLES[origin] for origin in (Origin.ACCEPTED, Origin.FIX, Origin.BONUS)}
 
 
-async def test_a_reply_is_shown_saved_and_counted(chat):
-    await chat.ask("why?")
-    assert source(chat.replies[0]) == ESSAY
-    assert "acceptance" in footer(chat.replies[0])
-    assert [m.content for m in chat.saved[0].messages] == ["why?", ESSAY]
-    assert chat.saved[0].pair == "demo"
-
-
 async def test_streamed_markdown_looks_like_markdown_that_came_at_once(tmp_path):
     async with running(tmp_path, size=(100, 900)) as chat:  # all of it is near the view
         await chat.ask("tokens 900")
@@ -43,19 +35,6 @@ async def drawn_blocks(chat):
     await chat.until(lambda: chat.replies and all(part.is_drawn for part in chat.replies[0].finished_parts))
     await chat.pilot.pause()
     return [(type(block), block._content.plain) for block in chat.replies[0].query("MarkdownBlock")]
-
-
-async def test_escape_stops_a_reply_and_keeps_its_text(tmp_path):
-    async with running(tmp_path, gate=Gate(hold_after=9)) as chat:
-        await chat.begin("why?", cycles=9)
-        await chat.pilot.press("escape")
-        await chat.until(lambda: not chat.state.engine.busy)
-        await chat.until(lambda: footer(chat.replies[0]).startswith("stopped"))
-        kept = chat.saved[0].messages[1]
-        assert kept.outcome == "cancelled"
-        assert kept.content
-        assert ESSAY.startswith(kept.content)
-        assert source(chat.replies[0]) == kept.content
 
 
 async def test_an_error_of_the_engine_is_a_sentence_with_its_hint(chat):
