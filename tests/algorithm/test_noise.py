@@ -132,12 +132,6 @@ def test_what_is_decided_at_one_position_says_nothing_about_what_else_is(one, ot
     assert abs(chi_square_excess(pairs, len(positions) / 4)) < ONE_IN_A_MILLION
 
 
-@pytest.mark.parametrize("decision", DECISIONS)
-def test_a_decision_that_is_met_again_is_the_same(decision):
-    first, again = ([DECISIONS[decision](Keyed(12), i) for i in range(50)] for _ in range(2))
-    assert first == again
-
-
 def test_the_loudest_token_is_the_winner_of_an_exponential_race():
     """exp(-Gumbel) is a standard exponential E, and P(E_x / p_x is smallest) = p_x: why coupling works."""
     for position in range(200):

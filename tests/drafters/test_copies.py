@@ -41,10 +41,6 @@ def drafted(text, limit=8, drafter=None):
     return list((drafter or trusting()).propose(text, limit).tokens)
 
 
-def test_it_proposes_what_followed_before():
-    assert drafted([1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3], 4) == [4, 5, 6, 7]
-
-
 def test_a_text_that_repeats_itself_goes_on_repeating_beyond_its_end():
     assert drafted([5, 1, 2] + [1, 2] * 40, 9) == [1, 2, 1, 2, 1, 2, 1, 2, 1]
 

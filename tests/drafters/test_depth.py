@@ -97,14 +97,6 @@ def test_another_reply_is_judged_by_itself_soon():
     assert easy < 1.5 * 10 * seconds_at(8, FLAT, lambda position: True, 100)
 
 
-def test_a_useless_draft_is_switched_off_and_costs_little():
-    machine = machine_of(STEEP, iid(0.0), noise=0.05)
-    selection = machine.selection(STEEP, MOST_DRAFTED)
-    modes = run(machine, selection, 512)
-    assert modes.count(Mode.OFF) > 400
-    assert machine.seconds < 1.02 * machine.plain_seconds
-
-
 def test_why_it_is_off_is_reported_with_numbers():
     table = CostTable((1, 2, 9), (0.1, 0.16, 0.58), {"model": 0.01})
     machine = Machine(lambda n: 0.04 + 0.06 * n, 0.01, iid(0.0))
@@ -128,14 +120,6 @@ def test_no_cost_is_named_that_the_plain_steps_of_the_reply_contradict():
     for _ in range(16):
         machine.step(selection)
     assert selection.why_off == "Drafting is off: by its costs so far it would save no time."
-
-
-def test_drafting_comes_back_when_the_text_becomes_easy():
-    machine = machine_of(FLAT, lambda position: position > 600, noise=0.05)
-    selection = machine.selection(FLAT, MOST_DRAFTED)
-    assert run(machine, selection, 600)[-20:].count(Mode.OFF) > 10
-    assert run(machine, selection, 1200)[-1] is Mode.DRAFTING
-    assert machine.seconds < 600 * 1.02 + 0.5 * 600
 
 
 @pytest.mark.process

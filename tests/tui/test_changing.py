@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from driving import asked, messages, open_conversations, running, source
+from driving import asked, messages, running, source
 from scripted_engine import ESSAY, Gate
 
 pytestmark = pytest.mark.process
@@ -73,19 +73,3 @@ async def test_a_finished_reply_is_not_continued(chat):
         lambda: chat.remarks == ["The reply is finished; /continue resumes a reply that was cut off."]
     )
     assert len(asked(chat)) == 1
-
-
-async def test_conversations_are_found_by_their_words_and_given_titles(chat):
-    for word in ("apples", "pears"):
-        await chat.ask(f"exact about {word}")
-        await chat.pilot.press("ctrl+n")
-        await chat.until(lambda: not chat.state.conversation.messages)
-    await open_conversations(chat, rows=2)
-    await chat.pilot.press(*"APP")
-    dialog = chat.app.screen
-    await chat.until(lambda: [found.title for found in dialog.table._items] == ["exact about apples"])
-    await chat.pilot.press("enter")
-    await chat.until(lambda: messages(chat) == ["exact about apples", "about apples"])
-    await chat.type("/rename Apples and more")
-    await chat.until(lambda: chat.remarks)
-    assert {found.title for found in chat.saved} == {"Apples and more", "exact about pears"}

@@ -91,12 +91,6 @@ def test_the_configured_pair_is_asked_for_by_name_unless_something_else_was_name
     assert resumed("", words=("--target", path)).paths == (path,)
 
 
-def test_resume_takes_a_name_or_none():
-    assert parse().resume is None
-    assert parse("--resume").resume == ""
-    assert parse("--resume", "2025").resume == "2025"
-
-
 @pytest.fixture
 def begun(tmp_path, monkeypatch):
     """Runs `localspec chat` up to its screen; what that is given."""
