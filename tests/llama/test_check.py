@@ -112,14 +112,6 @@ def test_a_build_that_cannot_be_used_is_tried_again_each_time(tried):
     assert health() == Health()
 
 
-def test_a_damaged_memory_of_the_check_is_none(tried):
-    tried("")
-    health()
-    check._build_file().write_text('{"extra')
-    tried("")
-    assert health() == Health()
-
-
 @pytest.mark.parametrize("cause", ["SIGSEGV", "SIGKILL"])
 def test_one_death_on_a_busy_machine_is_not_blamed_on_the_build(tried, cause):
     tried(cause, "", "")
