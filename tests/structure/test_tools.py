@@ -299,9 +299,10 @@ def test_a_required_call_that_equals_an_earlier_one_ends_the_reply_and_is_droppe
     assert shown == "".join(as_json(call.arguments) for call in reply.tool_calls)
 
 
-def test_a_free_choice_may_repeat_a_call():
-    reply = scripted_session(f"{NOW_CALL}\n{NOW_CALL}").run("go", tools=TOOLS)
-    assert [call.name for call in reply.tool_calls] == ["now", "now"]
+def test_a_free_choice_may_repeat_a_call_unless_there_is_to_be_one_at_most():
+    for options, count in (({}, 2), ({"parallel_tool_calls": False}, 1)):
+        reply = scripted_session(f"{NOW_CALL}\n{NOW_CALL}").run("go", tools=TOOLS, **options)
+        assert [call.name for call in reply.tool_calls] == ["now"] * count
 
 
 def test_calls_in_a_history_are_our_own_or_openai_s():
