@@ -16,10 +16,8 @@ _SPACE = re.compile(rf"\s{_UP_TO}")
 _HOLES = {ID: re.compile(rf"[\w.:-]{_UP_TO}"), COUNTER: re.compile(rf"\d{_UP_TO}"),
           TYPE: re.compile(rf"(?P<type>\w{_UP_TO})")}  # fmt: skip
 _NEVER: Pattern = ["\0"]
-_SIGNS = {
-    "json": r'[{}\[\]"]|\\.?',
-    "gemma": r"[{}\[\](),]",
-}  # brackets, commas, quotes and escapes in values
+# brackets, commas, quotes and escapes in values
+_SIGNS = {"json": r'[{}\[\]"]|\\.?', "gemma": r"[{}\[\](),]"}
 
 
 class Delimiters:

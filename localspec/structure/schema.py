@@ -71,7 +71,7 @@ def check_ends(schema: Mapping[str, Any]) -> None:
     def ends(part: object) -> bool:
         """Return whether a finite value may match; True also where only llguidance can decide."""
         if not isinstance(part, Mapping) or among(part) is not None:
-            return part is not False
+            return True
         if isinstance(reference := part.get("$ref"), str) and reference not in ending:
             waiting[reference].append(reader)
             return False
@@ -88,9 +88,7 @@ def check_ends(schema: Mapping[str, Any]) -> None:
             unread += waiting.pop(reader, ())
     if "#" not in ending:
         what = "the JSON schema matches no finite text, because a part of it must contain itself"
-        raise BadSetting(
-            what, hint="leave that part out of `required`, or allow null or an empty list instead"
-        )
+        raise BadSetting(what, hint="leave it out of `required`, or allow null or an empty list instead")
 
 
 def _needed(schema: Mapping[str, Any], kind: object) -> list[object]:

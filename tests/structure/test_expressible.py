@@ -38,6 +38,7 @@ BAD = {  # a property, and the keyword that a grammar cannot express
     "uniqueItems": {"type": "array", "uniqueItems": True},
     "format": {"type": "string", "format": "uri-template"},
     "contradiction": {"type": "number", "minimum": 5, "maximum": 1},
+    "itself": {"$ref": "#/properties/to"},
 }
 
 
