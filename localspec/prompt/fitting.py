@@ -1,4 +1,4 @@
-"""Leaves out the oldest messages of a conversation that is too long, if possible the same ones each time."""
+"""Leave out the oldest messages of a conversation that is too long, if possible the same ones each time."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
@@ -17,7 +17,7 @@ Messages = tuple[Message, ...]
 class Omission:
     index: int  # index of the first message, besides the system message, that stays in the prompt
     digest: bytes  # digest of the client, the tools, and the messages before `index`
-    tokens: int  # the omission saves at least this many prompt tokens
+    tokens: int  # leaving these messages out saves at least this many prompt tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +34,12 @@ class Fitter:
     capacity: int  # number of tokens in the context
     max_tokens: int | None  # largest number of tokens in the reply; None: no limit
     thinks: bool = False  # whether the model may reason before it answers
-    beside: str = ""  # client and tools as one text; an omission is used again only for the same text
+    beside: str = ""  # client and tools as one text; an omission is used again only if this text is the same
 
     def fit(self, messages: Messages, *, trim: bool, earlier: Iterable[Omission] = ()) -> Fitted:
         """Return a prompt of the newest messages that fit; without `trim`, of all messages. Raises ContextFull.
 
-        If an omission of an `earlier` prompt suffices, use it again: then both prompts begin alike.
+        If an omission of an `earlier` prompt saves enough, use it again, because both prompts then begin alike.
         """
         quarter = self.capacity // 4  # number of tokens kept free for a reply with reasoning
         expected = quarter if trim and self.thinks else 256
@@ -63,7 +63,7 @@ class Fitter:
             hint = 'start a new conversation, load with a larger --context, or set overflow to "trim"'
             more = start != starts[0]
             raise ContextFull.of("conversation", count, self.capacity, more=more, hint=hint)
-        # Free another quarter of the context. Then the next prompts need no further omission.
+        # Free another quarter of the context, so that the next prompts need no further omission.
         shorter, goal = [each for each in starts if each > start] or [start], free_tokens - quarter
         last = len(shorter) - 1
         fits = bisect_left(shorter, True, hi=last, key=lambda index: len(encoded(index).tokens) <= goal)
@@ -79,9 +79,9 @@ class Fitter:
     def _newest(
         messages: Messages, starts: list[int], encoded: Callable[[int], Prompt], free_tokens: int
     ) -> int:
-        """Return the first start if all messages fit, else a start whose prompt is a little too long."""
+        """Return the first start if all messages fit, else a start from which the prompt is still a little too long."""
         before = [0, *accumulate(sum(map(len, message.texts)) for message in messages)]
-        characters = free_tokens * 6  # a high estimate: most tokens have fewer characters
+        characters = free_tokens * 6  # a high estimate, because most tokens have fewer characters
         while True:
             start = next((i for i in starts if before[-1] - before[i] <= characters), starts[-1])
             if start == starts[0] or len(encoded(start).tokens) > free_tokens:

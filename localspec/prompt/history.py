@@ -1,8 +1,8 @@
-"""Makes any history fit a chat template: probes show what the template takes, and a pure function changes the rest.
+"""Make any history fit a chat template: probes show what the template takes, and a pure function changes the rest.
 
-A message that the template would refuse or lose at its place stays there in another form: a late system message or a
-result without its call becomes a message of the user that names its role. Two neighbours that the template refuses are
-joined, or the turns that it expects between them are filled in.
+A message that the template would refuse or lose stays at its place in another form: a late system message, or a
+result without its call, becomes a message of the user that names its role. If the template refuses two neighbours,
+they are joined, or the turns that it expects between them are filled in.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ BEGIN, SYSTEM, USER, ANSWER, CALL, RESULT, STRAY, END = (
 )  # fmt: skip
 Render = Callable[[Sequence[Message]], str]  # returns the prompt; "" if the template refuses the messages
 
-# The order that every template takes: by a kind of message, the kinds that may follow it.
+# The order that every template takes: by kind of message, the kinds that may follow it.
 _USUAL = {
     BEGIN: (SYSTEM, USER), SYSTEM: (USER,), USER: (END, ANSWER, CALL), ANSWER: (END, USER), CALL: (RESULT,),
     RESULT: (END, ANSWER, RESULT, CALL),
@@ -34,7 +34,7 @@ _FILLING = {
 
 
 def _between(before: str, kind: str, pairs: Collection[tuple[str, str]] = ()) -> Sequence[str]:
-    """Return the kinds between two kinds in the usual order; none if they are one of the `pairs`."""
+    """Return the kinds that the usual order has between two kinds; none if `pairs` contains the two."""
     paths: list[tuple[str, ...]] = [(before,)] if (before, kind) not in pairs else []
     for path in paths:
         if kind in _USUAL[path[-1]]:
@@ -43,7 +43,7 @@ def _between(before: str, kind: str, pairs: Collection[tuple[str, str]] = ()) ->
     return ()
 
 
-# By a kind: the kinds that lead from the begin to it in the usual order, and from it to a later answer and question.
+# By kind: in the usual order, the kinds from the beginning up to it, and those from it to a later answer and question.
 _TO = {BEGIN: (), **{kind: (*_between(BEGIN, kind), kind) for kind in _ROLES if kind != STRAY}}
 _FROM = {kind: (*_between(kind, ANSWER), ANSWER, USER) for kind in _TO}
 _STRAYS = (
@@ -51,7 +51,7 @@ _STRAYS = (
     (USER, ANSWER, STRAY, USER, STRAY, CALL, RESULT, STRAY, USER), (SYSTEM, STRAY, STRAY, USER),
     (USER, CALL, RESULT, ANSWER, STRAY, USER), (USER, CALL, RESULT, CALL, RESULT, USER, STRAY),
 )  # fmt: skip
-# Where the text beside a call may stand: before an answer, after all answers, and there beside reasoning too.
+# Places of a text beside a call: before an answer, after all answers, and after all answers beside reasoning.
 BEFORE, AFTER, BOTH = "before", "after", "both"
 _PLACES = frozenset((BEFORE, AFTER, BOTH))
 
@@ -72,7 +72,7 @@ class Taken:
 
 
 def fitted(messages: Sequence[Message], taken: Taken) -> "Fitting":
-    """Return the messages in an order and form that the template takes; most histories stay as they are."""
+    """Return the messages in an order and form that the template takes; most histories need no change."""
     fitting = Fitting(taken)
     systems = [*takewhile(lambda message: message.role == "system", messages)]
     if len(systems) > 1 and not taken.late_systems:
@@ -101,12 +101,12 @@ def fitted(messages: Sequence[Message], taken: Taken) -> "Fitting":
 
 @dataclass(slots=True)
 class Fitting:
-    """The history as far as it is made."""
+    """The fitted history so far."""
 
     taken: Taken
-    groups: list[list[Message]] = field(default_factory=list)  # a message is joined from each group
+    groups: list[list[Message]] = field(default_factory=list)  # the messages of a group are joined into one
     changes: Counter[str] = field(default_factory=Counter)
-    _kind: str = BEGIN  # the kind of the newest message, besides systems and results that may be anywhere
+    _kind: str = BEGIN  # the kind of the newest message, without messages that may be anywhere
 
     @property
     def messages(self) -> list[Message]:
@@ -114,7 +114,7 @@ class Fitting:
 
     @property
     def notice(self) -> str:
-        """One sentence about all that was changed; "" if nothing was."""
+        """A sentence about all changes; "" if nothing was changed."""
         changes = "; ".join(f"{what}: {count}" for what, count in self.changes.items() if count)
         return changes and f"the history was changed to fit the chat template: {changes}"
 
@@ -153,7 +153,7 @@ def _joined(group: Sequence[Message]) -> Message:
 
 
 def _texts_apart(messages: Sequence[Message], taken: Taken) -> list[Message]:
-    """Move each text beside calls that the template loses: into a message of its own, or to the text before it."""
+    """Move each text beside calls that the template would lose: into its own message, or to the text before it."""
     moved = list[Message]()
     latest = max((n for n, message in enumerate(messages) if _kind_of(message) == ANSWER), default=-1)
     for number, message in enumerate(messages):
@@ -178,16 +178,16 @@ def _kind_of(message: Message) -> str:
 
 
 def _paired(messages: Sequence[Message], taken: Taken) -> list[tuple[str, Message]]:
-    """Return the messages with their kinds. Each call has an id of its own, which its result repeats.
+    """Return the messages with their kinds, and with a unique id for each call, which its result repeats.
 
-    A result belongs to the call with its id, else to one of its function, else to the first one without a result.
+    A result belongs to the call with its id, else to a call of its function, else to the first call without a result.
     """
     paired, used = list[tuple[str, Message]](), set[str]()
-    waiting = dict[str, tuple[str, str]]()  # given ids and functions of calls without a result
+    waiting = dict[str, tuple[str, str]]()  # by id of a call without a result: given id and function
     near = dict[str, None]()  # ids of the calls right before
 
     def own_id(given: str, made: str) -> str:
-        """Return the given id in the form of the template, or else the made one if it is used already."""
+        """Return the given id in the form that the template takes; if it is used already, return the made id."""
         if taken.short_ids and given and not (len(given) == 9 and given.isalnum()):
             given = hashlib.sha256(given.encode()).hexdigest()[:9]
         used.add(own := given if given and given not in used else made)
@@ -218,7 +218,7 @@ def _paired(messages: Sequence[Message], taken: Taken) -> list[tuple[str, Messag
 
 
 def _one_call_each(entries: Sequence[tuple[str, Message]]) -> Iterator[tuple[str, Message]]:
-    """Give each tool call a message of its own, followed by its result if the results come in this order."""
+    """Move each tool call into its own message, followed by its result if the results have the same order."""
     place = 0
     while place < len(entries):
         kind, message = entries[place]
@@ -232,7 +232,7 @@ def _one_call_each(entries: Sequence[tuple[str, Message]]) -> Iterator[tuple[str
 
 
 def taken_by(render: Render, *, one_call: bool, short_ids: bool) -> Taken:
-    """Return what a template takes, from prompts of short histories with a word of their own in each message."""
+    """Return what a template takes, by rendering short histories whose messages all have different words."""
 
     def takes(*kinds: str, empty: int = -1, side: int = 0, thinks: bool = False) -> bool:
         messages, words = _history(kinds, empty, side, thinks)
@@ -241,14 +241,14 @@ def taken_by(render: Render, *, one_call: bool, short_ids: bool) -> Taken:
         return bool(text) and places == sorted(places) and all(text.count(word) == 1 for word in words)
 
     def begins_alike(kinds: Sequence[str], *more: str) -> bool:
-        """Return whether more messages leave the prompt as it is up to the last word before them."""
+        """Return whether further messages leave the prompt unchanged up to the last word before them."""
         messages, words = _history((*kinds, *more))
         before, word = render(messages[: len(kinds)]), words[len(kinds) - 1]
         return render(messages).startswith(before[: before.find(word) + len(word)])
 
     def may_follow(before: str, kind: str) -> bool:
         probes = [(*_TO[before], *((kind, *_FROM[kind]) if kind != END else ()))]
-        # Rounds of calls may be counted as turns, or need a question somewhere, or their results right behind them.
+        # A template may count rounds of calls as turns, require a question, or require results right after their calls.
         if (before, kind) == (CALL, CALL):
             probes.append((USER, CALL, CALL, RESULT, RESULT, ANSWER, USER))
         if kind == CALL:
@@ -293,7 +293,7 @@ def _history(
 ) -> tuple[list[Message], list[str]]:
     """Return a history of these kinds of messages, and its words in order.
 
-    `empty`: index of a message without content. `side`: -1 for a word before each call, 1 for one behind it.
+    `empty`: index of a message without content. `side`: -1 for a word before each call, 1 for a word after it.
     `thinks`: whether calls follow reasoning.
     """
     messages, words, ids, latest = list[Message](), list[str](), list[str](), "foreign01"

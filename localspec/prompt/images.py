@@ -1,4 +1,4 @@
-"""Images in messages: where they come from, and what their files say before anything decodes their pixels."""
+"""Images in messages: their sources, and their sizes from the headers of their files, before pixels are decoded."""
 
 import base64
 import binascii
@@ -15,13 +15,13 @@ from localspec.errors import BadSetting
 
 PLACE = "\ufffc"  # the character in place of each image in the content of a message
 MOST_BYTES = 32 * 1024 * 1024  # maximum bytes of an image file
-MOST_PIXELS = 64_000_000  # maximum pixels of an image: a photo of a telephone has at most 50 million
+MOST_PIXELS = 64_000_000  # maximum pixels of an image; photos of phones have at most 50 million
 NO_IMAGES = (
     "`localspec pairs` marks those that do, and `pull NAME --images` completes them; or give --mmproj FILE"
 )
 UNREAD, UNREAD_FILE = "[an image that this model cannot read]", "[a file that this model cannot read]"
 _URL = re.compile(r"\Adata:[\w.+/;=-]*?;base64,", re.IGNORECASE)
-_KEY = secrets.token_hex(16)  # nobody who writes a message knows it
+_KEY = secrets.token_hex(16)  # secret, so that no message can contain it
 
 ReadImage = Callable[[bytes], Sequence[int]]
 """A function that returns the tokens of an image, as `localspec.llama.images.Projector.tokens` does."""
@@ -65,7 +65,7 @@ def shown(content: str, images: Sequence[Image]) -> str:
 
 
 _SMALLER = f"send an image of at most {MOST_PIXELS // 10**6} million pixels"
-# By four bytes at the beginning of a file or after it: the kind of file.
+# Kinds of files, by four bytes at the beginning or shortly after it.
 _OTHERS = {
     b"RIFF": "a WebP file",
     b"ftyp": "a HEIC file or a video",
@@ -107,7 +107,7 @@ def from_url(url: object) -> Image:
     try:
         data = base64.b64decode(re.sub(r"\s+", "", text), validate=True)
     except (binascii.Error, ValueError) as error:
-        raise BadSetting("the base64 text of an image is damaged", hint=_AS_URL) from error
+        raise BadSetting("the base64 text of an image cannot be decoded", hint=_AS_URL) from error
     return image_of(data)
 
 
@@ -116,7 +116,7 @@ _AS_URL = "send the image itself: data:image/png;base64,..."
 
 def _read(path: Path) -> Image:
     try:
-        with path.open("rb") as file:  # one byte more than allowed is enough to refuse a file
+        with path.open("rb") as file:  # a byte more than allowed shows that the file is too large
             return Image(file.read(MOST_BYTES + 1), path.name)
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else "it is no path"

@@ -1,4 +1,4 @@
-"""Reads messages in the forms that callers use; makes the prompt that fills a gap in a text (infill)."""
+"""Read messages in the forms that callers use, and make the prompt that fills a gap in a text (infill)."""
 
 import json
 import re
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 ROLES = ("system", "user", "assistant", "tool")
 _REASONING_KEYS = ("reasoning", "reasoning_content", "thinking")  # different servers use different keys
-_RESULT_OF = ("tool_call_id", "tool_name", "name")  # keys of the call that a result belongs to
+_RESULT_OF = ("tool_call_id", "tool_name", "name")  # keys that name the call of a result
 _KEYS = ("role", "content", "tool_calls", "function_call", "images", *_RESULT_OF, *_REASONING_KEYS)
 _OTHER_ROLES = {"developer": "system", "function": "tool"}
-# By the type of a message's part: the key of its text.
+# By type of a part of a message: the key of its text.
 _PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
 _IMAGES = ("image_url", "input_image", "image")  # types of parts that are images
 _FILES = ("file", "input_file", "document")
 _REASONING = ("thinking", "redacted_thinking", "reasoning", "reasoning_text")
-_SOUNDS = ("input_audio", "audio", "audio_url", "video", "video_url")  # refused in a question
+_SOUNDS = ("input_audio", "audio", "audio_url", "video", "video_url")  # types that a question may not have
 _MADE_ID = re.compile(r"c\d{8,}")  # an id from `made_id`: nine characters, as some templates require
 _FORM = 'write a message as {"role": "user", "content": "..."}'
 _CALL_FORM = 'write tool_calls as [{"id": "...", "function": {"name": "...", "arguments": {...}}}]'
@@ -40,7 +40,7 @@ class Message:
     reasoning: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str = ""  # id or function of the call whose result this message contains
-    images: tuple[Image, ...] = ()  # `content` has a PLACE for each
+    images: tuple[Image, ...] = ()  # `content` has the text PLACE for each image
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -65,8 +65,8 @@ def as_messages(
 ) -> tuple[Message, ...]:
     """Return messages from a text, or from a list of Messages and OpenAI-style dictionaries. Raises BadSetting.
 
-    `images`: the images that precede a text, as `image_of` reads them. `left_out`: gets a notice about each part that
-    is not read; without it, the part is refused. The last question must have all its images and sounds.
+    `images`: the images before a text, as `image_of` reads them. `left_out`: called with a notice about each part that
+    cannot be read; without it, such parts are refused. In the last question, all images and sounds must be readable.
     """
     before = tuple(map(image_of, [images] if isinstance(images, str | bytes | Path) else images))
     if isinstance(prompt_or_messages, str):
@@ -111,9 +111,9 @@ def with_reply(messages: Sequence[Message], reply: Reply) -> tuple[Message, ...]
     last = messages[-1]
     if are_continued(messages):
         return (*messages[:-1], replace(last, content=last.content + reply.text, tool_calls=reply.tool_calls))
-    if reply.tool_calls:  # the reasoning stays, because models continue it after the tool results
+    if reply.tool_calls:  # keep the reasoning, because models continue it after the results
         return (*messages, Message("assistant", reply.text.strip(), reply.reasoning, reply.tool_calls))
-    # Some templates refuse an empty message, and most require an assistant message between two user messages.
+    # Some templates refuse an empty message, and most require an assistant's message between two of the user.
     return (*messages, Message("assistant", reply.text if reply.text.strip() else "(no answer)"))
 
 
@@ -122,7 +122,7 @@ MOST_REASONING = 1 << 24  # limit of characters of the reasoning that is kept
 
 
 class Reasoning:
-    """Keeps the reasoning of replies for later prompts, because clients do not send it back."""
+    """A store of the reasoning of replies for later prompts, because clients do not send it back."""
 
     def __init__(self) -> None:
         self._by_key: dict[bytes, str] = {}  # reasoning by the `_key` of its reply, oldest first
@@ -131,11 +131,11 @@ class Reasoning:
         """Keep the reasoning of the reply to these messages; `beside`: client and tools as one text."""
         if reply.reasoning:
             *_, before = digests(messages, beside)
-            # Some clients drop the ids of calls, so the reasoning is also found by calls without ids.
+            # Some clients drop the ids of calls, so reasoning is also stored by calls without ids.
             unnamed = tuple(replace(call, id="") for call in reply.tool_calls)
             for calls in (reply.tool_calls, unnamed):
                 self._by_key[_key(before, reply.text, calls)] = reply.reasoning
-        # The items are copied to a list, because other sessions may add replies meanwhile.
+        # Copy the items to a list, because other sessions may add replies meanwhile.
         known = list(self._by_key.items())
         used = accumulate(len(text) for _, text in reversed(known[-MOST_REPLIES:]))
         stays = sum(characters <= MOST_REASONING for characters in used)  # number of the newest that fit
@@ -177,13 +177,13 @@ def made_id(message: int, call: int) -> str:
 
 
 def _as_message(given: object, which: str, left_out: list[str] | None, *, strict: bool) -> Message:
-    """`strict`: whether an image that cannot be read is refused."""
+    """Return a message from a dictionary. `strict`: whether to refuse an image that cannot be read."""
     if isinstance(given, Message):
         return given
     if not isinstance(given, Mapping):
         raise BadSetting(f"{which} is {_kind(given)}, not a dictionary", hint=_FORM)
     filled = {key: value for key, value in given.items() if value is not None}
-    if not isinstance(filled.get("thinking"), str):  # a setting of another interface
+    if not isinstance(filled.get("thinking"), str):  # not reasoning, but a setting of another interface
         filled.pop("thinking", None)
     unknown = [str(key) for key in filled if key not in _KEYS]
     if unknown and left_out is None:
@@ -223,7 +223,7 @@ def _call_of(given: object, which: str) -> ToolCall:
         with suppress(ValueError, RecursionError):
             arguments = json.loads(text or "{}")
     arguments = {} if arguments is None else arguments
-    if not isinstance(arguments, Mapping):  # the reply was cut off inside the arguments, or is another value
+    if not isinstance(arguments, Mapping):  # arguments that were cut off, or that are no object
         arguments, unreadable = {}, text if isinstance(text, str) else json.dumps(text, default=str)
     if not isinstance(name, str):
         raise BadSetting(f"{which} has an invalid tool call", hint=_CALL_FORM)
@@ -231,7 +231,7 @@ def _call_of(given: object, which: str) -> ToolCall:
 
 
 def arguments_of(call: ToolCall) -> Mapping[str, Any]:
-    """Return the arguments of a call as an object: those that are none are its only argument, as text."""
+    """Return the arguments of a call as an object. Arguments that are no object become the text of one argument."""
     return {"arguments": call.unreadable} if call.unreadable else call.arguments
 
 
@@ -248,7 +248,7 @@ def _image_of(source: object, left_out: list[str] | None) -> Image | None:
 def _content_of(
     content: object, which: str, left_out: list[str] | None, image_notices: list[str] | None
 ) -> tuple[str, list[Image], str]:
-    """Return a message's content, images and reasoning. As in llama.cpp's server, line ends join texts.
+    """Return a message's content, images and reasoning. Texts are joined by line ends, as in llama.cpp's server.
 
     Content parts are in the form of OpenAI's interfaces, Anthropic's, or MCP's.
     """
@@ -279,7 +279,7 @@ def _content_of(
         else:
             hint = 'send texts, as {"type": "text", "text": "..."}, and images'
             raise BadSetting(f"{which} has a part that is neither text nor an image: {kind}", hint=hint)
-    if images:  # no text may look like the place of an image
+    if images:  # remove the mark of an image's place from texts
         texts[::2] = [text.replace(PLACE, "\ufffd") for text in texts[::2]]
     return "".join(texts), images, "\n\n".join(filter(None, thoughts))
 
@@ -316,7 +316,7 @@ def _checked(message: Message, which: str) -> Message:
     if message.tool_calls and message.role != "assistant":
         what = f"{which} has tool calls, but its role is {message.role!r}"
         raise BadSetting(what, hint="put tool calls into a message of the assistant")
-    # Text from a terminal or JSON may have surrogates. A pair becomes one character, a lone one U+FFFD.
+    # Text from a terminal or JSON may have surrogates. A pair of them becomes one character, a lone one U+FFFD.
     return message.with_texts(lambda text: text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
 
 
@@ -333,7 +333,7 @@ def _kind(value: object) -> str:
 
 
 class NoInfill(LocalspecError):
-    """The model has no infill tokens: it was not trained to fill a gap in a text."""
+    """The error for a model without infill tokens, which was not trained to fill a gap in a text."""
 
 
 @dataclass(frozen=True, slots=True)

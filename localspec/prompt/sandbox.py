@@ -17,7 +17,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from localspec.errors import BadTemplate
 
-_LARGEST_OUTPUT = 64_000_000  # characters: more than fits into any context
+_LARGEST_OUTPUT = 64_000_000  # characters; no context has room for more
 _LONGEST_COMPLAINT = 300  # characters of an error message
 _PRESENCE = ("defined", "undefined", "none", "default", "d")  # Jinja's tests whether a variable is given
 _HINT = "check the order of the messages, use another model file, or leave the template out with --raw"
@@ -27,7 +27,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
     def __init__(self) -> None:
         extensions = ("jinja2.ext.loopcontrols", _Generation)
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=extensions)
-        # All prompts have the date of the load, because a new day must not change how they begin.
+        # All prompts have the date of the load, so that a new day does not change their beginning.
         now = self.now = datetime.now()
         self.filters["tojson"] = _tojson
         dates = {
@@ -51,7 +51,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return template, names, texts, tested
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:  # noqa: ANN401
-        """Let templates change lists that they made themselves, as Kimi K2's template does."""
+        """Let templates change lists that they have made themselves, as Kimi K2's template does."""
         if attr in ("append", "pop") and type(obj) is list:
             return len(obj) < 100_000
         return super().is_safe_attribute(obj, attr, value)

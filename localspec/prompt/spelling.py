@@ -1,7 +1,7 @@
-"""Texts of a conversation in the other spelling: escaped where a reply may be JSON, and without escapes.
+"""Texts of a conversation in another spelling: with JSON escapes where a reply may be JSON, or without them.
 
-An agent writes a file as a JSON string, in which line ends and quotes are escaped. Where the conversation has the file
-in one spelling, drafts of the other one are copied from these texts.
+An agent writes a file as a JSON string, with escaped line ends and quotes. If the conversation has the file in only
+one spelling, drafts in the other spelling are copied from these texts.
 """
 
 import json
@@ -15,14 +15,14 @@ from localspec.algorithm.protocols import Vocabulary
 from localspec.prompt.messages import Message
 from localspec.structure.tool_call_format import ToolCallFormat
 
-LEAST = 64  # shorter texts are not worth another spelling
+LEAST = 64  # shorter texts are left out, because they save little
 MOST = 1 << 18  # limit of characters for one reply, the newest texts first
 KEPT = 1 << 20  # limit of characters whose tokens are kept for later replies
-_STRING = re.compile(r'\\.|"((?:[^"\\\n]|\\.)*+)"')  # an escape outside a string begins none
+_STRING = re.compile(r'\\.|"((?:[^"\\\n]|\\.)*+)"')  # an escaped quote outside a string begins no string
 
 
 class Spellings:
-    """Texts in the other spelling as tokens. Each is tokenised once, while it is among the newest."""
+    """Texts in the other spelling as tokens. Each text is tokenised only once, as long as it is among the newest."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
@@ -38,7 +38,7 @@ class Spellings:
                 room -= len(text)
                 tokens = self._known.get(text) or self._vocabulary.tokenize(text, parse_special=False)
                 found[text] = tuple(tokens)
-        # The dictionary is replaced, because other sessions may read it meanwhile.
+        # Replace the dictionary as a whole, because other sessions may read it meanwhile.
         known = {text: tokens for text, tokens in self._known.items() if text not in found} | found
         sizes = accumulate(map(len, reversed(known)))
         stays = sum(size <= KEPT for size in sizes)
@@ -49,7 +49,7 @@ class Spellings:
 def _spelled(
     messages: Sequence[Message], prompt: ToolCallFormat, reply: ToolCallFormat | None
 ) -> Iterator[str]:
-    """Yield the texts that differ from the prompt's, those of the newest message first."""
+    """Yield the texts that the prompt spells in another way, those of the newest message first."""
     for message in reversed(messages):
         for text in replace(message, content="", reasoning="").texts if message.tool_calls else ():
             if prompt.inside(text) != text:

@@ -73,7 +73,7 @@ class ChatTemplate:
         self._special = {"bos_token": bos_text, "eos_token": eos_text}
         self._sandbox = Sandbox()
         self._template, self._names, self.literals, tested = self._sandbox.read(source)
-        # A template that does not test whether `enable_thinking` is given switches reasoning off without it.
+        # If a template does not test whether `enable_thinking` is given, a missing value switches reasoning off.
         self._always = {"enable_thinking": True} if "enable_thinking" in self._names - tested else {}
 
     @cached_property
@@ -91,8 +91,8 @@ class ChatTemplate:
     ) -> str:
         """Render the prompt; `think` sets the template's variables for reasoning, `arguments` any variables.
 
-        Messages that the template would refuse or lose take another form (`history.py`), unless `fit` is false because
-        they fit already.
+        Messages that the template would refuse or lose get another form (`history.py`). `fit`: False for messages that
+        fit already.
         """
         messages = self.fitted(messages, arguments or {}).messages if fit else messages
         thinks = {} if think is None else thinking_variables(think, self._names, self.literals)
@@ -172,7 +172,7 @@ class ChatTemplate:
 
     @cached_property
     def thinking_ending(self) -> str:
-        """The text from reasoning to the answer: a closing marker with white space, or several of them."""
+        """The text between reasoning and answer: a closing marker with white space, or several markers."""
         closing = [marker for marker, kind in self._style.markers.items() if kind is A] if self._style else []
         with suppress(BadTemplate):
             turns = _PROBE, replace(_TURNS[1], reasoning=_THOUGHTS_PROBE)
@@ -184,16 +184,16 @@ class ChatTemplate:
 
     @cached_property
     def stops(self) -> tuple[str, ...]:
-        """Stop strings for models that end their turn with a text instead of an end token."""
+        """The stop strings for a model that ends its turn with a text instead of an end token."""
         _, answered, rest = self._tried(_TURNS, {}).partition(_TURNS[1].content)
         after, goes_on, _ = rest.partition(_TURNS[2].content)
         if not (answered and goes_on) or any(text in after for text in self._end_texts):
             return ()
         if found := _MARKUP.match(after):
-            parts = self._style.markers if self._style else ()  # markers begin a part, and do not end a reply
+            parts = self._style.markers if self._style else ()  # a marker begins a part and ends no reply
             return () if any(found[1] in marker for marker in parts) else (found[1],)
         begin, end = "\n" if after[:1].isspace() else "", after.strip()
-        return (begin + end,) if len(end) >= 3 else ()  # an answer may contain a shorter text
+        return (begin + end,) if len(end) >= 3 else ()  # a shorter text may be part of an answer
 
     def taken(self, with_tools: bool) -> Taken:
         """Return the histories that the template takes, with the variables of tools or without them."""
@@ -256,7 +256,7 @@ def _as_dictionary(message: Message, dialect: Dialect, *, parts: bool) -> dict[s
     text = [{"type": "text", "text": message.content}]
     fields: dict[str, Any] = {"role": message.role, "content": text if parts else message.content}
     if message.reasoning:
-        # All three keys are set, because templates read the reasoning from different keys.
+        # Set all three keys, because templates read the reasoning from different keys.
         fields |= dict.fromkeys(("reasoning_content", "reasoning", "thinking"), message.reasoning)
         if dialect.thinking_parts:
             thoughts = {"type": "thinking", "thinking": message.reasoning}

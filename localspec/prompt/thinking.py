@@ -9,7 +9,7 @@ from typing import Any
 from localspec.events import Kind
 
 R, A = Kind.REASONING, Kind.ANSWER
-CALLING = "call"  # `text.Headers` writes this channel into the shortened header of a call
+CALLING = "call"  # the channel that `text.Headers` writes into the shortened header of a call
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +24,8 @@ class ThinkingStyle:
     markers: Mapping[str, Kind]
     quotable: bool = False
     opened: bool = False  # whether the prompt ends inside the reasoning
-    closed: bool = False  # whether the prompt ends behind an empty reasoning: no other one may begin
-    channels: bool = False  # whether parts have headers, which `text.Headers` shortens to `markers`
+    closed: bool = False  # whether the prompt ends after empty reasoning, so that no reasoning may begin
+    channels: bool = False  # whether parts have headers, which `text.Headers` shortens to the markers
     ending: str = ""  # the text from reasoning to the answer; "": the first closing marker
 
 
@@ -51,7 +51,7 @@ _HARMONY = {  # gpt-oss
     "<|end|>": A,
 }
 # fmt: off
-STYLES = (  # the first style with a sign in the template is used, so the common <think> is last
+STYLES = (  # the first style with a sign in the template is used, so <think>, which many share, is last
     ThinkingStyle("harmony", ("<|channel|>analysis",), _HARMONY, channels=True,
                   ending="<|end|><|start|>assistant<|channel|>final<|message|>"),
     _style("gemma 4", "<|channel>thought", "<|channel>thought\n", ["<channel|>"]),
@@ -82,7 +82,7 @@ def style_of(source: str) -> ThinkingStyle | None:
 
 def after_prompt(style: ThinkingStyle, prompt: str) -> ThinkingStyle:
     """Return the style; `opened` and `closed` show how the prompt ends, besides white space."""
-    # If one marker is the end of another, both end at the same place, and the longer one counts.
+    # If one marker is the end of another, both end at the same place; then the longer one counts.
     present = sorted((marker for marker in style.markers if marker in prompt), key=len)
     ends = {prompt.rfind(marker) + len(marker): style.markers[marker] for marker in present}
     last = max(ends, default=0)

@@ -1,4 +1,4 @@
-"""Turns messages into prompt tokens; nothing in a message's content can become a special token.
+"""Turn messages into prompt tokens; nothing in a message's content can become a special token.
 
 The tokeniser cannot distinguish the template's text from the content. So the template is rendered twice:
 
@@ -31,9 +31,9 @@ from localspec.prompt.template import ChatTemplate
 
 _CONTROL_LIKE = re.compile(r"^<[|｜]|[|｜]>$")
 _CUT = "\U0010fffc"  # a private-use character that marks the end of the prompt, if a reply is continued
-# Beginnings of texts that no token has in common, also together with the space or the line end before them.
+# Beginnings of texts: no token continues into two of them, even with the space or line end before them.
 _UNLIKE = ("b", "\u2063", " a", "\n\na")
-_C_SPACE = " \t\n\v\f\r"  # white space that llama.cpp strips beside some special tokens
+_C_SPACE = " \t\n\v\f\r"  # white space that llama.cpp removes beside some special tokens
 
 Span = tuple[int, int]  # start and end of a special token's text
 
@@ -50,7 +50,7 @@ class SpecialTokens(dict[str, int]):
 
     def spans(self, text: str) -> list[Span]:
         """Return the spans of special tokens that llama.cpp finds: the longest token first, from the left."""
-        present, spans = set[str](), list[Span]()  # only tokens in `present` are searched for
+        present, spans = set[str](), list[Span]()  # search only for the tokens in `present`
         for match in self._first.finditer(text) if self._first else ():
             start = match.start()
             parts = (text[start : start + length] for length in self._lengths[text[start]])
@@ -68,7 +68,7 @@ class SpecialTokens(dict[str, int]):
 class Prompt:
     tokens: list[int]
     text: str
-    notice: str = ""  # how the history was changed
+    notice: str = ""  # how the history was changed to fit the template
 
 
 def encode(
@@ -94,13 +94,13 @@ def encode(
         *before, last = given
         marked_messages = [*before, replace(last, content=last.content + _CUT)]
         text, marked, _ = rendered(marked_messages, add_generation_prompt=False).rpartition(_CUT)
-        # If the template leaves out an assistant's message at the end, append the message.
+        # Append the assistant's last message if the template leaves it out.
         return text if marked else rendered(before) + last.content
 
     controls = special_token_texts(vocabulary)
     try:
         own, text = _distinct(render, fitted.messages, template, controls)
-    except BadTemplate:  # a history that the template takes in parts, but not as a whole
+    except BadTemplate:  # the template takes each part of the history, but not the whole
         fitted = template.fitted(messages, arguments or {}, usual=True)
         own, text = _distinct(render, fitted.messages, template, controls)
     tokens, place = list[int](), 0
@@ -116,7 +116,7 @@ def encode(
         place += len(part)
     if images and sorted(parts[1::2]) != sorted(images):
         what = "the chat template leaves an image out or repeats it"
-        raise BadTemplate(what, hint="attach images to messages of the user")
+        raise BadTemplate(what, hint="attach the images to messages of the user")
     if tokens and isinstance(tokens[-1], ImageRow):
         raise BadTemplate("the prompt ends with an image", hint="add a text after the image")
     if vocabulary.add_bos and vocabulary.bos is not None and tokens[:1] != [vocabulary.bos]:
@@ -146,7 +146,7 @@ def tokens_of(text: str | Sequence[int | str], vocabulary: Vocabulary) -> list[i
         else:
             raise BadSetting(f"{part!r} is not a token id", hint=f"use ids from 0 to {vocabulary.size - 1}")
     if isinstance(text, str) and vocabulary.bos is not None and tokens[:2] == [vocabulary.bos] * 2:
-        del tokens[0]  # the text has a bos token of its own
+        del tokens[0]  # the text has its own bos token
     if not tokens:
         raise BadSetting("the text is empty", hint="give at least one character to continue")
     return tokens
@@ -253,7 +253,7 @@ def _plain_tokens(vocabulary: Vocabulary, controls: SpecialTokens, text: str) ->
     """Tokenise plain text; split the text of each special token in two, to hide it from llama.cpp."""
     tokens = vocabulary.tokenize(text, parse_special=False)
     spans = controls.spans(text)
-    # `tokens` may have a special token whose text is not in `text`, such as "<unk>" for an unknown character.
+    # `tokens` may have a special token that `text` lacks, such as "<unk>" for an unknown character.
     if len(text) < 2 or not spans or set(controls.values()).isdisjoint(tokens):
         return tokens
     edges = [0, *(start + 1 for start, _ in spans), len(text)]
@@ -267,18 +267,18 @@ def _between(spans: Sequence[Span], length: int) -> list[Span]:
 
 
 def _strips(vocabulary: Vocabulary, control: str, *, right: bool) -> bool:
-    """Return whether llama.cpp drops the space after a special token, or before it if `right` is False."""
+    """Return whether llama.cpp drops the space after a special token; with `right` False, the space before it."""
     spaced = control + " " if right else " " + control
     return len(vocabulary.tokenize(spaced, parse_special=True)) == 1
 
 
-# Placeholders are private-use characters, because no vocabulary or template gives them a meaning.
+# Placeholders are private-use characters, because these have no meaning in vocabularies and templates.
 _FIRST, _LAST = 0xF0000, ord(_CUT)
 _PRIVATE = re.compile(f"[{chr(_FIRST)}-{chr(_LAST)}]")
 
 
 class Placeholders:
-    """Replaces each of the `characters` in messages by a private-use character, except in `open_texts`."""
+    """A replacement of each of the `characters` in messages by a private-use character, except in `open_texts`."""
 
     def __init__(
         self, characters: Iterable[str], taken: Iterable[str], open_texts: Iterable[str] = ()

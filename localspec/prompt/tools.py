@@ -1,4 +1,4 @@
-"""Reads tools, and describes them in a system message where the chat template does not support tools."""
+"""Read tools, and describe them in a system message if the chat template does not support tools."""
 
 import json
 import re
@@ -22,12 +22,12 @@ _ANYTHING: Mapping[str, Any] = {"type": "object", "additionalProperties": True}
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    name: str  # as the model reads and writes it
+    name: str  # the name that the model reads and writes
     description: str
-    parameters: Mapping[str, Any]  # the JSON schema of an object, as far as a grammar can express it
+    parameters: Mapping[str, Any]  # the JSON schema of the arguments, as far as a grammar can express it
     given: Mapping[str, Any]  # the caller's definition, in OpenAI's form
     called: str  # the caller's name
-    notice: str = ""  # about keywords that the grammar leaves out
+    notice: str = ""  # a notice about keywords that the grammar leaves out
     strict: bool = False  # whether the grammar must express the whole schema
 
     @property
@@ -45,9 +45,9 @@ class Tool:
 
 
 def _spelled(schema: Any, root: Mapping[str, Any], seen: Collection[str] = ()) -> Any:  # noqa: ANN401  JSON
-    """Give each property of a schema a description and a single type, and replace references, for chat templates.
+    """Return a schema for chat templates: properties have a description and a single type, references are replaced.
 
-    `seen`: the schemas with references around this one; a reference to one of them stays.
+    `seen`: the references that led to this schema; a reference to one of them stays.
     """
     if isinstance(schema, list):
         return [_spelled(part, root, seen) for part in schema]
@@ -81,7 +81,7 @@ def read_tools(given: object) -> tuple[Tool, ...]:
 
 
 def _with_usual_names(tools: Sequence[Tool]) -> Iterator[Tool]:
-    """Replace unusual characters in names, because a call's format may use them, and shorten long names."""
+    """Replace unusual characters in names, because a format of calls may use them as delimiters; shorten long names."""
     taken = {tool.called for tool in tools}
     for tool in tools:
         name = _UNUSUAL.sub("_", tool.called)[:_LONGEST_NAME]
@@ -113,7 +113,7 @@ def _read_tool(given: Any, which: str) -> Tool:  # noqa: ANN401  JSON
         raise BadSetting(f"{name!r} is not a valid name ({which})", hint="give the name as text")
     if not isinstance(description, str):
         raise BadSetting(f"the description of {name} is not text", hint=_FORM)
-    if "input_schema" in function:  # the form of Anthropic's interface
+    if "input_schema" in function:  # Anthropic's form
         own = {key: function[key] for key in ("name", "description", "strict") if key in function}
         function = {**own, "parameters": function["input_schema"]}
     wrapped = "function" in given

@@ -1,8 +1,8 @@
 """The sampler chain: from a row of logits to the distribution that a token is drawn from.
 
 A grammar's mask, bias, penalties, top-k, top-p, min-p, temperature: the order is llama.cpp's. Temperature
-comes last, so top-p and min-p see the distribution at temperature 1. Target and draft share the chain. If the
-chain keeps every token, the distributions of drafts leave out unlikely ones.
+comes last, so top-p and min-p use the distribution at temperature 1. Target and draft share the chain. If the
+chain keeps every token, the distributions of drafts leave out unlikely tokens.
 """
 
 import math
@@ -24,10 +24,10 @@ from localspec.sampler.sampling import Sampling
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """A probability distribution after the whole sampler chain: a token's probability is its weight / `total`."""
+    """A distribution after the whole sampler chain: the probability of a token is its weight / `total`."""
 
     ids: np.ndarray  # token ids, int [n], ascending
-    weights: np.ndarray  # float64 [n]; float32 for a whole row
+    weights: np.ndarray  # float64 [n], but float32 for a whole row
     total: float = 1.0  # sum of the weights
     sums: np.ndarray | None = None  # for a whole row: the sum of the weights of each block of tokens, float64
 
@@ -59,7 +59,7 @@ _BELOW_ONE = 1.0 - 2.0**-53
 
 
 def pick(distribution: Distribution, u: float) -> int:
-    """Return the token at height u, in [0, 1), of the cumulative distribution. Its probability is above 0."""
+    """Return the token at u, in [0, 1), of the cumulative distribution. Its probability is never 0."""
     weights, sums = distribution.weights, distribution.sums
     if len(weights) == 1:
         return int(distribution.ids[0])
@@ -71,13 +71,13 @@ def _index_at(weights: np.ndarray, u: float) -> int:
     """Return the first index whose cumulative weight exceeds u x the total."""
     heights = weights.cumsum(dtype=np.float64)
     total = heights[-1]
-    # If u x total rounds up to the total, return the last index whose weight is above 0.
+    # Where u x total is rounded up to the total, return the last index whose weight is above 0.
     side: Literal["left", "right"] = "right" if u * total < total else "left"
     return int(heights.searchsorted(u * total, side))
 
 
 def _index_in_blocks(weights: np.ndarray, sums: np.ndarray, u: float) -> int:
-    """Return the same index as `_index_at`, but faster: find its block first, then its place in the block."""
+    """Return the same index as `_index_at`, but faster: first find its block, then its place in the block."""
     block = _index_at(sums, u)
     inside = float((u * sums.sum() - sums[:block].sum()) / sums[block])
     begin = block * _BLOCK
@@ -86,7 +86,7 @@ def _index_in_blocks(weights: np.ndarray, sums: np.ndarray, u: float) -> int:
 
 def _block_sums(weights: np.ndarray) -> np.ndarray:
     whole = len(weights) // _BLOCK * _BLOCK
-    # einsum is three times as fast as `sum`. It is as exact, because a block has only a few weights.
+    # einsum is three times as fast as `sum`, and as exact here, because a block has only a few weights.
     sums = np.einsum("ij->i", weights[:whole].reshape(-1, _BLOCK))
     return np.append(sums, weights[whole:].sum(dtype=np.float64)).astype(np.float64)
 
@@ -112,13 +112,13 @@ def excess(p: Distribution, q: Distribution | None, drafted: int, share: float =
 
 
 _STRIPES = 64  # `largest` folds a row of logits into at most this many stripes, the rows of a matrix
-_SPARE = 4  # least number of columns for each requested logit; with so many, only a small part is examined
+_SPARE = 4  # least columns for each requested logit, so that only a small part of them is examined
 
 
 def largest(row: Row, count: int, nats: float = math.inf) -> tuple[np.ndarray, np.ndarray]:
-    """Return the `count` largest logits as ascending ids and float64 logits; of equal ones the lowest ids.
+    """Return the `count` largest logits, as ascending ids and float64 logits; of equal logits, the lowest ids.
 
-    If all others are more than `nats` below the largest logit, it may be returned alone, which is faster.
+    If all other logits are more than `nats` below the largest one, this may be returned alone, which is faster.
 
     A whole row is folded into stripes, the rows of a matrix. If a column's maximum is below the k-th largest maximum,
     each of k other columns has a larger logit. So this column contains none of the k largest logits. Raises
@@ -141,7 +141,7 @@ def largest(row: Row, count: int, nats: float = math.inf) -> tuple[np.ndarray, n
     ordered = maxima.copy()
     ordered.partition(columns - count)
     least = ordered[-count]
-    # `~(a < b)` replaces `a >= b`, because it also keeps NaN.
+    # Use `~(a < b)` instead of `a >= b`, because it also keeps NaN.
     chosen = (~(maxima < least)).nonzero()[0]
     stripe, column = np.divmod((~(folded[:, chosen] < least)).ravel().nonzero()[0], len(chosen))
     ids = stripe * columns + chosen[column]
@@ -168,9 +168,9 @@ def _cut(ids: np.ndarray, logits: np.ndarray, count: int) -> tuple[np.ndarray, n
 
 
 _MOST_BUFFERS = 64  # a cycle has at most this many rows
-COLDEST = 1e-12  # lower temperatures above 0 are raised to it, because 1 / 1e-39 is infinite in float32
+COLDEST = 1e-12  # lowest temperature above 0, because 1 / 1e-39 is infinite in float32
 GREEDY_HEAD = 10  # a greedy token's confidence is its probability among this many likeliest tokens
-SPARE = 128  # number of extra logits for penalties: a text seldom contains more of the likeliest tokens
+SPARE = 128  # extra logits for penalties, because a text seldom contains more of the likeliest tokens
 
 
 class Constraint(Protocol):
@@ -179,7 +179,7 @@ class Constraint(Protocol):
     whole_rows: bool  # whether the constraint may need whole rows, because it may forbid the likeliest tokens
 
     def mask(self, history: Sequence[int]) -> object:
-        """Find what may follow `history`, so that `permitted` need not."""
+        """Compute the mask after `history` in advance, so that `permitted` is quick."""
 
     def permitted(self, row: Row, history: Sequence[int]) -> Row:
         """Return the row without the tokens forbidden after `history`.
@@ -192,8 +192,8 @@ class Constraint(Protocol):
 class Chain:
     """The sampler chain of one request; every method is a pure function of a row and the text before it.
 
-    A row of Candidates lacks tokens. This is harmless for a draft, because any q is lossless. If a target's row lacks
-    tokens that may matter, the whole row replaces it.
+    A row of Candidates has only the largest logits. This is harmless for a draft: with any q, rejection keeps the text
+    lossless. If a target's row lacks tokens that may matter, the whole row replaces it.
     """
 
     def __init__(self, sampling: Sampling, constraint: Constraint | None = None) -> None:
@@ -204,10 +204,10 @@ class Chain:
         self._needs_all = sampling.logits_needed is None or (self._masks and sampling.logits_needed != 1)
         self._written = Written(sampling) if sampling.penalises else None
         self._adjusts = bool(sampling.logit_bias or self._written)
-        # The tokens that a bias lowers, if nothing else changes logits; None: more changes.
+        # The tokens that a bias lowers, if nothing else changes logits; None if anything else does.
         lowers_only = sampling.only_lowers and not self._written
         self._lowered_tokens = {token for token, _ in sampling.logit_bias} if lowers_only else None
-        # The largest number of logits that bias and penalties can lower; estimated if penalties see the whole text.
+        # The largest number of logits that bias and penalties can lower; an estimate if penalties cover the whole text.
         looked_at = SPARE if sampling.repeat_last_n < 0 else sampling.repeat_last_n
         self._lowered = len(sampling.logit_bias) + (looked_at if self._written else 0)
         self._buffers: list[np.ndarray] = []  # for weights of whole rows; see `_buffer`
@@ -223,7 +223,7 @@ class Chain:
             if self._lowered_tokens is not None and (few := _of_few(row, s, self._lowered_tokens)):
                 return few
             size = len(row.ids if isinstance(row, Candidates) else row)
-            # Min-p removes all logits more than `nats` below the largest one. Without top-k it seldom leaves only one.
+            # Min-p removes logits that are more than `nats` below the largest. Without top-k it seldom leaves only one.
             nats = -math.log(s.min_p) if s.top_k and s.min_p > 0.0 else math.inf
             ids, logits = self._head(row, history, s.top_k or size, nats)
             return _shaped(ids, logits, s, total=None)
@@ -262,8 +262,8 @@ class Chain:
         return _all_ids(len(logits)), total
 
     def _buffer(self, row: np.ndarray) -> np.ndarray:
-        """Return a float32 buffer as long as the row that nothing refers to: new memory takes longer than exp."""
-        unused = 3  # references: the list, the loop, and the argument of getrefcount
+        """Return a float32 buffer as long as the row, out of use elsewhere: new memory would take longer than exp."""
+        unused = 3  # references to an unused buffer: the list, the loop, and the argument of getrefcount
         for buffer in self._buffers:
             if sys.getrefcount(buffer) == unused and len(buffer) == len(row):
                 return buffer
@@ -277,7 +277,7 @@ class Chain:
             head = row.logits.astype(np.float64)
             head.partition(spare := max(len(head) - GREEDY_HEAD, 0))
             heights = np.exp(head[spare:] - finite(float(row.logits[at := int(row.logits.argmax())])))
-            if (total := float(np.add.reduce(heights))) < 2.0:  # two equal logits would give 2 or more
+            if (total := float(np.add.reduce(heights))) < 2.0:  # it is 2 or more if two logits are largest
                 return int(row.ids[at]), 1.0 / total
         ids, logits = self._head(row, history, GREEDY_HEAD)
         at = int(logits.argmax())
@@ -303,14 +303,14 @@ class Chain:
         `count`: number of likeliest tokens that the caller needs; 0: all. The result may contain only the likeliest.
         """
         if self._constraint and isinstance(row, LateRows):
-            self._constraint.mask(history)  # while a device computes the row
+            self._constraint.mask(history)  # do this while a device computes the row
         row = arrived(row)
         if self._needs_all and isinstance(row, Candidates) and row.whole:
             row = row.whole()
         if self._constraint is None:
             return row
         if count and self._masks and not (self._adjusts or isinstance(row, Candidates)):
-            # A grammar seldom forbids likely tokens, so usually only the likeliest ones are masked.
+            # Mask only the likeliest tokens at first, because a grammar seldom forbids them.
             ids = np.array([row.argmax()]) if count == 1 else largest(row, count + SPARE)[0]
             likely = Candidates(ids, row[ids])
             permitted = self._constraint.permitted(likely, history)
@@ -331,7 +331,7 @@ class Chain:
         """Return ascending ids and the logits of the `count` likeliest tokens; `nats`: see `largest`."""
         if isinstance(row, Candidates):
             head = self._among(row, history, count)
-            # A missing logit is at most the row's least one, and bias and penalties never raise a missing logit.
+            # Missing logits are at most as large as the row's least one, and bias and penalties never raise them.
             if row.whole is None or head[1].min() > row.logits.min():
                 return head
             row = row.whole()
@@ -347,7 +347,7 @@ class Chain:
         return largest(self._adjusted(row, history), count)
 
     def _among(self, row: Candidates, history: Sequence[int], count: int) -> tuple[np.ndarray, np.ndarray]:
-        if not self._adjusts or len(row.ids) == 1:  # a forced token stays, even if a bias bans it
+        if not self._adjusts or len(row.ids) == 1:  # a single allowed token stays, even if a bias bans it
             return largest(row, count)
         order = row.ids.argsort()
         ids, logits = row.ids[order], row.logits[order]
@@ -355,10 +355,10 @@ class Chain:
         return largest(Candidates(ids, self._adjusted(logits, history, ids)), count)
 
 
-# Thresholds for exp(logit - largest logit), tried in this order until the tokens above one suffice for top-p.
+# Thresholds for exp(logit - largest logit), tried in this order until the tokens above one are enough for top-p.
 _EDGES = tuple(math.exp(-nats) for nats in (4.0, 8.0, 12.0, 16.0))
-# A draft's distribution leaves out tokens whose logit is more than this below the largest one. That costs 0.2 % of
-# the acceptance, and saves 60 % of the time of the distribution.
+# A draft's distribution leaves out tokens whose logits are more than this below the largest one. This costs 0.2 % of
+# the acceptance, and saves 60 % of the time for the distribution.
 _DRAFTED_NATS = 10.0
 
 
@@ -377,13 +377,13 @@ def _all_ids(size: int) -> np.ndarray:
 
 
 _ALONE = np.ones(1)
-_FEW = 16  # for at most this many tokens, Python takes less time than numpy, above all when neither is in a cache
+_FEW = 16  # for at most this many tokens, Python takes less time than numpy
 
 
 def _of_few(row: Row, s: Sampling, lowered: Set[int]) -> Distribution | None:
     """Return the distribution of a row without penalties, if min-p keeps few of its tokens, else None.
 
-    `lowered`: tokens that a bias lowers. If it could change the distribution, the result is None.
+    `lowered`: tokens that a bias lowers. If this could change the distribution, the result is None.
     """
     logits = row.logits if isinstance(row, Candidates) else row
     if s.min_p == 0.0 or len(logits) <= s.top_k:
@@ -401,7 +401,7 @@ def _of_few(row: Row, s: Sampling, lowered: Set[int]) -> Distribution | None:
     if s.top_p < 1.0:
         order = sorted(pairs, key=lambda pair: -pair[1])
         heights = list(accumulate(math.exp(below) for _, below in order))
-        if heights[-2] >= s.top_p * (total := heights[-1]):  # top-p may remove some of them
+        if heights[-2] >= s.top_p * (total := heights[-1]):  # top-p may remove some of these tokens
             among, head = largest(row, s.top_k or len(logits))
             if lowered and not lowered.isdisjoint(among.tolist()):
                 return None

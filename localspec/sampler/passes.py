@@ -13,7 +13,7 @@ class Candidates:
 
     ids: np.ndarray  # int32 [k]
     logits: np.ndarray  # float32 [k]
-    whole: Callable[[], np.ndarray] | None = None  # returns the whole row; only the target's rows have it
+    whole: Callable[[], np.ndarray] | None = None  # returns the whole row; None for a draft's rows
 
 
 Row = np.ndarray | Candidates  # float32 [vocab] logits, or the top-k logits
@@ -41,7 +41,7 @@ class LateRows(Sequence[Row]):
 ComingRow = Row | LateRows  # LateRows of one row
 
 
-def arrived(row: ComingRow) -> Row:  # it waits for a late row
+def arrived(row: ComingRow) -> Row:  # waits if the row is late
     return row[0] if isinstance(row, LateRows) else row
 
 
@@ -65,12 +65,12 @@ class ForwardPass:
     rows: Sequence[Row] = ()  # rows of logits, of the last len(rows) tokens
     hidden: np.ndarray | None = None  # hidden rows, float32 [tokens, columns]; None if no drafter reads them
     replies: int = 1  # number of replies that shared the pass
-    pass_width: int = 0  # number of tokens of all replies in the pass; 0 if the pass has only `tokens`
+    pass_width: int = 0  # number of tokens of all replies in the pass; 0 if it has only `tokens`
     waited_seconds: float = 0.0  # time that the reply waited for passes without it
 
     @property
     def queued(self) -> bool:
-        """Whether the device may still be computing the rows. Work without rows then costs no time."""
+        """Whether the device may still be computing the rows. Work that needs no rows then costs no time."""
         return isinstance(self.rows, LateRows)
 
 
@@ -94,7 +94,7 @@ class Continued(Sequence[int]):
 NO_TEXT = ForwardPass(0, ())  # drafters that observe this pass forget the text
 
 
-_COMPARED = 1024  # tokens of a slice: slices are compared several times as fast as single tokens
+_COMPARED = 1024  # tokens are compared in slices of this length, which is several times as fast
 
 
 def common_prefix_length(held: Sequence[int], start: int, tokens: Sequence[int]) -> int:

@@ -1,4 +1,4 @@
-"""Bias and penalties. A bias changes a token's logit by request, a penalty because the text has the token."""
+"""Bias and penalties. A bias changes the logit of a requested token, a penalty that of a token in the text."""
 
 from collections.abc import Sequence
 
@@ -14,9 +14,9 @@ class Written:
     def __init__(self, sampling: Sampling) -> None:
         self._sampling = sampling
         self._times = np.zeros(0)  # number of occurrences in the window, by token
-        self._text: Sequence[int] = ()  # text of the last call; the caller only appends to this object
+        self._text: Sequence[int] = ()  # the text of the last call, to which the caller only appends
         self._end = 0  # position in the text up to which the counts are complete
-        self._more: Sequence[int] = ()  # tokens of a proposal after the text, which are counted too
+        self._more: Sequence[int] = ()  # tokens of a proposal after the text, which count, too
         self._all = self._penalties(self._times)  # penalties by token; those of `_changed` are outdated
         self._changed: set[int] | None = None  # tokens whose counts have changed; None: all tokens
 
@@ -27,7 +27,7 @@ class Written:
             scale, minus = (of[: len(logits)] for of in self._of_all())
         else:
             scale, minus = self._penalties(self._times[ids])
-        # Positive logits are divided, negative ones multiplied. Both are computed for all logits, to avoid a branch.
+        # Divide positive logits, multiply negative ones. Compute both for all logits, because branches are slow.
         pick = np.minimum if self._sampling.repeat_penalty >= 1.0 else np.maximum
         scaled: np.ndarray = pick(logits * scale, logits / scale)
         if self._sampling.presence_penalty or self._sampling.frequency_penalty:
@@ -65,7 +65,7 @@ class Written:
         self._grow(size)
 
     def _move(self, tokens: Sequence[int], times: float) -> None:
-        """Count tokens after the text, and remove tokens that leave the window; `times` -1 reverses both."""
+        """Count tokens after the text, and uncount tokens that leave the window; with `times` -1, reverse both."""
         looks_back = self._sampling.repeat_last_n
         for position, token in enumerate(tokens, start=self._end):
             self._add(token, times)

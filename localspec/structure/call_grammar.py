@@ -1,4 +1,4 @@
-"""Writes the grammar of replies that may or must call functions."""
+"""Write the grammar of replies that may or must call functions."""
 
 import re
 from collections.abc import Collection, Mapping
@@ -15,7 +15,7 @@ _HOLES = {ID: "/[A-Za-z0-9]{9}/", COUNTER: "/[0-9]{1,3}/"}
 _KEY = "/[A-Za-z0-9_.-]{1,64}/"
 _KINDS = ("string", "number", "boolean", "null", "array", "object")
 DEEPEST = 6  # deepest nesting of values in formats without JSON
-LONGEST_TEXT = 10_000  # characters; a larger maxLength of a schema is ignored
+LONGEST_TEXT = 10_000  # characters; a larger maxLength in a schema is ignored
 
 
 def calls_grammar(
@@ -31,8 +31,8 @@ def calls_grammar(
     """Write the grammar of a reply; `choice`: auto (text or calls), required (only calls) or none (only text).
 
     Arguments match their schemas as far as a grammar can express them. `names`: ids of special tokens by their texts.
-    `frames`: texts that may separate an answer from calls. `answer`: the grammar of an answer. `strict`: whether to
-    have no other definition, in which the arguments are any objects.
+    `frames`: texts that may separate an answer from calls. `answer`: the grammar of an answer. `strict`: whether
+    arguments must match; if not, the grammar also has lenient rules, with any objects as arguments.
     """
 
     def rules(functions: Functions) -> str:
@@ -59,8 +59,8 @@ class _Calls:
         more = ""
         if form.between is not None:
             self._lines.append(f"more: {self._call(form.between + form.open)}")
-            more = "more{0,15}"  # at most 16 calls, because small models may write calls without end
-        # A line end behind a call is not yet another call.
+            more = "more{0,15}"  # at most 16 calls, because small models may write endless calls
+        # A line end after a call does not begin another call.
         between = form.between or ""
         space = "" if form.end else between[: len(between) - len(between.lstrip())]
         tail = f"{more} {f'{as_lark(space)}?' if space else ''} {self._text(form.end)}"
@@ -77,7 +77,7 @@ class _Calls:
             text = "answer"
         elif not headed:
             between = f"({' | '.join(self._text(mark.rstrip()) for mark in frames)})*" if frames else ""
-            # If plain text precedes the first special token of a call or wrapper, no answer may begin with that text.
+            # If a call or wrapper has plain text before its first special token, no answer may begin with this text.
             marks = (form.begin + form.open, *(form.other or ())[:1], *frames)
             plain = [escaped(mark) for m in marks if (mark := _before_special(m, self._names))]
             other = f" & ~/({'|'.join(plain)})(?s:.*)/" if plain else ""
@@ -90,7 +90,7 @@ class _Calls:
 
     def _text(self, text: str, name: str = "") -> str:
         text = text.replace(NAME, name)
-        # The brace and the key are separate literals, because an answer in JSON may begin with a brace too.
+        # Separate literals for the brace and the key, because an answer in JSON may also begin with a brace.
         if brace := re.match(r'(\{)("[^"]*")', text):
             return " ".join(map(as_lark, (*brace.groups(), text[brace.end() :])))
         return " ".join(_HOLES.get(part) or literal(part, self._names) for part in parts_of(text)) or '""'
@@ -102,10 +102,10 @@ class _Calls:
         )
 
     def _headed(self, tail: str) -> str:
-        """Return the expression of a text that ends with calls, and add its rules. TEXT is the rule of other texts."""
+        """Return the expression of a text that ends with calls, and add its rules. The rule TEXT is for other texts."""
         form = self._form
         mark = head = form.begin + form.open
-        # An answer may mention a call's first tag. So a call begins only with this tag and the next character.
+        # An answer may mention a call's first tag. So a call begins only with this tag and the character after it.
         if form.tag and len(head) > len(form.tag) + 1:
             mark = head[: len(form.tag) + 1]
         inside, mark = head[len(mark) :], escaped(mark)
@@ -148,7 +148,7 @@ class _Values(Rules):
             free, more = (self._element(before, None, {}, depth) for before in ("", between))
             return f"({free} {more}*)?"
         members = sorted(properties.items()) if self._form.values == "gemma" else list(properties.items())
-        # `first` and `after` match the later members, `after` behind a separator.
+        # `first` and `after` match the remaining members; `after` begins with a separator.
         after = first = '""'
         for key, value in reversed(members):
             part, following = (self._element(before, key, value, depth) for before in ("", between))
@@ -158,7 +158,7 @@ class _Values(Rules):
         return first
 
     def _element(self, before: str, key: str | None, schema: object, depth: int) -> str:
-        """Return a rule for an argument with the text `before` it; the key None allows any key."""
+        """Return a rule for an argument with the text `before` it; with the key None, any key matches."""
         form, schema = self._form, schema if isinstance(schema, Mapping) else {}
 
         def opened(mid: str) -> str:
@@ -203,7 +203,7 @@ class _Values(Rules):
         if self._form.values == "cdata":
             wrapped = self.rule(f"/(?s:.{size})\\]\\]>/", "[lazy]")
             return f'(/[^<&\\n]{size}/ | "<![CDATA[" {wrapped}) {literal(close, self._names)}'
-        # No text matches a special token, so the value ends where `close` has its first special token.
+        # Text never matches a special token, so the value ends where `close` has its first special token.
         before = _before_special(close, self._names)
         inside = f"/(?s:.{size})/" if not before else self.rule(f"/(?s:.{size}){escaped(before)}/", "[lazy]")
         return f"{inside} {literal(close[len(before) :], self._names)}"

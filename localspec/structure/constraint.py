@@ -1,4 +1,4 @@
-"""Follows a reply with a grammar: finds the tokens that may or must come next, and goes back after a rejection."""
+"""Follow a reply with a grammar: find the tokens that may or must come next, and step back after a rejection."""
 
 import json
 import re
@@ -19,9 +19,9 @@ from localspec.structure.grammar import Grammar
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
-_SENTINEL = "\x02"  # no text begins with this character, and no token merges it with others
+_SENTINEL = "\x02"  # a character with which no text begins, and that no token joins with others
 _TAG = re.compile(rb"<[^<>]+>|\[[^\[\]]+\]")
-_resizing = threading.Lock()  # locked while the stack size for new threads is changed
+_resizing = threading.Lock()  # locked while the stack size of new threads is different
 
 
 @after_fork
@@ -34,7 +34,7 @@ _T = TypeVar("_T")
 
 
 class GrammarTokens:
-    """A vocabulary prepared for grammars. The preparation of 150,000 tokens takes about a second."""
+    """A vocabulary prepared for grammars, which takes about a second for 150,000 tokens."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         from llguidance import LLTokenizer, TokenizerWrapper
@@ -44,11 +44,11 @@ class GrammarTokens:
         if not self.ends:
             what = "the model has no token that ends a reply, which a grammar needs"
             raise BadSetting(what, hint="use this model without a grammar")
-        # Tokens as </tool_call>: a text with one of them has no other tokens.
+        # Whole tokens for texts such as </tool_call>, which are never made of other tokens.
         pieces = ((token, vocabulary.piece(token)) for token in vocabulary.special_tokens().values())
         self.tags = {token: piece for token, piece in pieces if _TAG.fullmatch(piece)}
         own = _Tokenizer(vocabulary, self.ends[0])
-        self.closing = [token for sign in '"]}\n ,:0' for token in own(sign)]  # the most useful ones first
+        self.closing = [token for sign in '"]}\n ,:0' for token in own(sign)]  # the most useful tokens first
         self._tokenizer = LLTokenizer(TokenizerWrapper(own), n_vocab=self.size, eos_token=self.ends)
 
     def matcher(self, grammar: Grammar, around: str | None = None) -> "LLMatcher":
@@ -64,11 +64,11 @@ class GrammarTokens:
 
 
 class MiddleTokenizer:
-    """Tokenises a text as the middle of a reply, not as its beginning."""
+    """A tokeniser for a text in the middle of a reply, not at its beginning."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
-        # Some vocabularies put a space before a text. Behind a sentinel, the text is tokenised without this space.
+        # Some vocabularies put a space before a text. After a sentinel, the text is tokenised without this space.
         spaced = prefixes_space(vocabulary)
         self._before = vocabulary.tokenize(_SENTINEL, parse_special=False) if spaced else []
 
@@ -90,13 +90,13 @@ class _Tokenizer(MiddleTokenizer):  # for llguidance
 
 
 def prefixes_space(vocabulary: Vocabulary) -> bool:
-    """Return whether tokenising puts a space before the first word, as SentencePiece does."""
+    """Return whether the vocabulary puts a space before the first word of a text, as SentencePiece does."""
     tokens = vocabulary.tokenize("a", parse_special=False)
     return b"".join(map(vocabulary.piece, tokens)).startswith(b" ")
 
 
 def first_sentence(error: str) -> str:
-    """Return the main line of llguidance's message, which may quote the whole grammar."""
+    """Return the main line of llguidance's message; the rest may quote the whole grammar."""
     lines = [line.strip() for line in error.splitlines() if line.strip()]
     line = next((line for line in lines if line.startswith("error:")), lines[0] if lines else "NoExtension")
     line = line.removeprefix("error: ").rpartition("failed to compile JSON schema: ")[2]
@@ -106,7 +106,7 @@ def first_sentence(error: str) -> str:
 
 
 def on_deep_stack(work: Callable[[], _T]) -> _T:
-    """Return the result of `work`, which may recurse deeply in C, from a thread with a large stack."""
+    """Run `work` in a thread with a large stack, because it may recurse deeply in C; return its result."""
     results: list[_T] = []
     thread = threading.Thread(target=lambda: results.append(work()))
     with _resizing:
@@ -127,7 +127,7 @@ def _compiled(tokenizer: "LLTokenizer", *rules: str) -> "LLMatcher":
     text, limits = json.dumps({"grammars": grammars}), LLParserLimits(verbose_errors=False)
     matcher = on_deep_stack(lambda: LLMatcher(tokenizer, text, log_level=0, limits=limits))
     if not matcher.is_error():
-        matcher.compute_bitmask()  # some errors come only now
+        matcher.compute_bitmask()  # reports errors that compiling does not
     return matcher
 
 
@@ -143,9 +143,9 @@ def _bytes() -> "LLTokenizer":
     return LLTokenizer("byte")
 
 
-SPARE = 8  # tokens by which the next token may lengthen the shortest end
-NEAR = 64  # an end is looked for in so many tokens before the limit, and in a quarter of all
-FEW = 1024  # if at most this many tokens are allowed, only their logits are read from a row
+SPARE = 8  # the next token may make the shortest end this many tokens longer
+NEAR = 64  # an end is searched once at most this many tokens, plus a quarter of the limit, are left
+FEW = 1024  # if at most this many tokens are allowed, a row is reduced to their logits
 _ADDED = np.array([-np.inf, 0.0], np.float32)  # added to the logits of forbidden and of allowed tokens
 
 
@@ -153,7 +153,7 @@ _ADDED = np.array([-np.inf, 0.0], np.float32)  # added to the logits of forbidde
 class Mask:
     allowed: np.ndarray  # bool [vocab]
     ids: np.ndarray | None  # int64 [n]: the allowed tokens, ascending; None for more than FEW tokens
-    closes: bool = False  # whether only the limit of tokens makes the mask as narrow as it is
+    closes: bool = False  # whether the limit of tokens, not the grammar, made the mask this narrow
 
     def applied(self, row: Row) -> Row:
         """Return the row with only the allowed tokens. A draft's row may be shorter or longer than the vocabulary.
@@ -169,7 +169,7 @@ class Mask:
             ids = self.ids[self.ids < len(row)] if len(row) < len(self.allowed) else self.ids
             return Candidates(ids, row[ids]) if len(ids) else row
         size = min(len(row), len(self.allowed))
-        # A sum is up to six times faster than `np.where`, because it has no branches.
+        # A sum has no branches, so it is up to six times faster than `np.where`.
         masked = np.append(_ADDED.take(self.allowed[:size].view(np.int8)), _ADDED[:1].repeat(len(row) - size))
         masked[:size] += row[:size]
         return masked
@@ -178,7 +178,7 @@ class Mask:
 class Constrained:
     """A grammar that follows a reply. Methods with a `history` move the matcher to the end of `history`.
 
-    Masks after draft tokens are kept, because the target uses the masks that the draft computed.
+    Masks after draft tokens are kept, because the target uses the masks that were computed for the draft.
     """
 
     whole_rows = True
@@ -195,7 +195,7 @@ class Constrained:
     ) -> None:
         """`start`: number of tokens before the reply; `ignored`: a notice about ignored parts of a schema.
 
-        `closes`: whether a short end is written when the reply comes near its `limit`.
+        `closes`: whether to force a short end when the reply comes near its `limit`.
         """
         self.name, self.ignored = name, ignored
         self._matcher, self._size, self._ends, self._start = matcher, tokens.size, tokens.ends, start
@@ -206,8 +206,8 @@ class Constrained:
         self._settled = 0  # number of `_tokens` that no rejection can remove
         self._closing = tokens.closing
         self._closes = closes
-        self.limit = 0  # largest number of tokens in the reply; 0: none is known
-        self.closed = False  # whether the limit has decided any of the settled tokens
+        self.limit = 0  # largest number of tokens in the reply; 0: unknown
+        self.closed = False  # whether any settled token was forced by the limit
 
     def permitted(self, row: Row, history: Sequence[int]) -> Row:
         """Mask the tokens that may not follow `history`; if the grammar does not match `history`, mask none."""
@@ -215,7 +215,7 @@ class Constrained:
         return mask.applied(row) if mask else row
 
     def mask(self, history: Sequence[int]) -> Mask | None:
-        """Return the mask of the tokens that may follow `history`; None if the grammar does not match `history`."""
+        """Return the mask of the tokens that may follow `history`; None if `history` does not match the grammar."""
         wanted, followed = self._since_settled(history)
         here = self._settled + len(wanted)
         mask = self._masks[here] if common_prefix_length(wanted, 0, followed) == len(wanted) else None
@@ -228,7 +228,7 @@ class Constrained:
         return self._matcher.compute_ff_tokens() if inside else []
 
     def valid(self, history: Sequence[int], tokens: Sequence[int]) -> int:
-        """Return how many of `tokens`, from the first on, may follow `history`."""
+        """Return how many of the first `tokens` may follow `history`."""
         self._moved_to(Continued(history, tokens))
         return self._start + len(self._tokens) - len(history)
 
@@ -267,7 +267,7 @@ class Constrained:
         end = next((i for i, token in enumerate(tokens) if token in self._ends), len(tokens))
         taken = self._matcher.try_consume_tokens(tokens[:end])
         self._check()
-        # The matcher never gets an end token, because some of its methods fail after one.
+        # Never pass an end token to the matcher, because some of its methods fail after one.
         if taken == end < len(tokens) and self._matcher.is_accepting():
             self._ended = True
             taken += 1
@@ -289,7 +289,7 @@ class Constrained:
         return Mask(allowed, np.flatnonzero(allowed) if few else None, closes)
 
     def _due(self) -> int | None:
-        """Return the token that must come so that a short end of the text fits into the limit; None if any may."""
+        """Return the token that must come next so that a short end fits into the limit; None if none must come."""
         room = self.limit - len(self._tokens)
         if not (self._closes and self.limit) or room > NEAR + self.limit // 4 or self._matcher.is_accepting():
             return None

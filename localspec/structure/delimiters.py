@@ -1,4 +1,4 @@
-"""Patterns of the delimiters in a tool-call format, for text that is still being written."""
+"""Patterns for the delimiters of a tool-call format, in text that is still being written."""
 
 import re
 from collections.abc import Collection, Iterable, Sequence
@@ -8,7 +8,7 @@ from localspec.structure.tool_call_format import COUNTER, ID, NAME, TYPE, ToolCa
 
 Pattern = Sequence[str | re.Pattern[str]]  # literals, and expressions that can match the empty text
 Heads = Sequence[tuple[str, Pattern]]  # pairs of a function's name and the pattern before its arguments
-MORE: Final = -1  # `follow` needs more text to decide
+MORE: Final = -1  # `follow` cannot decide without more text
 NO: Final = -2  # the text does not match
 LONGEST: Final = 200  # largest number of characters in a key, an id, or a run of white space
 _UP_TO = f"{{0,{LONGEST}}}"
@@ -26,13 +26,13 @@ class Delimiters:
     def __init__(self, form: ToolCallFormat, names: Collection[str]) -> None:
         starts = [(form.begin + form.open, form.name_end), *([form.other] if form.other else [])]
         nexts = [] if form.between is None else [(form.between + form.open, form.name_end)]
-        # White space at the end of a call is matched with the next delimiter, which may begin with white space.
+        # Match white space at the end of a call with the next delimiter, which may begin with white space.
         close, space = pattern_of(form.close.rstrip()), form.close[len(form.close.rstrip()) :]
         self.form = form
         self.heads = _heads_of(starts, names)  # heads of the first call
         self.next_heads = _heads_of([(space + before, end) for before, end in nexts + starts], names)
         self.beginning = _beginning_of([head for _, head in self.heads])
-        # Two patterns, for a key and for the end of a call: `first` is used after a head, `later` after a value.
+        # Two patterns each, for a key and for the end of a call: `first` for after a head, `later` for after a value.
         self.first: tuple[Pattern, Pattern] = ["{"], _NEVER
         self.later: tuple[Pattern, Pattern] = _NEVER, close
         if form.values != "json":
@@ -45,7 +45,7 @@ class Delimiters:
         self.signs = re.compile(f"{signs}|{re.escape(form.quote)}", re.DOTALL)
 
     def head_at(self, heads: Heads, text: str, at: int) -> tuple[int, str]:
-        """Return the end of a head (or MORE or NO), and its function. A key or the end of the call must follow."""
+        """Return the end of a head (or MORE or NO), and its function. A key or the call's end must come next."""
         if at == len(text):
             return MORE, ""
         best = NO, ""
@@ -68,7 +68,7 @@ def _heads_of(starts: Iterable[tuple[str, str]], names: Collection[str]) -> Head
 
 
 def _beginning_of(heads: Sequence[Pattern]) -> re.Pattern[str]:
-    """Return the expression that finds a head's first literal, or the beginning of one at the end of the text."""
+    """Return the expression for a head's first literal, or for the beginning of one at the end of the text."""
     marks = {first_text(head) for head in heads}
     begun = [re.escape(mark[:size]) + r"\Z" for mark in marks for size in range(len(mark))]
     space = _SPACE.pattern if any(head[0] is _SPACE for head in heads) else ""

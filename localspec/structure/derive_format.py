@@ -1,4 +1,4 @@
-"""Derives a model's tool-call format by comparing calls that its chat template renders."""
+"""Derive a model's tool-call format by comparing calls that its chat template renders."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from localspec.structure.read_calls import calls_in
 from localspec.structure.schema import kind_of
 from localspec.structure.tool_call_format import COUNTER, ID, NAME, TYPE, ToolCallFormat
 
-_common = os.path.commonprefix  # compares characters, not the parts of paths
+_common = os.path.commonprefix  # this function compares characters, not parts of paths
 Render = Callable[[str, Sequence[ToolCall]], str]  # renders a prompt that ends with an answer and calls
 
 _NAMES = ("lookup_q", "convert_z")
@@ -41,7 +41,7 @@ _SCHEMAS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-_HAND: Sequence[tuple[str, ToolCallFormat]] = (  # if a template has the first text, it has this format
+_HAND: Sequence[tuple[str, ToolCallFormat]] = (  # formats of templates that contain the first text
     *(
         (sign, ToolCallFormat("", "(", ")", "<|tool_call_start|>[", ", ", "]<|tool_call_end|>", "python",
                         arg_mid="=", arg_between=", ", quote="'"))
@@ -77,7 +77,7 @@ def format_of(source: str, render: Render, markers: Collection[str] = ()) -> Too
         return call_format
     with suppress(LocalspecError):
         call_format = _Comparison(render, markers).form()
-        # A format without a delimiter before a call is refused: the call would look like an answer.
+        # Refuse a format without a delimiter before a call, because the call would look like an answer.
         if call_format and call_format.begin + call_format.open and _is_read_back(call_format, render):
             return call_format
     return None
@@ -200,7 +200,7 @@ def _between(form: ToolCallFormat, middle: str) -> ToolCallFormat:
 
 
 def _counted(one: str, two: str, number: str) -> tuple[str, str]:
-    """Replace the match of `number` in both texts by COUNTER, if the number in `two` is higher by 1."""
+    """Replace the match of `number` in both texts by COUNTER, if the number in `two` is one higher."""
     first, second = re.search(number, one), re.search(number, two)
     if not first or not second or int(second[0]) != int(first[0]) + 1:
         return one, two

@@ -1,4 +1,4 @@
-"""Leaves out of a tool's schema the keywords that a grammar cannot express."""
+"""Leave out of a tool's schema the keywords that a grammar cannot express."""
 
 import json
 import re
@@ -11,10 +11,10 @@ from localspec.structure.schema import MAPS_OF_SCHEMAS, SCHEMAS, check_complexit
 
 _MOST_TRIES = 2_000  # a try takes about a millisecond
 _DEFINITIONS = ("$defs", "definitions")
-# A required property is tried as such. Closing needs the properties, and definitions are tried where they are used.
+# Tried first, because properties are tried as required ones; tried last, because closing an object needs properties.
 _FIRST, _LAST = ("required",), ("additionalProperties", *_DEFINITIONS)
 _IGNORED = re.compile(r"Unimplemented keys: \[(.*)\]|Unknown format: ")
-_CACHED = 20_000  # characters of the longest schema that is cached; a schema takes up to 50 times its text
+_CACHED = 20_000  # longest schema to cache, in characters; in memory it takes up to 50 times its text
 
 
 def expressible(text: str) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -23,7 +23,7 @@ def expressible(text: str) -> tuple[dict[str, Any], tuple[str, ...]]:
 
 
 def _expressible(text: str) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """If the schema cannot be used as a whole, build it keyword by keyword."""
+    """Return the whole schema if a grammar can express it. If not, build it again, keyword by keyword."""
     found, left_out, tries = dict[str, Any](), list[str](), 0
 
     def fits() -> bool:
@@ -72,14 +72,14 @@ _known = lru_cache(maxsize=256)(_expressible)
 
 def ignored_in(schema: Any) -> tuple[str, ...] | None:  # noqa: ANN401  JSON
     """Return the keywords that llguidance ignores in a schema; None if it is invalid or matches no text."""
-    from localspec.structure.constraint import byte_matcher  # late: it loads numpy, which `run` needs later
+    from localspec.structure.constraint import byte_matcher  # imported late, because it loads numpy
 
     try:
         check_complexity(schema)
         check_ends(schema)
         matcher = byte_matcher(f"start: {json_rule(narrowed(schema), lenient=True)}")
     except (BadSetting, AttributeError, TypeError, ValueError):
-        return None  # a value has another type than its keyword
+        return None  # a keyword has a value of a wrong type
     if matcher.is_error():
         return None
     found = filter(None, map(_IGNORED.match, matcher.get_grammar_warnings()))

@@ -1,4 +1,4 @@
-"""A drafting strategy that proposes the tokens that a grammar forces, before another strategy's draft tokens."""
+"""A drafting strategy that first proposes tokens that a grammar forces, then another strategy's draft tokens."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -22,7 +22,7 @@ class Forcer(Protocol):
 
 class Forcing(Strategy):
     def __init__(self, inner: Strategy, forcer: Forcer, widest: int) -> None:
-        """`widest`: the largest number of tokens in a verify batch. With 0, no tokens are forced."""
+        """`widest`: the largest number of tokens in a verify batch. With 0, the strategy forces no tokens."""
         self._inner = inner
         self._forcer = forcer
         self._widest = widest
@@ -88,7 +88,7 @@ class Forcing(Strategy):
             plain, width = self.plain_step.seconds, cycle.width - forced
             if plain is None or (width == 1 and not cycle.draft_seconds):
                 return
-            # Estimate the time without forced tokens: each further token adds the same time to a plain step.
+            # Estimate the time without forced tokens, as if each token added the same time to a plain step.
             added = (cycle.verify_seconds - plain) * (width - 1) / (cycle.width - 1)
             seconds = min(plain + added, cycle.verify_seconds)
             tokens, origins = cycle.tokens[forced:], cycle.origins[forced:]

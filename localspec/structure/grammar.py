@@ -1,4 +1,4 @@
-"""Converts schemas, regular expressions and grammars to grammars of llguidance."""
+"""Convert schemas, regular expressions and grammars to grammars of llguidance."""
 
 import re
 from collections.abc import Callable, Collection, Mapping
@@ -9,18 +9,18 @@ from localspec.errors import BadSetting
 from localspec.structure.layout import COMPACT, FLEXIBLE, as_lark, in_layouts, json_rule
 from localspec.structure.schema import LARGEST, check_complexity, check_ends, narrowed, read_object
 
-FENCE, FENCE_END = "```json\n", "\n```"  # models may write JSON inside a fence; the text of a reply has none
-MOST_RULES = 1_000  # low, because llguidance follows rules by recursion, and converts them slowly
+FENCE, FENCE_END = "```json\n", "\n```"  # models may write JSON inside a fence; a reply's text has none
+MOST_RULES = 1_000  # low, because llguidance converts rules slowly and follows them by recursion
 
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
     """A grammar of llguidance; `constraint.GrammarTokens` compiles it, and finds its errors."""
 
-    name: str  # the name in messages: "the JSON schema"
-    rules: str  # in Lark; `start` is the first one
-    lenient: Callable[[], str] | None = None  # makes the rules without what llguidance does not support
-    closes: bool = False  # whether a reply that comes near its limit of tokens is closed, so that it matches
+    name: str  # the name for messages: "the JSON schema"
+    rules: str  # the rules in Lark; `start` is the first
+    lenient: Callable[[], str] | None = None  # makes rules without the parts that llguidance does not support
+    closes: bool = False  # whether to close a reply near its limit of tokens, so that it matches
 
     @property
     def has_unclosed_calls(self) -> bool:
@@ -29,7 +29,7 @@ class Grammar:
 
 
 def json_grammar(schema: object, *, compact: bool | None = None) -> Grammar:
-    """Return the grammar of a JSON schema; `compact`: whether to forbid white space; None: as the model begins."""
+    """Return the grammar of a JSON schema. `compact`: whether to forbid white space; None: the model chooses."""
     check_complexity(schema := read_object(schema))
     check_ends(schema)
     narrow = narrowed(schema)
@@ -66,7 +66,7 @@ def written_grammar(text: object) -> Grammar:
         return Grammar("the grammar", any_to_lark(source))
     except RecursionError:
         raise BadSetting("the grammar is nested too deeply", hint="use fewer parentheses") from None
-    except Exception as error:  # for a missing rule, the converter raises Exception itself
+    except Exception as error:  # for a missing rule, the converter raises a bare Exception
         what = f"the grammar cannot be read: {error}"
         raise BadSetting(what, hint="begin Lark at the rule `start:`, or GBNF at `root ::=`") from error
 
@@ -125,7 +125,7 @@ def rules_around(
     called = f" | {'' if opened else f'{frame} opening'} unclosed" if unclosed else ""
     rules = [
         f"start: lead {'reply' if unclosed else '@answer'} tail{called}",
-        # Reasoning begins only once, or a budget would end it again and again.
+        # Allow reasoning only once, because a model could begin it again whenever a budget has ended it.
         f"lead: {'thought' if opened else f'{frame} (opening thought)?'}",
         f"opening: {' | '.join(literal(mark.rstrip(), names) for mark in opening)}",
         f'thought: {"unclosed*" * unclosed} ({any_thought}) {frame} ("\\n" | "\\n\\n")?',

@@ -1,8 +1,8 @@
-"""Reads calls that a model writes as JSON, although its chat template has another tool-call format.
+"""Read calls that a model writes as JSON, although its chat template has another tool-call format.
 
     {"name": "f", "arguments": {"a": 5}}    one call, or a list of calls
 
-A fence or a tag of a known model family may surround the JSON. A reply has these calls only at its beginning.
+A fence, or a tag of a known model family, may surround the JSON. Only the beginning of a reply can be these calls.
 """
 
 import json
@@ -30,7 +30,7 @@ _MARKS = [*((f"<{tag}>", f"</{tag}>") for tag in _TAGS), ("<|tool_call|>", "<|/t
 
 
 class JsonCallReader(CallReader):
-    """Holds a reply while it may be calls in JSON, and reads any other text in the model's format."""
+    """A reader that holds a reply while it may be calls in JSON, and reads any other text in the model's format."""
 
     def __init__(
         self, form: ToolCallFormat, functions: Functions, plain: Change = str, *, several: bool = True
@@ -38,8 +38,8 @@ class JsonCallReader(CallReader):
         """`several`: whether a reply may have several calls; `plain`: decodes special tokens in a text."""
         super().__init__(form, functions, plain)
         self._several = several
-        self._matcher: LLMatcher | None = _beginnings(tuple(functions)).deep_copy()  # None once it is decided
-        self._json, self._matched = "", 0  # the held text, and how many of its bytes the matcher has followed
+        self._matcher: LLMatcher | None = _beginnings(tuple(functions)).deep_copy()  # None after the decision
+        self._json, self._matched = "", 0  # the held text, and how many of its bytes the matcher has read
         self._called = False
 
     @property
@@ -52,7 +52,7 @@ class JsonCallReader(CallReader):
         self._json += text
         space = len(self._json) - len(self._json.lstrip())
         if self._delimiters.head_at(self._delimiters.heads, self._json, space)[0] >= 0:
-            self._matched = -1  # the text begins with a call in the model's own format
+            self._matched = -1  # the text begins with a call in the model's format
             return self._decided()
         written = text.encode(errors="surrogatepass")
         self._matched += (taken := self._matcher.try_consume_tokens([*written]))
@@ -66,7 +66,7 @@ class JsonCallReader(CallReader):
         ]
 
     def _decided(self) -> list[TextPart]:
-        """Emit the calls, and pass the text behind them on without the end of a fence or tag."""
+        """Emit the calls. Pass on the text after them, without the end of a fence or tag."""
         text, self._json, self._matcher = self._json, "", None
         before, calls = re.split(r"[\[{]", text)[0], list[ToolCall]()
         with suppress(ValueError, RecursionError):
@@ -116,7 +116,7 @@ def _read(call: Mapping[str, Any], functions: Functions) -> ToolCall:
 
 
 def _sorted(value: Any, schema: object, root: Mapping[str, Any]) -> Any:  # noqa: ANN401  JSON
-    """Put the members of objects into the order of their schema, which a grammar requires."""
+    """Sort the members of objects by their schema, because a grammar requires this order."""
     schema = resolved(schema if isinstance(schema, Mapping) else {}, root)
     for part in (each for word in ("anyOf", "oneOf", "allOf") for each in schema.get(word, ())):
         value = _sorted(value, part, root)

@@ -1,6 +1,6 @@
-"""Writes the grammar of JSON in a layout that the model chooses: compact, spaced, padded, or indented by depth.
+"""Write the grammar of JSON in a layout that the model chooses: compact, spaced, padded, or indented by depth.
 
-The first white space decides the layout. Then a grammar forces white space and keys, which cost nothing.
+The first white space decides the layout. From then on, the grammar forces white space and keys, at no cost.
 """
 
 import json
@@ -13,10 +13,10 @@ from localspec.structure.schema import schemas_in
 FLEXIBLE = {"whitespace_pattern": r"[ \n\r\t]{1,40}"}  # small models may write white space without end
 COMPACT = {"whitespace_flexible": False}
 SPACED = {**COMPACT, "item_separator": ", ", "key_separator": ": "}  # the white space of Python's json module
-PADDED = ""  # no indent: one line with a space inside the braces of objects
+PADDED = ""  # in place of an indent: one line, with a space inside the braces of objects
 INDENTS = ("  ", "    ", "\t")
-DEEPEST = 6  # number of indented levels; deeper values are on one line
-MOST_RULES = 1_000  # largest number of rules; a larger schema gets bounded white space anywhere
+DEEPEST = 6  # number of indented levels; deeper values stay on one line
+MOST_RULES = 1_000  # largest number of rules; with a larger schema, limited white space is allowed anywhere
 _REFERENCE = re.compile(r"#/(\$defs|definitions)/[^/]+")
 _NOTES = {"title", "description", "default", "examples", "$schema", "$comment", "$defs", "definitions"}
 _INDENTED: Mapping[str, Any] = {
@@ -35,7 +35,7 @@ def json_rule(schema: Mapping[str, Any], **options: Any) -> str:  # noqa: ANN401
 
 
 class Rules:
-    """Lark rules that are named by a prefix and a number; equal ones have one name."""
+    """Lark rules with names of a prefix and a number; equal rules have the same name."""
 
     def __init__(self, prefix: str) -> None:
         self._prefix, self._by_right = prefix, dict[str, str]()
@@ -52,8 +52,8 @@ class Rules:
 def in_layouts(schema: Mapping[str, Any], **options: bool) -> str:
     """Return Lark rules of JSON that matches a schema; "" if they are too many, or a `$ref` names no definition.
 
-    An indented container has its parts on lines of their own. Each of them may also be on one line, with spaces.
-    A padded object has a space inside its braces. Each object in it may also have none.
+    An indented container has each of its parts on a separate line. A part that is a container may also be on one line.
+    A padded object has a space inside its braces. Objects inside it may also have none.
     """
     if not all(_REFERENCE.fullmatch(str(part["$ref"])) for part in schemas_in(schema) if "$ref" in part):
         return ""
@@ -76,10 +76,10 @@ class _Layouts(Rules):
         return self.rule(json_rule({**referred, **schema}, **options, **self._options))
 
     def indented(self, schema: Mapping[str, Any], indent: str, depth: int) -> str:
-        """Return the rule of containers with at least one part, or "" if the schema has no simple ones."""
+        """Return the rule of containers with at least one part; "" if the schema has no simple containers."""
         key = (json.dumps(schema), indent, depth)
         if key not in self._known and depth < DEEPEST and len(self.lines) <= MOST_RULES:
-            self._known[key] = ""  # for a schema that is its own alternative
+            self._known[key] = ""  # ends the recursion for a schema that is its own alternative
             found = " | ".join(filter(None, self._containers(schema, indent, depth)))
             self._known[key] = found and self.rule(found)
         return self._known.get(key, "")
@@ -127,7 +127,7 @@ class _Layouts(Rules):
         unnamed = any(name not in list(named) for name in required)
         if more is not False or counted or unnamed or False in named.values():
             return ""
-        first = after = ""  # the rest of the members: as the first ones, and behind others
+        first = after = ""  # the remaining members: without members before them, and after others
         for name, value in reversed(named.items()):
             member = f"{as_lark(as_lark(name) + ': ')} {self._value(value, indent, depth)}"
             if name in required:
@@ -140,7 +140,7 @@ class _Layouts(Rules):
 
 
 def _several(part: str, between: str, least: int, most: int | None) -> str:
-    """Return the expression of at least one part; "" if there may be none."""
+    """Return the expression of one or more parts; "" if no part is allowed."""
     least, last = max(least, 1), "" if most is None else most - 1
     if most is not None and most < least:
         return ""

@@ -1,4 +1,4 @@
-"""Reads calls from the text of a reply as it is written.
+"""Read calls from the text of a reply while it is written.
 
                           +------------- any other text --------------+
                           v                                           |
@@ -32,7 +32,7 @@ from localspec.structure.tool_call_format import ToolCallFormat, as_json
 Functions = Mapping[str, Mapping[str, Any]]  # the JSON schemas of functions' parameters, by name
 Change = Callable[[str], str]
 _CODE = re.compile("[\ud800-\udfff]")  # a special token, encoded as a lone surrogate
-_MARK = re.compile(rf"{_CODE.pattern}|\W{{0,3}}\w\w")  # enough of a head to recognise it
+_MARK = re.compile(rf"{_CODE.pattern}|\W{{0,3}}\w\w")  # enough of a head to recognise it by
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +41,16 @@ class TextPart:
 
     text: str
     kind: Kind
-    call: ToolCall | None = None  # a call that begins here, still without arguments
+    call: ToolCall | None = None  # a call that begins here, without arguments yet
     ended: ToolCall | None = None  # a call that ends here, with its arguments or `unreadable` text
 
 
 @dataclass(slots=True)
 class _ValueState:
-    """The state of the value that the reader is in."""
+    """The state of the value that is being read."""
 
-    piece_json: Change = lambda _: ""  # turns each piece, when it arrives, into JSON to emit
-    last_json: Change = lambda _: ""  # turns the whole value, when it ends, into JSON to emit
+    piece_json: Change = lambda _: ""  # turns each new piece into JSON to emit
+    last_json: Change = lambda _: ""  # turns the whole value at its end into JSON to emit
     depth: int = 1  # number of open brackets, including those around the arguments
     quote: str = ""  # the open quote
     pieces: list[str] = field(default_factory=list)
@@ -58,7 +58,7 @@ class _ValueState:
 
 @dataclass(slots=True)
 class _CallState:
-    """A call that was begun. The reader is after it (`is_over`), inside its `value`, or at a key."""
+    """A call that has begun. The reader is after it (`is_over`), inside its `value`, or at a key."""
 
     begun: ToolCall
     schema: Mapping[str, Any]  # the schema of its arguments
@@ -91,17 +91,17 @@ def calls_in(text: str, form: ToolCallFormat, functions: Functions) -> tuple[tup
 
 
 class CallReader:
-    """Splits a reply into answers and calls, and emits each piece of a call as soon as it arrives."""
+    """A reader that splits a reply into answers and calls, and emits each piece of a call as soon as it arrives."""
 
     def __init__(
         self, form: ToolCallFormat, functions: Functions, plain: Change = str, *, distinct: bool = False
     ) -> None:
-        """`plain`: decodes special tokens in a text; `distinct`: whether a call ends that equals an earlier one."""
+        """`plain`: decodes special tokens in a text. `distinct`: whether a repeated call ends the reply."""
         self._delimiters, self._functions, self._plain = Delimiters(form, functions), functions, plain
         self._distinct, self._earlier = distinct, list[_CallState]()
-        self.repeats = False  # whether the reply wrote a call again, which is dropped and ends the reply
+        self.repeats = False  # whether the reply repeated a call; the call is dropped and ends the reply
         self._text, self._at = "", 0  # the pushed text, and the position of the reader
-        self._blank: str | None = ""  # white space before the first answer or call; None once one has begun
+        self._blank: str | None = ""  # white space before the first answer or call; None after it
         self._call: _CallState | None = None  # None in an answer
         self._parts: list[TextPart] = []
 
@@ -116,7 +116,7 @@ class CallReader:
         return self._taken()
 
     def _taken(self) -> list[TextPart]:
-        """Return the new parts; none while the present call may become equal to an earlier one."""
+        """Return the new parts; return none while the present call may still equal an earlier one."""
         if (call := self._call) and not call.is_over and any(map(call.may_be, self._earlier)):
             return []
         parts, self._parts = self._parts, []
@@ -150,7 +150,7 @@ class CallReader:
     def _read_answer(self) -> bool:
         head, name, done = NO, "", self._at
         while head == NO and (found := self._delimiters.beginning.search(self._text, done)):
-            done = found.start()  # the end of the text if no head is found
+            done = found.start()  # the end of the text, if it has no head
             head, name = self._delimiters.head_at(self._delimiters.heads, self._text, done)
             done += head == NO
         self._emit_answer(self._text[self._at : done])
@@ -196,7 +196,7 @@ class CallReader:
     def _end_by_close(self, close: str) -> tuple[int, int]:
         """Return the end of the value so far, and the position after its closing delimiter, or MORE.
 
-        A value may contain its closing delimiter. So it ends only where a key or the call's closing delimiter follows.
+        A value may contain its own closing delimiter. So it ends only if a key or the call's closing delimiter follows.
         """
         end = self._at - 1
         while (end := self._text.find(close, end + 1)) >= 0:
@@ -241,7 +241,7 @@ class CallReader:
         self._parts.append(TextPart("", Kind.TOOL_CALL, ended=call.ended()))
 
     def _begin_value(self, call: _CallState, found: Mapping[str, str]) -> None:
-        """Emit the key. Texts and JSON are then emitted piece by piece, and other values as a whole."""
+        """Emit the key. The value follows piece by piece if it is a text or JSON, else as a whole."""
         form = self._delimiters.form
         if form.values == "json":
             self._at -= 1  # the bracket is part of the value
@@ -266,7 +266,7 @@ class CallReader:
             self._parts.append(TextPart(text, Kind.TOOL_CALL))
 
     def _emit_answer(self, text: str) -> None:
-        """Emit an answer. White space at the beginning of a reply waits, and is dropped if a call follows."""
+        """Emit an answer. Hold white space at the beginning of a reply, and drop it if a call follows."""
         text = (self._blank or "") + text
         if self._blank is not None and not text.strip() and len(text) <= LONGEST:
             self._blank = text

@@ -1,4 +1,4 @@
-"""Reads JSON schemas, checks their size, and narrows them."""
+"""Read JSON schemas, check their size, and narrow them."""
 
 import json
 from collections import defaultdict
@@ -16,15 +16,15 @@ DEEPEST = 100  # largest number of levels in a schema; llguidance reads at most 
 LONGEST_PATH = 20_000  # limit of references x levels, because llguidance follows references by recursion
 WIDEST_NUMBER = 10**15  # a double holds every whole number up to this one
 FINEST, NARROW = 1e-9, 1e-3  # numbers are multiples of FINEST, unless their bounds are closer than NARROW
-# Closer bounds have multiples of FINER, llguidance's finest; those closer than NARROWER allow three values.
+# Between closer bounds they are multiples of FINER, llguidance's finest; closer than NARROWER, three values are allowed.
 FINER, NARROWER = 1e-10, 1e-7
-LARGEST_MULTIPLE = 20_000  # largest multipleOf, read without its point; llguidance needs as many states
+LARGEST_MULTIPLE = 20_000  # largest multipleOf, without its point; llguidance needs as many states
 _HINT = 'give a JSON schema: {"type": "object", "properties": {...}}'
 _LEAST, _MOST = ("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")
 _COMBINING = frozenset({"allOf", "anyOf", "oneOf", "$ref", "patternProperties", "minProperties"})
 MAPS_OF_SCHEMAS = frozenset({"properties", "patternProperties", "$defs", "definitions"})
 SCHEMAS = frozenset({"items", "prefixItems", "additionalProperties", "anyOf", "oneOf", "allOf"})
-_LONGEST = {  # characters of texts in a format without a greatest length of its own
+_LONGEST = {  # greatest lengths of texts in formats that set none
     "email": 254, "hostname": 253, "uri": 2048, "duration": 64, "date-time": 64, "time": 32, "ipv6": 45,
 }  # fmt: skip
 
@@ -55,7 +55,7 @@ def read_object(given: object) -> dict[str, Any]:
 
 
 def check_complexity(schema: dict[str, Any]) -> None:
-    """Refuse a schema that takes minutes to compile. Raises BadSetting."""
+    """Refuse a schema that would take minutes to compile. Raises BadSetting."""
     _check_multiples(schema)
     references = sum("$ref" in part for part in schemas_in(schema))
     if references * (levels := depth(schema)) > LONGEST_PATH:
@@ -69,7 +69,7 @@ def check_ends(schema: Mapping[str, Any]) -> None:
     unread, ending, waiting = ["#", *dict.fromkeys(found)], set[str](), defaultdict[str, list[str]](list)
 
     def ends(part: object) -> bool:
-        """Return whether a finite value may match; True also where only llguidance can decide."""
+        """Return whether a finite value may match; True also if only llguidance can decide this."""
         if not isinstance(part, Mapping) or among(part) is not None:
             return True
         if isinstance(reference := part.get("$ref"), str) and reference not in ending:
@@ -92,7 +92,7 @@ def check_ends(schema: Mapping[str, Any]) -> None:
 
 
 def _needed(schema: Mapping[str, Any], kind: object) -> list[object]:
-    """Return the schemas of the parts that every value of a kind has."""
+    """Return the schemas of the parts that every value of a kind must have."""
     named, required = schema.get("properties"), schema.get("required")
     if kind == "object" and isinstance(named, dict) and isinstance(required, list):
         return [named[name] for name in required if isinstance(name, str) and name in named]
@@ -108,15 +108,15 @@ def depth(value: object) -> int:
 
 
 def narrowed(schema: dict[str, Any]) -> dict[str, Any]:
-    """Narrow the schema where small models would write without end.
+    """Narrow the schema where small models would write endlessly.
 
-    Objects that name properties get no other properties, unless there is an allOf: closed parts could contradict each
-    other. Numbers get at most 15 digits before the point and 9 after it, and texts with a format a greatest length.
-    Limits in the schema stay.
+    Objects that name properties get no other properties, except with an allOf, whose closed parts could contradict
+    each other. Numbers get at most 15 digits before the point and 9 after it. Texts with a format get a greatest
+    length. Limits in the schema stay.
     """
     parts = list(schemas_in(schema))
     together = any("allOf" in part for part in parts)
-    # Combined schemas use the common multiple of every multipleOf, so FINEST is not added to them.
+    # Do not add FINEST to combined schemas, because llguidance uses the common multiple of every multipleOf.
     exact = any("multipleOf" in part for part in parts) and any(_COMBINING & part.keys() for part in parts)
     schema = deepcopy(schema)
     for part in list(schemas_in(schema)):
@@ -179,7 +179,7 @@ def _only_names(schema: Mapping[str, Any]) -> bool:
 
 
 def _check_multiples(schema: dict[str, Any]) -> None:
-    """Refuse a multipleOf that takes minutes to compile. In combined schemas, check the common multiple of all."""
+    """Refuse a multipleOf that would take minutes to compile. In combined schemas, check the common multiple."""
     together = 1
     combined = any(_COMBINING & part.keys() for part in schemas_in(schema))
     for part in schemas_in(schema):
@@ -205,9 +205,9 @@ def among(schema: Mapping[str, Any]) -> list[Any] | None:
 
 
 def resolved(schema: Mapping[str, Any], root: Mapping[str, Any], levels: int = 10) -> Mapping[str, Any]:
-    """Return a schema joined with the schemas to which its `$ref` and `allOf` lead in `root`; {} if one leads nowhere.
+    """Return a schema joined with those to which its `$ref` and `allOf` lead in `root`; {} if one leads nowhere.
 
-    `levels`: greatest number of schemas that lead on to others.
+    `levels`: the greatest number of steps from one schema to the next.
     """
     joined, reference = {k: v for k, v in schema.items() if k not in ("$ref", "allOf")}, schema.get("$ref")
     parts = list(schema["allOf"]) if isinstance(schema.get("allOf"), list) else []

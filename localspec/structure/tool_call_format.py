@@ -31,7 +31,7 @@ class ToolCallFormat:
     name_end: str
     close: str = ""
     begin: str = ""
-    between: str | None = ""  # None if the model writes at most one call
+    between: str | None = ""  # text between two calls; None if the model writes at most one call
     end: str = ""
     values: str = "json"  # form of values: text, cdata, python, gemma; json: one object of all arguments
     arg_open: str = ""
@@ -40,7 +40,7 @@ class ToolCallFormat:
     arg_between: str = ""
     types: tuple[tuple[str, str], ...] = ()  # pairs of a JSON type and the name that replaces TYPE
     separators: tuple[str, str] = (", ", ": ")  # texts after an item and after a key in JSON
-    quote: str = '"'  # the quote around texts in a value
+    quote: str = '"'  # the quotation mark around texts in a value
     other: tuple[str, str] | None = None  # another `open` and `name_end` that the model may write
     native: bool = True  # whether the chat template writes this format
 
@@ -55,7 +55,7 @@ class ToolCallFormat:
 
     @property
     def tag(self) -> str:
-        """The tag that begins a call; "" if other text does."""
+        """The tag that begins a call; "" if calls begin with other text."""
         found = _TAG.match(self.begin + self.open)
         return found[0] if found else ""
 
@@ -69,7 +69,7 @@ class ToolCallFormat:
         return self.begin + (self.between or "").join(texts) + self.end
 
     def without(self, ends: Collection[str]) -> "ToolCallFormat":
-        """Return the format without `ends`, the texts of end tokens, and without the texts behind them."""
+        """Return the format without `ends`, the texts of end tokens, and without the texts after them."""
         cut = re.compile("|".join(map(re.escape, ends)) or r"(?!)")
         between = None if self.between is None or cut.search(self.between) else self.between
         close, end = (cut.split(text, maxsplit=1)[0] for text in (self.close, self.end))
@@ -116,7 +116,7 @@ class ToolCallFormat:
             return {"type": "string"}
         schema = properties.get(key) if isinstance(properties, Mapping) else None
         schema = schema if isinstance(schema, Mapping) else {}
-        # Nothing in this form tells the text 42 from the number.
+        # In this form, the text 42 and the number 42 look the same.
         bare = self.values in ("text", "cdata") and not words
         return {"type": "string"} if bare and not kinds_of(schema, root) else schema
 
@@ -150,7 +150,7 @@ def as_json(value: Any) -> str:  # noqa: ANN401  JSON
 
 
 def from_python(text: str) -> Any:  # noqa: ANN401  JSON
-    """Return the value of a text in JSON's or Python's form. From any other text, only remove quotes around it."""
+    """Return the value of a text in JSON's or Python's form. If it has neither, only remove quotes around it."""
     text = text.strip()
     with warnings.catch_warnings(action="ignore"):  # Python would show warnings about unknown escapes
         for read in (json.loads, lambda given: ast.literal_eval(given.replace("\n", "\\n"))):
