@@ -29,12 +29,10 @@ from localspec.models.names import find
 from localspec.models.registry import Pair
 from localspec.options import LOAD, REPLY, LoadOptions, ReplyOptions, configured, explains, naming_settings
 from localspec.prompt.messages import Infill as Infill
-from localspec.prompt.messages import Message, as_messages
+from localspec.prompt.messages import Message, PromptOrMessages, as_messages
 from localspec.stopping import Stop, WorkStopped, interruptible, own_stop
 
 TIMEOUT_SECONDS = 1.0  # longest wait, after Ctrl-C, until the thread that loads has ended
-
-Prompt = str | Sequence[Mapping[str, Any] | Message]
 
 
 @explains(LOAD)
@@ -139,7 +137,7 @@ class RunOptions(ReplyOptions, total=False):
 
 
 @explains(REPLY)
-def run(prompt_or_messages: Prompt, **options: "Unpack[RunOptions]") -> Reply:
+def run(prompt_or_messages: PromptOrMessages, **options: "Unpack[RunOptions]") -> Reply:
     """Answer one prompt, or the last message of a list; every call begins a new conversation.
 
     pair, target, draft, pull: as for `load`. images: paths or contents of image files for a prompt. The pair stays
@@ -149,7 +147,7 @@ def run(prompt_or_messages: Prompt, **options: "Unpack[RunOptions]") -> Reply:
 
 
 def stream(
-    prompt_or_messages: Prompt,
+    prompt_or_messages: PromptOrMessages,
     *,
     cancelled: Callable[[], bool] | None = None,
     **options: "Unpack[RunOptions]",
@@ -171,12 +169,12 @@ def _streamed(
         yield from _keep_loaded(named, cancelled).stream(messages, cancelled=cancelled, **others)
 
 
-async def arun(prompt_or_messages: Prompt, **options: "Unpack[RunOptions]") -> Reply:
+async def arun(prompt_or_messages: PromptOrMessages, **options: "Unpack[RunOptions]") -> Reply:
     """Call `run` in a thread, for asyncio; cancelling the task stops the load or the reply."""
     return last_reply([event async for event in astream(prompt_or_messages, **options)])
 
 
-def astream(prompt_or_messages: Prompt, **options: "Unpack[RunOptions]") -> AsyncIterator[Event]:
+def astream(prompt_or_messages: PromptOrMessages, **options: "Unpack[RunOptions]") -> AsyncIterator[Event]:
     """Call `stream` in a thread, for asyncio. If the caller leaves the loop over the events, the reply is cancelled."""
     messages = as_messages(prompt_or_messages, options.pop("images", ()))
     asker = threading.current_thread()

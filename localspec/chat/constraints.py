@@ -1,16 +1,17 @@
-"""Make the prompt of a reply, and its constraint: a grammar for reasoning, answer and calls."""
+"""Make the prompt of a reply, and its form: text, thinking budget, and a grammar for reasoning, answer and calls."""
 
 from collections.abc import Sequence
-from dataclasses import replace
-from functools import cached_property
-from typing import Any
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any, NamedTuple
 
 from localspec.algorithm.protocols import Vocabulary
 from localspec.chat.options import Request
+from localspec.chat.text import TextStream
+from localspec.chat.thinking_budget import ThinkingBudget
 from localspec.errors import BadSetting
-from localspec.prompt.fitting import Messages
 from localspec.prompt.images import NO_IMAGES, ReadImage, with_marks, without_earlier_images
-from localspec.prompt.messages import Message
+from localspec.prompt.messages import Message, Messages
 from localspec.prompt.spelling import Spellings
 from localspec.prompt.template import ChatTemplate
 from localspec.prompt.thinking import A, R, ThinkingStyle
@@ -19,6 +20,8 @@ from localspec.prompt.tools import calls_as_texts, spelled_out, with_names
 from localspec.structure.call_grammar import calls_grammar
 from localspec.structure.constraint import Constrained, GrammarTokens
 from localspec.structure.grammar import rules_around
+from localspec.structure.json_calls import JsonCallReader
+from localspec.structure.read_calls import CallReader
 from localspec.structure.tool_call_format import GENERIC, ToolCallFormat
 
 # A question that no user writes. `branch_points` renders it to find where other conversations differ.
@@ -26,8 +29,35 @@ _OTHER = "\u2063"
 _LONG = 256  # a system message with tools gets a checkpoint from this many tokens on; fewer are read fast
 
 
+class Ending(NamedTuple):
+    finished: bool  # whether the grammar allows only the end here
+    complete: bool  # whether the grammar allows the end here
+    budget_spent: bool  # whether a thinking budget was spent
+    closed: bool  # whether the answer was closed early, because the limit of tokens was near
+
+
+_UNLIMITED = [Ending(False, True, spent, False) for spent in (False, True)]  # for replies without a grammar
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyForm:
+    """How the tokens of one reply become text, and which tokens may follow them."""
+
+    text: TextStream
+    constraint: Constrained | None = None
+    budget: ThinkingBudget | None = None  # it contains the constraint
+
+    @property
+    def forcer(self) -> ThinkingBudget | Constrained | None:
+        return self.budget or self.constraint
+
+    def ends(self) -> Ending:
+        spent, g = self.budget is not None and self.budget.times_ended > 0, self.constraint
+        return Ending(g.finished, g.complete, spent, g.closed) if g else _UNLIMITED[spent]
+
+
 class PromptBuilder:
-    """Makes prompts and constraints. The first grammar takes about 1 s longer, to prepare the vocabulary."""
+    """Makes prompts and forms of replies. The first grammar takes about 1 s longer, to prepare the vocabulary."""
 
     def __init__(
         self, vocabulary: Vocabulary, template: ChatTemplate, read_image: ReadImage | None = None
@@ -37,8 +67,9 @@ class PromptBuilder:
         self._read_image = read_image
         self._spellings = Spellings(vocabulary)
 
-    def encode(self, messages: Messages, request: Request) -> Prompt:
-        rendered, arguments, images = self._rendered(messages, request)
+    def encode(self, request: Request) -> Prompt:
+        messages = request.messages
+        rendered, arguments, images = self._rendered(request)
         variables: dict[str, Any] = {"think": request.think, "arguments": arguments}
         prompt = encode(self._vocabulary, self._template, rendered, **variables, images=images)
         unread = 0 if self._read_image else sum(len(message.images) for message in messages)
@@ -50,26 +81,26 @@ class PromptBuilder:
         notices = filter(None, (prompt.notice, *(f"{what}: {n}" for what, n in changes.items() if n)))
         return replace(prompt, notice="; ".join(notices))
 
-    def branch_points(self, messages: Messages, prompt: Prompt, request: Request) -> Sequence[int]:
+    def branch_points(self, request: Request, prompt: Prompt) -> Sequence[int]:
         """Return the positions in `prompt` at which other conversations, or later prompts of this one, may differ."""
 
         def shared(messages: Messages) -> int:
-            rendered, arguments, images = self._rendered(messages, request)
+            rendered, arguments, images = self._rendered(replace(request, messages=messages))
             variables = {**arguments, "add_generation_prompt": False}
             closed = self._template.render(rendered, think=request.think, arguments=variables)
             closed = with_shown_images(closed, images, self._vocabulary)
             return opening_of(prompt, closed, self._vocabulary)
 
+        messages = request.messages
         system = messages[:1] if messages[0].role == "system" else ()
         other = shared((*system, Message("user", _OTHER))) if system or request.tools else 0
         return (*([other] if other >= _LONG else []), shared(messages))
 
     def _rendered(
-        self, messages: Messages, request: Request
+        self, request: Request
     ) -> tuple[Sequence[Message], dict[str, Any], dict[str, Sequence[int]]]:
         """Return the messages to render, with marks in place of images, the variables, and the images by mark."""
-        if self._read_image is None:
-            messages = without_earlier_images(messages)
+        messages = request.messages if self._read_image else without_earlier_images(request.messages)
         messages, images = with_marks(messages)
         if images and self._read_image is None:
             raise BadSetting("this model reads no images", hint=NO_IMAGES)
@@ -82,11 +113,11 @@ class PromptBuilder:
             rendered = calls_as_texts(rendered, form)
         return rendered, {**(tools or {}), **request.template_arguments}, read
 
-    def spelled(self, messages: Messages, request: Request) -> tuple[tuple[int, ...], ...]:
+    def spelled(self, request: Request) -> tuple[tuple[int, ...], ...]:
         """Return, as tokens, texts of messages that the reply may write with other tokens than the prompt has."""
         form = self.tool_call_format(request)
         reply = GENERIC if request.grammar else form if request.tool_choice != "none" else None
-        return self._spellings.of(messages, form or self._template.tool_call_format, reply)
+        return self._spellings.of(request.messages, form or self._template.tool_call_format, reply)
 
     def tool_call_format(self, request: Request) -> ToolCallFormat | None:
         if not request.tools:
@@ -102,12 +133,33 @@ class PromptBuilder:
         ends = [text for text, token in special if text and self._vocabulary.is_end(token)]
         return self._template.tool_call_format.without(ends)
 
-    def constraint(
-        self, request: Request, style: ThinkingStyle | None, start: int, begun: str = ""
-    ) -> Constrained | None:
+    def form(self, request: Request, style: ThinkingStyle | None, start: int) -> ReplyForm:
+        """Return the form of a reply to a prompt of `start` tokens. Raises BadSetting."""
+        constraint, calls = self.constraint(request, style, start), self.tool_call_format(request)
+        is_raw = request.continued is not None
+        text = TextStream(
+            self._vocabulary,
+            style,
+            (*(() if is_raw else self._template.stops), *request.stop),
+            # A space at the beginning of a text stays, because the text must match its grammar exactly.
+            continues_text=is_raw or constraint is not None or bool(request.begun),
+            calls=calls if request.tool_choice != "none" else None,
+            functions=request.functions,
+            reader=partial(JsonCallReader, several=request.parallel_tool_calls)
+            if request.json_calls and request.tool_choice == "auto" and request.grammar is None
+            else partial(CallReader, distinct=request.tool_choice == "required"),
+            fenced=not is_raw and request.grammar is not None and request.grammar.closes,
+        )
+        text.resume(request.begun)
+        if is_raw or isinstance(request.think, bool | None):
+            return ReplyForm(text, constraint)
+        ending = self._template.thinking_ending
+        return ReplyForm(text, constraint, ThinkingBudget(constraint, request, text, ending, start))
+
+    def constraint(self, request: Request, style: ThinkingStyle | None, start: int) -> Constrained | None:
         """Return the constraint of a reply to a prompt of `start` tokens, or None. Raises BadSetting.
 
-        `begun`: the text that the reply continues. Calls may begin in it, unless the grammar forbids it.
+        Calls may begin in the text that the reply continues, unless the grammar forbids it.
         """
         grammar, calls = request.grammar, self.tool_call_format(request)
         markers = style.markers.items() if style else ()
@@ -141,7 +193,7 @@ class PromptBuilder:
             matcher = tokens.matcher(replace(grammar, rules=grammar.lenient()), around)
             ignored = str(error).replace("cannot be used", "is followed only in part", 1)
             ignored = ignored.replace("Unimplemented keys:", "a grammar cannot express", 1)
-        before = self._vocabulary.tokenize(begun, parse_special=False) if calls else []
+        before = self._vocabulary.tokenize(request.begun, parse_special=False) if calls else []
         if (resumed := matcher.deep_copy()).try_consume_tokens(before) == len(before):
             matcher = resumed
         closes = grammar.closes and around is None

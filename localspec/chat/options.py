@@ -1,14 +1,16 @@
 """Check the options of a reply."""
 
+import json
 import math
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from localspec.errors import BadSetting
 from localspec.options import REPLY, nearest
 from localspec.options import check as check_option
+from localspec.prompt.messages import Infill, Messages, are_continued
 from localspec.prompt.tools import Tool, read_tools
 from localspec.sampler.sampling import Sampling
 from localspec.structure.grammar import Grammar, json_grammar, regex_grammar, written_grammar
@@ -21,15 +23,18 @@ _GRAMMAR_NAMES = {"json_schema", "compact_json", "regex", "grammar", "tools"}
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """The checked options of one reply."""
+    """A request for one reply: the messages, the client, and the checked options."""
 
     sampling: Sampling
+    messages: Messages = ()
+    continued: str | Sequence[int | str] | Infill | None = None  # the text to continue, in place of messages
+    owner: str = ""  # client whose reasoning is stored; no other client gets it
+    conversation: str = ""  # name of the stored conversation, for its prompt caches
     seed: int | None = None
     rule: str = "auto"
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
-    depth: int | None = None  # None: automatic
-    speculate: bool = True
+    depth: int | None = None  # None: automatic; 0: plain decoding
     system: str | None = None
     think: bool | int | None = None  # a number: on, with a budget of tokens
     think_message: str = ""
@@ -55,6 +60,27 @@ class Request:
         """The caller's names of tools, by the names that the model reads, where the two differ."""
         return {tool.name: tool.called for tool in self.tools if tool.name != tool.called}
 
+    @property
+    def drafts(self) -> bool:
+        """Whether tokens may be drafted."""
+        return self.depth != 0
+
+    @property
+    def begun(self) -> str:
+        """The text of the message that the reply continues, or ""."""
+        return self.messages[-1].content if self.messages and are_continued(self.messages) else ""
+
+    @property
+    def beside(self) -> str:
+        """Client and tools as one text. Reasoning is stored by this text and by the messages before it."""
+        return json.dumps([self.owner, self.tools], sort_keys=True, default=str)
+
+    @property
+    def questions(self) -> tuple[tuple[str, ...], ...]:
+        """All messages except the assistant's, as texts."""
+        asked = (m for m in self.messages if m.role != "assistant")
+        return tuple((m.role, m.content, *(i.digest for i in m.images)) for m in asked)
+
 
 def request_from(
     options: Mapping[str, Any], defaults: Sampling, tokenize: _Tokenize | None = None
@@ -71,13 +97,14 @@ def request_from(
     stop = rest.pop("stop", ())
     if rest.get("seed") is not None and rest.get("rule", "auto") == "auto":
         rest["rule"] = "coupled"  # a seed gives one text, with any draft or none
-    depth, tools = rest.pop("depth", "auto"), read_tools(options["tools"]) if options.get("tools") else ()
+    depth, speculate = rest.pop("depth", "auto"), rest.pop("speculate", True)
+    tools = read_tools(options["tools"]) if options.get("tools") else ()
     if (choice := rest.get("tool_choice")) is not None:
         rest["tool_choice"] = next((tool.name for tool in tools if tool.called == choice), choice)
     request = Request(
         sampling=replace(defaults, **chain),
         stop=(stop,) if isinstance(stop, str) or not isinstance(stop, Iterable) else tuple(stop),
-        depth=None if depth == "auto" else depth,
+        depth=(None if depth == "auto" else depth) if speculate else 0,
         grammar=grammar_from(options),
         tools=tools,
         **rest,

@@ -5,19 +5,19 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any
 
 from localspec.algorithm.ahead import ahead
 from localspec.algorithm.images import ImageChunk, TextDecoder, observed, stretches, without_images
 from localspec.algorithm.loop import speculate
 from localspec.algorithm.noise import fresh_seed
-from localspec.algorithm.protocols import Decoder, Rule, Strategy, Vocabulary
+from localspec.algorithm.protocols import Decoder, Rule, Strategy
 from localspec.algorithm.verification import make_rule
+from localspec.chat.constraints import Ending, PromptBuilder, ReplyForm
 from localspec.chat.loaded_pair import DEMO_OFF, LoadedPair, Slot, best_slot
 from localspec.chat.options import Request
 from localspec.chat.scoring import ScoringRule
-from localspec.chat.text import TextStream, repeated_block
-from localspec.chat.thinking_budget import ThinkingBudget
+from localspec.chat.text import repeated_block
 from localspec.control.timing import Tally
 from localspec.errors import LocalspecError
 from localspec.events import (
@@ -39,11 +39,12 @@ from localspec.events import (
     ToolCall,
 )
 from localspec.prompt.template import NO_TEMPLATE
+from localspec.prompt.thinking import ThinkingStyle
 from localspec.sampler.chain import Chain
 from localspec.sampler.passes import ForwardPass, common_prefix_length
-from localspec.structure.constraint import Constrained
 from localspec.structure.forcing import Forcing
 from localspec.structure.read_calls import TextPart
+from localspec.structure.tool_call_format import GENERIC
 
 UNSEEN_IMAGE = "the draft does not see the image: it drafts from the text"
 GENERIC_CALLS = (
@@ -56,31 +57,17 @@ READ_AHEAD_SECONDS = 60.0  # longest time of reading ahead after a reply
 AHEAD = 2  # cycles that may wait for their reader: with fewer, a device is idle if cycles vary in time
 
 
-class Ending(NamedTuple):
-    finished: bool  # whether the grammar allows only the end here
-    complete: bool  # whether the grammar allows the end here
-    budget_spent: bool  # whether a thinking budget was spent
-    closed: bool  # whether the answer was closed early, because the limit of tokens was near
-
-
-_UNLIMITED = [Ending(False, True, spent, False) for spent in (False, True)]  # for replies without a grammar
-
-# A cycle and its tokens' scores; then, after this cycle, the strategy's `why_off` and `failure`, the job's `ends`.
+# A cycle and its tokens' scores; then, after this cycle, the strategy's `why_off` and `failure`, the form's `ends`.
 _State = tuple[Cycle, Sequence[Scored], str | None, LocalspecError | None, Ending]
 
 
 class ReplyBuilder:
-    def __init__(
-        self, job: "ReplyJob", tally: Tally, vocabulary: Vocabulary, *, overlapped: bool = False
-    ) -> None:
-        """`overlapped`: whether the next cycle already runs while this one is absorbed."""
-        self.overlapped = overlapped
+    def __init__(self, job: "ReplyJob", form: ReplyForm, tally: Tally, pair: LoadedPair) -> None:
+        self.job, self.form = job, form
         self.tokens: list[int] = []
         self.ended = False  # whether an end token, a stop string or a grammar ended the reply
-        self.ends = job.ends()  # the job's `ends` after the newest cycle
-        self._job = job
-        self._tally = tally
-        self._vocabulary = vocabulary
+        self.ends = form.ends()  # the form's `ends` after the newest cycle
+        self._text, self._tally, self._pair = form.text, tally, pair
         self._parts: dict[Kind, list[str]] = {kind: [] for kind in Kind}
         self._kind = Kind.ANSWER  # the kind of the newest text
         self._reasoning_tokens = 0
@@ -95,23 +82,24 @@ class ReplyBuilder:
         while used < len(cycle.tokens) and not self.ended:
             token, origin = cycle.tokens[used], cycle.origins[used]
             used += 1
-            if self._vocabulary.is_end(token):
+            if self._pair.vocabulary.is_end(token):
                 self.ended = True
                 break
-            parts = self._job.text.push(token)
+            parts = self._text.push(token)
             pieces += self._pieces(parts, origin, cycle.source)
             self._reasoning_tokens += self._kind is Kind.REASONING
             settled += self._settled(scores[used - 1 : used], parts) if scores else ()
-            self.ended = bool(self._job.text.stopped_by) or self._job.text.repeats
+            self.ended = bool(self._text.stopped_by) or self._text.repeats
         cycle = replace(
             cycle,
             tokens=cycle.tokens[:used],
             origins=cycle.origins[:used],
             accepted=cycle.origins[:used].count(Origin.ACCEPTED),
-            other_seconds=cycle.other_seconds + (0.0 if self.overlapped else perf_counter() - began),
+            # A pair that runs ahead computes the next cycle in this time.
+            other_seconds=cycle.other_seconds + (0.0 if self._pair.runs_ahead else perf_counter() - began),
         )
         if not self.tokens:
-            waited = perf_counter() - self._job.requested
+            waited = perf_counter() - self.job.requested
             self._tally.sums = replace(self._tally.sums, first_token_seconds=waited)
         self.tokens += cycle.tokens
         self._tally.add(cycle)
@@ -123,14 +111,14 @@ class ReplyBuilder:
     def finish(self) -> Iterator[Event]:
         # If the grammar allows nothing more, the grammar ended the reply, even where the limit of tokens is reached.
         self.ended = self.ended or self.ends.finished
-        parts = self._job.text.flush(cut=not self.ended)
+        parts = self._text.flush(cut=not self.ended)
         if settled := self._settled((), parts):
             yield Scores(tuple(settled))
         yield from self._pieces(parts, Origin.PLAIN, Source.PLAIN)
 
-    def result(self, seed: int, target: str, *, cancelled: bool) -> Reply:
+    def result(self, seed: int, *, cancelled: bool) -> Reply:
         early = FinishReason.CANCELLED if cancelled else FinishReason.LENGTH
-        calls = self._job.text.calls
+        calls = self._text.calls
         return Reply(
             text="".join(self._parts[Kind.ANSWER]),
             reasoning="".join(self._parts[Kind.REASONING]),
@@ -141,14 +129,14 @@ class ReplyBuilder:
             tool_calls=tuple(self._called(call) for call in calls if not call.unreadable),
             cut_calls=tuple(self._called(call) for call in calls if call.unreadable),
             reasoning_tokens=self._reasoning_tokens,
-            stopped_by=self._job.text.stopped_by,
-            target=target,
+            stopped_by=self._text.stopped_by,
+            target=self._pair.target_name,
         )
 
     def _settled(self, scores: Sequence[Scored], parts: Sequence[TextPart]) -> list[Scored]:
         """Return the scores of the tokens whose text begins in `parts`, or none if `parts` have no answer."""
         found = [*self._unsettled, *scores]
-        answered, held = any(part.kind is Kind.ANSWER for part in parts), self._job.text.held
+        answered, held = any(part.kind is Kind.ANSWER for part in parts), self._text.held
         waiting = 0 if answered or not held else len(found)
         while answered and waiting < len(found) and held >= (size := len(found[-1 - waiting].chosen.piece)):
             waiting, held = waiting + 1, held - size
@@ -166,7 +154,7 @@ class ReplyBuilder:
 
     def _called(self, call: ToolCall) -> ToolCall:
         """Return a call with the name that the caller gave to its tool."""
-        return replace(call, name=self._job.request.called.get(call.name, call.name))
+        return replace(call, name=self.job.request.called.get(call.name, call.name))
 
 
 def read(target: Decoder, strategy: Strategy, job: "ReplyJob") -> Iterator[Prefill]:
@@ -206,41 +194,23 @@ def read(target: Decoder, strategy: Strategy, job: "ReplyJob") -> Iterator[Prefi
 
 @dataclass(frozen=True)
 class ReplyJob:
+    request: Request
     prompt: Sequence[int]
     branch_points: Sequence[int]  # positions at which a later prompt may differ from this one
-    request: Request
-    text: TextStream
     cancelled: Callable[[], bool]
-    constraint: Constrained | None = None
+    style: ThinkingStyle | None = None  # how the model writes its reasoning
     trimmed_messages: int = 0  # number of messages left out of the prompt
     requested: float = field(default_factory=perf_counter)
-    generic_calls: bool = False  # whether the prompt describes another tool-call format than the model's
-    questions: tuple[Any, ...] | None = None  # all messages except the assistant's; None for a raw text
-    conversation: str = ""  # name of the stored conversation
-    budget: ThinkingBudget | None = None  # it contains the constraint
     sent: int | None = None  # number of tokens before a text that is typed but not sent; None: no such text
     changed: str = ""  # how the messages were changed to fit the chat template
     spelled: Sequence[Sequence[int]] = ()  # texts to copy from, in another spelling than the prompt's
     # Returns a job whose prompt is the certain beginning of the next prompt; None if `ends()` came true before.
     following: "Callable[[Reply, Ends], ReplyJob | None] | None" = None
 
-    def ends(self) -> Ending:
-        spent, g = self.budget is not None and self.budget.times_ended > 0, self.constraint
-        return Ending(g.finished, g.complete, spent, g.closed) if g else _UNLIMITED[spent]
-
     @cached_property
     def text_prompt(self) -> Sequence[int]:
         """The prompt as drafters and rules read it."""
         return without_images(self.prompt)
-
-    @property
-    def logits_needed(self) -> int | None:  # a grammar may forbid some of the largest logits, but seldom all
-        needed = self.request.sampling.logits_needed
-        return None if self.constraint and needed != 1 else needed
-
-    @property
-    def drafts(self) -> bool:
-        return self.request.speculate and self.request.depth != 0
 
 
 Ends = Callable[[], bool]
@@ -254,8 +224,8 @@ class Upcoming:
 
 
 class ReplyWriter:
-    def __init__(self, pair: LoadedPair) -> None:
-        self._pair = pair
+    def __init__(self, pair: LoadedPair, prompts: PromptBuilder) -> None:
+        self._pair, self._prompts = pair, prompts
         self._sent: dict[str, object] = {}  # sent notices, each with an object that identifies its sender
         # By slot: the messages of its latest prompt except the assistant's, or the tokens of a raw prompt.
         self._latest: dict[Slot, Sequence[Any]] = {}
@@ -264,15 +234,17 @@ class ReplyWriter:
         self._read: dict[Slot, range] = {}  # by slot, the positions of the tokens that were read ahead
 
     def reply(self, job: ReplyJob) -> Generator[Event]:
+        form = self._prompts.form(job.request, job.style, len(job.text_prompt))
         began = perf_counter()
         with self._pair.slots.claimed(job.prompt, job.cancelled) as slot:
             if slot is not None:
                 self._upcoming.pop(slot, None)
                 with self._pair.threads.reply():
-                    yield from self._written(slot, job, perf_counter() - began)
+                    yield from self._written(slot, job, form, perf_counter() - began)
             else:
-                empty = ReplyBuilder(job, Tally(Stats(prompt_tokens=len(job.prompt))), self._pair.vocabulary)
-                yield Finished(empty.result(job.request.seed or 0, self._pair.target_name, cancelled=True))
+                tally = Tally(Stats(prompt_tokens=len(job.prompt)))
+                empty = ReplyBuilder(job, form, tally, self._pair)
+                yield Finished(empty.result(job.request.seed or 0, cancelled=True))
 
     def read_ahead(self, stop: Ends) -> None:
         """Prefill the certain beginnings of the next prompts of all conversations; stop soon after `stop()`."""
@@ -313,13 +285,13 @@ class ReplyWriter:
                 before = self._read.get(slot, range(kept, 0))
                 self._read[slot] = range(min(kept, before.start), slot.target.length)
                 text = job.text_prompt
-                for drafter in slot.drafters if job.drafts and not strategy.why_off else ():
+                for drafter in slot.drafters if job.request.drafts and not strategy.why_off else ():
                     while not ends() and drafter.backlog(text).unread:
                         drafter.read(text, DRAFT_CHUNK)
             return not ends()
 
-    def _written(self, slot: Slot, job: ReplyJob, waited_seconds: float) -> Iterator[Event]:
-        pair, request, prompt, forcer = self._pair, job.request, job.prompt, job.budget or job.constraint
+    def _written(self, slot: Slot, job: ReplyJob, form: ReplyForm, waited_seconds: float) -> Iterator[Event]:
+        pair, request, prompt, forcer = self._pair, job.request, job.prompt, form.forcer
         seed = fresh_seed() if request.seed is None else request.seed
         rule = make_rule(request.rule, request.sampling, seed, forcer)
         scoring = None
@@ -327,6 +299,8 @@ class ReplyWriter:
             chain = Chain(request.sampling, forcer) if request.post_sampling_probs else None
             rule = scoring = ScoringRule(rule, pair.vocabulary, request.logprobs, chain)
         strategy = self._strategy(slot, rule, job)
+        if forcer:
+            strategy = Forcing(strategy, forcer, pair.widest_batch * request.drafts)
         reused, restore_seconds = self._rewind(slot, strategy, job)
         yield Started(
             target=pair.target_name,
@@ -338,7 +312,7 @@ class ReplyWriter:
             rule=rule.name,
             context_length=pair.target.capacity,
         )
-        yield from self._take_notices(job)
+        yield from self._take_notices(job, form)
         begun = Stats(
             prompt_tokens=len(prompt),
             reused_tokens=reused,
@@ -351,20 +325,23 @@ class ReplyWriter:
         yield from self._prefilled(slot, strategy, job, tally)
         if changed := pair.threads.settle():
             yield Notice(changed)
-        reply = ReplyBuilder(job, tally, pair.vocabulary, overlapped=pair.runs_ahead)
+        reply = ReplyBuilder(job, form, tally, pair)
+        needed = request.sampling.logits_needed
+        # A grammar may forbid some of the largest logits, but seldom all.
+        whole = scoring or (form.constraint and needed != 1)
         try:
             slot.target.late = pair.runs_ahead
-            slot.target.top_k_rows(None if scoring else job.logits_needed)
-            yield from self._generate(slot, job, rule, strategy, reply, scoring)
+            slot.target.top_k_rows(None if whole else needed)
+            yield from self._generate(slot, rule, strategy, reply)
         finally:
             slot.target.late = False
             slot.target.top_k_rows(None)
         slot.drafting.store()
-        result = reply.result(seed, pair.target_name, cancelled=job.cancelled())
+        result = reply.result(seed, cancelled=job.cancelled())
         if pair.is_demo:  # the speed-up of the demo pair means nothing
             result = replace(result, stats=replace(result.stats, plain_seconds=0.0, plain_error_seconds=0.0))
-        if job.constraint is not None and not reply.ends.complete and not job.text.repeats:
-            why = f"the reply was cut off before it matched {job.constraint.name}"
+        if form.constraint is not None and not reply.ends.complete and not form.text.repeats:
+            why = f"the reply was cut off before it matched {form.constraint.name}"
             result = replace(result, unmatched=why)
             yield Notice(why)
         # Read ahead only after a complete reply: one that was cut off may be continued, and needs its own tokens.
@@ -384,15 +361,14 @@ class ReplyWriter:
                 return
 
     def _strategy(self, slot: Slot, rule: Rule, job: ReplyJob) -> Strategy:
-        predicted, forcer = job.request.prediction, job.budget or job.constraint
-        predicted_tokens = self._pair.vocabulary.tokenize(predicted, parse_special=False)
-        strategy = slot.drafting.strategy(rule, job.request, predicted_tokens, job.spelled)
-        return Forcing(strategy, forcer, self._pair.widest_batch * job.drafts) if forcer else strategy
+        predicted = self._pair.vocabulary.tokenize(job.request.prediction, parse_special=False)
+        return slot.drafting.strategy(rule, job.request, predicted, job.spelled)
 
     def _rewind(self, slot: Slot, strategy: Strategy, job: ReplyJob) -> tuple[int, float]:
         """Keep the common prefix of KV cache and prompt; return its length, and the seconds to restore a state."""
         # Compare messages without replies: a later prompt lacks their reasoning, and a reply may be generated again.
-        text, before = job.prompt if job.questions is None else job.questions, self._latest.get(slot, ())
+        text = job.request.questions if job.request.continued is None else job.prompt
+        before = self._latest.get(slot, ())
         self._latest[slot] = text
         continues = list(text[: len(before)]) == list(before)
         if continues:
@@ -405,39 +381,32 @@ class ReplyWriter:
         same = len(job.text_prompt) == len(job.prompt)
         kept = list(job.text_prompt[:keep]) if same else without_images(job.prompt[:keep])
         strategy.observe(ForwardPass(0, kept), len(kept))
-        slot.target.conversation = job.conversation
+        slot.target.conversation = job.request.conversation
         return keep, seconds
 
-    def _generate(
-        self,
-        slot: Slot,
-        job: ReplyJob,
-        rule: Rule,
-        strategy: Strategy,
-        reply: ReplyBuilder,
-        scoring: ScoringRule | None,
-    ) -> Iterator[Event]:
-        pair, forcer, limit = self._pair, job.budget or job.constraint, job.request.max_tokens
+    def _generate(self, slot: Slot, rule: Rule, strategy: Strategy, reply: ReplyBuilder) -> Iterator[Event]:
+        pair, job, form = self._pair, reply.job, reply.form
+        forcer, limit = form.forcer, job.request.max_tokens
         room, text = pair.target.capacity - len(job.prompt), list(job.text_prompt)
         lacking = len(job.prompt) - len(text)
         target = TextDecoder(slot.target, lacking) if lacking else slot.target
         if not job.cancelled():
             most, is_end = room if limit is None else min(limit, room), pair.vocabulary.is_end
-            if job.constraint:
-                job.constraint.limit = most
+            if form.constraint:
+                form.constraint.limit = most
 
             def states() -> Generator[_State]:
                 with slot.running():
                     for cycle in speculate(target, strategy, text, rule=rule, room=most, is_end=is_end):
                         if forcer:
                             forcer.settle(text)
-                        scores = scoring.scores if scoring else ()
-                        yield cycle, scores, strategy.why_off, strategy.failure, job.ends()
+                        scores = rule.scores if isinstance(rule, ScoringRule) else ()
+                        yield cycle, scores, strategy.why_off, strategy.failure, form.ends()
 
             # If a device computes, the text of a cycle is made while the next cycle runs. Else, in a pair of several
             # slots, a reply has a thread for its events, so that a slow reader does not slow the other replies.
             found = ahead(states(), AHEAD, slot.away) if pair.runs_ahead else states()
-            events = self._absorbed(found, job, reply)
+            events = self._absorbed(found, reply)
             if len(pair.slots.all) > 1 and not pair.runs_ahead:
                 events = ahead(events, 1, slot.away)
             with closing(events):
@@ -455,9 +424,7 @@ class ReplyWriter:
                 hint = "; load the pair with a larger context (--context)"
             yield Notice(full + hint)
 
-    def _absorbed(
-        self, states: Generator[_State], job: ReplyJob, reply: ReplyBuilder
-    ) -> Generator[list[Event]]:
+    def _absorbed(self, states: Generator[_State], reply: ReplyBuilder) -> Generator[list[Event]]:
         """Yield the events of each cycle."""
         cycles_off, off_sent, failure_sent = 0, False, False
         with closing(states):
@@ -472,20 +439,20 @@ class ReplyWriter:
                     what = f"the draft model failed, and the reply continues without it: {failure}"
                     events.append(Notice(what))
                 yield events
-                if reply.ended or job.cancelled():
+                if reply.ended or reply.job.cancelled():
                     return
 
-    def _take_notices(self, job: ReplyJob) -> Iterator[Notice]:
-        unseen = job.drafts and bool(self._pair.draft_name) and len(job.text_prompt) < len(job.prompt)
-        notices = (
-            n for n in self._pair.notices if job.questions is not None or not n.startswith(NO_TEMPLATE)
-        )
-        once = (*notices, *([GENERIC_CALLS] * job.generic_calls), *([UNSEEN_IMAGE] * unseen))
+    def _take_notices(self, job: ReplyJob, form: ReplyForm) -> Iterator[Notice]:
+        generic = self._prompts.tool_call_format(job.request) is GENERIC
+        unseen = job.request.drafts and bool(self._pair.draft_name) and len(job.text_prompt) < len(job.prompt)
+        is_raw = job.request.continued is not None
+        notices = (n for n in self._pair.notices if not (is_raw and n.startswith(NO_TEMPLATE)))
+        once = (*notices, *([GENERIC_CALLS] * generic), *([UNSEEN_IMAGE] * unseen))
         mine = object()  # `setdefault` lets only one of several threads send a notice: the first
         yield from (Notice(text) for text in once if self._sent.setdefault(text, mine) is mine)
         yield from (Notice(tool.notice) for tool in job.request.tools if tool.notice)
-        if job.constraint and job.constraint.ignored:
-            yield Notice(job.constraint.ignored)
+        if form.constraint and form.constraint.ignored:
+            yield Notice(form.constraint.ignored)
         if job.changed:
             yield Notice(job.changed)
         if job.trimmed_messages:

@@ -7,7 +7,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from time import perf_counter, sleep
+from time import sleep
 from typing import Any, Unpack
 
 from localspec.algorithm.images import without_images
@@ -19,13 +19,11 @@ from localspec.chat.reply import READ_AHEAD_SECONDS, Ends, ReplyJob, ReplyWriter
 from localspec.errors import BadSetting, ContextFull, LocalspecError
 from localspec.events import Event, Finished, Reply
 from localspec.options import ReplyOptions
-from localspec.prompt.fitting import Messages
 from localspec.prompt.images import Image
-from localspec.prompt.messages import Infill, Message, are_continued, as_messages, with_reply
+from localspec.prompt.messages import Infill, Message, Messages, PromptOrMessages, as_messages, with_reply
 from localspec.prompt.tokens import Prompt
 from localspec.stopping import Closing, leave_at_end
 
-PromptOrMessages = str | Sequence[Mapping[str, Any] | Message]
 Images = Sequence[str | Path | bytes | Image]
 _LOOK_SECONDS = 0.001
 
@@ -51,6 +49,7 @@ class Session(Closing):
         """`defaults`: the values of options that the caller of a reply does not set."""
         self.pair = pair  # public, because measurements use the pair directly
         self._defaults = defaults or ReplyOptions()
+        self._owner = self._stored_as = ""
         self._messages: Messages = ()
         self._conversation = object()  # the identity of the conversation: reset() and resume() replace it
         self._latest_cancel = object()  # cancel() replaces it; a reply ends if it began with an older object
@@ -59,7 +58,7 @@ class Session(Closing):
         self._working = threading.Lock()  # locked while an event is computed, not while the caller uses it
         self._closed = False
         prompts = PromptBuilder(pair.vocabulary, pair.template, pair.read_image)
-        self._in_use = PairInUse(pair, prompts, ReplyWriter(pair))
+        self._in_use = PairInUse(pair, prompts, ReplyWriter(pair, prompts))
         self._in_use.sessions.add(self)
 
     def another(self, owner: str = "", stored_as: str = "") -> "Session":
@@ -70,7 +69,7 @@ class Session(Closing):
         """
         with self._reading():
             other = Session(self.pair, self._defaults)
-            other._in_use = replace(self._in_use, owner=owner, stored_as=stored_as)
+            other._owner, other._stored_as, other._in_use = owner, stored_as, self._in_use
             self._in_use.sessions.add(other)
             return other
 
@@ -119,9 +118,10 @@ class Session(Closing):
                 return
             self._in_use.writer.read_ahead(ends)
             if typed:
-                request = self._request(options)
-                *before, last = self._whole(typed, request, options)
-                ahead = partial(self._in_use.ahead, tuple(before), request, typed=last.content)
+                request = self._chat_request(typed, options)
+                *before, last = request.messages
+                request = replace(request, messages=tuple(before))
+                ahead = partial(self._in_use.ahead, request, typed=last.content)
                 self._in_use.writer.prefill(ahead, ends, seconds=READ_AHEAD_SECONDS)
 
     @property
@@ -185,16 +185,14 @@ class Session(Closing):
         **options: "Unpack[ReplyOptions]",
     ) -> Iterator[Event]:
         """Reply as `run` does, but yield events; the last is Finished. The reply ends when `cancelled` returns true."""
-        cancelled, request, conversation = self._watch(cancelled), self._request(options), self._conversation
-        messages = self._whole(prompt_or_messages, request, options, images)
-        return self._converse(messages, request, cancelled, conversation)
+        cancelled, conversation = self._watch(cancelled), self._conversation
+        request = self._chat_request(prompt_or_messages, options, images)
+        return self._converse(request, cancelled, conversation)
 
     def prompt_of(self, prompt_or_messages: PromptOrMessages, **options: "Unpack[ReplyOptions]") -> Prompt:
         """Return the prompt that `run` would prefill if it left out no messages; nothing is generated."""
         with self._reading():
-            request = self._request(options)
-            messages = self._whole(prompt_or_messages, request, options)
-            return self._in_use.prompt(messages, request)
+            return self._in_use.prompt(self._chat_request(prompt_or_messages, options))
 
     def count_tokens(self, prompt_or_messages: PromptOrMessages, **options: "Unpack[ReplyOptions]") -> int:
         """Return the number of tokens in the prompt that `prompt_of` returns."""
@@ -212,26 +210,22 @@ class Session(Closing):
         **options: "Unpack[ReplyOptions]",
     ) -> Iterator[Event]:
         """Reply as `complete` does, but yield events. The reply ends when `cancelled` returns true."""
-        cancelled, request = self._watch(cancelled), self._request(options)
+        cancelled, request = self._watch(cancelled), replace(self._request(options), continued=text)
         with self._reading():
-            job = self._in_use.raw_job(text, request, cancelled)
+            job = self._in_use.raw_job(request, cancelled)
         return self._reply(cancelled, lambda: job)
 
-    def _whole(
-        self,
-        prompt_or_messages: PromptOrMessages,
-        request: Request,
-        options: ReplyOptions,
-        images: Images = (),
-    ) -> Messages:
-        messages = as_messages(prompt_or_messages, images)
+    def _chat_request(
+        self, prompt_or_messages: PromptOrMessages, options: ReplyOptions, images: Images = ()
+    ) -> Request:
+        request, messages = self._request(options), as_messages(prompt_or_messages, images)
         if isinstance(prompt_or_messages, str):
             messages = (*(replace(message, reasoning="") for message in self._messages), *messages)
         # The configured system message is used only if the messages have none.
         if request.system is not None and (options.get("system") is not None or messages[0].role != "system"):
             rest = messages[1:] if messages[0].role == "system" else messages
             messages = (Message("system", request.system), *rest) if request.system else rest
-        return messages
+        return replace(request, messages=messages)
 
     def _watch(self, cancelled: Cancelled | None) -> Cancelled:
         latest = self._latest_cancel
@@ -243,7 +237,8 @@ class Session(Closing):
         if options.get("seed", "left out") is None:
             defaults.pop("seed", None)
         given = {name: value for name, value in options.items() if value is not None}
-        return request_from({**defaults, **given}, self.pair.sampling, self.pair.vocabulary.tokenize)
+        request = request_from({**defaults, **given}, self.pair.sampling, self.pair.vocabulary.tokenize)
+        return replace(request, owner=self._owner, conversation=self._stored_as)
 
     def _require_process(self) -> None:
         leave_at_end()
@@ -263,19 +258,14 @@ class Session(Closing):
             self._require_open()
             yield
 
-    def _converse(
-        self, messages: Messages, request: Request, cancelled: Cancelled, conversation: object
-    ) -> Iterator[Event]:
-        requested = perf_counter()
-        for event in self._reply(
-            cancelled, lambda: self._in_use.job(messages, request, cancelled, requested)
-        ):
+    def _converse(self, request: Request, cancelled: Cancelled, conversation: object) -> Iterator[Event]:
+        for event in self._reply(cancelled, lambda: self._in_use.job(request, cancelled)):
             if isinstance(event, Finished):
                 # A conversation that was reset during the reply stays reset.
                 if event.reply.tokens and self._conversation is conversation:
-                    self._messages = with_reply(messages, event.reply)
-                if not are_continued(messages):
-                    self._in_use.keep_reasoning(messages, event.reply, request)
+                    self._messages = with_reply(request.messages, event.reply)
+                if not request.begun:
+                    self._in_use.reasoning.keep(request.messages, event.reply, request.beside)
             yield event
 
     def _reply(self, cancelled: Cancelled, job_of: Callable[[], ReplyJob]) -> Iterator[Event]:

@@ -21,7 +21,7 @@ from localspec.events import Cycle, Event, Finished, Notice, Piece, Started
 from localspec.machine.children import describe_exit, died_by_signal
 from localspec.machine.llama_build import BACKENDS, has_backend
 from localspec.prompt.images import Image
-from localspec.prompt.messages import Message, with_images
+from localspec.prompt.messages import Message, Messages, with_images
 from localspec.stopping import Closing
 
 CLOSE_SECONDS: Final = 0.8
@@ -280,7 +280,7 @@ class EngineSession(Closing):
         self._engine.on_report = self._arrived.set
         self._engine.start()
         self._serial = 0
-        self._history: tuple[Message, ...] = ()
+        self._history: Messages = ()
         self._notices: list[Notice] = []
         self.name = self.target_name = self.draft_name = ""
         self.called = ""  # the pair's name, with the draft's name if the user did not name it

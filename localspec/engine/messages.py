@@ -14,9 +14,8 @@ from localspec.errors import EngineDied
 from localspec.events import Event, Reply
 from localspec.models.local_models import ModelFile
 from localspec.models.registry import Pair
-from localspec.prompt.messages import Infill, Message
+from localspec.prompt.messages import Infill, Messages
 
-Messages = tuple[Message, ...]
 Options = Mapping[str, Any]  # the value of each option, by its name
 
 
@@ -49,12 +48,10 @@ class Generate:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A request for the prompt of `messages`, the text of `tokens`, or the tokens of `text`, without a reply."""
+    """A request for the prompt of `asked`, the text of `tokens`, or the tokens of `text`, without a reply."""
 
     serial: int
-    messages: Messages = ()
-    options: Options = field(default_factory=dict)
-    owner: str = ""  # as in Generate
+    asked: Generate | None = None
     tokens: tuple[int | str, ...] | None = None  # texts between the tokens stay as they are
     text: str = ""
     parse_special: bool = True  # whether a text like "<think>" becomes one special token

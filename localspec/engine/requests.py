@@ -70,9 +70,9 @@ def end_tokens(vocabulary: Vocabulary) -> tuple[int, ...]:
 
 def answer(session: api.Session, question: Question) -> Rendered:
     vocabulary = session.pair.vocabulary
-    if question.messages:
-        with session.another(question.owner) as own:
-            prompt = own.prompt_of(question.messages, **question.options)
+    if asked := question.asked:
+        with session.another(asked.owner) as own:
+            prompt = own.prompt_of(asked.messages, **asked.options)
         return Rendered(prompt.text, tuple(map(int, prompt.tokens)))
     if question.tokens is not None:
         if not all(isinstance(part, str) or part in range(vocabulary.size) for part in question.tokens):

@@ -126,9 +126,8 @@ class Drafting:
 
         `spelled`: more texts to copy from, with other tokens than they have in the prompt.
         """
-        depth = request.depth if request.speculate else 0
         return self.strategy_at(
-            depth,
+            request.depth,
             rule,
             sampled=not request.sampling.greedy,
             seeded=request.seed is not None,

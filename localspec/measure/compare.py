@@ -1,10 +1,10 @@
 """One prompt with and without drafting: the branch point, both speeds, and the verdict."""
 
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Unpack
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from localspec.errors import LocalspecError
 from localspec.events import LEAST_JUDGED, Cycle, Event, Finished, FinishReason, Reply, Started, Stats
 from localspec.measure.race import STOPPED, headline
 from localspec.options import ReplyOptions
-from localspec.prompt.messages import Message, as_messages
+from localspec.prompt.messages import PromptOrMessages, as_messages
 from localspec.sampler.passes import NO_TEXT, Candidates, common_prefix_length
 
 DEMO_DEPTH = 4
@@ -27,8 +27,6 @@ FEW = 1.1  # with fewer tokens per pass, drafting hardly saves time
 AS_FAR_BACK = 200  # number of a text's last tokens on which `width_gap` compares batch widths
 NEAR = 32  # number of last tokens to compare first: these mostly show why two texts differ, and are quick
 WIDTHS = frozenset({2, 5, 9})  # batch widths that `width_gap` always includes
-
-Messages = str | Sequence[Mapping[str, Any] | Message]
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +177,7 @@ class SideEvent:
 
 
 def compare(
-    prompt: Messages,
+    prompt: PromptOrMessages,
     *,
     pair: str | None = None,
     target: str | Path | None = None,
@@ -194,7 +192,7 @@ def compare(
         return compare_on(session, prompt, **options)
 
 
-def compare_on(session: Session, messages: Messages, **options: "Unpack[ReplyOptions]") -> Comparison:
+def compare_on(session: Session, messages: PromptOrMessages, **options: "Unpack[ReplyOptions]") -> Comparison:
     """Answer a prompt with and without drafting on a loaded pair, and clear the session's conversation."""
     for event in compare_events(session, messages, **options):
         if isinstance(event, Comparison):
@@ -204,7 +202,7 @@ def compare_on(session: Session, messages: Messages, **options: "Unpack[ReplyOpt
 
 def compare_events(
     session: Session,
-    messages: Messages,
+    messages: PromptOrMessages,
     *,
     cancelled: Callable[[], bool] = bool,
     **options: "Unpack[ReplyOptions]",

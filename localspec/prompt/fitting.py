@@ -7,10 +7,8 @@ from functools import cache
 from itertools import accumulate
 
 from localspec.errors import ContextFull
-from localspec.prompt.messages import Message, digests
+from localspec.prompt.messages import Messages, digests
 from localspec.prompt.tokens import Prompt
-
-Messages = tuple[Message, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,11 +58,13 @@ class Message:
         return Message(self.role, content, reasoning, calls, change(self.tool_call_id), self.images)
 
 
+Messages = tuple[Message, ...]
+PromptOrMessages = str | Sequence[Mapping[str, Any] | Message]
+
+
 def as_messages(
-    prompt_or_messages: str | Sequence[Mapping[str, Any] | Message],
-    images: Iterable[object] = (),
-    left_out: list[str] | None = None,
-) -> tuple[Message, ...]:
+    prompt_or_messages: PromptOrMessages, images: Iterable[object] = (), left_out: list[str] | None = None
+) -> Messages:
     """Return messages from a text, or from a list of Messages and OpenAI-style dictionaries. Raises BadSetting.
 
     `images`: the images before a text, as `image_of` reads them. `left_out`: called with a notice about each part that
@@ -88,7 +90,7 @@ def as_messages(
     return _not_empty(tuple(found), "every message")
 
 
-def _not_empty(messages: tuple[Message, ...], which: str) -> tuple[Message, ...]:
+def _not_empty(messages: Messages, which: str) -> Messages:
     if not any(message.content.strip() or message.images or message.tool_calls for message in messages):
         raise BadSetting(f"{which} is empty", hint="give some text")
     return messages
@@ -107,7 +109,7 @@ def are_continued(messages: Sequence[Message]) -> bool:
     return last.role == "assistant" and bool(last.content.strip()) and not last.tool_calls
 
 
-def with_reply(messages: Sequence[Message], reply: Reply) -> tuple[Message, ...]:
+def with_reply(messages: Sequence[Message], reply: Reply) -> Messages:
     last = messages[-1]
     if are_continued(messages):
         return (*messages[:-1], replace(last, content=last.content + reply.text, tool_calls=reply.tool_calls))
@@ -142,7 +144,7 @@ class Reasoning:
         for oldest, _ in known[: len(known) - stays]:
             self._by_key.pop(oldest, None)
 
-    def put_back(self, messages: Sequence[Message], beside: str) -> tuple[Message, ...]:
+    def put_back(self, messages: Sequence[Message], beside: str) -> Messages:
         whole = list(messages)
         for n, before in enumerate(digests(messages[:-1], beside) if self._by_key else ()):
             if (message := whole[n]).role == "assistant" and not message.reasoning:

@@ -26,7 +26,7 @@ from localspec.algorithm.images import ImageRow
 from localspec.algorithm.protocols import Vocabulary
 from localspec.errors import BadSetting, BadTemplate
 from localspec.prompt.images import split_at_marks
-from localspec.prompt.messages import Message, are_continued
+from localspec.prompt.messages import Message, Messages, are_continued
 from localspec.prompt.template import ChatTemplate
 
 _CONTROL_LIKE = re.compile(r"^<[|｜]|[|｜]>$")
@@ -133,7 +133,7 @@ def with_shown_images(text: str, images: Mapping[str, Sequence[int]], vocabulary
     return text
 
 
-def tokens_of(text: str | Sequence[int | str], vocabulary: Vocabulary) -> list[int]:
+def tokens_of(text: str | Sequence[int | str] | None, vocabulary: Vocabulary) -> list[int]:
     """Return the tokens of a raw text, or of a list of token ids and texts. Raises BadSetting."""
     tokens: list[int] = []
     if not isinstance(text, str | list | tuple):
@@ -152,7 +152,7 @@ def tokens_of(text: str | Sequence[int | str], vocabulary: Vocabulary) -> list[i
     return tokens
 
 
-def following_messages(messages: Sequence[Message], typed: str = "") -> tuple[tuple[Message, ...], ...]:
+def following_messages(messages: Sequence[Message], typed: str = "") -> tuple[Messages, ...]:
     """Return alternatives of the next messages: results of the last calls, else a question that begins with `typed`."""
     calls = messages[-1].tool_calls if messages else ()
     results = (tuple(Message("tool", text, tool_call_id=call.id) for call in calls) for text in _UNLIKE)

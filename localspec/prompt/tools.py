@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from localspec.errors import BadSetting
-from localspec.prompt.messages import Message, arguments_of
+from localspec.prompt.messages import Message, Messages, arguments_of
 from localspec.structure.expressible import expressible
 from localspec.structure.schema import read_object, resolved
 from localspec.structure.tool_call_format import GENERIC, ToolCallFormat
@@ -93,7 +93,7 @@ def _with_usual_names(tools: Sequence[Tool]) -> Iterator[Tool]:
         yield replace(tool, name=name, given=given)
 
 
-def with_names(messages: Sequence[Message], tools: Sequence[Tool]) -> tuple[Message, ...]:
+def with_names(messages: Sequence[Message], tools: Sequence[Tool]) -> Messages:
     """Return messages whose calls have the names that the model reads."""
     names = {tool.called: tool.name for tool in tools if tool.called != tool.name}
     if not names:
@@ -154,7 +154,7 @@ def _read_parameters(given: Any, name: str) -> tuple[Mapping[str, Any], Mapping[
 
 def spelled_out(
     messages: Sequence[Message], tools: Sequence[Tool], form: ToolCallFormat = GENERIC
-) -> tuple[Message, ...]:
+) -> Messages:
     """Describe the tools in the system message; also write calls and results as text if `form` is not native."""
     plain = list(messages) if form.native else as_texts(messages)
     if tools:

@@ -127,7 +127,7 @@ async def fields_of(request: Request) -> Fields:
         raise BadSetting(what, hint="send one JSON object") from None
     if not isinstance(found, dict):
         raise BadSetting("the body is JSON, but not an object", hint="send one JSON object")
-    return Fields(found)
+    return Fields(found, owner=request.scope.get("owner", ""))
 
 
 class ValueCounter:
@@ -302,14 +302,14 @@ class Interface:
         with_usage = Fields(fields.take("stream_options", dict, {})).take("include_usage", bool, False)
         cycles = progress or timed
         count, options = options.pop("n", 1), options if chosen.speculate else {**options, "speculate": False}
-        more: dict[str, Any] = {"options": options, "ignore_eos": ignore_eos}
+        more: dict[str, Any] = {"options": options, "ignore_eos": ignore_eos, "owner": fields.owner}
         prompts = tuple(replace(prompt, cycles=prompt.cycles or cycles, **more) for prompt in prompts)
         notices = tuple(dict.fromkeys((*fields.unknown(), *fields.notices)))
         return ReplyRequest(chosen, prompts, stream, count, notices, progress, timed, verbose, with_usage)
 
     async def respond(self, request: Request, asked: ReplyRequest, writer: Writer) -> Response:
         """Return the replies as one answer, or as a stream if requested. Raises Problem only before a stream."""
-        replies = request.scope["replies"] = Replies(self._jobs, asked, request.scope.get("owner", ""))
+        replies = request.scope["replies"] = Replies(self._jobs, asked)
         try:
             if asked.stream:
                 first = await unless_gone(request.receive, replies.next(FIRST_SECONDS))
@@ -326,8 +326,7 @@ class Interface:
         return report
 
     async def _rendered(self, request: Request, asked: ReplyRequest) -> Rendered:
-        question = Question(0, asked.prompts[0].messages, asked.options, request.scope.get("owner", ""))
-        return await self._reported(request, asked.chosen, question)
+        return await self._reported(request, asked.chosen, Question(0, asked.prompts[0]))
 
     async def _counted(self, request: Request, asked: ReplyRequest, **head: str) -> Response:
         return answer({**head, "input_tokens": len((await self._rendered(request, asked)).tokens)})

@@ -37,7 +37,7 @@ class LlamaServer(Interface):
     async def props(self, request: Request) -> Response:
         ready = self._loaded()
         seed = ready.settings.get("seed")
-        params = settings_of(ready, Generate(0), {}, 2**32 - 1 if seed is None else seed)
+        params = settings_of(ready, Generate(0), 2**32 - 1 if seed is None else seed)
         facts = {
             "default_generation_settings": {"n_ctx": ready.context_length, "params": params},
             "total_slots": ready.parallel,
@@ -123,9 +123,9 @@ class LlamaServer(Interface):
         return Response(text, headers=started, media_type="text/plain; version=0.0.4")
 
 
-def settings_of(ready: Ready, prompt: Generate, options: Mapping[str, Any], seed: int) -> dict[str, Any]:
+def settings_of(ready: Ready, prompt: Generate, seed: int) -> dict[str, Any]:
     """Return a reply's sampling options under llama-server's names."""
-    found: Mapping[str, Any] = {**ready.settings, **options}
+    found: Mapping[str, Any] = {**ready.settings, **prompt.options}
     given = {int(t): b for t, b in found.get("logit_bias", {}).items() if str(t).lstrip("-").isdecimal()}
     biases = given | dict.fromkeys(ready.end_tokens if prompt.ignore_eos else (), -math.inf)
     limit = found.get("max_tokens")
@@ -152,7 +152,7 @@ class CompletionWriter(Writer):
     def _last(self, done: ServedReply, content: str, index: int, tokens: Sequence[int]) -> dict[str, Any]:
         reply, stats = done.reply, done.reply.stats
         kind, ready, asked = "word" if reply.stopped_by else "eos", self._jobs.loaded, self._asked
-        settings = settings_of(ready, asked.prompts[0], asked.options, reply.seed) if ready else {}
+        settings = settings_of(ready, asked.prompts[0], reply.seed) if ready else {}
         values = {
             "index": index,
             "content": content,

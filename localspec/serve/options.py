@@ -100,9 +100,10 @@ class Problem(Exception):
 class Fields:
     """The fields of a JSON object that `take` has not removed yet; a null field counts as absent."""
 
-    def __init__(self, values: Mapping[str, Any], where: str = "the request") -> None:
+    def __init__(self, values: Mapping[str, Any], where: str = "the request", *, owner: str = "") -> None:
+        """`owner`: the client that sends the object."""
         self.rest = {name: value for name, value in values.items() if value is not None}
-        self._where = where
+        self._where, self.owner = where, owner
         self.notices: list[str] = []  # notices about ignored fields
 
     def take(self, name: str, kind: type, default: Any = None) -> Any:

@@ -139,7 +139,7 @@ def changed_at(files: Mapping[ModelFile, os.stat_result]) -> datetime:
 @dataclass(frozen=True, slots=True)
 class ReplyRequest:
     chosen: Chosen
-    prompts: tuple[Generate, ...]  # without `serial` and `owner`
+    prompts: tuple[Generate, ...]  # without `serial`
     stream: bool
     replies: int = 1  # number of replies to each prompt
     notices: tuple[str, ...] = ()  # notices about ignored fields and tools
@@ -218,8 +218,8 @@ class ServedReply:
 class Replies:
     """The replies to one request, of which at most one runs in each slot of the pair."""
 
-    def __init__(self, jobs: Jobs, asked: ReplyRequest, owner: str = "") -> None:
-        self._jobs, self.asked, self._owner = jobs, asked, owner
+    def __init__(self, jobs: Jobs, asked: ReplyRequest) -> None:
+        self._jobs, self.asked = jobs, asked
         self.replies: list[ServedReply] = []  # by the reply's number
         self._awake = asyncio.Event()
         self._submit()
@@ -287,7 +287,7 @@ class Replies:
             prompt, nth = divmod(len(self.replies), asked.replies)
             if nth and not (first := self.replies[-nth]).finished and not first.blocks:
                 break
-            request = replace(asked.prompts[prompt], owner=self._owner)
+            request = asked.prompts[prompt]
             if "seed" in request.options:
                 seed = (request.options["seed"] + nth) % 2**64
                 request = replace(request, options={**request.options, "seed": seed})

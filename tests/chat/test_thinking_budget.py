@@ -388,7 +388,7 @@ def test_reasoning_that_ended_does_not_begin_again_before_a_schema(options, writ
     vocabulary, template = Characters(), ChatTemplate(SWITCH, bos_text="", eos_text="")
     builder = PromptBuilder(vocabulary, template)
     request = request_from({"json_schema": {"type": "boolean"}, **options}, Sampling(), vocabulary.tokenize)
-    prompt = builder.encode((Message("user", "2+2?"),), request)
+    prompt = builder.encode(replace(request, messages=(Message("user", "2+2?"),)))
     constraint = builder.constraint(request, template.thinking_style(prompt.text), 0)
     tokens = vocabulary.tokenize(written, parse_special=False)
     assert constraint.valid([], tokens) == (len(tokens) if valid is None else valid)

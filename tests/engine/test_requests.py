@@ -98,7 +98,7 @@ def test_the_configured_system_prompt_is_not_in_a_conversation_without_one(monke
         options = {**state.options_for(asked), "max_tokens": 2}
         handler.perform(Generate(1, asked, options), reports.append, lambda: False)
         (started,) = (report for report in reports if isinstance(report, Started))
-        handler.perform(Question(2, asked, {"system": ""}), reports.append, lambda: False)
+        handler.perform(Question(2, Generate(0, asked, {"system": ""})), reports.append, lambda: False)
         assert started.prompt_tokens == len(reports[-1].tokens)
     finally:
         handler.close()

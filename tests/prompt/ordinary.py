@@ -3,6 +3,7 @@
 `python -m tests.prompt.ordinary` writes the digests.
 """
 
+from dataclasses import replace
 from datetime import datetime
 from hashlib import blake2b
 from pathlib import Path
@@ -65,7 +66,7 @@ def prompts(name):
         for title, (messages, tools) in HISTORIES.items():
             request = request_from({"tools": tools} if tools else {}, Sampling())
             try:
-                found[title] = builder.encode(prompt_of(messages).messages, request).text
+                found[title] = builder.encode(replace(request, messages=prompt_of(messages).messages)).text
             except Exception as error:  # noqa: BLE001  whatever a template raises
                 found[title] = f"refused: {error}"
     return found

@@ -3,6 +3,7 @@
 import json
 import random
 import re
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -41,7 +42,7 @@ def is_notice(event):
 def prompt(name, messages, request=REQUESTS[0]):
     """The prompt as a reply has it; CharacterVocabulary would spend most of the time."""
     builder, given = builder_of(name), prompt_of(messages).messages
-    rendered, variables, _ = builder._rendered(given, request)
+    rendered, variables, _ = builder._rendered(replace(request, messages=given))
     variables["add_generation_prompt"] = not are_continued(given)
     return ready(name).render(rendered, arguments=variables)
 
@@ -191,13 +192,17 @@ def test_a_history_as_long_as_a_body_allows_fits_in_one_step_a_message(pairs):
 
 def test_an_image_of_an_earlier_message_is_left_out_where_no_image_is_read():
     builder, picture = builder_of("Qwen-Qwen2.5-7B-Instruct"), Image(b"png")
+
+    def of(*messages):
+        return replace(REQUESTS[0], messages=messages)
+
     seen = Message("user", PLACE + "Look.", images=(picture,))
     later = (seen, Message("assistant", "Yes."), Message("user", "And?"))
-    made = builder.encode(later, REQUESTS[0])
+    made = builder.encode(of(*later))
     assert "[an image that this model cannot read]Look." in made.text
     assert "images of earlier messages were left out" in made.notice
     with pytest.raises(BadSetting, match="reads no images"):
-        builder.encode((*later[1:], seen), REQUESTS[0])
+        builder.encode(of(*later[1:], seen))
     called = Message("assistant", "", tool_calls=(ToolCall("f", {}, "a"),))
     result = Message("tool", PLACE, tool_call_id="a", images=(picture,))
-    assert "that this model cannot read]" in builder.encode((later[2], called, result), REQUESTS[0]).text
+    assert "that this model cannot read]" in builder.encode(of(later[2], called, result)).text

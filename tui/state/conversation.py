@@ -11,10 +11,9 @@ from typing import Self
 
 from localspec.conversations import conversations
 from localspec.conversations.conversations import Conversation, StoredMessage, as_json
-from localspec.engine.messages import Messages
 from localspec.errors import BadSetting
 from localspec.files import FileLock, expanded, write_text_atomically
-from localspec.prompt.messages import Message
+from localspec.prompt.messages import Message, Messages
 
 
 @dataclass(slots=True)

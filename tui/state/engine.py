@@ -30,7 +30,7 @@ from localspec.events import (
     Stats,
 )
 from localspec.models.registry import DEMO, Pair, named
-from localspec.prompt.messages import Message
+from localspec.prompt.messages import Message, Messages
 
 if TYPE_CHECKING:
     from localspec.loading.pair_info import PairRow
@@ -195,7 +195,7 @@ class EngineState:
             self.load_request = replace(self.load_request, rpc_required=False)
         self.load(self.load_request)
 
-    def ask(self, turns: messages.Messages, beginning: str = "", conversation: str = "") -> None:
+    def ask(self, turns: Messages, beginning: str = "", conversation: str = "") -> None:
         """Request a reply to `turns`; the reply continues the text `beginning`. Raises EngineDied.
 
         `conversation`: the conversation's name on disk; "" if it is not stored.
@@ -210,13 +210,13 @@ class EngineState:
         asked = messages.Generate(serial, turns, options, True, conversation=conversation, stops_loops=stops)
         self.client.send(asked)
 
-    def read_ahead(self, typed: str, turns: messages.Messages, conversation: str = "") -> None:
+    def read_ahead(self, typed: str, turns: Messages, conversation: str = "") -> None:
         """Let the engine read `turns` ahead, whose last message is the text `typed`; "": nothing is typed."""
         if typed != self._typed and self.ready and not self.busy:
             self._typed, turns = typed, turns if typed else ()
             self.client.send(messages.Typed(turns, self.options_for(turns), conversation))
 
-    def compare(self, turns: messages.Messages, temperature: float = 0.0, conversation: str = "") -> None:
+    def compare(self, turns: Messages, temperature: float = 0.0, conversation: str = "") -> None:
         """Request the same reply twice, without and with drafting. Raises EngineDied."""
         serial = self._begin().serial
         self.comparing, self.sides, self.compared = True, [], None
@@ -224,7 +224,7 @@ class EngineState:
         asked = messages.Generate(serial, turns, options, conversation=conversation, compares=True)
         self.client.send(asked)
 
-    def options_for(self, turns: messages.Messages) -> messages.Options:
+    def options_for(self, turns: Messages) -> messages.Options:
         """Return the options of a reply. Without a system message in `turns`, no other system prompt is used."""
         return self.settings if turns and turns[0].role == "system" else {**self.settings, "system": ""}
 
