@@ -233,7 +233,7 @@ def test_help_loads_nothing_heavy():
 
 @pytest.mark.process
 def test_what_run_and_chat_do_before_the_engine_answers_loads_nothing_heavy():
-    code = "import localspec.chat.options, localspec.cli.commands.chat, localspec.cli.commands.run"
+    code = "import localspec.chat.request, localspec.cli.commands.chat, localspec.cli.commands.run"
     assert not modules_after(code) & set(HEAVY)
 
 

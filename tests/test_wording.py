@@ -19,7 +19,7 @@ VERBS = "told|heard|said|stands|stood"  # of people, not of data
 NAMELESS = {"found", "each", "known", "given", "wanted", "told", "said"}  # words for "it", not for a result
 OUTSIDE_THE_TREE = {"Failure", "Died"}  # errors on their way from the engine process
 INTERFACE = {ROOT / (home.replace(".", "/") + ".py") for home in localspec.HOMES.values()}
-INTERFACE |= {ROOT / "localspec" / name for name in ("errors.py", "chat/session.py", "chat/options.py")}
+INTERFACE |= {ROOT / "localspec" / name for name in ("errors.py", "chat/session.py", "chat/request.py")}
 
 
 def error_names():

@@ -6,7 +6,7 @@ from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 from localspec.algorithm.protocols import Vocabulary
-from localspec.chat.options import Request
+from localspec.chat.request import Request
 from localspec.chat.text import TextStream
 from localspec.chat.thinking_budget import ThinkingBudget
 from localspec.errors import BadSetting

@@ -10,7 +10,7 @@ from typing import Protocol
 from weakref import WeakMethod
 
 from localspec.algorithm.protocols import Decoder, Drafter, Rule, Strategy, Vocabulary
-from localspec.chat.options import Request
+from localspec.chat.request import Request
 from localspec.prompt.images import ReadImage
 from localspec.prompt.template import ChatTemplate
 from localspec.sampler.passes import common_prefix_length

@@ -7,8 +7,8 @@ from time import perf_counter
 
 from localspec.chat.constraints import PromptBuilder
 from localspec.chat.loaded_pair import LoadedPair
-from localspec.chat.options import Request
 from localspec.chat.reply import Ends, ReplyJob, ReplyWriter
+from localspec.chat.request import Request
 from localspec.errors import BadSetting, ContextFull
 from localspec.prompt.fitting import Fitted, Fitter, Omission
 from localspec.prompt.messages import Infill, Message, Reasoning, with_reply

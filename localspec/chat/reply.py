@@ -15,7 +15,7 @@ from localspec.algorithm.protocols import Decoder, Rule, Strategy
 from localspec.algorithm.verification import make_rule
 from localspec.chat.constraints import Ending, PromptBuilder, ReplyForm
 from localspec.chat.loaded_pair import DEMO_OFF, LoadedPair, Slot, best_slot
-from localspec.chat.options import Request
+from localspec.chat.request import Request
 from localspec.chat.scoring import ScoringRule
 from localspec.chat.text import repeated_block
 from localspec.control.timing import Tally

@@ -13,9 +13,9 @@ from typing import Any, Unpack
 from localspec.algorithm.images import without_images
 from localspec.chat.constraints import PromptBuilder
 from localspec.chat.loaded_pair import LoadedPair
-from localspec.chat.options import SAMPLING_NAMES, Request, request_from
 from localspec.chat.pair_in_use import SHORTEN, Cancelled, PairInUse
 from localspec.chat.reply import READ_AHEAD_SECONDS, Ends, ReplyJob, ReplyWriter
+from localspec.chat.request import SAMPLING_NAMES, Request, request_from
 from localspec.errors import BadSetting, ContextFull, LocalspecError
 from localspec.events import Event, Finished, Reply
 from localspec.options import ReplyOptions

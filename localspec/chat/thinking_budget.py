@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from localspec.chat.options import Request
+from localspec.chat.request import Request
 from localspec.chat.text import Detokenizer, TextStream, Thinking
 from localspec.prompt.thinking import A, R
 from localspec.sampler.passes import Candidates, Continued, Row, common_prefix_length

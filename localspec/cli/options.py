@@ -103,7 +103,7 @@ def add_quiet_option(group: Group) -> None:
 
 def reply_options(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the reply options that the user gave, as keywords of `Session.stream`. Raises BadSetting."""
-    from localspec.chat.options import request_from
+    from localspec.chat.request import request_from
     from localspec.sampler.sampling import Sampling
 
     values = given_of(arguments, REPLY)

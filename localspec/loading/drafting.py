@@ -11,7 +11,7 @@ from time import perf_counter
 from localspec import options
 from localspec.algorithm.protocols import Drafter, Rule, Strategy
 from localspec.chat.loaded_pair import Slot
-from localspec.chat.options import Request
+from localspec.chat.request import Request
 from localspec.control.acceptance import AcceptanceModel, ChanceWeights
 from localspec.control.calibration import WIDTHS, calibrate
 from localspec.control.concurrent import ConcurrentReplies

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from localspec.chat import reply as reading
-from localspec.chat.options import request_from
+from localspec.chat.request import request_from
 from localspec.chat.scoring import log_softmax, top
 from localspec.chat.session import Session, last_reply
 from localspec.errors import BadSetting, ContextFull

@@ -8,7 +8,7 @@ import pytest
 
 from localspec.algorithm.protocols import Strategy
 from localspec.chat.constraints import PromptBuilder
-from localspec.chat.options import Request, request_from
+from localspec.chat.request import Request, request_from
 from localspec.chat.session import Session
 from localspec.chat.text import TextStream
 from localspec.chat.thinking_budget import ThinkingBudget

@@ -3,7 +3,7 @@
 import pytest
 
 from localspec import options
-from localspec.chat.options import request_from
+from localspec.chat.request import request_from
 from localspec.errors import BadSetting
 from localspec.options import configured
 from localspec.sampler.sampling import Sampling

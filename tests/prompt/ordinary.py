@@ -10,7 +10,7 @@ from pathlib import Path
 from unittest import mock
 
 from localspec.chat.constraints import PromptBuilder
-from localspec.chat.options import request_from
+from localspec.chat.request import request_from
 from localspec.prompt.template import ChatTemplate
 from localspec.sampler.sampling import Sampling
 from localspec.serve.openai import prompt_of

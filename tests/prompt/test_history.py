@@ -9,7 +9,7 @@ from functools import cache
 import pytest
 
 from localspec.chat.constraints import PromptBuilder
-from localspec.chat.options import request_from
+from localspec.chat.request import request_from
 from localspec.errors import BadSetting
 from localspec.events import Notice, ToolCall
 from localspec.prompt.history import Taken, fitted

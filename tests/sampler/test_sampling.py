@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from localspec import options
-from localspec.chat.options import biases_from
+from localspec.chat.request import biases_from
 from localspec.errors import BadSetting
 from localspec.sampler.chain import Chain
 from localspec.sampler.passes import Candidates

@@ -8,7 +8,7 @@ from time import sleep
 import httpx
 import pytest
 
-from localspec.chat.options import request_from
+from localspec.chat.request import request_from
 from localspec.cli import main
 from localspec.errors import BadSetting
 from localspec.events import Stats

@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 
 from localspec.chat.constraints import PromptBuilder
-from localspec.chat.options import request_from
+from localspec.chat.request import request_from
 from localspec.chat.text import TextStream
 from localspec.events import Kind, ToolCall
 from localspec.prompt.messages import Message

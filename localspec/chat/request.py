@@ -1,4 +1,4 @@
-"""Check the options of a reply."""
+"""A request for one reply, and the checks of its options."""
 
 import json
 import math
