@@ -11,6 +11,7 @@ from weakref import WeakMethod
 
 from localspec.algorithm.protocols import Decoder, Drafter, Rule, Strategy, Vocabulary
 from localspec.chat.request import Request
+from localspec.errors import BadSetting
 from localspec.prompt.images import ReadImage
 from localspec.prompt.template import ChatTemplate
 from localspec.sampler.passes import common_prefix_length
@@ -70,10 +71,10 @@ _LOOK_SECONDS = 0.05  # a reply that waits for a slot checks for cancellation at
 class Slots:
     def __init__(self, slots: Iterable[Slot], *, stores: bool = False) -> None:
         self.all = tuple(slots)
-        self._free = list(self.all)
         # It guards the fields below. A session holds it while it begins or ends, or uses template or vocabulary.
         self.changed = threading.Condition()
-        self._idle_work = False  # whether `unused` has claimed all slots
+        # By claimed slot: the thread that began to read its reply; None: no reply, but other work on all slots.
+        self._claimed: dict[Slot, int | None] = {}
         self.awaited = 0  # number of replies that wait for a slot
         self.sent: dict[Slot, int] = {}  # by slot with a typed, unsent text: number of tokens before it
         self._stores = stores  # whether prompt caches are stored on disk
@@ -97,16 +98,14 @@ class Slots:
     def unused(self, ends: Callable[[], bool] = lambda: True) -> Iterator[Slot | None]:
         """Claim all slots and yield the first; yield None if replies still run when `ends()` becomes true."""
         with self.changed:
-            while len(self._free) < len(self.all) and not ends():
+            while self._claimed and not ends():
                 self.changed.wait(_LOOK_SECONDS)
-            taken, self._free = (self._free, []) if len(self._free) == len(self.all) else ([], self._free)
-            self._idle_work = self._idle_work or bool(taken)
+            taken = () if self._claimed else self.all
+            self._claimed |= dict.fromkeys(taken)
         try:
             yield self.all[0] if taken else None
         finally:
-            if taken:
-                self._idle_work = False
-                self._give_back(taken)
+            self._give_back(taken)
 
     def unsaved(self) -> bool:
         return self._stores and any(slot.target.wants_storing() for slot in self.all)
@@ -114,7 +113,7 @@ class Slots:
     def close(self) -> None:
         """Store prompt caches for the last time. No reply may be running."""
         with self.changed:
-            while self._idle_work:
+            while None in self._claimed.values():
                 self.changed.wait(_LOOK_SECONDS)
             stores, self._stores = self._stores, False
             if self._rest:
@@ -155,28 +154,32 @@ class Slots:
         # A child of fork() must not wait for the locks: if a thread of the parent held one, it is never freed.
         if os.getpid() == self._process:
             with self.changed:
-                if len(self._free) == len(self.all):
+                if not self._claimed:
                     self.close()
 
     def _wait(self, prompt: Sequence[int], cancelled: Callable[[], bool]) -> Slot | None:
         with self.changed:
             self.awaited += 1
             try:
-                while not self._free:
+                while len(self._claimed) == len(self.all):
                     if cancelled():
                         return None
+                    if set(self._claimed.values()) == {threading.get_ident()}:
+                        what = "this thread reads other replies, which have all slots"
+                        raise BadSetting(what, hint="read their streams to the end or close() them")
                     self.changed.wait(_LOOK_SECONDS)
             finally:
                 self.awaited -= 1
             if self._rest:
                 self._rest.cancel()
-            slot = best_slot(self._free, prompt)
-            self._free.remove(slot)
+            slot = best_slot((each for each in self.all if each not in self._claimed), prompt)
+            self._claimed[slot] = threading.get_ident()
             return slot
 
     def _give_back(self, slots: Sequence[Slot]) -> None:
         with self.changed:
-            self._free = [slot for slot in self.all if slot in slots or slot in self._free]
+            for slot in slots:
+                del self._claimed[slot]
             self.changed.notify_all()
 
 

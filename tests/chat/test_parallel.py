@@ -151,6 +151,15 @@ def test_a_reply_that_waits_for_a_slot_can_be_cancelled():
     assert isinstance(list(one)[-1], Finished)
 
 
+def test_a_reply_that_would_wait_for_its_own_thread_is_refused():
+    first, second = sessions_on(1, 2)
+    for event in first.stream("tell me", **GREEDY, max_tokens=40):
+        if isinstance(event, Cycle):
+            with pytest.raises(BadSetting, match="this thread reads other replies"):
+                second.run("compare us", **GREEDY, max_tokens=5)
+    assert second.run("compare us", **GREEDY, max_tokens=5).tokens
+
+
 def test_a_conversation_returns_to_the_slot_that_holds_its_beginning():
     first, second = sessions_on(2, 2)
     first.run("tell me", **GREEDY, max_tokens=20)
