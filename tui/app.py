@@ -49,7 +49,7 @@ LOCALSPEC: Final = Theme(
 )
 
 
-# Colours that show whether a token was accepted, corrected or bonus, for each kind of theme.
+# By kind of theme: the colours of accepted, corrected and bonus tokens.
 ORIGINS: Final = {
     "dark": {"text": "auto 87%", "accepted": "#10561c", "corrected": "#5c4c0c", "bonus": "#12487c"},
     "light": {"text": "auto 87%", "accepted": "#b4e0b4", "corrected": "#fada8c", "bonus": "#b4d4fa"},
@@ -63,8 +63,8 @@ ORIGINS: Final = {
 # A full garbage collection delays keys, so `_collect` runs only after REST_SECONDS without a key.
 REST_SECONDS: Final = 20.0
 AGAIN_SECONDS: Final = 2.0  # a second Ctrl+C within this time ends the program
-HELD_SECONDS: Final = 1.0  # a key waits at most this long until the key before it is handled
-_NEVER: Final = 1_000_000  # a threshold too high for Python to start a full garbage collection itself
+HELD_SECONDS: Final = 1.0  # longest time for which a key waits for the key before it
+_NEVER: Final = 1_000_000  # a threshold so high that Python never starts a full garbage collection itself
 
 
 class NoControls(LineFilter):
@@ -113,12 +113,12 @@ class ChatApp(App[None]):
             self.run_worker(self._apply_typed(), group="keys")
 
     async def _apply_typed(self) -> None:
-        """Handle keys in typed order, because Textual may handle a letter before an earlier Enter."""
+        """Handle keys in the order of typing, because Textual may handle a letter before an earlier Enter."""
         try:
             while self._typed and self.screen_stack:
                 event = self._typed.popleft()
                 is_text = self._is_text(event)
-                if self._has_notice:  # a notice ends at the next key
+                if self._has_notice:  # a key removes the notice
                     self._show_notice(Content(""))
                 await super().on_event(event)
                 if not (is_text and self._typed and self._is_text(self._typed[0])):
@@ -135,7 +135,7 @@ class ChatApp(App[None]):
         """Wait, at most HELD_SECONDS, until the messages that the last key caused are handled."""
         with suppress(TimeoutError):
             async with asyncio.timeout(HELD_SECONDS):
-                for _ in range(4):  # because handling a message may post another message
+                for _ in range(4):  # several times, because handling a message may post another one
                     if not self.screen_stack:  # the app is closing
                         return
                     for pump in (self.focused or self.screen).ancestors_with_self:
@@ -164,7 +164,7 @@ class ChatApp(App[None]):
         """Save the running reply, and raise the error that ended the app. Do nothing after a normal end."""
         if not self.return_code:
             return
-        with suppress(OSError, LocalspecError):  # a failing save must not hide the error that ended the app
+        with suppress(OSError, LocalspecError):  # a failed save must not hide the error that ended the app
             asyncio.run(self.state.save_running())
         self.state.conversation.close()
         self.state.close_engines()
@@ -195,7 +195,7 @@ class ChatApp(App[None]):
             gc.collect()
 
     def action_help_quit(self) -> None:
-        """Stop the reply. If none runs, clear the prompt. If the prompt is empty, leave at the second Ctrl+C."""
+        """Stop the reply. If no reply runs, clear the prompt. If it is empty, leave at the second Ctrl+C."""
         screen = self.screen
         if self.state.engine.busy:
             self.state.engine.stop()
@@ -216,7 +216,7 @@ class ChatApp(App[None]):
 
     async def action_quit(self) -> None:
         await self._save_reply()
-        # The thread is no daemon thread, so the program waits until the engine processes are closed.
+        # No daemon thread, so that the program waits until the engine processes are closed.
         threading.Thread(target=self.state.close_engines).start()
         self.exit()
 
@@ -239,7 +239,7 @@ class ChatApp(App[None]):
     def _take_terminal_again(self, *, stop: bool = False) -> None:
         """Release the terminal, stop the process if `stop`, and take the terminal again.
 
-        Textual's own handler is not used, because it takes the terminal twice, so that the app reads no keys.
+        Textual's own handler would take the terminal twice, and the app would then read no keys.
         """
         with self.suspend():
             if stop:
@@ -248,7 +248,7 @@ class ChatApp(App[None]):
     async def _hang_up(self) -> None:
         await self._save_reply()
         await self.state.saver.finish()
-        # `exit` could block while it writes to the closed terminal, so a signal ends the program.
+        # End by a signal, because `exit` could block while it writes to the closed terminal.
         # The engine process then ends by itself, because its stdin closes.
         self.state.conversation.close()
         signal.signal(signal.SIGHUP, signal.SIG_DFL)

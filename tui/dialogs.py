@@ -88,7 +88,7 @@ class RaceDialog(Dialog[None]):
         super().__init__()
         self._engine, self._share = engine, share
         self._is_stopping = False  # whether the user has stopped the race
-        self._seconds = 0.0  # the plain side is drawn up to this second of its decoding
+        self._seconds = 0.0  # draw the plain side as it was after this many seconds of its decoding
         self._is_marked = False  # whether the dialog has scrolled to the first words that differ
         self._heads, self._texts = (
             [Static(markup=False, classes="side") for _ in range(2)] for _ in range(2)
@@ -105,7 +105,7 @@ class RaceDialog(Dialog[None]):
         scroll.anchor()
 
     def on_mount(self) -> None:
-        self.query_one(".keys").display = False  # the border shows them, which leaves a row to the texts
+        self.query_one(".keys").display = False  # the border shows the keys, which saves a row
         self.query_one(".box").border_subtitle = self.KEYS
         self._draw()
         self.set_interval(RACE_SECONDS, self._draw)
@@ -159,7 +159,7 @@ class RaceDialog(Dialog[None]):
             await self._share()
 
     def action_leave(self) -> None:
-        """Stop the race and stay for its verdict; leave if it has ended, or if it was stopped before."""
+        """Stop the race and stay for its verdict. If the race has ended or was stopped before, leave."""
         if not self._engine.comparing or self._is_stopping:
             self.dismiss()
         self._engine.stop()
@@ -214,7 +214,7 @@ def _help_head(title: str) -> Content:
 
 def _row(usage: str, key: str, text: str, width: int) -> Iterator[Content]:
     before = Content.assemble("  ", (f"{usage:<20}", "bold"), f"{key:<5}")
-    if width < 60:  # the help begins on the line below the command
+    if width < 60:  # the help text begins on the line below the command
         yield before
         before = Content(" " * 4)
     yield from hanging_lines(before, Content(text), width)

@@ -1,4 +1,4 @@
-"""The lists over the chat: pairs to use or fetch, and conversations to open or delete."""
+"""The lists over the chat: of pairs to use or download, and of conversations to open or delete."""
 
 import asyncio
 import time
@@ -37,7 +37,7 @@ Item = TypeVar("Item", "PairRow", ListedConversation)
 
 
 class TextTable(DataTable[Text], Generic[Item], can_focus=False):
-    """A table with a row for each item. Cells are Text, because DataTable parses strings as markup."""
+    """A table with a row for each item. Cells are Text, because DataTable would parse strings as markup."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class TextTable(DataTable[Text], Generic[Item], can_focus=False):
     ) -> None:
         """`columns`: a function from an item to its cells. `numbers`: the heads of right-aligned columns.
 
-        `wide`: the index of the one column that shrinks to fit. `least`: the smallest width of that column.
+        `wide`: the index of the column that shrinks to fit. `least`: the smallest width of this column.
         """
         super().__init__(cursor_type="row", zebra_stripes=True)
         self._columns_of: Callable[[Item], Sequence[str]] = columns
@@ -73,7 +73,7 @@ class TextTable(DataTable[Text], Generic[Item], can_focus=False):
     def on_resize(self) -> None:
         if self.size.width != self._drawn_width:
             self._draw()
-        self.move_cursor(row=self.cursor_row)  # scroll, because a smaller table may hide the cursor's row
+        self.move_cursor(row=self.cursor_row)  # scroll, because a smaller table may hide the row
 
     def _draw(self) -> None:
         self._drawn_width = self.size.width
@@ -88,7 +88,7 @@ class TextTable(DataTable[Text], Generic[Item], can_focus=False):
         ]
         cursor, widths = self.cursor_row, self._widths(rows)
         ends = accumulate(width + 2 * self.cell_padding for width in widths)
-        # Leave out columns that do not fit whole, because a number that is cut off misleads.
+        # Leave out columns that do not fit as a whole, because a number that is cut off misleads.
         count = sum(end <= self._space for end in ends) or 1
         self.clear(columns=True)
         for head, width in zip(self._heads[:count], widths, strict=False):
@@ -143,7 +143,7 @@ class ListDialog(Dialog[str], Generic[Item]):
 
 class PairsDialog(ListDialog["PairRow"]):
     BINDINGS: ClassVar[list[BindingType]] = [
-        # Without priority, ^x would cut the text of the Input.
+        # With priority, because otherwise ^x would cut the text of the Input.
         Binding("ctrl+x", "cancel_pull", "stop downloading", priority=True)
     ]
     BOX_TITLE = "Pairs"

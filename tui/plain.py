@@ -25,7 +25,7 @@ from .state import clipboard
 from .state.chat import ChatState, Setup
 
 TIMEOUT_SECONDS: Final = 2  # longest time to stop a reply or to end the program
-UNUSABLE: Final = ("stop", "tokens", "theme")  # in lines: while a reply runs, and without colours
+UNUSABLE: Final = ("stop", "tokens", "theme")  # they need a running reply, or colours
 QUOTES: Final = '"""'  # the marks around a message of several lines, as in `ollama run`
 
 
@@ -35,7 +35,7 @@ class PlainChat(Chat):
     def __init__(self, setup: Setup) -> None:
         self.state = ChatState(setup, print_line)
         self.ended_by: signal.Signals | None = None
-        self._interrupted_at = inf  # time of the first Ctrl+C since the last message; `inf`: there was none
+        self._interrupted_at = inf  # time of the first Ctrl+C since the last message; `inf`: none came
         self._failed = self._left = self._is_reading = self._shows_thinking = self._line_open = False
         self._announced: object = None  # the last `Ready` report that was printed
         self._announced_pull = ""
@@ -53,7 +53,7 @@ class PlainChat(Chat):
                 await self._until(self._is_idle)
                 await self.state.saver.finish()
         finally:
-            with suppress(OSError, OutputFailed):  # a failing save must not prevent the steps below
+            with suppress(OSError, OutputFailed):  # an error of the save must not prevent the steps below
                 await self.is_saved(self.state.save_running())
             await self.state.saver.finish()
             self.state.conversation.close()
@@ -271,7 +271,7 @@ def read_message(before: str = "") -> str | None:
 def _read_line(prompt: str = "", before: str = "") -> str | None:
     if all(map(on_terminal, (sys.stdin, sys.stdout, sys.stderr))):
         with suppress(ImportError):  # Windows lacks readline, but its console edits lines
-            import readline  # after this import, `input` can edit and recall lines
+            import readline  # with this import, `input` can edit and recall lines
 
             readline.set_startup_hook(lambda: readline.insert_text(before))
         try:

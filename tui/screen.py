@@ -29,7 +29,7 @@ from .widgets.prompt import Completion, PromptInput
 from .widgets.reply import LEGEND, ReplyView
 from .widgets.transcript import NoticeLine, Transcript, UserMessage, view_of
 
-EXPLAINED: Final = ("cancelled", "failed", "died")  # outcomes whose reason the user already knows
+EXPLAINED: Final = ("cancelled", "failed", "died")  # outcomes whose reason the user knows already
 UNANSWERED: Final = ("The last message has no reply.", "/retry asks for one.")
 INSPECTED_COLUMNS: Final = 100  # smallest width at which the inspector fits beside the conversation
 TYPING_SECONDS: Final = 0.5  # time between two drawings while the user types, because drawing delays keys
@@ -55,8 +55,8 @@ class ChatScreen(Screen[None], Chat):
         self.prompt = PromptInput(state.prompt_history, self.completion, run_command, self._sent)
         self.transcript = Transcript()
         self._reply_view: ReplyView | None = None  # the view of the running reply
-        self._unsent = ""  # the prompt's text before the user began to edit a message
-        self._refused = ""  # a message refused for an unknown @name; the same message is accepted next time
+        self._unsent = ""  # the text of the prompt before the user began to edit a message
+        self._refused = ""  # a message refused for an unknown @name; it is accepted if it is sent again
         self._typed_at = self._drawn_at = 0.0
         self._notice, self._remarked_at = Content(""), 0.0
 
@@ -76,12 +76,12 @@ class ChatScreen(Screen[None], Chat):
 
     async def on_mount(self) -> None:
         if self.state.preferences.inspector and self.app.size.width < INSPECTED_COLUMNS:
-            self.state.prefer(inspector=False)  # a narrow screen has no room for the inspector
+            self.state.prefer(inspector=False)  # because a narrow screen has no room for the inspector
         self.set_class(self.state.preferences.inspector, "-inspecting")
         self.prompt.focus()
         await self.show_conversation()
         self.refresh_state()
-        # The timer only posts a message. If the timer called `tick`, stopping the timer could interrupt `tick`.
+        # The timer only posts a message: if it called `tick` itself, stopping the timer could interrupt `tick`.
         self.set_interval(0.1, lambda: self.post_message(Tick()))
 
     @on(Tick)
@@ -150,7 +150,7 @@ class ChatScreen(Screen[None], Chat):
         ready, reply = self.state.engine.ready, self.state.engine.last_reply
         used = f"{reply.context_tokens if reply else 0:,} / "
         if reply is None and self.state.conversation.messages:
-            used = ""  # an opened conversation's token count is unknown until its next reply
+            used = ""  # the token count of an opened conversation is unknown until its next reply
         self.prompt.border_subtitle = f"context {used}{ready.context_length:,}" if ready else ""
 
     async def show_conversation(self) -> None:
@@ -164,7 +164,7 @@ class ChatScreen(Screen[None], Chat):
             self.prompt.clear()
             if not await table.run(self, *command) and not self.prompt.text:
                 self.prompt.replace_text(message)
-                self.prompt.select_all()  # lets the next key replace the failed command
+                self.prompt.select_all()  # so that the next key replaces the failed command
         elif self.state.engine.busy:
             self.notify(table.BUSY)
         else:
@@ -326,7 +326,7 @@ class ChatScreen(Screen[None], Chat):
             await self.notice(f"Themes: {known}.", "/theme NAME uses one.")
 
     async def suggest_pull(self, name: str, question: str) -> None:
-        if self.prompt.text:  # a dialog would take the keys of a user who is typing
+        if self.prompt.text:  # no dialog, because it would take the keys of a user who is typing
             return
         from .dialogs import ConfirmDialog
 
@@ -354,7 +354,7 @@ class ChatScreen(Screen[None], Chat):
         await self.app.push_screen(RaceDialog(self.state.engine, partial(table.run, self, "share")))
 
     async def show_comparison(self, compared: Compared | None) -> None:
-        if compared is not None and self.app.screen is self:  # the user has closed the race's dialog
+        if compared is not None and self.app.screen is self:  # the user has closed the dialog of the race
             await self.notice(compared.verdict)
 
     def action_scroll_conversation(self, direction: Literal[-1, 1]) -> None:
@@ -375,7 +375,7 @@ class ChatScreen(Screen[None], Chat):
             typed, open_one = self.prompt.certain, self.state.conversation
             self.state.engine.read_ahead(typed, open_one.turns(typed), open_one.stored_name)
         if self._typed_at - self._drawn_at >= TYPING_SECONDS:
-            self.call_after_refresh(self._draw)  # a tick does not draw while the user types
+            self.call_after_refresh(self._draw)  # draw now, because a tick does not draw while the user types
 
     @on(OptionList.OptionSelected, "Completion")
     async def _clicked_completion(self, event: OptionList.OptionSelected) -> None:
@@ -383,5 +383,5 @@ class ChatScreen(Screen[None], Chat):
 
     @on(Markdown.LinkClicked)
     def _show_link(self, event: Markdown.LinkClicked) -> None:
-        self.prompt.focus()  # the click took the focus from the prompt
+        self.prompt.focus()  # because the click took the focus from the prompt
         self.notify(event.href)

@@ -1,4 +1,4 @@
-"""The command line. This file imports nothing at its top, so that `main` handles Ctrl-C during imports."""
+"""The command line. This module imports nothing at its top, so that `main` handles Ctrl-C during imports."""
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,12 +19,12 @@ def main(arguments: "Sequence[str] | None" = None) -> int:
 
         # Before and after the command, Ctrl-C ends the program at once, except in a background job.
         ends = arguments is None and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-        if ends:  # KeyboardInterrupt would be lost in a callback of Python's import system
+        if ends:  # not KeyboardInterrupt, which would be lost in a callback of Python's import system
             signal.signal(signal.SIGINT, lambda *_: os._exit(CANCELLED))
         from localspec.engine.spawn import start_early
 
         arguments = sys.argv[1:] if arguments is None else arguments
-        start_early(arguments)  # early, so that the engine process and this one import at the same time
+        start_early(arguments)  # now, so that the engine process and this one import at the same time
         from localspec.cli.program import run
 
         if ends:

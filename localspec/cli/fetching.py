@@ -29,7 +29,7 @@ DRAFT_HELP = "a GGUF file, ORG/REPO:QUANT, or lookup (default: the target's head
 
 
 def fetch_if_wanted(missing: NotOnDisk, target: str | None, draft: str | None, *, pull: bool) -> None:
-    """Fetch the missing pair or Hub models if `pull` is set or the user agrees; else raise `missing`."""
+    """Fetch the missing pair or Hub models if `pull` is true or the user agrees; if not, raise `missing`."""
     pair = missing.pair if isinstance(missing, PairNotOnDisk) else None
     if not (
         pull or agreed(lambda: question(pair) if pair else f"{target} is not on this machine. Download it?")
@@ -80,7 +80,7 @@ def fetch_reference(target: str, draft: str | None, *, images: bool = False) -> 
 def suggest_draft(pair: Pair, *, pull: bool = False) -> Pair:
     """Offer the draft of a registered pair to a model of another program, and return what to load.
 
-    `pull`: whether to fetch it without a question. A download that fails leaves the model to itself.
+    `pull`: whether to fetch the draft without a question. If the download fails, the model runs without a draft.
     """
     if not (found := family_drafts(pair)):
         return pair
@@ -107,13 +107,13 @@ def fetch(pair: Pair, *, images: bool = False, reference: str = "") -> None:
     """Fetch a pair and show the progress on stderr; Ctrl-C keeps the bytes received so far.
 
     `images`: whether to fetch the projector with which the target reads images.
-    `reference`: the Hub's names of a new pair, which is stored once all of its bytes are here and right.
+    `reference`: the names on the Hub of a new pair, which is stored once all its files are here and verified.
     """
     line = DrawnLine(sys.stderr)
 
     def show(event: PullEvent) -> None:
         if isinstance(event, Fetching):
-            line.tell(progress_text(event), event.done * 10 // max(event.total, 1))  # a step is a tenth
+            line.tell(progress_text(event), event.done * 10 // max(event.total, 1))  # one step for each tenth
             return
         line.clear()
         print_line(event)

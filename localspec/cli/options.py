@@ -14,9 +14,9 @@ from localspec.errors import BadSetting
 from localspec.files import text_of
 from localspec.options import LOAD, OPTIONS, REPLY, Option, configured
 
-WRONG_USAGE = 2  # argparse's exit code for mistakes in arguments and settings; any other error exits with 1
+WRONG_USAGE = 2  # the exit code for wrong arguments and settings, as in argparse; other errors exit with 1
 Group: TypeAlias = argparse.ArgumentParser | argparse._ArgumentGroup
-FEW = 12  # a command with more flags shows [options] in its usage line
+FEW = 12  # if a command has more flags, its usage line has only [options]
 T = TypeVar("T")
 PAIR_HELP = "a pair by name, a GGUF file, or ORG/REPO:QUANT; `localspec pairs` lists the names"
 
@@ -37,7 +37,7 @@ def add_pair_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--pull", action="store_true", help="download the pair if it is not on this machine")
     group = parser.add_argument_group("memory and devices")
     for name in LOAD:
-        if name != "parallel":  # these commands run one reply at a time
+        if name != "parallel":  # because these commands run one reply at a time
             add_option(group, name)
 
 
@@ -51,7 +51,7 @@ def add_reply_options(parser: argparse.ArgumentParser, **changes: Mapping[str, A
 
 
 def add_option(group: Group, name: str, **changes: Any) -> None:  # noqa: ANN401  as in argparse
-    """Add the flag of an option, if the option has a flag; `changes` override arguments of `add_argument`."""
+    """Add the flag of an option, if it has one; `changes` override arguments of `add_argument`."""
     option = OPTIONS[name]
     if option.metavar is None:
         return
@@ -116,7 +116,7 @@ def reply_options(arguments: argparse.Namespace) -> dict[str, Any]:
         values["json_schema"] = text_of(schema)
     if "grammar" in values:
         values["grammar"] = text_of(values["grammar"])
-    request_from(values, Sampling())  # raises BadSetting before a model is loaded
+    request_from(values, Sampling())  # checks them before a model is loaded
     return values
 
 
@@ -148,8 +148,8 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, *args: Any, **options: Any) -> None:  # noqa: ANN401  as in argparse
         super().__init__(*args, **options)
         self._help = f"`{self.prog} --help` shows the arguments"
-        self.allow_abbrev = False  # a new option could make a user's shortened option ambiguous
-        self.color = False  # Python 3.14 colours the help, but `say` removes escape sequences
+        self.allow_abbrev = False  # no shortened options, because new options could make them ambiguous
+        self.color = False  # no colours, because `say` removes their escape sequences
 
     def error(self, message: str) -> NoReturn:
         raise BadSetting(message, hint=self._help)
@@ -162,9 +162,9 @@ class Parser(argparse.ArgumentParser):
             raise BadSetting(str(error), hint=f"{near}{self._help}") from None
 
     def parse_known_args(self, *args: Any, **options: Any) -> Any:  # noqa: ANN401  as in argparse
-        """Parse as argparse does, but allow words of a prompt before and after an option. Raises BadSetting."""
+        """Parse like argparse, but allow words of a prompt before and after an option. Raises BadSetting."""
         if args and args[0] and "--" not in args[0] and "--think" in self._option_string_actions:
-            # The prompt may follow --think, so only a number is the value of --think.
+            # Only a number is a value of --think, because the prompt may follow it.
             pairs = zip(args[0], [*args[0][1:], ""], strict=True)
             bare = (word == "--think" and not after.lstrip("-").isdecimal() for word, after in pairs)
             args = ([word + "=on" * is_bare for word, is_bare in zip(args[0], bare, strict=True)], *args[1:])
@@ -190,7 +190,7 @@ class Parser(argparse.ArgumentParser):
         say(message, end="")
 
 
-# Commands and options of other programs, each with names in localspec to suggest in its place.
+# By command or option of another program: the names in localspec to suggest.
 _ELSEWHERE = {
     "--model": ("--pair", "--target"),
     **dict.fromkeys(("--draft-model", "--model-draft"), ("--draft",)),
@@ -203,7 +203,7 @@ _ELSEWHERE = {
 }
 
 
-_DELETING: Final = frozenset({"--caches", "--unused"})  # never suggested, because they delete files
+_DELETING: Final = frozenset({"--caches", "--unused"})  # never suggest these, because they delete files
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

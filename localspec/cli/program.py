@@ -31,7 +31,7 @@ from localspec.engine.spawn import take_early
 from localspec.errors import BadSetting, LocalspecError, UnknownPair
 from localspec.options import data_dir, naming_settings
 
-# The commands of other programs, with ours, or with what to do instead.
+# By command of another program: our command, or advice.
 OTHER_NAMES = {"ls": "list", "show": "info", "remove": "rm"}
 ANSWERED = {
     "ps": "Nothing runs in the background: a model is loaded while `localspec run`, `chat` or `serve` runs.",
@@ -43,22 +43,22 @@ NO_COMMANDS = {
 
 
 def run(arguments: Sequence[str]) -> int:
-    if sys.stderr is None:  # stderr is closed, so the next opened file would receive its text
+    if sys.stderr is None:  # stderr is closed; without this, the next opened file would receive its text
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  open until the end
     logging.basicConfig(handlers=[LibraryNotices()])
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # replaces characters that the terminal lacks
+            stream.reconfigure(errors="replace")  # replace characters that the terminal lacks
     try:
         try:
             code = _run(arguments)
         finally:
-            if engine := take_early():  # the command did not use the engine process
+            if engine := take_early():  # the command has not used the engine process
                 with engine:
                     engine.kill()
         say("", end="")  # flush the output of argparse
         return code
-    except BrokenPipeError:  # the reader of stdout has ended, as in `| head`
+    except BrokenPipeError:  # the reader of stdout has ended, for example `head`
         _drop_output()
     except LocalspecError as error:
         if isinstance(error, OutputFailed):
@@ -69,7 +69,7 @@ def run(arguments: Sequence[str]) -> int:
         what = f"{error.filename} cannot be used" if error.filename is not None else "the system refuses"
         hint = "check permissions and free disk space, or set LOCALSPEC_HOME to another folder"
         tell(LocalspecError(f"{what}: {error.strerror or error}", hint=hint))
-    except Exception as error:  # noqa: BLE001  prints a message and writes a report
+    except Exception as error:  # noqa: BLE001  print a message and write a report for any error
         tell(reported(error, arguments))
     return 1
 
@@ -84,7 +84,7 @@ def reported(error: Exception, arguments: Sequence[str]) -> LocalspecError:
         folder = data_dir() / "reports"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         name = f"localspec-{time.strftime('%Y%m%d-%H%M%S')}-"
-        handle, path = tempfile.mkstemp(prefix=name, suffix=".txt", dir=folder)  # only the owner can read it
+        handle, path = tempfile.mkstemp(prefix=name, suffix=".txt", dir=folder)  # readable only by the owner
         os.close(handle)
         Path(path).write_text("\n".join(report_lines(error, arguments)), "utf-8", "replace")
         hint = f"attach {path} to a bug report; this file contains no prompts and no keys"
@@ -119,14 +119,14 @@ def _run(arguments: Sequence[str]) -> int:
     if completion.ASKED in os.environ:
         import argcomplete
 
-        argcomplete.autocomplete(parser())  # prints the words and ends the process if a shell completes
+        argcomplete.autocomplete(parser())  # if a shell completes, this prints the words and ends the process
     if sentence := ANSWERED.get(next(iter(arguments), "")):
         say(sentence)
         return 0
     arguments = _spelled_out(arguments)
     try:
         parsed = parser(arguments[0]).parse_args(arguments)
-    except SystemExit:  # --help and --version exit; for wrong usage Parser raises BadSetting
+    except SystemExit:  # only --help and --version exit; for wrong usage Parser raises BadSetting
         return 0
     with quietly(vars(parsed).get("quiet", False)), naming_settings():
         code: int = parsed.run(parsed)
@@ -134,7 +134,7 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _spelled_out(arguments: Sequence[str]) -> Sequence[str]:
-    """Insert the command that the user left out; turn `help COMMAND` into `COMMAND --help`."""
+    """Insert the command if the user left it out, and turn `help COMMAND` into `COMMAND --help`."""
     if not arguments:
         if on_terminal(sys.stdin) and on_terminal(sys.stdout):
             return ["chat"]
@@ -178,8 +178,8 @@ def _meant(words: Sequence[str]) -> str:
 
 
 def _drop_output() -> None:
-    """Discard buffered output, so that flushing at exit does not fail a second time."""
-    # stdout may be missing, or a Python program may have replaced it.
+    """Discard buffered output, because flushing it at exit would fail a second time."""
+    # stdout may be missing, or replaced by a Python program.
     with contextlib.suppress(AttributeError, OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

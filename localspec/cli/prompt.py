@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from localspec.prompt.images import Image
 
 TIMEOUT_SECONDS = 2.0
-# Names as llama3.1, qwen2.5:7b and those without a number in Ollama's library.
+# Names such as llama3.1 and qwen2.5:7b, and the names in Ollama's library that have no number.
 _MODEL = re.compile(
     r"[a-z][a-z._-]+\d[\w.+-]*|[a-z][\w.-]+:[\w.-]+|mi[sx]tral|deepseek|(?:code|tiny)llama|llava|phi|smollm"
     r"|starcoder|vicuna",
@@ -37,7 +37,7 @@ def add_prompt_argument(parser: argparse.ArgumentParser, *, optional: bool = Fal
 
 
 def take_pair(arguments: argparse.Namespace, *, prompt_optional: bool = False) -> None:
-    """Move the first of `words` to `name` if it names a pair. Raises BadSetting, UnknownPair.
+    """Move the first of the `words` to `name` if it names a pair. Raises BadSetting, UnknownPair.
 
     With `prompt_optional`, a first word without spaces is moved even if no pair has that name.
     """
@@ -59,7 +59,7 @@ def take_pair(arguments: argparse.Namespace, *, prompt_optional: bool = False) -
 
 
 def refuse_file(arguments: argparse.Namespace) -> None:
-    """Raise BadSetting if the first word is a file. A prompt that is one plain word may have the name of a file."""
+    """Raise BadSetting if the first word is a file, except a prompt of one plain word, which may be a prompt."""
     first, *more = arguments.words
     if (more or "." in first) and os.path.isfile(os.path.expanduser(first)):
         prompt = printable(more[0] if more else "Summarise:", 60)
@@ -74,13 +74,13 @@ def refuse_file(arguments: argparse.Namespace) -> None:
 
 
 def refuse_model(word: str, second: str = "") -> None:
-    """Raise UnknownPair if a word, perhaps before a `second` one, looks like a model's name, as qwen2.5:7b or gemma."""
+    """Raise UnknownPair if a word, or two with `second`, looks like the name of a model: qwen2.5:7b, gemma."""
     from localspec.models.registry import named, near_names
 
     if second and (" " in second.strip() or near_names(word)):
         named(word)  # raises UnknownPair
     plain = word.lower().replace(":", "-")
-    spellings = plain, re.sub(r"([a-z])(\d)", r"\1-\2", plain, count=1)  # as qwen2.5-7b and llama-3.1-8b
+    spellings = plain, re.sub(r"([a-z])(\d)", r"\1-\2", plain, count=1)  # for example qwen2.5-7b, llama-3.1-8b
     begun = [name for text in spellings for name in near_names(text) if name.lower().startswith(text)]
     if not (_MODEL.fullmatch(word) or (len(word) > 2 and begun)):
         return
@@ -105,8 +105,8 @@ def prompt_of(arguments: argparse.Namespace) -> str:
         if arguments.name:
             from localspec.models.names import find
 
-            with suppress(NotOnDisk):  # the prompt is missing all the same
-                find(arguments.name)  # raises UnknownPair for a file that is not there
+            with suppress(NotOnDisk):  # continue, because the prompt is missing in any case
+                find(arguments.name)  # raises UnknownPair for a missing file
         given = argument not in (None, "-") or something_is_piped()
         command = " ".join(filter(None, ["localspec", arguments.command, arguments.name]))
         hint = f'{command} "What is speculative decoding?"'
@@ -141,19 +141,19 @@ def something_is_piped() -> bool:
     """Return whether standard input is a pipe, a socket or a file, not a terminal or /dev/null."""
     try:
         return not stat.S_ISCHR(os.fstat(sys.stdin.fileno()).st_mode)
-    except (AttributeError, OSError, ValueError):  # stdin is closed, or a Python program replaced it
+    except (AttributeError, OSError, ValueError):  # stdin is closed, or was replaced by a Python program
         return False
 
 
 def piped_text() -> str:
-    """Read all of standard input. A notice explains a long wait, because a pipe can stay open and empty."""
+    """Read all of standard input. Explain a long wait by a notice, because a pipe can stay open and empty."""
     what = "reading standard input until it ends; `</dev/null` skips it"
     waiting = threading.Timer(TIMEOUT_SECONDS, print_notice, [what])
     waiting.daemon = True
     waiting.start()
     try:
         buffer = getattr(sys.stdin, "buffer", None)
-        if buffer is None:  # a Python program replaced stdin
+        if buffer is None:  # stdin was replaced by a Python program
             return sys.stdin.read()
         content = buffer.read(MOST_BYTES + 1)
         if len(content) > MOST_BYTES:

@@ -29,7 +29,7 @@ _ERROR_TYPES: Final = {413: "request_too_large", 500: "api_error", 501: "api_err
 def error_body(problem: Problem) -> object:
     """Return the body of an HTTP error."""
     kind, message = _ERROR_TYPES.get(problem.status, problem.kind), problem.message
-    if problem.code == "context_length_exceeded":  # clients look for "too long" and shorten the conversation
+    if problem.code == "context_length_exceeded":  # clients that find "too long" shorten the conversation
         kind, message = "invalid_request_error", f"prompt is too long: {message}"
     return {"type": "error", "error": {"type": kind, "message": message}}
 
@@ -93,7 +93,7 @@ def text_of(block: object) -> Any:
 
 
 def without_billing(block: object) -> object:
-    """Remove Claude Code's first system line, because it changes in each request and defeats prompt caches."""
+    """Remove Claude Code's first system line, which changes in each request, so that prompt caches stay useful."""
     match block:
         case {"text": str(text), **rest} if text.startswith("x-anthropic-billing-header"):
             return {**rest, "text": text.partition("\n")[2]}

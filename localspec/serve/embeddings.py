@@ -1,4 +1,4 @@
-"""Vectors of texts and scores of documents, in the forms of OpenAI, llama-server, Ollama, Jina and TEI."""
+"""The requests for vectors of texts and scores of documents, as in OpenAI, llama-server, Ollama, Jina and TEI."""
 
 import time
 from array import array
@@ -20,7 +20,7 @@ from localspec.serve.replies import ModelBeside
 
 _TOGETHER: Final = 64  # number of texts in a message to the engine
 _MOST_BYTES: Final = 256 * 2**20  # limit of the vectors in one answer
-_AS_IT_IS: Final = -1  # the norm that changes no vector
+_AS_IT_IS: Final = -1  # the norm that leaves vectors as they are
 
 
 class Embeddings(Interface):
@@ -91,7 +91,7 @@ class Embeddings(Interface):
     async def _read(
         self, request: Request, small: ModelBeside, texts: Sequence[Text], fields: Fields, **more: Any
     ) -> Embedded:
-        """Return the rows of all texts. They go to the engine in parts, so that other requests have turns."""
+        """Return the rows of all texts. Send the texts to the engine in parts, so that other requests have turns."""
         more |= {"dimensions": fields.take("dimensions", int), "norm": fields.take("embd_normalize", int, 2)}
         kept = kept_seconds(fields.rest.pop("keep_alive", -1))
         embedded, rows, tokens = Embedded(b"", 1, ()), bytearray(), list[int]()
@@ -105,7 +105,7 @@ class Embeddings(Interface):
                 tokens += report.tokens
                 rows += report.rows
                 if len(rows) > _MOST_BYTES:
-                    what = f"send these {len(texts):,} texts in several requests"
+                    what = f"{len(texts):,} texts are too many for one answer; send them in several requests"
                     raise Problem(413, "too_many_texts", what)
         finally:
             self._jobs.keep_small(small.key, kept)
@@ -126,7 +126,7 @@ def usage(found: Embedded) -> dict[str, int]:
 
 
 def written(head: Mapping[str, Any] | None, name: str, entries: Iterable[object]) -> Response:
-    """Return an answer with the list `name` of entries, each made when it is sent. Without `head`: the list alone."""
+    """Return an answer with the list `name`, whose entries are made when they are sent; without `head`, only a list."""
 
     def chunks() -> Iterator[bytes]:
         yield b"[" if head is None else dumped(head)[:-1] + b"," + dumped(name) + b":["

@@ -26,7 +26,7 @@ _ALLOWED: Final = {  # CORS headers of an answer to a web page whose origin is a
 }
 
 
-# A function to call when an answer ends or its client leaves, with scope, HTTP status and duration in seconds.
+# A function for the end of an answer, or for a client that leaves. It gets scope, HTTP status and duration in seconds.
 OnAnswer = Callable[[Scope, int, float], object]
 
 
@@ -51,14 +51,14 @@ class Guard:
         self, app: ASGIApp, access: Access, on_answer: OnAnswer, too_many: Callable[[], bool] = bool
     ) -> None:
         self._app, self._access, self._on_answer = app, access, on_answer
-        self._too_many = too_many  # returns whether too many connections are open
+        self._too_many = too_many  # a function that returns whether too many connections are open
         self._bodies: dict[int, int] = {}  # bytes received for each open request, by the id() of its scope
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        # Clients join texts to an address, so a path may have slashes too many.
+        # Remove double slashes, because some clients join addresses carelessly.
         path = re.sub(r"^https?://[^/]*", "", scope["path"])  # proxies may send the whole address
         scope["path"] = "/" + "/".join(filter(None, path.split("/")))
         headers = Headers(scope=scope)
@@ -95,7 +95,7 @@ class Guard:
 
     def _problem(self, scope: Scope, headers: Headers) -> Problem | None:
         if scope["path"] not in PUBLIC and self._too_many():
-            return Problem(503, "too_many_connections", "too many connections are open")
+            return Problem(503, "too_many_connections", "too many connections are open (retry later)")
         origin, host, key = headers.get("origin"), headers.get("host", ""), self._access.api_key
         is_own = origin is not None and origin.lower().partition("://")[2] == host.lower()
         if origin is not None and not is_own and not self._access.has_origin(origin):
@@ -124,7 +124,7 @@ def key_in(headers: Headers) -> str:
 
 
 def is_local_name(host: str) -> bool:
-    """Return whether a Host is localhost or an IP address. DNS rebinding can use neither."""
+    """Return whether a Host is localhost or an IP address, which DNS rebinding cannot use."""
     name = name_in(host)
     try:
         return name == "localhost" or bool(ipaddress.ip_address(name))

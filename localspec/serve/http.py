@@ -1,4 +1,4 @@
-"""The part that all interfaces share: bodies, answers as JSON or as a stream, questions to the engine."""
+"""The code that all interfaces share: bodies, answers as JSON or as a stream, questions to the engine."""
 
 import asyncio
 import json
@@ -24,11 +24,11 @@ from localspec.serve.options import GONE, Fields, Problem
 from localspec.serve.replies import Block, Chosen, Pairs, Replies, ReplyRequest, ServedReply, begins, fold
 
 LARGEST_BODY: Final = 32 * 2**20  # limit of bytes in the body of a request
-MOST_VALUES: Final = 500_000  # limit of JSON values in a body: they take up to 50 times their bytes
-SMALL_BODY: Final = 2**16  # bytes; parsing so few takes less time than another thread's start
+MOST_VALUES: Final = 500_000  # limit of JSON values in a body, because they take up to 50 times its bytes
+SMALL_BODY: Final = 2**16  # bytes; parsing this many takes less time than the start of a thread
 MOST_BODIES: Final = 64 * 2**20  # limit of bytes in the bodies of all open requests together
-FIRST_SECONDS: Final = 1.0  # longest wait for an early error before a stream sends the HTTP status
-PING_SECONDS: Final = 5.0  # after this time without text, a stream sends a comment as a sign of life
+FIRST_SECONDS: Final = 1.0  # a stream waits this long for an early error before it sends the HTTP status
+PING_SECONDS: Final = 5.0  # after this time without text, a stream sends a comment to show that it is alive
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
@@ -36,7 +36,7 @@ ErrorBody = Callable[[Problem], object]
 
 
 class Writer(ABC):
-    """The base class of writers, which form a reply as one HTTP answer or as a stream."""
+    """The base class of writers. A writer turns a reply into one HTTP answer or into a stream."""
 
     media_type = "text/event-stream"
 
@@ -108,13 +108,13 @@ async def fields_of(request: Request) -> Fields:
                 chunk = unpacking.decompress(chunk, LARGEST_BODY + 1 - len(body))
             body += chunk
             if values.count(chunk) > MOST_VALUES:
-                raise Problem(413, "body_too_large", f"the body has more than {MOST_VALUES:,} JSON values")
+                raise Problem(413, "body_too_large", f"send at most {MOST_VALUES:,} JSON values in a body")
             if len(body) > LARGEST_BODY:
-                raise Problem(413, "body_too_large", f"the body is larger than {LARGEST_BODY // 2**20} MiB")
-            bodies = request.scope.setdefault("bodies", {})  # Guard gives all requests the same dictionary
+                raise Problem(413, "body_too_large", f"send at most {LARGEST_BODY // 2**20} MiB in a body")
+            bodies = request.scope.setdefault("bodies", {})  # one dictionary for all requests, made by Guard
             bodies[id(request.scope)] = len(body)
             if sum(bodies.values()) > MOST_BODIES:
-                what = f"all requests in progress together exceed the limit of {MOST_BODIES // 2**20} MiB"
+                what = f"all open requests together exceed the limit of {MOST_BODIES // 2**20} MiB"
                 raise Problem(503, "bodies_too_large", f"{what} (retry when some of them are answered)")
     except ClientDisconnect:
         raise gone() from None
@@ -131,15 +131,15 @@ async def fields_of(request: Request) -> Fields:
 
 
 class ValueCounter:
-    """Count the JSON values of a body by its commas and opening brackets outside texts, before it is parsed."""
+    """A counter of the JSON values in a body that is not parsed yet, by commas and opening brackets outside texts."""
 
     def __init__(self) -> None:
         self._found = 0
-        self._inside = False  # whether a text goes on in the next chunk
-        self._rest = b""  # a backslash whose character is in the next chunk
+        self._inside = False  # whether a text continues in the next chunk
+        self._rest = b""  # a backslash at the end, whose character is in the next chunk
 
     def count(self, chunk: bytes) -> int:
-        """Return the number of values in all chunks until now."""
+        """Count the values of a chunk; return the number in all chunks so far."""
         chunk = self._rest + chunk
         self._rest = b"\\" * ((len(chunk) - len(chunk.rstrip(b"\\"))) % 2)
         chunk = chunk[: len(chunk) - len(self._rest)].replace(rb"\\", b"").replace(rb"\"", b"")
@@ -185,7 +185,7 @@ def with_errors(handler: Handler, error_body: ErrorBody) -> Handler:
         except RecursionError:
             problem = Problem(400, "invalid_value", "the body is nested too deeply")
         request.scope["reason"] = problem.message
-        # The SDKs of OpenAI and Anthropic retry after any 5xx status unless this header forbids a retry.
+        # This header forbids a retry, because the SDKs of OpenAI and Anthropic else retry after any 5xx status.
         headers = {"x-should-retry": "false"} if problem.status == 501 else None
         return answer(error_body(problem), status=problem.status, headers=headers)
 
@@ -215,7 +215,7 @@ class ReplyStream(StreamingResponse):
     """An answer that sends replies while they are written, and cancels them if the client leaves."""
 
     def __init__(self, replies: Replies, first: tuple[int, Report] | None, writer: Writer) -> None:
-        """`first`: the number of a reply and its first report, if the report came before the stream."""
+        """`first`: the number of a reply and its first report, if this came before the stream began."""
         always = {"cache-control": "no-cache", "x-accel-buffering": "no"}
         super().__init__(self.chunks(), 200, always, writer.media_type)
         self._replies, self._first = replies, first
@@ -261,7 +261,7 @@ class ReplyStream(StreamingResponse):
     def _written(self, number: int, report: Report) -> Iterator[bytes]:
         asked, writer = self._replies.asked, self._writers[number]
         has_news = writer.running.see(report) and asked.progress
-        if not isinstance(report, Piece):  # a piece has the numbers of its cycle
+        if not isinstance(report, Piece):  # the numbers of a piece come with its cycle
             writer.live = {"timings": writer.running.timings} if asked.timed else {}
         match report:
             case Started():
@@ -295,7 +295,7 @@ class Interface:
         """Make a ReplyRequest from fields and reply options. Raises BadSetting, Problem."""
         chosen, stream = self._chosen(fields), fields.take("stream", bool, False)
         if any(prompt.messages and prompt.messages[0].role != "system" for prompt in prompts):
-            # The user's own system prompt is for the chat.
+            # The system prompt of the user's settings is only for the chat.
             options["system"] = chosen.load.pair.own_options.get("system", "")
         names = ("ignore_eos", "return_progress", "timings_per_token", "verbose")
         ignore_eos, progress, timed, verbose = (fields.take(name, bool, False) for name in names)

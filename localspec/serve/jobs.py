@@ -1,4 +1,4 @@
-"""The queue of requests to the engine, which is restarted after a crash or for another pair."""
+"""The queue of requests to the engine. The engine is restarted after a crash, or to load another pair."""
 
 import asyncio
 import itertools
@@ -21,8 +21,8 @@ from localspec.serve.options import Problem
 
 MOST_WAITING: Final = 256  # limit of requests in the queue
 SWAP_SECONDS: Final = 10.0  # in this time, requests for the loaded pair may overtake one for another pair
-STUCK_SECONDS: Final = 60.0  # an engine that ignores a cancel for this time is ended
-_SOON_SECONDS: Final = 0.1  # a timer of the event loop may be early by the resolution of its clock
+STUCK_SECONDS: Final = 60.0  # an engine that does not react to a cancel for this time is ended
+_SOON_SECONDS: Final = 0.1  # waited in addition, because timers of the event loop may fire a little early
 _STOPPED: Final = Failure("EngineDied", "the server is shutting down", "send it again when the server runs")
 Asked = messages.Generate | messages.Embed | Question | None  # None: the job only loads the pair
 
@@ -91,7 +91,7 @@ class Jobs:
         self.first = first
         self.loaded: messages.Ready | None = None
         self.stage = ""
-        # The small models in memory, and the time of the event loop at which each is freed.
+        # By small model in memory: the time of the event loop at which it is freed.
         self.small: dict[tuple[ModelFile, str], float] = {}
         self.trouble: Failure | None = None  # the reason for the last failed load
         self.restarts = 0
@@ -152,7 +152,7 @@ class Jobs:
         return self.ask(self.load or self.first, request)
 
     def keep_small(self, key: tuple[ModelFile, str], seconds: float) -> None:
-        """Free a small model after this time without a request; in any case it is freed with the pair."""
+        """Keep a small model for this time without a request. When the pair is freed, it is freed, too."""
         if key in self.small:
             self.small[key] = self._loop.time() + seconds
             if seconds < math.inf:
@@ -164,7 +164,7 @@ class Jobs:
             self.process.send(messages.Embed(next(self._serials), file, (), pooling))
 
     def give_up(self, job: Job) -> None:
-        """Withdraw a job whose client has left; do nothing if the job has ended."""
+        """Cancel a job whose client has left; do nothing if the job has ended."""
         job.wanted = False
         if job in self._waiting:
             self._waiting.remove(job)
@@ -181,7 +181,7 @@ class Jobs:
             job.tell(_STOPPED)
 
     def close(self) -> None:
-        self._sent, self._waiting = {}, []  # keeps `give_up` from sending a cancel to a closed process
+        self._sent, self._waiting = {}, []  # so `give_up` sends no cancel to a closed process
         self.process.on_report = lambda: None
         self.process.close()
 
@@ -214,7 +214,7 @@ class Jobs:
         self._unloading = None
         if seconds is not None and self.load is not None and self.loaded is not None and not busy:
             self._unloading = self._loop.call_later(seconds, self._unload)
-        self._loop.call_soon(lambda: self.on_change())  # a failure of `on_change` must not stall the queue
+        self._loop.call_soon(lambda: self.on_change())  # its failure must not stall the queue
 
     def keep_alive(self, seconds: float | None) -> None:
         self.keep_alive_seconds = seconds
@@ -243,7 +243,7 @@ class Jobs:
         """Load a pair in a new process, because the end of the old process frees the memory of the old pair."""
         self.load, self.loaded, self.stage = load, None, ""
         self.small.clear()
-        self._waiting += self._sent.values()  # questions only, because no reply runs now
+        self._waiting += self._sent.values()  # these are only questions, because no reply runs now
         self._sent = {}
         for job in self._waiting:
             job.load = load if job.fits_any_pair else job.load
@@ -274,7 +274,7 @@ class Jobs:
             case Failure() if not serial and self.loaded is None:
                 self._load_failed(report)
                 self._advance()
-            case _ if serial in self._sent:  # a report without a job is dropped, because its client has left
+            case _ if serial in self._sent:  # drop any other report, because its client has left
                 self._sent[serial].tell(report)
                 asked = self._sent[serial].request
                 if isinstance(asked, messages.Embed) and isinstance(report, messages.Embedded):
@@ -312,8 +312,8 @@ class Jobs:
 
 async def came(awake: asyncio.Event, timeout_seconds: float | None) -> bool:
     awake.clear()
-    # Python 3.11's `wait_for` loses a cancel that comes together with a report: the reply of a client that
-    # left then went on to its end.
+    # Not `wait_for`: in Python 3.11 it loses a cancel that comes together with a report. The reply of a client
+    # that has left would then run to its end.
     with suppress(TimeoutError):
         async with asyncio.timeout(timeout_seconds):
             return await awake.wait()

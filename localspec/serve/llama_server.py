@@ -58,7 +58,7 @@ class LlamaServer(Interface):
     async def slots(self, request: Request) -> Response:
         ready, running = self._loaded(), self._jobs.running
         if running >= ready.parallel and request.query_params.get("fail_on_no_slot"):
-            raise Problem(503, "no_slot", "every slot is writing a reply")
+            raise Problem(503, "no_slot", "every slot is writing a reply (retry later)")
         shared = {"n_ctx": ready.context_length, "speculative": bool(ready.draft)}
         shared |= {"read_ahead_n": self._jobs.totals.sums.read_ahead_tokens}
         return answer([{"id": n, **shared, "is_processing": n < running} for n in range(ready.parallel)])
@@ -147,7 +147,7 @@ class CompletionWriter(Writer):
         super().__init__(asked.chosen.name)
         self._jobs, self._asked, self._wanted, self._prompts = jobs, asked, wanted, prompts
         self._with_tokens = with_tokens
-        self._tokens: tuple[int, ...] = ()  # emitted tokens for the next chunk
+        self._tokens: tuple[int, ...] = ()  # emitted tokens to send with the next chunk
 
     def _last(self, done: ServedReply, content: str, index: int, tokens: Sequence[int]) -> dict[str, Any]:
         reply, stats = done.reply, done.reply.stats

@@ -11,7 +11,7 @@ _SPECULATION: Final = "llamacpp:spec_decode_num"
 
 
 def usage(replies: Sequence[Reply], to_each_prompt: int = 1) -> dict[str, Any]:
-    """Return OpenAI's usage. `to_each_prompt`: number of replies that share one prompt, whose tokens count once."""
+    """Return OpenAI's usage. `to_each_prompt`: the number of replies to one prompt, whose tokens count once."""
     stats = [reply.stats for reply in replies]
     firsts = stats[::to_each_prompt]
     read, written = sum(s.prompt_tokens for s in firsts), sum(len(reply.tokens) for reply in replies)
@@ -75,7 +75,7 @@ def rates(name: str, count: int, steps: int, seconds: float) -> dict[str, float]
         f"{name}_n": count,
         f"{name}_ms": seconds * 1000,
         f"{name}_per_token_ms": seconds * 1000 / steps if steps else 0.0,
-        f"{name}_per_second": rate(steps, seconds),  # not rounded, because clients compute with it
+        f"{name}_per_second": rate(steps, seconds),  # not rounded, because clients compute with this number
     }
 
 
@@ -85,7 +85,7 @@ class Running:
     tally: Tally = field(default_factory=Tally)
 
     def see(self, report: object) -> bool:
-        """Count a report; return whether it changed the progress of the prefill."""
+        """Update the numbers by a report; return whether it changed the progress of the prefill."""
         tally, sums = self.tally, self.tally.sums
         match report:
             case Started(prompt_tokens=whole, reused_tokens=reused):
@@ -140,7 +140,7 @@ class Served:
     seconds: float
     reason: str = ""  # the reason for a failure or an early end
     replies: tuple[Reply, ...] = ()
-    waited_seconds: float = 0.0  # the longest time that a reply waited; `seconds` contains it
+    waited_seconds: float = 0.0  # the longest time that a reply waited, which is part of `seconds`
     notices: tuple[str, ...] = ()
 
     @property

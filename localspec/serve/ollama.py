@@ -1,4 +1,4 @@
-"""Ollama's interface: it reads Ollama's options and answers with lines of JSON."""
+"""Ollama's interface: read Ollama's options, and answer with lines of JSON."""
 
 import asyncio
 import hashlib
@@ -31,11 +31,11 @@ _REFUSED: Final = {
 }
 _NANO: Final = 1_000_000_000
 _NEVER: Final = datetime(2318, 1, 1, tzinfo=UTC)
-_INFILL: Final = {  # tokens of models that fill in text
+_INFILL: Final = {  # tokens that models for infill have
     *map(str.encode, ("<|fim_prefix|>", "<fim_prefix>", "<fim-prefix>", "\u2581<PRE>", "<｜fim▁begin｜>"))
 }
-_LONGEST: Final = 500  # characters of a fact about a model; a template has its own field
-_MOST_SECONDS: Final = 10**9  # thirty years; a longer time counts as infinite
+_LONGEST: Final = 500  # longest fact about a model, in characters; a template has its own field
+_MOST_SECONDS: Final = 10**9  # thirty years; longer times count as infinite
 _UNITS: Final = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001, "": 1.0}
 _DURATION: Final = re.compile(r"(-?)(\d+(?:\.\d+)?|(?:\d+(?:\.\d+)?(?:h|ms|m|s))+)")
 
@@ -101,7 +101,7 @@ class Ollama(Interface):
         model: dict[str, Any] = {"name": name, "model": name, "modified_at": written(changed_at(files))}
         model["size"] = sum(stat.st_size for stat in files.values())
         model["digest"] = hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()
-        with suppress(LocalspecError, OSError):  # another program may remove or change a file
+        with suppress(LocalspecError, OSError):  # another program may have removed or changed a file
             details = details_of(next(iter(files))) if files else {}
         if small := self._pairs.small(name):
             more["capabilities"] = [small.capability]
@@ -140,7 +140,7 @@ class Ollama(Interface):
             if self._jobs.load == asked.chosen.load:
                 self._jobs.keep_alive(0)
             return answer(writer.line(ending={"done": True, "done_reason": "unload"}))
-        if prompt is None:  # the client only requests the load of the pair
+        if prompt is None:  # the client only wants the pair to be loaded
             await self._loading(request, asked.chosen)
             response = answer(writer.line(ending={"done": True, "done_reason": "load"}))
         else:
@@ -156,7 +156,7 @@ class Ollama(Interface):
         finally:
             job.give_up()
         if self._jobs.loaded is None or self._jobs.load != chosen.load:
-            raise Problem(503, "loading", "another pair is being loaded")
+            raise Problem(503, "loading", "another pair is being loaded (retry later)")
         return self._jobs.loaded
 
 
@@ -177,7 +177,7 @@ def as_chat(fields: Fields) -> None:
     """Replace Ollama's fields, and those in `options`, by fields of chat completions. Raises BadSetting."""
     inner = Fields(fields.take("options", dict, {}), "options")
     if (count := inner.take("num_predict", int)) is not None:
-        inner.rest["n_predict"] = max(count, -1)  # Ollama's -2 and localspec's -1 both fill the context
+        inner.rest["n_predict"] = max(count, -1)  # Ollama's -2 is localspec's -1: fill the context
     think, form = fields.rest.pop("think", None), fields.rest.pop("format", "")
     if form and form != "json" and not isinstance(form, dict):
         raise BadSetting(f"format cannot be {cut(form)}", hint='give "json" or a JSON schema')
@@ -243,7 +243,7 @@ class LineWriter(Writer):
         return dumped(error_body(problem)) + b"\n"
 
     def silence(self) -> bytes:
-        return dumped(self.line()) + b"\n"  # a sign of life: a chunk without text, as JSON has no comments
+        return dumped(self.line()) + b"\n"  # shows that the stream is alive, as JSON has no comments
 
     def _ending(self, done: ServedReply) -> dict[str, Any]:
         stats = done.reply.stats

@@ -42,7 +42,7 @@ class OpenAI(Interface):
         fields.refuse({"echo": "no reply repeats its prompt"})
         fields.as_text()
         if (best := fields.take("best_of", int)) is not None and best != fields.rest.get("n", 1):
-            raise BadSetting(f"best_of cannot be {best}", hint="every reply is returned; give n alone")
+            raise BadSetting(f"best_of cannot be {best}", hint="every reply is returned, so give only n")
         if after := fields.take("suffix", str, ""):
             prompts = tuple(before(after, prompt) for prompt in prompts)
         options = openai_options(fields, {"logprobs": whole(fields.rest.pop("logprobs", None))})
@@ -73,7 +73,7 @@ class OpenAI(Interface):
         model: dict[str, Any] = {"id": name, "object": "model", "created": int(at.timestamp())}
         model["owned_by"] = "localspec"
         model |= self._pairs.about(name)
-        # Clients of Anthropic's API read these fields.
+        # Clients of Anthropic's interface read these fields.
         model |= {"type": "model", "display_name": name, "created_at": f"{at:%FT%TZ}"}
         loaded, small = self._jobs.loaded, self._pairs.small(name)
         state = "loaded" if small and small.key in self._jobs.small else "unloaded"
@@ -87,7 +87,7 @@ class OpenAI(Interface):
 def chat_prompt(fields: Fields) -> Generate:
     """Return the prompt of a chat completion. Raises BadSetting."""
     messages = fields.need("messages", list)
-    match messages:  # llama-server joins the parts of an unfinished reply by empty lines
+    match messages:  # as in llama-server, join the parts of an unfinished reply by empty lines
         case [*_, {"role": "assistant", "content": [first, *others]} as last]:
             parts = [part for other in others for part in ({"type": "text", "text": ""}, other)]
             messages = [*messages[:-1], {**last, "content": [first, *parts]}]
@@ -95,7 +95,7 @@ def chat_prompt(fields: Fields) -> Generate:
 
 
 def prompt_of(messages: list[Any], notices: list[str] | None = None) -> Generate:
-    """Return a conversation as a prompt. Raises BadSetting. `notices`: gets one about each part that is left out."""
+    """Return a conversation as a prompt, and add a notice to `notices` for each part left out. Raises BadSetting."""
     return Generate(0, as_messages(messages, left_out=[] if notices is None else notices))
 
 
@@ -198,7 +198,7 @@ class ChatWriter(OpenAIWriter):
     def __init__(self, asked: ReplyRequest) -> None:
         super().__init__(asked)
         self._calls = -1  # the index of the newest tool call; -1 before the first
-        self._scored = False  # whether a chunk had scores; if so, later chunks have a list of scores, too
+        self._scored = False  # whether a chunk had scores; then later chunks have a list of scores, too
 
     def choice(self, index: int, done: ServedReply) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": done.text(Kind.ANSWER)}
@@ -242,7 +242,7 @@ def function_of(block: Block) -> dict[str, Any]:
 
 
 class TextWriter(OpenAIWriter):
-    _written = 0  # characters of the reply so far
+    _written = 0  # number of characters of the reply so far
 
     def choice(self, index: int, done: ServedReply) -> dict[str, Any]:
         return text_choice(index, done.text(Kind.ANSWER), done, done.scores)

@@ -9,8 +9,8 @@ from typing import Any, Final
 from localspec.errors import BadSetting
 from localspec.options import MOST_LOGIT, REPLY, check, given_settings
 
-GONE: Final = 499  # the status of a request whose client left before the answer
-_BY_ERROR: Final = {  # HTTP status and code of an error; all other errors have the status 500
+GONE: Final = 499  # HTTP status for a request whose client left before the answer
+_BY_ERROR: Final = {  # by error: HTTP status and code; all other errors have the status 500
     "BadSetting": (400, "invalid_value"),
     "BadTemplate": (400, "invalid_value"),
     "NoInfill": (501, "not_supported"),
@@ -39,7 +39,7 @@ _OPTIONS: Final = {
     "reasoning_budget_message": "think_message",
 }
 _BUDGETS: Final = ("thinking_budget_tokens", "reasoning_budget_tokens", "thinking_token_budget")
-_OF_MESSAGES: Final = (  # fields that only prompts of messages use
+_OF_MESSAGES: Final = (  # fields that only requests with messages use
     "system", "think", "reasoning_effort", "chat_template_kwargs", "overflow", *_BUDGETS,
 )  # fmt: skip
 # llama-server's samplers that localspec lacks, with the values that turn them off
@@ -63,7 +63,7 @@ _REFUSED: Final = {
     "guided_whitespace_pattern": "the model chooses the layout of JSON",
     "truncate_prompt_tokens": "a prompt that is too long is refused",
 }
-# Names of restrictions in vLLM's structured_outputs, which older versions have with guided_ before them.
+# Names of restrictions in vLLM's structured_outputs. In older versions they begin with guided_.
 _GUIDED: Final = ("json", "choice", "regex", "grammar", "json_object")
 _CHOICES: Final = {"auto": "auto", "none": "none", "required": "required", "any": "required"}
 _MOST_REPLIES: Final = 16  # limit of replies to each prompt
@@ -98,7 +98,7 @@ class Problem(Exception):
 
 
 class Fields:
-    """The fields of a JSON object that `take` has not removed yet; a null field counts as absent."""
+    """The fields of a JSON object. `take` removes a field; a null field counts as absent."""
 
     def __init__(self, values: Mapping[str, Any], where: str = "the request", *, owner: str = "") -> None:
         """`owner`: the client that sends the object."""
@@ -134,7 +134,7 @@ class Fields:
                 raise BadSetting(f"{name} is not supported: {reason}", hint=f"leave {name} out")
 
     def as_text(self) -> None:
-        """Remove the fields that a prompt without messages does not use, with a notice about each."""
+        """Remove the fields that a request without messages does not use, with a notice about each."""
         unused = [name for name in _OF_MESSAGES if name in self.rest]
         self.notices += [f"the field {name} has no effect on a prompt that is a text" for name in unused]
         self.rest = {name: value for name, value in self.rest.items() if name not in unused}
@@ -158,7 +158,7 @@ def cut(value: object) -> str:
 
 
 def texts_in(given: Any, name: str) -> tuple[Text, ...]:
-    """Return the texts in a text, tokens, llama-server's prompt object, or a list of these. Raises BadSetting."""
+    """Return the texts in a string, token ids, llama-server's prompt object, or a list of these. Raises BadSetting."""
     match given:
         case str():
             return (given,)
@@ -180,7 +180,7 @@ def openai_options(fields: Fields, more: Mapping[str, Any] | None = None) -> dic
     options = {ours: fields.rest.pop(name) for name, ours in _OPTIONS.items() if name in fields.rest}
     options |= {name: whole(value) for name, value in options.items() if REPLY[name].kind is int}
     options |= {name: None for name in ("grammar", "regex") if options.get(name) == ""}
-    # Other servers read negative numbers as off and as greedy.
+    # In other servers a negative top_k means off, and a negative temperature greedy.
     numbers = {name: options.get(name) for name in ("top_k", "temperature")}
     options |= {name: 0 for name, n in numbers.items() if isinstance(n, int | float) and n < 0}
     options["logit_bias"] = biases_of(options.pop("logit_bias", None)) or None
@@ -212,7 +212,7 @@ def openai_options(fields: Fields, more: Mapping[str, Any] | None = None) -> dic
     kept = {"overflow": "error"} | {name: value for name, value in options.items() if value is not None}
     for name, value in kept.items():
         check(name, value)
-    # Values nested too deeply raise an error here. At the engine's pipe they would stall the queue.
+    # Refuse values that are nested too deeply here, because later they would stall the queue.
     json.dumps(kept)
     return kept | {"n": replies}
 
@@ -255,7 +255,7 @@ def length_and_seed(fields: Fields) -> dict[str, Any]:
 
 
 def shape(fields: Fields) -> dict[str, Any]:
-    """Return the option that restricts the answer, if the request has one. Raises BadSetting."""
+    """Return the option that restricts the form of the answer, if the request has one. Raises BadSetting."""
     wanted = Fields(fields.take("structured_outputs", dict, {}), "structured_outputs")  # vLLM's restrictions
     older = {name: fields.rest.pop(f"guided_{name}", None) for name in _GUIDED}
     wanted.rest |= {name: value for name, value in older.items() if value is not None}
@@ -266,7 +266,7 @@ def shape(fields: Fields) -> dict[str, Any]:
     schema = fields.take("json_schema", dict)
     if len(both := [*kinds, *(["json_schema"] if schema else [])]) > 1:
         raise BadSetting(f"{both[0]} and {both[1]} are both given", hint="leave out one of them")
-    # Like llama-server, ignore an empty schema if the request has a grammar.
+    # As in llama-server, ignore an empty schema if the request has a grammar.
     if schema or (schema == {} and "grammar" not in fields.rest):
         return {"json_schema": schema}
     if not (guided := bool(kinds)):
@@ -304,7 +304,7 @@ def tool_options(fields: Fields) -> dict[str, Any]:
         names, choice = [*map(name_of, allowed.take("tools", list, []))], allowed.take("mode", str, "auto")
         if missing := [name for name in names if name not in map(name_of, tools)]:
             what = f"tool_choice allows {cut(missing[0])}, which is not one of the tools"
-            raise BadSetting(what, hint="name the tools")
+            raise BadSetting(what, hint="add it to the tools, or leave it out")
         tools = [tool for tool in tools if name_of(tool) in names]
     kind = choice.get("type") if isinstance(choice, dict) else choice
     if isinstance(kind, str) and kind in _CHOICES:
@@ -313,7 +313,7 @@ def tool_options(fields: Fields) -> dict[str, Any]:
         choice = name_of(choice) if kind in ("function", "tool", None) else choice
         if choice not in map(name_of, tools):
             what = f"tool_choice names {cut(choice)}, which is not one of the tools"
-            raise BadSetting(what, hint="name one of the tools")
+            raise BadSetting(what, hint="give the name of one of the tools")
     else:
         raise BadSetting(f"tool_choice cannot be {cut(choice)}", hint="use auto, required, none or a tool")
     if choice == "required" and not tools:
@@ -322,7 +322,7 @@ def tool_options(fields: Fields) -> dict[str, Any]:
 
 
 def is_function(tool: object) -> bool:
-    """Return whether a tool is a function; other tools run on a vendor's servers, or take free text."""
+    """Return whether a tool is a function. Other tools run on a vendor's servers, or take free text."""
     return not isinstance(tool, dict) or "input_schema" in tool or tool.get("type", "function") == "function"
 
 

@@ -26,7 +26,7 @@ async def greeting(request: Request) -> Response:
 
 @cache
 def page() -> str:
-    # The hash of a script is that of its text with LF line ends, which read_text makes.
+    # Use read_text, which makes LF line ends: the hash of a script is that of its text with LF line ends.
     return files("localspec.serve").joinpath("page.html").read_text("utf-8")
 
 
@@ -46,6 +46,6 @@ def headers() -> dict[str, str]:
 
 
 def allowed(tag: str) -> str:
-    """Return the sources of a Content-Security-Policy that allow the page's own `tag` and no other."""
+    """Return the sources for a Content-Security-Policy that allows only the page's own `tag`."""
     texts = re.findall(rf"<{tag}>(.*?)</{tag}>", page(), re.DOTALL)
     return " ".join(f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'" for text in texts)

@@ -83,7 +83,7 @@ def messages_of(instructions: str | None, given: object, notices: list[str]) -> 
         elif kind in ("function_call_output", "custom_tool_call_output"):
             call_id = str(item.get("call_id", ""))
             converted.append({"role": "tool", "tool_call_id": call_id, "content": item.get("output")})
-        else:  # an item of a tool that the model cannot use here
+        else:  # the item belongs to a tool that the model cannot use here
             notices.append(f"items of the type {cut(kind)} were left out")
     return converted
 
@@ -95,7 +95,7 @@ def name_in_space(function: Mapping[str, Any]) -> Any:
 
 
 def without_spaces(tools: list[Any]) -> tuple[list[Any], Spaces]:
-    """Return tools with the functions of namespaces among them."""
+    """Return the tools; functions in namespaces become tools of their own."""
     flat, spaces = list[Any](), Spaces()
     for tool in tools:
         inner = tool.get("tools") if isinstance(tool, dict) and tool.get("type") == "namespace" else None
@@ -178,7 +178,7 @@ class ResponseWriter(Writer):
         response = self._finished(done)
         yield self._event(f"response.{response['status']}", response=response, timings=done.timings)
 
-    def silence(self) -> bytes:  # returns an event, because some clients ignore comments
+    def silence(self) -> bytes:  # sends an event, because some clients ignore comments
         return self._event("response.in_progress", response=self._response("in_progress"))
 
     def empty(self) -> Iterator[bytes]:

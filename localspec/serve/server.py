@@ -34,11 +34,11 @@ from localspec.serve.page import greeting
 from localspec.serve.replies import Names, Pairs
 from localspec.serve.responses import Responses
 
-GRACE_SECONDS: Final = 2  # seconds that unfinished replies get when the server ends
-ARRIVAL_SECONDS: Final = 65.0  # seconds in which the next request must arrive completely
-_FAREWELL_SECONDS: Final = 1  # seconds for sending the error that ends unfinished replies
+GRACE_SECONDS: Final = 2  # replies that still run when the server ends get this many seconds
+ARRIVAL_SECONDS: Final = 65.0  # a request must arrive completely within this many seconds
+_FAREWELL_SECONDS: Final = 1  # seconds to send the error that ends unfinished replies
 _M_MMAP_THRESHOLD: Final = -3  # a name in malloc.h
-_POLL_SECONDS: Final = 0.05  # seconds between two looks at whether the load has begun
+_POLL_SECONDS: Final = 0.05  # seconds between two checks whether the load has begun
 _MOST: Final = 512  # limit of open connections
 
 
@@ -50,9 +50,9 @@ class View(Protocol):
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server, which ends silent connections, and unfinished replies GRACE_SECONDS after its shutdown begins.
+    """uvicorn's server, which also ends silent connections, and, GRACE_SECONDS after a shutdown begins, all replies.
 
-    uvicorn's own `limit_concurrency` is not used, because it refuses /health and ends no half-sent request.
+    It does not use uvicorn's `limit_concurrency`, which refuses /health and never ends a half-sent request.
     """
 
     most = _MOST  # limit of open connections
@@ -60,19 +60,19 @@ class Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, jobs: Jobs) -> None:
         super().__init__(config)
         self._jobs = jobs
-        self._waiting = dict[Any, float]()  # by connection without a whole request: when it was first seen
+        self._waiting = dict[Any, float]()  # by connection without a complete request: when it was first seen
 
     async def on_tick(self, counter: int) -> bool:
         self.is_full()
         return await super().on_tick(counter)
 
     def is_full(self) -> bool:
-        """End connections whose request does not arrive; return whether too many are open all the same."""
+        """End connections whose request does not arrive; return whether too many connections are still open."""
         now, connections = monotonic(), cast(set[Any], self.server_state.connections)
         self._waiting = {c: self._waiting.get(c, now) for c in connections if is_arriving(c.cycle)}
         late = {c for c, since in self._waiting.items() if since < now - ARRIVAL_SECONDS}
         oldest = sorted(self._waiting, key=lambda c: (self._waiting[c], c.cycle is not None))
-        # The newest one stays, because it may be the one that asks.
+        # Keep the newest connection, because it may be the one of the present request.
         for connection in late.union(oldest[:-1][: max(len(connections) - self.most, 0)]):
             connection.transport.abort()
             connections.discard(connection)
@@ -96,7 +96,7 @@ def is_arriving(cycle: Any) -> bool:
 def return_large_blocks() -> None:
     """Let glibc return freed blocks of 128 kB or more to the system. By default each larger block raises this limit."""
     if sys.platform == "linux":
-        with suppress(OSError, AttributeError):  # another C library
+        with suppress(OSError, AttributeError):  # not glibc, but another C library
             ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, 1 << 17)
 
 
@@ -131,7 +131,7 @@ async def serve(
     guard = Guard(app, access, answered, lambda: server.is_full())
     options: dict[str, Any] = {"ws": "none", "lifespan": "off", "log_config": None, "access_log": False}
     options["timeout_graceful_shutdown"] = GRACE_SECONDS + _FAREWELL_SECONDS
-    # Connections are kept longer than in most clients, so that clients close idle connections.
+    # Keep connections longer than most clients do, so that the clients close idle connections.
     options |= {"timeout_keep_alive": int(ARRIVAL_SECONDS), "backlog": backlog}
     config = uvicorn.Config(guard, http="h11", **options)
     server = Server(config, jobs)
@@ -177,7 +177,7 @@ async def loaded(
 def listener(host: str, port: int) -> socket.socket:
     """Return a listening socket. Raises BadSetting for an address that is taken or wrong."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # IPPROTO_TCP lets asyncio send small segments at once. Without IPPROTO_TCP answers wait 40 ms.
+    # With IPPROTO_TCP asyncio sends small segments at once; without it, answers wait for 40 ms.
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listening.setsockopt(socket.SOL_SOCKET, reuse_option(sys.platform), 1)
@@ -192,7 +192,7 @@ def listener(host: str, port: int) -> socket.socket:
 
 
 def reuse_option(platform: str) -> int:
-    """Return the option that reserves a port. On Windows, SO_REUSEADDR would let other programs share it."""
+    """Return the socket option for a port. On Windows, SO_REUSEADDR would let other programs share the port."""
     # -5 is SO_EXCLUSIVEADDRUSE, which Python names only on Windows.
     return -5 if platform == "win32" else socket.SO_REUSEADDR
 
@@ -213,7 +213,7 @@ def routes_of(jobs: Jobs, pairs: Pairs, verbose: bool = False) -> list[Route]:
             "GET /slots": llama.slots,
             "GET /metrics": llama.metrics,
             "POST /completion": llama.completion,
-            "POST /completions": llama.completion,  # not OpenAI's, which is /v1/completions
+            "POST /completions": llama.completion,  # llama-server's; OpenAI's is /v1/completions
             **dict.fromkeys(("POST /embedding", "POST /embeddings"), vectors.llama),
             "POST /infill": llama.infill,
             "POST /tokenize": llama.tokenize,
@@ -275,12 +275,12 @@ async def failed(request: Request, error: Exception) -> Response:
 
 
 def limits() -> tuple[int, int]:
-    """Return how many open and how many waiting connections have file descriptors beside those of the process."""
+    """Return limits of open and of waiting connections, by the file descriptors that the process leaves."""
     if sys.platform == "win32":
         return _MOST, 128
     import resource
 
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     free = _MOST * 8 if files == resource.RLIM_INFINITY else max(files - 64, 16)
-    # Both limits are far below `free`, because asyncio accepts sockets before uvicorn counts them.
+    # Stay far below `free`, because asyncio accepts sockets before uvicorn counts them.
     return min(_MOST, free // 2), min(128, free // 8)

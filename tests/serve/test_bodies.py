@@ -55,7 +55,7 @@ def test_the_count_is_right_for_every_cut_into_chunks():
 
 def test_a_body_of_small_values_is_refused_before_it_has_come_whole():
     request, waiting = request_of(*[b'{"messages":[' + b"[],{}," * 10_000] * 100)
-    with pytest.raises(Problem, match="more than 500,000 JSON values") as caught:
+    with pytest.raises(Problem, match="at most 500,000 JSON values") as caught:
         asyncio.run(fields_of(request))
     assert caught.value.status == 413
     assert len(waiting) > 70

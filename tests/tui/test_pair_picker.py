@@ -124,7 +124,9 @@ async def test_a_chat_of_a_pair_that_is_not_here_begins_with_the_question_and_no
 
 async def test_pull_alone_asks_for_a_name(chat):
     await chat.type("/pull")
-    await chat.until(lambda: chat.remarks == ["/pull NAME downloads a pair; /pair lists them all."])
+    await chat.until(
+        lambda: chat.remarks == ["No pair is named: give its name, as /pull NAME. /pair lists all pairs."]
+    )
     assert not chat.pairs.progress
     assert not chat.notices
 

@@ -70,8 +70,8 @@ def test_help_lists_what_lines_can_do_and_the_rest_says_what_to_use(talk):
     _code, _out, err, _saved = talk("/help", "/tokens on", "/theme", "/stop")
     listed, _, printed = err.partition('"""')
     assert not re.search(r"^/(tokens|theme|stop)\b", listed, re.MULTILINE)
-    assert "/tokens is for the screen: lines" in printed
-    assert "/theme is for the screen: lines" in printed
+    assert "/tokens works only on the screen" in printed
+    assert "/theme works only on the screen" in printed
     assert "No reply runs; ^c stops one." in printed
 
 

@@ -90,7 +90,7 @@ async def test_the_system_gets_a_copy_too(monkeypatch, chat):
     assert chat.remarks[1] == "/copy code takes a whole number from 1 to 1."
     await chat.type("/copy block")
     await chat.until(lambda: len(chat.remarks) == 3)
-    assert chat.remarks[2] == "/copy takes nothing, code, or code N; the mouse selects any other part."
+    assert chat.remarks[2] == "This cannot be copied: use /copy, /copy code or /copy code N, or select text."
 
 
 @pytest.mark.process

@@ -27,7 +27,7 @@ class Chat:
     state: ChatState
     editing: int | None = None  # index of the message that the user edits in the prompt
 
-    # `notify` shows a line for some seconds. `notice` adds a line between the messages.
+    # `notify` shows a line for some seconds; `notice` adds a line between the messages.
     def notify(self, message: str, *, severity: Severity = "information") -> None: ...
     async def notice(self, what: str, hint: str = "", kind: Literal["note", "error"] = "note") -> None: ...
 
@@ -37,10 +37,10 @@ class Chat:
 
     async def show_origins(self, shown: bool) -> None:
         """Colour the last reply's tokens by their origin."""
-        raise Refusal("/tokens is for the screen: lines have no colours.")
+        raise Refusal("The plain chat has no colours: /tokens works only on the screen.")
 
     async def theme(self, name: str) -> None:
-        raise Refusal("/theme is for the screen: lines have no colours.")
+        raise Refusal("The plain chat has no colours: /theme works only on the screen.")
 
     def begin_editing(self, index: int) -> None: ...  # puts the text of the message into the prompt
     async def choose_version(self, index: int, version: int) -> None: ...
@@ -52,12 +52,12 @@ class Chat:
     # Dialogs. A choice runs a command with the choice as its argument, for example /pair NAME.
     async def choose_pair(self) -> None: ...
     async def choose_conversation(self) -> None: ...
-    async def suggest_pull(self, name: str, question: str) -> None: ...  # typing /pull again also says yes
+    async def suggest_pull(self, name: str, question: str) -> None: ...  # typing /pull again means yes, too
     async def show_help(self) -> None: ...
     async def show_race(self) -> None: ...
     async def show_comparison(self, compared: messages.Compared | None) -> None: ...  # None: no verdict
     async def copy(self, text: str) -> None: ...
-    async def escape(self) -> None: ...  # ends an editing, else stops the reply
+    async def escape(self) -> None: ...  # ends the editing of a message, or stops the reply
     async def quit(self) -> None: ...
 
     def end_editing(self) -> bool:
@@ -98,7 +98,7 @@ class Chat:
         if reply is None or not is_message:
             return
         message = reply.message(outcome, final)
-        if message.stats and self.state.engine.pair_name == DEMO:  # the demo's speedup means nothing
+        if message.stats and self.state.engine.pair_name == DEMO:  # the demo's speed-up means nothing
             message = replace(message, stats=replace(message.stats, plain_seconds=0.0))
         if message.has_words_after(reply.beginning):
             keeps_course = conversation.drops_replies and conversation.stored
@@ -167,7 +167,7 @@ async def pull(chat: Chat, argument: str) -> None:
     engine, downloads = chat.state.engine, chat.state.downloads
     name = argument or engine.wanted
     if not name:
-        raise Refusal("/pull NAME downloads a pair; /pair lists them all.")
+        raise Refusal("No pair is named: give its name, as /pull NAME. /pair lists all pairs.")
     if downloads.progress is not None:
         raise Refusal(f"{downloads.progress.name} is being downloaded; wait until it is here.")
     size = await asyncio.to_thread(downloads.size, name)
@@ -216,7 +216,7 @@ async def receive(chat: Chat, report: messages.Report) -> None:
         case events.Notice():
             await chat.notice(report.text)
         case events.Finished():
-            if engine.comparing:  # a reply of a race is no message of the conversation
+            if engine.comparing:  # replies of a race are no messages of the conversation
                 engine.absorb(report)
             else:
                 await chat.end_reply(report.reply.finish_reason, report.reply)
@@ -245,12 +245,12 @@ async def receive(chat: Chat, report: messages.Report) -> None:
         case events.Started() | events.Prefill() | events.Cycle() | events.Piece() | messages.ProposalText():
             engine.absorb(report)
         case _:
-            pass  # `Hello` needs no answer
+            pass  # `Hello` needs no reaction
 
 
 async def _take_failure(chat: Chat, failure: messages.Failure) -> None:
     engine = chat.state.engine
-    if engine.loading and not failure.serial:  # a failure to load has no serial
+    if engine.loading and not failure.serial:  # a failed load has no serial
         failed = engine.pair_name
         engine.took(failure)
         if failure.error == "PairNotOnDisk":

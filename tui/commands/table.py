@@ -45,7 +45,7 @@ async def edit(chat: Chat, argument: str) -> None:
     questions = chat.state.conversation.questions
     if not questions:
         raise Refusal("There is no message to change yet.")
-    # Without an argument, edit the question before the edited one. Before the first question, index -1 is the last.
+    # Without an argument, edit the question before the one in the prompt. Before the first one comes the last (-1).
     before = questions.index(chat.editing) - 1 if chat.editing in questions else -1
     chat.begin_editing(questions[_index("/edit", argument, len(questions)) if argument else before])
 
@@ -103,10 +103,10 @@ async def share(chat: Chat, argument: str) -> None:
     engine, ready = chat.state.engine, chat.state.engine.ready
     if engine.compared is None or ready is None:
         raise Refusal("There is no race to share yet; /compare runs one.")
-    from localspec.measure.race import Race, svg  # imported here because the module loads slowly
+    from localspec.measure.race import Race, svg  # imported here, because the module loads slowly
 
     race = Race(*(side.race_side for side in engine.sides))
-    began = engine.sides[1].started  # another pair may be loaded now
+    began = engine.sides[1].started  # the pair of the race, because another one may be loaded now
     about = f"{began.target} with {began.draft or 'lookup'}; {ready.machine}" if began else ready.machine
     drawn = svg(race.race_sides, engine.raced, about, engine.compared.verdict, race.branch_point)
     path = write_new(argument or free_name(chat.state.conversation.saved, ".svg"), drawn)
@@ -150,7 +150,7 @@ async def copy(chat: Chat, argument: str) -> None:
             raise Refusal("There is no code block in the last reply.")
         await chat.copy(codes[_index("/copy code", number, len(codes)) if number else -1])
     else:
-        raise Refusal("/copy takes nothing, code, or code N; the mouse selects any other part.")
+        raise Refusal("This cannot be copied: use /copy, /copy code or /copy code N, or select text.")
 
 
 def _index(command: str, argument: str, count: int) -> int:
@@ -233,11 +233,11 @@ def _on_or_off(command: str, argument: str, now: bool) -> bool:
 @dataclass(frozen=True, slots=True)
 class Command:
     name: str
-    area: str  # the heading above the command on the help page
+    area: str  # the heading on the help page under which the command is
     help: str
     run: Run
     key: str = ""
-    argument: str = ""  # the argument as the help page shows it, for example [N]
+    argument: str = ""  # the argument as on the help page, for example [N]
     footer: str = ""  # the command's label in the bottom line; "": the bottom line has no label
     idle: bool = False  # whether the command is refused while a reply runs
     aliases: tuple[str, ...] = ()  # the command's names in other programs

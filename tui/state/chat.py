@@ -1,4 +1,4 @@
-"""The start values of a chat, its state while it runs, and what the next one finds: preferences and earlier prompts."""
+"""A chat's start values, its state while it runs, and the preferences and prompts that it leaves to the next one."""
 
 import asyncio
 from collections.abc import Callable
@@ -40,7 +40,7 @@ class Setup:
 
 @dataclass(frozen=True, slots=True)
 class Preferences:
-    """The user's choices; a save keeps changes that other chats made to the file."""
+    """The user's choices. A save keeps the changes that other chats have made to the file."""
 
     theme: str = "localspec"
     colours: bool = True  # whether tokens are coloured by origin
@@ -62,18 +62,18 @@ class Preferences:
 class PromptHistory:
     def __init__(self, folder: Path, *, stored: bool = True) -> None:
         self._folder, self._stored = folder, stored
-        self._back = 0  # position of the recalled entry, counted from the end; 0: no entry is recalled
-        self._unsent = ""  # the prompt's text before an entry was recalled
+        self._back = 0  # position of the recalled entry, counted from the end; 0: no entry
+        self._unsent = ""  # the text of the prompt before an entry was recalled
 
     @cached_property
     def entries(self) -> list[str]:
         try:
             return conversations.prompts(self._folder)
-        except OSError:  # an unreadable history must not stop the chat
+        except OSError:  # the chat works without its history
             return []
 
     def add(self, text: str, conversation: str = "") -> None:
-        """Add a prompt; the deletion of `conversation` deletes the prompt too. Raises OSError."""
+        """Add a prompt, which is deleted together with `conversation`. Raises OSError."""
         self._back = 0
         if text and len(text) <= LONGEST and self.entries[-1:] != [text]:
             self.entries.append(text)
@@ -100,11 +100,11 @@ class PromptHistory:
 
 
 class Saver:
-    """A queue that runs saves one after the other; `tell` shows the notice or the error of a save."""
+    """A queue that runs saves one after another. `tell` shows the notice or the error of a save."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         self._tell = tell
-        self._last: asyncio.Task[None] | None = None  # a Textual worker would be cancelled at the app's end
+        self._last: asyncio.Task[None] | None = None  # no worker, which the app's end would cancel
 
     def save(self, work: Callable[[], str | None]) -> None:
         self._last = asyncio.create_task(self._run(work, self._last))

@@ -17,7 +17,7 @@ def command() -> list[str] | None:
         (os.environ.get("WAYLAND_DISPLAY"), "wl-copy"),
         (os.environ.get("DISPLAY"), "xclip -selection clipboard"),
         (sys.platform == "win32" or os.environ.get("WSL_DISTRO_NAME"), "clip.exe"),
-        # The chat also copies with the escape sequence OSC 52, but tmux may ignore the sequence.
+        # The chat also copies by the escape sequence OSC 52, but tmux may ignore this sequence.
         (os.environ.get("TMUX"), "tmux load-buffer -w -"),
     )
     for fits, words in candidates:

@@ -19,11 +19,11 @@ from localspec.prompt.messages import Message, Messages
 @dataclass(slots=True)
 class OpenConversation:
     folder: Path
-    about: Conversation  # all data of the conversation except its messages
+    about: Conversation  # the conversation's data, without its messages
     messages: list[StoredMessage] = field(default_factory=list)
     stored: bool = True  # whether the conversation is saved on disk
     is_behind: bool = False  # whether the last write failed
-    lock: FileLock | None = None  # held from the first write on
+    lock: FileLock | None = None  # the lock, held from the first write on
     # Messages that an edited question replaces. They stay on disk until the edited question has a reply.
     _replaced: tuple[StoredMessage, ...] = ()
     # Unsaved copies of the conversation, each from before a question was edited.
@@ -123,7 +123,7 @@ class OpenConversation:
         return replace(self.about, messages=tuple(self.messages))
 
     def turns(self, typed: str = "") -> Messages:
-        """Return the system prompt and the messages up to the last question, or up to a typed one, for a request."""
+        """Return the messages for a request: the system prompt, then all up to the last question or the typed text."""
         system = [Message("system", self.about.system)] if self.about.system else []
         asked = self.messages[: (self.last_question or 0) + 1]
         if typed:
@@ -159,7 +159,7 @@ def write_new(name: str, text: str) -> Path:
         if not path.parent.is_dir():
             raise NotADirectoryError(0, "its folder does not exist")
         write_text_atomically(path, text)
-    except (OSError, ValueError) as error:  # a null byte or a lone surrogate raises ValueError
+    except (OSError, ValueError) as error:  # ValueError: the name has a null byte or a lone surrogate
         reason = error.strerror if isinstance(error, OSError) else error
         raise BadSetting(f"{name} cannot be written: {reason}", hint="give another path") from error
     return path

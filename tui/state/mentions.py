@@ -1,4 +1,4 @@
-"""Attach the files that a message mentions as @path. Other mentions stay text."""
+"""Attach the files that a message mentions as @path. Other words with @ stay text."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -15,9 +15,9 @@ from localspec.prompt.messages import with_images
 _MENTION: Final = re.compile(r'(?<!\S)@(?:"(?P<quoted>[^"\n]+)"|(?P<plain>\S+))')
 _TYPING: Final = re.compile(r'(?:^|\s)@(?P<start>"[^"\n]*|[^\s"]*)$')
 IMAGE: Final = re.compile(r".*\.(png|jpe?g|gif|bmp|ppm|pgm|webp)", re.IGNORECASE)
-_LONGEST_PATH: Final = 4096  # characters; a longer text is none
+_LONGEST_PATH: Final = 4096  # characters; a longer text is no path
 _AFTER_A_WORD: Final = ".,;:!?)]}'"
-_A_FILE: Final = re.compile(  # only these endings make a word a file name, because @app.route is code
+_A_FILE: Final = re.compile(  # a file name has one of these endings, because @app.route is code
     r".*\.(c|cc|cfg|cpp|css|csv|go|h|html|ini|java|jpe?g|js|json|log|md|pdf|png|py|rs|rst|sh|sql|tex|toml|ts|txt|xml|ya?ml)"
 )
 
@@ -25,8 +25,8 @@ _A_FILE: Final = re.compile(  # only these endings make a word a file name, beca
 def with_mentioned(text: str, words: bool = True, images: Sequence[Image] = ()) -> StoredMessage:
     """Return a message with the mentioned files and images. Raises BadSetting for a missing or binary file.
 
-    `images`: those that the text has places for, or that precede it. `words`: whether an @word without a file ending
-    stays plain text. In a message of several lines it always does.
+    `images`: images that have a place in the text, or that come before it. `words`: whether an @word without the ending
+    of a file stays plain text. In a message of several lines it always stays.
     """
     files = dict.fromkeys(_files(text, words or "\n" in text))
     text, given, found = with_images(text, images).content, iter(images), list[Image]()

@@ -14,7 +14,7 @@ from ..state.engine import EngineState, ReplyState
 from ..status import acceptance_text, gain, gauge, time_split, title
 from .reply import LEGEND
 
-SUGGESTIONS: Final = (  # even the demo pair answers these prompts well
+SUGGESTIONS: Final = (  # prompts that even the demo pair answers well
     "Why is speculative decoding faster?",
     "Write a haiku about rain",
     "Write a Python function that adds two numbers.",

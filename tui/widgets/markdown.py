@@ -19,14 +19,14 @@ from textual.widgets import Markdown
 from textual.widgets.markdown import MarkdownBlock, MarkdownFence
 
 # A long text is cut into several blocks or parts on the screen.
-LONG_BLOCK: Final = 3000  # a block with more characters is cut
-MANY_LINES: Final = 40  # a block or a part with more lines is cut
+LONG_BLOCK: Final = 3000  # blocks with more characters are cut
+MANY_LINES: Final = 40  # blocks and parts with more lines are cut
 LONG_PART: Final = 1500  # after a part with more characters, a new part begins
 
 _FENCE = re.compile(r"^(?P<indent>\s*)(?P<marks>`{3,}|~{3,})(?P<info>.*)$")
 _ITEM = re.compile(r"\s*([-*+]|\d{1,9}[.)])\s")
 _WORD = re.compile(r"\w+|[^\w\s]")
-_MARKUP: Final = 300  # limit of characters of markup between two words, as in a link's address
+_MARKUP: Final = 300  # limit of markup characters between two words, for example of a link's address
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class GrowingMarkdown:
         if mark:
             self._fence = mark
             return False
-        # A table is cut only if it is very long, because rows after a cut lose the table's head.
+        # Cut a table only if it is very long, because the rows after the cut have no head.
         return (
             not line.strip() or (self._is_long and not line.startswith("|")) or len(self._block) > LONG_BLOCK
         )
@@ -111,7 +111,7 @@ class GrowingMarkdown:
 
 def begins_part(before: str, source: str) -> bool:
     """Return whether the block `source` begins a new part after the part `before`."""
-    # Before an indented block a part may be twice as long, because a cut there would split a list item.
+    # Before an indented block, allow twice the length, because a cut there would split an item of a list.
     patience = 2 if source[:1].isspace() else 1
     return len(before) > patience * LONG_PART or before.count("\n") > patience * MANY_LINES
 

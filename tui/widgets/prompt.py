@@ -19,7 +19,7 @@ from ..state.mentions import completions, pasted, typed_mention
 from .lines import SUGGESTIONS
 from .markdown import hanging_lines
 
-# TextArea wraps and draws the whole line of the cursor at each key, and goes through all lines after some keys.
+# At each key TextArea wraps and draws the whole line of the cursor, and after some keys it reads all lines.
 _LONGEST_LINE: Final = 10_000  # characters
 _MOST_LINES: Final = 50_000
 _PASTED: Final = re.compile(r"\[pasted \d+: [\d,]+ characters\]")
@@ -67,7 +67,7 @@ class PromptInput(TextArea):
         return name
 
     def undo(self) -> None:
-        """Move the cursor to the start, then undo, because the cursor may lie beyond the restored text."""
+        """Undo, with the cursor at the start, because it might be beyond the end of the restored text."""
         text, cursor = self.text, self.cursor_location
         self.move_cursor((0, 0))
         super().undo()
@@ -75,7 +75,7 @@ class PromptInput(TextArea):
             self.move_cursor(cursor)
 
     async def _on_paste(self, event: events.Paste) -> None:
-        # A file that was dropped on the terminal comes as its path.
+        # The terminal pastes the path of a file that was dropped on it.
         line = self.document.get_line(self.cursor_location[0])
         if (shown := pasted(event.text) or self._shown(event.text, line)) != event.text:
             event.prevent_default()
@@ -89,7 +89,7 @@ class PromptInput(TextArea):
             return
         wanted = (self._completion.is_open and event.key in ("up", "down", "enter")) or event.key == "tab"
         if wanted or event.key in ("enter", "shift+enter", "ctrl+j"):
-            # Without these two calls, TextArea would handle the key too.
+            # Without these two calls, TextArea would also handle the key.
             event.stop()
             event.prevent_default()
             if wanted:
@@ -138,13 +138,13 @@ class PromptInput(TextArea):
 
     async def complete_by_key(self, key: str) -> None:
         """Handle a key for the completion list, or send the text at Enter if the list has closed."""
-        self.suggest_completions()  # here too, because the `Changed` message of the typed text may come later
+        self.suggest_completions()  # here, too, because `Changed` for the typed text may come later
         match key:
             case "up":
                 self._completion.action_cursor_up()
             case "down":
                 self._completion.action_cursor_down()
-            case "enter" if not self._completion.is_open:  # newly typed text may have closed the list
+            case "enter" if not self._completion.is_open:  # the list may have been closed by newly typed text
                 self.send()
             case _ if self._completion.is_open:
                 await self.complete_with(self._completion.chosen, run=key == "enter")
@@ -210,7 +210,7 @@ class Completion(OptionList):
         for command in table.matching(typed[1:]) if typing_a_name else ():
             text = Content.assemble(command.help, (f"  {command.key_label}" * bool(command.key), "dim"))
             name = Content.styled(f"/{command.name:<11}", "bold")
-            lines = hanging_lines(name, text, self.app.size.width - 9)  # without the cells of the border
+            lines = hanging_lines(name, text, self.app.size.width - 9)  # 9 cells less, for the border
             options.append(Option(Content("\n").join(lines), id=command.name))
         return options
 

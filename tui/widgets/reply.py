@@ -179,7 +179,7 @@ class ReplyPart(Static):
             spans = []
             for begin, end, at in positions(content.plain, text, start):
                 start = at + end - begin
-                while begin < end:  # a word may have several pieces
+                while begin < end:  # join the pieces of a word
                     index = bisect_right(ends, at)
                     until = min(end, begin + ends[index] - at)
                     if look := style_of(self.pieces[index]):
@@ -206,7 +206,7 @@ class ReplyPart(Static):
         self.update("")
         with suppress(MountError):  # the app may be closing
             await self.mount(self._markdown)
-            # If the constructor received the source, the next `append` would overwrite the last block.
+            # Do not pass the source to the constructor: the next `append` would then overwrite the last block.
             await self._markdown.append(self.source)
             self._starts.clear()
             self._colour()
@@ -226,7 +226,7 @@ class ReplyPart(Static):
         self.set_class(is_list_cut(self.source, source), "-list-goes-on")
 
 
-# A reply has few widgets, because each one costs time at every layout.
+# Use few widgets for a reply, because each costs time at every layout.
 class ReplyView(Vertical, PlainContainer):
     def __init__(self, message: StoredMessage | None = None, *, unfolded: bool = False) -> None:
         super().__init__(classes="reply")

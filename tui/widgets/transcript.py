@@ -15,8 +15,8 @@ from localspec.display import counted, for_terminal
 from .markdown import PlainContainer
 from .reply import ReasoningView, ReplyPart, ReplyView
 
-MOST: Final = 20  # if the screen has more messages or more notices, the oldest are removed
-NEAR: Final = 0.25  # view heights; a part at most this far outside the view is drawn as Markdown
+MOST: Final = 20  # the oldest are removed if there are more messages, or more notices
+NEAR: Final = 0.25  # a part at most this many heights of the view away is drawn as Markdown
 FEWEST: Final = 10  # number of messages left after a removal, or shown when a conversation opens
 
 
@@ -53,7 +53,7 @@ class Transcript(VerticalScroll, PlainContainer):
 
     def on_mount(self) -> None:
         self.anchor()
-        # A timer looks for parts near the view, because scrolling to the end may send no event.
+        # Use a timer to find parts near the view, because scrolling to the end may send no event.
         self.set_interval(0.5, self._look)
 
     async def open(self, messages: Sequence[StoredMessage]) -> None:
@@ -105,7 +105,7 @@ class Transcript(VerticalScroll, PlainContainer):
         if self.size.width != self._width:
             self._width = self.size.width
             for part in self.query(ReplyPart):
-                part.kept_height = 0  # the kept height was measured at the old width
+                part.kept_height = 0  # forget the height, because it was measured at the old width
         self.call_after_refresh(self._look)
 
     def watch_scroll_y(self, old: float, new: float) -> None:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 SECONDS = 300.0  # time limit without --seconds and --runs
 DEMO_TABLE = f"{DEMO_MODEL} Its drafts save no time, so auto drafts little."
-TEMPERATURES, TOKENS = (0.0, 0.8), 128  # defaults; your own prompt is answered at temperature 0
+TEMPERATURES, TOKENS = (0.0, 0.8), 128  # defaults; a prompt of the user is answered at temperature 0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
         return measure_attention(arguments)
     if arguments.no_draft or arguments.depth == 0:
         hint = "leave out --no-draft and --depth 0"
-        raise BadSetting("without drafting, both sides would be plain decoding", hint=hint)
+        raise BadSetting("without drafting there is nothing to compare", hint=hint)
     return (bench_prompt if arguments.words or arguments.file else bench_built_in)(arguments)
 
 
@@ -158,7 +158,7 @@ def chosen_prompts(arguments: argparse.Namespace) -> "list[BenchPrompt]":
         raise BadSetting(f"--{flag} needs your own prompt", hint='add one: localspec bench PAIR "a prompt"')
     wanted = arguments.only or tuple(Category)
     if unknown := set(wanted) - set(Category):
-        raise BadSetting(f"no category called {min(unknown)!r}", hint=f"choose from {', '.join(Category)}")
+        raise BadSetting(f"no kind of prompt is called {min(unknown)!r}", hint=f"choose from {', '.join(Category)}")
     return [prompt for prompt in BUILT_IN_PROMPTS if prompt.category in wanted]
 
 
@@ -172,7 +172,7 @@ def bench_prompt(arguments: argparse.Namespace) -> int:
             raise BadSetting(f"--{name} is for the built-in prompts", hint=f"leave out --{name}")
     arguments.temperature, *others = arguments.temperature or (None,)
     if others:
-        raise BadSetting("your own prompt is answered at one temperature", hint="give one value")
+        raise BadSetting("your own prompt is answered at one temperature", hint="give one value: --temp 0")
     options, prompt = reply_options(arguments), prompt_of(arguments)
     options.setdefault("max_tokens", configured().get("max_tokens", TOKENS))
     with open_session(arguments) as session, stop_on_interrupt(session):

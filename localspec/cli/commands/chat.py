@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
     folder = data_dir()
     if arguments.resume is None:
         return _chat(arguments, folder, None)
-    # Lock the conversation before a model is loaded, because another terminal may have it open.
+    # Lock the conversation before loading a model, because another terminal may have it open.
     lock, before = conversations.resume(folder, conversations.find(folder, arguments.resume))
     try:
         if arguments.system is not None:
@@ -60,14 +60,14 @@ def _chat(
 
     if resumed:
         take_pair_of(resumed[1].pair, resumed[1].files, arguments)
-    load = load_request(arguments, leave_missing=True)  # the chat itself offers to fetch a missing pair
+    load = load_request(arguments, leave_missing=True)  # because the chat itself offers to download a missing pair
     load = replace(load, draws=not arguments.plain)
     settings, given = reply_settings(arguments), configured(system=arguments.system)
     engine = EngineProcess()
     engine.start()
     engine.send(load)
     try:
-        # Textual is imported while the engine process starts, because both are slow.
+        # Import Textual while the engine process starts, because both are slow.
         from localspec.tui.state.chat import Setup
 
         if arguments.plain:
@@ -106,7 +106,7 @@ def latest(folder: Path) -> "list[ListedConversation]":
 
 
 def take_pair_of(resumed_pair: str, files: tuple[str, ...], arguments: argparse.Namespace) -> None:
-    """Use the pair or files of a resumed conversation, unless these are missing or the user named a pair."""
+    """Use the pair or files of a resumed conversation, unless they are missing or the user has named a pair."""
     from localspec.models.registry import is_known
 
     if resumed_pair and not (arguments.target or pair_of(arguments)):

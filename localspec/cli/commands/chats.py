@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def moment(seconds: object) -> str:
-    """Return a time of a stored conversation as text; an odd one, as of another program, is "-"."""
+    """Return a time of a stored conversation as text; "-" for an impossible time."""
     try:
         return f"{datetime.fromtimestamp(float(str(seconds))):%Y-%m-%d %H:%M}"
     except (ValueError, OverflowError, OSError):
@@ -53,8 +53,8 @@ def moment(seconds: object) -> str:
 
 
 def cut_rows(table: str) -> str:
-    """Return a table whose rows end at the edge of the terminal, so that each conversation has one row."""
-    from rich.text import Text  # imported only here, because it is slow
+    """Return a table whose rows are cut at the edge of the terminal, so that each conversation has one row."""
+    from rich.text import Text  # imported here, because it is slow
 
     rows = [Text(row) for row in table.split("\n")]
     for row in rows:

@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
         "Hugging Face": local_models.folders_of(local_models.HUGGING_FACE)[0],
     }
     environment = {
-        # Hide user and password in addresses, also where a proxy's address lacks http://.
+        # Hide user and password in addresses, also in a proxy's address without http://.
         name: "(set)" if name in SECRET_VARIABLES else re.sub(r"(^|//)[^/@\s]+@", r"\1...@", value)
         for name in HEEDED
         if (value := os.environ.get(name, os.environ.get(name.lower())))

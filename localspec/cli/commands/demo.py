@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 PROMPT = "Why is speculative decoding faster?"
 DEPTH, CONTEXT = 4, 512  # draft tokens in a cycle; context length in tokens
-FREE_SHARE = 0.4  # share of the free memory and disk that the enlarged pair may take
+FREE_SHARE = 0.4  # the enlarged pair may take this share of the free memory and disk
 
 SHAPES = tuple(Shape(1024, layers, 16, 8, 64, 4096, 2560) for layers in (24, 12))  # largest first
 DRAFT_SHAPE = Shape(512, 6, 8, 4, 64, 2048, 2560)
@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def race() -> tuple["Race", str, str]:
-    """Race the enlarged pair, or else the small pair. Return the race, a line about it, and the outcome."""
+    """Race the enlarged pair, or the small pair if that fails. Return the race, a line about it, and the outcome."""
     why = "a short measurement shows no clear gain here: the CPU may be busy"
     try:
         with DrawnLine(sys.stderr) as line:
@@ -99,9 +99,9 @@ def enlarged(stage: Callable[[str], object]) -> tuple[Path, Path]:
         return target, draft
     lock = FileLock(folder / ".lock")
     if not lock.try_acquire():
-        raise BadSetting("another `localspec demo` is writing the enlarged pair", hint="wait until it ends")
+        raise BadSetting("another `localspec demo` is making its model files", hint="wait until it ends")
     try:
-        remove_enlarged_demo()  # removes files of other versions and of a killed process
+        remove_enlarged_demo()  # files of other versions, and of a killed process
         free = min(memory, shutil.disk_usage(folder).free)
         sizes = [2 * (shape.parameters + DRAFT_SHAPE.parameters) for shape in SHAPES]  # bytes in F16
         fitting = [pair for pair in zip(SHAPES, sizes, strict=True) if pair[1] < FREE_SHARE * free]

@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
     rpc = arguments.rpc or (settings["rpc"].value if "rpc" in settings else "")
     with DrawnLine(sys.stderr) as stage:
         stage.draw("trying llama.cpp")
-        health = check()  # tries the build in a child process, and raises if it crashes
+        health = check()  # tests the build in a child process, and raises an error if it crashes
         from localspec import api
         from localspec.llama.devices import connect
 
@@ -76,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def problems_of(device: Device, stage: DrawnLine) -> dict[str, str | None]:
-    """Return the problem of a GPU and the problem of its flash attention; None if it has no problem or is a CPU."""
+    """Return the problem of a GPU, and that of its flash attention; None for each that works, and for a CPU."""
     problem = died_of = None
     if device.is_gpu:
         stage.draw(f"trying {device.name}: the first time, compiling GPU programs can take a minute")
@@ -112,7 +112,7 @@ def find_gpu() -> Gpu | None:
         return Gpu("NVIDIA", names.splitlines()[0].strip(), cuda)
     if card := re.search(r"Marketing Name:\s+(.*(?:Radeon|Instinct).*)", output_of("rocminfo")):
         return Gpu("AMD", card[1].strip())
-    # llvmpipe and SwiftShader render on the CPU, so they need no GPU build.
+    # Skip llvmpipe and SwiftShader, which render on the CPU and need no GPU build.
     drawn = r"deviceName\s*=\s*((?!.*(?:llvmpipe|SwiftShader)).+)"
     card = re.search(drawn, output_of("vulkaninfo", "--summary"))
     return Gpu("Vulkan", card[1].strip()) if card else None

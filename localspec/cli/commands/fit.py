@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 TRIMMED, MADE = 16_384, 8_192  # tokens in the output vocabularies of a trimmed and of a trained draft
 ANSWER = 96  # limit of tokens in an answer
 LAYERS, ANSWERS, VISITS = 4, 200_000, 5_000_000
-SECONDS = 180.0  # seconds of measuring for each of the two drafts
+SECONDS = 180.0  # seconds to measure each of the two drafts
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

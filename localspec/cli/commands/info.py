@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     about = "the draft to check: a GGUF file, ORG/REPO:QUANT, or lookup in the text"
     parser.add_argument("--draft", metavar="FILE", help=about)
     for name in LOAD:
-        if name not in ("threads", "mmap", "parallel"):  # the memory plan does not read these
+        if name not in ("threads", "mmap", "parallel"):  # the memory plan does not use these
             add_option(parser, name)
     about = "plan the memory without a draft, like --draft lookup"
     parser.add_argument("--no-draft", dest="draft", action="store_const", const=LOOKUP, help=about)
@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
         pair = replace(_named(arguments), lora=matching.adapters_of(settings.get("lora", "")))
         choices = LoadChoices.of(settings)
         try:
-            _ = [file.header for file in pair.files]  # raises if a file is unreadable
+            _ = [file.header for file in pair.files]  # raises an error if a file is unreadable
             found = pair_info.inspect(pair, choices)
         except Unreachable as error:
             if not pair.name or arguments.json:
@@ -77,7 +77,7 @@ def _named(arguments: argparse.Namespace) -> Pair:
     try:
         if is_known(arguments.pair) or not is_file:
             pair = named(arguments.pair)
-            pair = pair if pair.listed else replace(pair, name="")  # a file that was opened
+            pair = pair if pair.listed else replace(pair, name="")  # a file that the user has opened has no name of a pair
         else:
             pair = Pair("", DraftKind.MODEL, model_file(arguments.pair))
         if arguments.draft is None:
@@ -105,7 +105,7 @@ def _as_text(pair: Pair, found: pair_info.PairInfo) -> list[str]:
         lines += _found_lines(pair.found)
     if plan and plan.draft:
         lines += [f"fit          {_fit(pair, found.shared)}"]
-    is_mixture = pair.target.header.of_model("expert_count")  # reads few of its bytes for each token
+    is_mixture = pair.target.header.of_model("expert_count")  # a mixture of experts, of which a token needs few bytes
     if plan and not plan.target.devices and pair.target.all_bytes > pair_info.SLOW_BYTES and not is_mixture:
         why = "this target is slow on a CPU; `localspec pairs` marks a pair for this machine"
         lines += [f"caution      {why}"]

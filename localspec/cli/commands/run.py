@@ -86,7 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
             options = {"system": talk.system or None} | options
             chat.take_pair_of(talk.pair, talk.files, arguments)
         if not (images or any(m.images for m in talk.messages)):
-            arguments.mmproj = "none"  # loading a projector takes seconds
+            arguments.mmproj = "none"  # no projector, because its load takes seconds
         with open_engine_session(arguments) as session, stop_on_interrupt(session):
             if talk.messages:
                 from localspec.prompt.messages import Message
@@ -126,7 +126,7 @@ def why_not_drafted(reply: Reply, arguments: argparse.Namespace, draft: str) -> 
     drafts = not arguments.no_draft and configured(depth=arguments.depth).get("depth") != 0
     if not drafts or reply.stats.emitted < 16 or not reply.stats.hardly_drafted:
         return []
-    from localspec.chat.loaded_pair import NO_DRAFT  # imported only if needed, because it is slow
+    from localspec.chat.loaded_pair import NO_DRAFT  # imported only where it is needed, because it is slow
 
     why = "plain decoding is expected to be faster here" if draft else NO_DRAFT
     hint = "" if draft or arguments.draft else " (add a draft model with --draft FILE)"
@@ -134,7 +134,7 @@ def why_not_drafted(reply: Reply, arguments: argparse.Namespace, draft: str) -> 
 
 
 def stops_loops(options: dict[str, Any]) -> bool:
-    """Return whether a reply that repeats itself ends: it does, unless the user limits or fixes the text."""
+    """Return whether to end a reply that repeats itself: yes, unless the user has limited or fixed the text."""
     given = configured() | options
     fixed = {"json_schema", "regex", "grammar", "seed", "max_tokens"} & given.keys()
     return not fixed and bool(given.get("stop_loops", True))
@@ -217,7 +217,7 @@ def prompt_conversation(arguments: argparse.Namespace) -> "Iterator[tuple[Conver
 def store(talk: "Conversation", prompt: "Message", reply: Reply, *, requested: bool) -> None:
     """Append a prompt and its reply to the stored conversation.
 
-    `requested`: whether a failure raises LocalspecError. If False, it prints a notice, even with --quiet.
+    `requested`: whether a failure raises LocalspecError; if not, it only prints a notice, even with --quiet.
     """
     from localspec.conversations.conversations import StoredMessage, save
     from localspec.options import data_dir

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 KEY_VARIABLE = "LOCALSPEC_API_KEY"
 _HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?")
 _ORIGIN = re.compile(r"\*|null|[A-Za-z][A-Za-z0-9+.-]*://(\*|[^\s/*?#@]+)/?")
-_ANY_PAGE = ("*", "null", "http://*", "https://*")  # origins that any web site can have
+_ANY_PAGE = ("*", "null", "http://*", "https://*")  # origins that any web site can send
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -74,22 +74,22 @@ def run(arguments: argparse.Namespace) -> int:
         check_address(host, key)
     check_guests(arguments.allow_host, arguments.allow_origin, key)
     beside = tuple(models_beside(arguments))
-    # `owner` is a digest of the key, because the engine process must not get the key itself.
+    # Use a digest of the key as `owner`, because the engine process must not get the key itself.
     stores: dict[str, Any] = {"cache": "all"} if arguments.store else {}
-    # --pull downloads here, because the server itself never downloads.
+    # Download for --pull now, because the server itself never downloads.
     load = replace(load_request(arguments, **stores), owner=sha256(key.encode()).hexdigest() if key else "")
     from localspec.engine.client import EngineProcess
 
-    # SIGTERM ends the server like Ctrl-C, so that every request gets an answer.
+    # Handle SIGTERM like Ctrl-C, so that every request gets an answer.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    # A closed terminal ends the server too, unless nohup started it.
+    # A closed terminal also ends the server, unless nohup has started it.
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
         signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
     engine = EngineProcess()
     engine.start()
     engine.send(load)
     try:
-        # The HTTP server is imported while the engine process starts and loads.
+        # Import the HTTP server while the engine process starts and loads.
         import asyncio
 
         from localspec.serve.guard import Access
@@ -162,13 +162,13 @@ def check_guests(hosts: list[str], origins: list[str], key: str) -> None:
 class TerminalLog:
     """The server's log on the terminal: addresses on stdout; replies, failures and events on stderr.
 
-    A line that cannot be written is dropped, so that a closed pipe or a full disk fails no reply.
+    It drops a line that cannot be written, so that no reply fails because of a closed pipe or a full disk.
     """
 
     def __init__(self, line: DrawnLine) -> None:
         self._line = line
         self._drawn = ""
-        self._notices = deque[str](maxlen=256)  # the latest notices in the log: each is there once
+        self._notices = deque[str](maxlen=256)  # the latest notices in the log, each of which is logged once
 
     def show_line(self, text: str) -> None:
         self._log(text, to=sys.stdout)
@@ -203,7 +203,7 @@ def line_of(served: "Served") -> str:
         totals = served.totals
         sums, speedup = totals.sums, totals.judged.speedup if totals.sums.drafted else None
         cached = f" ({sums.reused_tokens} cached)" if sums.reused_tokens else ""
-        parts += filter(None, [served.replies[0].target])  # a server may load one model after another
+        parts += filter(None, [served.replies[0].target])  # because a server may load one model after another
         parts += [f"{totals.replies} replies"] * (totals.replies > 1)
         parts += [f"{counted(sums.emitted, 'token')} at {sums.tokens_per_second:.0f}/s"]
         parts += [f"{speedup.value:.2f}x plain{beside(totals.judged)}"] if speedup else []
@@ -214,7 +214,7 @@ def line_of(served: "Served") -> str:
 
 
 def beside(stats: Stats) -> str:
-    """Return a phrase with the mean number of replies at once; "" if no two ran at the same time."""
+    """Return a phrase with the mean number of replies at once; "" if only one ran at a time."""
     return f" with {stats.replies_at_once:.1f} replies at once" if stats.replies_at_once > 1 else ""
 
 

@@ -12,7 +12,7 @@ from localspec.display import DrawnLine, say, say_json
 from localspec.errors import BadSetting
 
 SECONDS = 180.0
-DIFFERENT = 3  # exit code for a changed text; 1 is an error, and 2 wrong usage
+DIFFERENT = 3  # exit code for a changed text; 1 means an error, and 2 wrong usage
 LEAST_SECONDS = 1.0
 
 
