@@ -164,7 +164,7 @@ class ChatScreen(Screen[None], Chat):
             self.prompt.clear()
             if not await table.run(self, *command) and not self.prompt.text:
                 self.prompt.replace_text(message)
-                self.prompt.select_all()  # so that the next key replaces the failed command
+                self.prompt.select_all()  # the next key then replaces the failed command
         elif self.state.engine.busy:
             self.notify(table.BUSY)
         else:

@@ -59,7 +59,7 @@ def take_pair(arguments: argparse.Namespace, *, prompt_optional: bool = False) -
 
 
 def refuse_file(arguments: argparse.Namespace) -> None:
-    """Raise BadSetting if the first word is a file, except a prompt of one plain word, which may be a prompt."""
+    """Raise BadSetting if the first word is a file. A single word without a dot is always a prompt."""
     first, *more = arguments.words
     if (more or "." in first) and os.path.isfile(os.path.expanduser(first)):
         prompt = printable(more[0] if more else "Summarise:", 60)
@@ -74,13 +74,13 @@ def refuse_file(arguments: argparse.Namespace) -> None:
 
 
 def refuse_model(word: str, second: str = "") -> None:
-    """Raise UnknownPair if a word, or two with `second`, looks like the name of a model: qwen2.5:7b, gemma."""
+    """Raise UnknownPair if a word looks like the name of a model: qwen2.5:7b, gemma. `second`: the word after it."""
     from localspec.models.registry import named, near_names
 
     if second and (" " in second.strip() or near_names(word)):
         named(word)  # raises UnknownPair
     plain = word.lower().replace(":", "-")
-    spellings = plain, re.sub(r"([a-z])(\d)", r"\1-\2", plain, count=1)  # for example qwen2.5-7b, llama-3.1-8b
+    spellings = plain, re.sub(r"([a-z])(\d)", r"\1-\2", plain, count=1)  # as qwen2.5-7b and llama-3.1-8b
     begun = [name for text in spellings for name in near_names(text) if name.lower().startswith(text)]
     if not (_MODEL.fullmatch(word) or (len(word) > 2 and begun)):
         return

@@ -181,7 +181,7 @@ class Jobs:
             job.tell(_STOPPED)
 
     def close(self) -> None:
-        self._sent, self._waiting = {}, []  # so `give_up` sends no cancel to a closed process
+        self._sent, self._waiting = {}, []  # then `give_up` sends no cancel to a closed process
         self.process.on_report = lambda: None
         self.process.close()
 
@@ -312,8 +312,8 @@ class Jobs:
 
 async def came(awake: asyncio.Event, timeout_seconds: float | None) -> bool:
     awake.clear()
-    # Not `wait_for`: in Python 3.11 it loses a cancel that comes together with a report. The reply of a client
-    # that has left would then run to its end.
+    # Not `wait_for`: in Python 3.11 it loses a cancel that comes together with a report. The reply of a
+    # client that has left would then run to its end.
     with suppress(TimeoutError):
         async with asyncio.timeout(timeout_seconds):
             return await awake.wait()

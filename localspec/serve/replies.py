@@ -1,4 +1,4 @@
-"""The pair for the model name in a request, and the replies to the request."""
+"""Find the pair for the model name in a request, and hold the replies to the request."""
 
 import asyncio
 import difflib
@@ -19,7 +19,7 @@ from localspec.serve import numbers
 from localspec.serve.jobs import Job, Jobs, came
 from localspec.serve.options import Fields, Problem
 
-FIRST_SECONDS, EACH_SECONDS = 3.0, 5.0  # a prefill this long is logged, and logged again after each time
+FIRST_SECONDS, EACH_SECONDS = 3.0, 5.0  # a prefill is logged after FIRST_SECONDS, then every EACH_SECONDS
 TARGET, LATEST = ":target", ":latest"
 
 
@@ -32,7 +32,7 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """Names that the user gave to the first pair, which the server loads at its start."""
+    """The user's names for the first pair, which the server loads at its start."""
 
     called: str = ""  # the pair's name on the command line
     aliases: tuple[str, ...] = ()
@@ -74,16 +74,16 @@ class Pairs:
         return next((each for each in self.beside if each.name.casefold() == split_text(model)[0]), None)
 
     def choose_small(self, fields: Fields, capability: str = "embedding") -> ModelBeside:
-        """Return the model for a request, with the name that it gives. Raises Problem for another model's name."""
+        """Return the model beside the pair for a request. Raises Problem if the request names another model."""
         model = fields.take("model", str, "")
         chosen = next((each for each in self.beside if each.capability == capability), None)
         if chosen is None:
             option = "--rerank" if capability == "rerank" else "--embed"
             raise Problem(
-                501, "not_supported", f"no model is there for this: start the server with {option} MODEL"
+                501, "not_supported", f"the server has no model for this: start it with {option} MODEL"
             )
         if model and self.small(model) != chosen and not self._any_model:
-            raise Problem(404, "model_not_found", f"{model[:80]!r} does not do this; use {chosen.name!r}")
+            raise Problem(404, "model_not_found", f"{model[:80]!r} cannot do this; use {chosen.name!r}")
         return replace(chosen, name=model or chosen.name)
 
     def pair_of(self, model: str) -> str | None:
@@ -95,7 +95,7 @@ class Pairs:
             return pair.name if pair.name == self.first or pair.on_disk else None
         here = {self.first, *(pair.name for pair in all_pairs() if pair.on_disk)}
         begun = [name for name in here if name.casefold().startswith(tuple(asked + mark for mark in "-._+"))]
-        return begun[0] if len(begun) == 1 else None  # as smollm2 for SmolLM2-135M-Instruct.Q4_1
+        return begun[0] if len(begun) == 1 else None  # for example smollm2 for SmolLM2-135M-Instruct.Q4_1
 
     def about(self, model: str) -> dict[str, list[str]]:
         if small := self.small(model):
@@ -107,7 +107,7 @@ class Pairs:
 
     def files(self, model: str) -> dict[ModelFile, os.stat_result]:
         """Return a model's files with their sizes and times, the target first; {} if it is not on this machine."""
-        with suppress(Problem, LocalspecError, OSError):  # another program may remove a file
+        with suppress(Problem, LocalspecError, OSError):  # another program may have removed a file
             small = self.small(model)
             files = (small.file,) if small else self.choose(model).load.pair.files
             return {file: path.stat() for file in files if (path := file.path)}
@@ -126,7 +126,7 @@ class Pairs:
 
 
 def split_text(model: str) -> tuple[str, bool]:
-    """Return the pair in a model name, in lower case, and whether the name means its target alone."""
+    """Return the pair's part of a model name, in lower case, and whether the name means only its target."""
     name = model.casefold().removesuffix(LATEST)
     return name.removesuffix(TARGET), name.endswith(TARGET)
 
@@ -220,7 +220,7 @@ class Replies:
 
     def __init__(self, jobs: Jobs, asked: ReplyRequest) -> None:
         self._jobs, self.asked = jobs, asked
-        self.replies: list[ServedReply] = []  # by the reply's number
+        self.replies: list[ServedReply] = []  # in the order of their numbers
         self._awake = asyncio.Event()
         self._submit()
 
@@ -281,7 +281,7 @@ class Replies:
         return f"{self.asked.chosen.name}: {now.done:,} of {now.total:,} tokens of a prompt ({share:.0%})"
 
     def _submit(self) -> None:
-        """Queue at most one reply for each slot; a prompt's first reply begins before the others are queued."""
+        """Queue at most one reply for each slot. A prompt's first reply begins before its other replies are queued."""
         asked = self.asked
         while len(self.replies) < asked.count and len(self._open) < self._jobs.parallel:
             prompt, nth = divmod(len(self.replies), asked.replies)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from localspec.loading.pair_info import PairRow
     from localspec.measure.race import RaceSide
 
-RACE_TOKENS = 256  # limit of each side of a race; a model in a loop has no end
+RACE_TOKENS = 256  # limit of tokens for each side of a race, because a model in a loop has no end
 
 
 @dataclass(slots=True)
@@ -47,10 +47,10 @@ class ReplyState:
     prefill: Prefill | None = None
     pieces: list[Piece] = field(default_factory=list)
     shown: int = 0  # number of pieces that the screen already shows
-    times: list[float] = field(default_factory=list)  # for each piece, seconds of decoding until it came
+    times: list[float] = field(default_factory=list)  # for each piece: the seconds of decoding before it
     tally: Tally = field(default_factory=Tally)
     timeline: deque[Cycle] = field(default_factory=lambda: deque(maxlen=256))  # the newest cycles
-    lengths: Counter[int] = field(default_factory=Counter)  # how many cycles emitted 1, 2, … tokens
+    lengths: Counter[int] = field(default_factory=Counter)  # number of cycles that emitted 1, 2, … tokens
     proposal: tuple[str, ...] = ()  # the text of each draft token of the last cycle
     final: Stats | None = None  # the engine's statistics, after the reply has ended
     is_stopped: bool = False  # whether the user ended the reply of a race
@@ -145,7 +145,7 @@ class ReplyState:
 @dataclass(slots=True)
 class EngineState:
     client: EngineProcess
-    load_request: messages.LoadPair  # the last request that loaded a pair; the first request if none did
+    load_request: messages.LoadPair  # the last request that has loaded a pair; before that, the first request
     settings: messages.Options = field(default_factory=dict)  # the options that apply to every reply
     stops_loops: bool = True  # whether a reply that repeats itself ends
     ready: messages.Ready | None = None
@@ -176,7 +176,7 @@ class EngineState:
 
     def load(self, request: messages.LoadPair, *, started: bool = False) -> None:
         """Load a pair in a new process, so that the old process frees its memory. Raises EngineDied."""
-        if not started:  # a started process has received `request` already
+        if not started:  # a process that is running already has received `request`
             try:
                 self.client.start()
             finally:
@@ -184,7 +184,7 @@ class EngineState:
                     self.ready = None
             self.client.send(request)
         if request != self.load_request:
-            self.last_reply = None  # the last reply came from another pair
+            self.last_reply = None  # because the last reply came from another pair
         self._loading_request = request
         self.pair_name = request.pair.name
         self.ready, self.loading, self.stage = None, True, ""
@@ -211,7 +211,7 @@ class EngineState:
         self.client.send(asked)
 
     def read_ahead(self, typed: str, turns: Messages, conversation: str = "") -> None:
-        """Let the engine read `turns` ahead, whose last message is the text `typed`; "": nothing is typed."""
+        """Let the engine read `turns` ahead. Their last message is the text `typed`; "": the user has typed nothing."""
         if typed != self._typed and self.ready and not self.busy:
             self._typed, turns = typed, turns if typed else ()
             self.client.send(messages.Typed(turns, self.options_for(turns), conversation))
@@ -333,7 +333,7 @@ class Downloads:
     def pull(self, name: str) -> None:
         self._stop.clear()
         self.progress = PullProgress(name)
-        # A daemon thread does not keep the program running while a server sends nothing.
+        # A daemon thread, so that the program can end while a server sends nothing.
         self._thread = threading.Thread(target=self._pull, args=(name,), daemon=True)
         self._thread.start()
 

@@ -158,7 +158,7 @@ def chosen_prompts(arguments: argparse.Namespace) -> "list[BenchPrompt]":
         raise BadSetting(f"--{flag} needs your own prompt", hint='add one: localspec bench PAIR "a prompt"')
     wanted = arguments.only or tuple(Category)
     if unknown := set(wanted) - set(Category):
-        raise BadSetting(f"no kind of prompt is called {min(unknown)!r}", hint=f"choose from {', '.join(Category)}")
+        raise BadSetting(f"no kind of prompt is {min(unknown)!r}", hint=f"choose from {', '.join(Category)}")
     return [prompt for prompt in BUILT_IN_PROMPTS if prompt.category in wanted]
 
 

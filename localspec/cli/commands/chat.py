@@ -60,7 +60,7 @@ def _chat(
 
     if resumed:
         take_pair_of(resumed[1].pair, resumed[1].files, arguments)
-    load = load_request(arguments, leave_missing=True)  # because the chat itself offers to download a missing pair
+    load = load_request(arguments, leave_missing=True)  # because the chat offers to download a missing pair
     load = replace(load, draws=not arguments.plain)
     settings, given = reply_settings(arguments), configured(system=arguments.system)
     engine = EngineProcess()

@@ -77,7 +77,7 @@ def _named(arguments: argparse.Namespace) -> Pair:
     try:
         if is_known(arguments.pair) or not is_file:
             pair = named(arguments.pair)
-            pair = pair if pair.listed else replace(pair, name="")  # a file that the user has opened has no name of a pair
+            pair = pair if pair.listed else replace(pair, name="")  # an opened file is no named pair
         else:
             pair = Pair("", DraftKind.MODEL, model_file(arguments.pair))
         if arguments.draft is None:
@@ -105,7 +105,7 @@ def _as_text(pair: Pair, found: pair_info.PairInfo) -> list[str]:
         lines += _found_lines(pair.found)
     if plan and plan.draft:
         lines += [f"fit          {_fit(pair, found.shared)}"]
-    is_mixture = pair.target.header.of_model("expert_count")  # a mixture of experts, of which a token needs few bytes
+    is_mixture = pair.target.header.of_model("expert_count")  # it reads few of its bytes for each token
     if plan and not plan.target.devices and pair.target.all_bytes > pair_info.SLOW_BYTES and not is_mixture:
         why = "this target is slow on a CPU; `localspec pairs` marks a pair for this machine"
         lines += [f"caution      {why}"]

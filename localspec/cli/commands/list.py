@@ -26,7 +26,7 @@ def run(arguments: argparse.Namespace) -> int:
     texts = [removal.size_of(path) for path in texts_dir().glob("*.cache*")]
     demo = sum(path.stat().st_size for path in removal.enlarged_demo())
     folders = set(local_models.fitted_dir().glob("*/")) - {left.path for left in unused}
-    answers = sum(map(removal.size_of, folders))  # the target's answers, from which `localspec fit` trains drafts
+    answers = sum(map(removal.size_of, folders))  # answers that `localspec fit` trains drafts on
     total = sum(texts) + demo + answers + sum(left.bytes for left in unused)
     total += sum(file.all_bytes for file in files)
     if arguments.json:
