@@ -81,7 +81,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> object:  # imports late, so that `import localspec` is fast
+def __getattr__(name: str) -> object:  # imports names late, so that `import localspec` is fast
     if name not in HOMES:
         raise AttributeError(f"module 'localspec' has no attribute {name!r}")
     from importlib import import_module

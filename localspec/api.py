@@ -32,7 +32,7 @@ from localspec.prompt.messages import Infill as Infill
 from localspec.prompt.messages import Message, PromptOrMessages, as_messages
 from localspec.stopping import Stop, WorkStopped, interruptible, own_stop
 
-TIMEOUT_SECONDS = 1.0  # longest wait, after Ctrl-C, until the thread that loads has ended
+TIMEOUT_SECONDS = 1.0  # longest wait, after Ctrl-C, for the end of the loading thread
 
 
 @explains(LOAD)
@@ -64,7 +64,7 @@ def load(
     Raises LocalspecError, whose `hint` says what to do.
     """
     settings = configured(pair=None if target or isinstance(pair, Pair) else pair, **options)
-    if isinstance(pair, Pair):  # the command line passes a Pair, because it has already looked the name up
+    if isinstance(pair, Pair):  # the command line has already found the Pair
         check_here(found := pair if speculate else pair.alone)
     else:
         wanted = pair or (None if target else settings.get("pair"))
@@ -82,7 +82,7 @@ def load(
     opened = partial(load_planned, found, choices, at_stage)
     engine = interruptible(opened, stop, timeout_seconds=TIMEOUT_SECONDS)
     defaults = {name: value for name, value in settings.items() if name in REPLY} | {"speculate": speculate}
-    if found.is_demo:  # the automatic depth would be 0, because the demo's draft saves no time
+    if found.is_demo:  # a fixed depth, because the automatic depth would be 0: the demo's draft saves no time
         defaults.setdefault("depth", 4)
     session = Session(engine, cast(ReplyOptions, defaults))
     if is_use:
@@ -93,7 +93,7 @@ def load(
 # The session that `run` and `stream` keep between calls, with the arguments that named its pair.
 _loaded: tuple[object, Session] | None = None
 _loading = threading.RLock()
-_taken = threading.Lock()  # held while a stream is open, because only one may be open
+_taken = threading.Lock()  # held while a stream is open, so that only one is open at a time
 _reader: threading.Thread | None = None  # the thread that reads the open stream
 _asynchronous = ThreadPoolExecutor(1, "localspec")  # one thread for all replies of `arun` and `astream`
 _POLL_SECONDS = 0.05
@@ -101,7 +101,7 @@ _POLL_SECONDS = 0.05
 
 @contextmanager
 def _turn(asker: threading.Thread, left: Callable[[], bool]) -> Iterator[None]:
-    """Wait until the open stream ends. Raises BadSetting if nobody can end it, WorkStopped if `left()` is true."""
+    """Wait until the open stream ends. Raises BadSetting if this thread reads it, WorkStopped if `left()` is true."""
     global _reader
     turn = _taken
     while not turn.acquire(timeout=_POLL_SECONDS):
@@ -185,7 +185,7 @@ async def in_a_thread(
     begin: Callable[[Callable[[], bool]], Iterator[Event]], threads: Executor
 ) -> AsyncIterator[Event]:
     """Run `begin` in one of `threads`, and yield its events. Its argument returns whether the reader has left."""
-    import asyncio  # not at the top, because it takes 30 ms
+    import asyncio  # imported late, because it takes 30 ms
 
     loop = asyncio.get_running_loop()
     queue: asyncio.Queue[Event | None] = asyncio.Queue()
@@ -208,13 +208,13 @@ async def in_a_thread(
         left.set()
         if not done.done() and not job.cancel():
             await asyncio.wait([done])
-            done.exception()  # retrieves the error: asyncio logs an error that nobody retrieves
+            done.exception()  # fetch the error, because asyncio logs errors that are never fetched
 
 
 def unload() -> None:
     """Free the pair that `run` and `stream` keep loaded, and the model of `embed`. A running reply ends."""
     global _loaded
-    if small := sys.modules.get("localspec.embedding.model"):  # else there is none
+    if small := sys.modules.get("localspec.embedding.model"):  # if it is not imported, it has no model
         small.unload()
     with _loading:
         held, _loaded = _loaded, None
@@ -238,4 +238,4 @@ def devices() -> list[Device]:
     return list(with_host(list_devices()))
 
 
-backend = backend_summary  # returns the version and the features of the installed llama.cpp
+backend = backend_summary  # returns version and features of the installed llama.cpp

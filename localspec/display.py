@@ -17,7 +17,7 @@ from typing import Any, Final, TextIO
 from localspec.errors import LocalspecError
 
 _STEERING: Final = (*range(0x20), *range(0x7F, 0xA0))
-# Characters that change the direction of text. Arabic and Hebrew need U+061C, U+200E and U+200F, which stay.
+# Characters that change the direction of text, without U+061C, U+200E and U+200F, which Arabic and Hebrew need.
 _REORDERING: Final = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))
 _BREAKING: Final = (0x2028, 0x2029)
 _UNPRINTABLE: Final = range(0xD800, 0xE000)  # surrogates, which UTF-8 cannot encode
@@ -28,7 +28,7 @@ _NOTHING: Final = dict.fromkeys(_CONTROLS)
 
 
 def for_terminal(text: str) -> str:
-    """Replace control characters, which steer a terminal, by U+FFFD; newline and tab stay, CR becomes a space."""
+    """Replace control characters by U+FFFD, because they steer a terminal. Newline and tab stay, CR becomes a space."""
     return text.translate(_IN_A_TEXT)
 
 
@@ -37,7 +37,7 @@ def line_for_terminal(text: str) -> str:
 
 
 def without_controls(text: str) -> str:
-    """Remove control characters, which take no cell of a terminal."""
+    """Remove control characters, so that each character takes a cell of the terminal."""
     return text if text.isprintable() else text.translate(_NOTHING)
 
 
@@ -88,7 +88,7 @@ def aligned(rows: Sequence[Sequence[str]], left: int = 1) -> str:
 # Chinese, Japanese and Korean characters: a line may break before each of them.
 _WIDE: Final = "\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\uff00-\uff60"
 _WORD: Final = f"[^ \t\n{_WIDE}]"
-_PARTS: Final = f"\n|[ \t]+|[{_WIDE}]|{_WORD}+"  # compiled late, because that takes 5 ms
+_PARTS: Final = f"\n|[ \t]+|[{_WIDE}]|{_WORD}+"  # compiled late, because this takes 5 ms
 _COMMAND: Final = re.compile(r"    \S")  # an indented command, never wrapped, so that it can be copied
 _GAP: Final = re.compile(r"(?<=\S) {2,}(?=\S)")  # the blanks between two columns of a line
 _FENCE: Final = "```"
@@ -105,7 +105,7 @@ class Cursor:
 def wrapped(text: str, width: int, row: Cursor, *, whole: bool = True) -> str:
     """Return the text with a new row before each word that would cross the edge; update `row`.
 
-    `whole`: whether the text is complete. If False, it is a piece that may continue the last word of the piece before.
+    `whole`: whether the text is complete. If not, it is a piece, and may continue the last word of the piece before.
     """
     parts = []
     for line in text.splitlines(keepends=True):
@@ -162,7 +162,7 @@ def _cells(text: str) -> int:
     return cell_len(text)
 
 
-JSON_VERSION: Final = 1  # the version of --json output, raised if a name is removed or its meaning changes
+JSON_VERSION: Final = 1  # the version of --json output; raise it if a name is removed or changes its meaning
 _CLEAR_ROW = "\r\x1b[K"
 _DIM, _NORMAL = "\x1b[2m", "\x1b[0m"
 
@@ -184,7 +184,7 @@ def say(text: str, *, end: str = "\n", to: TextIO | None = None, wrap: bool = Tr
         text = for_terminal(text)
     _write((_in_rows(text, stream, whole=bool(end)) if wrap else text) + end, stream)
     if end:
-        _row = Cursor()  # for a question, `end` is " ": the user's Enter then ends the row
+        _row = Cursor()  # new row: after a question, whose `end` is " ", the user's Enter ends the row
 
 
 def say_json(found: Mapping[str, object], **form: Any) -> None:  # noqa: ANN401
@@ -199,7 +199,7 @@ def _in_rows(text: str, stream: TextIO | None, *, whole: bool) -> str:
 
 def columns(stream: TextIO | None) -> int:
     """Return the columns of a stream's terminal: the variable COLUMNS, else the terminal's width, else 80."""
-    with suppress(AttributeError, OSError, ValueError):  # the stream is no file, or it is closed
+    with suppress(AttributeError, OSError, ValueError):  # the stream is closed, or no file
         if stream and not os.environ.get("COLUMNS"):
             return os.get_terminal_size(stream.fileno()).columns or 80
     return shutil.get_terminal_size().columns
@@ -235,7 +235,7 @@ def tell(error: LocalspecError) -> None:
 
 
 def say_dimmed(text: str) -> None:
-    """Print reasoning in dim letters, only if stderr is a terminal; NO_COLOR makes the letters normal."""
+    """Print reasoning if stderr is a terminal, in dim letters, or in normal ones with NO_COLOR."""
     if _quiet or not on_terminal(sys.stderr):
         return
     plain = bool(os.environ.get("NO_COLOR")) or not obeys_sequences(sys.stderr)

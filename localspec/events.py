@@ -8,11 +8,11 @@ from itertools import zip_longest
 from operator import attrgetter
 from typing import Any
 
-NOTICEABLE = 1.03  # ratio of the faster speed to the slower one: a smaller ratio counts as no difference
-HARDLY = 0.03  # draft tokens per emitted token: fewer cannot change the speed noticeably
-LEAST_JUDGED = 32  # tokens of the shortest reply whose speed is judged
-LEAST_CYCLES = 8  # with fewer cycles, a normal one may take half of a reply's time, so no stall is reported
-DEMO_PASS = 0.05  # seconds that a race counts for a demo pass, because a real demo pass is too short to watch
+NOTICEABLE = 1.03  # a smaller ratio of the faster to the slower speed counts as no difference
+HARDLY = 0.03  # with fewer draft tokens per emitted token, drafting cannot change the speed noticeably
+LEAST_JUDGED = 32  # the speed of a reply with fewer tokens is not judged
+LEAST_CYCLES = 8  # with fewer cycles no stall is reported, because a normal one may take half of the time
+DEMO_PASS = 0.05  # a race counts this many seconds for a demo pass, because a real one is too short to watch
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Stats:
     restored_tokens: int = 0  # reused tokens that came from a prompt cache on disk
     restore_seconds: float = 0.0  # time of reading the restored tokens from the disk
     read_ahead_tokens: int = 0  # reused tokens that were prefilled before the request, while nobody waited
-    waited_seconds: float = 0.0  # waits for a slot and for passes without this reply; not in decode_seconds
+    waited_seconds: float = 0.0  # time of waiting for a slot and for others' passes; not in decode_seconds
     prefill_seconds: float = 0.0
     first_token_seconds: float = 0.0  # time from the request to the first token
     draft_seconds: float = 0.0  # time inside llama.cpp for the draft
@@ -123,11 +123,11 @@ class Stats:
         return Estimate(*map(self.caused, (value, max(value - margin, 0.0), value + margin)))
 
     def caused(self, ratio: float) -> float:
-        """Return a measured speed-up, clamped to the range that drafting can have caused.
+        """Return a measured speed-up, limited to the range that drafting can have caused.
 
-        At best a pass replaces one plain pass for each token that it emits. At worst drafting costs the time of the
-        draft, of the decisions, and of wide passes beyond one plain pass each: the other passes are plain ones, so
-        the reply without these times is as fast as plain decoding.
+        At best, a pass replaces one plain pass for each token that it emits. At worst, drafting costs the time of the
+        draft, of the decisions, and of wide passes beyond a plain pass each. All other passes are plain, so
+        without these times the reply is as fast as plain decoding.
         """
         plain_tokens = self.emitted - self.wide_cycles
         if not self.decode_seconds or plain_tokens <= 0:
@@ -158,7 +158,7 @@ class Stats:
 
     @property
     def prefill_share(self) -> float:
-        """Prefill / (prefill + decode seconds): the share of the time that drafting cannot shorten."""
+        """The share of the prefill in the time of prefill and decoding, which drafting cannot shorten."""
         whole = self.prefill_seconds + self.decode_seconds
         return self.prefill_seconds / whole if whole else 0.0
 
@@ -186,9 +186,7 @@ class Stats:
         )
 
 
-_values = attrgetter(
-    *(field.name for field in fields(Stats))
-)  # all at once, because each cycle adds statistics
+_values = attrgetter(*(field.name for field in fields(Stats)))  # one call for all fields, which saves time
 
 
 def _sum(one: Any, other: Any) -> Any:  # noqa: ANN401
@@ -223,7 +221,7 @@ class Mode(StrEnum):
 
     DRAFTING = "drafting"  # drafting is on, at the draft depth that is fastest
     BASELINE = "baseline"  # a baseline step, which measures the cost of plain decoding
-    OFF = "off"  # drafting is off because it is slower: plain decoding
+    OFF = "off"  # plain decoding, because drafting was slower and is off
     PLAIN = "plain"  # plain decoding is requested
     PROBE = "probe"  # drafting is off; this cycle drafts to test whether it is faster again
 
@@ -290,7 +288,7 @@ class Cycle:
     deciding_seconds: float = 0.0  # part of other_seconds: choosing the drafter and depth
     replies: int = 1  # number of replies that shared the target's pass
     pass_width: int = 0  # number of tokens of all replies in the pass; 0: the same as `width`
-    waited_seconds: float = 0.0  # waits for passes without this reply; not part of other_seconds
+    waited_seconds: float = 0.0  # time of waiting for others' passes; not in other_seconds
 
     @property
     def drafted(self) -> int:

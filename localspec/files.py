@@ -36,7 +36,7 @@ def expanded(path: str | Path) -> Path:
 def read_toml(path: Path) -> dict[str, Any]:
     """Return the content of a TOML file. Raises BadSetting, caused by FileNotFoundError for a missing file."""
     try:
-        if path.exists() and not path.is_file():  # reading a pipe would block
+        if path.exists() and not path.is_file():  # a pipe would block the read
             raise OSError(errno.EINVAL, "it is not a file")
         return tomllib.loads(path.read_text("utf-8-sig"))
     except (ValueError, RecursionError) as error:
@@ -50,7 +50,7 @@ def unreadable(path: Path, error: OSError) -> BadSetting:
 
 
 def program(name: str) -> str | None:
-    """Return the path of a program on PATH, never from the working directory, where Windows looks first."""
+    """Return the path of a program on PATH. Leave out the working directory, where Windows searches first."""
     suffix = ".exe" if sys.platform == "win32" and not name.endswith(".exe") else ""
     places = (Path(folder, name + suffix) for folder in os.get_exec_path() if os.path.isabs(folder))
     return next((str(place) for place in places if place.is_file() and os.access(place, os.X_OK)), None)
@@ -80,7 +80,7 @@ def write_atomically(path: Path, content: bytes, *, lasting: bool = True) -> Non
             file.write(content)
             file.flush()
             if lasting:
-                os.fsync(file.fileno())  # else a power cut may keep the new name and lose the content
+                os.fsync(file.fileno())  # otherwise a power cut may keep the new name and lose the content
         with suppress(FileNotFoundError):
             os.chmod(temporary, stat.S_IMODE(path.stat().st_mode))
         rename(temporary, path)
@@ -91,14 +91,14 @@ def write_atomically(path: Path, content: bytes, *, lasting: bool = True) -> Non
         raise
 
 
-# Seconds between the attempts to rename an open file; only Windows refuses that.
+# Seconds between attempts to rename an open file, which only Windows refuses.
 _PAUSES: tuple[float, ...] = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5) if sys.platform == "win32" else ()
 
 
 def rename(source: str | Path, target: str | Path) -> None:
     """Rename a file, over another one too. Raises OSError.
 
-    On Windows, try again while another process has one of the two open, as virus scanners have for a moment.
+    On Windows, try again while another process has one of the two files open, for example a virus scanner.
     """
     for pause in _PAUSES:
         try:
@@ -121,7 +121,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def lies_in(path: Path, folder: Path) -> bool:
-    """Return whether a path is below a folder. The place of a link counts, not its target."""
+    """Return whether a path is below a folder. For a link, its own place counts, not its target."""
     return Path(os.path.realpath(path.parent)).is_relative_to(os.path.realpath(folder))
 
 
@@ -152,7 +152,7 @@ def change_json_object(path: Path, changes: Mapping[str, object]) -> str:
             notice = f"{path} was damaged ({error}); it is kept as {rename_damaged(path).name}"
         content = {name: value for name, value in (content | dict(changes)).items() if value is not None}
         write_atomically(path, repaired(json.dumps(content, indent=1, ensure_ascii=False)).encode())
-        for left in path.parent.glob(f".{path.name}.*"):  # unfinished files of a killed process
+        for left in path.parent.glob(f".{path.name}.*"):  # remove unfinished files of a killed process
             left.unlink(missing_ok=True)
     return notice
 
@@ -211,8 +211,8 @@ class FileLock:
         held, self._held = self._held, None
         if held is None:
             return
-        if sys.platform != "win32":  # on Windows filelock removes the file
-            # Remove the file before the release. A process that waits for the lock then retries.
+        if sys.platform != "win32":  # on Windows, filelock removes the file
+            # Remove the file before the release, so that a waiting process makes a new one.
             with suppress(OSError):
                 self._path.unlink(missing_ok=True)
         held.release()
@@ -246,21 +246,21 @@ def _acquired(path: Path, seconds: float) -> "BaseFileLock | None":
     from filelock import FileLock, Timeout  # imported late, because the import takes 15 ms
 
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # No fallback to a soft lock, because a soft lock remains if its process is killed.
+    # Use no soft lock instead, because it remains if its process is killed.
     lock = FileLock(path, mode=0o600, thread_local=False, fallback_to_soft=False, poll_interval=0.01)
     try:
         lock.acquire(seconds)
     except Timeout:
         return None
     except OSError as error:
-        if error.errno not in _NO_LOCKS:  # a network file system may lack locks; then use none
+        if error.errno not in _NO_LOCKS:  # a network file system may lack locks; continue without one
             raise
         path.unlink(missing_ok=True)
     return lock
 
 
 def after_fork(forget: Callable[[], None]) -> None:
-    """Call `forget` in every child of fork(), because a child lacks the parent's other threads."""
+    """Call `forget` in every child of fork(), because a child has none of its parent's other threads."""
     if hasattr(os, "register_at_fork"):  # Windows has no fork()
         os.register_at_fork(after_in_child=forget)
 
@@ -334,7 +334,7 @@ def text_of(path: str | Path) -> str:
     """Return the text of the user's file. Raises BadSetting."""
     file, hint = expanded(path), "give a text file"
     try:
-        with file.open("rb") as opened:  # read a limited size, because a device or a pipe may have no end
+        with file.open("rb") as opened:  # read only so much, because a device or a pipe may have no end
             content = opened.read(MOST_BYTES + 1)
         if len(content) > MOST_BYTES and b"\0" not in content:
             raise BadSetting(f"{file} is too large for any context", hint="attach only the part that matters")

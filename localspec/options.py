@@ -47,8 +47,8 @@ class Option:
     flags: tuple[str, ...] = ()  # the flags, by default --NAME
     repeats: bool = False  # whether the flag may be given several times
     kind: type | None = None  # bool, int, float or str; None: the code that uses the value checks it
-    choices: tuple[str, ...] = ()  # the accepted words; if `kind` is int or float, numbers are accepted, too
-    switches: bool = False  # whether true and false are accepted beside numbers
+    choices: tuple[str, ...] = ()  # the accepted words; with `kind` int or float, numbers are accepted, too
+    switches: bool = False  # whether true and false are accepted, besides numbers
     default: str = ""  # the default value in words; only options with a default are settings of config.toml
 
     @property
@@ -179,7 +179,7 @@ class ReplyOptions(TypedDict, total=False):
     ]
     frequency_penalty: Annotated[Number, Option("penalty for each occurrence", "X", -MOST_LOGIT, MOST_LOGIT)]
     logit_bias: Annotated[Mapping[int, float] | None, Option("added to logits by token; -inf bans a token")]
-    # seed=None: a random seed, even if config.toml has one
+    # seed=None: a random seed, even if config.toml sets a seed
     seed: Annotated[
         Whole, Option("a seed repeats a reply on this machine", "N", 0, 2**64 - 1, default="a random one")
     ]
@@ -196,7 +196,7 @@ class ReplyOptions(TypedDict, total=False):
     ]
     speculate: Annotated[bool, Option("False: plain decoding")]
     system: Annotated[Text, Option("the system message", "TEXT", flags=("-s", "--system"), default="none")]
-    # think=0: a budget of 0 tokens, which is not the same as think=False
+    # think=0 is a budget of 0 tokens, not the same as think=False
     think: Annotated[
         bool | int | None,
         Option("let a thinking model think, for at most N tokens, or not", "N", 0, default="the template's"),
@@ -279,7 +279,7 @@ def check(name: str, value: object, *, called: str = "", hint: str = "") -> None
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return a hint with the known name nearest to an unknown one, or with all names."""
     names = list(known)
-    if name in ("model", "model_path"):  # other programs use these names for `pair`
+    if name in ("model", "model_path"):  # the names for `pair` in other programs
         return "did you mean pair or target?"
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.65)
     return f"did you mean {near[0]}?" if near else f"choose one of: {', '.join(names)}"

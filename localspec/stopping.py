@@ -31,7 +31,7 @@ class Closing(ABC):
         self.close()
 
 
-_LOOK_SECONDS: Final = 0.1  # longest wait for a lock, because Windows handles no Ctrl-C during that wait
+_LOOK_SECONDS: Final = 0.1  # longest wait for a lock at a time, because Windows handles no Ctrl-C during it
 
 _Result = TypeVar("_Result")
 _Check = Callable[[], bool] | None
@@ -57,7 +57,7 @@ class Stop:
         return self._mark.value != b""
 
     @property
-    def address(self) -> ctypes.c_void_p:  # valid until this Stop is deleted
+    def address(self) -> ctypes.c_void_p:  # the address is valid until this Stop is deleted
         return ctypes.cast(self._mark, ctypes.c_void_p)
 
     def check(self) -> None:  # raises WorkStopped
@@ -70,7 +70,7 @@ ending: Final = Stop()  # set when Python begins to exit, while daemon threads s
 
 
 def leave_at_end() -> None:
-    """End this thread silently if Python is exiting; in the main thread raise WorkStopped."""
+    """End this thread silently if Python is exiting; in the main thread, raise WorkStopped instead."""
     if ending.asked:
         raise WorkStopped if threading.current_thread() is threading.main_thread() else SystemExit
 
@@ -123,7 +123,7 @@ def interruptible(
     try:
         threading.Thread(target=run, name="interruptible", daemon=True).start()
         while not outcome:
-            # Not Thread.join: after Ctrl-C in a join, Python 3.11 believes that the thread has ended.
+            # Do not use Thread.join: after Ctrl-C in it, Python 3.11 takes the thread as ended.
             over.acquire(timeout=_LOOK_SECONDS)
             if ending.asked or (cancelled and cancelled()):
                 stop.ask()
@@ -152,7 +152,7 @@ def _end_beside(outcome: Sequence[object], process: int) -> None:
 
 
 class DelayedInterrupt:
-    """A delay of Ctrl-C until a native call returns, because the call's callbacks would lose Ctrl-C."""
+    """A delay of Ctrl-C until a native call returns, because a callback of the call would lose it."""
 
     def __init__(self, stop: Stop | None = None) -> None:
         self._stop = stop

@@ -1,4 +1,4 @@
-"""Make localspec.tui resolve to the top-level tui/ folder in a checkout. A wheel has that folder, not this file."""
+"""Make localspec.tui mean the top-level folder tui/ in a checkout. In a wheel, that folder replaces this file."""
 
 from pathlib import Path
 

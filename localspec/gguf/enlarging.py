@@ -1,8 +1,8 @@
-"""Write a larger llama model that computes the function of a small one, in the time that its larger shape takes.
+"""Write a larger llama model that computes the same as a small one, but takes the time of its larger shape.
 
-* No matrix writes to the added hidden columns: they stay zero. RMS norms get new gains and a new epsilon.
+* No matrix writes to the added hidden columns, so they stay zero. RMS norms get new gains and a new epsilon.
 * Output matrices of added heads, feed-forward units and layers are zero. Their other weights are random.
-* In wider heads, each old rotary pair moves to the place with its old frequency. Query weights grow to undo
+* In wider heads, each old rotary pair moves to the place that has its old frequency. Query weights grow, to undo
   the smaller attention scale.
 """
 
@@ -35,7 +35,7 @@ class Shape:
 
     @property
     def parts(self) -> dict[str, tuple[int, ...]]:
-        """The shapes of a layer's weights, as TensorInfo has them."""
+        """The shapes of a layer's weights, in the form of TensorInfo."""
         q, kv = self.heads * self.head_width, (self.width, self.kv_heads * self.head_width)
         attention = {"attn_q": (self.width, q), "attn_k": kv, "attn_v": kv, "attn_output": (q, self.width)}
         inwards = dict.fromkeys(("ffn_gate", "ffn_up"), (self.width, self.ffn))
@@ -103,7 +103,7 @@ class Enlarger:
         new_heads = (kv * copies + inside // group) * group + inside % group
         new_kv, stretch = np.arange(old.kv_heads * copies), shape.head_width // old.head_width
         units = np.arange(old.ffn)
-        # The new index of each old row. In "attn_output" and "ffn_down", the new index of each old column.
+        # The new index of each old row; in "attn_output" and "ffn_down", of each old column.
         self._positions = dict.fromkeys(("ffn_gate", "ffn_up", "ffn_down"), units) | {
             "attn_q": _head_rows(new_heads, *rows, stretch),
             "attn_k": _head_rows(new_kv, *rows, stretch),
@@ -115,7 +115,7 @@ class Enlarger:
 
     @property
     def eps(self) -> float:
-        """Return the norm epsilon that has the same effect on wider rows as the old one on old rows."""
+        """Return the epsilon of a norm that has the same effect on wider rows as the old epsilon on old rows."""
         return self.old.width * self.source.eps / self.new.width
 
     def type_of(self, name: str) -> int:
@@ -139,20 +139,20 @@ class Enlarger:
         yield norm, (new.width,), F32, partial(self._gains, norm)
 
     def _matrix(self, name: str, part: str, shape: tuple[int, ...], idle: bool) -> np.ndarray:
-        """Return a layer's matrix. `idle`: whether the layer is added, and leaves hidden rows unchanged."""
+        """Return a layer's matrix. `idle`: whether the layer is an added one, which leaves hidden rows unchanged."""
         writes, (columns, rows) = part in ("attn_output", "ffn_down"), shape
         data = self._filled(name, rows, columns, random=not writes)
         if idle:
             return data
         old, at = self.source.tensor(name), self._positions[part]
-        if writes:  # the old rows keep their weights, now in the columns `at`; their other columns are zero
+        if writes:  # old rows keep their weights, now in the columns `at`, and have zeros elsewhere
             wide = np.zeros((self.old.width, columns), np.float32)
             wide[:, at] = old
             data[: self.old.width] = self.encode(wide, self.type_of(name))
             return data
         if part == "attn_q":
             old = old * sqrt(self.new.head_width / self.old.head_width)
-            # Query rows of added rotary pairs are zero, because they must not change an old head's scores.
+            # Query rows of added rotary pairs are zero, so that they do not change the scores of an old head.
             heads = np.unique(at // self.new.head_width)
             whole = (heads[:, None] * self.new.head_width + np.arange(self.new.head_width)).ravel()
             data[whole] = self._filled(name, len(whole), columns, random=False)
@@ -165,7 +165,7 @@ class Enlarger:
         return (self._rng.standard_normal((rows, columns)) * SPREAD).astype(np.float32)
 
     def _filled(self, name: str, rows: int, columns: int, *, random: bool) -> np.ndarray:
-        # A random matrix repeats 64 rows.
+        # A random matrix repeats the same 64 rows, which saves time.
         pool = self._random(64, columns) if random else np.zeros((1, columns), np.float32)
         data = self.encode(pool, self.type_of(name))
         return np.resize(data, (rows, data.shape[1]))
@@ -178,7 +178,7 @@ class Enlarger:
 
     def _widened(self, rows: np.ndarray) -> np.ndarray:
         wide = self._random(len(rows), self.new.width)
-        # The last block of 32 old columns has no random columns, because they would make its scale coarser.
+        # Keep random columns out of the last block of 32 old columns, because they would make its scale coarser.
         wide[:, : ceil(self.old.width / 32) * 32] = 0
         wide[:, : self.old.width] = rows
         return wide

@@ -20,7 +20,7 @@ def trained_context(header: Header) -> int | None:
     return max(trained, reach) or None
 
 
-_MAP = "d2t"  # not a weight: the token ids of an EAGLE-3 head's reduced vocabulary
+_MAP = "d2t"  # no weight, but the token ids of an EAGLE-3 head's reduced vocabulary
 
 
 def first_known_crash(header: Header) -> str | None:
@@ -29,10 +29,10 @@ def first_known_crash(header: Header) -> str | None:
         return "does not name its architecture"
     layers, ahead = header.of_model("block_count"), prediction_layers(header)
     if not 1 <= layers <= 512:  # LLAMA_MAX_LAYERS of llama-hparams.h
-        return f"says that it has {layers} layers"
+        return f"claims to have {layers} layers"
     if not 0 <= ahead <= layers:
-        return f"says that {ahead} of its {layers} layers are prediction layers"
-    if (context := trained_context(header)) is not None and context < 16:  # for the first passes
+        return f"claims that {ahead} of its {layers} layers are prediction layers"
+    if (context := trained_context(header)) is not None and context < 16:  # the first passes need more
         return f"was trained for a context of {context} tokens"
     for key, entry in header.entries.items():
         if isinstance(value := entry.value, float) and (
@@ -52,18 +52,18 @@ def first_known_crash(header: Header) -> str | None:
     return None
 
 
-# Target architectures whose graphs expose layer inputs to a head. A head on another target makes llama.cpp abort.
+# Target architectures whose graphs give layer inputs to a head. With a head on any other target, llama.cpp aborts.
 SHOW_LAYERS = {
     *("bailingmoe3", "deepseek4", "gemma4", "gpt-oss", "hunyuan_vl", "lfm2", "lfm2moe", "llama", "mimo2"),
     *("minimax-01", "minimax-m2", "muse-glimmer", "nanbeige", "nemotron_h", "nemotron_h_moe", "qwen3"),
     *("qwen35", "qwen35moe", "qwen3moe", "qwen3next", "qwen4exp"),
 }
-# Target architectures whose graphs also expose the last layer's output. Other graphs return uninitialised memory.
+# Target architectures whose graphs also give the last layer's output. Other graphs return uninitialised memory.
 SHOW_OUTPUT = {
     *("bailingmoe3", "deepseek4", "gemma4", "gpt-oss", "mimo2", "nemotron_h", "nemotron_h_moe", "qwen35"),
     *("qwen35moe", "qwen3next"),
 }
-# Architectures with a graph for prediction layers. qwen3next has one too, but it cannot roll back.
+# Architectures with a graph for prediction layers, without qwen3next, which cannot roll back.
 PREDICT = {
     *("bailingmoe3", "cohere2moe", "deepseek2", "deepseek32", "deepseek4", "glm-dsa", "glm4moe", "glm5-next"),
     *("hy_v3", "mimo2", "nemotron_h_moe", "qwen35", "qwen35moe", "step35"),
@@ -126,7 +126,7 @@ def target_layers(header: Header) -> tuple[int, ...]:
 
 
 def has_markov_chain(header: Header) -> bool:
-    """Return whether a DFlash head is a DSpark: each of its draft tokens depends on the one before."""
+    """Return whether a DFlash head is a DSpark, in which each draft token depends on the one before."""
     return _tensor(header, "markov_w1.weight") is not None
 
 

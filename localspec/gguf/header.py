@@ -56,7 +56,7 @@ class TensorInfo:
 
 @dataclass(frozen=True, slots=True)
 class HeaderVocabulary:
-    """The token texts as bytes of the file, in which each text follows its length in 64 bits."""
+    """The token texts as bytes of the file: the length of each text in 64 bits, then the text."""
 
     count: int
     raw: bytes
@@ -75,7 +75,7 @@ class Header:
     vocabulary: HeaderVocabulary | None
     tensors: tuple[TensorInfo, ...]
     alignment: int
-    data_offset: int  # bytes of the file before the weights
+    data_offset: int  # position of the weights in the file, in bytes
     file_bytes: int
 
     def get(self, key: str) -> Value | None:
@@ -108,7 +108,7 @@ class Header:
         return self.text("general.architecture")
 
     def of_model(self, key: str) -> int:
-        """Return the integer under ARCHITECTURE.KEY, for example `llama.block_count`; 0 if there is none."""
+        """Return the integer under ARCHITECTURE.KEY, for example `llama.block_count`; 0 without this key."""
         return self.number(f"{self.architecture}.{key}") or 0
 
 
@@ -119,7 +119,7 @@ def header_at(path: Path) -> Header:
         return header
     if len(parts) != count:
         raise BadModelFile(
-            f"{path.name} is one of {count} parts of a model, and its name does not say which", hint=_HINT
+            f"{path.name} is one of {count} parts of a model, but its name lacks the number", hint=_HINT
         )
     if missing := next((part.name for part in parts if not part.is_file()), None):
         raise BadModelFile(f"{missing} is missing, one of the {count} parts of a model", hint=_HINT)
@@ -161,9 +161,9 @@ def read_header(read: ReadRange, file_bytes: int, *, label: str, chunk: int = 1 
         raise cursor.bad(f"is GGUF version {version}, and only versions 2 and 3 are in use")
     tensor_count, entry_count = cursor.whole("Q"), cursor.whole("Q")
     if entry_count > min(_MAX_KEYS, cursor.left // _SMALLEST_ENTRY):
-        raise cursor.bad(f"is damaged: it says that it has {entry_count:,} metadata keys")
+        raise cursor.bad(f"is damaged: by its header, it has {entry_count:,} metadata keys")
     if tensor_count > min(_MAX_TENSORS, cursor.left // _SMALLEST_TENSOR):
-        raise cursor.bad(f"is damaged: it says that it has {tensor_count:,} tensors")
+        raise cursor.bad(f"is damaged: by its header, it has {tensor_count:,} tensors")
     entries, vocabulary = _entries(cursor, entry_count)
     alignment = 32
     if stated := entries.get("general.alignment"):
@@ -196,7 +196,7 @@ class _Cursor:
         return BadModelFile(f"{self.label} {printable(what, 200)}", hint=ANOTHER_COPY)
 
     def need(self, count: int, expected: int = 0) -> None:
-        """Read until the buffer has `count` bytes after `at`. `expected`: bytes that the next calls need."""
+        """Read until the buffer has `count` bytes from `at` on. `expected`: bytes that the next calls need."""
         if (lacking := self.at + count - len(self.buffer)) <= 0:
             return
         if self.position + count > _MAX_HEADER:
@@ -230,7 +230,7 @@ class _Cursor:
     def string(self, what: str, limit: int = _MAX_STRING) -> str:
         length = self.whole("Q")
         if length > min(limit, self.left):
-            raise self.bad(f"is damaged: it says that {what} is {length:,} bytes long")
+            raise self.bad(f"is damaged: by its header, {what} is {length:,} bytes long")
         return self.take(length).decode("utf-8", "replace")
 
 
@@ -252,7 +252,7 @@ def _entries(cursor: _Cursor, count: int) -> tuple[dict[str, Entry], HeaderVocab
             element, length = cursor.whole("I"), cursor.whole("Q")
             elements += length if element == STRING else 0
             if elements > _MAX_ELEMENTS:
-                raise cursor.bad(f"is damaged: it says that {key} has {length:,} elements")
+                raise cursor.bad(f"is damaged: by its header, {key} has {length:,} elements")
             if key == TOKENS and element == STRING:
                 vocabulary = HeaderVocabulary(length, _strings(cursor, key, length))
                 if len(vocabulary.raw) > _MAX_VOCABULARY:
@@ -273,7 +273,7 @@ def _array(cursor: _Cursor, key: str, element: int, length: int) -> Value | None
         raise cursor.bad(f"gives the elements of {key} the type {element}, which cannot be in an array")
     smallest = 8 if element == STRING else struct.calcsize(SCALARS[element])
     if length * smallest > cursor.left:
-        raise cursor.bad(f"is damaged: it says that {key} has {length:,} elements")
+        raise cursor.bad(f"is damaged: by its header, {key} has {length:,} elements")
     if length <= _KEPT_ARRAY:
         if element == STRING:
             return tuple(cursor.string(key) for _ in range(length))
@@ -289,7 +289,7 @@ def _array(cursor: _Cursor, key: str, element: int, length: int) -> Value | None
 def _strings(cursor: _Cursor, key: str, length: int) -> bytes:
     start, left = cursor.at, length
     if left * 8 > cursor.left:
-        raise cursor.bad(f"is damaged: it says that {key} has {length:,} elements")
+        raise cursor.bad(f"is damaged: by its header, {key} has {length:,} elements")
     while left:
         cursor.need(8, expected=left * 8)
         buffer, position, end = cursor.buffer, cursor.at, len(cursor.buffer)
@@ -301,7 +301,7 @@ def _strings(cursor: _Cursor, key: str, length: int) -> bytes:
         if position == cursor.at:  # the buffer lacks a part of the next string
             size = int.from_bytes(buffer[position : position + 8], "little")
             if size > min(_MAX_STRING, cursor.left):
-                raise cursor.bad(f"is damaged: it says that an element of {key} is {size:,} bytes long")
+                raise cursor.bad(f"is damaged: by its header, an element of {key} is {size:,} bytes long")
             cursor.need(8 + size)
         cursor.at = position
     return bytes(cursor.buffer[start : cursor.at])

@@ -31,11 +31,11 @@ def adapters_of(text: str) -> tuple[Adapter, ...]:
         path, _, scale = part.rpartition(":")
         try:
             file, factor = (expanded(path), float(scale)) if path else (expanded(part), 1.0)
-        except ValueError:  # the colon belongs to the path
+        except ValueError:  # no number after the colon, so it belongs to the path
             file, factor = expanded(part), 1.0
         if not file.is_file():
             raise BadSetting(f"there is no adapter file {file}", hint="name a GGUF file: --lora FILE[:SCALE]")
-        if not abs(factor) <= 1e9:  # also refuses nan
+        if not abs(factor) <= 1e9:  # this also refuses NaN
             raise BadSetting(f"{scale} is not a valid adapter scale", hint="give a number, as in FILE:0.5")
         adapters.append((file, factor))
     return tuple(adapters)
@@ -54,7 +54,7 @@ def check_adapter(name: str, adapter: Header, target: Header) -> None:
         raise BadModelFile(f"{name} is an adapter for another model: {why}", hint=_HINT)
 
 
-# From llama-vocab.cpp: the kind of vocabulary for each tokenizer.ggml.model, and defaults of missing keys.
+# From llama-vocab.cpp: by tokenizer.ggml.model, the kind of vocabulary and the defaults of missing keys.
 _KINDS = {
     "llama": "SPM",
     "bert": "WPM",
@@ -154,7 +154,7 @@ def in_words(shared: SharedTokens) -> str:
 
 @lru_cache(maxsize=4)  # cached, because it takes up to a second and a load checks its pair twice
 def shared_tokens(target: VocabularyFacts, draft: VocabularyFacts) -> SharedTokens:
-    """Return the tokens with the same bytes in target and draft. Their end tokens count as equal too."""
+    """Return the tokens that have the same bytes in target and draft. Their end tokens count as equal, too."""
     import numpy as np
 
     theirs: dict[bytes, int] = {}
@@ -174,7 +174,7 @@ def shared_tokens(target: VocabularyFacts, draft: VocabularyFacts) -> SharedToke
 
 
 def _cut(text: bytes, pieces: dict[bytes, int]) -> Iterator[int]:
-    """Yield the tokens of a text nearly as a tokenizer would: at each place, the longest token that fits."""
+    """Yield nearly the tokens that a tokenizer would give: at each place of a text, the longest token that fits."""
     at = 0
     while at < len(text):
         for end in range(min(at + _LONGEST, len(text)), at, -1):
@@ -195,7 +195,7 @@ def _normal_first(vocabulary: VocabularyFacts) -> list[tuple[int, bytes]]:
         if has_stand_ins:
             try:
                 raw = text.decode("utf-8").translate(_STAND_INS).encode("latin-1")
-            except UnicodeError:  # an added token, written in plain text
+            except UnicodeError:  # an added token, whose text is not coded
                 raw = text
         else:
             raw = bytes([int(byte[1], 16)]) if byte else text.replace("\u2581".encode(), b" ")
@@ -236,7 +236,7 @@ def check(
     if not (why := misfit(target, draft) or difference(ours, theirs)):
         return None
     is_model = kinds[1] is DraftKind.MODEL and not is_trimmed(draft)
-    # Texts of these kinds of vocabularies give the bytes of each token.
+    # In these kinds of vocabularies, texts show the bytes of each token.
     if is_model and ours and theirs and {ours.kind, theirs.kind} <= {"BPE", "SPM"}:
         shared = shared_tokens(ours, theirs)
         if shared.coverage >= LEAST_COVERAGE:
@@ -255,7 +255,7 @@ _RANK = 4  # LLAMA_POOLING_TYPE_RANK
 
 
 def check_small(header: Header, name: str, pooling: str) -> None:
-    """Refuse a file that makes no vectors, or with `pooling` "rank" no scores. Raises BadModelFile."""
+    """Refuse a file that makes no vectors or, with `pooling` "rank", no scores. Raises BadModelFile."""
     check([header], [name])
     own, scores = header.of_model("pooling_type"), any(each.name.startswith("cls") for each in header.tensors)
     if pooling == "rank" and not scores:
@@ -313,7 +313,7 @@ def difference(ours: VocabularyFacts | None, theirs: VocabularyFacts | None) -> 
             f"but the sizes may differ by at most {MAX_SIZE_DIFFERENCE}"
         )
     for token, texts in enumerate(zip(ours.texts.texts(), theirs.texts.texts(), strict=False)):
-        if texts[0] != texts[1] and token >= 5:  # as in llama.cpp
+        if texts[0] != texts[1] and token >= 5:  # llama.cpp ignores differences before token 5
             # As in llama.cpp, a text ends at a zero byte, and an empty text is [EMPTY_] with the token's id.
             one, other = (text.split(b"\0", 1)[0] if text else b"[EMPTY_%d]" % token for text in texts)
             if one != other:

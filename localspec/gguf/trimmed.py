@@ -1,7 +1,7 @@
 """Write GGUF files, and read trimmed drafts: models that have output rows for only some of their tokens.
 
-llama.cpp refuses a tokenizer with more tokens than output rows. So a trimmed model reads embeddings, not
-tokens. A second file, its table, has the embedding of every token and the token of each output row.
+llama.cpp refuses a tokenizer with more tokens than output rows. So a trimmed model reads embeddings instead of
+tokens. A second file, its table, has the embedding of every token, and the token of each output row.
 """
 
 import math
@@ -35,7 +35,7 @@ def write_gguf(
     tensors: Iterable[tuple[str, tuple[int, ...], int, np.ndarray | Callable[[], np.ndarray]]],
     vocabulary: HeaderVocabulary | None = None,
 ) -> Path:
-    """Write a model file; until the file is complete, its name ends with .part. Raises OSError."""
+    """Write a model file, whose name ends with .part until it is complete. Raises OSError."""
     from gguf import GGMLQuantizationType, GGUFValueType, GGUFWriter
 
     tensors, part = list(tensors), path.with_name(path.name + ".part")
@@ -159,7 +159,7 @@ def token_table(model: Path, header: Header) -> TokenTable | None:
 
 
 def output_tensor(header: Header) -> TensorInfo:
-    """Return a model's output matrix, or if it has none, its embeddings. Raises BadModelFile without both."""
+    """Return a model's output matrix or, without one, its embeddings. Raises BadModelFile if it has neither."""
     tensors = {tensor.name: tensor for tensor in header.tensors}
     output = tensors.get("output.weight") or tensors.get(EMBEDDINGS)
     if output is None:
