@@ -54,7 +54,7 @@ class Stats:
     other_seconds: float = 0.0  # rest of the time after the prefill: sampling, verification, text
     deciding_seconds: float = 0.0  # part of other_seconds: choosing the drafter and depth
     wide_cycles: int = 0  # cycles that are no plain steps
-    wide_seconds: float = 0.0  # part of verify_seconds: passes of these cycles
+    wide_seconds: float = 0.0  # part of verify_seconds: passes of cycles that are no plain steps
     plain_seconds: float = 0.0  # estimated time of the same reply by plain decoding; 0.0: unknown
     plain_error_seconds: float = 0.0  # standard error of plain_seconds
     from_model: int = 0  # emitted tokens that a draft model drafted

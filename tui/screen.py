@@ -326,7 +326,7 @@ class ChatScreen(Screen[None], Chat):
             await self.notice(f"Themes: {known}.", "/theme NAME uses one.")
 
     async def suggest_pull(self, name: str, question: str) -> None:
-        if self.prompt.text:  # no dialog, because it would take the keys of a user who is typing
+        if self.prompt.text:  # open no dialog, because it would take the keys of a user who is typing
             return
         from .dialogs import ConfirmDialog
 

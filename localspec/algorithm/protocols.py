@@ -26,7 +26,7 @@ class Proposal:
     confidences: tuple[float, ...] = ()
     source: Source = Source.PLAIN
     certain: int = 0  # number of leading tokens that a grammar forces
-    depth: int = 0  # largest number of draft tokens that the drafter was allowed
+    depth: int = 0  # largest number of draft tokens that was allowed
     mode: Mode = Mode.DRAFTING  # why this cycle drafts, or why it does not
     runs: int = 0  # runs of the draft model; 0: as many as `Drafter.model_runs` returns
     prefill_seconds: float = 0.0  # time of the drafter's prefill before this proposal
@@ -185,7 +185,7 @@ class Backlog:
 
     unread: int = 0  # number of newest tokens that the drafter must prefill before it can propose
     held: int = 0  # number of tokens in the drafter's cache
-    older: int = 0  # number of tokens before the cached ones for which the cache has room
+    older: int = 0  # number of tokens before the cached ones that would still fit into the cache
 
     @property
     def window(self) -> int:

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from localspec.files import AHEAD_SECONDS, after_fork, loads_as, locked, rename, sync_folder
 
-if TYPE_CHECKING:  # numpy is imported late, because `localspec list` needs none
+if TYPE_CHECKING:  # numpy is imported late, because `localspec list` does not need it
     import numpy as np
 
 FORMAT = b"localspec cache\x03"

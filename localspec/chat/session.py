@@ -52,7 +52,7 @@ class Session(Closing):
         self._owner = self._stored_as = ""
         self._messages: Messages = ()
         self._conversation = object()  # the identity of the conversation: reset() and resume() replace it
-        self._latest_cancel = object()  # cancel() replaces it; a reply ends if it began with an older object
+        self._latest_cancel = object()  # replaced by cancel(); replies that began with an older one end
         self._running: Cancelled | None = None  # the cancellation check of the reply in progress
         self._steps: Generator[Event] | None = None  # the events of the reply in progress
         self._working = threading.Lock()  # locked while an event is computed, not while the caller uses it

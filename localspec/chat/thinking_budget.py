@@ -21,7 +21,7 @@ class _State:
     detokenizer: Detokenizer
     thinking: Thinking
     spent: int = 0  # number of reasoning tokens
-    held: int = 0  # number of its newest tokens that may become a marker
+    held: int = 0  # number of the newest reasoning tokens, which may become a marker
     due: tuple[int, ...] = ()  # closing tokens that must follow
     times_ended: int = 0  # number of times that the budget ended reasoning
 

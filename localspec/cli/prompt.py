@@ -105,7 +105,7 @@ def prompt_of(arguments: argparse.Namespace) -> str:
         if arguments.name:
             from localspec.models.names import find
 
-            with suppress(NotOnDisk):  # continue, because the prompt is missing in any case
+            with suppress(NotOnDisk):  # a pair that is not on disk is no error here
                 find(arguments.name)  # raises UnknownPair for a missing file
         given = argument not in (None, "-") or something_is_piped()
         command = " ".join(filter(None, ["localspec", arguments.command, arguments.name]))

@@ -17,7 +17,7 @@ START = (2.0, 0.6)  # assumed numbers of accepted and rejected tokens before eac
 WEIGHTS = (-0.3, 0.8, 0.4)
 VARIANCES = (0.5, 0.1, 0.1)  # initial variances of the weights
 DRIFT = 1e-5  # growth of the variances per token, because the best weights change with the text
-EDGE = 7.0  # logits are clipped to +-EDGE: a probability below 1 in 1,000 counts as that
+EDGE = 7.0  # logits are clipped to +-EDGE, because smaller probabilities than 1 in 1,000 do not matter
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,7 +107,7 @@ class DepthControl:
         self._trying = 0  # accepted draft tokens that still end the trial after a switch-off; 0: no trial
         self._accepted = 0
         self._tokens = self._seconds = 0.0  # tokens and seconds of the latest drafting cycles
-        self._drafted = self._kept = 0.0  # draft tokens of these cycles, and accepted ones
+        self._drafted = self._kept = 0.0  # draft tokens, and accepted ones, of the latest drafting cycles
 
     def begin(self) -> None:
         """Begin another reply: add a plain step to the budget, and forget the speed of the last reply."""

@@ -96,7 +96,7 @@ class Tally:
         waiting = sum(steps.waiting * (steps.seconds or usual) for steps in self._steps.values())
         is_stalled = stalled(self._longest_seconds, self.sums.decode_seconds)
         is_judged = self.sums.cycles < LEAST_CYCLES or not is_stalled
-        if self._plain_steps >= 2 * SEVERAL:  # if they contradict the known cost, the machine changed
+        if self._plain_steps >= 2 * SEVERAL:  # enough steps to see whether the machine has changed
             is_judged = is_judged and abs(math.log(self._exact / self._expected)) < UNKNOWN_SPREAD
         return replace(
             self.sums,

@@ -23,7 +23,7 @@ from localspec.prompt.images import Image, shown
 LOCKS: Final = "conversations"  # the folder of locks
 TITLE_LENGTH: Final = 60
 MOST_PROMPTS: Final = 500
-MOST_IMAGE_BYTES: Final = 64 * 1024 * 1024  # limit of the images of one stored conversation
+MOST_IMAGE_BYTES: Final = 64 * 1024 * 1024  # limit for all images of a stored conversation together
 
 
 class ConversationInUse(LocalspecError):
@@ -106,7 +106,7 @@ def listing(folder: Path, text: str = "", most: int = -1) -> list[ListedConversa
 
 
 def find(folder: Path, name: str, *, only: bool = False) -> str:
-    """Return the latest ID that begins with `name`. `only`: refuse several IDs. Raises BadSetting, StoreFailed."""
+    """Return the latest ID that begins with `name`. `only`: there must be only one. Raises BadSetting, StoreFailed."""
     rows = listing(folder)
     found = [row.name for row in rows if row.name.startswith(name)]
     if name in found:

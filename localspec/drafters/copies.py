@@ -31,7 +31,7 @@ class IndexedText:
         # By position: the last earlier position where the same three tokens end, or -1.
         self._before: list[int] = []
         self._latest: dict[int, int] = {}  # by key: the last position where the key's tokens end
-        self._key = BREAK  # the key of the last three tokens, with BREAK before the first one
+        self._key = BREAK  # key of the last three tokens; before the first token of a text comes BREAK
 
     def extend(self, tokens: Sequence[int]) -> None:
         key, latest, before = self._key, self._latest, self._before
@@ -60,12 +60,12 @@ class IndexedText:
 
 
 NEARBY = 16  # within this many tokens of the expected place, one equal token is enough to return
-MISPLACED = 0.93  # each token between the expected place and another one multiplies its chance by this factor
+MISPLACED = 0.93  # each token between a place and the expected place multiplies its chance by this
 # Each token since the reply left the text multiplies the chance of the expected place by this factor. The chance of a
 # far place is multiplied once if its match lies within new words, where three tokens often repeat by chance.
 DOUBT = 0.8
 EXPECTED = 2  # a match at the expected place, or right after an insertion, counts this many tokens more
-LONGEST = 6  # a change is remembered if it replaces at most this many tokens by at most this many
+LONGEST = 6  # a change is remembered if its old and its new tokens are at most this many
 LEAST_CHANCE = 0.1  # a proposal ends where its chance to be accepted in full falls below this
 
 
@@ -76,7 +76,7 @@ class CopyPlace:
     at: int  # position of the next token
     equal: int = 0  # number of equal tokens before this place
     kind: CopyKind = CopyKind.NEAR
-    credit: int = 0  # number of equal tokens that its position counts as
+    credit: int = 0  # the position of the place counts as this many equal tokens
     written: int = 0  # within a change: number of its tokens that the reply has written
 
     @property
@@ -265,7 +265,7 @@ class CopyDrafter(Drafter):
     def _near(self, left: int, away: int) -> Iterator[tuple[float, CopyPlace]]:
         """Yield places near the expected one to which the reply may return, each with its chance."""
         tokens, expected = self._text.tokens, left + away
-        begun = left != self._predicted.start  # words before the prediction replace none of it
+        begun = left != self._predicted.start  # words before the prediction replace no part of it
         if begun and expected < len(tokens) and tokens[expected] != BREAK:
             yield self.chances.of(CopyKind.NEAR, 0) * DOUBT ** (away - 1), CopyPlace(expected)
         for at in range(max(left - NEARBY, 0) + 1, min(expected + NEARBY, len(tokens) - 1) + 1):
@@ -301,7 +301,7 @@ class CopyDrafter(Drafter):
         source = self._text.tokens[left : max(back, left)]
         if back < left or max(len(source), len(put)) > LONGEST or source == put:
             return None
-        if not source or not put:  # with the token before it, the change has a place
+        if not source or not put:  # add the token before the change, to show its place
             before = self._text.tokens[max(left - 1, 0) : left]
             source, put = before + source, before + put
         return (tuple(source), tuple(put)) if source and put else None

@@ -56,7 +56,7 @@ class CopyChances:
 
     def begin(self) -> None:
         """Begin another reply: keep the counts, and forget the history of single tokens."""
-        self._history: dict[int, tuple[int, int]] = {}  # by token: how often it was kept and rejected
+        self._history: dict[int, tuple[int, int]] = {}  # by token: how often the target kept and rejected it
         self._factors: dict[int, float] = {}  # by token: the factor of its odds
 
     def counts(self) -> CopyCounts:

@@ -108,7 +108,7 @@ class DrafterSelection(Strategy):
         self._copyable = False  # whether the next token is probably a copy
         self._decides = True  # whether a decision was made for this cycle
         self._undecided = 0  # number of tokens of the plain steps since the last decision
-        self._unread: ForwardPass | None = None  # the passes of these steps, if no drafter needs hidden rows
+        self._unread: ForwardPass | None = None  # the passes of the undecided steps, without hidden rows
         self._plain_seconds, self._plain_steps = 0.0, 0  # plain steps of this reply alone
         self._reads_rows = any(candidate.drafter.hidden_rows_needed for candidate in candidates)
         for candidate in candidates:

@@ -283,7 +283,7 @@ class EngineSession(Closing):
         self._history: Messages = ()
         self._notices: list[Notice] = []
         self.name = self.target_name = self.draft_name = ""
-        self.called = ""  # the pair's name, with the draft's name if the user did not name it
+        self.called = ""  # the pair's name, with the draft's name if localspec found the draft
         self.files: tuple[str, ...] = ()  # paths of the loaded pair's files
         self.stops_loops = False  # whether a reply that repeats itself ends
         self.conversation = ""  # name of the stored conversation; if set, its prompt caches go to the disk

@@ -26,7 +26,7 @@ class Limit:
         self.reached = False  # whether the reply has to end
 
     def seen(self, event: Event) -> Event:
-        """Return the event; in Finished, set the finish reason if this limit ended the reply."""
+        """Return the event. If this limit ended the reply, Finished gets this limit's finish reason."""
         self.reached = self.reached or self._is_reached(event)
         if not self.reached or not isinstance(event, Finished):
             return event

@@ -69,11 +69,11 @@ class Embed:
     serial: int
     file: ModelFile
     texts: tuple[str | tuple[int | str, ...], ...]
-    pooling: str = ""  # "": the pooling of the file
+    pooling: str = ""  # "": the file's pooling
     query: str | None = None  # if set, the texts are documents to score
     norm: int = 2  # as in embedding/model.py
     dimensions: int | None = None
-    truncate: bool = False  # whether texts that are too long are cut
+    truncate: bool = False  # whether to cut texts that are too long
     first: int = 0  # the place of the first text in the request of the client
 
 

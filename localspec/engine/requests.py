@@ -44,7 +44,7 @@ def reply(
     finished = None
     for event in map(limit.seen, begin(cancelled=lambda: limit.reached or cancelled(), **options)):
         if isinstance(event, Finished):
-            finished = event  # sent once the slot is free: the next request may continue this text in it
+            finished = event  # sent once the slot is free, because the next request may continue this reply
         elif request.cycles or not isinstance(event, Cycle):
             send(event)
         if request.cycles and isinstance(event, Cycle) and event.proposal:
@@ -149,7 +149,7 @@ class PairRequests:
         self._session: api.Session | None = None
         self._warnings = Warnings()
         logging.getLogger().addHandler(self._warnings)
-        self._typed = messages.Typed()  # the latest note; empty once its conversation is read ahead or sent
+        self._typed = messages.Typed()  # the latest Typed; an empty one once the text is read ahead or sent
         self._asking = threading.Lock()  # locked while a Question is answered, so that only one runs
         self._turns = Turns()
         self._beside: dict[object, EmbeddingModel] = {}  # small models, by file and pooling

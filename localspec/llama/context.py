@@ -166,7 +166,7 @@ class SlotDecoder(CachedText):
         return self.length
 
     def recall(self, tokens: Sequence[int], *, save: bool = True) -> float:
-        self.failure = None  # a new reply accepts the tokens that the slot has
+        self.failure = None  # a new reply prefills whatever the slot has lost
         began, shared = perf_counter(), common_prefix_length(self.tokens, 0, tokens)
         self.tokens[:shared] = tokens[:shared]  # sharing the objects makes comparisons 4 times as fast
         stored = found = None

@@ -19,7 +19,7 @@ _PIECE: Final = 512  # a text that llama.cpp can read in pieces is read in piece
 
 class EmbeddingContext(Cache):
     def __init__(self, model: Model, length: int, pooling: str = "", threads: int | None = None) -> None:
-        """`length`: maximum tokens of all texts in a pass. `pooling`: one of POOLINGS; "": that of the file."""
+        """`length`: maximum tokens of all texts in a pass. `pooling`: one of POOLINGS; "": the file's pooling."""
         params = params_of(model, Load(length, threads=threads))
         params.embeddings, params.kv_unified, params.n_seq_max = True, True, min(MOST_TEXTS, length)
         params.pooling_type = POOLINGS.index(pooling) if pooling else -1

@@ -32,7 +32,7 @@ LADDER = ("qwen3-32b+0.6b", "qwen3-14b+0.6b", "qwen3-8b+0.6b", "qwen3-4b+0.6b")
 
 class Fit(StrEnum):
     GPU = "gpu"
-    PART = "part"  # it runs, but some of the target's layers are on the CPU, or the draft is not loaded
+    PART = "part"  # some of the target's layers are on the CPU, or the draft is not loaded
     CPU = "cpu"  # the whole target is on the CPU
     NO = "no"  # the memory is too small
 

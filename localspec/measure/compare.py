@@ -25,7 +25,7 @@ from localspec.sampler.passes import NO_TEXT, Candidates, common_prefix_length
 DEMO_DEPTH = 4
 FEW = 1.1  # with fewer tokens per pass, drafting hardly saves time
 AS_FAR_BACK = 200  # number of a text's last tokens on which `width_gap` compares batch widths
-NEAR = 32  # number of last tokens to compare first: these mostly show why two texts differ, and are quick
+NEAR = 32  # number of last tokens to compare first, because these mostly explain a branch point
 WIDTHS = frozenset({2, 5, 9})  # batch widths that `width_gap` always includes
 
 

@@ -41,7 +41,7 @@ LEGEND = (
 )
 BRANCHED = "bold white on red"  # style of the first token that differs
 NOW_BRANCHED = "The texts differ from the marked word on. Probabilities follow at the end."
-FRAME_COLUMNS, FRAME_ROWS = 7, 8  # columns and rows of a picture on a terminal beside its texts
+FRAME_COLUMNS, FRAME_ROWS = 7, 8  # columns and rows of a terminal that the texts of a picture cannot use
 DRIFT = 1.1  # the machine's speed may differ by this factor between both sides of a race
 UNFAIR = "The draft tokens do not explain this difference in time: is the processor busy? Run it again later."
 CONTENDED = "Another program used the processor: close it and measure again."

@@ -43,7 +43,7 @@ class PullCancelled(DownloadFailed):
 class Fetching:
     stage: PullStage
     file: str
-    done: int  # bytes of all files together that are on this machine
+    done: int  # bytes that are on this machine, summed over all files
     total: int
     bytes_per_second: float
     seconds_left: float | None  # None until a speed is measured

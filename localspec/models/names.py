@@ -54,7 +54,7 @@ def _is_model(text: str) -> bool:
 
 
 def _as_target(text: str) -> bool:
-    """Return whether a text names a target, not a pair: a file, or a model of the Hub. Names of pairs come first."""
+    """Return whether a text names a target, not a pair: a file or a model of the Hub, unless a pair has this name."""
     pair = known(text)
     if os.path.isfile(expanded(text)) and (pair is None or pair.found):
         return is_file_reference(text) or HASH.fullmatch(text) is not None

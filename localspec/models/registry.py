@@ -200,7 +200,7 @@ def _users_own() -> dict[str, Pair | BadSetting]:
                 )
             own[name] = found[0]
         except BadSetting as error:
-            if not _is_absent(path, error.__cause__):  # if it is absent, another process has removed it
+            if not _is_absent(path, error.__cause__):  # another process has removed an absent file
                 own[name] = error
     return own
 

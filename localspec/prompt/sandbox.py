@@ -116,7 +116,7 @@ def rendered(template: Template, variables: Mapping[str, Any]) -> str:
             parts.append(piece)
             size += len(piece)
             if size > _LARGEST_OUTPUT:
-                raise SecurityError(f"it writes more than {_LARGEST_OUTPUT:,} characters")
+                raise SecurityError(f"the prompt would have more than {_LARGEST_OUTPUT:,} characters")
     return "".join(parts)
 
 

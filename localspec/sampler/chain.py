@@ -277,7 +277,7 @@ class Chain:
             head = row.logits.astype(np.float64)
             head.partition(spare := max(len(head) - GREEDY_HEAD, 0))
             heights = np.exp(head[spare:] - finite(float(row.logits[at := int(row.logits.argmax())])))
-            if (total := float(np.add.reduce(heights))) < 2.0:  # it is 2 or more if two logits are largest
+            if (total := float(np.add.reduce(heights))) < 2.0:  # two equal largest ones would give 2 or more
                 return int(row.ids[at]), 1.0 / total
         ids, logits = self._head(row, history, GREEDY_HEAD)
         at = int(logits.argmax())

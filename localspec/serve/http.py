@@ -24,7 +24,7 @@ from localspec.serve.options import GONE, Fields, Problem
 from localspec.serve.replies import Block, Chosen, Pairs, Replies, ReplyRequest, ServedReply, begins, fold
 
 LARGEST_BODY: Final = 32 * 2**20  # limit of bytes in the body of a request
-MOST_VALUES: Final = 500_000  # limit of JSON values in a body, because they take up to 50 times its bytes
+MOST_VALUES: Final = 500_000  # limit of JSON values in a body; parsed, they take up to 50 times its bytes
 SMALL_BODY: Final = 2**16  # bytes; parsing this many takes less time than the start of a thread
 MOST_BODIES: Final = 64 * 2**20  # limit of bytes in the bodies of all open requests together
 FIRST_SECONDS: Final = 1.0  # a stream waits this long for an early error before it sends the HTTP status
@@ -83,7 +83,7 @@ class Writer(ABC):
 
     begin = end = nothing  # write the texts before and after the stream
     started = cycle = nothing  # write a Started and a Cycle event
-    open = close = nothing  # write the beginning and the end of a block; `done`: its reply, if it ended
+    open = close = nothing  # write the beginning and the end of a block; `done`: the reply, if it has ended
     empty = nothing  # writes a chunk without text, with the values in `live`
 
     def failed(self, problem: Problem) -> bytes:

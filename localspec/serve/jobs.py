@@ -84,7 +84,7 @@ class Jobs:
         self._default_keep_alive = self.keep_alive_seconds = keep_alive_seconds
         self._unloading: asyncio.TimerHandle | None = None  # the timer that unloads the idle pair
         self._waiting: list[Job] = []
-        self._head: Job | None = None  # the job that waits for the load of its pair
+        self._head: Job | None = None  # the job that waits until its pair is loaded
         self._sent: dict[int, Job] = {}  # jobs in the engine, by serial
         self._serials = itertools.count(1)
         self.load: LoadPair | None = first  # the pair that is loaded or loading

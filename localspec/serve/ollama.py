@@ -75,9 +75,7 @@ class Ollama(Interface):
             return answer(self._model(name, modelfile="", parameters="", template="", model_info=facts))
         chosen = self._pairs.choose(name)
         pair, ready = chosen.load.pair, self._jobs.loaded if self._jobs.load == chosen.load else None
-        if (
-            ready is None and pair.target.path
-        ):  # clients ask for each model of a list: none is loaded for that
+        if ready is None and pair.target.path:  # load no pair, because clients ask for each model of a list
             header = pair.target.header
             template, length = header.text("tokenizer.chat_template"), header.of_model("context_length")
             info = {key: header.get(key) for key in header.entries}

@@ -79,9 +79,7 @@ class Pairs:
         chosen = next((each for each in self.beside if each.capability == capability), None)
         if chosen is None:
             option = "--rerank" if capability == "rerank" else "--embed"
-            raise Problem(
-                501, "not_supported", f"the server has no model for this: start it with {option} MODEL"
-            )
+            raise Problem(501, "not_supported", f"this needs a model: start the server with {option} MODEL")
         if model and self.small(model) != chosen and not self._any_model:
             raise Problem(404, "model_not_found", f"{model[:80]!r} cannot do this; use {chosen.name!r}")
         return replace(chosen, name=model or chosen.name)

@@ -68,7 +68,7 @@ def race() -> tuple["Race", str, str]:
 
 
 def raced(target: Path, draft: Path) -> tuple["Race", str, str]:
-    """Answer the prompt with and without drafting on the CPU, ignoring the user's reply settings."""
+    """Answer the prompt on the CPU, with and without drafting. Ignore the user's settings for replies."""
     from localspec import api
     from localspec.chat.session import Session
     from localspec.measure.race import STALLED

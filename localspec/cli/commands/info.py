@@ -105,7 +105,7 @@ def _as_text(pair: Pair, found: pair_info.PairInfo) -> list[str]:
         lines += _found_lines(pair.found)
     if plan and plan.draft:
         lines += [f"fit          {_fit(pair, found.shared)}"]
-    is_mixture = pair.target.header.of_model("expert_count")  # it reads few of its bytes for each token
+    is_mixture = pair.target.header.of_model("expert_count")  # experts: few bytes for each token
     if plan and not plan.target.devices and pair.target.all_bytes > pair_info.SLOW_BYTES and not is_mixture:
         why = "this target is slow on a CPU; `localspec pairs` marks a pair for this machine"
         lines += [f"caution      {why}"]

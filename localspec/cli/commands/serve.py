@@ -203,7 +203,7 @@ def line_of(served: "Served") -> str:
         totals = served.totals
         sums, speedup = totals.sums, totals.judged.speedup if totals.sums.drafted else None
         cached = f" ({sums.reused_tokens} cached)" if sums.reused_tokens else ""
-        parts += filter(None, [served.replies[0].target])  # because a server may load one model after another
+        parts += filter(None, [served.replies[0].target])  # the model, as a server may load several in turn
         parts += [f"{totals.replies} replies"] * (totals.replies > 1)
         parts += [f"{counted(sums.emitted, 'token')} at {sums.tokens_per_second:.0f}/s"]
         parts += [f"{speedup.value:.2f}x plain{beside(totals.judged)}"] if speedup else []
