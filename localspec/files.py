@@ -234,7 +234,7 @@ def locked(folder: Path) -> Iterator[None]:
     """Hold the lock of a folder's small files; the file `.lock` remains. Raises OSError."""
     held = _acquired(folder / ".lock", _TIMEOUT_SECONDS)
     if held is None:
-        raise TimeoutError(errno.ETIMEDOUT, "another localspec is changing files there", str(folder))
+        raise TimeoutError(errno.ETIMEDOUT, "another localspec is changing files in this folder", str(folder))
     try:
         yield
     finally:

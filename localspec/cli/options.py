@@ -138,7 +138,7 @@ def pair_of(arguments: argparse.Namespace) -> str | None:
     """Return the pair that PAIR or --pair names. Raises BadSetting if both are given."""
     named = [name for name in (vars(arguments).get("name"), arguments.pair) if name is not None]
     if len(named) > 1:
-        raise BadSetting("PAIR and --pair both name a pair", hint=f"localspec {arguments.command} {named[0]}")
+        raise BadSetting("PAIR and --pair both name a pair", hint="leave out one of them")
     return named[0] if named else None
 
 

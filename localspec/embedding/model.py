@@ -119,7 +119,7 @@ class EmbeddingModel:
         """
         if dimensions is not None and not 0 < dimensions <= self._context.width:
             what = f"dimensions cannot be {dimensions}"
-            raise BadSetting(what, hint=f"the model has {self._context.width}")
+            raise BadSetting(what, hint=f"give 1 to {self._context.width}")
         tokens = [self._tokens(text) if query is None else self._asked(query, str(text)) for text in texts]
         tokens = [self._cut(each, place, truncate) for place, each in enumerate(tokens, first)]
         with self._reading:

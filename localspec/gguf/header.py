@@ -323,7 +323,7 @@ def _tensor(cursor: _Cursor, expected_offset: int) -> TensorInfo:
     name = cursor.string("a tensor name", 63)
     dimensions = cursor.whole("I")
     if dimensions > 4:
-        raise cursor.bad(f"gives the tensor {name} {dimensions:,} dimensions")
+        raise cursor.bad(f"gives the tensor {name} {dimensions:,} dimensions, more than 4")
     shape = tuple(cursor.whole("Q") for _ in range(dimensions))
     kind, offset = cursor.whole("I"), cursor.whole("Q")
     if kind not in BLOCKS:

@@ -55,7 +55,7 @@ class EmbeddingContext(Cache):
             if np.isfinite(row).all():
                 return row
         hint = "use another file of the model, or another --pooling"
-        raise BackendFailure(f"{self.model.name} computed no finite embedding", hint=hint)
+        raise BackendFailure(f"{self.model.name} computed an embedding with NaN or infinity", hint=hint)
 
 
 def special_tokens(model: Model) -> tuple[list[int], list[int], list[int]]:

@@ -228,7 +228,7 @@ def pairs_like(text: str) -> tuple[Pair, ...]:
     texts = {pair: " ".join((pair.name, *pair.aliases, pair.use)) for pair in all_pairs()}
     pairs = tuple(pair for pair, has in texts.items() if text.lower() in has.lower())
     if not pairs:
-        raise UnknownPair(f"no pair has {text!r} in its name or purpose", hint="see `localspec pairs`")
+        raise UnknownPair(f"no pair has {text!r} in its name or purpose", hint="`localspec pairs` lists all")
     return pairs
 
 

@@ -74,7 +74,7 @@ def as_messages(
     if isinstance(prompt_or_messages, str):
         return _not_empty((_checked(with_images(prompt_or_messages, before), "the prompt"),), "the prompt")
     if before:
-        raise BadSetting("images belong to a prompt that is one text", hint="put them into the messages")
+        raise BadSetting("images were given beside a list of messages", hint="put them into the messages")
     if isinstance(prompt_or_messages, Mapping | Message) or not isinstance(prompt_or_messages, Sequence):
         what = f"the messages are {_kind(prompt_or_messages)}, not a text or a list"
         raise BadSetting(what, hint=f"{_FORM}, in a list")
@@ -201,7 +201,7 @@ def _as_message(given: object, which: str, left_out: list[str] | None, *, strict
     if isinstance(beside := filled.get("images", ()), str | Mapping) or not isinstance(beside, Sequence):
         raise BadSetting(f"the images of {which} are {_kind(beside)}", hint="give a list of images")
     if images and beside:
-        raise BadSetting(f"{which} has images in its content and beside it", hint="give all in its content")
+        raise BadSetting(f"{which} has images in its content and beside it", hint="put all into its content")
     if beside:
         images = [image for source in beside if (image := _image_of(source, image_notices))]
         content = with_images(content, images).content

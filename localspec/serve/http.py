@@ -99,7 +99,7 @@ async def fields_of(request: Request) -> Fields:
     encoding = request.headers.get("content-encoding", "identity").strip().lower()
     if encoding not in ("identity", "gzip", "deflate"):
         raise Problem(
-            415, "encoding", f"the body has the encoding {encoding[:40]!r} (send it as it is, or gzip)"
+            415, "encoding", f"the body has the encoding {encoding[:40]!r} (send it uncompressed, or as gzip)"
         )
     unpacking = None if encoding == "identity" else zlib.decompressobj(zlib.MAX_WBITS | 32)
     try:
@@ -119,7 +119,7 @@ async def fields_of(request: Request) -> Fields:
     except ClientDisconnect:
         raise gone() from None
     except zlib.error as error:
-        raise BadSetting(f"the body is not {encoding}: {error}", hint="send it as it is") from None
+        raise BadSetting(f"the body is not {encoding}: {error}", hint="send it uncompressed") from None
     try:
         found = json.loads(body) if len(body) < SMALL_BODY else await asyncio.to_thread(json.loads, body)
     except ValueError as error:

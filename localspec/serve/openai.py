@@ -102,14 +102,14 @@ def prompt_of(messages: list[Any], notices: list[str] | None = None) -> Generate
 def prompts_of(given: object) -> tuple[Generate, ...]:
     prompts = tuple(Generate(0, continued=text) for text in texts_in(given, "prompt"))
     if len(prompts) > MOST_PROMPTS:
-        raise BadSetting(f"there are {len(prompts)} prompts", hint=f"send at most {MOST_PROMPTS}")
+        raise BadSetting(f"the request has {len(prompts)} prompts", hint=f"send at most {MOST_PROMPTS}")
     return prompts
 
 
 def before(after: str, prompt: Generate) -> Generate:
     """Return the prompt for the text between a prompt and a suffix, `after`. Raises BadSetting."""
     if not isinstance(prompt.continued, str):
-        raise BadSetting("a suffix belongs to a prompt that is text", hint="give the prompt as text")
+        raise BadSetting("a suffix was given, but the prompt is no text", hint="give the prompt as text")
     return replace(prompt, continued=Infill(prompt.continued, after))
 
 

@@ -70,6 +70,8 @@ async def test_a_finished_reply_is_not_continued(chat):
     await chat.ask("exact all")
     await chat.type("/continue")
     await chat.until(
-        lambda: chat.remarks == ["The reply is finished; /continue resumes a reply that was cut off."]
+        lambda: (
+            chat.remarks == ["The reply was not cut off, so it cannot be continued; /retry makes another."]
+        )
     )
     assert len(asked(chat)) == 1

@@ -55,7 +55,7 @@ async def go_on(chat: Chat, _argument: str) -> None:
     if reply is None or not reply.content.strip():
         raise Refusal("There is no reply to continue.")
     if reply.outcome == "stop":
-        raise Refusal("The reply is finished; /continue resumes a reply that was cut off.")
+        raise Refusal("The reply was not cut off, so it cannot be continued; /retry makes another.")
     chat.end_editing()
     await chat.ask_again(beginning=reply.content)
 
@@ -85,13 +85,13 @@ async def thinking(chat: Chat, _argument: str) -> None:
 def _check_reasons(chat: Chat) -> None:
     ready, messages = chat.state.engine.ready, chat.state.conversation.messages
     if ready and not ready.reasons and not any(message.reasoning for message in messages):
-        raise Refusal(f"{ready.target} does not reason before it answers.")
+        raise Refusal(f"{ready.target} does not reason before it answers; /pair chooses another pair.")
 
 
 async def compare(chat: Chat, argument: str) -> None:
     conversation, engine = chat.state.conversation, chat.state.engine
     if conversation.last_question is None:
-        raise Refusal("Ask something first: /compare runs the last message again.")
+        raise Refusal("There is no message to compare yet: ask something first.")
     temperature = _read("temperature", "temperature", argument) if argument else 0.0
     engine.compare(conversation.turns(), temperature, conversation.stored_name)
     engine.raced = conversation.messages[conversation.last_question].content
@@ -199,7 +199,7 @@ async def set_as_ollama(chat: Chat, argument: str) -> None:
     settable = {command.name: command for command in COMMANDS if command.area == "sampling"}
     settable |= {known.name: known for known in COMMANDS if known.name in ("system", "depth")}
     if name not in settable:
-        raise Refusal(f"/set takes a value and one of {', '.join(settable)}.")
+        raise Refusal(f"This is no setting: give /set, one of {', '.join(settable)}, and a value.")
     await settable[name].run(chat, value.strip())
 
 

@@ -142,7 +142,7 @@ def check_address(host: str, key: str) -> None:
         hint = f"add --api-key KEY, or set a key in the environment variable {KEY_VARIABLE}"
         raise BadSetting(f"--host {host} lets other machines send requests without a key", hint=hint)
     if not key.isprintable() or not key.isascii():
-        raise BadSetting("the API key has characters that HTTP cannot carry", hint="use letters and digits")
+        raise BadSetting("the API key has characters that HTTP does not allow", hint="use letters and digits")
 
 
 def check_guests(hosts: list[str], origins: list[str], key: str) -> None:
