@@ -403,8 +403,8 @@ class ReplyWriter:
                         scores = rule.scores if isinstance(rule, ScoringRule) else ()
                         yield cycle, scores, strategy.why_off, strategy.failure, form.ends()
 
-            # If a device computes, the text of a cycle is made while the next cycle runs. Else, in a pair of several
-            # slots, a reply has a thread for its events, so that a slow reader does not slow the other replies.
+            # If a device computes, the text of a cycle is made while the next cycle runs.
+            # On a CPU with several slots, a thread makes the events, so that a slow reader slows no other reply.
             found = ahead(states(), AHEAD, slot.away) if pair.runs_ahead else states()
             events = self._absorbed(found, reply)
             if len(pair.slots.all) > 1 and not pair.runs_ahead:

@@ -325,7 +325,7 @@ class Headers:
                 self.held = text
                 return ""
             self._begun = True
-            if text.startswith(_RECIPIENT):  # this is the rest of a header that the prompt began
+            if text.startswith(_RECIPIENT):  # the prompt began this header
                 text = f"{self._start}assistant{text}"
         start = max(text.rfind(self._channel), text.rfind(self._start))
         if start < 0 or self._message in text[start:] or len(text) - start > LONGEST_HEADER:

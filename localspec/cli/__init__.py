@@ -24,7 +24,7 @@ def main(arguments: "Sequence[str] | None" = None) -> int:
         from localspec.engine.spawn import start_early
 
         arguments = sys.argv[1:] if arguments is None else arguments
-        start_early(arguments)  # now, so that the engine process and this one import at the same time
+        start_early(arguments)  # start the engine process now, so that both processes import at the same time
         from localspec.cli.program import run
 
         if ends:

@@ -14,8 +14,7 @@ from localspec.control.timing import MEMORY, SEVERAL, middle
 LEAST_ESTIMATE = 1e-3
 SLACK = 1.25  # a pass was disturbed if it took this many times as long as a wider one
 STALE_CYCLES = 400  # a cost not measured for this many cycles is dropped, because clock speeds change
-# Until costs are measured, a draft step counts as this many plain steps, and the prefill of a token as this many
-# draft steps.
+# Before measurements, a draft step counts as this many plain steps, and a token's prefill as this many draft steps.
 UNTIMED = 0.1
 # Passes of this width or more use kernels for blocks of rows, so the cost of narrower passes says little about theirs.
 WIDE = 16

@@ -62,8 +62,8 @@ class Stopper:
     cost: Callable[[int], float]  # returns the seconds of drafting a number of tokens
     rate: float
     most: int  # largest number of draft tokens in the proposal
-    # Whether drafting is tried again after a switch-off. The regression then knows only text in which drafting did not
-    # pay. So the first draft token is verified in any case: only a verified token changes the regression.
+    # Whether drafting is tried again after a switch-off: the first draft token is then verified in any case.
+    # Without a verified token, the regression would never learn that drafting pays again.
     trying: bool = False
     _survival: float = 1.0  # chance that all draft tokens so far are accepted
 

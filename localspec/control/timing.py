@@ -11,8 +11,8 @@ from localspec.events import LEAST_CYCLES, Cycle, Mode, Source, Stats, stalled
 MEMORY = 32  # a mean has this many latest measurements, which reduces noise of 6 % to 1 %
 UNKNOWN_SPREAD = 0.11  # assumed relative deviation of a plain step's time, until several are measured
 SEVERAL = 4
-# The factor 1.48 turns a median absolute deviation into a standard deviation. The factor 1.1 is there because the
-# mean of the middle half has 1.1 times the standard error of the mean of all values.
+# The factor 1.48 turns a median absolute deviation into a standard deviation.
+# The factor 1.1 is the standard error of the middle half's mean, relative to that of the mean of all values.
 DEVIATION = 1.63
 
 
@@ -112,7 +112,7 @@ class Tally:
             steps.latest.append(plain)
         steps.doubt += tokens / math.sqrt(max(len(steps.latest), 1))
         steps.waiting += tokens
-        # Only few tokens may wait, because all of them count with the present cost, which grows with the context.
+        # Let only few tokens wait, because all of them count with the present cost, which grows with the context.
         is_known = len(steps.latest) >= SEVERAL or steps.waiting > SEVERAL * MEMORY
         if steps.waiting and is_known and (step := steps.seconds) is not None:
             self._judged += steps.waiting * step

@@ -157,7 +157,7 @@ def _failure(path: Path, error: Exception) -> StoreFailed:
 
 
 def _is_full(path: Path, error: Exception) -> bool:
-    """Return whether a full disk caused the error. SQLite calls some of these input or output errors."""
+    """Return whether a full disk caused the error. SQLite reports some of these as input or output errors."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code == sqlite3.SQLITE_FULL or getattr(error, "errno", 0) in (errno.ENOSPC, errno.EDQUOT):
         return True

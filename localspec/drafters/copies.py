@@ -61,8 +61,8 @@ class IndexedText:
 
 NEARBY = 16  # within this many tokens of the expected place, one equal token is enough to return
 MISPLACED = 0.93  # each token between a place and the expected place multiplies its chance by this
-# Each token since the reply left the text multiplies the chance of the expected place by this factor. The chance of a
-# far place is multiplied once if its match lies within new words, where three tokens often repeat by chance.
+# Each token since the reply left the text multiplies the chance of the expected place by this factor.
+# A far place gets the factor once if its match lies within new words, where three tokens often repeat by chance.
 DOUBT = 0.8
 EXPECTED = 2  # a match at the expected place, or right after an insertion, counts this many tokens more
 LONGEST = 6  # a change is remembered if its old and its new tokens are at most this many

@@ -23,8 +23,8 @@ PRIOR = (  # initial chances of acceptance by kind and bucket, fitted to twelve 
 )
 PRIOR_COUNT = 20.0  # the initial chances have the weight of this many judged tokens
 DECAY = 0.97  # each judged token multiplies the older counts of its kind and bucket by this factor
-# Each token's history in this reply multiplies its odds by these powers of its counts, because line ends are mostly
-# kept and renamed words are not. A rejection counts twice.
+# A token's odds are multiplied by these powers of its counts in this reply; a rejection counts twice.
+# The reason is that line ends are mostly kept, and renamed words are not.
 HISTORY = 0.2
 BUCKETS, LONG = len(PRIOR[0]), max(MATCHES)
 BUCKET = [bisect_right(MATCHES, match) for match in (*range(LONG), LONG)]  # by the number of equal tokens

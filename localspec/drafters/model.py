@@ -52,8 +52,8 @@ def draw(
     return Proposal.drawn(draws, drafter.source, depth=limit, runs=drafter.model_runs(asked)), failure
 
 
-# The first draft step decodes at most this many unread tokens. A cache with room for fewer tokens is emptied. If only
-# this many tokens before the cached ones are missing, the text is not read again.
+# The first draft step decodes at most this many unread tokens. A cache with room for fewer tokens is emptied.
+# If the cache lacks at most this many of the oldest tokens, the text is not read again.
 AT_ONCE = 8
 
 

@@ -15,8 +15,7 @@ from localspec.errors import LocalspecError
 from localspec.events import Cycle, Mode, Source
 from localspec.sampler.passes import ForwardPass
 
-# If a decision for a plain step takes more than this share of the step, the next steps are plain without a decision,
-# unless the next token is probably a copy.
+# If decisions for plain steps take more than this share of a step, some plain steps follow without a decision.
 DECIDING_SHARE = 0.01
 MOST_SKIPPED = 32  # at most this many steps without a decision, so that a copy is not missed for long
 PREFILL_CHUNK = 128  # largest number of tokens in one prefill of a drafter

@@ -113,8 +113,8 @@ class _Connection:
     ) -> None:
         """`before`: a process that must end first; `resumes`: a crashed process whose requests are repeated."""
         self.inbox: deque[tuple[int, Report]] = resumes.inbox if resumes else deque()
-        # The LoadPair and the open requests, to repeat after a crash, and the reports about them. Both are emptied at
-        # the first token, because the weights are repacked by then. A request is removed at its end.
+        # The LoadPair and the open requests, to repeat after a crash, and the reports about them.
+        # Both are emptied at the first token, because a crash while weights are repacked comes before it.
         self.unanswered: list[Any] = resumes.unanswered if resumes else []
         self.reported: set[tuple[int, object]] = resumes.reported if resumes else set()
         self._owner = owner

@@ -195,8 +195,7 @@ _NAMES = {name: {field.name for field in fields(kind)} for name, kind in _KINDS.
 
 
 def encode(message: object, serial: int = 0) -> bytes:
-    # Use Python's json, which writes one line of ASCII for any text. msgspec's encoder refuses infinity, file
-    # names that are not UTF-8, and numbers above 2**64.
+    # Not msgspec's encoder, which refuses infinity, numbers above 2**64, and file names that are not UTF-8.
     return json.dumps([type(message).__name__, serial, msgspec.to_builtins(message)]).encode() + b"\n"
 
 

@@ -203,8 +203,7 @@ def _normal_first(vocabulary: VocabularyFacts) -> list[tuple[int, bytes]]:
     return normal + fallback
 
 
-# GPT-2 writes the i-th of these bytes as character 256 + i. The byte's own character becomes 0xFFFF, which
-# cannot be encoded as latin-1.
+# GPT-2 writes the i-th of these bytes as character 256 + i. Each byte's own character becomes 0xFFFF, an error.
 _OTHERS = [*range(33), *range(127, 161), 173]
 _STAND_INS = {256 + i: byte for i, byte in enumerate(_OTHERS)} | dict.fromkeys(_OTHERS, 0xFFFF)
 

@@ -27,8 +27,8 @@ _KV_TYPES = {  # numbers in llama.cpp's enum ggml_type
 }  # fmt: skip
 _FLASH_ATTENTION = {"auto": -1, "on": 1, "off": 0}  # numbers in llama.cpp's enum llama_flash_attn_type
 
-# llama.cpp calls `_asked` after every node of a graph. It is C's strlen, because a Python function would take
-# the GIL each time. A Stop is an empty C string until a stop is requested, so strlen returns 0.
+# llama.cpp calls `_asked` after every node of a graph: C's strlen, because a Python function would need the GIL.
+# A Stop is an empty C string until a stop is requested, so strlen returns 0.
 _libc = ctypes.CDLL("msvcrt" if sys.platform == "win32" else None)
 _asked = ctypes.cast(_libc.strlen, lib.ggml_abort_callback)
 
@@ -172,8 +172,7 @@ def params_of(model: Model, load: Load) -> Any:
     params.n_ctx = length
     params.flash_attn_type = _FLASH_ATTENTION[flash_attn]
     params.type_k = params.type_v = _KV_TYPES[kv_type]
-    # If the context is at most two sliding windows long, the cache also keeps the tokens before the window: dropping
-    # them would save little memory. Restored copies lack them, so `CachedText` asks llama.cpp what the cache has.
+    # In a context of at most two sliding windows, keep the tokens before the window, which take little memory.
     params.swa_full = 2 * lib.llama_model_n_swa(model.pointer) >= length
     params.n_threads = params.n_threads_batch = thread_count(load.threads)
     params.no_perf = True

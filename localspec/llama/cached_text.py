@@ -20,8 +20,7 @@ from localspec.llama.threads import Threads
 from localspec.sampler.passes import common_prefix_length
 from localspec.stopping import Closing, Stop
 
-# A copy of a slot must save the prefill of at least 1/8 of the slot's tokens, because copying a token can take
-# 1/10 of the time that its prefill takes.
+# A slot is copied if this saves the prefill of 1 / _WORTH of its tokens; a copy can take 1/10 of a prefill's time.
 _WORTH = 8
 _LOOK_SECONDS = 0.01  # longest wait between two looks at a head that works
 
@@ -42,8 +41,7 @@ class CachedText(Closing):
         self._padding = 0  # number of padding and rolled-back tokens in the cache after `tokens`
         self._kept = 0  # number of tokens in the sequence `Cache.spare`
         self.failure: LocalspecError | None = None  # why the slot lost tokens that its reply has decoded
-        # By number of tokens up to the end of an image: how many more tokens there are than positions, and than
-        # tokens in the text of drafters, where each chunk of an image is one token.
+        # By end of an image in tokens: how many more tokens there are than positions, and than drafters' tokens.
         self._surplus: dict[int, tuple[int, int]] = {}
 
     def close(self) -> None:

@@ -25,8 +25,8 @@ from localspec.sampler.passes import ForwardPass, HiddenRows, common_prefix_leng
 from localspec.stopping import Stop, WorkStopped, current_stop, interruptible
 
 _USUAL = 40  # the usual top_k of a sampler chain
-# If the tokens of a pass times the bytes of the weights reach this, the pass has its own thread, because Ctrl-C
-# must be able to stop the pass. Such a pass takes 0.1 s on two cores, so the thread costs little.
+# A pass whose tokens x bytes of weights reach this runs in its own thread, so that Ctrl-C can stop it.
+# Such a pass takes 0.1 s on two cores, so the thread costs little.
 _LONG_PASS = 1e10
 
 

@@ -36,8 +36,7 @@ logger.addHandler(logging.NullHandler())
 
 _CONTINUES = 5  # GGML_LOG_LEVEL_CONT: this text continues the previous line of the log
 _LEVELS = {1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR}  # GGML_LOG_LEVEL
-# Lines that are no warnings, because they are expected: a model without a tokenizer, an end token that is marked as
-# text, a context longer than in training, a stopped pass, an image with positions in two dimensions.
+# Lines of llama.cpp's log that are no warnings, because localspec expects them, for example about a stopped pass.
 _EXPECTED = re.compile(
     r"adding \d+ dummy tokens|n_ctx_seq \(\d+\) . n_ctx_train|failed with error 1$|compute status: 1$|/16842|ret = 2$"
     r"|removing memory module entries|non-consecutive token position|Qwen-VL|image-min-tokens|control-looking"
@@ -259,7 +258,6 @@ with DelayedInterrupt():  # Ctrl-C must not interrupt a GPU's driver while it st
     symbol("ggml_set_abort_callback", ctypes.c_void_p, [ctypes.c_void_p])(_on_abort)
     _load_backends()
     lib.llama_backend_init()
-# Libraries also log when they unload, after Python has ended. So the callback must then be a C function. This one
-# ignores its arguments.
+# Libraries also log when they unload, after Python has ended. So the callback is then this C function.
 log_nothing = ctypes.cast(lib._lib.llama_max_devices, lib.llama_log_callback)
 atexit.register(lib.llama_log_set, log_nothing, None)

@@ -26,8 +26,7 @@ if TYPE_CHECKING:  # not imported here, because these imports load llama.cpp
     from localspec.llama.context import Context
     from localspec.llama.model import Model
 
-# Plain attention is chosen only if it is at least FASTER times as fast after a long text, and takes at most LOST times
-# the seconds of flash attention after a short text.
+# Plain attention must be FASTER times as fast after a long text, and take at most LOST times as long after a short one.
 FASTER, LOST = 1.2, 1.03
 # Assumed tokens of a turn: a tool's result, and the reply to it. The text before them is in the KV cache.
 NEW_TOKENS, REPLY_TOKENS = 200, 200

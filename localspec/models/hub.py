@@ -115,7 +115,7 @@ def _hub_shaped() -> Iterator[None]:
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         from huggingface_hub.errors import HFValidationError
 
-        if isinstance(error, HFValidationError):  # it is a ValueError, but concerns the name
+        if isinstance(error, HFValidationError):  # a ValueError about the name, not about the answer
             raise
         raise _no_hub() from error
 

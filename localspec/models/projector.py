@@ -13,8 +13,8 @@ from localspec.models.registry import Pair
 
 NONE = "none"  # the value of `mmproj` that loads no projector
 _PRECISIONS = ("f16", "bf16", "q8_0", "f32", "")  # the preferred ones first
-# By type of projector: how the architectures of its models begin. llama.cpp would also load it for another model of the
-# same width, which would then describe images that nobody sent.
+# By type of projector: how the architectures of its models begin.
+# With any other model of the same width, llama.cpp would load it, and describe images that nobody sent.
 _ARCHITECTURES = {
     "gemma3": ("gemma3",), "gemma3nv": ("gemma3n",), "gemma4v": ("gemma4",), "gemma4uv": ("gemma4",),
     "qwen2vl_merger": ("qwen2vl",), "qwen2.5vl_merger": ("qwen2vl",), "qwen3vl_merger": ("qwen3vl", "qwen35"),
@@ -35,7 +35,7 @@ def projector_of(pair: Pair, wanted: str | None = None) -> Path | None:
     if wanted:
         path = expanded(wanted).absolute()
         if not path.is_file():
-            raise BadSetting(f"{path} does not exist", hint="give a file that was published as mmproj")
+            raise BadSetting(f"{path} does not exist", hint="give the path of an mmproj file")
         if why := misfit(header_of_part(path), pair.target.header):
             raise BadSetting(f"{path.name} {why}", hint="use the projector that was published with the model")
         return path

@@ -102,7 +102,7 @@ class ChatTemplate:
     def fitted(
         self, messages: Sequence[Message], arguments: Mapping[str, Any], *, usual: bool = False
     ) -> Fitting:
-        """Return messages that fit the template; `usual`: in the order that every template takes."""
+        """Return messages that fit the template; `usual`: whether to use the order that every template takes."""
         taken = self.taken(bool(arguments.get("tools") or arguments.get("functions")))
         if usual:
             taken = Taken(taken.calls, taken.system, one_call=taken.one_call, short_ids=taken.short_ids)

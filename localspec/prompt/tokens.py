@@ -216,8 +216,8 @@ def _distinct(
         overlap = any(text.endswith(control[:n]) or text.startswith(control[-n:]) for n in ends)
         return overlap or text in control or control in text
 
-    # The template may search messages for its literals, such as "/no_think". So placeholders do
-    # not replace these literals, except a literal that overlaps a special token.
+    # Replace no literals of the template, such as "/no_think", which it may search for in messages.
+    # A literal that overlaps a special token is replaced all the same.
     searched = [text for text in template.literals if text and any(text in content for content in taken[1:])]
     harmless = [text for text in searched if not any(touches(text, control) for control in controls)]
     ends = (character for text in controls for character in (text[0], text[-1]))

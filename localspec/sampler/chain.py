@@ -357,8 +357,8 @@ class Chain:
 
 # Thresholds for exp(logit - largest logit), tried in this order until the tokens above one are enough for top-p.
 _EDGES = tuple(math.exp(-nats) for nats in (4.0, 8.0, 12.0, 16.0))
-# A draft's distribution leaves out tokens whose logits are more than this below the largest one. This costs 0.2 % of
-# the acceptance, and saves 60 % of the time for the distribution.
+# A draft's distribution leaves out tokens whose logits are more than this below the largest one.
+# This costs 0.2 % of the acceptance, and saves 60 % of the time for the distribution.
 _DRAFTED_NATS = 10.0
 
 

@@ -312,8 +312,7 @@ class Jobs:
 
 async def came(awake: asyncio.Event, timeout_seconds: float | None) -> bool:
     awake.clear()
-    # Not `wait_for`: in Python 3.11 it loses a cancel that comes together with a report. The reply of a
-    # client that has left would then run to its end.
+    # Not `wait_for`, which in Python 3.11 loses a cancel that comes together with a report.
     with suppress(TimeoutError):
         async with asyncio.timeout(timeout_seconds):
             return await awake.wait()

@@ -93,7 +93,7 @@ class Pairs:
             return pair.name if pair.name == self.first or pair.on_disk else None
         here = {self.first, *(pair.name for pair in all_pairs() if pair.on_disk)}
         begun = [name for name in here if name.casefold().startswith(tuple(asked + mark for mark in "-._+"))]
-        return begun[0] if len(begun) == 1 else None  # for example smollm2 for SmolLM2-135M-Instruct.Q4_1
+        return begun[0] if len(begun) == 1 else None  # the only name that begins like this
 
     def about(self, model: str) -> dict[str, list[str]]:
         if small := self.small(model):

@@ -56,8 +56,7 @@ class Forcing(Strategy):
         text = [*tokens, *forced] if forced else tokens
         self._proposed = len(forced) < room or not forced
         drafted = self._inner.propose(text, room - len(forced)) if self._proposed else Proposal()
-        # Lookup ignores the grammar, so drop its proposal from the first invalid token on. A draft model
-        # draws from masked distributions, so its tokens are all valid.
+        # Drop the first token that the grammar forbids, and all after it: lookup ignores the grammar.
         drafted = drafted.first(self._forcer.valid(text, drafted.tokens)) if drafted.tokens else drafted
         return replace(
             drafted,

@@ -24,7 +24,7 @@ class Grammar:
 
     @property
     def has_unclosed_calls(self) -> bool:
-        """Whether it has a rule `unclosed` of reasoning that ends with calls."""
+        """Whether the grammar has a rule `unclosed`, for reasoning that ends with calls."""
         return "\nunclosed: " in self.rules
 
 
