@@ -44,7 +44,7 @@ class Batcher:
         try:
             yield
         finally:
-            del self._running[slot]  # before the lock, for which Ctrl-C may end the wait
+            del self._running[slot]  # before the wait for the lock, which Ctrl-C may end
             with self.calling:
                 self.calling.notify_all()
 
@@ -71,7 +71,7 @@ class Batcher:
         want, since = Want(model, part, kind), self._clock()
         with self.calling:
             self._waiting[part.slot] = want
-            self._delay(want, self._clock() - since)  # by a pass that held the Condition
+            self._delay(want, self._clock() - since)  # a pass held the Condition for this time
             self.calling.notify_all()
             try:
                 while part.slot not in self._results:
@@ -142,6 +142,6 @@ class Batcher:
             self._delay(each, now - began)
 
     def _delay(self, want: Want, seconds: float) -> None:
-        """Record that a pass of others has delayed a want for so long."""
+        """Record for how many seconds another reply's pass has delayed a want."""
         if want.part.rows and want.part.slot in self._running:
             self._running[want.part.slot] += seconds

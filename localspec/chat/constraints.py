@@ -41,7 +41,7 @@ _UNLIMITED = [Ending(False, True, spent, False) for spent in (False, True)]  # f
 
 @dataclass(frozen=True, slots=True)
 class ReplyForm:
-    """How the tokens of one reply become text, and which tokens may follow them."""
+    """The form of one reply: how its tokens become text, and which tokens may follow."""
 
     text: TextStream
     constraint: Constrained | None = None
@@ -57,7 +57,7 @@ class ReplyForm:
 
 
 class PromptBuilder:
-    """Makes prompts and forms of replies. The first grammar takes about 1 s longer, to prepare the vocabulary."""
+    """A maker of prompts and forms of replies. Its first grammar takes about 1 s longer, to prepare the vocabulary."""
 
     def __init__(
         self, vocabulary: Vocabulary, template: ChatTemplate, read_image: ReadImage | None = None

@@ -71,7 +71,7 @@ _LOOK_SECONDS = 0.05  # a reply that waits for a slot checks for cancellation at
 class Slots:
     def __init__(self, slots: Iterable[Slot], *, stores: bool = False) -> None:
         self.all = tuple(slots)
-        # It guards the fields below. A session holds it while it begins or ends, or uses template or vocabulary.
+        # Guards the fields below. A session holds it while it begins or ends, or uses the template or the vocabulary.
         self.changed = threading.Condition()
         # By claimed slot: the thread that began to read its reply; None: no reply, but other work on all slots.
         self._claimed: dict[Slot, int | None] = {}
@@ -166,7 +166,7 @@ class Slots:
                         return None
                     if set(self._claimed.values()) == {threading.get_ident()}:
                         what = "this thread reads other replies, which have all slots"
-                        raise BadSetting(what, hint="read their streams to the end or close() them")
+                        raise BadSetting(what, hint="read these replies to the end, or close() them")
                     self.changed.wait(_LOOK_SECONDS)
             finally:
                 self.awaited -= 1

@@ -22,7 +22,7 @@ _FIRST_CODE, _CODES = 0xD800, 2048  # lone surrogates, which UTF-8 text never ha
 
 
 def repeated_block(tokens: Sequence[int], least: int = 0) -> Sequence[int]:
-    """Return the shortest block that ends the tokens REPEATS times, if these are at least `least` tokens; else ()."""
+    """Return the shortest block that comes REPEATS times at the end of the tokens, over at least `least`; else ()."""
     for size in range(1, min(LONGEST_BLOCK, len(tokens) // REPEATS) + 1):
         loop = tokens[-max(REPEATS * size, least) :]
         if loop[-1] == loop[-1 - size] and len(loop) >= least and loop[size:] == loop[:-size]:
@@ -50,7 +50,7 @@ class Patterns:
 
 
 class TextStream:
-    """Turns the tokens of a reply into text. Stop strings count only in the answer."""
+    """A stream that turns the tokens of a reply into text. Stop strings count only in the answer."""
 
     def __init__(
         self,
@@ -280,7 +280,7 @@ class StopScanner:
 
 
 class Unfencer:
-    """Drops the fence around JSON, which has no grave accent at its beginning or behind a line end."""
+    """A stream that drops the fence around JSON. JSON has no grave accent at its beginning or after a line end."""
 
     def __init__(self) -> None:
         self.held = ""

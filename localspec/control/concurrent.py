@@ -69,7 +69,7 @@ class ConcurrentReplies:
 
     buckets: CostsByContext
     probes: PlainProbes = field(default_factory=PlainProbes)
-    # Held by whoever plans or learns: that of the pair's passes.
+    # The lock of the pair's passes, held while a depth is planned and while costs are learned.
     lock: AbstractContextManager[object] = field(default_factory=nullcontext)
     _slots: list[SlotState] = field(default_factory=list)  # replies that share passes, sorted by last cycle
     _learned: list[SlotState] = field(default_factory=list)  # replies that have learned from the latest pass

@@ -52,7 +52,7 @@ class Question:
 
     serial: int
     asked: Generate | None = None
-    tokens: tuple[int | str, ...] | None = None  # texts between the tokens stay as they are
+    tokens: tuple[int | str, ...] | None = None  # token ids, and texts, which stay as they are
     text: str = ""
     parse_special: bool = True  # whether a text like "<think>" becomes one special token
     add_special: bool = False  # whether to add bos and eos where the model file requires them
@@ -63,7 +63,7 @@ class Question:
 class Embed:
     """A request for the vectors of texts, or the scores of documents, from a small model beside the pair.
 
-    Without texts it frees that model.
+    A request without texts frees the model.
     """
 
     serial: int

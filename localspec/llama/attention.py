@@ -73,7 +73,7 @@ def _fill(cache: Cache, length: int) -> int:
 
 
 def _pass(cache: Cache, start: int, width: int, *, keep: bool = False) -> tuple[float, int]:
-    """Time a pass from the position `start` on; return the seconds, and the end of the text that is left."""
+    """Time a pass from the position `start` on; return its seconds, and the position at which the text then ends."""
     before = cache.busy_seconds
     cache.run(lib.llama_decode, Batch(width).fill([0] * width, start, 0), width)
     # A recurrent state cannot step back, so the text stays longer.

@@ -122,7 +122,7 @@ class Placements:
         return self._with(None)
 
     def longer(self, placement: Placement) -> Iterator[Placement]:
-        """Yield the placement with longer contexts, the longest first, as far as they take little main memory."""
+        """Yield the placement with longer contexts that take little main memory, the longest first."""
         if (
             self._options.context_length is not None
             or placement.target.length < DEFAULT_CONTEXT

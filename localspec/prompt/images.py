@@ -180,5 +180,5 @@ def with_marks(messages: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Imag
 
 
 def split_at_marks(text: str) -> list[str]:
-    """Split a text into the texts between marks, and the marks: they have the odd indices."""
+    """Split a text at its marks, and keep the marks as parts, which have the odd indices."""
     return re.split(rf"(\[\[{_KEY}\d+\]\])", text)

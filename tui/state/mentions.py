@@ -78,7 +78,7 @@ def completions(start: str) -> list[str]:
 
 
 def _mention(path: str) -> str:
-    """Return the mention of a path, in quotes if the path has a space. A folder has no closing quote yet."""
+    """Return the mention of a path, in quotes if it has a space. A folder's quote stays open for more of the path."""
     if " " not in path:
         return f"@{path}"
     return f'@"{path}' + ("" if path.endswith("/") else '"')
