@@ -201,7 +201,7 @@ class Store:
             return any(text.facts.model == model for text in self._texts)
 
     def nearest(self, key: str, tokens: bytes) -> list[tuple[Stored, int]]:
-        """Return prompt caches with this key and the lengths of their common prefixes with `tokens`, longest first."""
+        """Return prompt caches with this key, each with its common prefix length with `tokens`, the longest first."""
         with self._changing:
             with suppress(OSError):
                 self._refresh()

@@ -95,7 +95,7 @@ class ReplyBuilder:
             tokens=cycle.tokens[:used],
             origins=cycle.origins[:used],
             accepted=cycle.origins[:used].count(Origin.ACCEPTED),
-            # A pair that runs ahead computes the next cycle in this time.
+            # Meanwhile a pair that runs ahead computes the next cycle.
             other_seconds=cycle.other_seconds + (0.0 if self._pair.runs_ahead else perf_counter() - began),
         )
         if not self.tokens:

@@ -1,4 +1,4 @@
-"""List the ways to place a pair on devices, with their memory and speed, and compare with the free memory."""
+"""List the ways to place a pair on devices, with their memory and speed, and test whether they fit into memory."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
