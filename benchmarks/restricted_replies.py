@@ -88,26 +88,27 @@ def beside(session: localspec.Session, server: ServerSide, *, fruits: bool) -> N
     sums = {name: [0.0, 0.0, 0, 0, 0] for name in sides}  # seconds, processor seconds, tokens, ended, valid
     likely = 0
     for number, question in enumerate(QUESTIONS):
-        scores, texts = {}, {}
+        texts = {}
         for name in [*sides] if number % 2 else [*sides][::-1]:
             began, work = perf_counter(), busy[name]()
-            text, tokens, ended, scores[name] = sides[name](question, temperature=0)
+            text, tokens, ended, score = sides[name](question, temperature=0)
             texts[name] = text
             seconds, work, valid = perf_counter() - began, busy[name]() - work, is_valid(question, text)
             added = zip(sums[name], (seconds, work, tokens, ended, valid), strict=True)
             sums[name] = [a + b for a, b in added]
-            print(f"{number} {name:12} {scores[name]:8.2f} {seconds:5.2f} s {tokens:3} tokens",
+            print(f"{number} {name:12} {score:8.2f} {seconds:5.2f} s {tokens:3} tokens",
                   f"{'ended' if ended else 'cut'} {'valid' if valid else 'invalid'} {text!r}", flush=True)  # fmt: skip
-        # The server takes a fence off, in which its reply may stand: the reply is judged as it arrives.
-        alone = ours(
-            session,
-            question,
-            json_schema=None,
-            grammar=f"start: {as_lark(texts['llama-server'])}",
-            max_tokens=None,
-        )[3]
-        print(f"{number} llama-server's reply as it arrives {alone:8.2f}", flush=True)
-        likely += scores["localspec"] >= alone - 0.5
+        # Both sides take a fence off: the replies are judged as they arrive.
+        alone = {
+            name: ours(
+                session, question, json_schema=None, grammar=f"start: {as_lark(text)}", max_tokens=None
+            )[3]
+            for name, text in texts.items()
+        }
+        print(
+            f"{number} as they arrive", *(f"{name} {score:.2f}" for name, score in alone.items()), flush=True
+        )
+        likely += alone["localspec"] >= alone["llama-server"] - 0.5
     for name, (seconds, work, tokens, ended, valid) in sums.items():
         print(f"{name}: {seconds:.1f} s ({work:.1f} s of processors), {tokens} tokens,",
               f"{ended} ended, {valid} valid of {len(QUESTIONS)}", flush=True)  # fmt: skip

@@ -14,7 +14,8 @@ from localspec.algorithm.protocols import Vocabulary
 from localspec.errors import BadSetting
 from localspec.files import after_fork
 from localspec.sampler.passes import Candidates, Continued, Row, common_prefix_length
-from localspec.structure.grammar import Grammar
+from localspec.structure.grammar import FENCE, FENCED, Grammar
+from localspec.structure.layout import as_lark
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
@@ -49,13 +50,20 @@ class GrammarTokens:
         self.tags = {token: piece for token, piece in pieces if _TAG.fullmatch(piece)}
         own = _Tokenizer(vocabulary, self.ends[0])
         self.closing = [token for sign in '"]}\n ,:0' for token in own(sign)]  # the most useful tokens first
+        # A fence begins with its own token: a part of it may be likelier than a brace, where neither is likely.
+        first = own(FENCE)[0]
+        begun, piece = as_lark(FENCE), vocabulary.piece(first).decode(errors="replace")
+        if piece and FENCE.startswith(piece):
+            begun = f"<[{first}]> {as_lark(FENCE[len(piece) :])}"
+        self._fenced = FENCED.replace(as_lark(FENCE), begun)
         self._tokenizer = LLTokenizer(TokenizerWrapper(own), n_vocab=self.size, eos_token=self.ends)
 
     def matcher(self, grammar: Grammar, around: str | None = None) -> "LLMatcher":
         """Compile the grammar of an answer; `around`: the Lark rules that `rules_around` returns. Raises BadSetting."""
-        rules = [grammar.rules] if around is None else [around, grammar.rules]
+        answer = grammar.rules.replace(FENCED, self._fenced, 1)
+        rules = [answer] if around is None else [around, answer]
         if around is not None and grammar.has_unclosed_calls:
-            rules = [around + grammar.rules.replace("start:", "reply:", 1)]
+            rules = [around + answer.replace("start:", "reply:", 1)]
         matcher = _compiled(self._tokenizer, *rules)
         if matcher.is_error():
             what = f"{grammar.name} cannot be used: {first_sentence(matcher.get_error())}"

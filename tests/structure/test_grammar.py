@@ -68,6 +68,13 @@ def test_a_caller_may_choose_compact_json_or_white_space_anywhere(accepts):
     assert not accepts(json_grammar(PERSON, compact=False), '{"name":' + " " * 200 + '"Ann"}')
 
 
+def test_a_fence_begins_with_its_own_token_and_not_with_a_part_of_it(tokens, vocab, accepts):
+    assert accepts(json_grammar(PERSON), FENCE + '{"name": "Ann"}' + FENCE_END)
+    bits = np.frombuffer(tokens.matcher(json_grammar(PERSON)).compute_bitmask(), np.uint8)
+    begun = {vocab.piece(token) for token in np.flatnonzero(np.unpackbits(bits, bitorder="little"))}
+    assert begun == {b"{", b"{\n", b'{"', b"```"}
+
+
 TREE = {
     "$defs": {
         "node": {
