@@ -165,7 +165,7 @@ class Slots:
                     if cancelled():
                         return None
                     if set(self._claimed.values()) == {threading.get_ident()}:
-                        what = "this thread reads other replies, which have all slots"
+                        what = "this thread reads other replies, which use all slots"
                         raise BadSetting(what, hint="read these replies to the end, or close() them")
                     self.changed.wait(_LOOK_SECONDS)
             finally:

@@ -151,7 +151,7 @@ def _failure(path: Path, error: Exception) -> StoreFailed:
     if isinstance(error, StoreFailed):
         return error
     if _is_full(path, error):
-        return StoreFailed(f"the disk is full: {path} keeps what it has", hint="make room and try again")
+        return StoreFailed(f"the disk is full, so {path} was not changed", hint="make room and try again")
     what = f"the conversations in {path} cannot be read or written: {error}"
     return StoreFailed(what, hint="check the disk and its permissions")
 

@@ -102,12 +102,12 @@ def from_url(url: object) -> Image:
         raise BadSetting("an image has no data", hint=_AS_URL)
     text = _URL.sub("", url, count=1)
     if re.match(r"[a-z]{2,10}:", text, re.IGNORECASE):
-        what = "images are not fetched from other places: " + text[:60].split("?")[0]
+        what = "images are not fetched from other servers: " + text[:60].split("?")[0]
         raise BadSetting(what, hint=_AS_URL)
     try:
         data = base64.b64decode(re.sub(r"\s+", "", text), validate=True)
     except (binascii.Error, ValueError) as error:
-        raise BadSetting("the base64 text of an image cannot be decoded", hint=_AS_URL) from error
+        raise BadSetting("the base64 text of an image is damaged", hint=_AS_URL) from error
     return image_of(data)
 
 
