@@ -128,20 +128,14 @@ def test_likelihoods_of_a_continued_text(client):
 @pytest.mark.parametrize(
     ("options", "remarks"),
     [
-        ({"top_p": -1}, "top_p is -1"),
         ({"max_tokens": -2}, "max_tokens is -2"),
         ({"n": 99}, "n cannot be 99"),
-        ({"messages": []}, "list of messages is empty"),
-        ({"messages": [{"role": "pope", "content": "x"}]}, "'pope' is not a valid role"),
         ({"tool_choice": "required"}, "there are no tools"),
         ({"tool_choice": {"type": "custom", "custom": {"name": "x"}}}, "which is not one of the tools"),
         ({"tool_choice": {"type": "function", "function": {"name": "x"}}}, 'names "x", which is not one of'),
         ({"extra_body": {"mirostat": 2}}, "mirostat is not supported"),
         ({"top_logprobs": 2}, "top_logprobs is given without logprobs"),
-        ({"logprobs": True, "top_logprobs": 50}, "logprobs is 50, not a whole number from 0 to 20"),
-        ({"extra_body": {"rule": "best"}}, "rule is 'best'"),
         ({"response_format": {"type": "xml"}}, 'response_format cannot be of type "xml"'),
-        ({"response_format": {"type": "json"}}, 'response_format cannot be of type "json"'),
         ({"messages": [{"role": "user", "content": "long " * 3000}]}, "available context size of 2,048"),
     ],
 )

@@ -64,15 +64,6 @@ async def found_no_engine(chat, ask, monkeypatch):
 END_WITHOUT_A_WORD = (stopped, failed, died, nothing_shown, found_no_engine, left)
 
 
-async def test_a_reply_stopped_before_its_first_word_puts_the_question_back(tmp_path):
-    async with running(tmp_path, gate=Gate(hold_after=0)) as chat:
-        await chat.begin("why?", cycles=0)
-        await chat.pilot.press("escape")
-        await chat.until(lambda: chat.screen.prompt.text == "why?")
-        assert not chat.replies
-        assert chat.saved == []
-
-
 @pytest.mark.parametrize(("words", "waiting"), [("", ""), ("", "next"), ("\n", "")])
 async def test_a_reply_that_ends_without_a_word_says_so(monkeypatch, words, waiting, chat):
     typed = threading.Event()

@@ -186,16 +186,6 @@ async def test_an_alias_runs_with_one_enter(chat):
     assert chat.screen.prompt.text == ""
 
 
-async def test_the_keys_of_a_long_dialog_are_in_view(tmp_path):
-    async with running(tmp_path, size=(80, 24)) as chat:
-        await chat.type("/help")
-        await chat.until(lambda: HelpDialog.KEYS in chat.drawn)
-        await chat.pilot.press("end")
-        await chat.pilot.pause()
-        assert HelpDialog.KEYS in chat.drawn
-        assert "files" in chat.drawn
-
-
 async def test_themes_are_listed_and_set_by_name(chat):
     await chat.type("/theme")
     await chat.until(lambda: chat.notices and "textual-light, tokyo-night" in chat.notices[0])

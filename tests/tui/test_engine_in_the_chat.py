@@ -180,6 +180,7 @@ async def test_a_first_pair_that_does_not_load_leaves_the_chat_usable(tmp_path):
         await chat.until(lambda: chat.notices)
         assert len(chat.notices) == 1
         assert "needs 48 GB" in chat.notices[0]
+        assert "draft" not in str(chat.screen.query_one("#title").content)
         await chat.type("/pair demo")
         await chat.ready()
         await chat.ask("exact hi")

@@ -11,7 +11,6 @@ from localspec.tui.widgets.reply import LiveTail, ReplyPart
 from scripted_engine import Gate
 
 from localspec.display import for_terminal
-from localspec.events import Kind, Origin, Piece, Source
 
 CLIPBOARD = "\x1b]52;c;aGk=\x07"
 COLOUR = "\x9b31m"
@@ -51,23 +50,6 @@ async def test_a_finished_reply_is_shown_with_signs_and_kept_as_it_was(chat):
         await chat.until(lambda: chat.screen.query(ReplyPart))
         await chat.pilot.pause()
     assert [m.content.count(CLIPBOARD) for m in chat.saved[0].messages] == [2, 2]
-
-
-async def test_unfolded_reasoning_is_shown_with_signs(monkeypatch, chat):
-    monkeypatch.setattr("scripted_engine.answer_to", lambda _prompt: ("so", STEERING))
-    await chat.pilot.press("ctrl+t")
-    await chat.ask("why?")
-    await shows(chat, "first \ufffd]52")
-
-
-async def test_the_tokens_that_were_rejected_are_shown_with_signs(tmp_path):
-    async with running(tmp_path, gate=Gate(hold_after=0)) as chat:
-        await chat.type("why?")
-        await chat.until(lambda: chat.replies)
-        await chat.replies[0].grow(
-            [Piece("so", Kind.ANSWER, Origin.FIX, Source.MODEL)], True, rejected=[CLIPBOARD]
-        )
-        await shows(chat, "so\ufffd]52")
 
 
 async def test_what_the_program_repeats_in_prompt_notices_titles_and_questions_steers_nothing(chat):

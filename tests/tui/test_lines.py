@@ -125,13 +125,6 @@ def test_a_target_alone_learns_once_how_a_draft_is_added():
     assert "--draft" not in lines.welcome(engine(), 80).plain
 
 
-async def test_the_title_follows_a_load_that_fails(tmp_path):
-    async with running(tmp_path, until_ready=False, load=LoadPair(called("llama-3-70b+8b"))) as chat:
-        await chat.until(lambda: chat.app.screen_stack and chat.app.screen.query("#prompt"))
-        await chat.until(lambda: chat.notices)
-        assert "draft" not in str(chat.screen.query_one("#title", Line).content)
-
-
 @pytest.mark.parametrize("width", [40, 60, 80, 90, 120])
 async def test_help_stays_among_the_keys(tmp_path, width):
     async with running(tmp_path, size=(width, 24)) as chat:
