@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from localspec import api
-from localspec.errors import BackendFailure, BadSetting, LocalspecError, NotEnoughMemory
+from localspec.errors import BackendFailure, LocalspecError, NotEnoughMemory
 from localspec.llama.context import Context
 from localspec.llama.devices import devices
 from localspec.llama.load import Load
@@ -136,13 +136,6 @@ def test_a_context_that_the_device_cannot_hold_is_planned_smaller_or_refused(tin
         Context(model, length=262_144, threads=1).close()
     with Model(path, devices=(gpu,)) as model, pytest.raises(NotEnoughMemory):
         Context(model, length=1 << 20, threads=1)
-
-
-def test_an_unknown_device_loads_nothing_and_is_named_with_those_that_are_there():
-    for names in ({"device": "GPU77"}, {"draft_device": "GPU77"}):
-        with pytest.raises(BadSetting, match="no device called GPU77") as caught:
-            api.load("demo", **names)
-        assert "CPU" in caught.value.hint
 
 
 @pytest.mark.parametrize("name", ["CUDA0", "ROCm0", "MTL0"])

@@ -3,8 +3,6 @@
 import numpy as np
 import pytest
 
-from localspec import api
-from localspec.errors import BadSetting
 from localspec.llama.context import Context
 from localspec.llama.devices import add_servers, devices
 from localspec.llama.load import Load
@@ -80,19 +78,3 @@ def small(device, free):
     from dataclasses import replace
 
     return replace(device, free=free, total=free)
-
-
-def test_a_pair_answers_over_two_devices(tiny_gguf, gpus):
-    pair = {"target": tiny_gguf(layers=3), "draft": tiny_gguf(layers=3, noise=0.1), "threads": 1}
-    replies = []
-    for places in ({"device": "CPU"}, {"device": ",".join(gpus), "split": "1,1", "draft_device": gpus[1]}):
-        with api.load(**pair, **places) as session:
-            replies.append(session.run("hello", temperature=0, max_tokens=12, depth=2).tokens)
-    assert replies[0] == replies[1]
-
-
-def test_a_split_that_does_not_go_with_the_devices_loads_nothing(tiny_gguf, gpus, monkeypatch):
-    monkeypatch.setattr("localspec.loading.opening.Model", lambda *_, **__: pytest.fail("loaded"))
-    with pytest.raises(BadSetting, match="the split has 3 shares, and the target can go to 2 GPUs") as caught:
-        api.load(target=tiny_gguf(), device=",".join(gpus), split="1,1,1")
-    assert gpus[0] in caught.value.hint
