@@ -166,10 +166,15 @@ class Costs:
         return self._run_at_start(source) * ratio * runs
 
     def reading(self, source: str) -> float:
-        """Return the seconds to prefill a token in a drafter: at most those of a model run, and 0 without a model."""
+        """Return the seconds to prefill a token in a drafter: at most those of a model run, and 0 without a model.
+
+        Until they are measured, they are to a run as the target's are to a plain step.
+        """
         run, seconds = self.draft(source, 1), self._table.prefill_seconds.get(source)
         if source in self._reading:
             seconds = self._reading[source].value
+        elif not seconds and TARGET in self._reading:
+            seconds = run * self._reading[TARGET].value / self.verify(1)
         return min(seconds or UNTIMED * min(run, UNTIMED * self.verify(1)), run)
 
     def learn_verify(

@@ -270,3 +270,11 @@ def test_a_measurement_replaces_what_was_known_where_it_was_made():
 def test_between_two_points_a_cost_lies_on_their_line(widths, x, seed):
     xs, ys = sorted(widths), np.random.default_rng(seed).random(len(widths)).tolist()
     assert interpolate(x, xs, ys, extend=False) == pytest.approx(np.interp(x, xs, ys), rel=1e-12)
+
+
+def test_an_unmeasured_draft_prefills_in_the_ratio_of_its_run_to_a_plain_step():
+    costs = Costs(CostTable((1, 2), (0.04, 0.06), {"model": 0.01}))
+    costs.learn_prefill(TARGET, 100, 0.8)
+    assert costs.reading("model") == pytest.approx(0.002)  # 8 ms of the target, and a run is a quarter of a step
+    costs.learn_prefill("model", 10, 0.05)
+    assert costs.reading("model") == pytest.approx(0.005)
