@@ -6,11 +6,13 @@
 chances of `copy_chances.py` were fitted to the groups "edits" and "calls", and to no other. A draft token is accepted
 if it equals the recorded one. Each pass takes the prefix of the proposal with the most expected tokens per second, at
 a table's costs by width. Printed: plain time / time of the passes, its harmonic mean for each group, and each reply.
-With `--selection`, the strategy of a reply decides, with its budget, the first one at these costs.
+With `--selection`, the strategy of a reply decides, with its budget, the first one at these costs. With `--noise`, the
+seconds of passes deviate by this share, and the first pass of each width takes FIRST times as long.
 """
 
 import argparse
 import json
+import random
 from collections.abc import Callable, Sequence
 from itertools import count
 from pathlib import Path
@@ -28,6 +30,7 @@ from localspec.events import Cycle, Origin
 from localspec.loading.drafting import Drafting, estimated_costs
 
 MOST = 63
+FIRST = 1.2  # measured with the real pair: 1.0 to 1.6
 PROMPT = 512  # tokens of a prompt's part, whose pass is measured first
 TABLES = {  # batch widths, and seconds of a pass / seconds of a plain step
     # Qwen2.5-Coder 1.5B in Q4_K_M, two threads of an AVX-512 processor, 300 tokens in the cache
@@ -76,6 +79,7 @@ def main() -> None:
     parser.add_argument(
         "--guess", action="store_true", help="the strategy begins with the estimated costs of a CPU"
     )
+    parser.add_argument("--noise", type=float, default=0.0, help="0.15 is what a laptop in use has")
     options = parser.parse_args()
     ticks = count()
     setattr(selection, "perf_counter", lambda: next(ticks) / 1e6)  # noqa: B010  a decision takes a microsecond
@@ -84,7 +88,7 @@ def main() -> None:
         for group in dict.fromkeys(reply["group"] for reply in replies):
             of_group = [reply for reply in replies if reply["group"] == group]
             found = [
-                selected(reply, table, guess=options.guess)
+                selected(reply, table, guess=options.guess, noise=options.noise)
                 if options.selection or options.guess
                 else copied(reply, table)
                 for reply in of_group
@@ -106,7 +110,7 @@ def copied(reply: dict[str, Any], table: CostTable) -> float:
     return replay(reply, propose, table, lambda cycle: None)
 
 
-def selected(reply: dict[str, Any], table: CostTable, *, guess: bool) -> float:
+def selected(reply: dict[str, Any], table: CostTable, *, guess: bool, noise: float = 0.0) -> float:
     """Return the speed relative to plain decoding of an automatic reply, the first one of a process."""
     drafting = Drafting([], estimated_costs("cpu", {}) if guess else table, most=MOST)
     for _ in range(0 if guess else SEVERAL):  # the costs are confirmed
@@ -114,7 +118,7 @@ def selected(reply: dict[str, Any], table: CostTable, *, guess: bool) -> float:
     if guess:
         drafting.costs.learn_prefill(TARGET, PROMPT, table.verify(PROMPT))
     strategy = drafting.strategy_at(None, ANY_RULE, sampled=False, spelled=spelled_of(reply))
-    return replay(reply, lambda text: strategy.propose(text, MOST), table, strategy.learn)
+    return replay(reply, lambda text: strategy.propose(text, MOST), table, strategy.learn, noise)
 
 
 def spelled_of(reply: dict[str, Any]) -> list[list[int]]:
@@ -122,14 +126,22 @@ def spelled_of(reply: dict[str, Any]) -> list[list[int]]:
 
 
 def replay(
-    reply: dict[str, Any], propose: Propose, table: CostTable, learn: Callable[[Cycle], None]
+    reply: dict[str, Any],
+    propose: Propose,
+    table: CostTable,
+    learn: Callable[[Cycle], None],
+    noise: float = 0.0,
 ) -> float:
     text, answer, seconds = list(reply["prompt_tokens"]), list[int](reply["reply_tokens"]), 0.0
+    chance, seen = random.Random(1), set[int]()
     while answer:
         found = propose(text)
         kept = agreed(found.tokens, answer)
         tokens, width = tuple(answer[: kept + 1]), len(found.tokens) + 1
         took = table.verify(width)
+        if noise:
+            took *= chance.lognormvariate(0, noise) * (1 if width in seen else FIRST)
+            seen.add(width)
         origins = (Origin.ACCEPTED,) * (len(tokens) - 1) + (Origin.FIX if found.tokens else Origin.PLAIN,)
         learn(Cycle(tokens, origins, found.tokens, kept, width - 1, found.source, width, 0.0, took, 0.0))
         text += tokens

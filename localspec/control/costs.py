@@ -20,6 +20,7 @@ UNTIMED = 0.1
 WIDE = 16
 # A token of a verify batch costs about this many times a token of a prompt, because it has a row of logits.
 WITH_LOGITS = 1.25
+UNSURE = 0.2  # a new width's cost of n measurements counts as less by UNSURE / n
 TARGET = "target"  # the key of the target among the sources of prefill
 CAUTIOUS_DEPTH = 3  # largest depth of a drafter before two of its tokens are accepted
 
@@ -159,6 +160,15 @@ class Costs:
         seconds = self.verify(width)
         is_cheap = self.measured and not self.confirmed and width <= 1 + CAUTIOUS_DEPTH
         return min(seconds, self.verify(1)) if is_cheap else seconds
+
+    def verify_for_copies(self, width: int) -> float:
+        """Return `verify_for_proposal(width)`, or fewer seconds while this width of an estimated table is new.
+
+        A cost that is too high by chance would never be corrected, because no copies would be drafted at this width.
+        """
+        seconds = self.verify_for_proposal(width)
+        ratio = self._ratios.get(width) if width > 1 and not self.measured else None
+        return seconds / (1 + UNSURE / ratio.measurements) if ratio else seconds
 
     def draft(self, source: str, runs: float) -> float:
         """Return the seconds of `runs` runs of a drafter's model."""

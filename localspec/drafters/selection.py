@@ -230,7 +230,7 @@ class DrafterSelection(Strategy):
 
     def _expectations(self, tokens: Sequence[int], room: int) -> Iterator[Expectation]:
         plan = self._plan
-        verify = self._costs.verify_for_proposal
+        verify = self._costs.verify_for_copies
         if plan:
             verify = partial(verify_among_others, self._costs, plan.depth)
         for control in self._candidates:

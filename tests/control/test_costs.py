@@ -11,6 +11,7 @@ from localspec.algorithm.protocols import Proposal
 from localspec.control.costs import (
     STALE_CYCLES,
     TARGET,
+    UNSURE,
     WIDE,
     WITH_LOGITS,
     Costs,
@@ -275,6 +276,22 @@ def test_between_two_points_a_cost_lies_on_their_line(widths, x, seed):
 def test_an_unmeasured_draft_prefills_in_the_ratio_of_its_run_to_a_plain_step():
     costs = Costs(CostTable((1, 2), (0.04, 0.06), {"model": 0.01}))
     costs.learn_prefill(TARGET, 100, 0.8)
-    assert costs.reading("model") == pytest.approx(0.002)  # 8 ms of the target, and a run is a quarter of a step
+    assert costs.reading("model") == pytest.approx(
+        0.002
+    )  # 8 ms of the target, and a run is a quarter of a step
     costs.learn_prefill("model", 10, 0.05)
     assert costs.reading("model") == pytest.approx(0.005)
+
+
+def test_a_new_width_of_an_estimated_table_counts_as_less_for_copies_until_it_is_measured_often():
+    costs = Costs(GUESS)
+    for width in (1, 4):
+        costs.learn_verify(width, float(width))
+    assert costs.verify_for_copies(1) == costs.verify(1)
+    assert costs.verify_for_copies(4) == pytest.approx(4 / (1 + UNSURE))
+    for _ in range(3):
+        costs.learn_verify(4, 4.0)
+    assert costs.verify_for_copies(4) == pytest.approx(4 / (1 + UNSURE / 4))
+    measured = Costs(replace(GUESS, measured=True))
+    measured.learn_verify(4, 4.0)
+    assert measured.verify_for_copies(4) == measured.verify_for_proposal(4)
