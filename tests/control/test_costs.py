@@ -1,6 +1,7 @@
 """Costs: interpolation, wild measurements, plain steps, and tables by length of context and threads."""
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
