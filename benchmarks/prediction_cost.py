@@ -14,9 +14,11 @@ from itertools import chain
 
 from benchmarks.simulated_pair import ANY_RULE, accepted, passes
 from localspec.algorithm.protocols import Proposal, Strategy
+from localspec.chat.request import Request
 from localspec.control.costs import CostTable
 from localspec.events import Cycle, Source
 from localspec.loading.drafting import Drafting
+from localspec.sampler.sampling import Sampling
 
 F16 = CostTable((1, 2, 3, 4, 5, 6, 8), (1, 1.27, 1.33, 1.40, 1.50, 1.63, 2.03), {"model": 0.07})
 LINES = 300
@@ -79,7 +81,7 @@ def returned(new: list[list[int]], taken: list[bool], line: int, lines: int) -> 
 def predicted_from(predicted: list[int], answer: list[int]) -> tuple[Result, list[bool]]:
     """How an answer is written, and which of its tokens were predicted."""
     drafting = Drafting([], F16, most=32)
-    strategy = drafting.strategy_at(None, ANY_RULE, sampled=False, predicted=predicted)
+    strategy = drafting.strategy(ANY_RULE, Request(Sampling(temperature=0.0)), predicted)
     reply, cycles = Scripted(strategy, [*predicted, -1, -2], answer), list[Cycle]()
     for (cycle,) in passes([reply], F16.verify):
         cycles.append(cycle)

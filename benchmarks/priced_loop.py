@@ -23,6 +23,7 @@ from localspec.algorithm.loop import speculate
 from localspec.algorithm.noise import Keyed
 from localspec.algorithm.protocols import Proposal, Rule, Strategy
 from localspec.algorithm.verification import Coupled, Greedy, make_rule
+from localspec.chat.request import Request
 from localspec.control.costs import CostTable
 from localspec.drafters.model import ModelDrafter
 from localspec.drafters.selection import Fixed
@@ -180,7 +181,8 @@ def main() -> None:
 def ways(pair: Pair, table: CostTable, *, sampled: bool) -> Iterator[tuple[str, str, Make]]:
     """Label, rule, and how the strategy of a reply is made."""
     drafting = Drafting([pair.drafter], table, most=DEEPEST)
-    yield "auto", "auto", lambda rule: drafting.strategy_at(None, rule, sampled=sampled)
+    request = Request(Sampling(temperature=float(sampled)))
+    yield "auto", "auto", lambda rule: drafting.strategy(rule, request)
     for depth in FIXED:
         yield f"depth {depth}", "auto", lambda rule, depth=depth: Fixed(pair.drafter, depth, rule)
     for depth, p_min in LLAMA_CPP:

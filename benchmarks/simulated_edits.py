@@ -21,6 +21,7 @@ from typing import Any
 
 from benchmarks.simulated_pair import ANY_RULE
 from localspec.algorithm.protocols import Proposal
+from localspec.chat.request import Request
 from localspec.control.costs import TARGET, CostTable
 from localspec.control.timing import SEVERAL
 from localspec.drafters import selection
@@ -28,6 +29,7 @@ from localspec.drafters.copies import CopyDrafter
 from localspec.drafters.selection import best_prefix
 from localspec.events import Cycle, Origin
 from localspec.loading.drafting import Drafting, estimated_costs
+from localspec.sampler.sampling import Sampling
 
 MOST = 63
 FIRST = 1.2  # measured with the real pair: 1.0 to 1.6
@@ -117,7 +119,7 @@ def selected(reply: dict[str, Any], table: CostTable, *, guess: bool, noise: flo
         drafting.costs.learn_verify(2, table.verify(2), drafted=True)
     if guess:
         drafting.costs.learn_prefill(TARGET, PROMPT, table.verify(PROMPT))
-    strategy = drafting.strategy_at(None, ANY_RULE, sampled=False, spelled=spelled_of(reply))
+    strategy = drafting.strategy(ANY_RULE, Request(Sampling(temperature=0.0)), spelled=spelled_of(reply))
     return replay(reply, lambda text: strategy.propose(text, MOST), table, strategy.learn, noise)
 
 

@@ -44,7 +44,8 @@ class ReplyForm:
     """The form of one reply: how its tokens become text, and which tokens may follow."""
 
     text: TextStream
-    constraint: Constrained | None = None
+    constraint: Constrained | None
+    generic_calls: bool  # whether the prompt describes another tool-call format than the model's
     budget: ThinkingBudget | None = None  # it contains the constraint
 
     @property
@@ -151,10 +152,10 @@ class PromptBuilder:
             fenced=not is_raw and request.grammar is not None and request.grammar.closes,
         )
         text.resume(request.begun)
-        if is_raw or isinstance(request.think, bool | None):
-            return ReplyForm(text, constraint)
-        ending = self._template.thinking_ending
-        return ReplyForm(text, constraint, ThinkingBudget(constraint, request, text, ending, start))
+        budget = None
+        if not (is_raw or isinstance(request.think, bool | None)):
+            budget = ThinkingBudget(constraint, request, text, self._template.thinking_ending, start)
+        return ReplyForm(text, constraint, calls is GENERIC, budget)
 
     def constraint(self, request: Request, style: ThinkingStyle | None, start: int) -> Constrained | None:
         """Return the constraint of a reply to a prompt of `start` tokens, or None. Raises BadSetting.

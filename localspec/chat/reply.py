@@ -44,7 +44,6 @@ from localspec.sampler.chain import Chain
 from localspec.sampler.passes import ForwardPass, common_prefix_length
 from localspec.structure.forcing import Forcing
 from localspec.structure.read_calls import TextPart
-from localspec.structure.tool_call_format import GENERIC
 
 UNSEEN_IMAGE = "the draft does not see the image: it drafts from the text"
 GENERIC_CALLS = (
@@ -443,11 +442,10 @@ class ReplyWriter:
                     return
 
     def _take_notices(self, job: ReplyJob, form: ReplyForm) -> Iterator[Notice]:
-        generic = self._prompts.tool_call_format(job.request) is GENERIC
         unseen = job.request.drafts and bool(self._pair.draft_name) and len(job.text_prompt) < len(job.prompt)
         is_raw = job.request.continued is not None
         notices = (n for n in self._pair.notices if not (is_raw and n.startswith(NO_TEMPLATE)))
-        once = (*notices, *([GENERIC_CALLS] * generic), *([UNSEEN_IMAGE] * unseen))
+        once = (*notices, *([GENERIC_CALLS] * form.generic_calls), *([UNSEEN_IMAGE] * unseen))
         mine = object()  # `setdefault` lets only one of several threads send a notice: the first
         yield from (Notice(text) for text in once if self._sent.setdefault(text, mine) is mine)
         yield from (Notice(tool.notice) for tool in job.request.tools if tool.notice)

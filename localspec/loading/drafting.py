@@ -126,40 +126,18 @@ class Drafting:
 
         `spelled`: more texts to copy from, with other tokens than they have in the prompt.
         """
-        return self.strategy_at(
-            request.depth,
-            rule,
-            sampled=not request.sampling.greedy,
-            seeded=request.seed is not None,
-            predicted=predicted,
-            spelled=spelled,
-        )
-
-    def strategy_at(
-        self,
-        depth: int | None,
-        rule: Rule,
-        *,
-        sampled: bool,
-        seeded: bool = False,
-        predicted: Sequence[int] = (),
-        spelled: Sequence[Sequence[int]] = (),
-    ) -> Strategy:
-        """Return the strategy of one reply. `depth`: 0 for plain decoding, None for the automatic depth.
-
-        `seeded`: whether lookup at a fixed depth ignores earlier replies, because a seed must repeat its reply.
-        """
+        depth, candidates = request.depth, self._candidates[not request.sampling.greedy]
         if depth == 0 or not self._most:
             for reader in (readers := [each for each in self._drafters if each.hidden_rows_needed]):
                 reader.begin()
             return Plain(readers)
-        candidates = self._candidates[sampled]
         if depth is None:
             strategy, copies = DrafterSelection(self._concurrent, candidates, rule), _copies_of(candidates)
             if copies:
                 copies.add(spelled, predicted)
             return strategy
-        fresh = seeded or not candidates
+        # With a seed, lookup at a fixed depth ignores earlier replies, because a seed must repeat its reply.
+        fresh = request.seed is not None or not candidates
         drafter = next(iter(self._drafters), CopyDrafter() if fresh else candidates[0].drafter)
         drafter.begin_whole()
         return Fixed(drafter, min(depth, self._most), rule, predicted, self._most)

@@ -7,6 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from localspec.algorithm.verification import make_rule
+from localspec.chat.request import Request
 from localspec.drafters.copies import CopyDrafter, IndexedText
 from localspec.drafters.copy_chances import BUCKETS, CopyChances, CopyCounts, CopyKind
 from localspec.events import Source
@@ -118,7 +119,7 @@ def test_a_prompt_changes_nothing_that_was_learned(unread):
     learned = drafting.learned
     assert sum(learned.greedy.copies.kept) > 20
     prompt = line * 9 + [30 + i % 50_000 for i in range(unread)]
-    drafting.strategy_at(None, rule, sampled=False).propose(prompt, 40)
+    drafting.strategy(rule, Request(GREEDY)).propose(prompt, 40)
     assert drafting.learned == learned
 
 

@@ -9,9 +9,11 @@ import pytest
 import localspec
 from localspec.algorithm.loop import speculate
 from localspec.caches.store import finish
+from localspec.chat.request import Request
 from localspec.demo import target_path
 from localspec.loading.drafting import Drafting, estimated_costs
 from localspec.sampler.passes import NO_TEXT, Candidates, ForwardPass
+from localspec.sampler.sampling import Sampling
 from tests.drafters.heads import GREEDY, KINDS, never, opened, plain_texts
 from tools.heads import mimo2
 
@@ -129,8 +131,8 @@ def test_a_reply_without_drafting_is_read_along(kind, files):
     chance = random.Random(2)
     with opened(kind, files) as pair:
         text = [chance.randrange(pair.target.model.vocab.size) for _ in range(40)]
-        strategy = Drafting([pair.drafter], estimated_costs("cpu", {}), most=4).strategy_at(
-            0, GREEDY, sampled=False
+        strategy = Drafting([pair.drafter], estimated_costs("cpu", {}), most=4).strategy(
+            GREEDY, Request(Sampling(temperature=0.0), depth=0)
         )
         for batch in pair.target.prefill(text[:-1]):
             strategy.observe(batch, len(batch.tokens))

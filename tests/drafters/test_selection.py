@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from localspec.algorithm.loop import speculate
 from localspec.algorithm.verification import make_rule
+from localspec.chat.request import Request
 from localspec.control.acceptance import AcceptanceModel
 from localspec.control.costs import Costs, CostTable
 from localspec.control.depth import START, DepthControl
@@ -55,7 +56,7 @@ def drafting_of(draft, table, deepest, *, most=32, lookup=True, learned=None, en
 
 def run(target, draft, prompt, *, drafting, room, rule, end=is_end):
     tokens = list(prompt)
-    strategy = drafting.strategy_at(None, rule, sampled=rule.name != "greedy")
+    strategy = drafting.strategy(rule, Request(Sampling(temperature=float(rule.name != "greedy"))))
     strategy.observe(ForwardPass(0, ()), 0)
     target.rollback(0)
     for batch in target.prefill(tokens[:-1]):

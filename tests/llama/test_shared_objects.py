@@ -11,6 +11,7 @@ import pytest
 
 from localspec.algorithm.protocols import Proposal
 from localspec.algorithm.verification import make_rule
+from localspec.chat.request import Request
 from localspec.events import Source
 from localspec.llama.threads import Threads, yield_threads
 from localspec.loading.drafting import Drafting, estimated_costs
@@ -37,7 +38,8 @@ def slots(folder):
 def reply(drafting, threads, seed, failures):
     """Do what a reply does with these, in any order."""
     chance, contention = random.Random(seed), threads.contention
-    strategy = drafting.strategy_at(None, make_rule("greedy", Sampling(temperature=0.0), 0), sampled=False)
+    greedy = Sampling(temperature=0.0)
+    strategy = drafting.strategy(make_rule("greedy", greedy, 0), Request(greedy))
 
     def cycle():
         replies = chance.randrange(1, 3)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import localspec
 from localspec.algorithm.loop import speculate
 from localspec.algorithm.verification import make_rule
+from localspec.chat.request import Request
 from localspec.control.acceptance import ChanceWeights
 from localspec.control.costs import CostTable
 from localspec.drafters.copy_chances import CopyCounts
@@ -57,8 +58,8 @@ def test_a_fixed_depth_reads_a_text_whole_that_an_automatic_one_began_late(late)
     drafter.observe(ForwardPass(0, text), len(text))
     drafter.restart(text, len(text) - 1 - late)
     drafter.read(text, len(text))
-    strategy = Drafting([drafter], estimated_costs("cpu", {}), most=8).strategy_at(
-        4, make_rule("block", Sampling(), 0), sampled=True
+    strategy = Drafting([drafter], estimated_costs("cpu", {}), most=8).strategy(
+        make_rule("block", Sampling(), 0), Request(Sampling(), depth=4)
     )
     strategy.observe(ForwardPass(0, text), len(text))
     for _ in strategy.sync(text):
@@ -317,6 +318,6 @@ def test_whatever_numbers_a_file_holds_it_is_read_or_not_but_can_be_used(
     rule, target, tokens = make_rule("block", Sampling(), 1), ExactModel(1), [1, 2, 3]
     list(target.prefill(tokens[:-1]))
     drafting = drafting_of([ModelDrafter(Blend(1, 0.9), never)], state)
-    strategy = drafting.strategy_at(None, rule, sampled=True)
+    strategy = drafting.strategy(rule, Request(Sampling()))
     cycles = speculate(target, strategy, tokens, rule=rule, room=20, is_end=never)
     assert sum(len(cycle.tokens) for cycle in cycles) == 20
