@@ -111,6 +111,15 @@ def test_what_is_typed_is_read_up_to_its_last_whole_word_and_changed_words_are_r
         assert not session.pair.slots.sent
 
 
+def test_the_first_message_is_read_while_it_is_typed(load):
+    with load("attention") as session:
+        typed = "of the old and the grey " * 9
+        session.read_ahead(lambda: False, [Message("user", typed)])
+        reply = session.run(typed + "sea", max_tokens=1)
+        assert fresh(reply) <= tokens(session, "sea") + FRAME
+        assert not session.pair.slots.sent
+
+
 def test_no_file_gets_a_text_that_is_typed_and_not_sent(load):
     with load("hybrid", cache="all") as session:
         session.run("tell me of the sea", **THOUGHT)
