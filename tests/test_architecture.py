@@ -75,21 +75,21 @@ LINES = {
     "structure": 2146,
     "prompt": 2057,
     "conversations": 764,
-    "chat": 2143,
+    "chat": 2126,
     "models": 2329,
-    "loading": 1783,
+    "loading": 1766,
     "embedding": 268,
     "api": 243,
     "measure": 1478,
     "fit": 878,
     "engine": 1171,
     "tui": 4231,
-    "serve": 3329,
+    "serve": 3318,
     "cli": 2991,
     "__init__": 93,
     "__main__": 7,
 }
-MOST_LINES = 37_905  # of all rooms: one grows only where another shrinks
+MOST_LINES = 37_860  # of all rooms: one grows only where another shrinks
 MOST_FILES = 216
 HEAVY = ("llama_cpp", "llguidance", "textual", "huggingface_hub", "numpy", "jinja2", "starlette")
 HEAVY += ("uvicorn", "gguf")
