@@ -38,7 +38,7 @@ class CachedText(Closing):
         self.head_state: HeadState | None = None  # the slot's head; copies of the slot include its state
         self._checkpoints = Checkpoints(checkpoint_bytes)
         self._last_width = 0  # number of tokens in the last batch; a recurrent state can roll back only these
-        self._padding = 0  # number of padding and rolled-back tokens in the cache after `tokens`
+        self._padding = 0  # number of padding tokens in the cache after `tokens`
         self._kept = 0  # number of tokens in the sequence `Cache.spare`
         self.failure: LocalspecError | None = None  # why the slot lost tokens that its reply has decoded
         # By end of an image in tokens: how many more tokens there are than positions, and than drafters' tokens.
@@ -93,7 +93,7 @@ class CachedText(Closing):
         self.busy_seconds += seconds
 
     def forget_padding(self) -> None:
-        """Remove padding and rolled-back tokens from llama.cpp's cache."""
+        """Remove padding from llama.cpp's cache."""
         if self._padding:
             assert self._forget(self.length), "padding can be removed"
             self._padding = 0  # set after the removal, because Ctrl-C may interrupt the removal

@@ -145,11 +145,6 @@ class SlotDecoder(CachedText):
         self._checkpoints.forget_after(keep)
         if keep == self.length and not self._padding:
             return
-        if self.shared.batcher and self.model.can_roll_back and not self.shared.window:
-            # Leave the cells of these tokens to the next decode, because another slot may be decoding now.
-            self._padding += self.length - keep
-            del self.tokens[keep:]
-            return
         with self.calling:
             if self.step_back(keep):
                 return

@@ -2,7 +2,6 @@
 
 import ctypes
 import itertools
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
@@ -256,39 +255,6 @@ def test_a_second_failure_in_the_repair_fails_only_the_reply_whose_tokens_are_lo
             list(one.prefill(tokens(8)))
             alone = np.array(one.decode(tokens(3), 3).rows)
         np.testing.assert_allclose(together(several, tokens(3), tokens(3, 1))[0], alone, atol=NEAR)
-
-
-def test_rolling_back_waits_for_no_pass_of_another_slot(load, tokens):
-    with Context(load(), **OPTIONS, slots=2) as several:
-        _, second = several.slots
-        for slot in several.slots:
-            list(slot.prefill(tokens(8)))
-        second.decode(tokens(3, 1), 1)
-        with several.shared.calling:  # as long as a pass is under way
-            beside = threading.Thread(target=second.rollback, args=(9,))
-            beside.start()
-            beside.join(300)
-            assert not beside.is_alive()
-        found = np.array(together(several, tokens(2), tokens(2))[1])
-        with Context(load(), **OPTIONS) as one:
-            list(one.prefill([*tokens(8), *tokens(3, 1)[:1]]))
-            np.testing.assert_allclose(found, one.decode(tokens(2), 2).rows, atol=NEAR)
-
-
-def test_ctrl_c_as_rolled_back_tokens_are_forgotten_keeps_none_of_them(load, tokens, monkeypatch):
-    def pressed(*_):
-        raise KeyboardInterrupt
-
-    with Context(load(), **OPTIONS, slots=2) as several:
-        slot = several.slots[1]
-        list(slot.prefill(tokens(8)))
-        expected = np.array(slot.decode(tokens(3), 3).rows)
-        slot.rollback(8)
-        with monkeypatch.context() as patch:
-            patch.setattr(lib, "llama_memory_seq_rm", pressed)
-            with pytest.raises(KeyboardInterrupt):
-                slot.forget_padding()
-        np.testing.assert_allclose(slot.decode(tokens(3), 3).rows, expected, atol=NEAR)
 
 
 def test_slots_get_their_largest_logits_where_the_device_chooses_them(load, tokens, monkeypatch):
