@@ -31,19 +31,6 @@ def test_the_items_are_the_same_and_others_are_made_while_the_reader_has_the_las
     assert most + 1 in more
 
 
-def test_reader_and_maker_work_at_the_same_time():
-    met = threading.Barrier(2, timeout=300)
-
-    def meeting():
-        yield 0
-        met.wait()
-        yield 1
-
-    for number in ahead(meeting()):
-        if number == 0:
-            met.wait()  # would raise if the next item were made only after this one was used
-
-
 @pytest.mark.parametrize("most", [1, 3])
 @pytest.mark.parametrize("read", [0, 1, 3])
 def test_closing_waits_for_the_item_that_is_being_made_and_no_other(monkeypatch, read, most):

@@ -339,31 +339,6 @@ def waiting(batcher, models, slot, part=([1], 1), running=lambda _: nullcontext(
         yield job
 
 
-def test_a_pass_waits_for_every_running_reply_but_for_none_that_waits_for_its_reader():
-    models = SharedModels([ExactModel(7), ExactModel(7)])
-    batcher = Batcher(models, threading.Condition())
-    batcher.order.seconds = lambda *_: Pays()
-    with batcher.running(0), batcher.running(1):
-        with waiting(batcher, models, 1) as other:
-            batcher.decode(models, Part(0, [1], 1))
-        assert other.result().rows
-        with waiting(batcher, models, 1) as other, batcher.away(0):
-            assert other.result(timeout=300).rows
-    with batcher.running(1):
-        batcher.decode(models, Part(1, [1], 1))
-
-
-def test_a_reply_that_ends_releases_those_that_wait_for_it():
-    models = SharedModels([ExactModel(7), ExactModel(7)])
-    batcher = Batcher(models, threading.Condition())
-    with batcher.running(0):
-        ends = batcher.running(1)
-        ends.__enter__()
-        with waiting(batcher, models, 0) as other:
-            ends.__exit__(None, None, None)
-            assert other.result(timeout=300).rows
-
-
 class Interrupted(BaseException):
     """As Ctrl-C comes."""
 
