@@ -20,7 +20,7 @@ UNTIMED = 0.1
 WIDE = 16
 # A token of a verify batch costs about this many times a token of a prompt, because it has a row of logits.
 WITH_LOGITS = 1.25
-UNSURE = 0.2  # a new width's cost of n measurements counts as less by UNSURE / n
+UNSURE = 0.2  # after n measurements, the cost of a new width is divided by 1 + UNSURE / n
 TARGET = "target"  # the key of the target among the sources of prefill
 CAUTIOUS_DEPTH = 3  # largest depth of a drafter before two of its tokens are accepted
 
@@ -178,7 +178,7 @@ class Costs:
     def reading(self, source: str) -> float:
         """Return the seconds to prefill a token in a drafter: at most those of a model run, and 0 without a model.
 
-        Until they are measured, they are to a run as the target's are to a plain step.
+        Before a measurement, assume the target's ratio of a prompt token's seconds to those of a plain step.
         """
         run, seconds = self.draft(source, 1), self._table.prefill_seconds.get(source)
         if source in self._reading:
