@@ -53,7 +53,7 @@ WRONG_LINES = [
     ("bench demo Hi --runs 3", "--runs is for the built-in prompts"),
     ("bench demo --only jokes", "code, chat, prose, json, edit, long, call"),
     ("bench demo --top-k 3", "--top-k needs your own prompt"),
-    ("bench demo --no-draft", "plain decoding"),
+    ("bench demo --no-draft", "without drafting there is nothing to compare"),
     ("bench demo Hi there", 'in quotes: "Hi there"'),
     ("rm", "NAME, --unused and --caches; `localspec chats rm`"),
     ("rm", "nothing is named to remove"),
