@@ -89,7 +89,7 @@ def test_parts_that_are_not_read_are_left_out_with_a_notice_but_not_a_damaged_im
         first = as_messages([*([] if after else back), seen, *after], left_out=notices)[0 if after else -1]
         assert first.content.startswith("See[an image that this model cannot read][an image")
         assert first.content.endswith("[a file that this model cannot read]")
-        assert ["WebP" in notices[0], "other places" in notices[1], '"file"' in notices[2]] == [True] * 3
+        assert ["WebP" in notices[0], "other servers" in notices[1], '"file"' in notices[2]] == [True] * 3
     with pytest.raises(BadSetting, match="WebP"):
         as_messages([seen], left_out=[])
     with pytest.raises(BadSetting, match="neither text nor an image"):
