@@ -46,7 +46,7 @@ WRONG_LINES = [
     ("run Hi --pair demo --target x.gguf", "--target"),
     ("run Hi --draft demo", "ORG/REPO:QUANT or lookup, or the pair alone: --pair demo"),
     ("run smol.gguf Hi --draft demo", "demo is a pair, and a draft is one model"),
-    ("bench demo --pair demo", "hint: localspec bench demo"),
+    ("bench demo --pair demo", "hint: leave out one of them"),
     ("bench demo Hi --no-draft", "--no-draft"),
     ("bench demo Hi --depth 0", "--depth 0"),
     ("bench demo Hi --temperature 0,1", "one temperature"),
