@@ -68,15 +68,15 @@ LINES = {
     "gguf": 1329,
     "sampler": 735,
     "caches": 567,
-    "algorithm": 1238,
+    "algorithm": 1291,
     "llama": 3551,
     "control": 994,
     "drafters": 1430,
     "structure": 2146,
     "prompt": 2057,
     "conversations": 764,
-    "chat": 2126,
-    "models": 2329,
+    "chat": 2073,
+    "models": 2311,
     "loading": 1766,
     "embedding": 268,
     "api": 243,
@@ -89,8 +89,8 @@ LINES = {
     "__init__": 93,
     "__main__": 7,
 }
-MOST_LINES = 37_860  # of all rooms: one grows only where another shrinks
-MOST_FILES = 216
+MOST_LINES = 37_840  # of all rooms: one grows only where another shrinks
+MOST_FILES = 215
 HEAVY = ("llama_cpp", "llguidance", "textual", "huggingface_hub", "numpy", "jinja2", "starlette")
 HEAVY += ("uvicorn", "gguf")
 

@@ -1,19 +1,23 @@
-"""The acceptance rules by name: each draws draft tokens, and judges them by the target's rows."""
+"""The acceptance rules by name: each draws draft tokens, and judges them by the target's rows. One scores tokens."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import ClassVar
 
+import numpy as np
+
 from localspec.algorithm import judgement
 from localspec.algorithm.judgement import DraftTemperature
 from localspec.algorithm.noise import Keyed
-from localspec.algorithm.protocols import Draw, Proposal, Rule, Verdict
+from localspec.algorithm.protocols import Draw, Proposal, Rule, Verdict, Vocabulary
 from localspec.errors import BadSetting
-from localspec.events import Origin
+from localspec.events import Likelihood, Origin, Scored
 from localspec.sampler.chain import Chain, Constraint, Distribution
-from localspec.sampler.passes import ComingRow, Continued, Row
+from localspec.sampler.passes import Candidates, ComingRow, Continued, Row
 from localspec.sampler.sampling import Sampling
+
+LEAST_SCORE = -9999.0  # replaces log(0), as in OpenAI's interface, because JSON has no infinity
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +100,43 @@ class BlockRule:
         return _verdict(accepted, self.noise.chosen(successor, start + accepted), proposal)
 
 
+class ScoringRule:
+    """A rule that applies another acceptance rule, and scores the tokens of its latest verdict."""
+
+    def __init__(self, rule: Rule, vocabulary: Vocabulary, alternatives: int, chain: Chain | None) -> None:
+        """`chain`: the sampler whose distributions are scored; None: the target's distributions before sampling."""
+        self._rule = rule
+        self.name, self.draw = rule.name, rule.draw
+        self._vocabulary = vocabulary
+        self._alternatives = alternatives
+        self._chain = chain
+        self.scores: tuple[Scored, ...] = ()
+
+    def verify(self, rows: Sequence[Row], proposal: Proposal, history: Sequence[int]) -> Verdict:
+        verdict = self._rule.verify(rows, proposal, history)
+        tokens = (*proposal.tokens[: verdict.accepted], verdict.next_token)
+        pairs = enumerate(zip(rows, tokens, strict=False))
+        self.scores = tuple(self._scored(row, token, (*history, *tokens[:n])) for n, (row, token) in pairs)
+        return verdict
+
+    def _scored(self, row: Row, token: int, history: Sequence[int]) -> Scored:
+        assert not isinstance(row, Candidates), "scores need whole rows"
+        if self._chain is None:
+            logprobs = log_softmax(row)
+        else:
+            logprobs = np.full(len(row), -np.inf)
+            if self._chain.sampling.greedy:
+                logprobs[token] = 0.0
+            else:
+                sampled = self._chain.distribution(row, history)
+                logprobs[sampled.ids] = np.log(sampled.probabilities)
+        found: list[Likelihood] = []
+        for each in (token, *(t for t in top(logprobs, self._alternatives) if logprobs[t] > -np.inf)):
+            piece = self._vocabulary.piece(each) or self._vocabulary.text(each).encode()
+            found.append(Likelihood(each, tuple(piece), max(float(logprobs[each]), LEAST_SCORE)))
+        return Scored(found[0], tuple(found[1:]))
+
+
 def make_rule(name: str, sampling: Sampling, seed: int, constraint: Constraint | None = None) -> Rule:
     """Return the rule of a request. "auto" is "greedy" at temperature 0, otherwise "block". Raises BadSetting."""
     if name not in RULES:
@@ -132,3 +173,18 @@ def _compared(
 
 def _verdict(accepted: int, next_token: int, proposal: Proposal) -> Verdict:
     return Verdict(accepted, next_token, Origin.BONUS if accepted == len(proposal.tokens) else Origin.FIX)
+
+
+def log_softmax(row: np.ndarray) -> np.ndarray:
+    """Return the log probabilities [vocab] of a row of logits."""
+    shifted = row.astype(np.float64) - float(row.max())
+    return np.asarray(shifted - np.log(np.exp(shifted).sum()))
+
+
+def top(values: np.ndarray, count: int) -> list[int]:
+    """Return the indices of the `count` largest values, largest first; equal values in the order of indices."""
+    if not count:
+        return []
+    edge = np.partition(values, -count)[-count]
+    found = np.flatnonzero(values >= edge)
+    return [int(i) for i in found[(-values[found]).argsort(kind="stable")][:count]]

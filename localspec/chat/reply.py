@@ -12,11 +12,10 @@ from localspec.algorithm.images import ImageChunk, TextDecoder, observed, stretc
 from localspec.algorithm.loop import speculate
 from localspec.algorithm.noise import fresh_seed
 from localspec.algorithm.protocols import Decoder, Rule, Strategy
-from localspec.algorithm.verification import make_rule
+from localspec.algorithm.verification import ScoringRule, make_rule
 from localspec.chat.constraints import Ending, PromptBuilder, ReplyForm
 from localspec.chat.loaded_pair import DEMO_OFF, LoadedPair, Slot, best_slot
 from localspec.chat.request import Request
-from localspec.chat.scoring import ScoringRule
 from localspec.chat.text import repeated_block
 from localspec.control.timing import Tally
 from localspec.errors import LocalspecError

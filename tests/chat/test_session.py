@@ -6,9 +6,9 @@ import threading
 import numpy as np
 import pytest
 
+from localspec.algorithm.verification import log_softmax, top
 from localspec.chat import reply as reading
 from localspec.chat.request import request_from
-from localspec.chat.scoring import log_softmax, top
 from localspec.chat.session import Session, last_reply
 from localspec.errors import BadSetting, ContextFull
 from localspec.events import Cycle, Finished, FinishReason, Notice, Piece, Prefill, Scores, Started, ToolCall
