@@ -116,7 +116,7 @@ def interruptible(
             with stopping_at(stop):
                 found = work()
             outcome.append((found, None))
-        except BaseException as error:  # noqa: BLE001  raised in the waiting thread
+        except BaseException as error:  # noqa: BLE001  the waiting thread raises it again
             outcome.append((None, error))
         over.release()
 

@@ -73,7 +73,7 @@ class Slots:
         self.all = tuple(slots)
         # Guards the fields below. A session holds it while it begins or ends, or uses the template or the vocabulary.
         self.changed = threading.Condition()
-        # By claimed slot: the thread that began to read its reply; None: no reply, but other work on all slots.
+        # By claimed slot: the thread that began its reply, or None for work on all slots that is no reply.
         self._claimed: dict[Slot, int | None] = {}
         self.awaited = 0  # number of replies that wait for a slot
         self.sent: dict[Slot, int] = {}  # by slot with a typed, unsent text: number of tokens before it

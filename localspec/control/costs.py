@@ -111,7 +111,7 @@ class Costs:
         self._cycle = 0
         self.confirmed = False  # whether several passes with draft tokens were measured lately
         self._now: dict[int, float] = {}  # results of verify() by width, until the next measurement
-        # Results of `_excess`: the `_ratios` from which they were computed, the measured widths, and their excesses.
+        # A cache of `_excess`: the `_ratios` that it was computed from, the measured widths, and the excess of each.
         self._excesses: tuple[object, list[int], list[float]] = None, [], []
         self._started: dict[int, float] = {}  # results of _start() by width
 

@@ -22,7 +22,7 @@ _TABLE, _INDEX, _INDEX_ABOVE, _TABLE_ABOVE = 13, 10, 2, 5  # kinds of pages: lea
 _HEADER: Final = b"SQLite format 3\0"
 _INTEGERS: Final = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}  # bytes of an integer by its type
 _PROMPT_COLUMNS: Final = 2  # columns of a typed prompt; a conversation has more
-_LIKE: Final = 20  # a cut prompt counts as a deleted one if this many characters are equal
+_LIKE: Final = 20  # a cut prompt counts as the deleted one if their first characters, this many, are equal
 _LONG: Final = 20  # a text of this many bytes is in no other conversation by chance
 
 log = logging.getLogger(__name__)

@@ -40,7 +40,7 @@ class CopyCounts:
     def __post_init__(self) -> None:
         """Raise ValueError for invalid counts, for example from a damaged file."""
         if not all(isfinite(count) and count >= 0 for count in (*self.kept, *self.rejected)):
-            raise ValueError(f"the counts are not all finite and 0 or more: {self}")
+            raise ValueError(f"each count must be a finite number of at least 0, but the counts are {self}")
 
 
 class CopyChances:

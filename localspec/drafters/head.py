@@ -168,7 +168,7 @@ class HeadDrafter(Drafter):
     def __init__(self, head: Head, needed: HiddenRows, is_end: Callable[[int], bool]) -> None:
         """`needed`: the hidden rows that the head reads."""
         self.head = head
-        self.works = False  # whether the head reads or drafts; meanwhile no other slot copies its state
+        self.works = False  # True while the head reads or drafts: no other slot copies its state then
         self.hidden_rows_needed = needed
         self._is_end = is_end
         self._known = HeadText()

@@ -157,7 +157,9 @@ class EmbeddingModel:
             return tokens
         if not truncate:
             what = f"text {place} of the input is too large: it has {len(tokens):,} tokens"
-            raise ContextFull(f"{what}, and {self._model.name} reads {self.limit:,}", hint="split the text")
+            raise ContextFull(
+                f"{what}, but {self._model.name} reads at most {self.limit:,} tokens", hint="split the text"
+            )
         ends = int(self._model.vocab.is_special(tokens[-1]))
         return tokens[: self.limit - ends] + tokens[-1:] * ends
 

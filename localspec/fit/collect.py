@@ -1,4 +1,4 @@
-"""Training data for drafts: prompts, the target's answers with likely tokens, and the files of both."""
+"""Training data for drafts: prompts, the target's answers with the likeliest tokens at each place, and their files."""
 
 import io
 import os

@@ -161,9 +161,11 @@ def read_header(read: ReadRange, file_bytes: int, *, label: str, chunk: int = 1 
         raise cursor.bad(f"is GGUF version {version}, and only versions 2 and 3 are in use")
     tensor_count, entry_count = cursor.whole("Q"), cursor.whole("Q")
     if entry_count > min(_MAX_KEYS, cursor.left // _SMALLEST_ENTRY):
-        raise cursor.bad(f"is damaged: by its header, it has {entry_count:,} metadata keys")
+        raise cursor.bad(
+            f"is damaged: its header gives an impossible number of metadata keys, {entry_count:,}"
+        )
     if tensor_count > min(_MAX_TENSORS, cursor.left // _SMALLEST_TENSOR):
-        raise cursor.bad(f"is damaged: by its header, it has {tensor_count:,} tensors")
+        raise cursor.bad(f"is damaged: its header gives an impossible number of tensors, {tensor_count:,}")
     entries, vocabulary = _entries(cursor, entry_count)
     alignment = 32
     if stated := entries.get("general.alignment"):
@@ -230,7 +232,7 @@ class _Cursor:
     def string(self, what: str, limit: int = _MAX_STRING) -> str:
         length = self.whole("Q")
         if length > min(limit, self.left):
-            raise self.bad(f"is damaged: by its header, {what} is {length:,} bytes long")
+            raise self.bad(f"is damaged: its header gives {what} an impossible length of {length:,} bytes")
         return self.take(length).decode("utf-8", "replace")
 
 
@@ -252,7 +254,9 @@ def _entries(cursor: _Cursor, count: int) -> tuple[dict[str, Entry], HeaderVocab
             element, length = cursor.whole("I"), cursor.whole("Q")
             elements += length if element == STRING else 0
             if elements > _MAX_ELEMENTS:
-                raise cursor.bad(f"is damaged: by its header, {key} has {length:,} elements")
+                raise cursor.bad(
+                    f"is damaged: its header gives {key} an impossible number of elements, {length:,}"
+                )
             if key == TOKENS and element == STRING:
                 vocabulary = HeaderVocabulary(length, _strings(cursor, key, length))
                 if len(vocabulary.raw) > _MAX_VOCABULARY:
@@ -273,7 +277,7 @@ def _array(cursor: _Cursor, key: str, element: int, length: int) -> Value | None
         raise cursor.bad(f"gives the elements of {key} the type {element}, which cannot be in an array")
     smallest = 8 if element == STRING else struct.calcsize(SCALARS[element])
     if length * smallest > cursor.left:
-        raise cursor.bad(f"is damaged: by its header, {key} has {length:,} elements")
+        raise cursor.bad(f"is damaged: its header gives {key} an impossible number of elements, {length:,}")
     if length <= _KEPT_ARRAY:
         if element == STRING:
             return tuple(cursor.string(key) for _ in range(length))
@@ -289,7 +293,7 @@ def _array(cursor: _Cursor, key: str, element: int, length: int) -> Value | None
 def _strings(cursor: _Cursor, key: str, length: int) -> bytes:
     start, left = cursor.at, length
     if left * 8 > cursor.left:
-        raise cursor.bad(f"is damaged: by its header, {key} has {length:,} elements")
+        raise cursor.bad(f"is damaged: its header gives {key} an impossible number of elements, {length:,}")
     while left:
         cursor.need(8, expected=left * 8)
         buffer, position, end = cursor.buffer, cursor.at, len(cursor.buffer)
@@ -301,7 +305,9 @@ def _strings(cursor: _Cursor, key: str, length: int) -> bytes:
         if position == cursor.at:  # the buffer lacks a part of the next string
             size = int.from_bytes(buffer[position : position + 8], "little")
             if size > min(_MAX_STRING, cursor.left):
-                raise cursor.bad(f"is damaged: by its header, an element of {key} is {size:,} bytes long")
+                raise cursor.bad(
+                    f"is damaged: its header gives an element of {key} an impossible length of {size:,} bytes"
+                )
             cursor.need(8 + size)
         cursor.at = position
     return bytes(cursor.buffer[start : cursor.at])

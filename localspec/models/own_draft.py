@@ -43,7 +43,7 @@ def _beside(target: ModelFile) -> list[ModelFile]:
     if target.repo:
         files = map(ModelFile.listed, hub.listing(target.repo, target.revision))
         return [file for file in files if stays_inside(file.file)]
-    # Do not search Ollama's folder, which has the files of all models, nor beside the demo, whose draft saves no time.
+    # Ollama's folder has the files of all models, and the demo's draft saves no time: neither folder is searched.
     if HASH.fullmatch(target.place.name) or target.place == demo.target_path():
         return []
     return [ModelFile.at(path) for path in target.place.parent.iterdir() if path == parts_of(path)[0]]

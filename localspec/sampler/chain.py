@@ -27,7 +27,7 @@ class Distribution:
     """A distribution after the whole sampler chain: the probability of a token is its weight / `total`."""
 
     ids: np.ndarray  # token ids, int [n], ascending
-    weights: np.ndarray  # float64 [n], but float32 for a whole row
+    weights: np.ndarray  # float64 [n]; float32 for all tokens of the vocabulary
     total: float = 1.0  # sum of the weights
     sums: np.ndarray | None = None  # for a whole row: the sum of the weights of each block of tokens, float64
 
@@ -262,7 +262,7 @@ class Chain:
         return _all_ids(len(logits)), total
 
     def _buffer(self, row: np.ndarray) -> np.ndarray:
-        """Return a float32 buffer as long as the row, out of use elsewhere: new memory would take longer than exp."""
+        """Return a float32 buffer as long as the row, which nobody else uses. New memory would take longer than exp."""
         unused = 3  # references to an unused buffer: the list, the loop, and the argument of getrefcount
         for buffer in self._buffers:
             if sys.getrefcount(buffer) == unused and len(buffer) == len(row):

@@ -258,7 +258,9 @@ def routes_of(jobs: Jobs, pairs: Pairs, verbose: bool = False) -> list[Route]:
 
 async def no_pull(request: Request) -> Response:
     raise Problem(
-        501, "not_supported", "the endpoint downloads no models: `localspec pull NAME` does, on its machine"
+        501,
+        "not_supported",
+        "the endpoint downloads no models: run `localspec pull NAME` on the server's machine",
     )
 
 

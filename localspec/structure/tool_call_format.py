@@ -121,7 +121,7 @@ class ToolCallFormat:
         return {"type": "string"} if bare and not kinds_of(schema, root) else schema
 
     def read(self, text: str, plain: Callable[[str], str], schema: Schema, root: Schema) -> Any:  # noqa: ANN401  JSON
-        """Return the value of an argument; `plain`: decodes special tokens; `root`: the schema of all arguments."""
+        """Return an argument's value. `plain` decodes special tokens; `root` is the schema of all arguments."""
         match self.values:
             case "python":
                 return from_python(plain(text))

@@ -103,7 +103,7 @@ def test_the_users_pairs_come_on_top_and_replace_and_their_zeros_count_as_not_gi
         (('path = "t.gguf"', 'path = "t.gguf"\nsha256 = "xyz"'), "hexadecimal"),
         (('path = "t.gguf"', 'path = "~nobody-here/t.gguf"'), "~nobody-here/t.gguf"),
         (("[pair.target]", "[pair.tarket]"), "tarket is not a known field"),
-        (("[[pair]]", "[[pear]]"), "has pear, but only"),
+        (("[[pair]]", "[[pear]]"), "has pear, but must have only"),
         (('[pair.draft]\npath = "d.gguf"\n', ""), "the kind draft-simple needs a draft file"),
         (('"mine"', '"mine"\nkind = "draft-lookup"'), "the kind draft-lookup has no draft file"),
         (('"mine"', '"other"'), "must have one pair, named mine"),

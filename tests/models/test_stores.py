@@ -138,7 +138,7 @@ def test_a_model_that_cannot_be_loaded_is_listed_with_the_reason(stores, gguf, t
     for name, why in {
         "own:1b": "found in Ollama; it is in a format of Ollama's own, not a GGUF",
         "lost:1b": "found in Ollama; it is incomplete: its model file is missing",
-        "cut:1b": "found in Ollama; it is damaged: by its header, it has 20 metadata keys",
+        "cut:1b": "found in Ollama; it is damaged: its header gives an impossible number of metadata keys, 20",
         "base:1b": "found in Ollama; it has no chat template",
         "mlx/one": "found in LM Studio; it is in MLX's format, not a GGUF",
     }.items():

@@ -97,7 +97,7 @@ def test_errors_are_one_sentence(client):
             "POST",
             "/api/pull",
             501,
-            "the endpoint downloads no models: `localspec pull NAME` does, on its machine",
+            "the endpoint downloads no models: run `localspec pull NAME` on the server's machine",
         ),
         ("GET", "/api/wings", 404, "there is no path /api/wings here"),
         ("GET", "/v1/nothing", 404, "there is no path /v1/nothing here"),
