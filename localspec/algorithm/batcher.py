@@ -68,10 +68,8 @@ class Batcher:
 
     def decode(self, model: SharedDecoder, part: Part, kind: Hashable = None) -> ForwardPass:
         """Decode a part, maybe in one pass with parts of other slots. Raises the errors of that pass."""
-        want, since = Want(model, part, kind), self._clock()
         with self.calling:
-            self._waiting[part.slot] = want
-            self._delay(want, self._clock() - since)  # a pass held the Condition for this time
+            self._waiting[part.slot] = Want(model, part, kind)
             self.calling.notify_all()
             try:
                 while part.slot not in self._results:
