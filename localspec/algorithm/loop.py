@@ -52,7 +52,7 @@ def speculate(
             width=len(proposal.tokens) + 1,
             draft_seconds=draft_seconds,
             verify_seconds=verify_seconds,
-            other_seconds=clock() - began - draft_seconds - verify_seconds - batch.waited_seconds,
+            other_seconds=max(clock() - began - draft_seconds - verify_seconds - batch.waited_seconds, 0.0),
             mode=proposal.mode,
             prefill_seconds=proposal.prefill_seconds,
             deciding_seconds=proposal.deciding_seconds,
