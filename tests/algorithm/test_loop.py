@@ -149,13 +149,14 @@ def test_forced_tokens_in_front_of_a_proposal_are_distinguished():
     assert origins == (Origin.FORCED, Origin.FORCED, Origin.ACCEPTED, Origin.BONUS)
 
 
-def test_a_wait_for_the_prompts_of_others_is_counted_apart():
+@pytest.mark.parametrize(("end", "seconds"), [(5.0, 2.0), (2.0, 0.0)])
+def test_a_wait_for_others_is_counted_apart_and_leaves_no_negative_time(end, seconds):
     class Waited(ExactModel):
         def decode(self, tokens, rows):
             return replace(super().decode(tokens, rows), waited_seconds=3.0)
 
-    reported, rule = iter([0.0, 5.0]), make_rule("auto", GREEDY, 0)
+    reported, rule = iter([0.0, end]), make_rule("auto", GREEDY, 0)
     (cycle,) = speculate(
         Waited(7), Plain(), [1], rule=rule, room=1, is_end=never, clock=lambda: next(reported)
     )
-    assert (cycle.seconds, cycle.waited_seconds) == (2.0, 3.0)
+    assert (cycle.seconds, cycle.waited_seconds) == (seconds, 3.0)
