@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from time import monotonic
 from typing import Protocol
 from weakref import WeakMethod
 
@@ -65,6 +66,9 @@ class Slot:
 
 
 REST_SECONDS = 2.0  # idle time after which prompt caches are stored on disk
+# If the replies of a thread make no progress for so long, another reply of this thread would wait for itself. A pool of
+# threads may read each event of a reply in another thread, so they can make progress.
+STALLED_SECONDS = 10.0
 _LOOK_SECONDS = 0.05  # a reply that waits for a slot checks for cancellation at this interval
 
 
@@ -161,10 +165,14 @@ class Slots:
         with self.changed:
             self.awaited += 1
             try:
+                lengths, since = None, 0.0
                 while len(self._claimed) == len(self.all):
                     if cancelled():
                         return None
-                    if set(self._claimed.values()) == {threading.get_ident()}:
+                    before, lengths = lengths, [slot.target.length for slot in self.all]
+                    since = since if lengths == before else monotonic()
+                    own = set(self._claimed.values()) == {threading.get_ident()}
+                    if own and monotonic() - since >= STALLED_SECONDS:
                         what = "this thread reads other replies, which use all slots"
                         raise BadSetting(what, hint="read these replies to the end, or close() them")
                     self.changed.wait(_LOOK_SECONDS)

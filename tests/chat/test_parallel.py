@@ -151,13 +151,25 @@ def test_a_reply_that_waits_for_a_slot_can_be_cancelled():
     assert isinstance(list(one)[-1], Finished)
 
 
-def test_a_reply_that_would_wait_for_its_own_thread_is_refused():
+def test_a_reply_that_would_wait_for_its_own_thread_is_refused(monkeypatch):
+    monkeypatch.setattr("localspec.chat.loaded_pair.STALLED_SECONDS", 0.0)
     first, second = sessions_on(1, 2)
     for event in first.stream("tell me", **GREEDY, max_tokens=40):
         if isinstance(event, Cycle):
             with pytest.raises(BadSetting, match="this thread reads other replies"):
                 second.run("compare us", **GREEDY, max_tokens=5)
     assert second.run("compare us", **GREEDY, max_tokens=5).tokens
+
+
+def test_a_reply_waits_for_one_that_its_thread_began_and_another_thread_reads():
+    first, second = sessions_on(1, 2)
+    events = first.stream("tell me", **GREEDY, max_tokens=40)
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(next, events).result()
+        waiting = pool.submit(second.run, "compare us", **GREEDY, max_tokens=5)
+        *_, last = events
+        assert isinstance(last, Finished)
+        assert waiting.result().tokens
 
 
 def test_a_conversation_returns_to_the_slot_that_holds_its_beginning():
