@@ -69,7 +69,7 @@ class LogRouter:
         logger.log(logging.DEBUG if _EXPECTED.search(line) else self._level, "%s", line)
 
 
-SPINS = "500"  # GOMP_SPINCOUNT; libgomp's default is 300,000
+SPINS = "1000"  # GOMP_SPINCOUNT; libgomp's default is 300,000
 
 
 @contextlib.contextmanager
