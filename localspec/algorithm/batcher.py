@@ -136,10 +136,6 @@ class Batcher:
             self._results[part.slot] = replace(
                 one, replies=len(parts), pass_width=width, waited_seconds=waited
             )
-        for each in self._waiting.values():
-            self._delay(each, now - began)
-
-    def _delay(self, want: Want, seconds: float) -> None:
-        """Record for how many seconds another reply's pass has delayed a want."""
-        if want.part.rows and want.part.slot in self._running:
-            self._running[want.part.slot] += seconds
+        for each in self._waiting.values():  # this pass has delayed these parts
+            if each.part.rows and each.part.slot in self._running:
+                self._running[each.part.slot] += now - began
