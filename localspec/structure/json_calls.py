@@ -2,7 +2,8 @@
 
     {"name": "f", "arguments": {"a": 5}}    one call, or a list of calls
 
-A fence, or a tag of a known model family, may surround the JSON. Only the beginning of a reply can be these calls.
+A fence, or a tag of a known model family, may surround the JSON. One call may have doubled outer braces, because the
+template of Qwen2.5-Coder shows the model a call as {{"name": ...}}. Only the beginning of a reply can be these calls.
 """
 
 import json
@@ -70,7 +71,9 @@ class JsonCallReader(CallReader):
         text, self._json, self._matcher = self._json, "", None
         before, calls = re.split(r"[\[{]", text)[0], list[ToolCall]()
         with suppress(ValueError, RecursionError):
-            value, end = json.JSONDecoder().raw_decode(text, len(before))
+            doubled = text.startswith("{{", len(before))
+            value, end = json.JSONDecoder().raw_decode(text, len(before) + doubled)
+            end = text.index("}", end) + 1 if doubled else end
             values = value if isinstance(value, list) else [value]
             if (self._several or len(values) == 1) and len(text[:end].encode()) <= self._matched:
                 calls = [_read(each, self._functions) for each in values]
@@ -99,7 +102,8 @@ def _beginnings(names: Sequence[str]) -> "LLMatcher":
     tagged = [f"{as_lark(begin)} SPACE value (SPACE {as_lark(end)})?" for begin, end in _MARKS]
     return byte_matcher(
         "start: SPACE (inner | /```[a-z_]{0,12}\\s/ SPACE inner (SPACE /```/)?)\n"
-        f"inner: value | {' | '.join(tagged)}\nvalue: {json_rule(value)}\nSPACE: /\\s{{0,99}}/"
+        f"inner: value | {' | '.join(tagged)}\nvalue: json | \"{{\" json SPACE \"}}\"\njson: {json_rule(value)}\n"
+        "SPACE: /\\s{0,99}/"
     )
 
 
