@@ -2,8 +2,8 @@
 
     {"name": "f", "arguments": {"a": 5}}    one call, or a list of calls
 
-A fence, or a tag of a known model family, may surround the JSON. One call may have doubled outer braces, because the
-template of Qwen2.5-Coder shows the model a call as {{"name": ...}}. Only the beginning of a reply can be these calls.
+A fence, or a tag of a known model family, may surround the JSON. The template of Qwen2.5-Coder shows doubled braces,
+{{"name": ...}}, and the model copies them. Only the beginning of a reply can be these calls.
 """
 
 import json
@@ -102,8 +102,8 @@ def _beginnings(names: Sequence[str]) -> "LLMatcher":
     tagged = [f"{as_lark(begin)} SPACE value (SPACE {as_lark(end)})?" for begin, end in _MARKS]
     return byte_matcher(
         "start: SPACE (inner | /```[a-z_]{0,12}\\s/ SPACE inner (SPACE /```/)?)\n"
-        f"inner: value | {' | '.join(tagged)}\nvalue: json | \"{{\" json SPACE \"}}\"\njson: {json_rule(value)}\n"
-        "SPACE: /\\s{0,99}/"
+        f"inner: value | {' | '.join(tagged)}\nSPACE: /\\s{{0,99}}/\n"
+        f'value: json | "{{" json SPACE "}}"\njson: {json_rule(value)}'
     )
 
 
