@@ -5,6 +5,7 @@ words of these pictures with those of the program as it is, without their figure
 """
 
 import asyncio
+import io
 import os
 import re
 import sys
@@ -17,11 +18,13 @@ from typing import Any
 from unittest.mock import patch
 from xml.etree import ElementTree
 
+from rich.console import Console
+
 import localspec
 from localspec.cli.commands import demo
 from localspec.cli.commands.demo import DEPTH, PROMPT
 from localspec.events import Cycle, Origin
-from localspec.measure.race import svg
+from localspec.measure.race import picture
 from tools import charts
 from tools.charts import Bar, Chart
 
@@ -91,7 +94,11 @@ def _screen(app: Any) -> str:  # noqa: ANN401 - Textual's
 def race() -> dict[str, str]:
     """The end of the race of `localspec demo`, measured here."""
     ended, about, outcome = demo.race()
-    return {"race": svg(ended.race_sides, PROMPT, about, outcome, ended.branch_point)}
+    paper = Console(
+        record=True, width=100, file=io.StringIO(), color_system="truecolor", legacy_windows=False
+    )
+    paper.print(picture(ended.race_sides, PROMPT, about, outcome, ended.branch_point))
+    return {"race": _WEB_FONT.sub("", paper.export_svg(title="localspec"))}
 
 
 def passes() -> dict[str, str]:

@@ -1,6 +1,6 @@
 """The boxes over the chat: a question, a race, and help."""
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -77,16 +77,13 @@ class ConfirmDialog(Dialog[bool]):
 
 
 class RaceDialog(Dialog[None]):
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "leave", "leave"),
-        Binding("s", "share", "share"),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "leave", "leave")]
     BOX_TITLE = "With and without drafting"
-    KEYS = "s save as SVG · esc stop or close"
+    KEYS = "esc stop or close"
 
-    def __init__(self, engine: EngineState, share: Callable[[], Awaitable[object]]) -> None:
+    def __init__(self, engine: EngineState) -> None:
         super().__init__()
-        self._engine, self._share = engine, share
+        self._engine = engine
         self._is_stopping = False  # whether the user has stopped the race
         self._seconds = 0.0  # draw the plain side as it was after this many seconds of its decoding
         self._is_marked = False  # whether the dialog has scrolled to the first words that differ
@@ -153,10 +150,6 @@ class RaceDialog(Dialog[None]):
         scroll = self.query_one(VerticalScroll)
         scroll.anchor(False)
         scroll.scroll_to(y=row - scroll.size.height // 2, animate=False)
-
-    async def action_share(self) -> None:
-        if self._engine.compared is not None:
-            await self._share()
 
     def action_leave(self) -> None:
         """Stop the race and stay for its verdict. If the race has ended or was stopped before, leave."""

@@ -351,7 +351,7 @@ class ChatScreen(Screen[None], Chat):
     async def show_race(self) -> None:
         from .dialogs import RaceDialog
 
-        await self.app.push_screen(RaceDialog(self.state.engine, partial(table.run, self, "share")))
+        await self.app.push_screen(RaceDialog(self.state.engine))
 
     async def show_comparison(self, compared: Compared | None) -> None:
         if compared is not None and self.app.screen is self:  # the user has closed the dialog of the race

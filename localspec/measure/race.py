@@ -1,7 +1,5 @@
 """A race of plain decoding and drafting on one prompt: clocks, headline, picture."""
 
-import io
-import re
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -229,21 +227,3 @@ def clock(race_side: RaceSide) -> str:
     counts = f"{counted(race_side.tokens, 'token')} · {counted(race_side.cycles, 'pass', 'passes')}"
     seconds, tick = f"{race_side.seconds:.{1 if race_side.seconds >= 1 else 2}f} s", " ✓" * race_side.is_done
     return f"{counts}{tick}" if race_side.is_demo else f"{seconds}{tick} · {counts}"
-
-
-def svg(
-    race_sides: Mapping[str, RaceSide],
-    prompt: str,
-    about: str,
-    headline: str,
-    branch_point: int | None = None,
-) -> str:
-    """Return the picture as an SVG document that loads no external font."""
-    from rich.console import Console
-
-    console = Console(
-        record=True, width=100, file=io.StringIO(), color_system="truecolor", legacy_windows=False
-    )
-    console.print(picture(race_sides, prompt, about, headline, branch_point))
-    web_font = r"(?s)@font-face \{.*?\}"
-    return re.sub(web_font, "", console.export_svg(title="localspec"))

@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 from driving import asked, running
 from localspec.tui.commands.table import COMMANDS, find, matching
-from localspec.tui.dialogs import HelpDialog, RaceDialog, help_page
+from localspec.tui.dialogs import RaceDialog, help_page
 from localspec.tui.status import status
 from localspec.tui.widgets.prompt import Completion
 from scripted_engine import Gate
@@ -32,20 +32,9 @@ async def test_thinking_is_turned_on_and_off_and_limited(chat):
     assert "think" not in chat.state.engine.settings
 
 
-async def test_ollamas_commands_set_and_show_the_same_settings(chat):
-    for command in ("/set parameter temperature 0.5", "/set num_predict 9", "/set system Be brief."):
-        await chat.type(command)
-    assert chat.state.engine.settings == {"temperature": 0.5, "max_tokens": 9}
-    assert chat.state.conversation.about.system == "Be brief."
-    await chat.type("/show")
-    await chat.until(lambda: any("temperature 0.5, max_tokens 9" in notice for notice in chat.notices))
-    await chat.type("/?")
-    await chat.until(lambda: isinstance(chat.app.screen, HelpDialog))
-
-
 async def test_a_bad_argument_is_refused_with_a_sentence(chat):
     before = chat.state.engine.settings
-    wrong = "/set num_ctx 4096,/set quit now,/temp hot,/temp 9,/max-tokens -1,/depth 99,/top-p 2,/depth many"
+    wrong = "/temp hot,/temp 9,/max-tokens -1,/depth 99,/top-p 2,/depth many"
     for count, command in enumerate(
         f"{wrong},/draft maybe,/think hard,/nonsense,/seed -1".split(","), start=1
     ):
@@ -138,37 +127,6 @@ async def test_a_race_is_left_at_once_with_a_second_escape(tmp_path, monkeypatch
         assert isinstance(chat.app.screen, RaceDialog)
         await chat.pilot.press("escape")
         assert chat.app.screen is chat.screen
-
-
-async def test_a_race_is_shared_as_a_picture_that_names_models_machine_and_program(
-    tmp_path, monkeypatch, chat
-):
-    monkeypatch.chdir(tmp_path)
-    await chat.ask("exact some words <b>")
-    await chat.type("/share")
-    await chat.until(lambda: chat.remarks == ["There is no race to share yet; /compare runs one."])
-    await chat.pilot.press("ctrl+u", "f9")
-    await chat.until(lambda: chat.drawn.count("✓") == 2)
-    for pictures in (1, 2):
-        await chat.pilot.press("s")
-        await chat.until(lambda: len(list(tmp_path.glob("exact-some-*.svg"))) == pictures)  # noqa: B023
-        await chat.until(lambda: "Drawn into" in chat.drawn)
-    assert isinstance(chat.app.screen, RaceDialog)
-    drawn = next(tmp_path.glob("*.svg")).read_text("utf-8").replace("&#160;", " ")
-    for part in (
-        "some words &lt;b&gt;",
-        "scripted-8b with scripted-1b",
-        "a machine; localspec",
-        "the same text",
-    ):
-        assert part in drawn
-    await chat.pilot.press("escape")
-    await chat.ask("exact a later reply")
-    await chat.type("/share later.svg")
-    await chat.until(lambda: (tmp_path / "later.svg").exists())
-    assert (tmp_path / "later.svg").read_text("utf-8") == next(tmp_path.glob("exact*.svg")).read_text("utf-8")
-    await chat.type("/share exact-some-words-b.svg")
-    await chat.until(lambda: "exists already" in chat.remarks[-1])
 
 
 async def test_an_option_that_is_not_set_is_shown_with_its_default(chat):

@@ -12,7 +12,7 @@ from localspec.conversations import conversations
 from localspec.options import REPLY
 from localspec.prompt.images import image_of
 
-from ..state.conversation import free_name, write_export, write_new
+from ..state.conversation import free_name, write_export
 from .base import Chat, Refusal, Run, pair, pull, restart
 
 _CODE: Final = re.compile(
@@ -94,23 +94,8 @@ async def compare(chat: Chat, argument: str) -> None:
         raise Refusal("There is no message to compare yet: ask something first.")
     temperature = _read("temperature", "temperature", argument) if argument else 0.0
     engine.compare(conversation.turns(), temperature, conversation.stored_name)
-    engine.raced = conversation.messages[conversation.last_question].content
     chat.refresh_state()
     await chat.show_race()
-
-
-async def share(chat: Chat, argument: str) -> None:
-    engine, ready = chat.state.engine, chat.state.engine.ready
-    if engine.compared is None or ready is None:
-        raise Refusal("There is no race to share yet; /compare runs one.")
-    from localspec.measure.race import Race, svg  # imported here, because the module loads slowly
-
-    race = Race(*(side.race_side for side in engine.sides))
-    began = engine.sides[1].started  # the pair of the race, because another one may be loaded now
-    about = f"{began.target} with {began.draft or 'lookup'}; {ready.machine}" if began else ready.machine
-    drawn = svg(race.race_sides, engine.raced, about, engine.compared.verdict, race.branch_point)
-    path = write_new(argument or free_name(chat.state.conversation.saved, ".svg"), drawn)
-    chat.notify(f"Drawn into {path}.")
 
 
 async def load(chat: Chat, argument: str) -> None:
@@ -127,7 +112,7 @@ async def export(chat: Chat, argument: str) -> None:
     conversation = chat.state.conversation.saved
     if not conversation.messages:
         raise Refusal("There is nothing to export yet.")
-    path = write_export(conversation, argument or free_name(conversation, ".md"))
+    path = write_export(conversation, argument or free_name(conversation))
     chat.notify(f"Exported to {path}.")
 
 
@@ -190,25 +175,6 @@ def _set(chat: Chat, **changes: Any) -> None:  # noqa: ANN401 - None removes a s
     settings = {**chat.state.engine.settings, **changes}
     chat.state.engine.settings = {name: value for name, value in settings.items() if value is not None}
     chat.refresh_state()
-
-
-async def set_as_ollama(chat: Chat, argument: str) -> None:
-    """Run a /set of Ollama as another command: `/set parameter num_predict 50` runs `/max-tokens 50`."""
-    name, _, value = argument.removeprefix("parameter ").strip().partition(" ")
-    name = {"temperature": "temp", "num_predict": "max-tokens"}.get(name, name.replace("_", "-"))
-    settable = {command.name: command for command in COMMANDS if command.area == "sampling"}
-    settable |= {known.name: known for known in COMMANDS if known.name in ("system", "depth")}
-    if name not in settable:
-        raise Refusal(f"This is no setting: give /set, one of {', '.join(settable)}, and a value.")
-    await settable[name].run(chat, value.strip())
-
-
-async def show_settings(chat: Chat, _argument: str) -> None:
-    engine, prompt = chat.state.engine, chat.state.conversation.about.system
-    settings = ", ".join(f"{name} {value}" for name, value in engine.settings.items()) or "all by default"
-    await chat.notice(
-        f"Pair: {engine.pair_name}. Settings: {settings}.", f"System prompt: {prompt or 'none'}"
-    )
 
 
 async def inspector(chat: Chat, _argument: str) -> None:
@@ -286,7 +252,6 @@ COMMANDS: Final = (
             partial(set_value, field="depth"), argument="auto|N"),
     Command("compare", "speculation", "Race the last prompt with and without drafting",
             compare, "f9", "[T]", idle=True),
-    Command("share", "speculation", "Draw the last race as SVG", share, argument="[file]", idle=True),
     Command("stats", "speculation", "Show or hide the reply's numbers, from now on", inspector, "f3", footer="stats"),
     Command("tokens", "speculation", "Show or hide who wrote what, from now on", tokens, "f2", "[on|off]", "colours"),
     _sampling("temp", "Set the temperature; 0 is greedy", "[T]", "temperature"),
@@ -309,12 +274,6 @@ COMMANDS: Final = (
             aliases=("exit", "bye")),
 )
 # fmt: on
-# Commands for users of Ollama. The slash menu and the help page leave them out.
-UNLISTED: Final = (
-    Command("set", "sampling", "", set_as_ollama),
-    Command("show", "sampling", "", show_settings),
-)
-
 BUSY: Final = "A reply is running. Esc stops it."
 _TYPED: Final = re.compile(r"/(\?|[a-z][a-z-]*)(?:\s+(.*))?$", re.DOTALL)
 
@@ -327,14 +286,12 @@ def parse(text: str) -> tuple[str, str] | None:
 
 def matching(start: str) -> tuple[Command, ...]:
     """Return the commands whose name begins with `start`, then those whose name contains it."""
-    if any(start == command.name for command in UNLISTED):
-        return ()
     first = [command for command in COMMANDS if command.begins_with(start)]
     return (*first, *(command for command in COMMANDS if start in command.name and command not in first))
 
 
 def find(name: str) -> Command | None:
-    exact = [command for command in (*COMMANDS, *UNLISTED) if name in (command.name, *command.aliases)]
+    exact = [command for command in COMMANDS if name in (command.name, *command.aliases)]
     found = exact or [command for command in COMMANDS if command.begins_with(name)]
     return found[0] if len(found) == 1 else None
 

@@ -140,18 +140,7 @@ def _joined(role: str, group: list[StoredMessage]) -> Message:
 
 def write_export(conversation: Conversation, name: str) -> Path:
     """Write JSON if `name` ends with .json, else Markdown; return the file's path. Raises BadSetting."""
-    whole = as_json(conversation, indent=2) + "\n" if name.endswith(".json") else to_markdown(conversation)
-    return write_new(name, whole)
-
-
-def free_name(conversation: Conversation, ending: str) -> str:
-    title = re.sub(r"\W+", "-", conversation.title.lower()).strip("-") or conversation.name
-    numbers = itertools.chain([""], (f"-{number}" for number in itertools.count(2)))
-    return next(name for number in numbers if not Path(name := f"{title}{number}{ending}").exists())
-
-
-def write_new(name: str, text: str) -> Path:
-    """Write a text into a new file; return the file's absolute path. Raises BadSetting."""
+    text = as_json(conversation, indent=2) + "\n" if name.endswith(".json") else to_markdown(conversation)
     path = expanded(name).absolute()
     try:
         if path.exists():
@@ -163,6 +152,12 @@ def write_new(name: str, text: str) -> Path:
         reason = error.strerror if isinstance(error, OSError) else error
         raise BadSetting(f"{name} cannot be written: {reason}", hint="give another path") from error
     return path
+
+
+def free_name(conversation: Conversation) -> str:
+    title = re.sub(r"\W+", "-", conversation.title.lower()).strip("-") or conversation.name
+    numbers = itertools.chain([""], (f"-{number}" for number in itertools.count(2)))
+    return next(name for number in numbers if not Path(name := f"{title}{number}.md").exists())
 
 
 def to_markdown(conversation: Conversation) -> str:

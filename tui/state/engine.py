@@ -154,7 +154,6 @@ class EngineState:
     comparing: bool = False
     sides: list[ReplyState] = field(default_factory=list)  # replies of the last race: plain, then drafting
     compared: messages.Compared | None = None
-    raced: str = ""  # the question of the last race
     reply: ReplyState | None = None  # the running reply
     last_reply: ReplyState | None = None  # the reply whose statistics are shown
     recent: deque[ReplyState] = field(default_factory=lambda: deque(maxlen=9))  # the newest replies
