@@ -13,7 +13,6 @@ from typing import Final
 
 from localspec.caches.store import forget_conversation
 from localspec.conversations.database import TABLES, StoreFailed, kept_files, perform, select
-from localspec.conversations.recovery import blank
 from localspec.errors import BadSetting, LocalspecError
 from localspec.events import Stats
 from localspec.files import AHEAD_SECONDS, FileLock, repaired
@@ -212,14 +211,12 @@ def delete(folder: Path, name: str) -> None:
         for each in names:
             locks.callback(hold(folder, each).release)
         _forget_caches(*names, *(row[0] for row in before))
-        asked, written = set[str](), set[str]()
+        asked = set[str]()
         for each in names:
             with suppress(LocalspecError):
-                for one in read(folder, each).messages:
-                    (asked if one.role == "user" else written).add(repaired(one.content))
-            written |= {row[0] for row in select(folder, "SELECT text FROM prompts WHERE name = ?", each)}
+                asked |= {repaired(one.content) for one in read(folder, each).messages if one.role == "user"}
         for kept in kept_files(folder):
-            blank(kept, names, asked | written)
+            kept.unlink(missing_ok=True)  # it may have the conversation
         prompts = [("DELETE FROM prompts WHERE text = ?", text) for text in asked]
         perform(
             folder,

@@ -6,19 +6,20 @@ Each change is one transaction, which is on the disk before the screen shows the
 import errno
 import logging
 import os
+import shutil
 import sqlite3
+from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
-from shutil import disk_usage
 from typing import Any, Final
 
-from localspec.conversations import recovery
 from localspec.errors import LocalspecError
-from localspec.files import locked
+from localspec.files import locked, rename, rename_damaged, sync_folder
 
 FILE: Final = "chats.db"
 VERSION: Final = 1  # version of the tables
 CHECKED_BYTES: Final = 64 << 20  # larger files are checked only before a deletion
+MOST_BYTES: Final = 1 << 31  # a larger length in the header of a damaged file is not believed
 WAIT_SECONDS: Final = 10.0  # the longest wait for a change by another process
 TABLES: Final = {
     "conversations": "name, title, talked, pair, count, course_of, text, body",
@@ -45,10 +46,8 @@ class StoreFailed(LocalspecError, OSError):
 def select(folder: Path, query: str, *values: object) -> list[Any]:
     """Return the rows of a query; without a file of conversations, return no rows. Raises StoreFailed."""
     path = _path_in(folder)
-    if recovery.in_progress(path) or not path.exists():
-        if not recovery.in_progress(path):
-            return []
-        _recovered(path)
+    if not path.exists():
+        return []
     for is_last in (False, True):
         try:
             with closing(_reader(path)) as db:
@@ -93,9 +92,7 @@ def perform(folder: Path, *steps: tuple[Any, ...]) -> list[Any]:
     for is_last in (False, False, True):
         try:
             opened = _made(path)
-            # `rw` makes no file: an empty file would end a recovery that has just renamed the old one.
-            name = f"{path.absolute().as_uri()}?mode=rw"
-            with closing(sqlite3.connect(name, WAIT_SECONDS, isolation_level="IMMEDIATE", uri=True)) as db:
+            with closing(sqlite3.connect(path, WAIT_SECONDS, isolation_level="IMMEDIATE")) as db:
                 db.execute("PRAGMA secure_delete = ON")
                 db.execute("PRAGMA synchronous = FULL")
                 if _version(db, path) < VERSION:
@@ -111,22 +108,16 @@ def perform(folder: Path, *steps: tuple[Any, ...]) -> list[Any]:
             if opened == _identity(path):
                 return rows  # if it is another file, a recovery has replaced it meanwhile
         except (sqlite3.Error, OSError) as error:
-            is_absent = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_CANTOPEN
-            if is_last or not (is_absent or _is_damage(error)):
+            if is_last or not _is_damage(error):
                 raise _failure(path, error) from error
-            if not is_absent:
-                _recovered(path)
+            _recovered(path)
     raise StoreFailed(f"{path} was replaced again and again", hint="close the other programs that use it")
 
 
 def _made(path: Path) -> tuple[Path, int, int]:
-    """Make the file if there is none, end an interrupted recovery, and return which file it is. Raises OSError."""
+    """Make the file if there is none, and return which file it is. Raises OSError."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if recovery.in_progress(path) or not path.exists():
-        with locked(path.parent):
-            if recovery.in_progress(path):
-                recovery.recover(path, _SCHEMA, TABLES)
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # SQLite's other files get this mode, too
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # SQLite's other files get this mode, too
     return _identity(path)
 
 
@@ -162,7 +153,7 @@ def _is_full(path: Path, error: Exception) -> bool:
     if code == sqlite3.SQLITE_FULL or getattr(error, "errno", 0) in (errno.ENOSPC, errno.EDQUOT):
         return True
     try:
-        return code == sqlite3.SQLITE_IOERR and disk_usage(path.parent).free < 1 << 16
+        return code == sqlite3.SQLITE_IOERR and shutil.disk_usage(path.parent).free < 1 << 16
     except OSError:
         return False
 
@@ -171,13 +162,52 @@ def _recovered(path: Path) -> None:
     """Recover a damaged file, unless another process has done so. Raises StoreFailed."""
     try:
         with locked(path.parent):
-            if not recovery.in_progress(path):
-                with suppress(sqlite3.DatabaseError), closing(sqlite3.connect(path)) as db:
-                    if db.execute("PRAGMA integrity_check(1)").fetchone() == ("ok",):
-                        return
-            recovery.recover(path, _SCHEMA, TABLES)
+            with suppress(sqlite3.DatabaseError), closing(sqlite3.connect(path)) as db:
+                if db.execute("PRAGMA integrity_check(1)").fetchone() == ("ok",):
+                    return
+            _rebuild(path)
     except (sqlite3.Error, OSError) as error:
         raise _failure(path, error) from error
+
+
+def _rebuild(path: Path) -> None:
+    """Replace a damaged file by a new one with its readable rows, and keep a copy. Raises OSError, sqlite3.Error."""
+    new, copy = Path(f"{path}.new"), Path(f"{path}.copy")
+    with path.open(
+        "r+b"
+    ) as file:  # give a file that was cut its length back, because SQLite reads nothing of it
+        header = file.read(32)
+        length = int.from_bytes(header[16:18], "big") * int.from_bytes(header[28:], "big")
+        if path.stat().st_size < length < MOST_BYTES:
+            file.truncate(length)
+    new.unlink(missing_ok=True)
+    os.close(os.open(new, os.O_RDWR | os.O_CREAT, 0o600))
+    with closing(sqlite3.connect(path)) as old, closing(sqlite3.connect(new)) as db:
+        old.text_factory = lambda text: text.decode(errors="replace")
+        db.executescript(_SCHEMA)
+        with db:
+            for table, columns in TABLES.items():
+                values = "?" + ", ?" * (columns.count(",") + 1)
+                again = f"INSERT OR IGNORE INTO {table} (rowid, {columns}) VALUES ({values})"
+                db.executemany(again, _readable(old, f"SELECT rowid, {columns} FROM {table} NOT INDEXED"))
+        (count,) = db.execute("SELECT count(*) FROM conversations").fetchone()
+        with suppress(sqlite3.DatabaseError):  # move the pages of the log into the file
+            old.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    shutil.copy(path, copy)
+    kept = rename_damaged(copy, path.name).name
+    for ending in ("-wal", "-shm"):  # they belong to the damaged file
+        Path(f"{path}{ending}").unlink(missing_ok=True)
+    rename(new, path)
+    sync_folder(path.parent)
+    more = "`sqlite3 FILE .recover` may read more of it, until you delete a conversation"
+    log.warning("%s was damaged and is kept as %s; recovered conversations: %d; %s", path, kept, count, more)
+
+
+def _readable(old: sqlite3.Connection, query: str) -> Iterator[tuple[Any, ...]]:
+    """Yield a table's rows from both ends, because SQLite ends a table at its first bad page."""
+    for order in ("ASC", "DESC"):
+        with suppress(sqlite3.DatabaseError):
+            yield from old.execute(f"{query} ORDER BY rowid {order}")
 
 
 def _make_tables(db: sqlite3.Connection, path: Path) -> None:

@@ -290,7 +290,7 @@ def test_a_damaged_file_is_set_aside_and_what_can_be_read_of_it_goes_on(tmp_path
     with sqlite3.connect(tmp_path / FILE) as db:
         assert db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
     conversations.delete(tmp_path, "new")
-    assert [path.name for path in tmp_path.glob("*.damaged")] == [f"{FILE}.damaged"]
+    assert not [*tmp_path.glob("*.damaged")], "it may hold the conversation"
 
 
 def test_a_row_that_cannot_be_read_costs_only_itself(tmp_path):

@@ -132,7 +132,7 @@ def everywhere(session, name):
 def gone(session):
     vocabulary = session.pair.vocabulary
     assert with_lock(SECRETS, vocabulary) == set()
-    assert len(with_lock([OTHER], vocabulary)) == 3
+    assert len(with_lock([OTHER], vocabulary)) == 2
 
 
 async def test_the_chat_deletes_every_word(session, tmp_path):
