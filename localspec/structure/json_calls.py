@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _ARGUMENTS = ("arguments", "parameters")  # keys of the arguments, by model family
 _TAGS = ("tool_call", "tool_calls", "tools", "tool", "function_call", "response", "json", "xml")
-_MARKS = [*((f"<{tag}>", f"</{tag}>") for tag in _TAGS), ("<|tool_call|>", "<|/tool_call|>")]
+_MARKS = [("{", "}"), *((f"<{tag}>", f"</{tag}>") for tag in _TAGS), ("<|tool_call|>", "<|/tool_call|>")]
 
 
 class JsonCallReader(CallReader):
@@ -69,11 +69,9 @@ class JsonCallReader(CallReader):
     def _decided(self) -> list[TextPart]:
         """Emit the calls. Pass on the text after them, without the end of a fence or tag."""
         text, self._json, self._matcher = self._json, "", None
-        before, calls = re.split(r"[\[{]", text)[0], list[ToolCall]()
+        before, calls = re.split(r"\[|{(?!{)", text)[0], list[ToolCall]()
         with suppress(ValueError, RecursionError):
-            doubled = text.startswith("{{", len(before))
-            value, end = json.JSONDecoder().raw_decode(text, len(before) + doubled)
-            end = text.index("}", end) + 1 if doubled else end
+            value, end = json.JSONDecoder().raw_decode(text, len(before))
             values = value if isinstance(value, list) else [value]
             if (self._several or len(values) == 1) and len(text[:end].encode()) <= self._matched:
                 calls = [_read(each, self._functions) for each in values]
@@ -99,11 +97,10 @@ def _beginnings(names: Sequence[str]) -> "LLMatcher":
         shape = {"type": "object", "properties": properties, "additionalProperties": False}
         shapes.append({**shape, "required": [key for key in keys if key not in ("type", "id")]})
     value = {"anyOf": [*shapes, {"type": "array", "items": {"anyOf": shapes}, "minItems": 1}]}
-    tagged = [f"{as_lark(begin)} SPACE value (SPACE {as_lark(end)})?" for begin, end in _MARKS]
+    tagged = [f"{as_lark(begin)} SPACE inner (SPACE {as_lark(end)})?" for begin, end in _MARKS]
     return byte_matcher(
         "start: SPACE (inner | /```[a-z_]{0,12}\\s/ SPACE inner (SPACE /```/)?)\n"
-        f"inner: value | {' | '.join(tagged)}\nSPACE: /\\s{{0,99}}/\n"
-        f'value: json | "{{" json SPACE "}}"\njson: {json_rule(value)}'
+        f"inner: value | {' | '.join(tagged)}\nvalue: {json_rule(value)}\nSPACE: /\\s{{0,99}}/"
     )
 
 
