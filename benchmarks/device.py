@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from statistics import median
+from threading import Condition
 
 import numpy as np
 
@@ -28,7 +29,7 @@ from localspec.prompt.template import ChatTemplate
 from localspec.sampler.passes import Candidates, ForwardPass, LateRows, Row
 from localspec.sampler.sampling import Sampling
 
-VOCABULARY, ROWS, DEPTH, ROUNDS = 128_000, 64, 4, 3
+VOCABULARY, ROWS, DEPTH, ROUNDS = 152_000, 64, 4, 7
 AGREEMENT = 0.8  # chance that the draft's likeliest token is the target's
 SCHEMA = {
     "type": "object",
@@ -78,7 +79,7 @@ class StandIn:
     """A `Decoder` whose rows are ready `seconds` after `decode`."""
 
     needs_checkpoints, alone, conversation, rollback_limit = False, False, "", None
-    capacity, threads, late = 1 << 15, Threads(1), False
+    capacity, threads, late, calling = 1 << 15, Threads(1), False, Condition()
     length = property(lambda self: len(self.tokens))
 
     def __init__(self, rows: Sequence[np.ndarray], seconds: float, *, drafts: bool) -> None:

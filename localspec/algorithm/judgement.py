@@ -14,7 +14,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from localspec.sampler.chain import Distribution, excess, excess_mass
+from localspec.sampler.chain import Distribution, Few, excess, excess_mass
 
 Target = Callable[[int], Distribution]
 """A function from a number of draft tokens to the target's distribution p after them."""
@@ -142,7 +142,14 @@ class DraftTemperature:
 
 def sharpened(q: Distribution, factor: float) -> Distribution:
     """Return q at `factor` times its temperature, over the same tokens: temperature is the last step of the chain."""
-    return q if factor == 1.0 else Distribution(q.ids, _powers(np.log(q.probabilities), factor))
+    if factor == 1.0:
+        return q
+    if isinstance(q, Few):
+        most = max(q.chances.values())
+        return Few.of_weights(
+            [(token, (chance / most) ** (1.0 / factor)) for token, chance in q.chances.items()]
+        )
+    return Distribution(q.ids, _powers(np.log(q.probabilities), factor))
 
 
 def _powers(logs: np.ndarray, factor: float | np.ndarray) -> np.ndarray:
@@ -155,5 +162,5 @@ def _powers(logs: np.ndarray, factor: float | np.ndarray) -> np.ndarray:
 def overlaps(p: Distribution, q: Distribution) -> np.ndarray:
     """Return, for each of FACTORS, the chance that a draft token is accepted: the sum of min(p, q at this factor)."""
     shared = p.shares(q.ids)
-    cold, logs = float(shared[int(q.probabilities.argmax())]), np.log(q.probabilities)
+    cold, logs = p.of(q.likeliest()[0]), np.log(q.probabilities)
     return np.array([cold, *np.add.reduce(np.minimum(shared, _powers(logs, _WARM)), axis=-1)])

@@ -8,15 +8,19 @@ import os
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
+from math import inf, log
 
 import numpy as np
 
-from localspec.sampler.chain import Distribution, pick
+from localspec.sampler.chain import BELOW_ONE, Distribution, Few, pick
 
 _WORD = (1 << 64) - 1
 _STEP = 0x9E3779B97F4A7C15
 _MIX1 = 0xBF58476D1CE4E5B9
 _MIX2 = 0x94D049BB133111EB
+_AT_ONCE = (
+    8192  # numbers that are hashed at once, because they and the steps between fit into a processor's cache
+)
 
 
 class Purpose(IntEnum):
@@ -44,11 +48,7 @@ def uniform(seed: int, position: int, purpose: Purpose, start: int = 0) -> float
 
 def gumbel(seed: int, position: int, ids: np.ndarray) -> np.ndarray:
     """Return standard Gumbel noise, float64 [n], for the tokens `ids` [n] at a position of the text."""
-    state = _absorb(_key(seed, Purpose.NOISE), position)
-    hashed = _finalise_all(np.uint64(state) + np.uint64(_STEP) * (ids.astype(np.uint64) + np.uint64(1)))
-    # `u` is never 0 or 1, because a logarithm would be infinite there.
-    u = ((hashed >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
-    noise: np.ndarray = -np.log(-np.log(u))
+    noise: np.ndarray = -np.log(-np.log(_open_all(_absorb(_key(seed, Purpose.NOISE), position), ids)))
     return noise
 
 
@@ -74,8 +74,25 @@ class Keyed:
 
     def loudest(self, distribution: Distribution, position: int) -> int:
         """Return the token with the largest sum of log probability and Gumbel noise: a draw from the distribution."""
-        scores = np.log(distribution.probabilities) + gumbel(self.seed, position, distribution.ids)
-        return int(distribution.ids[scores.argmax()])
+        state = _absorb(_key(self.seed, Purpose.NOISE), position)
+        if isinstance(distribution, Few):
+            chances = distribution.chances
+            return max(
+                chances, key=lambda token: log(chances[token]) - log(-log(_open(_absorb(state, token))))
+            )
+        loudest, token, least = -inf, -1, 0.0
+        for at in range(0, len(distribution.ids), _AT_ONCE):
+            ids, weights = distribution.ids[at : at + _AT_ONCE], distribution.weights[at : at + _AT_ONCE]
+            u = _open_all(state, ids)
+            # exp(score) is weight / -log(u), and -log(u) is at least 1 - u.
+            most = weights / (1.0 - u)
+            if most[first := int(most.argmax())] >= least:
+                least = max(least, float(weights[first]) / -log(u[first]) * (1.0 - 1e-9))
+                able = (most >= least).nonzero()[0]
+                scores = np.log(weights[able], dtype=np.float64) + gumbel(self.seed, position, ids[able])
+                if scores[best := int(scores.argmax())] > loudest:
+                    loudest, token = float(scores[best]), int(ids[able[best]])
+        return token
 
 
 @lru_cache(64)
@@ -85,6 +102,17 @@ def _key(seed: int, purpose: Purpose) -> int:
 
 def _absorb(state: int, value: int) -> int:
     return _finalise((state + _STEP * (value + 1)) & _WORD)
+
+
+def _open(hashed: int) -> float:
+    """Return a number above 0 and below 1, because a logarithm would be infinite there."""
+    return min(((hashed >> 11) + 0.5) * 2.0**-53, BELOW_ONE)
+
+
+def _open_all(state: int, ids: np.ndarray) -> np.ndarray:
+    """Return `_open` of the hash of each token."""
+    hashed = _finalise_all(np.uint64(state) + np.uint64(_STEP) * (ids.astype(np.uint64) + np.uint64(1)))
+    return np.minimum(((hashed >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53, BELOW_ONE)
 
 
 def _finalise(x: int) -> int:

@@ -48,7 +48,7 @@ class Coupled:
 
     def draw(self, row: ComingRow, history: Sequence[int], start: int) -> Draw:
         q = self.chain.distribution(row, history, drafts=True)
-        return Draw(self.noise.loudest(q, len(history)), None, float(q.probabilities.max()))
+        return Draw(self.noise.loudest(q, len(history)), None, q.likeliest()[1])
 
     def verify(self, rows: Sequence[Row], proposal: Proposal, history: Sequence[int]) -> Verdict:
         def choose(i: int, text: Sequence[int]) -> int:
@@ -70,11 +70,10 @@ class BlockRule:
     def draw(self, row: ComingRow, history: Sequence[int], start: int) -> Draw:
         _ = self.sharpness.factor  # learn now, because `distribution` may wait for the row of a device
         whole = self.chain.distribution(row, history, drafts=True)
-        likeliest = int(whole.probabilities.argmax())
-        confidence = float(whole.probabilities[likeliest])
+        likeliest, confidence = whole.likeliest()
         q = self.sharpness.shape(whole, len(history))
         if q is None:
-            return Draw(int(whole.ids[likeliest]), None, confidence)
+            return Draw(likeliest, None, confidence)
         return Draw(self.noise.drafted(q, len(history), start), q, confidence)
 
     def verify(self, rows: Sequence[Row], proposal: Proposal, history: Sequence[int]) -> Verdict:

@@ -7,8 +7,8 @@ chain keeps every token, the distributions of drafts leave out unlikely tokens.
 
 import math
 import sys
-from bisect import bisect_left
-from collections.abc import Sequence, Set
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import accumulate
@@ -35,6 +35,11 @@ class Distribution:
     def probabilities(self) -> np.ndarray:
         return self.weights if self.total == 1.0 else self.weights.astype(np.float64) / self.total
 
+    def likeliest(self) -> tuple[int, float]:
+        """Return the likeliest token and its probability."""
+        at = int(self.weights.argmax())
+        return int(self.ids[at]), float(self.weights[at]) / self.total
+
     def of(self, token: int) -> float:
         """Return the probability of a token; 0.0 if the chain removed it."""
         i = int(self.ids.searchsorted(token))
@@ -54,12 +59,52 @@ class Distribution:
         return at, self.ids[at] == tokens
 
 
+class Few(Distribution):
+    """A distribution of few tokens. Python takes less time for them than numpy, above all after a wait for a pass."""
+
+    __slots__ = ("chances",)
+    chances: Mapping[int, float]
+    total, sums = 1.0, None
+
+    def __init__(self, chances: Mapping[int, float]) -> None:
+        """`chances`: the probability of each token, by ascending token."""
+        object.__setattr__(self, "chances", chances)
+
+    @classmethod
+    def of_weights(cls, weights: Iterable[tuple[int, float]]) -> "Few":
+        kept = [(token, weight) for token, weight in weights if weight > 0.0]
+        total = sum([weight for _, weight in kept])
+        return cls({token: weight / total for token, weight in kept})
+
+    @property
+    def ids(self) -> np.ndarray:
+        return np.array([*self.chances])
+
+    @property
+    def weights(self) -> np.ndarray:
+        return np.array([*self.chances.values()])
+
+    def likeliest(self) -> tuple[int, float]:
+        token = max(self.chances, key=self.chances.__getitem__)
+        return token, self.chances[token]
+
+    def of(self, token: int) -> float:
+        return self.chances.get(token, 0.0)
+
+    def shares(self, tokens: np.ndarray) -> np.ndarray:
+        return np.array([self.of(token) for token in tokens.tolist()])
+
+
 _BLOCK = 512
-_BELOW_ONE = 1.0 - 2.0**-53
+BELOW_ONE = 1.0 - 2.0**-53
 
 
 def pick(distribution: Distribution, u: float) -> int:
     """Return the token at u, in [0, 1), of the cumulative distribution. Its probability is never 0."""
+    if isinstance(distribution, Few):
+        heights = [*accumulate(distribution.chances.values())]
+        side = bisect_right if u * heights[-1] < heights[-1] else bisect_left
+        return [*distribution.chances][side(heights, u * heights[-1])]
     weights, sums = distribution.weights, distribution.sums
     if len(weights) == 1:
         return int(distribution.ids[0])
@@ -81,7 +126,7 @@ def _index_in_blocks(weights: np.ndarray, sums: np.ndarray, u: float) -> int:
     block = _index_at(sums, u)
     inside = float((u * sums.sum() - sums[:block].sum()) / sums[block])
     begin = block * _BLOCK
-    return begin + _index_at(weights[begin : begin + _BLOCK], min(max(inside, 0.0), _BELOW_ONE))
+    return begin + _index_at(weights[begin : begin + _BLOCK], min(max(inside, 0.0), BELOW_ONE))
 
 
 def _block_sums(weights: np.ndarray) -> np.ndarray:
@@ -95,6 +140,8 @@ def excess_mass(p: Distribution, q: Distribution | None, drafted: int, share: fl
     """Return the sum of max(share x p - q, 0) over all tokens; without a q, `drafted` had probability 1."""
     if q is None:
         return share * (1.0 - p.of(drafted))
+    if isinstance(p, Few):
+        return sum([max(share * chance - q.of(token), 0.0) for token, chance in p.chances.items()])
     here = p.shares(q.ids)
     over = np.maximum(share * here - q.probabilities, 0.0)
     return max(float(np.add.reduce(over) + share * (1.0 - np.add.reduce(here))), 0.0)
@@ -102,6 +149,10 @@ def excess_mass(p: Distribution, q: Distribution | None, drafted: int, share: fl
 
 def excess(p: Distribution, q: Distribution | None, drafted: int, share: float = 1.0) -> Distribution:
     """Return max(share x p - q, 0) as a distribution, or p if rounding leaves no weight above 0."""
+    if isinstance(p, Few):
+        q = q or Few({drafted: 1.0})
+        left = {token: share * chance - q.of(token) for token, chance in p.chances.items()}
+        return Few.of_weights(left.items()) if max(left.values()) > 0.0 else p
     weights = np.multiply(p.weights, share / p.total, dtype=np.float64)
     at, known = p.positions(np.array([drafted]) if q is None else q.ids)
     at = at[known]
@@ -274,11 +325,11 @@ class Chain:
         """Return the likeliest token after `history`, and its probability among the GREEDY_HEAD likeliest."""
         row = self._permitted(row, history, GREEDY_HEAD)
         if isinstance(row, Candidates) and not self._adjusts:
-            head = row.logits.astype(np.float64)
-            head.partition(spare := max(len(head) - GREEDY_HEAD, 0))
-            heights = np.exp(head[spare:] - finite(float(row.logits[at := int(row.logits.argmax())])))
-            if (total := float(np.add.reduce(heights))) < 2.0:  # two equal largest ones would give 2 or more
-                return int(row.ids[at]), 1.0 / total
+            found = row.logits.tolist()
+            top = _top(found)
+            total = sum([math.exp(logit - top) for logit in sorted(found)[-GREEDY_HEAD:]])
+            if total < 2.0:  # two equal largest ones would give 2 or more
+                return row.ids.item(found.index(top)), 1.0 / total
         ids, logits = self._head(row, history, GREEDY_HEAD)
         at = int(logits.argmax())
         return int(ids[at]), float(1.0 / np.exp(logits - logits[at]).sum())
@@ -286,14 +337,14 @@ class Chain:
     def best(self, row: Row, history: Sequence[int]) -> int:
         """Return the likeliest token after `history`; of equally likely tokens, the one with the lowest id."""
         row = self._permitted(row, history, 1)
-        logits = row.logits if (cut := isinstance(row, Candidates)) else row
-        top = finite(float(logits[at := int(logits.argmax())]))
-        token = int(row.ids[at]) if isinstance(row, Candidates) else at
-        if (
-            self._lowered_tokens is None
-            or token in self._lowered_tokens
-            or (cut and (len(logits) == 1 or np.count_nonzero(logits == top) > 1))
-        ):
+        if isinstance(row, Candidates):
+            logits = row.logits.tolist()
+            top = _top(logits)
+            token, alone = int(row.ids[logits.index(top)]), len(logits) > 1 and logits.count(top) == 1
+        else:
+            token, alone = int(row.argmax()), True
+            finite(float(row[token]))
+        if not alone or self._lowered_tokens is None or token in self._lowered_tokens:
             return int(self._head(row, history, 1)[0][0])
         return token
 
@@ -376,41 +427,45 @@ def _all_ids(size: int) -> np.ndarray:
     return ids
 
 
-_ALONE = np.ones(1)
-_FEW = 16  # for at most this many tokens, Python takes less time than numpy
+_FEW = 64  # for at most this many tokens, Python takes less time than numpy
 
 
-def _of_few(row: Row, s: Sampling, lowered: Set[int]) -> Distribution | None:
+def _of_few(row: Row, s: Sampling, lowered: Set[int]) -> Few | None:
     """Return the distribution of a row without penalties, if min-p keeps few of its tokens, else None.
 
     `lowered`: tokens that a bias lowers. If this could change the distribution, the result is None.
     """
-    logits = row.logits if isinstance(row, Candidates) else row
-    if s.min_p == 0.0 or len(logits) <= s.top_k:
+    if s.min_p == 0.0 or len(row.ids if isinstance(row, Candidates) else row) <= s.top_k:
         return None
-    top = finite(float(logits[logits.argmax()]))
-    at = (logits >= np.float64(top + math.log(s.min_p))).nonzero()[0]
-    if len(at) > min(s.top_k or _FEW, _FEW):
+    if isinstance(row, Candidates):
+        logits = row.logits.tolist()
+        top = _top(logits)
+        edge = top + math.log(s.min_p)
+        at = [i for i, logit in enumerate(logits) if logit >= edge]
+        pairs = sorted([(row.ids.item(i), logits[i] - top) for i in at])
+    else:
+        top = finite(float(row[row.argmax()]))
+        ids = (row >= np.float64(top + math.log(s.min_p))).nonzero()[0]
+        pairs = [*zip(ids.tolist(), (row[ids] - np.float64(top)).tolist(), strict=True)]
+    if len(pairs) > min(s.top_k or _FEW, _FEW) or (lowered and any(token in lowered for token, _ in pairs)):
         return None
-    ids = row.ids[at] if isinstance(row, Candidates) else at
-    if lowered and not lowered.isdisjoint(ids.tolist()):
-        return None
-    if len(at) == 1:
-        return Distribution(ids, _ALONE)
-    pairs = sorted(zip(ids.tolist(), (logits[at] - np.float64(top)).tolist(), strict=True))
-    if s.top_p < 1.0:
+    if len(pairs) > 1 and s.top_p < 1.0:
         order = sorted(pairs, key=lambda pair: -pair[1])
-        heights = list(accumulate(math.exp(below) for _, below in order))
+        heights = [*accumulate([math.exp(below) for _, below in order])]
         if heights[-2] >= s.top_p * (total := heights[-1]):  # top-p may remove some of these tokens
-            among, head = largest(row, s.top_k or len(logits))
-            if lowered and not lowered.isdisjoint(among.tolist()):
+            if lowered:
                 return None
-            total = float(np.add.reduce(np.exp(head - top)))
+            count = s.top_k or len(logits)
+            head = sorted(logits)[-count:] if isinstance(row, Candidates) else largest(row, count)[1].tolist()
+            total = sum([math.exp(logit - top) for logit in head])
         pairs = sorted(order[: 1 + bisect_left(heights, s.top_p * total)])
     cold = max(s.temperature, COLDEST)
-    found = [(token, weight) for token, below in pairs if (weight := math.exp(below / cold)) > 0.0]
-    weights = np.array([weight for _, weight in found])
-    return Distribution(np.array([token for token, _ in found]), weights / np.add.reduce(weights))
+    return Few.of_weights([(token, math.exp(below / cold)) for token, below in pairs])
+
+
+def _top(logits: Sequence[float]) -> float:
+    """Return the largest of these logits. Raises BackendFailure for a broken row."""
+    return finite(max(logits) if sum(logits) < math.inf else math.nan)
 
 
 def _shaped(ids: np.ndarray, logits: np.ndarray, s: Sampling, total: float | None) -> Distribution:
