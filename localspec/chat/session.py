@@ -3,7 +3,7 @@
 import os
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -56,6 +56,7 @@ class Session(Closing):
         self._running: Cancelled | None = None  # the cancellation check of the reply in progress
         self._steps: Generator[Event] | None = None  # the events of the reply in progress
         self._working = threading.Lock()  # locked while an event is computed, not while the caller uses it
+        self._asking: set[int] = set()  # threads that call a caller's `cancelled`, while `_working` is locked
         self._closed = False
         prompts = PromptBuilder(pair.vocabulary, pair.template, pair.read_image)
         self._in_use = PairInUse(pair, prompts, ReplyWriter(pair, prompts))
@@ -78,7 +79,7 @@ class Session(Closing):
         if self._in_use.process != os.getpid():
             return  # a child of fork() must not free the models of its parent
         self.cancel()
-        with self._working:
+        with self._work:
             self._end_reply()
             with self.pair.slots.changed:
                 self._closed = True
@@ -102,7 +103,7 @@ class Session(Closing):
     def calibrate(self, budget_seconds: float = 3.0, stop: Callable[[], bool] | None = None) -> None:
         """Measure the cost of passes, unless it is known or a reply runs. End early if `stop` returns true."""
         self._require_process()
-        with self._working, self.pair.slots.unused() as slot:
+        with self._work, self.pair.slots.unused() as slot:
             if slot and slot.target.tokens and not self._closed:
                 text = without_images(slot.target.tokens)[-64:]
                 slot.drafting.calibrate(text, budget_seconds, stop or bool)
@@ -113,7 +114,7 @@ class Session(Closing):
         `typed`: messages whose last one is still being typed, up to its last whole word; they are prefilled, too.
         """
         ends = self._watch(ends)
-        with self._working, suppress(LocalspecError):  # the next reply raises the same error and reports it
+        with self._work, suppress(LocalspecError):  # the next reply raises the same error and reports it
             if self._closed or not self.pair.reads_ahead:
                 return
             self._in_use.writer.read_ahead(ends)
@@ -229,7 +230,24 @@ class Session(Closing):
 
     def _watch(self, cancelled: Cancelled | None) -> Cancelled:
         latest = self._latest_cancel
-        return lambda: self._latest_cancel is not latest or (cancelled or bool)()  # bool() returns False
+
+        def ends() -> bool:
+            if self._latest_cancel is not latest or cancelled is None:
+                return self._latest_cancel is not latest
+            self._asking.add(here := threading.get_ident())
+            try:
+                return cancelled()
+            finally:
+                self._asking.discard(here)
+
+        return ends
+
+    @property
+    def _work(self) -> AbstractContextManager[object]:
+        if threading.get_ident() in self._asking:
+            what = "`cancelled` used the session whose reply asks it"
+            raise BadSetting(what, hint="return True from `cancelled`, and use the session after the reply")
+        return self._working
 
     def _request(self, options: Mapping[str, Any]) -> Request:
         self._require_open()
@@ -270,14 +288,14 @@ class Session(Closing):
 
     def _reply(self, cancelled: Cancelled, job_of: Callable[[], ReplyJob]) -> Iterator[Event]:
         self._require_process()
-        with self._working:
+        with self._work:
             if self._running and not self._running():
                 hint = "wait for that reply, or call cancel() first"
                 raise BadSetting("this session is busy with another reply", hint=hint)
             self._running = cancelled
             self._end_reply()
         try:
-            with self._working:
+            with self._work:
                 self._require_open()
                 job = job_of()
             count, capacity = len(job.prompt), self.pair.target.capacity
@@ -288,7 +306,7 @@ class Session(Closing):
                 self._steps = steps
                 while True:
                     self._require_process()
-                    with self._working:
+                    with self._work:
                         if self._closed or self._running is not cancelled:
                             what = "the session was closed while it replied, or got another request"
                             raise BadSetting(what, hint="read each reply to its end, or cancel() it")

@@ -77,6 +77,22 @@ def test_a_stream_is_cancelled_by_its_own_caller_alone():
         ended.clear()
 
 
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda session: session.run("b"),
+        lambda session: session.complete("b"),
+        Session.calibrate,
+        Session.close,
+    ],
+)
+def test_a_session_that_is_used_by_its_own_cancelled_says_so_and_then_replies_again(use):
+    session, *_ = session_of(end=False)
+    with pytest.raises(BadSetting, match="`cancelled` used the session"):
+        list(session.stream("a", **GREEDY, max_tokens=5, cancelled=lambda: use(session)))
+    assert session.run("c", **GREEDY, max_tokens=5).finish_reason is FinishReason.LENGTH
+
+
 def test_a_list_of_messages_replaces_the_conversation_and_system_its_first_message():
     session, *_ = session_of()
     session.run("forget this", **GREEDY, max_tokens=3)
