@@ -1,8 +1,8 @@
 """Run cycles ahead: while a reader uses the events of a cycle, another thread runs the next cycles."""
 
 from collections.abc import Callable, Generator
-from contextlib import AbstractContextManager, nullcontext, suppress
-from queue import Empty, Full, Queue
+from contextlib import AbstractContextManager, nullcontext
+from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import TypeVar
 
@@ -19,14 +19,19 @@ def ahead(
     Closing this generator waits for the item that is being made, because models and caches are in use until then.
     The caller does not get this item. `away`: a context for the thread while it waits until the caller takes an item.
     """
-    stop, made, left = current_stop(), Queue[tuple[_Item | None, BaseException | None]](most), list[bool]()
+    stop, left = current_stop(), list[bool]()
+    # SimpleQueue is written in C: an item costs the thread a third of the time that it costs in a Queue.
+    made, room = SimpleQueue[tuple[_Item | None, BaseException | None]](), SimpleQueue[None]()
+    for _ in range(most):
+        room.put(None)
 
     def put(item: _Item | None, error: BaseException | None = None) -> None:
         try:
-            made.put_nowait((item, error))
-        except Full:
+            room.get_nowait()
+        except Empty:
             with away():
-                made.put((item, error))
+                room.get()
+        made.put((item, error))
 
     def work() -> None:
         with stopping_at(stop):
@@ -49,6 +54,7 @@ def ahead(
     try:
         while True:
             item, error = made.get()
+            room.put(None)
             if error:
                 raise error
             if item is None:
@@ -56,8 +62,7 @@ def ahead(
             yield item
     finally:
         left.append(True)
-        with suppress(Empty):
-            while True:  # empty the queue, because the thread may wait for a free place in it
-                made.get_nowait()
+        for _ in range(2):  # the thread may wait for room for an item, and for the end of the items
+            room.put(None)
         thread.join()
         items.close()

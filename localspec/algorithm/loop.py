@@ -73,6 +73,9 @@ def emit(
     """Return the tokens that a verdict adds to the text, up to an end-of-generation token, and their origins."""
     count, certain = verdict.accepted, proposal.certain
     tokens = (*proposal.tokens[:count], verdict.next_token)
-    origins = (*(Origin.FORCED if i < certain else Origin.ACCEPTED for i in range(count)), verdict.origin)
-    end = next((i for i, token in enumerate(tokens) if is_end(token)), count)
-    return tokens[: end + 1], origins[: end + 1]
+    forced = min(certain, count)
+    origins = (Origin.FORCED,) * forced + (Origin.ACCEPTED,) * (count - forced) + (verdict.origin,)
+    for end, token in enumerate(tokens, start=1):
+        if is_end(token):
+            return tokens[:end], origins[:end]
+    return tokens, origins

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, Self
+from typing import NamedTuple, Protocol, Self
 
 from localspec.errors import LocalspecError
 from localspec.events import Cycle, Mode, Origin, Source
@@ -10,8 +10,7 @@ from localspec.sampler.chain import Distribution
 from localspec.sampler.passes import ComingRow, ForwardPass, HiddenRows, Row
 
 
-@dataclass(frozen=True, slots=True)
-class Draw:
+class Draw(NamedTuple):
     token: int
     q: Distribution | None  # None: the token was not drawn at random
     confidence: float  # largest probability in the draft's distribution
@@ -34,14 +33,8 @@ class Proposal:
 
     @classmethod
     def drawn(cls, draws: Sequence[Draw], source: Source, depth: int, runs: int) -> Self:
-        return cls(
-            tokens=tuple(draw.token for draw in draws),
-            q=tuple(draw.q for draw in draws),
-            confidences=tuple(draw.confidence for draw in draws),
-            source=source,
-            depth=depth,
-            runs=runs,
-        )
+        tokens, q, confidences = zip(*draws, strict=True) if draws else ((), (), ())
+        return cls(tokens, q, confidences, source, depth=depth, runs=runs)
 
     def first(self, count: int) -> Self:
         tokens, q, confidences = self.tokens[:count], self.q[:count], self.confidences[:count]

@@ -39,9 +39,10 @@ def draw(
             # Stop after an end-of-generation token. The proposal has this token, so the stop does not bias the text.
             if len(draws) == limit or is_end(found.token):
                 break
-            takes_a_run = drafter.model_runs(asked + 1) > drafter.model_runs(asked)
-            if stopping and takes_a_run and not stopping.goes_on(len(draws)):
-                break
+            if stopping:
+                takes_a_run = drafter.model_runs(asked + 1) > drafter.model_runs(asked)
+                if takes_a_run and not stopping.goes_on(len(draws)):
+                    break
             asked += 1
             row = rows.send(found.token)
     except StopIteration:

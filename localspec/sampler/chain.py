@@ -353,7 +353,7 @@ class Chain:
 
         `count`: number of likeliest tokens that the caller needs; 0: all. The result may contain only the likeliest.
         """
-        if self._constraint and isinstance(row, LateRows):
+        if self._constraint and type(row) is LateRows:
             self._constraint.mask(history)  # do this while a device computes the row
         row = arrived(row)
         if self._needs_all and isinstance(row, Candidates) and row.whole:
@@ -441,8 +441,7 @@ def _of_few(row: Row, s: Sampling, lowered: Set[int]) -> Few | None:
         logits = row.logits.tolist()
         top = _top(logits)
         edge = top + math.log(s.min_p)
-        at = [i for i, logit in enumerate(logits) if logit >= edge]
-        pairs = sorted([(row.ids.item(i), logits[i] - top) for i in at])
+        pairs = sorted([(row.ids.item(i), x - top) for i, x in enumerate(logits) if x >= edge])
     else:
         top = finite(float(row[row.argmax()]))
         ids = (row >= np.float64(top + math.log(s.min_p))).nonzero()[0]
