@@ -106,8 +106,6 @@ def pick(distribution: Distribution, u: float) -> int:
         side = bisect_right if u * heights[-1] < heights[-1] else bisect_left
         return [*distribution.chances][side(heights, u * heights[-1])]
     weights, sums = distribution.weights, distribution.sums
-    if len(weights) == 1:
-        return int(distribution.ids[0])
     at = _index_at(weights, u) if sums is None else _index_in_blocks(weights, sums, u)
     return int(distribution.ids[at])
 
@@ -166,18 +164,15 @@ _STRIPES = 64  # `largest` folds a row of logits into at most this many stripes,
 _SPARE = 4  # least columns for each requested logit, so that only a small part of them is examined
 
 
-def largest(row: Row, count: int, nats: float = math.inf) -> tuple[np.ndarray, np.ndarray]:
+def largest(row: Row, count: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the `count` largest logits, as ascending ids and float64 logits; of equal logits, the lowest ids.
-
-    If all other logits are more than `nats` below the largest one, this may be returned alone, which is faster.
 
     A whole row is folded into stripes, the rows of a matrix. If a column's maximum is below the k-th largest maximum,
     each of k other columns has a larger logit. So this column contains none of the k largest logits. Raises
     BackendFailure for a broken row.
     """
     if isinstance(row, Candidates):
-        at = _alone(row.logits, nats)
-        order = row.ids.argsort() if at is None else slice(at, at + 1)
+        order = row.ids.argsort()
         return _cut(row.ids[order], row.logits[order], count)
     stripes = min(_STRIPES, len(row) // (_SPARE * count))
     if stripes < 2:
@@ -185,10 +180,6 @@ def largest(row: Row, count: int, nats: float = math.inf) -> tuple[np.ndarray, n
     columns = len(row) // stripes
     folded, rest = row[: stripes * columns].reshape(stripes, columns), row[stripes * columns :]
     maxima = np.maximum.reduce(folded)
-    if (column := _alone(maxima, nats)) is not None and (top := _alone(folded[:, column], nats)) is not None:
-        at = top * columns + column
-        if not len(rest) or rest.max() < float(row[at]) - nats:
-            return _cut(np.array([at]), row[at : at + 1], 1)
     ordered = maxima.copy()
     ordered.partition(columns - count)
     least = ordered[-count]
@@ -199,14 +190,6 @@ def largest(row: Row, count: int, nats: float = math.inf) -> tuple[np.ndarray, n
     if len(rest):
         ids = np.append(ids, stripes * columns + (~(rest < least)).nonzero()[0])
     return _cut(ids, row[ids], count)
-
-
-def _alone(logits: np.ndarray, nats: float) -> int | None:
-    """Return the index of the largest logit if all others are more than `nats` below it, else None."""
-    if nats == math.inf:
-        return None
-    at = int(logits.argmax())
-    return at if np.count_nonzero(logits >= float(logits[at]) - nats) == 1 else None
 
 
 def _cut(ids: np.ndarray, logits: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -274,9 +257,7 @@ class Chain:
             if self._lowered_tokens is not None and (few := _of_few(row, s, self._lowered_tokens)):
                 return few
             size = len(row.ids if isinstance(row, Candidates) else row)
-            # Min-p removes logits that are more than `nats` below the largest. Without top-k it seldom leaves only one.
-            nats = -math.log(s.min_p) if s.top_k and s.min_p > 0.0 else math.inf
-            ids, logits = self._head(row, history, s.top_k or size, nats)
+            ids, logits = self._head(row, history, s.top_k or size)
             return _shaped(ids, logits, s, total=None)
         logits = self._adjusted(row, history)
         if s.top_p == 1.0 and s.min_p == 0.0:
@@ -376,10 +357,8 @@ class Chain:
         logits = biased(logits, ids, self.sampling.logit_bias)
         return self._written.penalised(logits, ids, history) if self._written else logits
 
-    def _head(
-        self, row: Row, history: Sequence[int], count: int, nats: float = math.inf
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return ascending ids and the logits of the `count` likeliest tokens; `nats`: see `largest`."""
+    def _head(self, row: Row, history: Sequence[int], count: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return ascending ids and the logits of the `count` likeliest tokens."""
         if isinstance(row, Candidates):
             head = self._among(row, history, count)
             # Missing logits are at most as large as the row's least one, and bias and penalties never raise them.
@@ -387,7 +366,7 @@ class Chain:
                 return head
             row = row.whole()
         if self._lowered_tokens is not None:
-            head = largest(row, count, nats)
+            head = largest(row, count)
             if self._lowered_tokens.isdisjoint(head[0].tolist()):
                 return head
         if self.sampling.only_lowers:
@@ -445,6 +424,8 @@ def _of_few(row: Row, s: Sampling, lowered: Set[int]) -> Few | None:
     else:
         top = finite(float(row[row.argmax()]))
         ids = (row >= np.float64(top + math.log(s.min_p))).nonzero()[0]
+        if len(ids) > _FEW:
+            return None
         pairs = [*zip(ids.tolist(), (row[ids] - np.float64(top)).tolist(), strict=True)]
     if len(pairs) > min(s.top_k or _FEW, _FEW) or (lowered and any(token in lowered for token, _ in pairs)):
         return None
@@ -469,8 +450,6 @@ def _top(logits: Sequence[float]) -> float:
 
 def _shaped(ids: np.ndarray, logits: np.ndarray, s: Sampling, total: float | None) -> Distribution:
     """Return the distribution after top-p, min-p and temperature. `total`: the sum that `_worth_keeping` returns."""
-    if len(ids) == 1:
-        return Distribution(ids, np.ones(1))
     top = np.maximum.reduce(logits)
     probable = logits >= top + math.log(s.min_p) if s.min_p > 0.0 else None
     if s.top_p < 1.0:

@@ -5,8 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from localspec.algorithm.judgement import sharpened
+from localspec.algorithm.noise import Keyed, gumbel
 from localspec.errors import BackendFailure
-from localspec.sampler.chain import Chain, Distribution, excess, excess_mass, largest, pick
+from localspec.sampler.chain import Chain, Distribution, Few, excess, excess_mass, largest, pick
 from localspec.sampler.passes import Candidates
 from localspec.sampler.sampling import Sampling
 
@@ -148,25 +150,33 @@ def test_unsorted_candidates_give_what_the_row_gives(seed, count):
     assert found[1].tolist() == wanted[1].tolist()
 
 
-@given(
-    seed=st.integers(0, 2**32),
-    size=st.integers(1, 9000),
-    count=st.integers(1, 60),
-    nats=st.sampled_from([0.0, 0.3, 3.0]),
-    cut=st.booleans(),
-    lead=st.sampled_from([0.0, 0.3, 2.0, 9.0]),
-)
-def test_a_logit_without_others_near_it_may_come_alone(seed, size, count, nats, cut, lead):
+@given(seed=st.integers(0, 2**32), share=st.sampled_from([0.3, 0.9, 1.0]), drawn=st.booleans())
+def test_few_tokens_have_the_sums_and_draws_that_arrays_have(seed, share, drawn):
     random = np.random.default_rng(seed)
-    row = random.normal(size=size).astype(np.float32)
-    row[random.integers(size)] = row.max() + np.float32(lead)
-    order = random.permutation(size)
-    logits = Candidates(order, row[order]) if cut else row
-    found, wanted = largest(logits, count, nats)[0].tolist(), by_sorting(row, count).tolist()
-    is_alone = np.count_nonzero(row >= float(row.max()) - nats) == 1
-    assert found == wanted or (is_alone and found == [int(row.argmax())])
-    if is_alone and (cut or size > 8 * count):
-        assert found == [int(row.argmax())]
+    ids = [np.sort(random.choice(12, random.integers(1, 9), replace=False)) for _ in range(2)]
+    p, q = (Distribution(each, random.dirichlet(np.ones(len(each)))) for each in ids)
+    few_p, few_q = (Few(dict(zip(d.ids.tolist(), d.weights.tolist(), strict=True))) for d in (p, q))
+    token = int(random.choice(q.ids))
+    wanted = excess_mass(p, q if drawn else None, token, share)
+    for one, other in ((few_p, few_q), (few_p, q), (p, few_q)):
+        assert excess_mass(one, other if drawn else None, token, share) == pytest.approx(wanted, abs=1e-12)
+        left = excess(one, other if drawn else None, token, share)
+        if wanted > 1e-9:
+            long_way = excess(p, q if drawn else None, token, share)
+            assert left.shares(np.arange(12)) == pytest.approx(long_way.shares(np.arange(12)), abs=1e-9)
+    assert (few_p.likeliest()[0], few_p.ids.tolist()) == (p.likeliest()[0], p.ids.tolist())
+    assert [pick(few_p, u) for u in (0.0, 0.5, 1 - 2**-53)] == [pick(p, u) for u in (0.0, 0.5, 1 - 2**-53)]
+    assert [Keyed(seed).loudest(few_p, n) for n in range(9)] == [Keyed(seed).loudest(p, n) for n in range(9)]
+    assert sharpened(few_q, 0.5).probabilities == pytest.approx(sharpened(q, 0.5).probabilities)
+
+
+@pytest.mark.parametrize("spread", [0.1, 3.0, 9.0])
+def test_the_loudest_of_a_whole_vocabulary_is_found_without_all_logarithms(spread):
+    logits = np.random.default_rng(1).normal(0.0, spread, 40_000).astype(np.float32)
+    whole = Chain(Sampling(top_k=0, top_p=1.0, min_p=0.0)).distribution(logits, ())
+    for position in range(20):
+        scores = np.log(whole.probabilities) + gumbel(7, position, whole.ids)
+        assert Keyed(7).loudest(whole, position) == whole.ids[scores.argmax()]
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
@@ -176,7 +186,7 @@ def test_a_broken_row_is_an_error_also_where_one_logit_leads(bad, at):
     row[7], row[at] = 99.0, bad
     for logits in (row, Candidates(np.arange(5000), row)):
         with pytest.raises(BackendFailure):
-            largest(logits, 10, 3.0)
+            largest(logits, 10)
 
 
 def test_weights_of_whole_rows_use_the_memory_of_those_that_are_gone():
