@@ -145,10 +145,7 @@ def sharpened(q: Distribution, factor: float) -> Distribution:
     if factor == 1.0:
         return q
     if isinstance(q, Few):
-        most = max(q.chances.values())
-        return Few.of_weights(
-            [(token, (chance / most) ** (1.0 / factor)) for token, chance in q.chances.items()]
-        )
+        return Few.of_weights([(token, chance ** (1.0 / factor)) for token, chance in q.chances.items()])
     return Distribution(q.ids, _powers(np.log(q.probabilities), factor))
 
 

@@ -18,9 +18,7 @@ _WORD = (1 << 64) - 1
 _STEP = 0x9E3779B97F4A7C15
 _MIX1 = 0xBF58476D1CE4E5B9
 _MIX2 = 0x94D049BB133111EB
-_AT_ONCE = (
-    8192  # numbers that are hashed at once, because they and the steps between fit into a processor's cache
-)
+_AT_ONCE = 8192  # that many tokens are hashed at once, in a processor's cache
 
 
 class Purpose(IntEnum):
@@ -76,10 +74,8 @@ class Keyed:
         """Return the token with the largest sum of log probability and Gumbel noise: a draw from the distribution."""
         state = _absorb(_key(self.seed, Purpose.NOISE), position)
         if isinstance(distribution, Few):
-            chances = distribution.chances
-            return max(
-                chances, key=lambda token: log(chances[token]) - log(-log(_open(_absorb(state, token))))
-            )
+            pairs = distribution.chances.items()
+            return -max((log(p) - log(-log(_open(_absorb(state, token)))), -token) for token, p in pairs)[1]
         loudest, token, least = -inf, -1, 0.0
         for at in range(0, len(distribution.ids), _AT_ONCE):
             ids, weights = distribution.ids[at : at + _AT_ONCE], distribution.weights[at : at + _AT_ONCE]

@@ -8,7 +8,7 @@ chain keeps every token, the distributions of drafts leave out unlikely tokens.
 import math
 import sys
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import accumulate
@@ -72,7 +72,7 @@ class Few(Distribution):
 
     @classmethod
     def of_weights(cls, weights: Iterable[tuple[int, float]]) -> "Few":
-        kept = [(token, weight) for token, weight in weights if weight > 0.0]
+        kept = [(token, weight) for token, weight in weights if weight > 1e-300]  # so no probability is 0
         total = sum([weight for _, weight in kept])
         return cls({token: weight / total for token, weight in kept})
 
@@ -254,7 +254,7 @@ class Chain:
         s = self._drafting if drafts else self.sampling
         row = self._permitted(row, history, s.top_k)
         if isinstance(row, Candidates) or s.top_k:
-            if self._lowered_tokens is not None and (few := _of_few(row, s, self._lowered_tokens)):
+            if not self._adjusts and (few := _of_few(row, s)):
                 return few
             size = len(row.ids if isinstance(row, Candidates) else row)
             ids, logits = self._head(row, history, s.top_k or size)
@@ -409,11 +409,8 @@ def _all_ids(size: int) -> np.ndarray:
 _FEW = 64  # for at most this many tokens, Python takes less time than numpy
 
 
-def _of_few(row: Row, s: Sampling, lowered: Set[int]) -> Few | None:
-    """Return the distribution of a row without penalties, if min-p keeps few of its tokens, else None.
-
-    `lowered`: tokens that a bias lowers. If this could change the distribution, the result is None.
-    """
+def _of_few(row: Row, s: Sampling) -> Few | None:
+    """Return the distribution of a row without bias and penalties, if min-p keeps few of its tokens, else None."""
     if s.min_p == 0.0 or len(row.ids if isinstance(row, Candidates) else row) <= s.top_k:
         return None
     if isinstance(row, Candidates):
@@ -427,14 +424,12 @@ def _of_few(row: Row, s: Sampling, lowered: Set[int]) -> Few | None:
         if len(ids) > _FEW:
             return None
         pairs = [*zip(ids.tolist(), (row[ids] - np.float64(top)).tolist(), strict=True)]
-    if len(pairs) > min(s.top_k or _FEW, _FEW) or (lowered and any(token in lowered for token, _ in pairs)):
+    if len(pairs) > min(s.top_k or _FEW, _FEW):
         return None
     if len(pairs) > 1 and s.top_p < 1.0:
         order = sorted(pairs, key=lambda pair: -pair[1])
         heights = [*accumulate([math.exp(below) for _, below in order])]
         if heights[-2] >= s.top_p * (total := heights[-1]):  # top-p may remove some of these tokens
-            if lowered:
-                return None
             count = s.top_k or len(logits)
             head = sorted(logits)[-count:] if isinstance(row, Candidates) else largest(row, count)[1].tolist()
             total = sum([math.exp(logit - top) for logit in head])

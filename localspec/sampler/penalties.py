@@ -17,44 +17,26 @@ class Written:
         self._text: Sequence[int] = ()  # the text of the last call, to which the caller only appends
         self._end = 0  # position in the text up to which the counts are complete
         self._more: Sequence[int] = ()  # tokens of a proposal after the text, which count, too
-        self._all = self._penalties(self._times)  # penalties by token; those of `_changed` are outdated
-        self._changed: set[int] | None = None  # tokens whose counts have changed; None: all tokens
 
     def penalised(self, logits: np.ndarray, ids: np.ndarray | None, text: Sequence[int]) -> np.ndarray:
         """Return the logits after penalties for `text`. `ids`: the logits' tokens, ascending; None for a whole row."""
         self._follow(text, len(logits) if ids is None else int(ids[-1]) + 1)
-        if ids is None:
-            scale, minus = (of[: len(logits)] for of in self._of_all())
-        else:
-            scale, minus = self._penalties(self._times[ids])
-        # Divide positive logits, multiply negative ones. Compute both for all logits, because branches are slow.
-        pick = np.minimum if self._sampling.repeat_penalty >= 1.0 else np.maximum
-        scaled: np.ndarray = pick(logits * scale, logits / scale)
-        if self._sampling.presence_penalty or self._sampling.frequency_penalty:
-            scaled = (scaled - minus).astype(np.float32)
-        return scaled
-
-    def _penalties(self, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return a divisor and a subtrahend for each token's logit; `times`: how often each token occurs."""
-        s, seen = self._sampling, times != 0.0
-        scale = np.where(seen, np.float32(s.repeat_penalty), np.float32(1.0))
-        return scale, times * s.frequency_penalty + seen * s.presence_penalty
-
-    def _of_all(self) -> tuple[np.ndarray, np.ndarray]:
-        if self._changed is None or len(self._all[0]) < len(self._times):
-            self._all = self._penalties(self._times)
-        elif changed := list(self._changed):
-            for every, of_changed in zip(self._all, self._penalties(self._times[changed]), strict=True):
-                every[changed] = of_changed
-        self._changed = set()
-        return self._all
+        sampling, times = self._sampling, self._times[: len(logits)] if ids is None else self._times[ids]
+        seen = times.nonzero()[0]
+        before, repeat = logits[seen], np.float32(sampling.repeat_penalty)
+        # Divide positive logits, multiply negative ones. Compute both for all of them, because branches are slow.
+        pick = np.minimum if repeat >= 1.0 else np.maximum
+        logits = logits.copy()
+        minus = times[seen] * sampling.frequency_penalty + sampling.presence_penalty
+        logits[seen] = pick(before * repeat, before / repeat) - minus
+        return logits
 
     def _follow(self, text: Sequence[int], size: int) -> None:
         """Update the counts to this text. The vocabulary has at least `size` tokens."""
         text, more = (text.text, tuple(text.more)) if isinstance(text, Continued) else (text, ())
         self._move(self._more, -1.0)
         if text is not self._text or len(text) < self._end:
-            self._text, self._end, self._changed = text, len(text), None
+            self._text, self._end = text, len(text)
             looks_back = self._sampling.repeat_last_n
             recent = text if looks_back < 0 else text[-looks_back:]
             self._times = np.bincount(np.fromiter(recent, np.int64, len(recent))).astype(np.float64)
@@ -76,8 +58,6 @@ class Written:
     def _add(self, token: int, times: float) -> None:
         self._grow(token + 1)
         self._times[token] += times
-        if self._changed is not None:
-            self._changed.add(token)
 
     def _grow(self, size: int) -> None:
         if len(self._times) < size:

@@ -12,7 +12,6 @@ from localspec.errors import BackendFailure
 from localspec.sampler import chain as chain_module
 from localspec.sampler.chain import SPARE, Chain, largest
 from localspec.sampler.passes import Candidates, Continued
-from localspec.sampler.penalties import Written
 from localspec.sampler.sampling import Sampling
 
 VOCABULARY = 3000
@@ -254,11 +253,7 @@ def test_a_long_text_is_counted_once_and_no_row_is_sorted_for_it(monkeypatch):
     assert max(wanted) == WHOLE_TEXT.top_k + SPARE
 
 
-def test_behind_a_long_text_only_new_tokens_are_reckoned_again(monkeypatch):
-    reckoned, real = [], Written._penalties
-    monkeypatch.setattr(
-        Written, "_penalties", lambda w, times: reckoned.append((w, len(times))) or real(w, times)
-    )
+def test_a_growing_text_has_the_penalties_of_the_whole_one():
     sampling = replace(WHOLE_TEXT, top_k=0, top_p=1.0, min_p=0.0)
     chain, text = Chain(sampling), list(range(3000)) * 2
     row = np.random.default_rng(1).normal(size=20_000).astype(np.float32)
@@ -268,8 +263,6 @@ def test_behind_a_long_text_only_new_tokens_are_reckoned_again(monkeypatch):
             found, wanted = (each.distribution(row, history) for each in (chain, Chain(sampling)))
             assert found.probabilities.tolist() == wanted.probabilities.tolist()
         text += [7000 + step, 7]
-    sizes = [size for written, size in reckoned if written is chain._written]
-    assert [size for size in sizes if size > 10] == [len(chain._written._times)]
 
 
 def test_banned_tokens_that_min_p_removes_do_not_count_in_top_p():
