@@ -8,11 +8,16 @@ import logging
 import os
 import re
 import sys
+import threading
+import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any, NoReturn
+
+if sys.platform != "win32":
+    import resource
 
 from localspec.display import for_terminal
 from localspec.errors import (
@@ -69,7 +74,8 @@ class LogRouter:
         logger.log(logging.DEBUG if _EXPECTED.search(line) else self._level, "%s", line)
 
 
-SPINS = "1000"  # GOMP_SPINCOUNT; libgomp's default is 300,000
+SPINS = "2000"  # GOMP_SPINCOUNT; libgomp's default is 300,000
+_CHOSEN = {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"}  # with these a user chooses how OpenMP's threads wait
 
 
 @contextlib.contextmanager
@@ -79,7 +85,7 @@ def short_spin() -> Iterator[None]:
     By default they spin for milliseconds. If they wait for a thread whose core another program uses, each barrier then
     takes a time slice of the system. Child processes do not inherit the variable.
     """
-    ours = not {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & os.environ.keys()
+    ours = not _CHOSEN & os.environ.keys()
     if ours:
         os.environ["GOMP_SPINCOUNT"] = SPINS
     try:
@@ -170,6 +176,30 @@ def symbol(name: str | Sequence[str], result: Any, arguments: Sequence[Any]) -> 
             return function
     hint = "install the version that localspec is tested with: pip install llama-cpp-python==0.3.36"
     raise BackendFailure(f"this llama.cpp has no function called {names[-1]}", hint=hint)
+
+
+def spin_less(seconds: float) -> None:
+    """Let OpenMP's threads spin 100 times only for this long, unless the user chose a wait.
+
+    libgomp does this while it has more threads than there are CPUs. So this starts that many, which only sleep.
+    Source: https://gcc.gnu.org/onlinedocs/libgomp/GOMP_005fSPINCOUNT.html
+    """
+    parallel, llvm = getattr(lib._lib, "GOMP_parallel", None), hasattr(lib._lib, "__kmpc_fork_call")
+    if not parallel or llvm or _CHOSEN & os.environ.keys():
+        return  # LLVM's OpenMP has another rule
+
+    def sleep() -> None:
+        nothing = ctypes.cast(ctypes.CDLL(None).free, ctypes.c_void_p)
+        parallel(nothing, None, len(os.sched_getaffinity(0)) + 1, 0)
+        time.sleep(seconds)  # its threads end with this one
+
+    with contextlib.suppress(RuntimeError):  # while Python ends, no thread starts
+        threading.Thread(target=sleep, name="short spin", daemon=True).start()
+
+
+def involuntary_switches() -> int:
+    """Return how often another program took a core from a thread of this process; 0 where the system does not say."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw if sys.platform != "win32" else 0
 
 
 def _load_backends() -> None:

@@ -107,10 +107,11 @@ def count_fastest(entries: bytes) -> int:
 
 CONTENDED = 0.75  # a pass has CPU contention if its threads get less than this share of processor time
 JUDGED_PASSES, JUDGED_SECONDS = 3, 0.25  # contention is judged over this many passes or seconds
-# Contention is judged over at least this many seconds, because Windows counts processor time in steps of 16 ms.
-LEAST_SECONDS = 0.1 if sys.platform == "win32" else 0.0
-ENOUGH_SECONDS = max(LEAST_SECONDS, 0.03)  # minimum seconds of passes to judge before threads are fixed
+# Contention is judged over at least this many seconds, because a pass may take less than an interruption, and because
+# Windows counts processor time in steps of 16 ms.
+LEAST_SECONDS = 0.1 if sys.platform == "win32" else 0.05
 WIDEST_DRAFT = 64  # maximum tokens of a verify batch; a wider pass counts as prefill
+SWITCHED = 1000.0  # involuntary context switches a second, above which programs compete for a core
 # The wait before all threads are tried again: at least 1 s, and at least 40 times the duration of the last try.
 WAIT_SECONDS, WAIT_FACTOR = 1.0, 40.0
 COMPARED = 3  # number of passes with fewer threads that are compared with passes of all threads
@@ -122,10 +123,13 @@ class Contention:
     """The number of threads for all contexts of a pair, chosen from the processor time that passes get.
 
     In a pass over one token, the number of threads can change the last bits of a row. So a reply's first pass of this
-    kind fixes the number until no reply runs.
+    kind fixes the number until no reply runs. While passes have more threads than get a core, `spin_less` is called.
     """
 
     cores: int  # number of cores that the process may use
+    fixed: bool = False  # whether the user chose the number of threads
+    spin_less: Callable[[float], object] = abs  # let waiting threads sleep sooner, for this many seconds
+    switches: Callable[[], int] = int  # the number of this process's involuntary context switches
     clock: Callable[[], float] = perf_counter
     limit: int | None = None  # maximum threads under CPU contention; None: no contention
     usual: int = 1  # maximum threads of any context without CPU contention
@@ -134,9 +138,9 @@ class Contention:
     _replies: int = 0  # number of running replies
     _settled: bool = False  # whether running replies have fixed `kept`
     lock: AbstractContextManager[object] = field(default_factory=nullcontext)  # held to change the fields
-    _judged: list[tuple[int, float]] = field(default_factory=list)  # (tokens, seconds) of each pass
-    _usable: float = 0.0  # processor seconds that the passes in `_judged` could have used
-    _given: float = 0.0  # processor seconds that the passes in `_judged` used
+    # (threads, tokens, seconds, share of its threads' processor time) of each pass
+    _judged: list[tuple[int, int, float, float]] = field(default_factory=list)
+    _switched: int = 0  # `switches()` before these passes
     _before: dict[int, float] = field(default_factory=dict)  # by number of tokens: seconds with all threads
     _ratios: list[float] = field(default_factory=list)  # seconds of passes with fewer threads / `_before`
     _deaf_until: float = -math.inf  # passes before this clock time are not judged
@@ -178,12 +182,12 @@ class Contention:
         with self.lock:
             if width == 1:
                 self._settle()
-            if not self._settled:
+            if not (self._settled or self.fixed):
                 self.kept = self.limit
                 if self.clock() >= self._deaf_until:  # try all threads
                     return reading if self._replies or width > WIDEST_DRAFT else usual
             if width > WIDEST_DRAFT:  # in wide passes, the number of threads does not change rows
-                return min(reading, self.limit or reading)
+                return min(reading, (not self.fixed and self.limit) or reading)
             return min(usual, self.kept or usual)
 
     def learn(self, threads: int, width: int, seconds: float, processor_seconds: float) -> None:
@@ -191,29 +195,37 @@ class Contention:
             if threads <= max(self.kept or 1, self.limit or 1):
                 self._compare(width, seconds)
             elif self.clock() >= self._deaf_until:
-                self._judged.append((width, seconds))
-                self._usable += threads * seconds
-                self._given += processor_seconds
-                spent = sum(seconds for _, seconds in self._judged)
-                if spent >= LEAST_SECONDS and (len(self._judged) >= JUDGED_PASSES or spent >= JUDGED_SECONDS):
+                share = processor_seconds / max(threads * seconds, 1e-9)
+                self._judged.append((threads, width, seconds, share))
+                enough = len(self._judged) >= JUDGED_PASSES or self._spent >= JUDGED_SECONDS
+                if enough and self._spent >= LEAST_SECONDS:
                     self._judge()
+
+    @property
+    def _spent(self) -> float:
+        return sum(seconds for _, _, seconds, _ in self._judged)
 
     def _settle(self) -> None:
         if self._replies and not self._settled:
-            if self._judged and sum(seconds for _, seconds in self._judged) >= ENOUGH_SECONDS:
+            if self._spent >= LEAST_SECONDS:
                 self._judge()
-            self._settled, self.kept = True, self.limit
+            self._settled, self.kept = True, None if self.fixed else self.limit
 
     def _judge(self) -> None:
-        threads = round(self._usable / max(sum(seconds for _, seconds in self._judged), 1e-9))
-        share = max(self._given / max(self._usable, 1e-9), 0.01)
-        before, tried = dict(self._judged), self._given / threads
+        threads = self._judged[-1][0]
+        share = max(median(share for *_, share in self._judged), 0.01)  # one pass may have been interrupted
+        before = {width: seconds for _, width, seconds, _ in self._judged}
+        tried = sum(seconds * share for *_, seconds, share in self._judged)
+        often = self.switches() - self._switched > SWITCHED * self._spent
         self._lift()
         if share < CONTENDED:
             others = self.cores / share - threads  # other programs' threads, if all get equal shares
             self.limit = min(max(round(self.cores - others), 1), threads - 1)
             self._before = before
-            self._deaf_until = self.clock() + max(WAIT_SECONDS, WAIT_FACTOR * tried)
+            wait = max(WAIT_SECONDS, WAIT_FACTOR * tried)
+            self._deaf_until = self.clock() + wait
+            if often and (self.fixed or self._settled):  # the next passes have too many threads, too
+                self.spin_less(0.9 * wait)  # they wait as usual again before they are judged
 
     def _compare(self, width: int, seconds: float) -> None:
         if self.limit is not None and width in self._before and len(self._ratios) < COMPARED:
@@ -228,8 +240,8 @@ class Contention:
         self._ratios.clear()
 
     def _forget_passes(self) -> None:
-        self._usable = self._given = 0.0
         self._judged.clear()
+        self._switched = self.switches()
 
 
 def _notice(before: int, now: int) -> str:
@@ -258,11 +270,18 @@ class Threads:
         return self.reading if width > WIDEST_DRAFT else self.usual
 
 
-def yield_threads(contexts: Iterable[Threads], lock: AbstractContextManager[object]) -> Contention:
-    """Let these contexts use fewer threads under CPU contention; return their common Contention, which has the lock."""
+def yield_threads(
+    contexts: Iterable[Threads],
+    lock: AbstractContextManager[object],
+    *,
+    fixed: bool,
+    spin_less: Callable[[float], object],
+    switches: Callable[[], int],
+) -> Contention:
+    """Let these contexts give way under CPU contention; return their common Contention, which has the lock."""
     several = [threads for threads in contexts if threads.reading > 1]
     usual = max((threads.usual for threads in several), default=1)
-    contention = Contention(usable_cores(), usual=usual, lock=lock)
+    contention = Contention(usable_cores(), fixed, spin_less, switches, usual=usual, lock=lock)
     for threads in several:
         threads.contention = contention
     return contention

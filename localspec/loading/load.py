@@ -12,6 +12,7 @@ from localspec.gguf.facts import trained_context
 from localspec.llama.check import ensure_gpu, ensure_projector, take_news
 from localspec.llama.context import Context
 from localspec.llama.devices import connect, default_gpu, devices
+from localspec.llama.library import involuntary_switches, spin_less
 from localspec.llama.threads import yield_threads
 from localspec.loading.attention import measure_when_idle
 from localspec.loading.drafting import Drafting, estimated_costs, warm_up
@@ -98,8 +99,9 @@ def load_pair(
         template, about_template = template_of(model.chat_template, model.vocab)
         for context in contexts:
             context.threads.reading = threads_of(context.model, spare_cores=0)
-        shrinking = (each.threads for each in contexts if not (threads or each.model.gpu))
-        counts = yield_threads(shrinking, target.calling)
+        on_cpu = (each.threads for each in contexts if not each.model.gpu)
+        giving_way = partial(yield_threads, spin_less=spin_less, switches=involuntary_switches)
+        counts = giving_way(on_cpu, target.calling, fixed=threads is not None)
         where = f" on {' and '.join(gpus_of(plan))}" if gpus_of(plan) else ""
         on_stage(f"warming up{where}")
         warm_up(target, made := slots_of(pair, plan, target, found))

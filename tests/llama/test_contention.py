@@ -1,6 +1,7 @@
 """A simulated machine: threads share its cores with busy programs, and all wait for the slowest of them."""
 
 from contextlib import ExitStack
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -42,7 +43,7 @@ def test_busy_programs_are_noticed_within_a_few_passes_and_left_their_cores(core
     machine = Machine(cores, usual=cores)
     machine.run(10)
     machine.others = others
-    machine.run(2 * JUDGED_PASSES)
+    machine.run(5 * JUDGED_PASSES)
     assert machine.used[-1] == left
 
 
@@ -110,6 +111,49 @@ def test_fewer_threads_that_are_no_faster_are_given_up():
         contention.learn(threads, 1, seconds, 0.5 * seconds * threads)
         used.append(threads)
     assert used[-20:] == [4] * 20
+
+
+def spins_of(contention, passes, switches=1000):
+    """Make passes of 4 threads, of which other programs leave half the processor time; return the calls by pass.
+
+    `switches`: how often a program takes a core from a thread before the passes are judged.
+    """
+    calls, so_far = [], contention._switched
+    looks = count(1)
+    contention.switches = lambda: so_far + switches * next(looks)
+    contention.spin_less = lambda seconds: calls.append((len(used), seconds))
+    used = []
+    for _ in range(passes):
+        used.append(contention.threads(4, 1, 4))
+        contention.learn(used[-1], 1, 0.1, 0.05 * used[-1])
+    return used, calls
+
+
+def test_a_number_of_threads_that_the_user_chose_stays_and_they_spin_less_beside_busy_programs():
+    now = 100.0
+    contention = Contention(4, fixed=True, clock=lambda: now)
+    with contention.reply():
+        used, calls = spins_of(contention, 20)
+        assert (used, len(calls)) == ([4] * 20, 1)
+        assert contention.threads(4, 128, 4) == 4
+        ((_, seconds),) = calls
+        now += seconds / 0.9
+        assert len(spins_of(contention, 20)[1]) == 1  # it is judged again, and the programs still run
+        now += seconds / 0.9
+        for _ in range(JUDGED_PASSES):
+            contention.learn(4, 1, 0.1, 0.4)
+        assert not contention.contended
+        assert contention.settle() == ""
+        assert spins_of(contention, 20, switches=10)[1] == []  # something else held up the passes
+
+
+def test_threads_spin_less_where_a_reply_keeps_too_many_and_not_where_they_give_way():
+    contention = Contention(4, clock=lambda: 100.0)
+    assert spins_of(contention, 20)[1] == []
+    contention = Contention(4, clock=lambda: 100.0)
+    with contention.keeping():  # the programs begin after the reply's first token
+        used, calls = spins_of(contention, 20)
+        assert (used, len(calls)) == ([4] * 20, 1)
 
 
 def test_a_context_decodes_with_the_threads_that_are_chosen(tiny_gguf):

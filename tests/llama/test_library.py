@@ -55,6 +55,24 @@ def test_waiting_threads_spin_shortly_unless_the_user_chose_a_wait_and_children_
 
 
 @pytest.mark.process
+@pytest.mark.skipif(sys.platform != "linux", reason="only builds for Linux use libgomp")
+@pytest.mark.parametrize("given", [{}, {"GOMP_SPINCOUNT": "77"}], ids=str)
+def test_more_openmp_threads_than_cpus_exist_while_they_spin_less_unless_the_user_chose_a_wait(given):
+    script = """
+import os, threading, time
+from localspec.llama.library import lib, spin_less
+spin_less(60.0)
+wanted = len(os.sched_getaffinity(0)) + 2 if any(t.name == "short spin" for t in threading.enumerate()) else 1
+while len(os.listdir("/proc/self/task")) < wanted:
+    time.sleep(0.01)
+print(wanted > 1, hasattr(lib._lib, "GOMP_parallel"))
+"""
+    unset = {name: value for name, value in os.environ.items() if "OMP_" not in name}
+    less, openmp = python(script, env=unset | given).stdout.split()
+    assert less == str(openmp == "True" and not given)
+
+
+@pytest.mark.process
 @pytest.mark.parametrize(
     "end",
     [
