@@ -18,7 +18,7 @@ _WORD = (1 << 64) - 1
 _STEP = 0x9E3779B97F4A7C15
 _MIX1 = 0xBF58476D1CE4E5B9
 _MIX2 = 0x94D049BB133111EB
-_AT_ONCE = 8192  # that many tokens are hashed at once, in a processor's cache
+_AT_ONCE = 8192  # number of tokens hashed at once, so that they fit into a processor's cache
 
 
 class Purpose(IntEnum):

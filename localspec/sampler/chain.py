@@ -72,7 +72,7 @@ class Few(Distribution):
 
     @classmethod
     def of_weights(cls, weights: Iterable[tuple[int, float]]) -> "Few":
-        kept = [(token, weight) for token, weight in weights if weight > 1e-300]  # so no probability is 0
+        kept = [(token, weight) for token, weight in weights if weight > 1e-300]  # a probability of 0 has no logarithm
         total = sum([weight for _, weight in kept])
         return cls({token: weight / total for token, weight in kept})
 
