@@ -72,7 +72,9 @@ class Few(Distribution):
 
     @classmethod
     def of_weights(cls, weights: Iterable[tuple[int, float]]) -> "Few":
-        kept = [(token, weight) for token, weight in weights if weight > 1e-300]  # a probability of 0 has no logarithm
+        kept = [
+            (token, weight) for token, weight in weights if weight > 1e-300
+        ]  # a probability of 0 has no logarithm
         total = sum([weight for _, weight in kept])
         return cls({token: weight / total for token, weight in kept})
 
@@ -90,9 +92,6 @@ class Few(Distribution):
 
     def of(self, token: int) -> float:
         return self.chances.get(token, 0.0)
-
-    def shares(self, tokens: np.ndarray) -> np.ndarray:
-        return np.array([self.of(token) for token in tokens.tolist()])
 
 
 _BLOCK = 512
