@@ -79,6 +79,36 @@ def test_a_reply_is_away_while_its_reader_has_to_use_an_item():
     assert states[-1] == "back"
 
 
+def test_closing_ends_a_thread_that_was_away_with_its_last_item(monkeypatch):
+    """It then puts the item and the end of the items, and waits for room for neither."""
+    taken, waits, closing = threading.Event(), threading.Event(), threading.Event()
+
+    class Closing(threading.Thread):
+        def join(self):
+            closing.set()
+            super().join()
+
+    def items():
+        yield 1
+        assert taken.wait(300)
+        yield 2
+        yield 3
+
+    @contextmanager
+    def away():
+        waits.set()
+        assert closing.wait(300)
+        yield
+
+    monkeypatch.setattr("localspec.algorithm.ahead.Thread", Closing)
+    reader = ahead(items(), 1, away)
+    assert next(reader) == 1
+    taken.set()
+    assert waits.wait(300)
+    reader.close()
+    assert closing.is_set()
+
+
 def test_an_error_reaches_the_reader_after_the_items_before_it():
     def failing():
         yield 1
