@@ -69,7 +69,7 @@ LINES = {
     "sampler": 735,
     "caches": 567,
     "algorithm": 1285,
-    "llama": 3587,
+    "llama": 3565,
     "control": 994,
     "drafters": 1430,
     "structure": 2146,
@@ -82,14 +82,14 @@ LINES = {
     "api": 241,
     "measure": 1456,
     "fit": 878,
-    "engine": 1171,
+    "engine": 1107,
     "tui": 4195,
     "serve": 3318,
     "cli": 2991,
     "__init__": 93,
     "__main__": 7,
 }
-MOST_LINES = 37_507  # of all rooms: one grows only where another shrinks
+MOST_LINES = 37_421  # of all rooms: one grows only where another shrinks
 MOST_FILES = 214
 HEAVY = ("llama_cpp", "llguidance", "textual", "huggingface_hub", "numpy", "jinja2", "starlette")
 HEAVY += ("uvicorn", "gguf")

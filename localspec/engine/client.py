@@ -10,14 +10,14 @@ from dataclasses import replace
 from itertools import pairwise
 from subprocess import Popen
 from time import monotonic
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from localspec import errors
 from localspec.engine import messages
 from localspec.engine.messages import Failure, Generate, LoadPair, Report
 from localspec.engine.spawn import COMMAND, spawn
 from localspec.errors import ANOTHER_COPY, REPORT, EngineDied, LocalspecError
-from localspec.events import Cycle, Event, Finished, Notice, Piece, Started
+from localspec.events import Event, Finished, Notice
 from localspec.machine.children import describe_exit, died_by_signal
 from localspec.machine.llama_build import BACKENDS, has_backend
 from localspec.prompt.images import Image
@@ -28,7 +28,6 @@ CLOSE_SECONDS: Final = 0.8
 SAVE_SECONDS: Final = 30.0  # longest wait until a process that is storing prompt caches has freed its memory
 _KILL: Final = 9  # the number of SIGKILL, for Windows too, where signal.SIGKILL is missing
 _LOOK_SECONDS: Final = 0.1  # longest wait for an event, because Windows delivers no Ctrl-C during that wait
-_Earlier: TypeAlias = "_Connection | None"
 
 
 class EngineProcess:
@@ -83,44 +82,23 @@ class EngineProcess:
             connection.quit()
             connection.wait_for_end(CLOSE_SECONDS)
 
-    def _connect(self, before: _Earlier, resumes: _Earlier = None) -> "_Connection":
+    def _connect(self, before: "_Connection | None") -> "_Connection":
         started, self._started = self._started, None
         try:
-            return _Connection(self, started or spawn(self._command), before, resumes)
+            return _Connection(self, started or spawn(self._command), before)
         except OSError as error:
             what = f"the engine process could not be started: {error}"
             raise EngineDied(what, hint="reinstall localspec, or free some memory") from error
-
-    def try_again(self, dead: "_Connection", cause: str) -> bool:
-        """Repeat the unanswered requests in a new process that repacks no weights; return whether it started.
-
-        Some builds of llama.cpp crash when they repack weights of some types for this processor.
-        """
-        with self._changing:
-            if dead is not self._connection or not dead.unanswered or dead.unanswered[0].died_of:
-                return False
-            load, *others = dead.unanswered
-            dead.unanswered = [replace(load, died_of=cause), *others]
-            self._connection = self._connect(None, resumes=dead)
-        return True
 
 
 class _Connection:
     """One process and its three pipes, each read or written by a thread of its own."""
 
-    def __init__(
-        self, owner: EngineProcess, process: Popen[bytes], before: _Earlier, resumes: _Earlier
-    ) -> None:
-        """`before`: a process that must end first; `resumes`: a crashed process whose requests are repeated."""
-        self.inbox: deque[tuple[int, Report]] = resumes.inbox if resumes else deque()
-        # The LoadPair and the open requests, to repeat after a crash, and the reports about them.
-        # Both are emptied at the first token, because a crash while weights are repacked comes before it.
-        self.unanswered: list[Any] = resumes.unanswered if resumes else []
-        self.reported: set[tuple[int, object]] = resumes.reported if resumes else set()
+    def __init__(self, owner: EngineProcess, process: Popen[bytes], before: "_Connection | None") -> None:
+        """`before`: a process that must end first."""
+        self.inbox: deque[tuple[int, Report]] = deque()
         self._owner = owner
         self.outbox: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-        for request in self.unanswered:
-            self.outbox.put(messages.encode(request))
         self._last_words: deque[str] = deque(maxlen=40)
         self._stage = ""  # the last stage of loading
         self._closing = self._saving = False
@@ -138,16 +116,11 @@ class _Connection:
 
     def send(self, request: messages.Request) -> None:
         """Queue a request. An invalid request fails in this call, not in the writing thread."""
-        line, kept = messages.encode(request), self.unanswered
-        if isinstance(request, LoadPair):
-            self.unanswered = [request]
-        elif kept and _is_repeatable(request, kept):
-            kept.append(request)
-        self.outbox.put(line)  # last, because the answer removes the request from `unanswered`
+        self.outbox.put(messages.encode(request))
 
     def quit(self) -> None:
         """Request the end of the process, which is then not reported as Died."""
-        self._closing, self.unanswered = True, []
+        self._closing = True
         self.send(messages.Quit())
         self.outbox.put(b"")
 
@@ -196,36 +169,13 @@ class _Connection:
         if self._closing:
             return
         self._stderr_ends(timeout=1)
-        aborted = any(line.startswith("error: llama.cpp aborted") for line in self._last_words)
-        # SIGHUP, SIGINT, SIGKILL and SIGTERM are no crashes: users and systems send them.
-        crashed = (died_by_signal(exit_code) and -exit_code not in (1, 2, _KILL, 15)) or aborted
-        if not (crashed and self._owner.try_again(self, describe_exit(exit_code))):
-            self._receive(self._obituary(exit_code, failure))
+        self._receive(self._obituary(exit_code, failure))
 
     def _receive(self, report: Report, serial: int = 0) -> None:
         if isinstance(report, messages.LoadStage):
             self._stage = report.text
-        if self.unanswered and self._is_repeated(report, serial):
-            return
         self.inbox.append((serial, report))
         self._owner.on_report()
-
-    def _is_repeated(self, report: Report, serial: int) -> bool:
-        """Return whether the crashed process had already sent this report, and remember the report."""
-        load_failed = isinstance(report, Failure) and serial == 0
-        if isinstance(report, Cycle | Piece | Finished) or load_failed:
-            self.unanswered, self.reported = [], set()
-            return False
-        if isinstance(report, messages.Rendered | messages.Embedded | messages.ComparisonStopped | Failure):
-            kept = self.unanswered  # changed in place, because another thread may append to it
-            for each in [each for each in kept if _serial(each) == serial]:
-                kept.remove(each)
-            self.reported = {(each, kind) for each, kind in self.reported if each != serial}
-            return False
-        once = serial, report if isinstance(report, Notice) else type(report)
-        repeated = once in self.reported
-        self.reported.add(once)
-        return repeated and isinstance(report, messages.Hello | messages.Ready | Started | Notice)
 
     def _obituary(self, exit_code: int, reason: EngineDied | None) -> messages.Died:
         if reason is not None:
@@ -259,17 +209,6 @@ class _Connection:
         assert self.process.stderr is not None
         for line in self.process.stderr:
             self._last_words.append(line.decode(errors="replace").rstrip())
-
-
-def _serial(request: object) -> int:
-    return getattr(request, "serial", 0)
-
-
-def _is_repeatable(request: messages.Request, kept: list[Any]) -> bool:
-    """Return whether to repeat a request in a new process: a cancel only together with its request."""
-    if isinstance(request, messages.Cancel):
-        return any(_serial(each) == request.serial for each in kept)
-    return not isinstance(request, messages.Typed)
 
 
 class EngineSession(Closing):

@@ -28,7 +28,6 @@ class LoadPair:
     draws: bool = False  # whether the client draws during replies, and so needs a core
     rpc_required: bool = True  # whether a lost RPC server is an error
     owner: str = ""  # only loads with the same owner share prompt caches on disk
-    died_of: str = ""  # the crash of the process before; if set, this process repacks no weights
 
 
 @dataclass(frozen=True, slots=True)

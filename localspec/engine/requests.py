@@ -18,7 +18,6 @@ from localspec.engine.limits import LOOPED, Limit, LineLimit, LoopLimit
 from localspec.engine.messages import Generate, LoadPair, Question, Ready, Rendered, Report
 from localspec.errors import BadSetting
 from localspec.events import Cycle, Finished, FinishReason, Notice
-from localspec.llama.check import remember_smoke_test, try_without_extra_buffers
 from localspec.machine.devices import on_battery
 from localspec.machine.servers import addresses_of, answering_servers
 
@@ -171,7 +170,6 @@ class PairRequests:
                 another = self._loaded().another(request.owner, request.conversation)
                 with self._turns.reply(), another as session:
                     reply(session, request, send, cancelled, self._warnings.take)
-                remember_smoke_test()
                 self._replied = True
             case Question():
                 with self._asking:
@@ -213,8 +211,6 @@ class PairRequests:
 
     def _load(self, request: LoadPair, send: Send) -> None:
         began = time.monotonic()
-        if request.died_of:
-            try_without_extra_buffers(request.died_of)
         options = dict(request.options)
         if not request.rpc_required:
             options = without_lost_servers(options, send)

@@ -114,7 +114,6 @@ class Health:
 
 
 _known: Health | None = None
-_under_test = False  # whether `_known` is a guess that no reply has confirmed yet
 _news: list[str] = []  # notices that `take_news` has not returned yet
 
 
@@ -144,27 +143,6 @@ def check() -> Health:
 def assume(found: Health) -> None:
     global _known
     _known = found
-
-
-def try_without_extra_buffers(died_of: str) -> None:
-    """Turn extra buffers off in this process, because they may have crashed another process."""
-    global _known, _under_test
-    if health().extra_buffers:
-        _known, _under_test = Health(extra_buffers=False, died_of=died_of), True
-        _news.append(_known.notice)
-
-
-def remember_smoke_test() -> None:
-    """After a reply without extra buffers, store the crash that they caused. After two crashes, they stay off."""
-    global _under_test
-    if _known is None or not _known.died_of:
-        return
-    if _under_test:
-        _under_test = False
-        blamed = recalled(_build_file(), Health) or Health()
-        remember(_build_file(), _known if blamed.died_of else replace(blamed, died_of=_known.died_of))
-    elif _known.extra_buffers:
-        _learn(Health())
 
 
 def take_news() -> list[str]:

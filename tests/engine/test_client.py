@@ -10,29 +10,21 @@ import pytest
 from localspec.engine import client
 from localspec.engine.client import EngineProcess, EngineSession
 from localspec.engine.messages import (
-    Cancel,
-    ComparisonStopped,
     Died,
-    Failure,
-    Generate,
     Hello,
     LoadPair,
     Question,
-    Ready,
     Rendered,
-    Typed,
     encode,
     read_messages,
 )
 from localspec.engine.spawn import spawn
 from localspec.errors import EngineDied
-from localspec.events import Piece
 from localspec.gguf.facts import first_known_crash
 from localspec.gguf.header import header_at
 from localspec.machine.children import SECRET_VARIABLES
 from localspec.models.names import of_files
-from localspec.models.registry import named
-from tests.engine.workshop import numbered, program, until
+from tests.engine.workshop import program, until
 from tests.gguf.mutations import by_meaning, taken_apart
 
 pytestmark = pytest.mark.process
@@ -84,112 +76,13 @@ def test_a_process_whose_words_make_no_sense_is_ended_and_reported():
     assert death(process).what
 
 
-REPACKING_KILLS = """
-    def perform(self, request, send, cancelled):
-        if isinstance(request, LoadPair):
-            self.repacks = not request.died_of
-            if self.repacks and "WHERE" == "loading":
-                os.kill(os.getpid(), signal.SIGILL)
-            send(Notice("the plan"))
-            send(Ready("pair", "target", "", 64, 0.1))
-        if isinstance(request, Generate):
-            if self.repacks or "WHERE" == "always":
-                signal.raise_signal(SIGNAL)  # the thread does not live on for a moment
-            send(Piece("an answer", Kind.ANSWER, Origin.PLAIN, Source.PLAIN))
-
-    def runs_beside(self, request):
-        return BESIDE and isinstance(request, Generate) and hasattr(self, "repacks")
-"""
-
-
-def reports_of(where, end="signal.SIGILL", *, early=False):
-    """What a client hears of a process that dies while it loads or before its first token."""
-    command = program(REPACKING_KILLS, WHERE=where, SIGNAL=end, BESIDE=False)
-    process = EngineProcess(started=spawn(command)) if early else EngineProcess(command)
-    process.start()
-    process.send(LoadPair(named("demo")))
-    process.send(Generate(1, continued="Hello"))
-    reports = until(process, Piece, Died)
-    process.close()
-    return [type(report).__name__ for report in reports]
-
-
-@dies
-@pytest.mark.parametrize("early", [False, True])
-@pytest.mark.parametrize("where", ["loading", "answering"])
-def test_a_crash_before_the_first_token_is_tried_once_more_without_repacked_weights(where, early):
-    assert reports_of(where, early=early) == ["Hello", "Notice", "Ready", "Piece"]
-
-
-@dies
-@pytest.mark.parametrize(("where", "end"), [("always", "signal.SIGSEGV"), ("answering", "signal.SIGKILL")])
-def test_a_second_crash_is_reported_and_a_kill_is_not_tried_again(where, end):
-    assert reports_of(where, end) == ["Hello", "Notice", "Ready", "Died"]
-
-
-@dies
-def test_every_reply_that_a_crash_cut_before_the_first_token_is_asked_again():
-    process = EngineProcess(program(REPACKING_KILLS, WHERE="answering", SIGNAL="signal.SIGILL", BESIDE=True))
-    process.start()
-    process.send(LoadPair(named("demo")))
-    for serial in (1, 2, 3):
-        process.send(Generate(serial, continued="Hello"))
-    seen = numbered(process, Piece, Died, count=3)
-    process.close()
-    assert sorted(serial for serial, report in seen if isinstance(report, Piece)) == [1, 2, 3]
-    assert not any(isinstance(report, Died) for _, report in seen)
-
-
 ANSWERS = """
     def perform(self, request, send, cancelled):
-        if isinstance(request, LoadPair):
-            send(Notice("the plan"))
-            send(Ready("pair", "target", "", 64, 0.1))
-        elif isinstance(request, Generate) and request.compares:
-            send(ComparisonStopped())
-        elif isinstance(request, Generate):
-            os.kill(os.getpid(), signal.SIGILL)
-        elif isinstance(request, Typed):
-            pass
-        elif request.serial == 2:
-            raise ValueError("a failure")
-        else:
-            with open("LOG", "a") as log:
-                log.write(f"{request.serial} ")
-            send(Rendered("text"))
+        send(Rendered("text"))
 """
 
 
-@dies
-def test_only_what_has_no_answer_yet_is_kept_and_sent_again(tmp_path):
-    """After each kind of request, the list of open ones is what it was."""
-    log = tmp_path / "log"
-    process = EngineProcess(program(ANSWERS, LOG=log))
-    process.start()
-    process.send(LoadPair(named("demo")))
-    until(process, Ready)
-    connection = process._connection
-    before = list(connection.unanswered), set(connection.reported)
-    asked = [
-        Question(1, tokens=(1,)),
-        Question(2, tokens=(2,)),
-        Question(3, text="text"),
-        Question(4),
-        Generate(5, compares=True),
-    ]
-    for request in asked:
-        process.send(request)
-        until(process, Rendered, Failure, ComparisonStopped)
-        process.send(Cancel(request.serial))
-        process.send(Typed())
-        assert (connection.unanswered, connection.reported) == before
-    process.send(Generate(6, continued="Hello"))
-    until(process, Died)
-    process.close()
-    assert log.read_text().split() == ["1", "3", "4"]
-
-
-def test_no_line_and_no_report_stays_until_the_next_one(tmp_path):
+def test_no_line_and_no_report_stays_until_the_next_one():
     """The report of a text of 1 MB has up to 40 MB."""
     gone = []
 
@@ -200,7 +93,7 @@ def test_no_line_and_no_report_stays_until_the_next_one(tmp_path):
     lines = (Line(encode(Hello())) for _ in range(3))
     for count, _ in enumerate(read_messages(lines), 1):
         assert len(gone) == count
-    process = EngineProcess(program(ANSWERS, LOG=tmp_path / "log"))
+    process = EngineProcess(program(ANSWERS))
     process.start()
     process.send(Question(1, text="text"))
     until(process, Rendered)

@@ -129,32 +129,6 @@ def remembered(tmp_path):
     return [recalled(file, Health) for file in (tmp_path / "home/cache/health").glob("*.json")]
 
 
-ONCE = "not os.path.exists({0!r}) and not os.close(os.open({0!r}, os.O_CREAT))"  # the first process that gets here
-
-
-def test_a_file_whose_weights_alone_die_when_repacked_is_answered_without_that(broken, tiny_gguf):
-    """After a second death they stay off."""
-    broken(SIGSEGV, dies_if="params.use_extra_bufts and b'demo' not in path")
-    pair = ("--target", str(tiny_gguf(layers=3)), "--draft", str(tiny_gguf(layers=1)))
-    answers = [answer(*pair) for _ in range(3)]
-    assert [done.returncode for done in answers] == [0] * 3, answers[0].stderr
-    first, second, third = (done.stderr for done in answers)
-    for shown in (first, second):
-        assert "llama.cpp crashed (SIGSEGV) with repacked weights" in shown
-    assert "SIGSEGV" not in third
-
-
-def test_one_death_of_another_reason_leaves_the_weights_repacked(broken, tiny_gguf, tmp_path):
-    """As of a driver, or of memory that another program took."""
-    broken(SIGSEGV, dies_if=f"b'tiny' in path and {ONCE.format(str(tmp_path / 'died'))}")
-    pair = ("--target", str(tiny_gguf(layers=3)), "--no-draft")
-    first, second = answer(*pair), answer(*pair)
-    assert (first.returncode, second.returncode) == (0, 0), first.stderr
-    assert "llama.cpp crashed (SIGSEGV)" in first.stderr
-    assert "SIGSEGV" not in second.stderr
-    assert remembered(tmp_path) == [Health()]
-
-
 def test_a_file_that_ends_llama_cpp_in_every_way_is_a_sentence_and_switches_nothing_off(broken, tiny_gguf):
     broken(SIGSEGV, dies_if="b'tiny' in path")
     done = answer("--target", str(tiny_gguf(layers=3)), "--no-draft")
