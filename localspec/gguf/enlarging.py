@@ -17,7 +17,7 @@ import numpy as np
 from localspec.gguf.header import Entry, HeaderVocabulary
 from localspec.gguf.trimmed import UINT32, TensorFile, text_entry, write_gguf
 
-F32, F16 = 0, 1  # tensor types: keys of tensor_types.BLOCKS
+F32, F16 = 0, 1  # tensor types: keys of header.BLOCKS
 FLOAT32 = 6  # number of the float type in a GGUF header
 SPREAD = 0.02  # standard deviation of the random weights
 _EPSILON = "llama.attention.layer_norm_rms_epsilon"

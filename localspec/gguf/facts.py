@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
 
-from localspec.gguf.header import Header, TensorInfo
-from localspec.gguf.tensor_types import BLOCKS, INTEGERS
+from localspec.gguf.header import BLOCKS, INTEGERS, Header, TensorInfo
 
 TOKENIZER = "localspec.trimmed.tokenizer"  # header key with a trimmed draft's original tokenizer.ggml.model
 

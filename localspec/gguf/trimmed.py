@@ -16,8 +16,16 @@ import numpy as np
 from localspec.errors import BadModelFile
 from localspec.files import rename
 from localspec.gguf.facts import is_trimmed, table_path
-from localspec.gguf.header import STRING, TOKENS, Entry, Header, HeaderVocabulary, TensorInfo, header_at
-from localspec.gguf.tensor_types import BLOCKS
+from localspec.gguf.header import (
+    BLOCKS,
+    STRING,
+    TOKENS,
+    Entry,
+    Header,
+    HeaderVocabulary,
+    TensorInfo,
+    header_at,
+)
 
 UINT32 = 4
 
@@ -25,7 +33,7 @@ UINT32 = 4
 class TensorBytes(NamedTuple):
     name: str
     shape: tuple[int, ...]  # innermost dimension first, as in the file
-    type: int  # a key of tensor_types.BLOCKS
+    type: int  # a key of header.BLOCKS
     data: np.ndarray  # contiguous, in memory or mapped from another file
 
 
@@ -115,7 +123,7 @@ class TokenTable:
     """The table of a trimmed model, with the embedding of every token and the token of each output row."""
 
     embeddings: np.ndarray  # uint8 [tokens, bytes of an embedding]; quantised, mapped from the file
-    type: int  # a key of tensor_types.BLOCKS
+    type: int  # a key of header.BLOCKS
     width: int  # values in an embedding
     scale: float  # the factor that SCALES gives for this model
     token_ids: np.ndarray  # int32 [output rows], the token of each row, ascending

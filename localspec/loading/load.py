@@ -1,32 +1,45 @@
-"""Check, plan and load a pair whose files are on this machine."""
+"""Check, plan and load a pair whose files are on this machine, with its prompt caches and learned state on disk."""
 
+import json
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
+from hashlib import blake2b
+from pathlib import Path
 
+from localspec.caches.prompt_cache import DiskPromptCache
+from localspec.caches.store import Facts, Store, disk_of, why_not_trusted
 from localspec.chat.loaded_pair import LoadedPair, Slot, Slots
+from localspec.conversations import conversations
 from localspec.display import size_text
 from localspec.errors import LocalspecError
+from localspec.files import file_of
 from localspec.gguf.facts import trained_context
 from localspec.llama.check import ensure_gpu, ensure_projector, take_news
 from localspec.llama.context import Context
 from localspec.llama.devices import connect, default_gpu, devices
 from localspec.llama.library import involuntary_switches, spin_less
+from localspec.llama.load import Load
 from localspec.llama.threads import yield_threads
 from localspec.loading.attention import measure_when_idle
 from localspec.loading.drafting import Drafting, estimated_costs, warm_up
 from localspec.loading.memory import HOST, LoadChoices
-from localspec.loading.on_disk import disk_prompt_cache, learned_state_file
 from localspec.loading.opening import OPENERS, Opened, Opening, open_target, threads_for
 from localspec.loading.plan import Plan, plan_for
 from localspec.machine.devices import Device
+from localspec.machine.llama_build import installed_build
 from localspec.models.local_models import identity, is_ours
 from localspec.models.registry import Pair
+from localspec.options import data_dir, texts_dir
 from localspec.prompt.template import template_of
 from localspec.sampler.sampling import Sampling
 from localspec.stopping import WorkStopped
 
+log = logging.getLogger(__name__)
+
+VERSION = "7"  # raise this if stored costs or acceptance rates change their meaning
 PLAIN_NOTICE = "{} is recurrent: it cannot remove rejected draft tokens, so nothing is drafted"
 DEMO_NOTICE = (
     "this is the small demo pair: it answers most questions with nonsense, and its speed says nothing about real "
@@ -181,3 +194,55 @@ def slots_of(pair: Pair, plan: Plan, target: Context, found: Sequence[Opened]) -
         first = first or drafting
         slots.append(Slot(slot, drafters, drafting, slot.running, slot.away))
     return slots
+
+
+def disk_prompt_cache(
+    pair: Pair, load: Load, target: Context, choices: LoadChoices
+) -> DiskPromptCache | None:
+    """Attach a prompt cache on disk to the target. Return None if its budget is 0 or the model is remote."""
+    budget = int(1e9 * choices.cache_gb)
+    model, path = target.model, pair.target.here
+    if not budget or model.remote:
+        return None
+    folder = texts_dir()
+    if why := why_not_trusted(folder):
+        log.warning("no prompt caches are stored in %s: %s; run chmod go-w", folder, why)
+        return None
+    trained = model.metadata.get(f"{model.architecture}.rope.scaling.original_context_length", "0")
+    # The key has the owner, and everything that a stored state depends on, for example a head's file.
+    heads = [pair.draft] if pair.draft and target.head_state else []
+    files = (pair.target, *pair.target.rest, *heads)
+    key = (
+        [file.sha256 if file.repo else identity(file.here) for file in files],
+        [(identity(path), scale) for path, scale in pair.lora],
+        installed_build(),
+        model.gpu.backend if model.gpu else "CPU",
+        (load.kv_type, load.flash_attn, load.snapshots, len(target.slots)),
+        target.needs_checkpoints,  # whether the cache keeps only the tokens of a sliding window
+        target.capacity > int(trained) > 0,  # beyond this length some models use other rotary factors
+        choices.owner,
+    )
+    digest = blake2b(json.dumps(key).encode(), digest_size=16).hexdigest()
+    facts = Facts(digest, str(path), not target.needs_checkpoints, (), (), disk=disk_of(path))
+    store, everything = Store(folder, budget, conversations.exists), choices.cache == "all"
+    disk = DiskPromptCache(store, facts, capacity=target.capacity, everything=everything)
+    target.prompt_cache.disk = disk
+    return disk
+
+
+def learned_state_file(pair: Pair, plan: Plan, threads: int) -> Path:
+    """Return the path of the learned state for these model files, load options, devices and llama.cpp."""
+    inside = pair.drafter.removeprefix("draft-") if plan.draft else ""
+    return file_of(
+        data_dir() / "lessons",
+        VERSION,
+        identity(pair.target.here),
+        identity(pair.draft.here) if plan.draft and pair.draft else inside,
+        ", ".join(f"{identity(path)} x {scale}" for path, scale in pair.lora),
+        str(threads),
+        ", ".join(device.description for device in devices()),
+        f"{plan.target.place}, {plan.draft and plan.draft.place}",
+        f"{plan.target.kv_type}, {plan.draft and plan.draft.kv_type}",
+        *(["no flash attention"] if plan.target.flash_attn == "off" else []),
+        installed_build(),
+    )

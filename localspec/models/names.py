@@ -14,8 +14,7 @@ from localspec import demo
 from localspec.errors import BadSetting, NotOnDisk, UnknownPair
 from localspec.files import expanded, locked
 from localspec.gguf.facts import DraftKind, trained_context
-from localspec.gguf.header import parts_of
-from localspec.gguf.tensor_types import BLOCKS
+from localspec.gguf.header import BLOCKS, parts_of
 from localspec.models import hub, local_models
 from localspec.models.download import PairNotOnDisk, check_here, fetch
 from localspec.models.hub import RemoteFile

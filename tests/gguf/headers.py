@@ -6,8 +6,7 @@ from pathlib import Path
 import numpy as np
 from gguf import GGMLQuantizationType, GGUFValueType, GGUFWriter
 
-from localspec.gguf.header import Entry, Header, HeaderVocabulary, TensorInfo
-from localspec.gguf.tensor_types import BLOCKS
+from localspec.gguf.header import BLOCKS, Entry, Header, HeaderVocabulary, TensorInfo
 
 _TYPES = {block[0]: number for number, block in BLOCKS.items()}
 _STRING, _UINT32, _FLOAT32 = 8, 4, 6

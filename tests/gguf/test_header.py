@@ -10,8 +10,7 @@ import pytest
 
 from localspec.errors import BadModelFile
 from localspec.gguf.facts import first_known_crash
-from localspec.gguf.header import header_at, read_header
-from localspec.gguf.tensor_types import BLOCKS
+from localspec.gguf.header import BLOCKS, header_at, read_header
 from tests.gguf.mutations import by_bytes, by_meaning, header_of_bytes, largest_lies, taken_apart, text
 
 MOST_BYTES = 64 << 20

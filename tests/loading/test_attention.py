@@ -20,8 +20,8 @@ from localspec.llama import attention as timing
 from localspec.llama.load import Load
 from localspec.loading import attention
 from localspec.loading.attention import Attention, attention_of, has_choice, measures_attention, turn_seconds
+from localspec.loading.load import learned_state_file
 from localspec.loading.memory import LoadChoices
-from localspec.loading.on_disk import learned_state_file
 from localspec.loading.plan import Plan, plan_for
 from localspec.machine.devices import Device
 from localspec.models.names import find
