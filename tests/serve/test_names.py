@@ -96,13 +96,13 @@ def test_a_refused_name_comes_with_a_similar_one_or_that_of_the_loaded_pair(name
         pairs().choose(name)
 
 
-def test_an_alias_names_the_first_pair_in_answers_and_is_listed_with_the_words_about_it():
+def test_an_alias_names_the_first_pair_in_answers_and_is_listed():
     """llama-server calls a model by the first of its aliases in the alphabet."""
-    found = Pairs(Queue(LoadPair(named("mine")), "mine"), Names("mine", ("small", "Code"), ("fim", "chat")))
+    found = Pairs(Queue(LoadPair(named("mine")), "mine"), Names("mine", ("small", "Code")))
     assert found.choose("").name == "Code"
     assert found.choose("SMALL:target") == replace(
         found.choose("small"), name="SMALL:target", speculate=False
     )
     assert [name for name in found.names() if "mine" in name or "Code" in name] == ["Code"]
-    assert found.about("small") == {"aliases": ["Code", "small"], "tags": ["chat", "fim"]}
-    assert pairs().about("mine") == {"aliases": ["org/repo:q4_k_m", "short"], "tags": []}
+    assert found.about("small") == {"aliases": ["Code", "small"]}
+    assert pairs().about("mine") == {"aliases": ["org/repo:q4_k_m", "short"]}

@@ -54,8 +54,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--verbose", action="store_true", help=verbose)
     alias = "other names of the pair; answers use the alphabetically first one"
     add("--alias", type=list_of(str), default=(), metavar="NAME[,...]", help=alias)
-    tags = "tags of the pair in lists of models"
-    add("--tags", type=list_of(str), default=(), metavar="TAG[,...]", help=tags)
     beside = "a model beside the pair, for embeddings; a name as PAIR, or a file"
     add("--embed", metavar="MODEL", help=beside)
     add("--rerank", metavar="MODEL", help="a model beside the pair that scores documents")
@@ -99,7 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
         hosts = frozenset(name.lower() for name in arguments.allow_host)
         origins = frozenset(origin.lower().removesuffix("/") for origin in arguments.allow_origin)
         called = arguments.target or pair_of(arguments) or ""
-        named = Names(called, arguments.alias, arguments.tags, beside)
+        named = Names(called, arguments.alias, beside)
         minutes = arguments.keep_alive
         seconds = None if minutes is None else minutes * 60
         with DrawnLine(sys.stderr) as line, ExitStack() as open_sockets, suppress(KeyboardInterrupt):
