@@ -79,7 +79,7 @@ class Recent:
 
     def __init__(self, prior: float | None = None) -> None:
         self._samples = deque([] if prior is None else [prior], maxlen=MEMORY)
-        self.value = 0.0
+        self.value = self.lowest = 0.0
         self.last_cycle = 0
         self.measurements = 0  # number of all measurements
 
@@ -87,7 +87,7 @@ class Recent:
         self._samples.append(measured)
         self.measurements += 1
         self.last_cycle = cycle
-        self.value = middle(self._samples)
+        self.value, self.lowest = middle(self._samples), min(self._samples)
 
 
 class Costs:
@@ -128,6 +128,11 @@ class Costs:
     def plain_steps(self) -> int:
         """The number of measured plain steps."""
         return self._ratios[1].measurements if 1 in self._ratios else 0
+
+    @property
+    def is_new(self) -> bool:
+        """Whether the costs began with an estimate, and too few plain steps are measured."""
+        return not self.measured and self.plain_steps < (1 if self._likely else SEVERAL)
 
     @property
     def plain_step_seconds(self) -> float | None:
@@ -186,6 +191,10 @@ class Costs:
         elif not seconds and TARGET in self._reading:
             seconds = run * self._reading[TARGET].value / self.verify(1)
         return min(seconds or UNTIMED * min(run, UNTIMED * self.verify(1)), run)
+
+    def knows(self, source: str) -> bool:
+        """Return whether passes with draft tokens, and more than one draft of this drafter, were measured."""
+        return self.confirmed and source in self._runs and self._runs[source].measurements > 1
 
     def learn_verify(
         self, width: int, seconds: float, *, drafted: bool = False, deciding_seconds: float = 0.0
@@ -253,9 +262,10 @@ class Costs:
         return self._table.run_seconds.get(source, UNTIMED * self._start(1))
 
     def _bound(self) -> float:
-        """Return the upper bound for a plain step's seconds: SLACK times those of the cheapest wider pass."""
+        """Return the bound of a plain step's seconds, by wider passes and the fastest of a few plain steps."""
         wider = (self._start(n) * ratio.value for n, ratio in self._ratios.items() if n > 1)
-        return SLACK * min(wider, default=inf)
+        fastest = self._ratios[1].lowest * self._start(1) if self.is_new and self.plain_steps else inf
+        return min(SLACK * min(wider, default=inf), fastest)
 
     def _start(self, width: int) -> float:
         """Return the table's seconds of a pass, at most SLACK times those of any wider pass."""

@@ -11,7 +11,7 @@ from operator import mul
 from localspec.algorithm.protocols import Backlog, Drafter, Proposal
 from localspec.control.acceptance import AcceptanceModel
 from localspec.control.costs import CAUTIOUS_DEPTH, SLACK, Costs
-from localspec.control.timing import MEMORY
+from localspec.control.timing import MEMORY, SEVERAL
 from localspec.events import Cycle, Mode
 
 SHARE = 0.003  # largest share of the time for steps that only measure a cost
@@ -25,9 +25,9 @@ class PlainProbes:
 
     def due(self, costs: Costs, gain: float) -> bool:
         """Return whether the next step must be plain. `gain`: the expected relative gain in speed by drafting."""
-        if not costs.measured and not costs.plain_steps:
-            return True
-        return self._tokens >= max(MEMORY, gain / SHARE)
+        usual, steps = max(MEMORY, gain / SHARE), costs.plain_steps
+        # A first plain step that is slow by chance makes any draft look fast. So the next ones come soon.
+        return self._tokens >= (min(usual, SEVERAL**steps - 1) if costs.is_new else usual)
 
     def learn(self, tokens: int, *, is_plain: bool) -> None:
         self._tokens = 0 if is_plain else self._tokens + tokens
@@ -38,6 +38,7 @@ START = 1.75
 MOST = 12.0  # largest budget, in plain steps
 # Plain steps that drafting must save per token. Each token written without drafting adds this number to the budget.
 MARGIN = 0.009
+SURE = 0.95  # a draft that would save no time with this acceptance rate is tried only to measure its cost
 TRIED = 8  # after a switch-off, drafting is on trial until this many draft tokens are accepted
 LEAST_RATED = 8  # least draft tokens for an acceptance rate in a message
 EVEN_FROM = 8  # drafts of more tokens have an even number of tokens
@@ -95,8 +96,9 @@ class DepthControl:
     """The decisions on drafting and its depth for one drafter, over many replies.
 
     A bad drafter loses at most its budget: START plain steps, one more for each reply, and MARGIN for each token that
-    is written without drafting. No cycle takes longer than the budget can pay if all its draft tokens are rejected.
-    A drafter without a model is never off. At the begin of a reply its budget is START, or half of its latest savings.
+    is written without drafting; where no draft could pay, only SHARE for each token. No cycle takes longer than the
+    budget can pay if all its draft tokens are rejected. A drafter without a model is never off. At the begin of a reply
+    its budget is START, or half of its latest savings.
     """
 
     def __init__(self, costs: Costs, drafter: Drafter, chances: AcceptanceModel, most: int) -> None:
@@ -108,11 +110,14 @@ class DepthControl:
         self._accepted = 0
         self._tokens = self._seconds = 0.0  # tokens and seconds of the latest drafting cycles
         self._drafted = self._kept = 0.0  # draft tokens, and accepted ones, of the latest drafting cycles
+        self._could_pay = True  # the latest result of `_pays_if_sure`
 
     def begin(self) -> None:
         """Begin another reply: add a plain step to the budget, and forget the speed of the last reply."""
         self.chances.begin()
-        self._budget = max(self._budget / 2, START) if self.is_free else min(self._budget + 1, MOST)
+        self._could_pay = self._pays_if_sure()
+        more = min(self._budget + self._could_pay, MOST)
+        self._budget = max(self._budget / 2, START) if self.is_free else more
         self._tokens = self._seconds = self._drafted = self._kept = 0.0
 
     @property
@@ -193,7 +198,7 @@ class DepthControl:
 
     def save(self, tokens: int) -> None:
         """Refill the budget for tokens that were written without the drafter."""
-        self._budget = min(self._budget + MARGIN * tokens, MOST)
+        self._budget = min(self._budget + (MARGIN if self._could_pay else SHARE) * tokens, MOST)
 
     def judge(self, *, kept: bool) -> None:
         """Judge a copied token that the budget could not pay for: `kept` if the reply has this token.
@@ -256,3 +261,11 @@ class DepthControl:
         elif self._budget < 0:
             # Keep at least -1, because one expensive cycle must not delay the next try long.
             self.on, self._trying, self._budget = False, 0, max(self._budget, -1.0)
+            self._could_pay = self._pays_if_sure()
+
+    def _pays_if_sure(self) -> bool:
+        """Return whether drafting would save time if a share SURE were accepted; True while costs are unknown."""
+        tokens, plain = [*accumulate(SURE**depth for depth in range(self.most + 1))], self.costs.verify(1)
+        return not self.costs.knows(self.drafter.source) or any(
+            tokens[depth] * plain > self._cycle_seconds(depth) for depth in range(1, self.most + 1)
+        )

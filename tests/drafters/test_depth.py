@@ -2,16 +2,17 @@
 
 import random
 from functools import cache
+from statistics import mean
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localspec.control.costs import CostTable
+from localspec.control.costs import CostsByContext, CostTable
 from localspec.control.depth import MARGIN, MOST, START
 from localspec.control.timing import MEMORY
 from localspec.events import Mode
-from localspec.loading.drafting import DEEPEST, ESTIMATED_COSTS
+from localspec.loading.drafting import DEEPEST, ESTIMATED_COSTS, estimated_costs
 from tests.drafters.machine import Machine
 
 FLAT = CostTable(tuple(range(1, 10)), tuple(1 + 0.02 * n for n in range(9)), {"model": 0.08})
@@ -276,3 +277,31 @@ def test_reading_is_done_in_pieces_between_cycles():
     run(machine, selection, 300)
     assert 0 < max(machine.stalls) <= 0.25
     assert sum(machine.stalls) >= 0.2
+
+
+TWO_CORES = CostTable((1, 2, 3, 4, 8, 16), (1.0, 1.65, 2.1, 2.7, 4.44, 5.4), {"model": 0.58})
+
+
+def lost(first, seed, replies=1, length=100):
+    """The plain steps that each reply lost with costs that were estimated; `first`: factor of the first pass's time."""
+    places, control, losses = CostsByContext([estimated_costs("cpu", {"model": 0.42})]), None, []
+    for reply in range(replies):
+        machine = machine_of(TWO_CORES, iid(0.8, seed + reply), noise=0.05, seed=seed + reply)
+        if control is None:
+            machine.verify = lambda width: first * TWO_CORES.verify(width)
+        selection = machine.selection(None, DEEPEST, control, places)
+        control = selection._candidates[0]
+        while machine.position < length:
+            machine.step(selection)
+            machine.verify = TWO_CORES.verify
+        losses.append(machine.seconds - machine.plain_seconds)
+    return losses
+
+
+def test_a_slow_first_pass_does_not_make_a_dear_draft_look_fast():
+    """With one plain step before the first draft, one that took three times as long cost 69 plain steps of 100."""
+    assert max(lost(factor, seed)[0] for factor in (1.0, 1.5, 3.0) for seed in range(10)) < 15
+
+
+def test_a_draft_that_could_not_pay_is_seldom_tried():
+    assert mean(sum(lost(1.0, seed, replies=10)[2:]) for seed in range(5)) < 8 * 0.8
