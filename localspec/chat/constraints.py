@@ -149,7 +149,7 @@ class PromptBuilder:
             reader=partial(JsonCallReader, several=request.parallel_tool_calls)
             if request.json_calls and request.tool_choice == "auto" and request.grammar is None
             else partial(CallReader, distinct=request.tool_choice == "required"),
-            fenced=not is_raw and request.grammar is not None and request.grammar.closes,
+            fenced=request.grammar is not None and request.grammar.closes,
         )
         text.resume(request.begun)
         budget = None

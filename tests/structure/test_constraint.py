@@ -299,6 +299,8 @@ def test_a_fence_around_json_is_no_part_of_the_reply(written):
                 assert (reply.text, session.messages[-1].content) == (written, written)
                 assert len(reply.tokens) == len(text) + 1
     assert scripted_session(f"{FENCE}{written}").run("who?", regex=r"(?s:.)*").text == FENCE + written
+    raw = scripted_session(f"{FENCE}{written}{FENCE_END}").complete("who?|", json_schema=PERSON)
+    assert raw.text == written
 
 
 @pytest.mark.parametrize("speculate", [True, False])
