@@ -297,15 +297,15 @@ class Interface:
         if any(prompt.messages and prompt.messages[0].role != "system" for prompt in prompts):
             # The system prompt of the user's settings is only for the chat.
             options["system"] = chosen.load.pair.own_options.get("system", "")
-        names = ("ignore_eos", "return_progress", "timings_per_token", "verbose")
-        ignore_eos, progress, timed, verbose = (fields.take(name, bool, False) for name in names)
+        names = ("ignore_eos", "return_progress", "timings_per_token")
+        ignore_eos, progress, timed = (fields.take(name, bool, False) for name in names)
         with_usage = Fields(fields.take("stream_options", dict, {})).take("include_usage", bool, False)
         cycles = progress or timed
         count, options = options.pop("n", 1), options if chosen.speculate else {**options, "speculate": False}
         more: dict[str, Any] = {"options": options, "ignore_eos": ignore_eos, "owner": fields.owner}
         prompts = tuple(replace(prompt, cycles=prompt.cycles or cycles, **more) for prompt in prompts)
         notices = tuple(dict.fromkeys((*fields.unknown(), *fields.notices)))
-        return ReplyRequest(chosen, prompts, stream, count, notices, progress, timed, verbose, with_usage)
+        return ReplyRequest(chosen, prompts, stream, count, notices, progress, timed, with_usage)
 
     async def respond(self, request: Request, asked: ReplyRequest, writer: Writer) -> Response:
         """Return the replies as one answer, or as a stream if requested. Raises Problem only before a stream."""

@@ -17,21 +17,16 @@ from localspec.events import FinishReason, Kind, Likelihood, Reply, Scored
 from localspec.prompt.messages import Infill, as_messages
 from localspec.serve import numbers
 from localspec.serve.http import Interface, Writer, answer, data_line, fields_of
-from localspec.serve.jobs import Jobs
 from localspec.serve.options import Fields, openai_options, texts_in, whole
-from localspec.serve.replies import Block, Pairs, ReplyRequest, ServedReply, changed_at
+from localspec.serve.replies import Block, ReplyRequest, ServedReply, changed_at
 
 MOST_PROMPTS: Final = 64  # limit of prompts in one request for completions
 
 
 class OpenAI(Interface):
-    def __init__(self, jobs: Jobs, pairs: Pairs, verbose: bool = False) -> None:
-        """`verbose`: whether each answer contains its rendered prompt."""
-        super().__init__(jobs, pairs)
-        self._verbose = verbose
-
     async def chat(self, request: Request) -> Response:
-        return await self._answered(request, ChatWriter(await self._chat_request(request)))
+        asked = await self._chat_request(request)
+        return await self.respond(request, asked, ChatWriter(asked))
 
     async def input_tokens(self, request: Request) -> Response:
         return await self._counted(request, await self._chat_request(request), object="response.input_tokens")
@@ -46,18 +41,13 @@ class OpenAI(Interface):
         if after := fields.take("suffix", str, ""):
             prompts = tuple(before(after, prompt) for prompt in prompts)
         options = openai_options(fields, {"logprobs": whole(fields.rest.pop("logprobs", None))})
-        return await self._answered(request, TextWriter(self._asked(fields, prompts, options)))
+        asked = self._asked(fields, prompts, options)
+        return await self.respond(request, asked, TextWriter(asked))
 
     async def _chat_request(self, request: Request) -> ReplyRequest:
         fields = await fields_of(request)
         prompt, options = chat_prompt(fields), openai_options(fields, chat_scores(fields))
         return self._asked(fields, (prompt,), options)
-
-    async def _answered(self, request: Request, writer: "OpenAIWriter") -> Response:
-        asked = writer.asked
-        if asked.verbose or self._verbose:
-            writer.prompt = await self._text_of(request, asked, asked.prompts[0])
-        return await self.respond(request, asked, writer)
 
     async def models(self, request: Request) -> Response:
         listed = [self._model(name) for name in self._pairs.names()]
@@ -141,7 +131,7 @@ def reason(reply: Reply) -> str:
 
 class OpenAIWriter(Writer):
     name = chunk_name = "text_completion"
-    id_prefix, prompt = "cmpl", ""  # `prompt`: the rendered prompt for a verbose answer
+    id_prefix = "cmpl"
 
     def __init__(self, asked: ReplyRequest) -> None:
         super().__init__(asked.chosen.name)
@@ -160,15 +150,11 @@ class OpenAIWriter(Writer):
 
     def finished(self, done: ServedReply) -> Iterator[bytes]:
         more = {} if self.asked.with_usage else {"timings": done.timings}
-        yield self._chunk(self.part(None, done), **more, **self._verbose)
+        yield self._chunk(self.part(None, done), **more)
 
     def whole(self, done: list[ServedReply]) -> dict[str, Any]:
         choices = [self.choice(index, each) for index, each in enumerate(done)]
-        return self._form(self.name, choices, **self._counted(done), **self._verbose)
-
-    @property
-    def _verbose(self) -> dict[str, Any]:
-        return {"__verbose": {"prompt": self.prompt}} if self.prompt else {}
+        return self._form(self.name, choices, **self._counted(done))
 
     def end(self, done: list[ServedReply]) -> Iterator[bytes]:
         if self.asked.with_usage:

@@ -140,7 +140,6 @@ class ReplyRequest:
     notices: tuple[str, ...] = ()  # notices about ignored fields and tools
     progress: bool = False  # whether a stream reports the progress of prefill
     timed: bool = False  # whether chunks contain timings
-    verbose: bool = False  # whether answers contain the prompt
     with_usage: bool = False  # whether a stream ends with a chunk of OpenAI's usage
 
     @property

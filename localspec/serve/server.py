@@ -109,7 +109,6 @@ async def serve(
     names: Names,
     any_model: bool,
     keep_alive_seconds: float | None,
-    verbose: bool,
 ) -> None:
     """Answer requests until Ctrl-C; `load`: the pair that `engine` is loading. Raises LocalspecError."""
     return_large_blocks()
@@ -125,7 +124,7 @@ async def serve(
             request = scope["method"], scope["path"], status, seconds
             view.served(Served(*request, reason, replies, waited, notices))
 
-    routes = routes_of(jobs, Pairs(jobs, names, any_model=any_model), verbose)
+    routes = routes_of(jobs, Pairs(jobs, names, any_model=any_model))
     app = Starlette(routes=routes, exception_handlers={HTTPException: failed, Exception: failed})
     Server.most, backlog = limits()
     guard = Guard(app, access, answered, lambda: server.is_full())
@@ -202,8 +201,8 @@ def address_of(listening: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def routes_of(jobs: Jobs, pairs: Pairs, verbose: bool = False) -> list[Route]:
-    openai, messages = OpenAI(jobs, pairs, verbose), anthropic.Anthropic(jobs, pairs)
+def routes_of(jobs: Jobs, pairs: Pairs) -> list[Route]:
+    openai, messages = OpenAI(jobs, pairs), anthropic.Anthropic(jobs, pairs)
     llama, api, responses = LlamaServer(jobs, pairs), ollama.Ollama(jobs, pairs), Responses(jobs, pairs)
     vectors, bare, versioned = Embeddings(jobs, pairs), ("",), ("/v1", "")
     families: list[tuple[tuple[str, ...], ErrorBody, Mapping[str, Handler]]] = [

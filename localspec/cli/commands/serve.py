@@ -50,8 +50,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     store = 'keep caches of long requests on disk, for 30 days (default: no, except with `cache = "all"`)'
     add("--store", action=argparse.BooleanOptionalAction, help=store)
     add("--any-model", action="store_true", help="answer requests for unknown models too")
-    verbose = "add the rendered prompt to answers of OpenAI's interface, as __verbose"
-    add("--verbose", action="store_true", help=verbose)
     alias = "other names of the pair; answers use the alphabetically first one"
     add("--alias", type=list_of(str), default=(), metavar="NAME[,...]", help=alias)
     beside = "a model beside the pair, for embeddings; a name as PAIR, or a file"
@@ -106,7 +104,7 @@ def run(arguments: argparse.Namespace) -> int:
                 listening.append(open_sockets.enter_context(listener(host, port)))
                 port = listening[0].getsockname()[1]
             access, log = Access(key, hosts, origins), TerminalLog(line)
-            more = (arguments.any_model, seconds, arguments.verbose)
+            more = (arguments.any_model, seconds)
             asyncio.run(serve(engine, load, listening, log, access, named, *more))
     finally:
         engine.close()
