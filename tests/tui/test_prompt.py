@@ -11,13 +11,14 @@ from textual.events import Paste
 from localspec.engine.messages import Typed
 
 
-async def test_an_unknown_command_is_named_with_those_near_it_and_stays_in_the_prompt(chat):
-    await chat.pilot.press(*"/tmp", "enter")
+@pytest.mark.parametrize("wrong", ["/tmp", "/temperature"])
+async def test_an_unknown_command_is_named_with_those_near_it_and_stays_in_the_prompt(wrong, chat):
+    await chat.pilot.press(*wrong, "enter")
     await chat.until(lambda: chat.remarks)
     assert chat.remarks == [
-        "There is no command /tmp. Nearest: /temp. A space before the slash sends it as text."
+        f"There is no command {wrong}. Nearest: /temp. A space before the slash sends it as text."
     ]
-    assert chat.screen.prompt.text == "/tmp"
+    assert chat.screen.prompt.text == wrong
 
 
 @pytest.mark.parametrize("wrong", ["/tmp", "/temp hot"])

@@ -308,7 +308,7 @@ async def run(chat: Chat, name: str, argument: str = "") -> bool:
 
 
 def unknown(name: str) -> str:
-    near = [command.name for command in COMMANDS if command.begins_with(name)]
+    near = [each.name for each in COMMANDS if each.begins_with(name) or name.startswith(each.name)]
     near = near or difflib.get_close_matches(name, [command.name for command in COMMANDS])
     names = ", ".join(f"/{other}" for other in near)
     known = f"Nearest: {names}." if near else "/help lists the commands."
