@@ -31,8 +31,15 @@ from localspec.engine.spawn import take_early
 from localspec.errors import BadSetting, LocalspecError, UnknownPair
 from localspec.options import data_dir, naming_settings
 
-# By command of another program: our command.
+# By command of another program: our command, or advice.
 OTHER_NAMES = {"ls": "list", "show": "info", "remove": "rm"}
+ANSWERED = {
+    "ps": "Nothing runs in the background: a model is loaded while `localspec run`, `chat` or `serve` runs.",
+    "stop": "Nothing runs in the background: Ctrl-C ends `localspec serve`, and Ctrl-Q the chat.",
+}
+NO_COMMANDS = {
+    "create": "a GGUF file needs no import: `localspec chat FILE.gguf`; `localspec pairs add` names a pair",
+}
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -113,6 +120,9 @@ def _run(arguments: Sequence[str]) -> int:
         import argcomplete
 
         argcomplete.autocomplete(parser())  # if a shell completes, this prints the words and ends the process
+    if sentence := ANSWERED.get(next(iter(arguments), "")):
+        say(sentence)
+        return 0
     arguments = _spelled_out(arguments)
     try:
         parsed = parser(arguments[0]).parse_args(arguments)
@@ -137,6 +147,8 @@ def _spelled_out(arguments: Sequence[str]) -> Sequence[str]:
         arguments = [*arguments[1:], "--help"]
     arguments = [OTHER_NAMES.get(arguments[0], arguments[0]), *arguments[1:]]
     command = arguments[0]
+    if command in NO_COMMANDS:
+        raise BadSetting(f"localspec has no command {command}", hint=NO_COMMANDS[command])
     if command.partition("=")[0] == "--resume":
         return ["chat", *arguments]
     if " " in command.strip():

@@ -11,7 +11,7 @@ from typing import Any
 
 from localspec.engine.messages import Generate, LoadPair, Options, Report
 from localspec.errors import LocalspecError
-from localspec.events import Finished, Kind, Notice, Piece, Reply, Scored, Scores, ToolCall
+from localspec.events import Finished, Kind, Notice, Piece, Prefill, Reply, Scored, Scores, ToolCall
 from localspec.models.local_models import ModelFile
 from localspec.models.own_draft import with_own_draft
 from localspec.models.registry import all_pairs, known, named
@@ -19,6 +19,7 @@ from localspec.serve import numbers
 from localspec.serve.jobs import Job, Jobs, came
 from localspec.serve.options import Fields, Problem
 
+FIRST_SECONDS, EACH_SECONDS = 3.0, 5.0  # a prefill is logged after FIRST_SECONDS, then every EACH_SECONDS
 TARGET, LATEST = ":target", ":latest"
 
 
@@ -183,6 +184,8 @@ class ServedReply:
     notices: list[str]
     blocks: list[Block] = field(default_factory=list)
     scores: list[Scored] = field(default_factory=list)  # empty if not requested
+    prefill: Prefill | None = None  # the progress of the prefill, until the first text
+    logged_seconds: float = 0.0  # time of the prefill at its last line in the log
     finished: Reply | None = None
 
     @property
@@ -236,7 +239,10 @@ class Replies:
                 served.notices.append(text)
             case Scores(tokens=tokens):
                 served.scores.extend(tokens)
+            case Prefill():
+                self._log(served, report)
             case Piece():
+                served.prefill = None
                 fold(served.blocks, report)
             case Finished():
                 served.finished = report.reply
@@ -250,11 +256,24 @@ class Replies:
 
     def give_up(self) -> None:
         for served in self._open:
+            if served.prefill and served.logged_seconds:
+                self._jobs.notify(f"{self._prompt(served.prefill)} were read when the client left")
             served.job.give_up()
 
     @property
     def _open(self) -> list[ServedReply]:
         return [served for served in self.replies if not served.finished]
+
+    def _log(self, served: ServedReply, now: Prefill) -> None:
+        """Write the progress of a long prefill to the log, at most every 5 seconds."""
+        served.prefill, last = now, served.logged_seconds
+        if now.seconds >= (last + EACH_SECONDS if last else FIRST_SECONDS):
+            served.logged_seconds = now.seconds
+            self._jobs.notify(f"{self._prompt(now)} are read after {now.seconds:.0f} s")
+
+    def _prompt(self, now: Prefill) -> str:
+        share = now.done / max(now.total, 1)
+        return f"{self.asked.chosen.name}: {now.done:,} of {now.total:,} tokens of a prompt ({share:.0%})"
 
     def _submit(self) -> None:
         """Queue at most one reply for each slot. A prompt's first reply begins before its other replies are queued."""

@@ -72,7 +72,7 @@ WRONG_LINES = [
     ("completion bsh", "did you mean bash?"),
     ("--pair demo", "`localspec chat --pair demo`"),
     ("fit demo", "--trim N: at least 256"),
-    ("create mine", "did you mean pairs add?"),
+    ("create mine", "a GGUF file needs no import"),
     ("run llama3.1", "`localspec pull llama-3.1-8b+1b`"),
     ("run qwen2.5:7b", "`localspec pull qwen2.5-7b+0.5b` downloads a model like it"),
     ("run gpt-oss:20b Hi", "gpt-oss:20b is the name of a model"),
@@ -127,6 +127,13 @@ def refused(words, code, capsys):
 @pytest.mark.parametrize(("line", "says"), WRONG_LINES)
 def test_what_the_user_wrote_wrong_ends_with_2_and_a_hint_that_helps(files, line, says, capsys):
     assert says in refused(shlex.split(line), WRONG, capsys)
+
+
+@pytest.mark.parametrize("line", ["ps", "stop smollm2"])
+def test_a_question_of_an_ollama_user_is_answered_and_is_no_error(line, capsys):
+    assert main(line.split()) == 0
+    out, err = capsys.readouterr()
+    assert (out.startswith("Nothing runs in the background: "), out.count("\n"), err) == (True, 1, "")
 
 
 @pytest.mark.process

@@ -200,6 +200,36 @@ async def test_whoever_leaves_before_the_first_word_is_noticed_at_once(jobs, pro
     assert process.sent[-1] == Cancel(1)
 
 
+@pytest.mark.parametrize(
+    ("readings", "reported"),
+    [
+        (
+            (1.0, 3.5, 5.0, 9.0),
+            [
+                "350 (35%) are read after 4 s",
+                "900 (90%) are read after 9 s",
+                "900 (90%) were read when the client left",
+            ],
+        ),
+        ((2.9,), []),
+    ],
+)
+async def test_a_long_prefill_is_in_the_log_while_it_runs_and_when_its_client_leaves(
+    jobs, process, readings, reported
+):
+    log = []
+    jobs.on_event = log.append
+    replies = Replies(jobs, WANTED)
+    for seconds in readings:
+        await process.say(Prefill(int(seconds * 100), 1000, seconds))
+        await replies.next(1)
+    replies.give_up()
+    await turns()
+    assert [
+        line.replace("of 1,000 tokens of a prompt ", "").removeprefix("demo: ") for line in log
+    ] == reported
+
+
 async def test_a_watcher_that_fails_stalls_no_queue(jobs, process, caplog):
     def fail(_=None):
         raise OSError("the log cannot be written")
