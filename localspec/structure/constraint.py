@@ -14,14 +14,14 @@ from localspec.algorithm.protocols import Vocabulary
 from localspec.errors import BadSetting
 from localspec.files import after_fork
 from localspec.sampler.passes import Candidates, Continued, Row, common_prefix_length
-from localspec.structure.grammar import FENCE, FENCED, Grammar
-from localspec.structure.layout import as_lark
+from localspec.structure.grammar import Grammar
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
 _SENTINEL = "\x02"  # a character with which no text begins, and that no token joins with others
 _TAG = re.compile(rb"<[^<>]+>|\[[^\[\]]+\]")
+_OPENING = re.compile(rb"[ \n]*[\[{`]+")  # a text that begins lists, objects or a fence
 _resizing = threading.Lock()  # locked while the stack size of new threads is different
 
 
@@ -50,20 +50,16 @@ class GrammarTokens:
         self.tags = {token: piece for token, piece in pieces if _TAG.fullmatch(piece)}
         own = _Tokenizer(vocabulary, self.ends[0])
         self.closing = [token for sign in '"]}\n ,:0' for token in own(sign)]  # the most useful tokens first
-        # A fence begins with its own token: a part of it may be likelier than a brace, where neither is likely.
-        first = own(FENCE)[0]
-        begun, piece = as_lark(FENCE), vocabulary.piece(first).decode(errors="replace")
-        if piece and FENCE.startswith(piece):
-            begun = f"<[{first}]> {as_lark(FENCE[len(piece) :])}"
-        self._fenced = FENCED.replace(as_lark(FENCE), begun)
+        self.pieces = own.tokens
+        self.firsts = np.array([(piece or b"\0")[0] for piece in self.pieces], np.uint8)
+        self.opening = np.array([bool(_OPENING.fullmatch(piece)) for piece in self.pieces])
         self._tokenizer = LLTokenizer(TokenizerWrapper(own), n_vocab=self.size, eos_token=self.ends)
 
     def matcher(self, grammar: Grammar, around: str | None = None) -> "LLMatcher":
         """Compile the grammar of an answer; `around`: the Lark rules that `rules_around` returns. Raises BadSetting."""
-        answer = grammar.rules.replace(FENCED, self._fenced, 1)
-        rules = [answer] if around is None else [around, answer]
+        rules = [grammar.rules] if around is None else [around, grammar.rules]
         if around is not None and grammar.has_unclosed_calls:
-            rules = [around + answer.replace("start:", "reply:", 1)]
+            rules = [around + grammar.rules.replace("start:", "reply:", 1)]
         matcher = _compiled(self._tokenizer, *rules)
         if matcher.is_error():
             what = f"{grammar.name} cannot be used: {first_sentence(matcher.get_error())}"
@@ -212,7 +208,7 @@ class Constrained:
         self._masks: list[Mask | None] = [None]  # masks after the first 0, 1, 2, ... of `_tokens`
         self._ended = False  # whether the last of `_tokens` ends the reply
         self._settled = 0  # number of `_tokens` that no rejection can remove
-        self._closing = tokens.closing
+        self._vocabulary, self._closing = tokens, tokens.closing
         self._closes = closes
         self.limit = 0  # largest number of tokens in the reply; 0: unknown
         self.closed = False  # whether any settled token was forced by the limit
@@ -284,17 +280,42 @@ class Constrained:
         return taken == len(tokens)
 
     def _mask(self) -> Mask:
-        bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
+        allowed = self._allowed(self._matcher)
         self._check()
-        allowed = np.unpackbits(bits, count=self._size, bitorder="little").view(bool)
         if len(ids := self._tag_ids[allowed[self._tag_ids]]):
             forced = self._matcher.compute_ff_bytes()
             if whole := [token for token in ids if forced.startswith(self._tags[token])]:
                 allowed = np.isin(np.arange(self._size), whole[:1])
+        if few := np.count_nonzero(allowed) <= FEW:
+            allowed[self._covered(np.flatnonzero(allowed))] = False
         if closes := (due := self._due()) is not None:
-            allowed = np.arange(self._size) == due
-        few = np.count_nonzero(allowed) <= FEW
+            allowed, few = np.arange(self._size) == due, True
         return Mask(allowed, np.flatnonzero(allowed) if few else None, closes)
+
+    def _allowed(self, matcher: "LLMatcher") -> np.ndarray:
+        bits = np.frombuffer(matcher.compute_bitmask(), np.uint8)
+        return np.unpackbits(bits, count=self._size, bitorder="little").view(bool)
+
+    def _covered(self, ids: np.ndarray) -> list[int]:
+        """Return the opening tokens to leave out: for each byte that may follow, there is a token with that byte too.
+
+        The same texts stay possible. A model that expects no [ gives it nearly the probability of [", but knows only
+        [" from texts, and loses its way after a lone [.
+        """
+        opening = ids[self._vocabulary.opening[ids]]
+        if not len(opening) or self._matcher.compute_ff_tokens():
+            return []
+        pieces, covered = [self._vocabulary.pieces[token] for token in ids], list[int]()
+        for token in map(int, opening):
+            longer = {piece[-1] for piece in pieces if piece[:-1] == self._vocabulary.pieces[token]}
+            # A tokenizer leaves a space to the next word.
+            if longer := longer - {ord(" ")}:
+                matcher = self._matcher.deep_copy()
+                matcher.consume_tokens([token])
+                covered += (
+                    [token] if longer.issuperset(self._vocabulary.firsts[self._allowed(matcher)]) else []
+                )
+        return covered
 
     def _due(self) -> int | None:
         """Return the token that must come next so that a short end fits into the limit; None if none must come."""
@@ -304,8 +325,7 @@ class Constrained:
         matcher, end = self._matcher.deep_copy(), list[int]()
         while not matcher.is_accepting() and len(end) < room and not matcher.is_error():
             if not (forced := matcher.compute_ff_tokens()):
-                bits = np.frombuffer(matcher.compute_bitmask(), np.uint8)
-                allowed = np.unpackbits(bits, count=self._size, bitorder="little")
+                allowed = self._allowed(matcher)
                 forced = [next((token for token in self._closing if allowed[token]), int(allowed.argmax()))]
             matcher.consume_tokens(forced)
             end += forced

@@ -10,7 +10,6 @@ from localspec.structure.layout import COMPACT, FLEXIBLE, as_lark, in_layouts, j
 from localspec.structure.schema import LARGEST, check_complexity, check_ends, narrowed, read_object
 
 FENCE, FENCE_END = "```json\n", "\n```"  # models may write JSON inside a fence; a reply's text has none
-FENCED = f"json | {as_lark(FENCE)} json"
 MOST_RULES = 1_000  # low, because llguidance converts rules slowly and follows them by recursion
 
 
@@ -40,7 +39,7 @@ def json_grammar(schema: object, *, compact: bool | None = None) -> Grammar:
         if compact is not None:
             return one
         json = (in_layouts(narrow, **options) or one).replace("start:", "json:", 1)
-        return f"start: {FENCED} {as_lark(FENCE_END)}\n{json}"
+        return f"start: json | {as_lark(FENCE)} json {as_lark(FENCE_END)}\n{json}"
 
     return Grammar("the JSON schema", rules(), partial(rules, lenient=True), closes=True)
 

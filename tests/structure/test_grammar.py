@@ -68,11 +68,32 @@ def test_a_caller_may_choose_compact_json_or_white_space_anywhere(accepts):
     assert not accepts(json_grammar(PERSON, compact=False), '{"name":' + " " * 200 + '"Ann"}')
 
 
+def begun(tokens, vocab, grammar, written=""):
+    """The texts of the tokens that may come next."""
+    constraint = Constrained(tokens.matcher(grammar), "it", tokens, start=0)
+    mask = constraint.mask(vocab.tokenize(written, parse_special=False))
+    return {vocab.piece(token) for token in np.flatnonzero(mask.allowed)}
+
+
 def test_a_fence_begins_with_its_own_token_and_not_with_a_part_of_it(tokens, vocab, accepts):
     assert accepts(json_grammar(PERSON), FENCE + '{"name": "Ann"}' + FENCE_END)
-    bits = np.frombuffer(tokens.matcher(json_grammar(PERSON)).compute_bitmask(), np.uint8)
-    begun = {vocab.piece(token) for token in np.flatnonzero(np.unpackbits(bits, bitorder="little"))}
-    assert begun == {b"{", b"{\n", b'{"', b"```"}
+    assert begun(tokens, vocab, json_grammar(PERSON)) == {b"{", b"{\n", b'{"', b"```"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "least", "expected"),
+    [
+        ("string", 1, {b' ["', b" [\n"}),
+        ("string", 0, {b' ["', b" [\n", b" [", b" []\n"}),  # no token is [] alone
+        ("integer", 1, {b" [\n", b" ["}),  # no token is [ and a digit
+    ],
+)
+def test_a_bracket_is_left_out_where_longer_tokens_begin_all_that_may_follow(
+    kind, least, expected, tokens, vocab
+):
+    words = {"type": "array", "items": {"type": kind}, "minItems": least}
+    schema = {"type": "object", "properties": {"words": words}, "required": ["words"]}
+    assert begun(tokens, vocab, json_grammar(schema), '{\n  "words":') - {b" "} == expected
 
 
 TREE = {
