@@ -286,7 +286,7 @@ class Constrained:
             forced = self._matcher.compute_ff_bytes()
             if whole := [token for token in ids if forced.startswith(self._tags[token])]:
                 allowed = np.isin(np.arange(self._size), whole[:1])
-        if few := np.count_nonzero(allowed) <= FEW:
+        if few := int(np.count_nonzero(allowed)) <= FEW:
             allowed[self._covered(np.flatnonzero(allowed))] = False
         if closes := (due := self._due()) is not None:
             allowed, few = np.arange(self._size) == due, True
