@@ -302,19 +302,16 @@ class Constrained:
         The same texts stay possible. A model that expects no [ gives it nearly the probability of [", but knows only
         [" from texts, and loses its way after a lone [.
         """
-        opening = ids[self._vocabulary.opening[ids]]
-        if not len(opening) or self._matcher.compute_ff_tokens():
+        tokens, covered = self._vocabulary, list[int]()
+        opening = ids[tokens.opening[ids]].tolist()
+        if opening and self._matcher.compute_ff_tokens():
             return []
-        pieces, covered = [self._vocabulary.pieces[token] for token in ids], list[int]()
-        for token in map(int, opening):
-            longer = {piece[-1] for piece in pieces if piece[:-1] == self._vocabulary.pieces[token]}
+        for token in opening:
+            (matcher := self._matcher.deep_copy()).consume_tokens([token])
+            longer = {tokens.pieces[n][-1] for n in ids if tokens.pieces[n][:-1] == tokens.pieces[token]}
             # A tokenizer leaves a space to the next word.
-            if longer := longer - {ord(" ")}:
-                matcher = self._matcher.deep_copy()
-                matcher.consume_tokens([token])
-                covered += (
-                    [token] if longer.issuperset(self._vocabulary.firsts[self._allowed(matcher)]) else []
-                )
+            if (longer - {ord(" ")}).issuperset(tokens.firsts[self._allowed(matcher)]):
+                covered.append(token)
         return covered
 
     def _due(self) -> int | None:
