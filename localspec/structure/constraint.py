@@ -199,7 +199,7 @@ class Constrained:
     ) -> None:
         """`start`: number of tokens before the reply; `ignored`: a notice about ignored parts of a schema.
 
-        `closes`: whether to force a short end when the reply comes near its `limit`.
+        `closes`: whether the rules are those of JSON: a short end is forced when the reply comes near its `limit`.
         """
         self.name, self.ignored = name, ignored
         self._matcher, self._size, self._ends, self._start = matcher, tokens.size, tokens.ends, start
@@ -286,7 +286,8 @@ class Constrained:
             forced = self._matcher.compute_ff_bytes()
             if whole := [token for token in ids if forced.startswith(self._tags[token])]:
                 allowed = np.isin(np.arange(self._size), whole[:1])
-        if few := int(np.count_nonzero(allowed)) <= FEW:
+        few = int(np.count_nonzero(allowed)) <= FEW
+        if few and self._closes:  # a grammar of the user's own is taken to the letter
             allowed[self._covered(np.flatnonzero(allowed))] = False
         if closes := (due := self._due()) is not None:
             allowed, few = np.arange(self._size) == due, True

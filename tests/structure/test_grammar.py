@@ -70,7 +70,7 @@ def test_a_caller_may_choose_compact_json_or_white_space_anywhere(accepts):
 
 def begun(tokens, vocab, grammar, written=""):
     """The texts of the tokens that may come next."""
-    constraint = Constrained(tokens.matcher(grammar), "it", tokens, start=0)
+    constraint = Constrained(tokens.matcher(grammar), "it", tokens, start=0, closes=grammar.closes)
     mask = constraint.mask(vocab.tokenize(written, parse_special=False))
     return {vocab.piece(token) for token in np.flatnonzero(mask.allowed)}
 
@@ -94,6 +94,10 @@ def test_a_bracket_is_left_out_where_longer_tokens_begin_all_that_may_follow(
     words = {"type": "array", "items": {"type": kind}, "minItems": least}
     schema = {"type": "object", "properties": {"words": words}, "required": ["words"]}
     assert begun(tokens, vocab, json_grammar(schema), '{\n  "words":') - {b" "} == expected
+
+
+def test_a_grammar_of_the_users_own_leaves_no_token_out(tokens, vocab):
+    assert begun(tokens, vocab, regex_grammar(r'\["[a-z]+"\]')) == {b"[", b'["'}
 
 
 TREE = {
