@@ -97,7 +97,7 @@ def test_a_bracket_is_left_out_where_longer_tokens_begin_all_that_may_follow(
 
 
 def test_a_grammar_of_the_users_own_leaves_no_token_out(tokens, vocab):
-    assert begun(tokens, vocab, regex_grammar(r' \["[a-z]+"\]')) == {b" ", b" [", b' ["'}
+    assert b" [" in begun(tokens, vocab, regex_grammar(r' \[("a"|\n"a")\]'))
 
 
 TREE = {
