@@ -11,7 +11,7 @@ from localspec.errors import LocalspecError
 from localspec.sampler.passes import ForwardPass
 from localspec.stopping import WorkStopped
 
-IDLE_SECONDS = 0.2  # the thread of the passes ends after this time without one
+IDLE_SECONDS = 0.2  # the thread that makes passes ends after this time without a pass
 
 
 class Batcher:
@@ -44,7 +44,7 @@ class Batcher:
         try:
             yield
         finally:
-            del self._running[slot]  # before the wait for the lock, which Ctrl-C may end
+            del self._running[slot]  # without the lock, because Ctrl-C may end the wait for it
             with self.calling:
                 self.calling.notify_all()
 

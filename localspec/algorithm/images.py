@@ -20,7 +20,7 @@ class ImageChunk(Protocol):
 
     count: int  # number of rows
     positions: int  # number of positions that the rows take; with M-RoPE, fewer positions than rows
-    placeholder: int  # token of the vocabulary that replaces the chunk in the text of drafters
+    placeholder: int  # token of the vocabulary that replaces the chunk in the text that drafters see
 
     @property
     def is_encoded(self) -> bool: ...
@@ -94,7 +94,7 @@ class TextDecoder:
     """The part of a `Decoder` that the loop uses after a prompt with images. Lengths count placeholders, not rows."""
 
     def __init__(self, target: Decoder, lacking: int) -> None:
-        """`lacking`: number of the prompt's tokens that its text lacks."""
+        """`lacking`: how many tokens fewer the prompt has with placeholders than with rows of images."""
         self._target, self._lacking = target, lacking
 
     @property

@@ -1,4 +1,6 @@
-"""The number of accepted draft tokens and the distribution of the next token, as pure functions; the draft temperature.
+"""The acceptance rules as pure functions, and the temperature of drafts.
+
+A rule decides how many draft tokens are accepted, and from which distribution the next token is drawn.
 
 p is the target's distribution after the whole sampler chain. q is the distribution from which a draft token was
 drawn, or None if the token was not drawn at random. Accepted tokens and the next token follow p:
@@ -27,7 +29,7 @@ Judge = Callable[[Sequence[int], Sequence[Distribution | None], Target, Coin], t
 
 FACTORS = (0.0, 0.5, 0.7, 0.85, 1.0)  # factors of the request's temperature; 0: take the likeliest token
 _WARM = np.array(FACTORS[1:])[:, None]
-BETTER = 1.01  # a new factor must have more than this many times the overlap of the present one
+BETTER = 1.01  # the factor changes if another one has more than this many times its overlap of p and q
 ENOUGH = 4  # the factor may change after this many judged positions
 EAGER_CYCLES, EVERY = 8, 4  # learn from the first eight cycles, then from every fourth
 # Each new position multiplies the sums of overlaps by this factor, so about the latest 33 positions count.
@@ -67,7 +69,7 @@ def block(
         share = min(1.0, share * p(i - 1).of(token) / drawn_with(q[i - 1], token))
         if share == 0.0:
             break  # all later shares are 0, so no longer prefix can be accepted
-        # The chance h_i is at most `share`. So a coin that is False for `share` is False for h_i; p(i) is not needed.
+        # The chance h_i is at most `share`. So a coin that is False for `share` is False for h_i: p(i) is not needed.
         if coin(i - 1, share) and coin(i - 1, _kept_at(i, share, tokens, q, p)):
             kept, kept_share = i, share
         # p/q is at most 1/q, so these shares are upper bounds: coins that are False for them are False for any p.
@@ -102,7 +104,7 @@ def drawn_with(q: Distribution | None, token: int) -> float:
 class DraftTemperature:
     """The factor of the request's temperature that gives the drafts of one reply the highest acceptance rate.
 
-    It starts with 1, so the same seed repeats the reply.
+    Each reply starts with the factor 1, so that the same seed repeats the reply.
     """
 
     def __init__(self) -> None:
@@ -119,7 +121,7 @@ class DraftTemperature:
         return sharpened(q, factor) if (factor := self.factor) else None
 
     def learn(self, first: int, judged: int, p: Callable[[int], Distribution]) -> None:
-        """Note the target's p at `judged` positions from `first` on, wherever `shape` has recorded a q."""
+        """Record the target's p at `judged` positions from `first` on, if `shape` has recorded a q there."""
         drafted, self._drafted = self._drafted, {}
         self._cycles += 1
         if self._cycles > EAGER_CYCLES and self._cycles % EVERY:
@@ -128,7 +130,7 @@ class DraftTemperature:
 
     @property
     def factor(self) -> float:
-        """The present factor, after learning from the noted positions, which takes time."""
+        """The present factor. It learns from the recorded positions first, which takes time."""
         for here, q in self._judged:
             self._kept = self._kept * DECAY + overlaps(here, q)
         self._seen += len(self._judged)

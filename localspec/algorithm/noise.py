@@ -101,12 +101,12 @@ def _absorb(state: int, value: int) -> int:
 
 
 def _open(hashed: int) -> float:
-    """Return a number above 0 and below 1, because a logarithm would be infinite there."""
+    """Turn a hash into a number above 0 and below 1, because the logarithm of 0 is infinite."""
     return min(((hashed >> 11) + 0.5) * 2.0**-53, BELOW_ONE)
 
 
 def _open_all(state: int, ids: np.ndarray) -> np.ndarray:
-    """Return `_open` of the hash of each token."""
+    """Return a pseudo-random number above 0 and below 1 for each of the tokens `ids`, float64 [n]."""
     hashed = _finalise_all(np.uint64(state) + np.uint64(_STEP) * (ids.astype(np.uint64) + np.uint64(1)))
     return np.minimum(((hashed >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53, BELOW_ONE)
 

@@ -9,13 +9,12 @@ import numpy as np
 
 from localspec.sampler.passes import ForwardPass
 
-PROMPT_SHARE = (
-    2.5  # prompt tokens may take at most this many times a plain pass's time between two passes of replies
-)
+# Between two passes of replies, prompt tokens may take at most this many times the time of a plain pass.
+PROMPT_SHARE = 2.5
 FIRST_CHUNK = 5  # maximum prompt tokens beside other replies while the time of a prompt token is unknown
 LEAST_CHUNK = 4  # at least this many prompt tokens are allowed between two passes
 REMEMBERED = 32  # the quickest of this many latest passes estimates the time of a plain pass
-MEASURED = 2  # the time of a pass width is known after this many passes
+MEASURED = 2  # the time of a pass width is known after this many passes of that width
 NEWEST_PASSES = 5  # the time of a pass width is that of the quickest of this many passes
 FORGOTTEN = 128  # the time of a pass width is forgotten after this many passes of other widths
 SLOWER = 1.1  # replies share a pass unless it takes more than this many times the time of separate passes
@@ -114,7 +113,7 @@ class PassOrder:
         return max(int(PROMPT_SHARE * plain / token), LEAST_CHUNK) if plain and token else FIRST_CHUNK
 
     def following(self, waiting: Mapping[int, Want]) -> list[Want]:
-        """Return the wants that the next pass fulfils, all of one model.
+        """Return the parts that the next pass decodes, all for one model.
 
         The slot whose last pass is the oldest comes first. One chunk of a prompt may come between two target passes.
         Draft models come before the target, so that all replies can share its next pass.
@@ -135,7 +134,7 @@ class PassOrder:
         return chosen
 
     def _sharing(self, wants: Sequence[Want]) -> list[Want]:
-        """Return the first want, and the wants that can share its pass in less time than separate passes take."""
+        """Return the first part, and the others that can share its pass in less time than separate passes take."""
         first, chosen = wants[0], [wants[0]]
         pays = self.seconds(first.model, first.kind).pays
         for want in wants[1:]:

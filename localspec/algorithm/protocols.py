@@ -164,8 +164,8 @@ class Rule(Protocol):
     def draw(self, row: ComingRow, history: Sequence[int], start: int) -> Draw:
         """Draw a token to follow `history` from the draft model's row.
 
-        `start`: length of the text where the proposal begins. The random number depends on `start`: a rejection
-        depended on the old number, so a later cycle must draw another one.
+        `start`: length of the text where the proposal begins. The random number depends on `start`: after a rejection
+        the next cycle needs a new number, because the old one influenced the rejection.
         """
 
     def verify(self, rows: Sequence[Row], proposal: Proposal, history: Sequence[int]) -> Verdict:
@@ -174,7 +174,7 @@ class Rule(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """The tokens of a text that a drafter has not read yet, those in its cache, and older ones, as numbers."""
+    """The numbers of a text's tokens that a drafter has still to read, has in its cache, and has left out."""
 
     unread: int = 0  # number of newest tokens that the drafter must prefill before it can propose
     held: int = 0  # number of tokens in the drafter's cache
@@ -255,7 +255,7 @@ class Strategy:
 
     @property
     def why_off(self) -> str | None:
-        """A sentence for the user if drafting is off because it does not pay, with measured numbers; else None."""
+        """A sentence for the user if drafting is off because it saves no time; else None."""
         return None
 
     @property
@@ -275,7 +275,7 @@ class Strategy:
         raise NotImplementedError
 
     def prepare(self, proposal: Proposal, tokens: Sequence[int]) -> None:
-        """Do the part of the verification that needs no rows, while a device computes the rows."""
+        """Do preparatory work that needs no rows, while a device computes the rows to verify."""
 
     def observe(self, batch: ForwardPass, kept: int) -> None:
         """Let the drafters observe a batch: see `Drafter.observe`."""

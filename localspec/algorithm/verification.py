@@ -1,4 +1,4 @@
-"""The acceptance rules by name: each draws draft tokens, and judges them by the target's rows. One scores tokens."""
+"""The acceptance rules by name. Each draws draft tokens, and judges them by the target's rows of logits."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -68,7 +68,7 @@ class BlockRule:
     name: ClassVar[str] = "block"
 
     def draw(self, row: ComingRow, history: Sequence[int], start: int) -> Draw:
-        _ = self.sharpness.factor  # learn now, because `distribution` may wait for the row of a device
+        _ = self.sharpness.factor  # learn before `distribution`, which may wait for a device
         whole = self.chain.distribution(row, history, drafts=True)
         likeliest, confidence = whole.likeliest()
         q = self.sharpness.shape(whole, len(history))

@@ -28,7 +28,7 @@ class ChanceWeights:
     def __post_init__(self) -> None:
         """Raise ValueError for invalid weights, for example from a damaged file."""
         fits = len(self.weights) == len(self.variances) == len(WEIGHTS)
-        most = EDGE**4  # larger weights could overflow in `learn`; NaN is refused too
+        most = EDGE**4  # a larger weight could overflow in `learn`; the comparison refuses NaN, too
         usual = all(abs(w) <= most for w in self.weights) and all(0 <= v <= most for v in self.variances)
         if not (fits and usual):
             raise ValueError(f"the weights and variances are not three finite numbers each: {self}")
@@ -48,7 +48,7 @@ class AcceptanceModel:
         self._kept, self._rejected = START
 
     def doubt(self) -> None:
-        """Begin another text: move the weights half-way to the initial ones, and let them change as fast as those."""
+        """Trust the regression less: move its weights half-way to the initial ones, with the initial variances."""
         self.begin()
         self._weights = [(learned + first) / 2 for learned, first in zip(self._weights, WEIGHTS, strict=True)]
         self._covariance = diagonal(VARIANCES)
@@ -57,11 +57,11 @@ class AcceptanceModel:
         return ChanceWeights(tuple(self._weights), tuple(row[i] for i, row in enumerate(self._covariance)))
 
     def ahead(self, drafted: int) -> float:
-        """Return the chance that a token not drawn yet is accepted, if the `drafted` tokens before it are."""
+        """Return the chance that the next token, not drawn yet, is accepted if the `drafted` ones before it are."""
         return (self._kept + drafted) / (self._kept + self._rejected + drafted)
 
     def of(self, confidence: float, drafted: int) -> float:
-        """Return the chance that a token of this confidence is accepted, if the `drafted` tokens before it are."""
+        """Return the chance that a draft token of this confidence is accepted if the `drafted` ones before it are."""
         return logistic(dot(self._weights, self._features(confidence, drafted)))
 
     def learn(self, confidences: Sequence[float], accepted: int, emitted: int) -> None:

@@ -24,7 +24,7 @@ def calibrate(
 ) -> CostTable | None:
     """Time the target and the drafters' models at the present context length, and restore their caches.
 
-    `text`: at least one token to decode, best of ordinary text, because tokens decide which experts a model uses.
+    `text`: one or more tokens to decode, best of ordinary text, because tokens decide which experts a model uses.
     Return None if the budget is too small for the two narrowest widths. Raises the errors of a drafter's model.
     """
     deadline = clock() + budget_seconds
@@ -55,7 +55,7 @@ def calibrate(
 
 
 def _windows(text: Sequence[int], width: int) -> Iterator[list[int]]:
-    """Yield `width` consecutive tokens of `text` at a time, without end: its first token follows its last one."""
+    """Yield `width` consecutive tokens of `text` at a time, without end: after its last token `text` begins again."""
     start = 0
     while True:
         yield [text[i % len(text)] for i in range(start, start + width)]

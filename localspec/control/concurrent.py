@@ -54,7 +54,7 @@ def best_shared_depth(
 
 
 def verify_among_others(costs: Costs, depth: int, width: int) -> float:
-    """Return a plain step's seconds, plus the total delay of all replies by tokens beyond the planned `depth`.
+    """Return a plain step's seconds, plus the delay of all replies by draft tokens beyond the planned `depth`.
 
     A shared pass pads all batches to the widest one, so tokens within the planned depth cost nothing more.
     """

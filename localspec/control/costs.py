@@ -10,17 +10,17 @@ from typing import Self
 
 from localspec.control.timing import MEMORY, SEVERAL, middle
 
-# Estimated costs below this, in plain steps, are not compared with measured ones: the ratio would be mostly noise.
+# Smaller estimated costs, in plain steps, are not compared with measured ones, because the ratio would be mostly noise.
 LEAST_ESTIMATE = 1e-3
 SLACK = 1.25  # a pass was disturbed if it took this many times as long as a wider one
 STALE_CYCLES = 400  # a cost not measured for this many cycles is dropped, because clock speeds change
-# Before measurements, a draft step counts as this many plain steps, and a token's prefill as this many draft steps.
+# Until measured, a draft step is assumed to take this part of a plain step, and a prefill token this part of that.
 UNTIMED = 0.1
 # Passes of this width or more use kernels for blocks of rows, so the cost of narrower passes says little about theirs.
 WIDE = 16
 # A token of a verify batch costs about this many times a token of a prompt, because it has a row of logits.
 WITH_LOGITS = 1.25
-UNSURE = 0.2  # after n measurements, the cost of a new width is divided by 1 + UNSURE / n
+UNSURE = 0.2  # after n measurements, the cost of a width for copies is divided by 1 + UNSURE / n
 TARGET = "target"  # the key of the target among the sources of prefill
 CAUTIOUS_DEPTH = 3  # largest depth of a drafter before two of its tokens are accepted
 
@@ -106,7 +106,7 @@ class Costs:
         self._ratios: dict[int, Recent] = {}  # by width: measured / table seconds of a pass
         self._runs: dict[str, Recent] = {}  # by drafter: measured / table seconds of a model run
         self._reading: dict[str, Recent] = {}  # by drafter: seconds to prefill a token
-        # The ratio of plain steps without the decision whether to draft; `_ratios[1]` includes the decision's time.
+        # The ratio of plain steps without the time to decide whether to draft; `_ratios[1]` includes that time.
         self._undecided: Recent | None = None
         self._cycle = 0
         self.confirmed = False  # whether several passes with draft tokens were measured lately
@@ -131,12 +131,12 @@ class Costs:
 
     @property
     def is_new(self) -> bool:
-        """Whether the costs began with an estimate, and too few plain steps are measured."""
+        """Whether the costs began with an estimate, and too few plain steps are measured so far to correct it."""
         return not self.measured and self.plain_steps < (1 if self._likely else SEVERAL)
 
     @property
     def plain_step_seconds(self) -> float | None:
-        """The seconds of a plain step, without the time of deciding whether to draft; None before any measurement."""
+        """The seconds of a plain step, without the time to decide whether to draft; None before any measurement."""
         if self._undecided is None:
             return self.verify(1) if self.measured else None
         return min(self._start(1) * self._undecided.value, self._bound())
@@ -167,9 +167,9 @@ class Costs:
         return min(seconds, self.verify(1)) if is_cheap else seconds
 
     def verify_for_copies(self, width: int) -> float:
-        """Return `verify_for_proposal(width)`, or fewer seconds while this width of an estimated table is new.
+        """Return `verify_for_proposal(width)`; if the table is an estimate, fewer seconds while measurements are few.
 
-        A cost that is too high by chance would never be corrected, because no copies would be drafted at this width.
+        If a cost is too high by chance, no copies are drafted at this width. Then nothing would correct the cost.
         """
         seconds = self.verify_for_proposal(width)
         ratio = self._ratios.get(width) if width > 1 and not self.measured else None
@@ -253,7 +253,7 @@ class Costs:
         )
 
     def _by_prefill(self, width: int) -> float:
-        """Return a pass's seconds by those of prompt tokens; infinity if the table is the better estimate."""
+        """Estimate a pass's seconds from the time of a prompt token. Infinity: the table is the better estimate."""
         if (self._likely and width <= self._table.widths[-1]) or TARGET not in self._reading:
             return inf
         return self.verify(1) + (width - 1) * WITH_LOGITS * self._reading[TARGET].value
@@ -262,13 +262,13 @@ class Costs:
         return self._table.run_seconds.get(source, UNTIMED * self._start(1))
 
     def _bound(self) -> float:
-        """Return the bound of a plain step's seconds, by wider passes and the fastest of a few plain steps."""
+        """Return the most seconds that a plain step can take, judged by wider passes and by the fastest early step."""
         wider = (self._start(n) * ratio.value for n, ratio in self._ratios.items() if n > 1)
         fastest = self._ratios[1].lowest * self._start(1) if self.is_new and self.plain_steps else inf
         return min(SLACK * min(wider, default=inf), fastest)
 
     def _start(self, width: int) -> float:
-        """Return the table's seconds of a pass, at most SLACK times those of any wider pass."""
+        """Return a pass's seconds by the start-up table, but at most SLACK times those of any wider pass."""
         if width not in self._started:
             wider = (
                 s for n, s in zip(self._table.widths, self._table.verify_seconds, strict=True) if n > width
@@ -285,7 +285,7 @@ class Costs:
         return interpolate(width, known, [self._ratios[n].value for n in known], extend=False)
 
     def _excess(self, width: int) -> float:
-        """Return measured / estimated cost of a pass's tokens after the first, interpolated between measured widths."""
+        """Return measured / estimated cost of a pass's tokens after the first, interpolated between known widths."""
         if self._excesses[0] is not self._ratios:
             known = [n for n in sorted(self._ratios) if n > 1 and self._estimated_excess(n) > LEAST_ESTIMATE]
             found = [(self.verify(n) / self.verify(1) - 1) / self._estimated_excess(n) for n in known]
@@ -297,7 +297,7 @@ class Costs:
         return self._start(width) / self._start(1) - 1
 
 
-SHORT = 2048  # up to this many context tokens, attention costs little; each doubling has another bucket
+SHORT = 2048  # contexts up to this many tokens share a bucket; each doubling has a bucket of its own
 
 
 class CostsByContext:

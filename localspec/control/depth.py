@@ -26,7 +26,7 @@ class PlainProbes:
     def due(self, costs: Costs, gain: float) -> bool:
         """Return whether the next step must be plain. `gain`: the expected relative gain in speed by drafting."""
         usual, steps = max(MEMORY, gain / SHARE), costs.plain_steps
-        # A first plain step that is slow by chance makes any draft look fast. So the next ones come soon.
+        # If the first plain step is slow by chance, any draft looks fast. So the next plain steps come soon.
         return self._tokens >= (min(usual, SEVERAL**steps - 1) if costs.is_new else usual)
 
     def learn(self, tokens: int, *, is_plain: bool) -> None:
@@ -41,12 +41,12 @@ MARGIN = 0.009
 SURE = 0.95  # a draft that would save no time with this acceptance rate is tried only to measure its cost
 TRIED = 8  # after a switch-off, drafting is on trial until this many draft tokens are accepted
 LEAST_RATED = 8  # least draft tokens for an acceptance rate in a message
-EVEN_FROM = 8  # drafts of more tokens have an even number of tokens
+EVEN_FROM = 8  # longer drafts have an even number of tokens
 CHUNK_SECONDS = 0.1  # longest prefill of a drafter in one cycle
 
 
 def odd(depth: int) -> int:
-    """Return 1 for odd depths above EVEN_FROM, else 0. No draft ends there, because a check can end a good draft."""
+    """Return 1 for an odd depth above EVEN_FROM, else 0. Drafts do not end there: each check may end a good draft."""
     return depth % 2 if depth > EVEN_FROM else 0
 
 
@@ -81,7 +81,7 @@ class Stopper:
         return odd(drafted) > 0 or self._pays(drafted, first=first, draw_first=True)
 
     def _pays(self, drafted: int, *, first: float, draw_first: bool) -> bool:
-        """Return whether some depth pays: its expected accepted tokens exceed `rate` x the extra seconds."""
+        """Return whether a larger depth pays: its expected accepted tokens exceed `rate` times the extra seconds."""
         won, survival = 0.0, self._survival * first
         spent = self.verify(drafted + 1) + self.cost(drafted if draw_first else drafted + 1)
         for depth in range(drafted + 1, self.most + 1):
@@ -96,9 +96,9 @@ class DepthControl:
     """The decisions on drafting and its depth for one drafter, over many replies.
 
     A bad drafter loses at most its budget: START plain steps, one more for each reply, and MARGIN for each token that
-    is written without drafting; where no draft could pay, only SHARE for each token. No cycle takes longer than the
-    budget can pay if all its draft tokens are rejected. A drafter without a model is never off. At the begin of a reply
-    its budget is START, or half of its latest savings.
+    is written without drafting. If no draft could pay, SHARE replaces MARGIN. The budget also limits each cycle: it
+    must pay for the cycle if all draft tokens are rejected. A drafter without a model is never off. Its replies begin
+    with a budget of START, or half of what is left.
     """
 
     def __init__(self, costs: Costs, drafter: Drafter, chances: AcceptanceModel, most: int) -> None:
@@ -106,7 +106,7 @@ class DepthControl:
         self.costs, self.drafter, self.chances, self.most = costs, drafter, chances, most
         self.on = True
         self._budget = START if self.costs.measured else START / 2
-        self._trying = 0  # accepted draft tokens that still end the trial after a switch-off; 0: no trial
+        self._trying = 0  # number of tokens to accept until the trial after a switch-off ends; 0: no trial
         self._accepted = 0
         self._tokens = self._seconds = 0.0  # tokens and seconds of the latest drafting cycles
         self._drafted = self._kept = 0.0  # draft tokens, and accepted ones, of the latest drafting cycles
@@ -201,7 +201,7 @@ class DepthControl:
         self._budget = min(self._budget + (MARGIN if self._could_pay else SHARE) * tokens, MOST)
 
     def judge(self, *, kept: bool) -> None:
-        """Judge a copied token that the budget could not pay for: `kept` if the reply has this token.
+        """Judge a copied token that the budget could not pay for. `kept`: whether the reply has this token.
 
         The budget changes as if this token had been drafted alone. Gains of this kind refill it to START at most.
         """
@@ -231,9 +231,9 @@ class DepthControl:
         return max(int(CHUNK_SECONDS / self._token_seconds), 1)
 
     def why_off(self, step: float) -> str | None:
-        """A sentence for the user while drafting is off; None while it is on.
+        """Return a sentence for the user while drafting is off; None while it is on.
 
-        `step`: the mean seconds of the reply's own plain steps, or 0.0. `costs` leaves outliers out.
+        `step`: the mean seconds of the reply's plain steps, slow outliers included; 0.0 if there are none.
         """
         if self.on:
             return None
@@ -243,10 +243,10 @@ class DepthControl:
         rate, cost = self._kept / drafted, (self._seconds / step - cycles) / drafted
         too_few = self._drafted < (LEAST_RATED if rate else 2)
         if too_few or SLACK * rate >= cost:  # earlier replies decided this, or the machine became slower
-            return "Drafting is off: by its costs so far it would save no time."
+            return "Drafting is off, because the times measured so far show no gain from it."
         return (
-            f"Drafting is off: lately {rate:.0%} of the draft tokens were accepted, and each cost "
-            f"{cost:.2f} plain steps."
+            f"Drafting is off: lately {rate:.0%} of the draft tokens were accepted, but each took "
+            f"{cost:.0%} of the time of a token without drafting."
         )
 
     @property
@@ -259,12 +259,12 @@ class DepthControl:
         if self._budget < 0 and self.is_free:
             self._budget = 0.0
         elif self._budget < 0:
-            # Keep at least -1, because one expensive cycle must not delay the next try long.
+            # The budget stays at -1 or more, because one expensive cycle must not delay the next try for long.
             self.on, self._trying, self._budget = False, 0, max(self._budget, -1.0)
             self._could_pay = self._pays_if_sure()
 
     def _pays_if_sure(self) -> bool:
-        """Return whether drafting would save time if a share SURE were accepted; True while costs are unknown."""
+        """Return whether drafting would save time at the acceptance rate SURE; True while costs are unknown."""
         tokens, plain = [*accumulate(SURE**depth for depth in range(self.most + 1))], self.costs.verify(1)
         return not self.costs.knows(self.drafter.source) or any(
             tokens[depth] * plain > self._cycle_seconds(depth) for depth in range(1, self.most + 1)

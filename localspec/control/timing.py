@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from localspec.algorithm.protocols import PlainStep
 from localspec.events import LEAST_CYCLES, Cycle, Mode, Source, Stats, stalled
 
-MEMORY = 32  # a mean has this many latest measurements, which reduces noise of 6 % to 1 %
+MEMORY = 32  # number of latest measurements in a mean; this many reduce noise of 6 % to 1 %
 UNKNOWN_SPREAD = 0.11  # assumed relative deviation of a plain step's time, until several are measured
 SEVERAL = 4
 # The factor 1.48 turns a median absolute deviation into a standard deviation.

@@ -1,8 +1,8 @@
 """The sampler chain: from a row of logits to the distribution that a token is drawn from.
 
 A grammar's mask, bias, penalties, top-k, top-p, min-p, temperature: the order is llama.cpp's. Temperature
-comes last, so top-p and min-p use the distribution at temperature 1. Target and draft share the chain. If the
-chain keeps every token, the distributions of drafts leave out unlikely tokens.
+comes last, so top-p and min-p use the distribution at temperature 1. Target and draft share the chain. If no
+step removes tokens, a draft's distribution still leaves out unlikely tokens, because that is faster.
 """
 
 import math
@@ -29,7 +29,7 @@ class Distribution:
     ids: np.ndarray  # token ids, int [n], ascending
     weights: np.ndarray  # float64 [n]; float32 for all tokens of the vocabulary
     total: float = 1.0  # sum of the weights
-    sums: np.ndarray | None = None  # for a whole row: the sum of the weights of each block of tokens, float64
+    sums: np.ndarray | None = None  # for a whole row: sums of the weights of blocks of _BLOCK tokens, float64
 
     @property
     def probabilities(self) -> np.ndarray:
@@ -60,7 +60,7 @@ class Distribution:
 
 
 class Few(Distribution):
-    """A distribution of few tokens. Python takes less time for them than numpy, above all after a wait for a pass."""
+    """A distribution of few tokens, as a dict. For few tokens plain Python is faster than numpy."""
 
     __slots__ = ("chances",)
     chances: Mapping[int, float]
@@ -72,9 +72,8 @@ class Few(Distribution):
 
     @classmethod
     def of_weights(cls, weights: Iterable[tuple[int, float]]) -> "Few":
-        kept = [
-            (token, weight) for token, weight in weights if weight > 1e-300
-        ]  # a probability of 0 has no logarithm
+        # Remove tokens with a weight of nearly 0, because a probability of 0 has no logarithm.
+        kept = [(token, weight) for token, weight in weights if weight > 1e-300]
         total = sum([weight for _, weight in kept])
         return cls({token: weight / total for token, weight in kept})
 
@@ -99,7 +98,7 @@ BELOW_ONE = 1.0 - 2.0**-53
 
 
 def pick(distribution: Distribution, u: float) -> int:
-    """Return the token at u, in [0, 1), of the cumulative distribution. Its probability is never 0."""
+    """Draw a token by the random number `u` in [0, 1), with inverse transform sampling; never one of probability 0."""
     if isinstance(distribution, Few):
         heights = [*accumulate(distribution.chances.values())]
         side = bisect_right if u * heights[-1] < heights[-1] else bisect_left
@@ -113,7 +112,7 @@ def _index_at(weights: np.ndarray, u: float) -> int:
     """Return the first index whose cumulative weight exceeds u x the total."""
     heights = weights.cumsum(dtype=np.float64)
     total = heights[-1]
-    # Where u x total is rounded up to the total, return the last index whose weight is above 0.
+    # If rounding makes u x total equal to the total, return the last index whose weight is above 0.
     side: Literal["left", "right"] = "right" if u * total < total else "left"
     return int(heights.searchsorted(u * total, side))
 
@@ -128,13 +127,13 @@ def _index_in_blocks(weights: np.ndarray, sums: np.ndarray, u: float) -> int:
 
 def _block_sums(weights: np.ndarray) -> np.ndarray:
     whole = len(weights) // _BLOCK * _BLOCK
-    # einsum is three times as fast as `sum`, and as exact here, because a block has only a few weights.
+    # einsum is three times as fast as `sum`. It is as exact here, because a block has only _BLOCK weights.
     sums = np.einsum("ij->i", weights[:whole].reshape(-1, _BLOCK))
     return np.append(sums, weights[whole:].sum(dtype=np.float64)).astype(np.float64)
 
 
 def excess_mass(p: Distribution, q: Distribution | None, drafted: int, share: float) -> float:
-    """Return the sum of max(share x p - q, 0) over all tokens; without a q, `drafted` had probability 1."""
+    """Return the sum of max(share x p - q, 0) over all tokens. If `q` is None, it is 1 for `drafted`, 0 for others."""
     if q is None:
         return share * (1.0 - p.of(drafted))
     if isinstance(p, Few):
@@ -160,7 +159,7 @@ def excess(p: Distribution, q: Distribution | None, drafted: int, share: float =
 
 
 _STRIPES = 64  # `largest` folds a row of logits into at most this many stripes, the rows of a matrix
-_SPARE = 4  # least columns for each requested logit, so that only a small part of them is examined
+_SPARE = 4  # `largest` folds a row into at least this many columns for each requested logit, and examines few of them
 
 
 def largest(row: Row, count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -168,7 +167,7 @@ def largest(row: Row, count: int) -> tuple[np.ndarray, np.ndarray]:
 
     A whole row is folded into stripes, the rows of a matrix. If a column's maximum is below the k-th largest maximum,
     each of k other columns has a larger logit. So this column contains none of the k largest logits. Raises
-    BackendFailure for a broken row.
+    BackendFailure for NaN or infinity.
     """
     if isinstance(row, Candidates):
         order = row.ids.argsort()
@@ -200,10 +199,10 @@ def _cut(ids: np.ndarray, logits: np.ndarray, count: int) -> tuple[np.ndarray, n
     return ids, logits.astype(np.float64)
 
 
-_MOST_BUFFERS = 64  # a cycle has at most this many rows
+_MOST_BUFFERS = 64  # largest number of kept buffers: one for each row of a cycle
 COLDEST = 1e-12  # lowest temperature above 0, because 1 / 1e-39 is infinite in float32
 GREEDY_HEAD = 10  # a greedy token's confidence is its probability among this many likeliest tokens
-SPARE = 128  # extra logits for penalties, because a text seldom contains more of the likeliest tokens
+SPARE = 128  # number of extra logits to examine, because penalties seldom lower more of the likeliest tokens
 
 
 class Constraint(Protocol):
@@ -218,15 +217,15 @@ class Constraint(Protocol):
         """Return the row without the tokens forbidden after `history`.
 
         A forbidden token gets the logit -inf, or the result is Candidates of the allowed tokens, with ascending ids.
-        A row without an allowed token is returned itself.
+        If no token is allowed, the row is returned unchanged.
         """
 
 
 class Chain:
     """The sampler chain of one request; every method is a pure function of a row and the text before it.
 
-    A row of Candidates has only the largest logits. This is harmless for a draft: with any q, rejection keeps the text
-    lossless. If a target's row lacks tokens that may matter, the whole row replaces it.
+    A row of Candidates has only the largest logits. This is harmless for a draft, because rejection keeps the text
+    lossless for any draft distribution. If a target's row lacks tokens that may matter, the whole row replaces it.
     """
 
     def __init__(self, sampling: Sampling, constraint: Constraint | None = None) -> None:
@@ -237,13 +236,13 @@ class Chain:
         self._needs_all = sampling.logits_needed is None or (self._masks and sampling.logits_needed != 1)
         self._written = Written(sampling) if sampling.penalises else None
         self._adjusts = bool(sampling.logit_bias or self._written)
-        # The tokens that a bias lowers, if nothing else changes logits; None if anything else does.
+        # The tokens whose logits a bias lowers; None if anything else changes logits.
         lowers_only = sampling.only_lowers and not self._written
         self._lowered_tokens = {token for token, _ in sampling.logit_bias} if lowers_only else None
         # The largest number of logits that bias and penalties can lower; an estimate if penalties cover the whole text.
         looked_at = SPARE if sampling.repeat_last_n < 0 else sampling.repeat_last_n
         self._lowered = len(sampling.logit_bias) + (looked_at if self._written else 0)
-        self._buffers: list[np.ndarray] = []  # for weights of whole rows; see `_buffer`
+        self._buffers: list[np.ndarray] = []  # reused memory for the weights of whole rows
 
     def distribution(self, row: ComingRow, history: Sequence[int], *, drafts: bool = False) -> Distribution:
         """Return the distribution of the token after `history`, at a temperature above 0. No probability is 0.
@@ -293,8 +292,8 @@ class Chain:
         return _all_ids(len(logits)), total
 
     def _buffer(self, row: np.ndarray) -> np.ndarray:
-        """Return a float32 buffer as long as the row, which nobody else uses. New memory would take longer than exp."""
-        unused = 3  # references to an unused buffer: the list, the loop, and the argument of getrefcount
+        """Return an unused float32 buffer as long as the row. New memory would take more time than exp."""
+        unused = 3  # references to an unused buffer: by the list, the loop, and the argument of getrefcount
         for buffer in self._buffers:
             if sys.getrefcount(buffer) == unused and len(buffer) == len(row):
                 return buffer
@@ -308,7 +307,7 @@ class Chain:
             found = row.logits.tolist()
             top = _top(found)
             total = sum([math.exp(logit - top) for logit in sorted(found)[-GREEDY_HEAD:]])
-            if total < 2.0:  # two equal largest ones would give 2 or more
+            if total < 2.0:  # two equal largest logits give 2 or more; then the lowest id counts
                 return row.ids.item(found.index(top)), 1.0 / total
         ids, logits = self._head(row, history, GREEDY_HEAD)
         at = int(logits.argmax())
@@ -331,10 +330,10 @@ class Chain:
     def _permitted(self, row: ComingRow, history: Sequence[int], count: int) -> Row:
         """Return the row without forbidden tokens; if every logit matters, replace Candidates by the whole row.
 
-        `count`: number of likeliest tokens that the caller needs; 0: all. The result may contain only the likeliest.
+        `count`: number of likeliest tokens that the caller needs; 0: all. The result may lack less likely tokens.
         """
         if self._constraint and type(row) is LateRows:
-            self._constraint.mask(history)  # do this while a device computes the row
+            self._constraint.mask(history)  # compute the mask while a device still computes the row
         row = arrived(row)
         if self._needs_all and isinstance(row, Candidates) and row.whole:
             row = row.whole()
@@ -357,7 +356,7 @@ class Chain:
         return self._written.penalised(logits, ids, history) if self._written else logits
 
     def _head(self, row: Row, history: Sequence[int], count: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return ascending ids and the logits of the `count` likeliest tokens."""
+        """Return the ascending ids of the `count` likeliest tokens, and their logits after bias and penalties."""
         if isinstance(row, Candidates):
             head = self._among(row, history, count)
             # Missing logits are at most as large as the row's least one, and bias and penalties never raise them.
@@ -384,7 +383,7 @@ class Chain:
         return largest(Candidates(ids, self._adjusted(logits, history, ids)), count)
 
 
-# Thresholds for exp(logit - largest logit), tried in this order until the tokens above one are enough for top-p.
+# Thresholds for exp(logit - largest logit), tried in this order until the tokens above one of them reach top-p.
 _EDGES = tuple(math.exp(-nats) for nats in (4.0, 8.0, 12.0, 16.0))
 # A draft's distribution leaves out tokens whose logits are more than this below the largest one.
 # This costs 0.2 % of the acceptance, and saves 60 % of the time for the distribution.
@@ -392,7 +391,7 @@ _DRAFTED_NATS = 10.0
 
 
 def _of_drafts(s: Sampling) -> Sampling:
-    """Return the options for drafts. If the chain keeps all tokens, drafts keep only likely ones, which is faster."""
+    """Return the sampler options for drafts. If no option removes tokens, add a min-p, which saves time."""
     if s.greedy or s.top_k or s.top_p < 1.0 or s.min_p > 0.0:
         return s
     return replace(s, min_p=math.exp(-_DRAFTED_NATS * s.temperature))
@@ -409,7 +408,7 @@ _FEW = 64  # for at most this many tokens, Python takes less time than numpy
 
 
 def _of_few(row: Row, s: Sampling) -> Few | None:
-    """Return the distribution of a row without bias and penalties, if min-p keeps few of its tokens, else None."""
+    """Return the distribution of a row without bias and penalties; None if min-p is off or keeps many tokens."""
     if s.min_p == 0.0 or len(row.ids if isinstance(row, Candidates) else row) <= s.top_k:
         return None
     if isinstance(row, Candidates):
@@ -443,7 +442,7 @@ def _top(logits: Sequence[float]) -> float:
 
 
 def _shaped(ids: np.ndarray, logits: np.ndarray, s: Sampling, total: float | None) -> Distribution:
-    """Return the distribution after top-p, min-p and temperature. `total`: the sum that `_worth_keeping` returns."""
+    """Return the distribution after top-p, min-p and temperature. `total`: sum of exp(logit - largest), if known."""
     top = np.maximum.reduce(logits)
     probable = logits >= top + math.log(s.min_p) if s.min_p > 0.0 else None
     if s.top_p < 1.0:
@@ -473,7 +472,7 @@ def _heights(logits: np.ndarray, top: float, temperature: float, out: np.ndarray
 
 
 def finite(top: float) -> float:
-    """Return the largest logit of a row, `top`. Raises BackendFailure if it is infinite or NaN."""
+    """Return `top`, the largest logit of a row. Raises BackendFailure if it is infinite or NaN."""
     if not math.isfinite(top):
         hint = "try the CPU (--device CPU); if that fails as well, download the file again or use another quantisation"
         raise BackendFailure("the model's output is not usable: it contains NaN or infinity", hint=hint)

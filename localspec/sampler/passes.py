@@ -1,4 +1,4 @@
-"""The result of a forward pass: rows of logits, and hidden rows."""
+"""The result of a forward pass: for each token a row of logits, and a hidden row if a drafter reads it."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ Row = np.ndarray | Candidates  # float32 [vocab] logits, or the top-k logits
 
 
 class LateRows(Sequence[Row]):
-    """The rows of a pass that a device may still be computing; the first access waits for the pass."""
+    """The rows of logits of a pass that a device may still be computing; the first access waits for the pass."""
 
     def __init__(self, count: int, read: Callable[[], Sequence[Row]]) -> None:
         self._count, self._read = count, read
@@ -38,17 +38,18 @@ class LateRows(Sequence[Row]):
         return iter(self[:])
 
 
-ComingRow = Row | LateRows  # LateRows of one row
+ComingRow = Row | LateRows  # a row, or LateRows with one row
 
 
-def arrived(row: ComingRow) -> Row:  # waits if the row is late
-    # `isinstance` is slow for a Sequence.
+def arrived(row: ComingRow) -> Row:
+    """Return the row; if a device still computes it, wait."""
+    # `isinstance` would take longer, because LateRows is a Sequence.
     return row[0] if type(row) is LateRows else row  # type: ignore[return-value]
 
 
 @dataclass(frozen=True, slots=True)
 class HiddenRows:
-    """The parts of a hidden row that a drafter reads. The columns of a row are in the order of these fields."""
+    """The hidden states that a drafter reads of each token. A hidden row contains them in the order of these fields."""
 
     layers: tuple[int, ...] = ()  # layers whose inputs the drafter reads
     output: bool = False  # whether the drafter reads the input of the target's own prediction heads
@@ -67,11 +68,11 @@ class ForwardPass:
     hidden: np.ndarray | None = None  # hidden rows, float32 [tokens, columns]; None if no drafter reads them
     replies: int = 1  # number of replies that shared the pass
     pass_width: int = 0  # number of tokens of all replies in the pass; 0 if it has only `tokens`
-    waited_seconds: float = 0.0  # time that the reply waited for passes without it
+    waited_seconds: float = 0.0  # seconds that the reply waited for passes of other replies
 
     @property
     def queued(self) -> bool:
-        """Whether the device may still be computing the rows. Work that needs no rows then costs no time."""
+        """Whether the device may still be computing the rows. Meanwhile other work takes no extra time."""
         return isinstance(self.rows, LateRows)
 
 
@@ -99,7 +100,7 @@ _COMPARED = 1024  # tokens are compared in slices of this length, which is sever
 
 
 def common_prefix_length(held: Sequence[int], start: int, tokens: Sequence[int]) -> int:
-    """Return the common prefix length of `held` and the text `held[:start]` followed by `tokens`."""
+    """Return the length of the common prefix of two texts: `held`, and `held[:start]` followed by `tokens`."""
     end = min(len(held), start + len(tokens))
     for at in range(start, end, _COMPARED):
         stop = min(at + _COMPARED, end)

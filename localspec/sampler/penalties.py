@@ -1,4 +1,4 @@
-"""Bias and penalties. A bias changes the logit of a requested token, a penalty that of a token in the text."""
+"""Bias and penalties. A bias changes logits of tokens that a request names; a penalty, those of tokens in the text."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from localspec.sampler.sampling import Sampling
 
 
 class Written:
-    """Counts of the tokens in the penalties' window; as a text grows, only its new tokens are counted."""
+    """Counts of the tokens that penalties look back on. As a text grows, only its new tokens are counted."""
 
     def __init__(self, sampling: Sampling) -> None:
         self._sampling = sampling
@@ -24,7 +24,7 @@ class Written:
         sampling, times = self._sampling, self._times[: len(logits)] if ids is None else self._times[ids]
         seen = times.nonzero()[0]
         before, repeat = logits[seen], np.float32(sampling.repeat_penalty)
-        # Divide positive logits, multiply negative ones. Compute both for all of them, because branches are slow.
+        # The penalty divides positive logits and multiplies negative ones. Computing both for all of them is faster.
         pick = np.minimum if repeat >= 1.0 else np.maximum
         logits = logits.copy()
         minus = times[seen] * sampling.frequency_penalty + sampling.presence_penalty
