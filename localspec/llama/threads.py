@@ -5,11 +5,11 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Set
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from time import perf_counter
+from time import perf_counter, process_time
 
 from localspec.display import counted
 from localspec.errors import BadSetting
@@ -37,6 +37,29 @@ def default_threads() -> int:
 def usable_cores() -> int:
     allowed = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     return min(allowed, _cgroup_cores() or allowed)
+
+
+def clock_of_others() -> Callable[[], float] | None:
+    """Return a clock of the processor time of other programs; None if it is unknown, or not of this process's cores."""
+    cores = usable_cores()
+    with suppress(OSError, ValueError):
+        if cores == os.cpu_count() and idle_seconds():
+            return lambda: cores * perf_counter() - idle_seconds() - process_time()
+    return None
+
+
+def idle_seconds() -> float:
+    """Return the idle time of all cores together; only its differences have a meaning."""
+    if sys.platform == "win32":
+        idle = ctypes.c_uint64(0)
+        ctypes.windll.kernel32.GetSystemTimes(ctypes.byref(idle), None, None)
+        return idle.value / 1e7
+    if sys.platform == "darwin":
+        library, ticks, size = ctypes.CDLL(None), (ctypes.c_uint32 * 4)(), ctypes.c_uint32(4)
+        library.host_statistics(library.mach_host_self(), 3, ticks, ctypes.byref(size))  # HOST_CPU_LOAD_INFO
+        return ticks[2] / 100.0
+    with open("/proc/stat") as file:  # the fourth number is idle time, and the fifth waits for a disk
+        return sum(map(int, file.readline().split()[4:6])) / os.sysconf("SC_CLK_TCK")
 
 
 def _linux_cores() -> int:
@@ -105,7 +128,9 @@ def count_fastest(entries: bytes) -> int:
     return classes.count(max(classes))
 
 
-CONTENDED = 0.75  # a pass has CPU contention if its threads get less than this share of processor time
+# In CPU contention, a pass's threads get less than this share of processor time, and other programs use this share of a
+# core. One sign is too little: threads may wait for a disk, and the clock of a running thread makes steps of some ms.
+CONTENDED, OTHERS = 0.75, 0.5
 JUDGED_PASSES, JUDGED_SECONDS = 3, 0.25  # contention is judged over this many passes or seconds
 # Contention is judged over at least this many seconds, because a pass may take less than an interruption, and because
 # Windows counts processor time in steps of 16 ms.
@@ -130,6 +155,7 @@ class Contention:
     fixed: bool = False  # whether the user chose the number of threads
     spin_less: Callable[[float], object] = abs  # let waiting threads sleep sooner, for this many seconds
     switches: Callable[[], int] = int  # the number of this process's involuntary context switches
+    others: Callable[[], float] | None = None  # `clock_of_others()`
     clock: Callable[[], float] = perf_counter
     limit: int | None = None  # maximum threads under CPU contention; None: no contention
     usual: int = 1  # maximum threads of any context without CPU contention
@@ -141,6 +167,7 @@ class Contention:
     # (threads, tokens, seconds, share of its threads' processor time) of each pass
     _judged: list[tuple[int, int, float, float]] = field(default_factory=list)
     _switched: int = 0  # `switches()` before these passes
+    _began: tuple[float, float] = 0.0, 0.0  # `clock()` and `others()` before these passes
     _before: dict[int, float] = field(default_factory=dict)  # by number of tokens: seconds with all threads
     _ratios: list[float] = field(default_factory=list)  # seconds of passes with fewer threads / `_before`
     _deaf_until: float = -math.inf  # passes before this clock time are not judged
@@ -154,6 +181,7 @@ class Contention:
         with self.lock:
             self._replies += 1
             if self._replies == 1:
+                self._judge()
                 self._forget_passes()  # passes before this reply say nothing about now
         try:
             yield
@@ -180,15 +208,23 @@ class Contention:
     def threads(self, usual: int, width: int, reading: int) -> int:
         """Return the threads for a pass: `usual` to decode, `reading` to prefill, or fewer under contention."""
         with self.lock:
+            if len(self._judged) >= JUDGED_PASSES or self._spent >= JUDGED_SECONDS:
+                self._judge()
             if width == 1:
                 self._settle()
-            if not (self._settled or self.fixed):
-                self.kept = self.limit
-                if self.clock() >= self._deaf_until:  # try all threads
-                    return reading if self._replies or width > WIDEST_DRAFT else usual
-            if width > WIDEST_DRAFT:  # in wide passes, the number of threads does not change rows
-                return min(reading, (not self.fixed and self.limit) or reading)
-            return min(usual, self.kept or usual)
+            chosen = self._chosen(usual, width, reading)
+            if self.others and not self._judged and chosen > (self.limit or 1):
+                self._began = self.clock(), self.others()
+            return chosen
+
+    def _chosen(self, usual: int, width: int, reading: int) -> int:
+        if not (self._settled or self.fixed):
+            self.kept = self.limit
+            if self.clock() >= self._deaf_until:  # try all threads
+                return reading if self._replies or width > WIDEST_DRAFT else usual
+        if width > WIDEST_DRAFT:  # in wide passes, the number of threads does not change rows
+            return min(reading, (not self.fixed and self.limit) or reading)
+        return min(usual, self.kept or usual)
 
     def learn(self, threads: int, width: int, seconds: float, processor_seconds: float) -> None:
         with self.lock:
@@ -197,9 +233,6 @@ class Contention:
             elif self.clock() >= self._deaf_until:
                 share = processor_seconds / max(threads * seconds, 1e-9)
                 self._judged.append((threads, width, seconds, share))
-                enough = len(self._judged) >= JUDGED_PASSES or self._spent >= JUDGED_SECONDS
-                if enough and self._spent >= LEAST_SECONDS:
-                    self._judge()
 
     @property
     def _spent(self) -> float:
@@ -207,18 +240,27 @@ class Contention:
 
     def _settle(self) -> None:
         if self._replies and not self._settled:
-            if self._spent >= LEAST_SECONDS:
-                self._judge()
+            self._judge()
             self._settled, self.kept = True, None if self.fixed else self.limit
 
+    def _judge_when_due(
+        self,
+    ) -> None:  # after a pass: as soon as its threads sleep, the system has counted their time
+        enough = len(self._judged) >= JUDGED_PASSES or self._spent >= JUDGED_SECONDS
+        if enough and self._spent >= LEAST_SECONDS:
+            self._judge()
+
     def _judge(self) -> None:
+        if self._spent < LEAST_SECONDS:
+            return
         threads = self._judged[-1][0]
         share = max(median(share for *_, share in self._judged), 0.01)  # one pass may have been interrupted
         before = {width: seconds for _, width, seconds, _ in self._judged}
         tried = sum(seconds * share for *_, seconds, share in self._judged)
         often = self.switches() - self._switched > SWITCHED * self._spent
         self._lift()
-        if share < CONTENDED:
+        began, used = self._began
+        if share < CONTENDED and (not self.others or self.others() - used > OTHERS * (self.clock() - began)):
             others = self.cores / share - threads  # other programs' threads, if all get equal shares
             self.limit = min(max(round(self.cores - others), 1), threads - 1)
             self._before = before
@@ -281,7 +323,8 @@ def yield_threads(
     """Let these contexts give way under CPU contention; return their common Contention, which has the lock."""
     several = [threads for threads in contexts if threads.reading > 1]
     usual = max((threads.usual for threads in several), default=1)
-    contention = Contention(usable_cores(), fixed, spin_less, switches, usual=usual, lock=lock)
+    others = clock_of_others()
+    contention = Contention(usable_cores(), fixed, spin_less, switches, others, usual=usual, lock=lock)
     for threads in several:
         threads.contention = contention
     return contention

@@ -1,8 +1,12 @@
 """A simulated machine: threads share its cores with busy programs, and all wait for the slowest of them."""
 
+import os
+import subprocess
+import sys
 from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
+from time import perf_counter
 
 import pytest
 from hypothesis import given
@@ -113,6 +117,33 @@ def test_fewer_threads_that_are_no_faster_are_given_up():
     assert used[-20:] == [4] * 20
 
 
+@pytest.mark.parametrize(("used", "left"), [(0.0, 4), (0.3, 4), (2.0, 2)])
+def test_passes_that_get_too_little_are_contended_only_if_other_programs_used_the_cores(used, left):
+    """Short passes get too little by the system's clock, which counts in steps, or while threads wait for a disk."""
+    now, others = 100.0, 0.0
+    contention = Contention(4, others=lambda: others, clock=lambda: now)
+    for _ in range(JUDGED_PASSES):
+        threads = contention.threads(4, 1, 4)
+        now, others = now + 0.1, others + 0.1 * used
+        contention.learn(threads, 1, 0.1, 0.27 if used else 0.2)
+    with contention.reply():  # a first reply begins with what was learned while the model loaded
+        assert contention.threads(4, 1, 4) == left
+        assert contention.contended == (left < 4)
+
+
+def test_the_clock_of_others_counts_a_busy_program():
+    clock = threads.clock_of_others()
+    if clock is None:
+        pytest.skip("this process may not use all cores")
+    before, began = clock(), perf_counter()
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
+        try:
+            while (counted := clock() - before) < 0.2:
+                assert counted <= (perf_counter() - began) * (os.cpu_count() or 1) + 0.1
+        finally:
+            busy.kill()
+
+
 def spins_of(contention, passes, switches=1000):
     """Make passes of 4 threads, of which other programs leave half the processor time; return the calls by pass.
 
@@ -142,6 +173,7 @@ def test_a_number_of_threads_that_the_user_chose_stays_and_they_spin_less_beside
         now += seconds / 0.9
         for _ in range(JUDGED_PASSES):
             contention.learn(4, 1, 0.1, 0.4)
+        contention.threads(4, 1, 4)
         assert not contention.contended
         assert contention.settle() == ""
         assert spins_of(contention, 20, switches=10)[1] == []  # something else held up the passes

@@ -27,7 +27,8 @@ def slots(folder):
     """The drafting of two slots of one pair on a CPU, with a draft, and the threads of each."""
     calling = threading.Condition()
     own = [SimpleNamespace(threads=Threads(4), calling=calling) for _ in range(2)]
-    yield_threads((each.threads for each in own), calling)
+    clocks = {"spin_less": float, "switches": int}
+    yield_threads((each.threads for each in own), calling, fixed=False, **clocks)
     machines = [Machine(lambda width: 0.01 * width, 0.001, lambda position: position % 5) for _ in own]
     guess = estimated_costs("cpu", {"model": 0.1})
     first = Drafting(machines[:1], guess, most=8, decoding=own[:1], stored=folder / "lessons")
