@@ -1,9 +1,9 @@
 """Drafts copied from the caller's prediction, the conversation and the reply itself, without a model.
 
-The drafter follows the reply, token by token, through the text that the reply copies. Where the reply leaves this
-text, the drafter assumes that it returns near by: after as many tokens as it has written since, or where the newest
-tokens are equal. Farther away, three tokens must be equal (prompt lookup; SuffixDecoding, Oliaro et al. 2024). If
-the reply replaces some tokens by others, the drafter proposes this change wherever the same tokens come again.
+The drafter follows the reply, token by token, through the text that the reply copies. If the reply leaves this text,
+the drafter expects it to return close by: as many tokens later as the reply has written meanwhile, or after a token
+that equals its newest one. Farther away, three tokens must be equal (prompt lookup; SuffixDecoding, Oliaro et al.
+2024). If the reply replaces some tokens by others, the drafter proposes this change where the same tokens come again.
 """
 
 from collections import Counter
@@ -16,10 +16,10 @@ from localspec.algorithm.protocols import Drafter, Proposal, Rule, Stopping
 from localspec.drafters.copy_chances import CopyChances, CopyKind
 from localspec.events import Source
 
-GRAM = 3  # far from the place where the reply left the text, at least this many tokens must be equal
+GRAM = 3  # number of equal tokens for a copy far from the place where the reply left the text
 BITS = 21  # bits of a token in a key; three tokens fit 64 bits if the vocabulary has at most 2 million tokens
 BREAK = -1  # separates two texts; nothing is copied across it
-STEPS = (32, 16, 8, 4, 2, 1)  # lengths of the stretches that `match` compares; their sum is the longest match
+STEPS = (32, 16, 8, 4, 2, 1)  # numbers of tokens that `match` compares at once; a match has at most their sum
 SEEN = sum(STEPS)
 
 
@@ -59,13 +59,13 @@ class IndexedText:
         return end - first
 
 
-NEARBY = 16  # within this many tokens of the expected place, one equal token is enough to return
-MISPLACED = 0.93  # each token between a place and the expected place multiplies its chance by this
+NEARBY = 16  # within this many tokens of the expected place, one equal token is enough to continue the copy
+MISPLACED = 0.93  # factor of a place's chance for each token between it and the expected place
 # Each token since the reply left the text multiplies the chance of the expected place by this factor.
 # A far place gets the factor once if its match lies within new words, where three tokens often repeat by chance.
 DOUBT = 0.8
-EXPECTED = 2  # a match at the expected place, or right after an insertion, counts this many tokens more
-LONGEST = 6  # a change is remembered if its old and its new tokens are at most this many
+EXPECTED = 2  # a match at the expected place, or right after an insertion, counts as this much longer
+LONGEST = 6  # a change is remembered if it replaces at most this many tokens by at most this many
 LEAST_CHANCE = 0.1  # a proposal ends where its chance to be accepted in full falls below this
 
 
@@ -76,7 +76,7 @@ class CopyPlace:
     at: int  # position of the next token
     equal: int = 0  # number of equal tokens before this place
     kind: CopyKind = CopyKind.NEAR
-    credit: int = 0  # the position of the place counts as this many equal tokens
+    credit: int = 0  # number of equal tokens that the place's position is worth
     written: int = 0  # within a change: number of its tokens that the reply has written
 
     @property
@@ -108,14 +108,14 @@ class CopyDrafter(Drafter):
         self._length: int | None = None  # length of the text at the last proposal; None before the first one
         self._others: list[tuple[int, ...]] = []  # texts to copy from in this reply, besides the conversation
         self._prediction: tuple[int, ...] = ()
-        self._predicted = range(0)  # positions of the prediction
+        self._predicted = range(0)  # positions of the prediction in the indexed text
         # By first token of a replaced sequence: each such sequence, and the tokens that the reply has put in its place.
         self._changes: dict[int, dict[tuple[int, ...], tuple[int, ...]]] = {}
         self._wrong: set[tuple[int, ...]] = set()  # sequences that the reply once replaced and later kept
         self._leave()
 
     def add(self, texts: Sequence[Sequence[int]], prediction: Sequence[int] = ()) -> None:
-        """Add texts to copy from in this reply, and a text that is probably the reply itself."""
+        """Add texts to copy from in this reply. `prediction`: the caller's guess of the whole reply."""
         self._prediction = tuple(prediction)
         self._others = [*map(tuple, texts), *([self._prediction] if prediction else [])]
 
@@ -143,7 +143,7 @@ class CopyDrafter(Drafter):
 
     def _empty(self) -> None:
         self._text = IndexedText()
-        self._added: dict[tuple[int, ...], int] = {}  # positions of texts outside the conversation
+        self._added: dict[tuple[int, ...], int] = {}  # by text outside the conversation: its position
         self._indexed = 0  # number of tokens of the conversation that are indexed
         self._newest: list[int] = []  # the last of the indexed tokens
 
@@ -152,8 +152,8 @@ class CopyDrafter(Drafter):
         self._place: CopyPlace | None = None
         self._chosen = 0  # length of the text when the place was chosen
         self._left: int | None = None  # where the reply left the text; None: it did not, or too long ago
-        self._since: list[int] = []  # the reply's tokens since then
-        # The replaced tokens and the new ones, if `_place` is the place of return.
+        self._since: list[int] = []  # the reply's tokens since it left the text
+        # The replaced tokens and the new ones, if the reply returns to the text at `_place`.
         self._change: tuple[tuple[int, ...], tuple[int, ...]] | None = None
 
     def _sync(self, tokens: Sequence[int]) -> None:
@@ -190,7 +190,7 @@ class CopyDrafter(Drafter):
             self._left, self._place = begin, CopyPlace(begin, credit=EXPECTED)
 
     def _path(self) -> Iterator[CopyStep]:
-        """Yield the copied text's next tokens, with known changes. After its end, yield the yielded tokens again."""
+        """Yield the next tokens of the copied text, with known changes. After its end, repeat the yielded tokens."""
         if self._place is None:
             return
         tokens, at, written = self._text.tokens, self._place.at, self._place.written
@@ -240,7 +240,7 @@ class CopyDrafter(Drafter):
         return False
 
     def _return(self) -> None:
-        """Remember the change that the reply has made, because it is back in the text."""
+        """Remember the change that the reply has made, now that the reply copies the text again."""
         if self._change and self._change[0] not in self._wrong:
             source, put = self._change
             known = self._changes.get(source[0], {}) | {source: put}
@@ -265,7 +265,7 @@ class CopyDrafter(Drafter):
     def _near(self, left: int, away: int) -> Iterator[tuple[float, CopyPlace]]:
         """Yield places near the expected one to which the reply may return, each with its chance."""
         tokens, expected = self._text.tokens, left + away
-        begun = left != self._predicted.start  # words before the prediction replace no part of it
+        begun = left != self._predicted.start  # words before a prediction replace no part of the prediction
         if begun and expected < len(tokens) and tokens[expected] != BREAK:
             yield self.chances.of(CopyKind.NEAR, 0) * DOUBT ** (away - 1), CopyPlace(expected)
         for at in range(max(left - NEARBY, 0) + 1, min(expected + NEARBY, len(tokens) - 1) + 1):
@@ -277,7 +277,7 @@ class CopyDrafter(Drafter):
                 yield chance, CopyPlace(at, equal, CopyKind.NEAR, credit)
 
     def _far(self) -> tuple[float, CopyPlace] | None:
-        """Return the newest of the places with the longest match that have the most frequent next token."""
+        """Return a place with the longest match and its chance: the newest place with the most frequent next token."""
         tokens, found = self._text.tokens, dict[int, list[int]]()
         for at in self._text.repeated(SEEN):
             if tokens[at] != BREAK:
@@ -293,7 +293,7 @@ class CopyDrafter(Drafter):
         return chance, CopyPlace(min(same, key=lambda at: at not in self._predicted), match, CopyKind.FAR)
 
     def _made(self) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-        """Return the change if the reply returns at the present place; None if nothing changed, or too much."""
+        """Return the replaced and the new tokens if the reply returns at `_place`; None if none or too many changed."""
         place, left = self._place, self._left
         if place is None or left is None:
             return None
@@ -301,7 +301,7 @@ class CopyDrafter(Drafter):
         source = self._text.tokens[left : max(back, left)]
         if back < left or max(len(source), len(put)) > LONGEST or source == put:
             return None
-        if not source or not put:  # add the token before the change, to show its place
+        if not source or not put:  # include the token before an insertion or deletion, to find it again
             before = self._text.tokens[max(left - 1, 0) : left]
             source, put = before + source, before + put
         return (tuple(source), tuple(put)) if source and put else None

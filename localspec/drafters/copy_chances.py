@@ -7,7 +7,7 @@ from math import isfinite
 
 
 class CopyKind(IntEnum):
-    """The way in which the place of a copied token was found."""
+    """The way in which the drafter found the place from which it copies a token."""
 
     FAR = 0  # by three or more equal tokens anywhere in the text
     NEAR = 1  # near the place where the reply left the text
@@ -23,8 +23,8 @@ PRIOR = (  # initial chances of acceptance by kind and bucket, fitted to twelve 
 )
 PRIOR_COUNT = 20.0  # the initial chances have the weight of this many judged tokens
 DECAY = 0.97  # each judged token multiplies the older counts of its kind and bucket by this factor
-# A token's odds are multiplied by these powers of its counts in this reply; a rejection counts twice.
-# The reason is that line ends are mostly kept, and renamed words are not.
+# The counts of how often the target kept and rejected a token in this reply, to this power, change the token's odds.
+# A rejection counts twice. For example, line ends are mostly kept, and renamed words are not.
 HISTORY = 0.2
 BUCKETS, LONG = len(PRIOR[0]), max(MATCHES)
 BUCKET = [bisect_right(MATCHES, match) for match in (*range(LONG), LONG)]  # by the number of equal tokens
@@ -44,7 +44,7 @@ class CopyCounts:
 
 
 class CopyChances:
-    """The chance of a copied token by its kind, by the equal tokens before it, and by its history in this reply."""
+    """The chance that the target accepts a copied token: by kind, equal tokens before it, and earlier verdicts."""
 
     def __init__(self, learned: CopyCounts | None = None) -> None:
         cells = BUCKETS * len(CopyKind)

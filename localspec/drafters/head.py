@@ -108,7 +108,7 @@ class HeadText:
         self._base += forgotten
 
     def restart(self) -> None:
-        """Record that the head's cache is empty: the head then reads on with the first row in `_hidden`."""
+        """Record that the head's cache is empty. The head then begins with the first row in `_hidden`."""
         self.first = self.held = self._base
 
     def _cut(self, end: int, unchanged: int) -> None:
@@ -129,7 +129,7 @@ class Head(Protocol):
     """A head with its cache (llama/head.py)."""
 
     busy_seconds: float
-    calling: Condition  # held during each call into llama.cpp, and by a slot that copies another
+    calling: Condition  # held during each call into llama.cpp, and while a slot copies another slot's state
     capacity: int
     most_rows: int
 
@@ -139,7 +139,7 @@ class Head(Protocol):
 
 
 class StepHead(Head, Protocol):
-    """A head whose rows combine a token and a feature."""
+    """A head whose cache has rows that combine a token and a feature."""
 
     columns: int
     layer: int | None  # the prediction layer of the next runs; None: the head has only one
@@ -150,7 +150,7 @@ class StepHead(Head, Protocol):
 
 
 class BlockHead(Head, Protocol):
-    """A head whose rows are hidden rows of its target."""
+    """A head whose cache has the hidden rows of its target, unchanged."""
 
     most_draft_tokens: int
 
@@ -174,7 +174,7 @@ class HeadDrafter(Drafter):
         self._known = HeadText()
 
     def _run(self, batches: Sequence[Sequence[int]], position: int) -> None:
-        """Run the head on batches of tokens from this position on, to time the head."""
+        """Run the head on batches of tokens from this position on, to warm it up or time it."""
         raise NotImplementedError
 
     def _append(self, end: int) -> None:

@@ -1,4 +1,4 @@
-"""Drafts by a smaller model. For each draft it decodes only the tokens that its cache lacks."""
+"""Drafts by a smaller model. For each draft the model decodes only the tokens that its cache lacks."""
 
 from collections.abc import Callable, Generator, Sequence
 from itertools import count
@@ -143,7 +143,7 @@ class ModelDrafter(Drafter):
         return self.decoder.length
 
     def _unread(self, tokens: Sequence[int], end: int) -> Sequence[int]:
-        """Return the draft model's tokens to append: the cache then contains `end` tokens of the text from `_first`."""
+        """Return the draft model's tokens that the cache lacks for the `end` tokens of the text from `_first` on."""
         return tokens[self._first + self.decoder.length : self._first + end]
 
     def _restart(self, first: int) -> None:
@@ -152,7 +152,7 @@ class ModelDrafter(Drafter):
 
 
 def rows_after(decoder: Decoder, batch: Sequence[int]) -> Rows:
-    """Yield the row after the batch, then the row after each token sent in. Use a row before you send a token."""
+    """Yield the row of logits after the batch, then after each token sent in. A row is valid until the next token."""
     for drafted in count():
         decoder.late = True
         try:
@@ -161,7 +161,7 @@ def rows_after(decoder: Decoder, batch: Sequence[int]) -> Rows:
             decoder.late = False
         batch = [(yield rows if isinstance(rows, LateRows) else rows[0])]
         if not drafted:
-            decoder.checkpoint(lasting=False)  # to step back here if the draft is rejected
+            decoder.checkpoint(lasting=False)  # a rejected draft steps back to this state
 
 
 def decode_and_forget(decoder: Decoder, batches: Sequence[Sequence[int]]) -> None:

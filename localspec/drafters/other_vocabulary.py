@@ -17,7 +17,7 @@ from localspec.gguf.matching import SharedTokens
 from localspec.sampler.chain import SPARE, largest
 from localspec.sampler.passes import Candidates, ForwardPass, Row, arrived, common_prefix_length
 
-LOOK_BACK = 48  # the beginning of a word is searched among this many newest tokens
+LOOK_BACK = 48  # a new translation begins at a word among this many newest tokens
 
 
 class Translation:
@@ -44,11 +44,11 @@ class Translation:
         self.draft_tokens.clear()
 
     def target_count(self, draft_tokens: int) -> int:
-        """Return how many target tokens end within the first `draft_tokens` tokens of the draft model."""
+        """Return how many target tokens the first `draft_tokens` tokens of the draft model cover completely."""
         return bisect_right(self._draft_counts, draft_tokens)
 
     def draft_count(self, count: int) -> int:
-        """Return the number of leading draft tokens for the first `count` target tokens."""
+        """Return how many tokens of the draft model cover the first `count` target tokens."""
         return self._draft_counts[count - 1] if count else 0
 
     def extend(self, tokens: Sequence[int]) -> bool:
@@ -76,7 +76,7 @@ class Translation:
         del self.tokens[count:], self._draft_counts[count:], self._whole[count:]
 
     def _beginning(self) -> int:
-        """Return the number of leading target tokens that `extend` need not translate again."""
+        """Return how many leading target tokens keep their translation when the text grows."""
         count = len(self.tokens)
         for i in range(count - 1, max(count - LOOK_BACK, 0), -1):
             before, piece = self._target.piece(self.tokens[i - 1]), self._target.piece(self.tokens[i])
@@ -190,7 +190,7 @@ class OtherVocabularyDrafter(ModelDrafter):
         return self._is_whole and bool(known.draft_tokens)
 
     def _output_tokens(self, row: Row) -> Candidates:
-        """Return the largest logits of shared tokens in a draft model's row, with the target's ids of these tokens."""
+        """Return the largest logits of a draft model's row, only of shared tokens, with the target's ids."""
         if isinstance(row, Candidates):
             known = [
                 (i, self._tokens[word]) for i, word in enumerate(row.ids.tolist()) if word in self._tokens

@@ -15,9 +15,9 @@ from localspec.errors import LocalspecError
 from localspec.events import Cycle, Mode, Source
 from localspec.sampler.passes import ForwardPass
 
-# If decisions for plain steps take more than this share of a step, some plain steps follow without a decision.
+# If deciding for a plain step takes more than this share of the step, some plain steps follow without a decision.
 DECIDING_SHARE = 0.01
-MOST_SKIPPED = 32  # at most this many steps without a decision, so that a copy is not missed for long
+MOST_SKIPPED = 32  # largest number of steps without a decision, so that a copy is not missed for long
 PREFILL_CHUNK = 128  # largest number of tokens in one prefill of a drafter
 
 
@@ -41,7 +41,8 @@ class Plain(Strategy):
 class Fixed(Strategy):
     """A strategy with a fixed draft depth; cycles are plain while the drafter prefills tokens that it has not read.
 
-    A proposal from the prediction comes first. Its depth may vary, because it is made from the text alone.
+    A proposal copied from the caller's prediction comes first. Its depth depends only on the text, so a seed still
+    repeats the reply.
     """
 
     def __init__(
@@ -107,7 +108,7 @@ class DrafterSelection(Strategy):
         self._copyable = False  # whether the next token is probably a copy
         self._decides = True  # whether a decision was made for this cycle
         self._undecided = 0  # number of tokens of the plain steps since the last decision
-        self._unread: ForwardPass | None = None  # the passes of the undecided steps, without hidden rows
+        self._unread: ForwardPass | None = None  # the undecided steps as one pass, to observe later
         self._plain_seconds, self._plain_steps = 0.0, 0  # plain steps of this reply alone
         self._reads_rows = any(candidate.drafter.hidden_rows_needed for candidate in candidates)
         for candidate in candidates:
@@ -192,7 +193,7 @@ class DrafterSelection(Strategy):
         if cycle.is_plain and cycle.replies == 1:
             self._plain_seconds += cycle.seconds - cycle.deciding_seconds
             self._plain_steps += 1
-        if not self._decides and cycle.replies == 1:  # learning would take as long as deciding
+        if not self._decides and cycle.replies == 1:  # learning from each would take as long as deciding
             self._undecided += len(cycle.tokens)
             return
         with self._concurrent.lock:

@@ -30,9 +30,9 @@ if TYPE_CHECKING:  # not imported here, because these imports load llama.cpp
 FASTER, LOST = 1.2, 1.03
 # Assumed tokens of a turn: a tool's result, and the reply to it. The text before them is in the KV cache.
 NEW_TOKENS, REPLY_TOKENS = 200, 200
-# Reply tokens that a pass of each width gives. Widths above 1 have draft tokens, accepted at the rates of placement.py.
+# By pass width: tokens of the reply that a pass gives, if draft tokens are accepted at the rates of placement.py.
 _BROUGHT = {1: 1.0, 2: 1.6, 5: 2.31}
-RETRY_SECONDS = 3600.0  # the wait after a failed measurement in idle time
+RETRY_SECONDS = 3600.0  # wait this long after a failed measurement in idle time
 SPARE_BYTES = 1_000_000_000  # a measurement in idle time needs this much memory, and as much as the weights
 _OnStage = Callable[[str], object] | None
 Passes = Mapping[tuple[int, int], float]  # (tokens in the cache, width of the pass) -> seconds of the pass
@@ -42,9 +42,9 @@ Passes = Mapping[tuple[int, int], float]  # (tokens in the cache, width of the p
 class Attention:
     """The seconds of one turn of a conversation, with flash attention and without."""
 
-    flash: float  # after a long text
+    flash: float  # after a long text, with flash attention
     plain: float
-    short_flash: float  # after a short text
+    short_flash: float  # after a short text, with flash attention
     short_plain: float
 
     @property
@@ -99,7 +99,7 @@ def attention_of(
         with suppress(LocalspecError, OSError):
             passes = pass_seconds(model or path, threads)
             measured = Attention.of_passes(passes["on"], passes["off"])
-            with locked(file.parent):  # the first of several processes measures
+            with locked(file.parent):  # the first of several processes stores its measurement
                 if (stored := recalled(file, Attention)) is None:
                     store(file, stored := measured)
     return stored
@@ -107,7 +107,7 @@ def attention_of(
 
 def measures_attention(load: Load, kind: DraftKind) -> bool:
     """Return whether a measurement chooses a target's attention: on the CPU, unless the user has chosen."""
-    # A quantised KV cache needs flash attention. An assistant reads the target's cache, so the two need the same.
+    # A quantised KV cache needs flash attention. An assistant head reads the target's cache, so both need the same.
     reads_cache = kind is DraftKind.ASSISTANT
     return not load.devices and (load.kv_type, load.flash_attn) == ("f16", "auto") and not reads_cache
 

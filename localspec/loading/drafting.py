@@ -28,7 +28,7 @@ from localspec.llama.head import HeadCache
 
 log = logging.getLogger(__name__)
 
-GPU_SECONDS = 3.0  # time limit for a warm-up; the measurement of costs has the same limit
+GPU_SECONDS = 3.0  # time limit of a warm-up on a GPU, and of the measurement of costs after it
 # By device ("": other GPUs): batch widths, and the estimated times of passes; a pass over one token takes time 1.
 ESTIMATED_COSTS = {
     "cuda": ((1, 2, 8, 9, 16, 32), (1, 1.05, 1.2, 2.0, 2.3, 3.0)),
@@ -156,10 +156,10 @@ class Drafting:
             _warn_not_stored(options.data_dir(), error.strerror or str(error))
 
     def calibrate(self, text: Sequence[int], budget_seconds: float, stop: Callable[[], bool]) -> None:
-        """If costs are unknown, measure them with passes over `text`, and roll the caches back."""
+        """If no costs were measured, measure them with passes over `text`, and roll the caches back."""
         target, failed = self._target, any(drafter.failure for drafter in self._drafters)
         if target is None or target.rollback_limit is not None or self.costs.measured or failed:
-            return  # a target with a limit cannot roll back the widest batches
+            return  # a target with a rollback limit cannot forget the widest batches
         widths = [*(width for width in WIDTHS if width < target.rows_max), target.rows_max]
         length = target.length
 

@@ -40,7 +40,7 @@ from localspec.stopping import WorkStopped
 log = logging.getLogger(__name__)
 
 VERSION = "7"  # raise this if stored costs or acceptance rates change their meaning
-PLAIN_NOTICE = "{} is recurrent: it cannot remove rejected draft tokens, so nothing is drafted"
+PLAIN_NOTICE = "{} cannot remove rejected draft tokens (it is recurrent), so it runs without drafts"
 DEMO_NOTICE = (
     "this is the small demo pair: it answers most questions with nonsense, and its speed says nothing about real "
     "pairs. `localspec pairs` lists real pairs, `localspec pull NAME` downloads one"
@@ -85,7 +85,8 @@ def load_planned(pair: Pair, choices: LoadChoices, on_stage: Callable[[str], obj
     except WorkStopped:
         raise
     except LocalspecError as error:
-        alone, notice = loaded(pair.alone), f"{pair.draft.name} was found and does not draft: {error}"
+        notice = f"the draft {pair.draft.name}, found on this machine, cannot be used: {error}"
+        alone = loaded(pair.alone)
         return replace(alone, notices=(notice, *alone.notices))
 
 
@@ -160,7 +161,10 @@ def check_gpus(
     choices: LoadChoices,
     on_stage: Callable[[str], object],
 ) -> LoadChoices:
-    """Test the used GPUs, and add those that crash with flash attention to `no_flash`. Raises as `ensure_gpu` does."""
+    """Test the used GPUs; return the choices with those that crash with flash attention in `no_flash`.
+
+    Raises the errors of `ensure_gpu`.
+    """
     names, dying = {name.lower() for name in used if name}, set(choices.no_flash)
     for device in there:
         if device.is_gpu and device.name.lower() in names:
@@ -175,7 +179,7 @@ def slots_of(pair: Pair, plan: Plan, target: Context, found: Sequence[Opened]) -
     gpu, limit = target.model.gpu, target.rollback_limit
     size, experts = target.model.size_bytes, target.model.expert_count and plan.target.spills
     kind = "experts" if experts else gpu.backend.lower() if gpu else "cpu"
-    # Sizes do not show the cost of a draft model for a target with experts, of which a pass reads only some.
+    # A pass reads only some of a target's experts. Then the sizes of files do not show what a draft model costs.
     models = [each for each in found if not (each.drafter.hidden_rows_needed or target.model.expert_count)]
     shares = {str(each.drafter.source): each.context.model.size_bytes / size for each in models}
     slots, first = list[Slot](), None

@@ -61,7 +61,7 @@ def open_target(
     )
     if plan.draft and context.rollback_limit == 0:
         raise RollbackUnsupported(
-            f"{model.name} is recurrent: it cannot remove rejected draft tokens",
+            f"{model.name} cannot remove rejected draft tokens, because it is recurrent",
             hint="run it without a draft model: --no-draft",
         )
     return context, projector

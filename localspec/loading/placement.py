@@ -21,7 +21,7 @@ from localspec.machine.devices import Device
 
 _MARGIN = 0.03  # this share of a device's memory stays free, for drivers and fragmentation
 _LEAST_MARGIN = 200_000_000  # minimum bytes to leave free on a device
-_LEAST_GPU_MARGIN = 512_000_000  # minimum free bytes for kernels and workspaces: with fewer llama.cpp aborts
+_LEAST_GPU_MARGIN = 512_000_000  # minimum free bytes for kernels and workspaces; with less, llama.cpp aborts
 
 
 class MemoryBudget:
@@ -99,7 +99,7 @@ class Placements:
             target.trained_context or DEFAULT_CONTEXT, DEFAULT_CONTEXT
         )
         own = tuple(device.name for device in devices if device.kind == "gpu")
-        # All GPUs with memory of their own; without any, the first integrated GPU.
+        # All GPUs with memory of their own; if there are none, the first integrated GPU.
         self._all_gpus = own or tuple(device.name for device in devices if device.kind == "igpu")[:1]
         self.gpus = () if choices.gpu_layers == 0 else self._all_gpus  # candidates for target layers
         if choices.devices and choices.gpu_layers != 0:
@@ -151,7 +151,7 @@ class Placements:
             yield self._placement(replace(placement.target, slots=slots), draft)
 
     def seconds_per_token(self, placement: Placement, depth: int | None = None) -> float:
-        """Estimate the time per token, in units of the time in which a GPU reads one byte."""
+        """Estimate the time per token. The unit is the time in which a GPU reads one byte."""
         if placement.draft is None or self._draft is None:
             return self._pass_seconds(placement, 1)
         kept = _KEPT_OF_HEAD if self._draft.kind.is_head else _KEPT
@@ -319,7 +319,7 @@ class Placements:
 
 
 def shares(count: int, of: Sequence[float]) -> tuple[int, ...]:
-    """Split `count` layers in proportion to `of`. Layers that rounding leaves go to the largest remainders."""
+    """Return how many of `count` layers each device gets, in proportion to `of`, by largest remainders."""
     parts = [max(part, 0) for part in of]
     parts = parts if any(parts) else [1] * len(parts)
     exact = [count * part / sum(parts) for part in parts]

@@ -1,4 +1,4 @@
-"""Plan a pair's memory from llama.cpp's measurement of each file, which loads no weights and is stored."""
+"""Plan a pair's memory. llama.cpp measures what each file needs, without loading weights; the result is stored."""
 
 import json
 import re
@@ -29,9 +29,8 @@ from localspec.stopping import Closing
 if TYPE_CHECKING:  # not imported here, because this import loads llama.cpp
     from localspec.llama.measure_memory import Measurer
 
-_TURNS = "Replies take turns: the prediction head reads the target's cache for one reply at a time."
-
-_FLASH_FITS = "Without flash attention conversations would be faster, but it needs more memory than is free."
+_TURNS = "Replies take turns, because the draft (a prediction head) can serve only one at a time."
+_FLASH_FITS = "Chats would be faster without flash attention, but that needs more memory than is free."
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +58,7 @@ class Plan:
 
 
 def plan(target: Sizes, draft: Sizes | None, devices: Sequence[Device], choices: LoadChoices) -> Plan:
-    """Return a plan with the first placement that fits; with `ignore_memory`, with the first of all."""
+    """Return a plan with the first placement that fits into memory; with `ignore_memory`, the first of all."""
     choices = _with_known_names(choices, devices)
     if choices.cpu_moe and not target.experts:
         raise BadSetting(f"{target.name} has no experts to keep on the CPU", hint="leave --cpu-moe out")
@@ -157,7 +156,7 @@ class _Buffers:
 
 
 class MemoryProbe(Closing):
-    """A measurer of the memory that model files need. It loads llama.cpp only if no measurement is stored."""
+    """A source of the memory that model files need. It loads llama.cpp only if no measurement is stored."""
 
     def __init__(self, devices: Sequence[Device] | None = None) -> None:
         """`devices`: the devices that llama.cpp lists now; if None, get them from llama.cpp."""

@@ -21,7 +21,7 @@ from localspec.models.local_models import ModelFile, part_of, pull_lock
 from localspec.models.projector import check_projector
 from localspec.models.registry import Pair
 
-_HEAD = 4 << 20  # minimum bytes of a request for a part of a header
+_HEAD = 4 << 20  # a request for a part of a header fetches at least this many bytes
 _POLL_SECONDS = 0.2
 
 
@@ -237,7 +237,7 @@ class _Pull:
 
     def run(self) -> tuple[Path, ...]:
         try:
-            # Look again after each round, because another program may have removed a file.
+            # Look for missing files after each round, because another program may have removed one.
             while missing := self._missing():
                 lock = pull_lock()
                 while not lock.try_acquire():
@@ -310,7 +310,7 @@ class _Pull:
             for part in parts.values():
                 part.restart()
             raise
-        if self._pair.draft and any(part.fetched for part in parts.values()):  # else it is known already
+        if self._pair.draft and any(part.fetched for part in parts.values()):  # an earlier pull reported this
             self._tell("target and draft fit each other")
 
     def _header(self, file: ModelFile, parts: dict[Path, PartialFile]) -> Header:

@@ -30,7 +30,7 @@ from localspec.files import (
 from localspec.gguf.facts import table_path
 from localspec.gguf.header import Header, header_at, joined, parts_of, read_header
 
-if TYPE_CHECKING:  # imported late, because files of this machine do not need it
+if TYPE_CHECKING:  # imported late, because files of this machine do not need the Hub
     from localspec.models import hub
 
 # Other programs whose models localspec can use.
@@ -101,7 +101,7 @@ class ModelFile:
 
     @property
     def path(self) -> Path | None:
-        """The path of the first part; None if a part is missing. A copy counts only if its hash was verified."""
+        """The path of the first part; None if a part is missing. Another program's copy needs a verified hash."""
         if not self.repo:
             size = size_at(self.place)
             return parts_of(self.place)[0] if size is not None and self.bytes in (0, size) else None
@@ -257,7 +257,7 @@ def mark_used(name: str) -> None:
 
 
 def forget_use(name: str) -> Path:
-    """Forget the last use of a pair, and return the file that had it. Raises OSError."""
+    """Forget when a pair was last used, and return the file that recorded it. Raises OSError."""
     change_json_object(path := options.data_dir() / "last-used.json", {name: None})
     return path
 

@@ -53,7 +53,7 @@ def _is_model(text: str) -> bool:
 
 
 def _as_target(text: str) -> bool:
-    """Return whether a text names a target, not a pair: a file or a model of the Hub, unless a pair has this name."""
+    """Return whether a text names a target, not a pair: a file or a Hub model whose name no pair has."""
     pair = known(text)
     if os.path.isfile(expanded(text)) and (pair is None or pair.found):
         return is_file_reference(text) or HASH.fullmatch(text) is not None
@@ -259,7 +259,7 @@ def default_pair() -> Pair:
     uses, demo_target = local_models.last_uses(), demo.target_path()
 
     def latest(pair: Pair) -> tuple[float, ...]:
-        """Return the last use of a pair, or the time of its newest file if that is later; then two times for ties."""
+        """Return when a pair was last used, or its newest file written if that is later; then two times for ties."""
         written, used = [file.here.stat().st_mtime for file in pair.files], uses.get(pair.used_as, 0.0)
         return max(used, *written), used, written[0]
 

@@ -18,7 +18,7 @@ from localspec.models.registry import Pair, registered_pairs, stays_inside
 from localspec.models.stores import HASH
 
 _SIZE = re.compile(r"[-_ :]?((?:e|a)?\d+(?:\.\d+)?[bm])(?![a-z0-9])", re.IGNORECASE)
-# The names of drafts, in the order of llama.cpp's choice.
+# Patterns of the names of drafts, in the order in which llama.cpp prefers them.
 _NAMES = (r"mtp-", r"dflash-|dspark-", r"eagle3-", r".*[-_.]draft(?:[-_.]|$)")
 
 
@@ -33,7 +33,7 @@ def with_own_draft(pair: Pair) -> Pair:
     with suppress(LocalspecError, OSError):  # the pair also works without this draft
         beside = (file for file in _beside(pair.target) if file.file != pair.target.file)
         found = [file for file in beside if _rank(file) < len(_NAMES)]
-        if pair.drafter is DraftKind.LOOKUP:  # without a head inside the target
+        if pair.drafter is DraftKind.LOOKUP:  # the target has no head of its own
             related = [draft for draft in family_drafts(pair) if draft.path] if pair.found else []
             return next(chain(_fitting(pair, found), _fitting(pair, related)), pair)
     return pair
@@ -88,9 +88,9 @@ def family_drafts(pair: Pair) -> tuple[ModelFile, ...]:
 
 def suggested_draft(pair: Pair) -> ModelFile | None:
     """Return a small draft of the registry with the target's vocabulary, or None."""
-    related = family_drafts(pair)[:3]  # only a few, because each header may come from the Hub
+    related = family_drafts(pair)[:3]  # few of them, because each header may come from the Hub
     drafts = (other.draft for other in registered_pairs())
-    here = (draft for draft in drafts if draft and draft.repo and draft.path)  # not the demo's
+    here = (draft for draft in drafts if draft and draft.repo and draft.path)  # without the demo's draft
     for file in distinct([*related, *here]):
         with suppress(LocalspecError):
             is_small = 3 * file.all_bytes <= pair.target.header.file_bytes

@@ -13,14 +13,14 @@ from localspec.models.registry import Pair
 
 NONE = "none"  # the value of `mmproj` that loads no projector
 _PRECISIONS = ("f16", "bf16", "q8_0", "f32", "")  # the preferred ones first
-# By type of projector: how the architectures of its models begin.
-# With any other model of the same width, llama.cpp would load it, and describe images that nobody sent.
+# By type of projector: the beginnings of the names of the architectures that can use it.
+# llama.cpp would load it with any model of the same width, which would then describe images that nobody sent.
 _ARCHITECTURES = {
     "gemma3": ("gemma3",), "gemma3nv": ("gemma3n",), "gemma4v": ("gemma4",), "gemma4uv": ("gemma4",),
     "qwen2vl_merger": ("qwen2vl",), "qwen2.5vl_merger": ("qwen2vl",), "qwen3vl_merger": ("qwen3vl", "qwen35"),
 }  # fmt: skip
-_UNSUPPORTED = ("deepseek4v", "hunyuanvl")  # because an image's tokens depend on the text before it
-# By type of projector: the most rows of an image that must be in one pass, because their attention is not causal.
+_UNSUPPORTED = ("deepseek4v", "hunyuanvl")  # in these an image's tokens depend on the text before it
+# By type of projector: the largest number of rows of an image that need one pass, because they attend to each other.
 ROWS_AT_ONCE = {"gemma3": 256, "gemma3nv": 256, "gemma4v": 1120, "gemma4uv": 1120}
 
 
@@ -68,7 +68,7 @@ def misfit(projector: Header, target: Header) -> str:
     if not name.startswith(_ARCHITECTURES.get(kind, ("\0" if listed else name,))):
         return f"is a projector ({kind}) of another model than {name}"
     made, wanted = projector.number("clip.vision.projection_dim"), target.of_model("embedding_length")
-    return "" if made in (wanted, None) else f"makes rows of {made} numbers, not {wanted}"
+    return "" if made in (wanted, None) else f"fits models of width {made}, but this model has {wanted}"
 
 
 def kind_of(header: Header) -> str:

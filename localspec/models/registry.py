@@ -44,7 +44,7 @@ class Pair:
     published: tuple[str, ...] = ()
     images: bool = False  # whether a projector for images was published with the target
     lora: tuple[Adapter, ...] = ()  # LoRA adapters of the loaded target; not stored with the pair
-    listed: bool = False  # whether the pair can be found by its name alone
+    listed: bool = False  # whether the pair's name is enough to find it
     has_own_draft: bool = False  # whether localspec found the draft, and the user did not name it
     found: StoredModel | None = None  # the target's model in another program
 
@@ -260,7 +260,7 @@ def near_names(name: str) -> list[str]:
 
 def _by_name(pairs: Sequence[Pair]) -> dict[str, Pair]:
     table = dict[str, Pair]()
-    theirs = [pair for pair in reversed(pairs) if pair.found]  # reversed, so that Ollama's names come first
+    theirs = [pair for pair in reversed(pairs) if pair.found]  # the last one keeps a name: Ollama
     for group in (theirs, [pair for pair in pairs if not pair.found]):
         table |= {alias.lower(): pair for pair in group for alias in pair.aliases}
         table |= {pair.name.lower(): pair for pair in group}
@@ -387,7 +387,7 @@ def _written(pair: Pair) -> str:
 
 
 def _lines(value: Pair | ModelFile, *others: str) -> list[str]:
-    """Return a TOML line for each field with a value, except `others`. JSON without DEL characters is valid TOML."""
+    """Return a TOML line for each field with a value, except `others`. JSON text without DEL is valid TOML."""
     lines = []
     for field in dataclasses.fields(value):
         now = getattr(value, field.name)

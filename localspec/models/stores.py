@@ -36,8 +36,8 @@ NO_MODEL = re.compile(  # heads, drafts, image encoders, and importance matrices
 )
 BLOB = re.compile(r"sha256-[0-9a-f]{64}")
 HASH = re.compile(rf"{BLOB.pattern}|[0-9a-f]{{64}}")  # names of files that are hashes of their content
-_MOST_BYTES = 1_000_000  # Ollama's manifests are smaller
-_VERSION = "2"  # raise this if `_facts` returns something else for a file
+_MOST_BYTES = 1_000_000  # largest file that `_content` reads; Ollama's manifests are smaller
+_VERSION = "2"  # raise this when `_facts` changes what it returns
 _LAYER = "application/vnd.ollama.image."
 # By program: the patterns of its model files below its folder.
 _PATTERNS = {
@@ -92,7 +92,7 @@ class StoredModel:
 
     @property
     def context(self) -> int | None:
-        """Ollama's num_ctx, which localspec only shows."""
+        """The context length that Ollama uses (num_ctx), in tokens; localspec only shows it."""
         value = _object(self.params).get("num_ctx")
         return value if isinstance(value, int) else None
 
@@ -210,7 +210,7 @@ def _of_manifest(path: str, blobs: str, name: str, aliases: tuple[str, ...]) -> 
     kinds, trouble = {"model": path}, ""
     if not isinstance(layers, list) or not all(isinstance(layer, dict) for layer in layers):
         trouble, layers = "has a manifest that cannot be read", []
-    for layer in reversed(layers):  # reversed, so that the first layer of a kind counts
+    for layer in reversed(layers):  # the last one counts, so begin at the end: the first layer of a kind
         kind, digest = str(layer.get("mediaType")), str(layer.get("digest")).replace(":", "-")
         if kind.startswith(_LAYER) and BLOB.fullmatch(digest):
             kinds[kind.removeprefix(_LAYER)] = os.path.join(blobs, digest)

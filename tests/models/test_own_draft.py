@@ -90,7 +90,7 @@ def test_a_draft_that_cannot_be_loaded_leaves_the_model_to_itself(target, tiny_g
         draft.write_bytes(content.replace(b"blk.0.attn_q.weight", b"blk.0.attn_x.weight"))
     assert main(["run", str(target), "Hi", "-n", "3", "--threads", "1"]) == 0
     err = capsys.readouterr().err
-    assert ("m-draft.gguf was found and does not draft" in err) is bool(cut)
+    assert ("the draft m-draft.gguf, found on this machine, cannot be used" in err) is bool(cut)
     assert ("[m-Q4_K_M with tiny" in err) is not bool(cut), err
 
 
