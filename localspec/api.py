@@ -59,7 +59,8 @@ def load(
     pair used or downloaded last is loaded; if no pair is on this machine, the demo.
     target, draft: GGUF files or models on Hugging Face, in place of `pair`. draft="lookup": draft by lookup alone.
     speculate=False: plain decoding. pull=True: download missing files. spare_cores: CPU cores to leave free.
-    owner: loads with the same name share prompt caches on disk. is_use: whether the pair may be the next default.
+    owner: a name; only loads with the same name share prompt caches on disk. is_use: whether later loads without a
+    name may choose this pair.
     on_stage: a function that is called with a description of each stage of the load.
     Raises LocalspecError, whose `hint` says what to do.
     """

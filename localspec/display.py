@@ -1,6 +1,6 @@
-"""Text for people: foreign text without control characters, sizes, times, tables, and all printing.
+"""Text for people: sizes, times, tables, wrapped lines, and all printing.
 
-A file or pipe on stdout gets every character; stderr gets no control characters, even in a log file.
+Control characters are removed, except from stdout if it is a file or a pipe.
 """
 
 import json
@@ -88,7 +88,7 @@ def aligned(rows: Sequence[Sequence[str]], left: int = 1) -> str:
 # Chinese, Japanese and Korean characters: a line may break before each of them.
 _WIDE: Final = "\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\uff00-\uff60"
 _WORD: Final = f"[^ \t\n{_WIDE}]"
-_PARTS: Final = f"\n|[ \t]+|[{_WIDE}]|{_WORD}+"  # compiled late, because this takes 5 ms
+_PARTS: Final = f"\n|[ \t]+|[{_WIDE}]|{_WORD}+"  # not compiled here, because this takes 5 ms
 _COMMAND: Final = re.compile(r"    \S")  # an indented command, never wrapped, so that it can be copied
 _GAP: Final = re.compile(r"(?<=\S) {2,}(?=\S)")  # the blanks between two columns of a line
 _FENCE: Final = "```"
@@ -235,7 +235,7 @@ def tell(error: LocalspecError) -> None:
 
 
 def say_dimmed(text: str) -> None:
-    """Print reasoning if stderr is a terminal, in dim letters, or in normal ones with NO_COLOR."""
+    """Print a model's reasoning on stderr, dim unless NO_COLOR is set. Print nothing if stderr is no terminal."""
     if _quiet or not on_terminal(sys.stderr):
         return
     plain = bool(os.environ.get("NO_COLOR")) or not obeys_sequences(sys.stderr)
@@ -252,7 +252,7 @@ class DrawnLine(AbstractContextManager["DrawnLine"]):
         self._step: object = None  # the step printed last
 
     def draw(self, text: str) -> bool:
-        """Draw a text, unless quiet. Return False if the caller must print the text."""
+        """Draw a text, unless quiet. Return False where a line cannot be redrawn."""
         if _quiet:
             return True
         if not obeys_sequences(self._stream):

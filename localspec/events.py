@@ -11,7 +11,7 @@ from typing import Any
 NOTICEABLE = 1.03  # a smaller ratio of the faster to the slower speed counts as no difference
 HARDLY = 0.03  # with fewer draft tokens per emitted token, drafting cannot change the speed noticeably
 LEAST_JUDGED = 32  # the speed of a reply with fewer tokens is not judged
-LEAST_CYCLES = 8  # with fewer cycles no stall is reported, because a normal one may take half of the time
+LEAST_CYCLES = 8  # no stall is reported for fewer cycles, because a normal cycle may take half of their time
 DEMO_PASS = 0.05  # a race counts this many seconds for a demo pass, because a real one is too short to watch
 
 
@@ -75,7 +75,7 @@ class Stats:
         return Stats(*map(_sum, _values(self), _values(other)))
 
     def after(self, *cycles: "Cycle") -> "Stats":
-        """Return the statistics with more cycles. Only `Tally` estimates plain decoding and counts switch-offs."""
+        """Return the statistics with these cycles added. Only `Tally` changes `plain_seconds` and `switch_offs`."""
         wide = [cycle for cycle in cycles if not cycle.is_plain]
         kept = [(cycle.drafted, min(cycle.accepted, cycle.drafted)) for cycle in cycles if cycle.drafted]
         places = range(max((drafted for drafted, _ in kept), default=0))

@@ -21,7 +21,7 @@ from localspec.errors import BadSetting, LocalspecError
 
 log = logging.getLogger(__name__)
 
-AHEAD_SECONDS = 86_400.0  # a file time further in the future comes from a wrong clock
+AHEAD_SECONDS = 86_400.0  # a file time further in the future was set by a wrong clock
 
 
 def expanded(path: str | Path) -> Path:
@@ -29,7 +29,7 @@ def expanded(path: str | Path) -> Path:
     try:
         return Path(path).expanduser()
     except RuntimeError:
-        what = f"{path} names the home folder of an unknown user"
+        what = f"{path} begins with the home folder of a user who does not exist"
         raise BadSetting(what, hint="write the full path") from None
 
 
@@ -62,7 +62,8 @@ def write_text_atomically(path: Path, text: str) -> None:
         content = text.encode()
     except UnicodeEncodeError:
         hint = "rename the file whose name is in another encoding"
-        raise BadSetting(f"{path} must be UTF-8, but a file name in it is not", hint=hint) from None
+        what = f"{path} was not written, because one of the file names for it is not UTF-8"
+        raise BadSetting(what, hint=hint) from None
     write_atomically(path, content)
 
 
@@ -246,7 +247,7 @@ def _acquired(path: Path, seconds: float) -> "BaseFileLock | None":
     from filelock import FileLock, Timeout  # imported late, because the import takes 15 ms
 
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # Use no soft lock instead, because it remains if its process is killed.
+    # No soft lock, because it would remain after its process is killed.
     lock = FileLock(path, mode=0o600, thread_local=False, fallback_to_soft=False, poll_interval=0.01)
     try:
         lock.acquire(seconds)
@@ -277,7 +278,7 @@ def loads_as(kind: type[T], text: str) -> T:
 
 
 def read_as(kind: type[T], written: object) -> T:
-    """Convert JSON to the type `kind`. Raises ValueError for missing or unknown fields, infinite numbers."""
+    """Convert JSON to the type `kind`. Raises ValueError for missing or unknown fields, or infinite numbers."""
     import msgspec  # imported late, because the import takes 20 ms
 
     value = msgspec.convert(written, kind)
@@ -337,7 +338,8 @@ def text_of(path: str | Path) -> str:
         with file.open("rb") as opened:  # read only so much, because a device or a pipe may have no end
             content = opened.read(MOST_BYTES + 1)
         if len(content) > MOST_BYTES and b"\0" not in content:
-            raise BadSetting(f"{file} is too large for any context", hint="attach only the part that matters")
+            what = f"{file} is longer than any model can read"
+            raise BadSetting(what, hint="attach only the part that matters")
         if b"\0" in content:
             hint += "; `localspec run --image FILE` reads images, and documents cannot be read"
             raise BadSetting(f"{file} is not a text file", hint=hint)

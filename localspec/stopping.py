@@ -123,7 +123,7 @@ def interruptible(
     try:
         threading.Thread(target=run, name="interruptible", daemon=True).start()
         while not outcome:
-            # Do not use Thread.join: after Ctrl-C in it, Python 3.11 takes the thread as ended.
+            # Not Thread.join: if Ctrl-C interrupts it, Python 3.11 wrongly believes that the thread has ended.
             over.acquire(timeout=_LOOK_SECONDS)
             if ending.asked or (cancelled and cancelled()):
                 stop.ask()
@@ -152,7 +152,7 @@ def _end_beside(outcome: Sequence[object], process: int) -> None:
 
 
 class DelayedInterrupt:
-    """A delay of Ctrl-C until a native call returns, because a callback of the call would lose it."""
+    """A delay of Ctrl-C until a native call returns, because Ctrl-C in a callback of that call would be lost."""
 
     def __init__(self, stop: Stop | None = None) -> None:
         self._stop = stop

@@ -49,7 +49,7 @@ LOCALSPEC: Final = Theme(
 )
 
 
-# By kind of theme: the colours of accepted, corrected and bonus tokens.
+# For each kind of theme, the colours of accepted, corrected and bonus tokens.
 ORIGINS: Final = {
     "dark": {"text": "auto 87%", "accepted": "#10561c", "corrected": "#5c4c0c", "bonus": "#12487c"},
     "light": {"text": "auto 87%", "accepted": "#b4e0b4", "corrected": "#fada8c", "bonus": "#b4d4fa"},

@@ -140,9 +140,7 @@ class RaceDialog(Dialog[None]):
         elif drafting.is_done:
             headline = "comparing the texts"
         else:
-            headline = (
-                "drafting, beside a replay of plain" if drafting.cycles else "plain decoding runs first"
-            )
+            headline = "drafting, with plain replayed" if drafting.cycles else "plain decoding runs first"
         style = "bold $text-success" if is_won else "bold"
         self._show(".headline", Content.styled(for_terminal(headline), style))
 
@@ -159,7 +157,7 @@ class RaceDialog(Dialog[None]):
         self._is_stopping = True
 
 
-_SPEED: Final = "Drawing takes a core, so `localspec run` is faster where cores are few; --threads N decides."
+_SPEED: Final = "Drawing uses one CPU core, so `localspec run` is faster where cores are few."
 _TYPING = (
     ("enter", "Send"),
     ("shift+enter, ^j", "New line (many terminals only know ^j)"),

@@ -210,8 +210,8 @@ def columns(row: "PairRow") -> tuple[str, ...]:
 
 def pair_detail(row: "PairRow") -> str:
     measured = f"measured here: {times_text(row.speedup)}" if row.speedup else ""
-    asks = "asks before it downloads it" if row.size_bytes >= ASKED_BYTES else "downloads it"
-    here = "Enter uses it." if row.on_disk else "" if row.trouble else f"Enter {asks}."
+    asks = ", after a question" * (row.size_bytes >= ASKED_BYTES)
+    here = "Enter uses it." if row.on_disk else "" if row.trouble else f"Enter downloads it{asks}."
     here += " ★ Recommended for this machine." * row.recommended
     published = f"published: {row.published}" if row.published else ""
     return "\n".join(part for part in (f"{row.use}. {here}", measured, published) if part)

@@ -25,7 +25,7 @@ from .state import clipboard
 from .state.chat import ChatState, Setup
 
 TIMEOUT_SECONDS: Final = 2  # longest time to stop a reply or to end the program
-UNUSABLE: Final = ("stop", "tokens", "theme")  # they need a running reply, or colours
+UNUSABLE: Final = ("stop", "tokens", "theme")  # commands that need a running reply, or colours
 QUOTES: Final = '"""'  # the marks around a message of several lines, as in `ollama run`
 
 
@@ -205,7 +205,7 @@ class PlainChat(Chat):
         print_line("/pair NAME loads one, /pull NAME downloads it.")
 
     async def suggest_pull(self, name: str, question: str) -> None:
-        print_line(f"{question} /pull {name} does it.")
+        print_line(f"{question} /pull {name} downloads it.")
 
     async def choose_conversation(self) -> None:
         for conversation in await asyncio.to_thread(conversations.listing, self.state.setup.folder):

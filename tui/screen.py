@@ -239,8 +239,8 @@ class ChatScreen(Screen[None], Chat):
             self.state.images = question.images
         elif conversation.is_changed:
             await self._take_back()
-            what = "The changed message has no reply; the old one is back."
-            await self.notice(what, "Up brings the changed text.")
+            what = "The changed message has no reply, so the old message is back."
+            await self.notice(what, "The Up key brings the changed text back.")
             return
         else:
             await self.notice(*UNANSWERED)

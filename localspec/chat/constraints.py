@@ -26,7 +26,7 @@ from localspec.structure.tool_call_format import GENERIC, ToolCallFormat
 
 # A question that no user writes. `branch_points` renders it to find where other conversations differ.
 _OTHER = "\u2063"
-_LONG = 256  # a system message with tools gets a checkpoint from this many tokens on; fewer are read fast
+_LONG = 256  # system message and tools of fewer tokens get no checkpoint, because they are read fast
 
 
 class Ending(NamedTuple):
@@ -45,8 +45,8 @@ class ReplyForm:
 
     text: TextStream
     constraint: Constrained | None
-    generic_calls: bool  # whether the prompt describes another tool-call format than the model's
-    budget: ThinkingBudget | None = None  # it contains the constraint
+    generic_calls: bool  # whether the prompt describes a tool-call format that is not the model's own
+    budget: ThinkingBudget | None = None  # if there is one, it applies the constraint too
 
     @property
     def forcer(self) -> ThinkingBudget | Constrained | None:
@@ -58,7 +58,7 @@ class ReplyForm:
 
 
 class PromptBuilder:
-    """A maker of prompts and forms of replies. Its first grammar takes about 1 s longer, to prepare the vocabulary."""
+    """A maker of prompts and forms of replies. The first grammar takes 1 s longer, to prepare the vocabulary."""
 
     def __init__(
         self, vocabulary: Vocabulary, template: ChatTemplate, read_image: ReadImage | None = None
@@ -100,7 +100,7 @@ class PromptBuilder:
     def _rendered(
         self, request: Request
     ) -> tuple[Sequence[Message], dict[str, Any], dict[str, Sequence[int]]]:
-        """Return the messages to render, with marks in place of images, the variables, and the images by mark."""
+        """Return the messages with marks in place of images, the template's variables, and each mark's image."""
         messages = request.messages if self._read_image else without_earlier_images(request.messages)
         messages, images = with_marks(messages)
         if images and self._read_image is None:
@@ -115,7 +115,7 @@ class PromptBuilder:
         return rendered, {**(tools or {}), **request.template_arguments}, read
 
     def spelled(self, request: Request) -> tuple[tuple[int, ...], ...]:
-        """Return, as tokens, texts of messages that the reply may write with other tokens than the prompt has."""
+        """Return texts to draft from: parts of messages, in the tokens with which a reply would write them."""
         form = self.tool_call_format(request)
         reply = GENERIC if request.grammar else form if request.tool_choice != "none" else None
         return self._spellings.of(request.messages, form or self._template.tool_call_format, reply)

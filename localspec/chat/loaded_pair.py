@@ -66,8 +66,8 @@ class Slot:
 
 
 REST_SECONDS = 2.0  # idle time after which prompt caches are stored on disk
-# If the replies of a thread make no progress for so long, another reply of this thread would wait for itself. A pool of
-# threads may read each event of a reply in another thread, so they can make progress.
+# A thread whose replies hold all slots, and make no progress for this long, waits for itself. They make progress if a
+# pool of threads reads them, each event in another thread.
 STALLED_SECONDS = 10.0
 _LOOK_SECONDS = 0.05  # a reply that waits for a slot checks for cancellation at this interval
 
@@ -77,10 +77,10 @@ class Slots:
         self.all = tuple(slots)
         # Guards the fields below. A session holds it while it begins or ends, or uses the template or the vocabulary.
         self.changed = threading.Condition()
-        # By claimed slot: the thread that began its reply, or None for work on all slots that is no reply.
+        # For each claimed slot, the thread that began its reply; None for work that is no reply and needs all slots.
         self._claimed: dict[Slot, int | None] = {}
         self.awaited = 0  # number of replies that wait for a slot
-        self.sent: dict[Slot, int] = {}  # by slot with a typed, unsent text: number of tokens before it
+        self.sent: dict[Slot, int] = {}  # number of tokens before the typed but unsent text of each slot
         self._stores = stores  # whether prompt caches are stored on disk
         self._rest: threading.Timer | None = None  # stores prompt caches REST_SECONDS after the last reply
         self._process = os.getpid()
@@ -192,7 +192,7 @@ class Slots:
 
 
 def best_slot(slots: Iterable[Slot], prompt: Sequence[int]) -> Slot:
-    """Return the slot with the longest common prefix, which saves most prefill; without any, one with few tokens."""
+    """Return the slot whose text has the longest common prefix with a prompt; if none has one, the emptiest slot."""
 
     def worth(slot: Slot) -> tuple[int, int]:
         cached, common = len(slot.target.tokens), common_prefix_length(slot.target.tokens, 0, prompt)
@@ -226,9 +226,8 @@ class LoadedPair:
     runs_ahead: bool = False  # whether a cycle runs ahead of the reader, because a device computes
     trained_context: int | None = None  # in tokens; None: unknown
     reads_ahead: bool = False  # whether the next prompt is read ahead after a reply
-    when_idle: Callable[[Callable[[], bool]], object] = (
-        bool  # measure costs for later loads until the argument returns true
-    )
+    # Measures costs for later loads while the pair is idle, until its argument returns true.
+    when_idle: Callable[[Callable[[], bool]], object] = bool
 
     @property
     def target(self) -> Decoder:

@@ -27,7 +27,7 @@ class PairInUse:
     prompts: PromptBuilder
     writer: ReplyWriter
     reasoning: Reasoning = field(default_factory=Reasoning)
-    omissions: list[Omission] = field(default_factory=list)  # a few of earlier prompts, the latest first
+    omissions: list[Omission] = field(default_factory=list)  # from earlier prompts, the latest first
     sessions: set[object] = field(default_factory=set)  # the open sessions
     process: int = field(default_factory=os.getpid)
 
@@ -72,7 +72,7 @@ class PairInUse:
     def ahead(self, request: Request, ends: Ends, typed: str = "") -> ReplyJob | None:
         """Return a job that prefills the part of the next prompt that does not depend on the next message.
 
-        `typed`: the certain beginning of that message. Return None if `ends()` came true before.
+        `typed`: the certain beginning of that message. Return None if `ends()` becomes true first.
         """
         counts = list[int]()
         for text in dict.fromkeys(("", typed)):

@@ -44,7 +44,7 @@ from localspec.sampler.passes import ForwardPass, common_prefix_length
 from localspec.structure.forcing import Forcing
 from localspec.structure.read_calls import TextPart
 
-UNSEEN_IMAGE = "the draft does not see the image: it drafts from the text"
+UNSEEN_IMAGE = "the draft model does not see the image, so it drafts from the text alone"
 GENERIC_CALLS = (
     "this model's chat template does not support tools: a system message describes them, in a tool-call format "
     "that the model may not be trained for"
@@ -55,7 +55,7 @@ READ_AHEAD_SECONDS = 60.0  # longest time of reading ahead after a reply
 AHEAD = 2  # cycles that may wait for their reader: with fewer, a device is idle if cycles vary in time
 
 
-# A cycle and its tokens' scores; then, after this cycle, the strategy's `why_off` and `failure`, the form's `ends`.
+# A cycle, the scores of its tokens, and after it the strategy's `why_off` and `failure`, and the form's `ends`.
 _State = tuple[Cycle, Sequence[Scored], str | None, LocalspecError | None, Ending]
 
 
@@ -93,7 +93,7 @@ class ReplyBuilder:
             tokens=cycle.tokens[:used],
             origins=cycle.origins[:used],
             accepted=cycle.origins[:used].count(Origin.ACCEPTED),
-            # Meanwhile a pair that runs ahead computes the next cycle.
+            # A pair that runs ahead computes its next cycle meanwhile, so this time delays nothing.
             other_seconds=cycle.other_seconds + (0.0 if self._pair.runs_ahead else perf_counter() - began),
         )
         if not self.tokens:
@@ -170,7 +170,7 @@ def read(target: Decoder, strategy: Strategy, job: "ReplyJob") -> Iterator[Prefi
     def passes_to(end: int) -> Iterator[ForwardPass | ImageChunk]:
         """Yield each pass, and each image before it is encoded."""
         for begin, stop, image in stretches(prompt, target.length, end):
-            if target.length < begin:  # the passes of the tokens before were cancelled
+            if target.length < begin:  # the passes before this part were cancelled
                 return
             if image and not image.is_encoded and not cancelled():
                 yield image
@@ -202,7 +202,7 @@ class ReplyJob:
     sent: int | None = None  # number of tokens before a text that is typed but not sent; None: no such text
     changed: str = ""  # how the messages were changed to fit the chat template
     spelled: Sequence[Sequence[int]] = ()  # texts to copy from, in another spelling than the prompt's
-    # Returns a job whose prompt is the certain beginning of the next prompt; None if `ends()` came true before.
+    # Returns a job whose prompt is the certain beginning of the next prompt; None if `ends()` becomes true first.
     following: "Callable[[Reply, Ends], ReplyJob | None] | None" = None
 
     @cached_property
@@ -225,11 +225,11 @@ class ReplyWriter:
     def __init__(self, pair: LoadedPair, prompts: PromptBuilder) -> None:
         self._pair, self._prompts = pair, prompts
         self._sent: dict[str, object] = {}  # sent notices, each with an object that identifies its sender
-        # By slot: the messages of its latest prompt except the assistant's, or the tokens of a raw prompt.
+        # For each slot, the messages of its latest prompt except the assistant's, or the tokens of a raw prompt.
         self._latest: dict[Slot, Sequence[Any]] = {}
-        # By slot: the next prompt to read ahead, until it is read or another reply takes the slot.
+        # For each slot, the next prompt to read ahead, until it is read or another reply takes the slot.
         self._upcoming: dict[Slot, Upcoming] = {}
-        self._read: dict[Slot, range] = {}  # by slot, the positions of the tokens that were read ahead
+        self._read: dict[Slot, range] = {}  # for each slot, the positions of the tokens that were read ahead
 
     def reply(self, job: ReplyJob) -> Generator[Event]:
         form = self._prompts.form(job.request, job.style, len(job.text_prompt))
@@ -245,7 +245,7 @@ class ReplyWriter:
                 yield Finished(empty.result(job.request.seed or 0, cancelled=True))
 
     def read_ahead(self, stop: Ends) -> None:
-        """Prefill the certain beginnings of the next prompts of all conversations; stop soon after `stop()`."""
+        """Prefill the certain beginnings of the next prompts of all conversations, until `stop()` returns true."""
         for slot, upcoming in list(self._upcoming.items()):
             began, done = perf_counter(), True
             try:
@@ -256,7 +256,7 @@ class ReplyWriter:
                     del self._upcoming[slot]
 
     def prefill(self, ahead: Ahead, stop: Ends, slot: Slot | None = None, *, seconds: float) -> bool:
-        """Prefill a prompt without a reply, until a reply waits for a slot. Return whether all of it is read."""
+        """Prefill the prompt of a job until a reply waits for a slot. Return whether the whole prompt is read."""
         pair, deadline = self._pair, perf_counter() + seconds
 
         def ends() -> bool:

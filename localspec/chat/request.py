@@ -72,7 +72,7 @@ class Request:
 
     @property
     def beside(self) -> str:
-        """Client and tools as one text. Reasoning is stored by this text and by the messages before it."""
+        """Client and tools as one text. It is a part of the key under which a reply's reasoning is stored."""
         return json.dumps([self.owner, self.tools], sort_keys=True, default=str)
 
     @property

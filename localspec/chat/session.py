@@ -56,17 +56,17 @@ class Session(Closing):
         self._running: Cancelled | None = None  # the cancellation check of the reply in progress
         self._steps: Generator[Event] | None = None  # the events of the reply in progress
         self._working = threading.Lock()  # locked while an event is computed, not while the caller uses it
-        self._asking: set[int] = set()  # threads that call a caller's `cancelled`, while `_working` is locked
+        self._asking: set[int] = set()  # threads inside a caller's `cancelled`, while `_working` is locked
         self._closed = False
         prompts = PromptBuilder(pair.vocabulary, pair.template, pair.read_image)
         self._in_use = PairInUse(pair, prompts, ReplyWriter(pair, prompts))
         self._in_use.sessions.add(self)
 
     def another(self, owner: str = "", stored_as: str = "") -> "Session":
-        """Begin another conversation on the same pair. Closing its last open session frees the models.
+        """Begin another conversation on the same pair. The models are freed with the pair's last open session.
 
-        `owner`: the client; one client's reasoning never enters another client's prompts. `stored_as`: the name of the
-        stored conversation. A pair with `parallel` slots gives as many replies at a time; an open stream keeps a slot.
+        `owner`: the client, whose reasoning never enters another client's prompts. `stored_as`: the name of the stored
+        conversation. At most `parallel` replies run at a time; an open stream counts as a running reply.
         """
         with self._reading():
             other = Session(self.pair, self._defaults)
@@ -245,7 +245,7 @@ class Session(Closing):
     @property
     def _work(self) -> AbstractContextManager[object]:
         if threading.get_ident() in self._asking:
-            what = "`cancelled` used the session whose reply asks it"
+            what = "the function `cancelled` used the session of the reply that called it"
             raise BadSetting(what, hint="return True from `cancelled`, and use the session after the reply")
         return self._working
 

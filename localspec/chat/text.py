@@ -22,7 +22,7 @@ _FIRST_CODE, _CODES = 0xD800, 2048  # lone surrogates, which UTF-8 text never ha
 
 
 def repeated_block(tokens: Sequence[int], least: int = 0) -> Sequence[int]:
-    """Return the shortest block that comes REPEATS times at the end of the tokens, over at least `least`; else ()."""
+    """Return the shortest block that repeats REPEATS times, and for `least` tokens, at the end; () if none does."""
     for size in range(1, min(LONGEST_BLOCK, len(tokens) // REPEATS) + 1):
         loop = tokens[-max(REPEATS * size, least) :]
         if loop[-1] == loop[-1 - size] and len(loop) >= least and loop[size:] == loop[:-size]:
@@ -64,7 +64,7 @@ class TextStream:
         reader: Callable[[ToolCallFormat, Functions, Change], CallReader] = CallReader,
         fenced: bool = False,
     ) -> None:
-        """`fenced`: whether a fence around the answer is dropped."""
+        """`fenced`: whether to drop a code fence (```) around the answer."""
         markers = [*(style.markers if style else ()), *(calls.marks if calls else ()), *stops]
         self.vocabulary = vocabulary
         self.codes = Codes(vocabulary, markers)
@@ -75,7 +75,8 @@ class TextStream:
         self._before = 0  # number of held characters of the text before the reply
         self.thinking = Thinking(style, form, functions or (), self.codes.coded)
         tagged = form is not None and bool(form.tag) and not (style and style.channels)
-        self._unclosed = CallReader(form, functions or {}) if form and tagged else None  # for the reasoning
+        # Finds calls that begin inside the reasoning.
+        self._unclosed = CallReader(form, functions or {}) if form and tagged else None
         self._thoughts = ""  # reasoning that may be, or begin, a call
         self._calling = False  # whether `_thoughts` is the beginning of a call so far
         self.calls: list[ToolCall] = []  # complete calls, and a call in which the reply ended
@@ -152,7 +153,7 @@ class TextStream:
         return self._without_stops(split)
 
     def _read_thought(self, reader: CallReader, text: str) -> list[TextPart]:
-        """Return reasoning to show. A call at its end is held: if the reply ends there, it is a call."""
+        """Return reasoning to show. Hold back a call at its end, which counts only if the reply ends there."""
         self._thoughts += text
         for part in reader.push(text):
             if part.call or part.text.strip():
@@ -280,7 +281,7 @@ class StopScanner:
 
 
 class Unfencer:
-    """A stream that drops the fence around JSON. JSON has no grave accent at its beginning or after a line end."""
+    """A stream that drops a code fence (```) around JSON. No line of JSON itself begins with a grave accent."""
 
     def __init__(self) -> None:
         self.held = ""
@@ -382,7 +383,7 @@ class Thinking:
         self._fresh = style is not None  # whether the current part is only white space so far
         self._drops_space = self.kind is R
         self._held = ""
-        self._line = ""  # the line of the part so far
+        self._line = ""  # the last line of the current part, as far as it is written
 
     @property
     def held(self) -> str:
@@ -390,7 +391,7 @@ class Thinking:
 
     def push(self, text: str) -> list[tuple[Kind, str]]:
         if self._headers:
-            self._headers = copy(self._headers)  # a copy of this object keeps its state
+            self._headers = copy(self._headers)  # copies of this object must share no state
             text = self._headers.push(text)
         self._held += text
         parts: list[tuple[Kind, str]] = []

@@ -21,7 +21,7 @@ class _State:
     detokenizer: Detokenizer
     thinking: Thinking
     spent: int = 0  # number of reasoning tokens
-    held: int = 0  # number of the newest reasoning tokens, which may become a marker
+    held: int = 0  # number of the newest reasoning tokens that may be the beginning of a marker
     due: tuple[int, ...] = ()  # closing tokens that must follow
     times_ended: int = 0  # number of times that the budget ended reasoning
 
@@ -34,8 +34,8 @@ class ThinkingBudget:
     ) -> None:
         """`text`: the reply's text, still empty; `ending`: the text between reasoning and answer.
 
-        `start`: number of tokens before the reply. Only a second cut writes all markers of `ending`: after the first
-        one, a call may follow in place of the answer.
+        `start`: number of tokens before the reply. The first cut writes only the first marker of `ending`, because a
+        call may follow in place of the answer; a second cut writes all markers.
         """
         self.whole_rows = inner is not None
         self.times_ended = 0  # number of times that the budget ended reasoning in the settled tokens

@@ -72,21 +72,21 @@ def fetch_reference(target: str, draft: str | None, *, images: bool = False) -> 
             tell_models(several)
             raise
         if draft is None and (known := suggested_draft(pair)):
-            what = f"{known.name} ({size_text(known.all_bytes)}) can draft for {target}"
+            what = f"{known.name} ({size_text(known.all_bytes)}) can draft for {target}; to download it"
             print_notice(f"{what}: localspec pull {target} --draft {known.repo}:{known.file}")
     fetch(pair, images=images, reference=reference)
 
 
 def suggest_draft(pair: Pair, *, pull: bool = False) -> Pair:
-    """Offer the draft of a registered pair to a model of another program, and return what to load.
+    """Offer to download a draft for a model of another program; return the pair to load.
 
-    `pull`: whether to fetch the draft without a question. If the download fails, the model runs without a draft.
+    `pull`: whether to download it without a question. After a failed download the model runs without a draft.
     """
     if not (found := family_drafts(pair)):
         return pair
     what = f"{found[0].name} ({size_text(found[0].all_bytes)}) can draft for {pair.name}"
     if not (pull or agreed(lambda: f"{what}. Download it?")):
-        print_notice(f"{what}: localspec pull {pair.name}")
+        print_notice(f"{what}; to download it: localspec pull {pair.name}")
         return pair
     try:
         fetch(replace(pair, draft=found[0]))
@@ -107,7 +107,7 @@ def fetch(pair: Pair, *, images: bool = False, reference: str = "") -> None:
     """Fetch a pair and show the progress on stderr; Ctrl-C keeps the bytes received so far.
 
     `images`: whether to fetch the projector with which the target reads images.
-    `reference`: the names on the Hub of a new pair, which is stored once all its files are here and verified.
+    `reference`: the user's name for a new pair from the Hub; the pair is stored once its files are verified.
     """
     line = DrawnLine(sys.stderr)
 
@@ -126,9 +126,7 @@ def fetch(pair: Pair, *, images: bool = False, reference: str = "") -> None:
             show(f"{reference} is now the pair {pair.name}")
         if images:
             projector = published(pair)
-            show(
-                f"{projector.name} is the newest in {projector.repo}; its sha256 is the Hub's, not pinned here"
-            )
+            show(f"{projector.name} is checked by the hash on {projector.repo}, because localspec has none")
             fetch_projector(pair, projector, show)
     except KeyboardInterrupt:
         line.clear()

@@ -190,7 +190,7 @@ class Parser(argparse.ArgumentParser):
         say(message, end="")
 
 
-# By command or option of another program: the names in localspec to suggest.
+# Options and commands of other programs, each with the names in localspec that mean the same.
 _ELSEWHERE = {
     "--model": ("--pair", "--target"),
     **dict.fromkeys(("--draft-model", "--model-draft"), ("--draft",)),

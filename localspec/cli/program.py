@@ -31,7 +31,7 @@ from localspec.engine.spawn import take_early
 from localspec.errors import BadSetting, LocalspecError, UnknownPair
 from localspec.options import data_dir, naming_settings
 
-# By command of another program: our command, or advice.
+# Commands of other programs: the command of localspec that does the same, or an answer.
 OTHER_NAMES = {"ls": "list", "show": "info", "remove": "rm"}
 ANSWERED = {
     "ps": "Nothing runs in the background: a model is loaded while `localspec run`, `chat` or `serve` runs.",
@@ -66,7 +66,8 @@ def run(arguments: Sequence[str]) -> int:
         tell(error)
         return WRONG_USAGE if isinstance(error, BadSetting | UnknownPair) else 1
     except OSError as error:
-        what = f"{error.filename} cannot be used" if error.filename is not None else "the system refuses"
+        named = error.filename is not None
+        what = f"{error.filename} cannot be used" if named else "the operating system reports an error"
         hint = "check permissions and free disk space, or set LOCALSPEC_HOME to another folder"
         tell(LocalspecError(f"{what}: {error.strerror or error}", hint=hint))
     except Exception as error:  # noqa: BLE001  print a message and write a report for any error

@@ -109,7 +109,7 @@ def prompt_of(arguments: argparse.Namespace) -> str:
                 find(arguments.name)  # raises UnknownPair for a missing file
         given = argument not in (None, "-") or something_is_piped()
         command = " ".join(filter(None, ["localspec", arguments.command, arguments.name]))
-        hint = f'{command} "What is speculative decoding?"'
+        hint = f'write one, for example: {command} "What is speculative decoding?"'
         raise BadSetting("the prompt is empty" if given else "there is no prompt", hint=hint)
     return prompt
 
@@ -147,7 +147,7 @@ def something_is_piped() -> bool:
 
 def piped_text() -> str:
     """Read all of standard input. Explain a long wait by a notice, because a pipe can stay open and empty."""
-    what = "reading standard input until it ends; `</dev/null` skips it"
+    what = "waiting for the end of the piped text; if you pipe nothing, add `</dev/null`"
     waiting = threading.Timer(TIMEOUT_SECONDS, print_notice, [what])
     waiting.daemon = True
     waiting.start()
@@ -157,10 +157,10 @@ def piped_text() -> str:
             return sys.stdin.read()
         content = buffer.read(MOST_BYTES + 1)
         if len(content) > MOST_BYTES:
-            raise BadSetting("standard input is too large for any context", hint="pipe only a part of it")
+            raise BadSetting("the piped text is longer than any model can read", hint="pipe a part of it")
         # Decode UTF-8 even where the system has another encoding.
         return io.StringIO(content.decode("utf-8"), newline=None).read()
     except UnicodeError as error:
-        raise BadSetting("standard input is not UTF-8 text", hint="convert it to UTF-8 first") from error
+        raise BadSetting("the piped text is not UTF-8", hint="convert it to UTF-8 first") from error
     finally:
         waiting.cancel()

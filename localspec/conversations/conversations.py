@@ -149,7 +149,7 @@ def hold(folder: Path, name: str) -> FileLock:
     lock = FileLock(folder / LOCKS / f"{name}.lock")
     try:
         free = lock.try_acquire()
-    except OSError:  # where no lock file can be made, a conversation is used without one
+    except OSError:  # no lock file can be made here, so the conversation is used without one
         return lock
     if not free:
         raise ConversationInUse(
@@ -216,7 +216,7 @@ def delete(folder: Path, name: str) -> None:
             with suppress(LocalspecError):
                 asked |= {repaired(one.content) for one in read(folder, each).messages if one.role == "user"}
         for kept in kept_files(folder):
-            kept.unlink(missing_ok=True)  # it may have the conversation
+            kept.unlink(missing_ok=True)  # a damaged copy may contain the conversation
         prompts = [("DELETE FROM prompts WHERE text = ?", text) for text in asked]
         perform(
             folder,

@@ -33,7 +33,7 @@ PRAGMA user_version = {VERSION};
 COMMIT"""
 
 _DAMAGED: Final = "database disk image is malformed"
-# The files, by path, device and inode, that this process has checked and found whole.
+# Path, device and inode of each file that this process has checked and found whole.
 _checked = set[tuple[Path, int, int]]()
 
 log = logging.getLogger(__name__)
@@ -173,9 +173,7 @@ def _recovered(path: Path) -> None:
 def _rebuild(path: Path) -> None:
     """Replace a damaged file by a new one with its readable rows, and keep a copy. Raises OSError, sqlite3.Error."""
     new, copy = Path(f"{path}.new"), Path(f"{path}.copy")
-    with path.open(
-        "r+b"
-    ) as file:  # give a file that was cut its length back, because SQLite reads nothing of it
+    with path.open("r+b") as file:  # lengthen a file that was cut, because SQLite reads nothing of it
         header = file.read(32)
         length = int.from_bytes(header[16:18], "big") * int.from_bytes(header[28:], "big")
         if path.stat().st_size < length < MOST_BYTES:
@@ -219,5 +217,5 @@ def _make_tables(db: sqlite3.Connection, path: Path) -> None:
         mode = ""
     if mode != "wal":
         db.execute("PRAGMA journal_mode = DELETE")
-        log.warning("the file system of %s refuses a write-ahead log: saving takes longer", FILE)
+        log.warning("saving a conversation takes longer: the file system of %s allows no SQLite log", FILE)
     db.executescript(_SCHEMA)

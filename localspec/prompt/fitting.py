@@ -77,7 +77,7 @@ class Fitter:
     def _newest(
         messages: Messages, starts: list[int], encoded: Callable[[int], Prompt], free_tokens: int
     ) -> int:
-        """Return the first start if all messages fit, else a start from which the prompt is still a little too long."""
+        """Return the first of `starts` if all messages fit, else one with which the prompt is a little too long."""
         before = [0, *accumulate(sum(map(len, message.texts)) for message in messages)]
         characters = free_tokens * 6  # a high estimate, because most tokens have fewer characters
         while True:

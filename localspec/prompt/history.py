@@ -19,7 +19,7 @@ BEGIN, SYSTEM, USER, ANSWER, CALL, RESULT, STRAY, END = (
 )  # fmt: skip
 Render = Callable[[Sequence[Message]], str]  # returns the prompt; "" if the template refuses the messages
 
-# The order that every template takes: by kind of message, the kinds that may follow it.
+# The order that every template takes: for each kind of message, the kinds that may follow it.
 _USUAL = {
     BEGIN: (SYSTEM, USER), SYSTEM: (USER,), USER: (END, ANSWER, CALL), ANSWER: (END, USER), CALL: (RESULT,),
     RESULT: (END, ANSWER, RESULT, CALL),
@@ -43,7 +43,7 @@ def _between(before: str, kind: str, pairs: Collection[tuple[str, str]] = ()) ->
     return ()
 
 
-# By kind: in the usual order, the kinds from the beginning up to it, and those from it to a later answer and question.
+# For each kind, in the usual order: the kinds up to it, and the kinds from it to a later answer and question.
 _TO = {BEGIN: (), **{kind: (*_between(BEGIN, kind), kind) for kind in _ROLES if kind != STRAY}}
 _FROM = {kind: (*_between(kind, ANSWER), ANSWER, USER) for kind in _TO}
 _STRAYS = (
@@ -51,7 +51,7 @@ _STRAYS = (
     (USER, ANSWER, STRAY, USER, STRAY, CALL, RESULT, STRAY, USER), (SYSTEM, STRAY, STRAY, USER),
     (USER, CALL, RESULT, ANSWER, STRAY, USER), (USER, CALL, RESULT, CALL, RESULT, USER, STRAY),
 )  # fmt: skip
-# Places of a text beside a call: before an answer, after all answers, and after all answers beside reasoning.
+# Places of a call that has a text: before some answer, after the last answer, and there with reasoning as well.
 BEFORE, AFTER, BOTH = "before", "after", "both"
 _PLACES = frozenset((BEFORE, AFTER, BOTH))
 
@@ -106,7 +106,7 @@ class Fitting:
     taken: Taken
     groups: list[list[Message]] = field(default_factory=list)  # the messages of a group are joined into one
     changes: Counter[str] = field(default_factory=Counter)
-    _kind: str = BEGIN  # the kind of the newest message, without messages that may be anywhere
+    _kind: str = BEGIN  # the kind of the newest message; messages that may be anywhere do not count
 
     @property
     def messages(self) -> list[Message]:
@@ -153,7 +153,7 @@ def _joined(group: Sequence[Message]) -> Message:
 
 
 def _texts_apart(messages: Sequence[Message], taken: Taken) -> list[Message]:
-    """Move each text beside calls that the template would lose: into its own message, or to the text before it."""
+    """Move texts that the template would lose beside calls into their own messages, or to the text before them."""
     moved = list[Message]()
     latest = max((n for n, message in enumerate(messages) if _kind_of(message) == ANSWER), default=-1)
     for number, message in enumerate(messages):
@@ -183,8 +183,10 @@ def _paired(messages: Sequence[Message], taken: Taken) -> list[tuple[str, Messag
     A result belongs to the call with its id, else to a call of its function, else to the first call without a result.
     """
     paired, used = list[tuple[str, Message]](), set[str]()
-    waiting = dict[str, tuple[str, str]]()  # by id of a call without a result: given id and function
-    near = dict[str, None]()  # ids of the calls right before
+    waiting = dict[
+        str, tuple[str, str]
+    ]()  # given id and function of each call without a result, by its new id
+    near = dict[str, None]()  # new ids of the calls in the messages right before
 
     def own_id(given: str, made: str) -> str:
         """Return the given id in the form that the template takes; if it is used already, return the made id."""

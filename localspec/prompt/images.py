@@ -17,7 +17,8 @@ PLACE = "\ufffc"  # the character in place of each image in the content of a mes
 MOST_BYTES = 32 * 1024 * 1024  # maximum bytes of an image file
 MOST_PIXELS = 64_000_000  # maximum pixels of an image; photos of phones have at most 50 million
 NO_IMAGES = (
-    "`localspec pairs` marks those that do, and `pull NAME --images` completes them; or give --mmproj FILE"
+    "`localspec pairs` marks pairs that do, `localspec pull NAME --images` downloads what they need for it, and "
+    "--mmproj FILE adds this to another model"
 )
 UNREAD, UNREAD_FILE = "[an image that this model cannot read]", "[a file that this model cannot read]"
 _URL = re.compile(r"\Adata:[\w.+/;=-]*?;base64,", re.IGNORECASE)
@@ -45,7 +46,7 @@ class Image:
         width, height = _size(self.data)
         if not width or not height:
             kinds = (_OTHERS.get(self.data[at : at + 4]) for at in (0, 4))
-            why = next(filter(None, kinds), "no image file that is read here" if self.data else "empty")
+            why = next(filter(None, kinds), "no image that localspec can read" if self.data else "empty")
             raise BadSetting(f"{what} is {why}", hint="send a PNG, JPEG, GIF, BMP or PPM file")
         if width * height > MOST_PIXELS:
             raise BadSetting(f"{what} has {width} x {height} pixels, which is too many", hint=_SMALLER)
@@ -149,7 +150,7 @@ def _size(data: bytes) -> tuple[int, int]:
 
 
 def without_earlier_images(messages: Sequence[Any]) -> tuple[Any, ...]:
-    """Return messages with a short text in place of each image, except in the question."""
+    """Return messages with a short text in place of each image, except in a question at the end."""
     asked = question_of([m.role for m in messages])
     return tuple(
         replace(m, content=m.content.replace(PLACE, UNREAD), images=()) if m.images and n != asked else m

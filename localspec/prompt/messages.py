@@ -22,12 +22,12 @@ _REASONING_KEYS = ("reasoning", "reasoning_content", "thinking")  # different se
 _RESULT_OF = ("tool_call_id", "tool_name", "name")  # keys that name the call of a result
 _KEYS = ("role", "content", "tool_calls", "function_call", "images", *_RESULT_OF, *_REASONING_KEYS)
 _OTHER_ROLES = {"developer": "system", "function": "tool"}
-# By type of a part of a message: the key of its text.
+# The key of the text in each type of message part.
 _PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
 _IMAGES = ("image_url", "input_image", "image")  # types of parts that are images
 _FILES = ("file", "input_file", "document")
 _REASONING = ("thinking", "redacted_thinking", "reasoning", "reasoning_text")
-_SOUNDS = ("input_audio", "audio", "audio_url", "video", "video_url")  # types that a question may not have
+_SOUNDS = ("input_audio", "audio", "audio_url", "video", "video_url")  # types that are refused in a question
 _MADE_ID = re.compile(r"c\d{8,}")  # an id from `made_id`: nine characters, as some templates require
 _FORM = 'write a message as {"role": "user", "content": "..."}'
 _CALL_FORM = 'write tool_calls as [{"id": "...", "function": {"name": "...", "arguments": {...}}}]'
@@ -67,8 +67,8 @@ def as_messages(
 ) -> Messages:
     """Return messages from a text, or from a list of Messages and OpenAI-style dictionaries. Raises BadSetting.
 
-    `images`: the images before a text, as `image_of` reads them. `left_out`: called with a notice about each part that
-    cannot be read; without it, such parts are refused. In the last question, all images and sounds must be readable.
+    `images`: the images before a text, as `image_of` reads them. `left_out`: gets a notice about each part that cannot
+    be read; without this list, such parts are refused. An unreadable image or sound in a question is always refused.
     """
     before = tuple(map(image_of, [images] if isinstance(images, str | bytes | Path) else images))
     if isinstance(prompt_or_messages, str):

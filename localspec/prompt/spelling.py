@@ -31,7 +31,7 @@ class Spellings:
     def of(
         self, messages: Sequence[Message], prompt: ToolCallFormat, reply: ToolCallFormat | None
     ) -> tuple[tuple[int, ...], ...]:
-        """Return the texts to copy from. `prompt`, `reply`: how each spells calls; None: the reply is plain text."""
+        """Return texts to copy from, as tokens. `prompt`, `reply`: how each spells calls; None: no call is expected."""
         found, room = dict[str, tuple[int, ...]](), MOST
         for text in _spelled(messages, prompt, reply):
             if LEAST <= len(text) <= room and text not in found:

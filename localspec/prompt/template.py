@@ -69,7 +69,9 @@ class ChatTemplate:
         self._end_texts, self._usual_style = end_texts, style
         self._changes_lists = "append" in source or "pop" in source
         self._latest_tools: tuple[tuple[Tool, ...], dict[str, Any] | None] | None = None
-        self._taken: dict[bool, Taken] = {}  # by whether there are tools
+        self._taken: dict[
+            bool, Taken
+        ] = {}  # histories that it takes without tools (False), and with tools (True)
         self._special = {"bos_token": bos_text, "eos_token": eos_text}
         self._sandbox = Sandbox()
         self._template, self._names, self.literals, tested = self._sandbox.read(source)
@@ -120,7 +122,6 @@ class ChatTemplate:
 
     def tool_variables(self, tools: Sequence[Tool]) -> dict[str, Any] | None:
         """Return the variables that give the tools to the template; None if the template ignores tools."""
-
         if self._latest_tools is None or self._latest_tools[0] != tools:
             given = self._tool_variables([tool.given for tool in tools])
             self._latest_tools = tuple(tools), given or self._tool_variables([t.definition for t in tools])

@@ -81,7 +81,7 @@ def style_of(source: str) -> ThinkingStyle | None:
 
 
 def after_prompt(style: ThinkingStyle, prompt: str) -> ThinkingStyle:
-    """Return the style with `opened` and `closed` as the end of the prompt shows; white space does not count."""
+    """Return the style with `opened` and `closed` set by the end of the prompt; white space does not count."""
     # If one marker is the end of another, both end at the same place; then the longer one counts.
     present = sorted((marker for marker in style.markers if marker in prompt), key=len)
     ends = {prompt.rfind(marker) + len(marker): style.markers[marker] for marker in present}

@@ -31,7 +31,7 @@ from localspec.prompt.template import ChatTemplate
 
 _CONTROL_LIKE = re.compile(r"^<[|｜]|[|｜]>$")
 _CUT = "\U0010fffc"  # a private-use character that marks the end of the prompt, if a reply is continued
-# Beginnings of texts: no token continues into two of them, even with the space or line end before them.
+# Four beginnings of a text. No token matches two of them, even if it begins in the white space before the text.
 _UNLIKE = ("b", "\u2063", " a", "\n\na")
 _C_SPACE = " \t\n\v\f\r"  # white space that llama.cpp removes beside some special tokens
 
@@ -43,7 +43,7 @@ class SpecialTokens(dict[str, int]):
 
     def __init__(self, texts: Mapping[str, int]) -> None:
         super().__init__(sorted(texts.items(), key=lambda pair: -len(pair[0])))
-        self._lengths: dict[str, set[int]] = {}  # lengths of the texts, by their first character
+        self._lengths: dict[str, set[int]] = {}  # lengths of the tokens' texts, by first character
         for text in self:
             self._lengths.setdefault(text[0], set()).add(len(text))
         self._first = re.compile("[" + re.escape("".join(self._lengths)) + "]") if self else None
@@ -153,7 +153,7 @@ def tokens_of(text: str | Sequence[int | str] | None, vocabulary: Vocabulary) ->
 
 
 def following_messages(messages: Sequence[Message], typed: str = "") -> tuple[Messages, ...]:
-    """Return alternatives of the next messages: results of the last calls, else a question that begins with `typed`."""
+    """Return several possible next messages: results of the last calls, else a question that begins with `typed`."""
     calls = messages[-1].tool_calls if messages else ()
     results = (tuple(Message("tool", text, tool_call_id=call.id) for call in calls) for text in _UNLIKE)
     return tuple(results) if calls else tuple((Message("user", typed + text),) for text in _UNLIKE)

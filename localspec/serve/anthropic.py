@@ -29,7 +29,7 @@ _ERROR_TYPES: Final = {413: "request_too_large", 500: "api_error", 501: "api_err
 def error_body(problem: Problem) -> object:
     """Return the body of an HTTP error."""
     kind, message = _ERROR_TYPES.get(problem.status, problem.kind), problem.message
-    if problem.code == "context_length_exceeded":  # clients that find "too long" shorten the conversation
+    if problem.code == "context_length_exceeded":  # clients that read "too long" shorten the conversation
         kind, message = "invalid_request_error", f"prompt is too long: {message}"
     return {"type": "error", "error": {"type": kind, "message": message}}
 
@@ -68,7 +68,8 @@ def messages_of(system: object, messages: list[Any]) -> list[dict[str, Any]]:
 def converted_from(message: object, which: str) -> Iterator[dict[str, Any]]:
     """Convert an Anthropic message to chat messages. Messages with tool results come first."""
     if not isinstance(message, dict) or message.get("role") not in ("user", "assistant", "system"):
-        raise BadSetting(f"{which} cannot be {cut(message)}", hint="give role (user, assistant) and content")
+        hint = "give an object with a role (user or assistant) and content"
+        raise BadSetting(f"{which} cannot be {cut(message)}", hint=hint)
     role, content = message["role"], message.get("content")
     blocks = content if isinstance(content, list) else [{"type": "text", "text": content}]
     said, calls = list[Any](), list[dict[str, Any]]()
@@ -81,7 +82,7 @@ def converted_from(message: object, which: str) -> Iterator[dict[str, Any]]:
                 arguments = block.get("input", {})
                 calls.append({"id": block.get("id"), "name": block.get("name"), "arguments": arguments})
             case {"type": "text", "text": str(text)} if role == "assistant" and said and text_of(said[-1]):
-                said[-1] = {**said[-1], "text": said[-1]["text"] + text}  # citations split a text into blocks
+                said[-1] = {**said[-1], "text": said[-1]["text"] + text}  # join what citations have split
             case _:
                 said.append(block)
     if said or calls or role == "assistant":

@@ -32,8 +32,8 @@ class Embeddings(Interface):
             raise BadSetting(f"encoding_format cannot be {cut(form)}", hint="give float or base64")
         small, texts = self._pairs.choose_small(fields), texts_in(fields.rest["input"], "input")
         if small.pooling == "none":
-            what = f"{small.name} does not pool the rows of tokens"
-            raise BadSetting(what, hint="start with --pooling mean")
+            what = f"{small.name} makes a vector for each token, not for each text"
+            raise BadSetting(what, hint="start the server with --pooling mean")
         found = await self._read(request, small, texts, fields)
         read = (lambda row: b64encode(row).decode()) if form == "base64" else numbers
         rows = enumerate(rows_of(found))
@@ -91,7 +91,7 @@ class Embeddings(Interface):
     async def _read(
         self, request: Request, small: ModelBeside, texts: Sequence[Text], fields: Fields, **more: Any
     ) -> Embedded:
-        """Return the rows of all texts. Send the texts to the engine in parts, so that other requests have turns."""
+        """Return the vectors of all texts. The texts go to the engine in parts, so that other requests run between."""
         more |= {"dimensions": fields.take("dimensions", int), "norm": fields.take("embd_normalize", int, 2)}
         kept = kept_seconds(fields.rest.pop("keep_alive", -1))
         embedded, rows, tokens = Embedded(b"", 1, ()), bytearray(), list[int]()
@@ -126,7 +126,7 @@ def usage(found: Embedded) -> dict[str, int]:
 
 
 def written(head: Mapping[str, Any] | None, name: str, entries: Iterable[object]) -> Response:
-    """Return an answer with the list `name`, whose entries are made when they are sent; without `head`, only a list."""
+    """Return an answer: `head` with the list `name`, or a bare list without `head`. Entries are made when sent."""
 
     def chunks() -> Iterator[bytes]:
         yield b"[" if head is None else dumped(head)[:-1] + b"," + dumped(name) + b":["

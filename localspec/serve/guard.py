@@ -1,4 +1,4 @@
-"""The check of each request: it admits local programs and programs with the key, never an unknown web page."""
+"""The check of each request: local programs and programs with the key pass, unknown web pages do not."""
 
 import hmac
 import ipaddress
@@ -26,7 +26,7 @@ _ALLOWED: Final = {  # CORS headers of an answer to a web page whose origin is a
 }
 
 
-# A function for the end of an answer, or for a client that leaves. It gets scope, HTTP status and duration in seconds.
+# A function that is called when an answer ends or its client leaves, with scope, HTTP status and seconds taken.
 OnAnswer = Callable[[Scope, int, float], object]
 
 

@@ -24,7 +24,7 @@ from localspec.serve.options import GONE, Fields, Problem
 from localspec.serve.replies import Block, Chosen, Pairs, Replies, ReplyRequest, ServedReply, begins, fold
 
 LARGEST_BODY: Final = 32 * 2**20  # limit of bytes in the body of a request
-MOST_VALUES: Final = 500_000  # limit of JSON values in a body; parsed, they take up to 50 times its bytes
+MOST_SIGNS: Final = 2_000_000  # limit of commas, [ and { in a body: a parsed JSON value takes up to 200 bytes
 SMALL_BODY: Final = 2**16  # bytes; parsing this many takes less time than the start of a thread
 MOST_BODIES: Final = 64 * 2**20  # limit of bytes in the bodies of all open requests together
 FIRST_SECONDS: Final = 1.0  # a stream waits this long for an early error before it sends the HTTP status
@@ -95,7 +95,7 @@ class Writer(ABC):
 
 async def fields_of(request: Request) -> Fields:
     """Return the fields of the JSON object in the request's body. Raises Problem, BadSetting."""
-    body, values = bytearray(), ValueCounter()
+    body, signs = bytearray(), 0
     encoding = request.headers.get("content-encoding", "identity").strip().lower()
     if encoding not in ("identity", "gzip", "deflate"):
         raise Problem(
@@ -107,11 +107,12 @@ async def fields_of(request: Request) -> Fields:
             if unpacking:
                 chunk = unpacking.decompress(chunk, LARGEST_BODY + 1 - len(body))
             body += chunk
-            if values.count(chunk) > MOST_VALUES:
-                raise Problem(413, "body_too_large", f"send at most {MOST_VALUES:,} JSON values in a body")
+            signs += sum(map(chunk.count, (b",", b"[", b"{")))
+            if signs > MOST_SIGNS:
+                raise Problem(413, "body_too_large", f"send at most {MOST_SIGNS:,} commas and brackets")
             if len(body) > LARGEST_BODY:
                 raise Problem(413, "body_too_large", f"send at most {LARGEST_BODY // 2**20} MiB in a body")
-            bodies = request.scope.setdefault("bodies", {})  # one dictionary for all requests, made by Guard
+            bodies = request.scope.setdefault("bodies", {})  # bytes of all open requests, from Guard
             bodies[id(request.scope)] = len(body)
             if sum(bodies.values()) > MOST_BODIES:
                 what = f"all open requests together exceed the limit of {MOST_BODIES // 2**20} MiB"
@@ -128,26 +129,6 @@ async def fields_of(request: Request) -> Fields:
     if not isinstance(found, dict):
         raise BadSetting("the body is JSON, but not an object", hint="send one JSON object")
     return Fields(found, owner=request.scope.get("owner", ""))
-
-
-class ValueCounter:
-    """A counter of the JSON values in a body that is not parsed yet, by commas and opening brackets outside texts."""
-
-    def __init__(self) -> None:
-        self._found = 0
-        self._inside = False  # whether a text continues in the next chunk
-        self._rest = b""  # a backslash at the end, whose character is in the next chunk
-
-    def count(self, chunk: bytes) -> int:
-        """Count the values of a chunk; return the number in all chunks so far."""
-        chunk = self._rest + chunk
-        self._rest = b"\\" * ((len(chunk) - len(chunk.rstrip(b"\\"))) % 2)
-        chunk = chunk[: len(chunk) - len(self._rest)].replace(rb"\\", b"").replace(rb"\"", b"")
-        parts = chunk.split(b'"')
-        outside = b"".join(parts[self._inside :: 2])
-        self._inside ^= len(parts) % 2 == 0
-        self._found += sum(map(outside.count, (b",", b"[", b"{")))
-        return self._found
 
 
 def gone() -> Problem:
@@ -185,7 +166,7 @@ def with_errors(handler: Handler, error_body: ErrorBody) -> Handler:
         except RecursionError:
             problem = Problem(400, "invalid_value", "the body is nested too deeply")
         request.scope["reason"] = problem.message
-        # This header forbids a retry, because the SDKs of OpenAI and Anthropic else retry after any 5xx status.
+        # Without this header, the SDKs of OpenAI and Anthropic retry after any 5xx status.
         headers = {"x-should-retry": "false"} if problem.status == 501 else None
         return answer(error_body(problem), status=problem.status, headers=headers)
 
@@ -215,7 +196,7 @@ class ReplyStream(StreamingResponse):
     """An answer that sends replies while they are written, and cancels them if the client leaves."""
 
     def __init__(self, replies: Replies, first: tuple[int, Report] | None, writer: Writer) -> None:
-        """`first`: the number of a reply and its first report, if this came before the stream began."""
+        """`first`: a report that came before the stream began, with the number of its reply."""
         always = {"cache-control": "no-cache", "x-accel-buffering": "no"}
         super().__init__(self.chunks(), 200, always, writer.media_type)
         self._replies, self._first = replies, first
@@ -261,7 +242,7 @@ class ReplyStream(StreamingResponse):
     def _written(self, number: int, report: Report) -> Iterator[bytes]:
         asked, writer = self._replies.asked, self._writers[number]
         has_news = writer.running.see(report) and asked.progress
-        if not isinstance(report, Piece):  # the numbers of a piece come with its cycle
+        if not isinstance(report, Piece):  # a piece has the numbers of its cycle
             writer.live = {"timings": writer.running.timings} if asked.timed else {}
         match report:
             case Started():

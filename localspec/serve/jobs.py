@@ -20,9 +20,9 @@ from localspec.serve.numbers import Totals
 from localspec.serve.options import Problem
 
 MOST_WAITING: Final = 256  # limit of requests in the queue
-SWAP_SECONDS: Final = 10.0  # in this time, requests for the loaded pair may overtake one for another pair
+SWAP_SECONDS: Final = 10.0  # a request for another pair lets those for the loaded pair pass for this long
 STUCK_SECONDS: Final = 60.0  # an engine that does not react to a cancel for this time is ended
-_SOON_SECONDS: Final = 0.1  # waited in addition, because timers of the event loop may fire a little early
+_SOON_SECONDS: Final = 0.1  # tolerance, because timers of the event loop may fire a little early
 _STOPPED: Final = Failure("EngineDied", "the server is shutting down", "send it again when the server runs")
 Asked = messages.Generate | messages.Embed | Question | None  # None: the job only loads the pair
 
@@ -36,7 +36,7 @@ class Job:
     came: float = field(default_factory=time.monotonic)
     queued_seconds: float = 0.0
     serial: int = 0  # 0 until the request is sent to the engine
-    is_side_task: bool = False  # whether the engine answers the request while it writes replies
+    is_side_task: bool = False  # whether the engine answers the request beside running replies
     wanted: bool = True
     reports: deque[Report] = field(default_factory=deque)  # reports that `take` has not returned yet
 
@@ -60,7 +60,7 @@ class Job:
         self.awake.set()
 
     async def last(self) -> Report:
-        """Wait for the job's last report and return it; give the job up if the wait is cancelled. Raises Problem."""
+        """Wait for the job's last report and return it; cancel the job if the wait is cancelled. Raises Problem."""
         try:
             while True:
                 report = await self.next()
@@ -91,7 +91,7 @@ class Jobs:
         self.first = first
         self.loaded: messages.Ready | None = None
         self.stage = ""
-        # By small model in memory: the time of the event loop at which it is freed.
+        # For each small model in memory, the event loop's time at which it will be freed.
         self.small: dict[tuple[ModelFile, str], float] = {}
         self.trouble: Failure | None = None  # the reason for the last failed load
         self.restarts = 0
@@ -147,12 +147,12 @@ class Jobs:
         return job
 
     def embed(self, request: messages.Embed) -> Job:
-        """Send a request for a small model, which stays beside every pair. Raises Problem."""
+        """Send a request to a small model, which needs no particular pair. Raises Problem."""
         self.keep_small((request.file, request.pooling), math.inf)
         return self.ask(self.load or self.first, request)
 
     def keep_small(self, key: tuple[ModelFile, str], seconds: float) -> None:
-        """Keep a small model for this time without a request. When the pair is freed, it is freed, too."""
+        """Free a small model after this time without a request; it is also freed with the pair."""
         if key in self.small:
             self.small[key] = self._loop.time() + seconds
             if seconds < math.inf:
@@ -181,15 +181,18 @@ class Jobs:
             job.tell(_STOPPED)
 
     def close(self) -> None:
-        self._sent, self._waiting = {}, []  # then `give_up` sends no cancel to a closed process
+        self._sent, self._waiting = {}, []  # `give_up` must send no cancel to the closed process
         self.process.on_report = lambda: None
         self.process.close()
 
     def _in_order(self) -> list[Job]:
-        """Return the waiting jobs, oldest first. For SWAP_SECONDS, a job for another pair comes last."""
+        """Return embeddings first, then the oldest jobs; for SWAP_SECONDS a job for another pair comes last."""
         late = time.monotonic() - SWAP_SECONDS
-        own = sorted(self._waiting, key=lambda job: (job.load != self.load and job.came > late, job.came))
-        return sorted(own, key=lambda job: not job.fits_any_pair)
+
+        def place(job: Job) -> tuple[bool, bool, float]:
+            return not job.fits_any_pair, job.load != self.load and job.came > late, job.came
+
+        return sorted(self._waiting, key=place)
 
     def _advance(self) -> None:
         """Send the next jobs to the engine; a job for another pair waits until no reply runs."""
@@ -214,7 +217,7 @@ class Jobs:
         self._unloading = None
         if seconds is not None and self.load is not None and self.loaded is not None and not busy:
             self._unloading = self._loop.call_later(seconds, self._unload)
-        self._loop.call_soon(lambda: self.on_change())  # its failure must not stall the queue
+        self._loop.call_soon(lambda: self.on_change())  # later, so that a failure cannot stall the queue
 
     def keep_alive(self, seconds: float | None) -> None:
         self.keep_alive_seconds = seconds

@@ -11,7 +11,7 @@ _SPECULATION: Final = "llamacpp:spec_decode_num"
 
 
 def usage(replies: Sequence[Reply], to_each_prompt: int = 1) -> dict[str, Any]:
-    """Return OpenAI's usage. `to_each_prompt`: the number of replies to one prompt, whose tokens count once."""
+    """Return OpenAI's `usage`, numbers of tokens. A prompt with `to_each_prompt` replies counts once."""
     stats = [reply.stats for reply in replies]
     firsts = stats[::to_each_prompt]
     read, written = sum(s.prompt_tokens for s in firsts), sum(len(reply.tokens) for reply in replies)
@@ -94,7 +94,7 @@ class Running:
                 self.read, tally.sums = report.done, replace(sums, prefill_seconds=report.seconds)
             case Cycle():
                 tally.add(report)
-                self.read = sums.prompt_tokens - sums.reused_tokens  # the first pass has read the last token
+                self.read = sums.prompt_tokens - sums.reused_tokens  # a cycle reads the prompt's last token
                 return not sums.emitted
         return isinstance(report, Started | Prefill)
 

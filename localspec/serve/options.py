@@ -10,7 +10,7 @@ from localspec.errors import BadSetting
 from localspec.options import MOST_LOGIT, REPLY, check, given_settings
 
 GONE: Final = 499  # HTTP status for a request whose client left before the answer
-_BY_ERROR: Final = {  # by error: HTTP status and code; all other errors have the status 500
+_BY_ERROR: Final = {  # HTTP status and code for each error; all other errors have the status 500
     "BadSetting": (400, "invalid_value"),
     "BadTemplate": (400, "invalid_value"),
     "NoInfill": (501, "not_supported"),
@@ -195,7 +195,7 @@ def openai_options(fields: Fields, more: Mapping[str, Any] | None = None) -> dic
     budgets = [value for name in _BUDGETS if (value := fields.take(name, int)) is not None]
     if budgets and options.get("think") is not False:
         options["think"] = True if budgets[0] == -1 else budgets[0]  # -1: no limit
-    if options.get("think") is None and "think" not in given_settings()[0]:  # on, as in llama-server
+    if options.get("think") is None and "think" not in given_settings()[0]:  # think, as in llama-server
         arguments = {"enable_thinking": True} | arguments
     opens = fields.take("add_generation_prompt", bool)
     if fields.take("continue_final_message", bool) and opens:

@@ -69,7 +69,7 @@ class Pairs:
         return list(dict.fromkeys(name for name in [self._shown, *others, *small] if name))
 
     def small(self, model: str) -> ModelBeside | None:
-        """Return the model beside the pair that has this name."""
+        """Return the model of this name that runs beside the pair; None if there is none."""
         return next((each for each in self.beside if each.name.casefold() == split_text(model)[0]), None)
 
     def choose_small(self, fields: Fields, capability: str = "embedding") -> ModelBeside:
@@ -78,9 +78,11 @@ class Pairs:
         chosen = next((each for each in self.beside if each.capability == capability), None)
         if chosen is None:
             option = "--rerank" if capability == "rerank" else "--embed"
-            raise Problem(501, "not_supported", f"this needs a model: start the server with {option} MODEL")
+            what = f"there is no model for this: start the server with {option} MODEL"
+            raise Problem(501, "not_supported", what)
         if model and self.small(model) != chosen and not self._any_model:
-            raise Problem(404, "model_not_found", f"{model[:80]!r} cannot do this; use {chosen.name!r}")
+            what = f"{model[:80]!r} is not the server's model for {capability}; use {chosen.name!r}"
+            raise Problem(404, "model_not_found", what)
         return replace(chosen, name=model or chosen.name)
 
     def pair_of(self, model: str) -> str | None:

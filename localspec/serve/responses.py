@@ -95,7 +95,7 @@ def name_in_space(function: Mapping[str, Any]) -> Any:
 
 
 def without_spaces(tools: list[Any]) -> tuple[list[Any], Spaces]:
-    """Return the tools; functions in namespaces become tools of their own."""
+    """Return the tools, with each function of a namespace as a tool of its own, and the names of those functions."""
     flat, spaces = list[Any](), Spaces()
     for tool in tools:
         inner = tool.get("tools") if isinstance(tool, dict) and tool.get("type") == "namespace" else None

@@ -37,7 +37,7 @@ from localspec.serve.responses import Responses
 GRACE_SECONDS: Final = 2  # replies that still run when the server ends get this many seconds
 ARRIVAL_SECONDS: Final = 65.0  # a request must arrive completely within this many seconds
 _FAREWELL_SECONDS: Final = 1  # seconds to send the error that ends unfinished replies
-_M_MMAP_THRESHOLD: Final = -3  # a name in malloc.h
+_M_MMAP_THRESHOLD: Final = -3  # the value of this name in malloc.h
 _POLL_SECONDS: Final = 0.05  # seconds between two checks whether the load has begun
 _MOST: Final = 512  # limit of open connections
 
@@ -50,9 +50,9 @@ class View(Protocol):
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server, which also ends silent connections, and, GRACE_SECONDS after a shutdown begins, all replies.
+    """uvicorn's server, which also ends silent connections. GRACE_SECONDS after a shutdown begins, it ends all replies.
 
-    It does not use uvicorn's `limit_concurrency`, which refuses /health and never ends a half-sent request.
+    uvicorn's `limit_concurrency` is not used, because it refuses /health and never ends a half-sent request.
     """
 
     most = _MOST  # limit of open connections
@@ -60,7 +60,7 @@ class Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, jobs: Jobs) -> None:
         super().__init__(config)
         self._jobs = jobs
-        self._waiting = dict[Any, float]()  # by connection without a complete request: when it was first seen
+        self._waiting = dict[Any, float]()  # when each connection without a complete request was first seen
 
     async def on_tick(self, counter: int) -> bool:
         self.is_full()
@@ -69,7 +69,9 @@ class Server(uvicorn.Server):
     def is_full(self) -> bool:
         """End connections whose request does not arrive; return whether too many connections are still open."""
         now, connections = monotonic(), cast(set[Any], self.server_state.connections)
-        self._waiting = {c: self._waiting.get(c, now) for c in connections if is_arriving(c.cycle)}
+        cycles = [(c, c.cycle) for c in connections]
+        arriving = [c for c, at in cycles if at is None or at.response_complete or at.more_body]
+        self._waiting = {c: self._waiting.get(c, now) for c in arriving}
         late = {c for c, since in self._waiting.items() if since < now - ARRIVAL_SECONDS}
         oldest = sorted(self._waiting, key=lambda c: (self._waiting[c], c.cycle is not None))
         # Keep the newest connection, because it may be the one of the present request.
@@ -87,10 +89,6 @@ class Server(uvicorn.Server):
         if self.force_exit and (answering := self.server_state.tasks):  # a second Ctrl-C
             self._jobs.stop()
             await asyncio.wait(answering, timeout=_FAREWELL_SECONDS)
-
-
-def is_arriving(cycle: Any) -> bool:
-    return cycle is None or cycle.response_complete or cycle.more_body
 
 
 def return_large_blocks() -> None:
@@ -276,7 +274,7 @@ async def failed(request: Request, error: Exception) -> Response:
 
 
 def limits() -> tuple[int, int]:
-    """Return limits of open and of waiting connections, by the file descriptors that the process leaves."""
+    """Return the limits of open and of waiting connections, which follow from the limit of open files."""
     if sys.platform == "win32":
         return _MOST, 128
     import resource

@@ -90,7 +90,7 @@ class _Calls:
 
     def _text(self, text: str, name: str = "") -> str:
         text = text.replace(NAME, name)
-        # Separate literals for the brace and the key, because an answer in JSON may also begin with a brace.
+        # The brace and the key are separate literals, because an answer in JSON may also begin with a brace.
         if brace := re.match(r'(\{)("[^"]*")', text):
             return " ".join(map(as_lark, (*brace.groups(), text[brace.end() :])))
         return " ".join(_HOLES.get(part) or literal(part, self._names) for part in parts_of(text)) or '""'

@@ -19,10 +19,10 @@ from localspec.structure.grammar import Grammar
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
-_SENTINEL = "\x02"  # a character with which no text begins, and that no token joins with others
+_SENTINEL = "\x02"  # a character that begins no text, and that no token has together with others
 _TAG = re.compile(rb"<[^<>]+>|\[[^\[\]]+\]")
 _OPENING = re.compile(rb"[ \n]*[\[{`]+")  # a text that begins lists, objects or a fence
-_resizing = threading.Lock()  # locked while the stack size of new threads is different
+_resizing = threading.Lock()  # locked while new threads get a larger stack
 
 
 @after_fork
@@ -45,11 +45,11 @@ class GrammarTokens:
         if not self.ends:
             what = "the model has no token that ends a reply, which a grammar needs"
             raise BadSetting(what, hint="use this model without a grammar")
-        # Whole tokens for texts such as </tool_call>, which are never made of other tokens.
+        # Tokens of whole tags such as </tool_call>: a model always writes these tags with one token.
         pieces = ((token, vocabulary.piece(token)) for token in vocabulary.special_tokens().values())
         self.tags = {token: piece for token, piece in pieces if _TAG.fullmatch(piece)}
         own = _Tokenizer(vocabulary, self.ends[0])
-        self.closing = [token for sign in '"]}\n ,:0' for token in own(sign)]  # the most useful tokens first
+        self.closing = [token for sign in '"]}\n ,:0' for token in own(sign)]  # in the order of preference
         self.pieces = own.tokens
         self.firsts = np.array([(piece or b"\0")[0] for piece in self.pieces], np.uint8)
         self.opening = np.array([bool(_OPENING.fullmatch(piece)) for piece in self.pieces])
@@ -124,14 +124,14 @@ def on_deep_stack(work: Callable[[], _T]) -> _T:
 
 
 def _compiled(tokenizer: "LLTokenizer", *rules: str) -> "LLMatcher":
-    """Compile Lark rules, and those of the answer that the first ones contain."""
+    """Compile Lark rules; the first rules may contain the second under the name `answer`."""
     from llguidance import LLMatcher, LLParserLimits
 
     grammars = [{"name": n * "answer", "lark_grammar": each} for n, each in enumerate(rules)]
     text, limits = json.dumps({"grammars": grammars}), LLParserLimits(verbose_errors=False)
     matcher = on_deep_stack(lambda: LLMatcher(tokenizer, text, log_level=0, limits=limits))
     if not matcher.is_error():
-        matcher.compute_bitmask()  # reports errors that compiling does not
+        matcher.compute_bitmask()  # this finds errors that compiling does not find
     return matcher
 
 
@@ -148,7 +148,7 @@ def _bytes() -> "LLTokenizer":
 
 
 SPARE = 8  # the next token may make the shortest end this many tokens longer
-NEAR = 64  # an end is searched once at most this many tokens, plus a quarter of the limit, are left
+NEAR = 64  # a short end is searched when at most a quarter of the limit and this many tokens more are left
 FEW = 1024  # if at most this many tokens are allowed, a row is reduced to their logits
 _ADDED = np.array([-np.inf, 0.0], np.float32)  # added to the logits of forbidden and of allowed tokens
 
@@ -287,7 +287,7 @@ class Constrained:
             if whole := [token for token in ids if forced.startswith(self._tags[token])]:
                 allowed = np.isin(np.arange(self._size), whole[:1])
         few = int(np.count_nonzero(allowed)) <= FEW
-        if few and self._closes:  # a grammar of the user's own is taken to the letter
+        if few and self._closes:  # in JSON only, because a user's own grammar is followed exactly
             allowed[self._covered(np.flatnonzero(allowed))] = False
         if closes := (due := self._due()) is not None:
             allowed, few = np.arange(self._size) == due, True
@@ -298,10 +298,9 @@ class Constrained:
         return np.unpackbits(bits, count=self._size, bitorder="little").view(bool)
 
     def _covered(self, ids: np.ndarray) -> list[int]:
-        """Return the opening tokens to leave out: for each byte that may follow, there is a token with that byte too.
+        """Return opening tokens to leave out, such as [, because longer ones, such as [", cover all that may follow.
 
-        The same texts stay possible. A model that expects no [ gives it nearly the probability of [", but knows only
-        [" from texts, and loses its way after a lone [.
+        The same texts stay possible. Models know [" from texts, and often go wrong after a lone [.
         """
         tokens, covered = self._vocabulary, list[int]()
         opening = ids[tokens.opening[ids]].tolist()
@@ -310,7 +309,7 @@ class Constrained:
         for token in opening:
             (matcher := self._matcher.deep_copy()).consume_tokens([token])
             longer = {tokens.pieces[n][-1] for n in ids if tokens.pieces[n][:-1] == tokens.pieces[token]}
-            # A tokenizer leaves a space to the next word.
+            # A space needs no longer token, because it belongs to the token of the next word.
             if (longer - {ord(" ")}).issuperset(tokens.firsts[self._allowed(matcher)]):
                 covered.append(token)
         return covered

@@ -32,7 +32,7 @@ class Delimiters:
         self.heads = _heads_of(starts, names)  # heads of the first call
         self.next_heads = _heads_of([(space + before, end) for before, end in nexts + starts], names)
         self.beginning = _beginning_of([head for _, head in self.heads])
-        # Two patterns each, for a key and for the end of a call: `first` for after a head, `later` for after a value.
+        # The patterns of a key and of the end of a call: `first` after a head, `later` after a value.
         self.first: tuple[Pattern, Pattern] = ["{"], _NEVER
         self.later: tuple[Pattern, Pattern] = _NEVER, close
         if form.values != "json":

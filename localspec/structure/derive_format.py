@@ -41,7 +41,7 @@ _SCHEMAS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-_HAND: Sequence[tuple[str, ToolCallFormat]] = (  # formats of templates that contain the first text
+_HAND: Sequence[tuple[str, ToolCallFormat]] = (  # texts in chat templates, and the formats of these templates
     *(
         (sign, ToolCallFormat("", "(", ")", "<|tool_call_start|>[", ", ", "]<|tool_call_end|>", "python",
                         arg_mid="=", arg_between=", ", quote="'"))

@@ -39,7 +39,8 @@ class JsonCallReader(CallReader):
         """`several`: whether a reply may have several calls; `plain`: decodes special tokens in a text."""
         super().__init__(form, functions, plain)
         self._several = several
-        self._matcher: LLMatcher | None = _beginnings(tuple(functions)).deep_copy()  # None after the decision
+        # None once it is decided whether the reply begins with calls in JSON
+        self._matcher: LLMatcher | None = _beginnings(tuple(functions)).deep_copy()
         self._json, self._matched = "", 0  # the held text, and how many of its bytes the matcher has read
         self._called = False
 
@@ -89,7 +90,7 @@ class JsonCallReader(CallReader):
 
 @lru_cache(maxsize=8)
 def _beginnings(names: Sequence[str]) -> "LLMatcher":
-    """Compile the grammar of JSON that names one of the functions, with objects for arguments."""
+    """Compile the grammar of calls in JSON, each with the name of a function and any object as arguments."""
     kinds = {"name": {"enum": [*names]}, "type": {"const": "function"}, "id": {"type": "string"}}
     shapes = []
     for keys in (order for key in _ARGUMENTS for order in (("type", "name", key, "id"), (key, "name"))):

@@ -127,7 +127,7 @@ class _Layouts(Rules):
         unnamed = any(name not in list(named) for name in required)
         if more is not False or counted or unnamed or False in named.values():
             return ""
-        first = after = ""  # the remaining members: without members before them, and after others
+        first = after = ""  # rules of the remaining members, with none before them and after another one
         for name, value in reversed(named.items()):
             member = f"{as_lark(as_lark(name) + ': ')} {self._value(value, indent, depth)}"
             if name in required:

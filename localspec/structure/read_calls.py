@@ -116,7 +116,7 @@ class CallReader:
         return self._taken()
 
     def _taken(self) -> list[TextPart]:
-        """Return the new parts; return none while the present call may still equal an earlier one."""
+        """Return the new parts; return none while the current call may turn out to repeat an earlier one."""
         if (call := self._call) and not call.is_over and any(map(call.may_be, self._earlier)):
             return []
         parts, self._parts = self._parts, []

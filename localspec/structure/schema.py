@@ -16,9 +16,9 @@ DEEPEST = 100  # largest number of levels in a schema; llguidance reads at most 
 LONGEST_PATH = 20_000  # limit of references x levels, because llguidance follows references by recursion
 WIDEST_NUMBER = 10**15  # a double holds every whole number up to this one
 FINEST, NARROW = 1e-9, 1e-3  # numbers are multiples of FINEST, unless their bounds are closer than NARROW
-# Between closer bounds they are multiples of FINER, llguidance's finest. Closer than NARROWER, three values are left.
+# Between closer bounds they are multiples of FINER, llguidance's finest. Within NARROWER, only three numbers are left.
 FINER, NARROWER = 1e-10, 1e-7
-LARGEST_MULTIPLE = 20_000  # largest multipleOf, without its point; llguidance needs as many states
+LARGEST_MULTIPLE = 20_000  # largest multipleOf, its decimal point removed; llguidance needs as many states
 _HINT = 'give a JSON schema: {"type": "object", "properties": {...}}'
 _LEAST, _MOST = ("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")
 _COMBINING = frozenset({"allOf", "anyOf", "oneOf", "$ref", "patternProperties", "minProperties"})

@@ -106,7 +106,7 @@ class ToolCallFormat:
         return as_json(value)
 
     def inside(self, text: str) -> str:
-        """Return a text without the quotes of its value, but with the escapes."""
+        """Return a text as it is inside a value of this format: with escapes, without quotes around it."""
         return text if text in (written := self.value(text)) else written[1:-1]
 
     def schema_of(self, key: str, kind: str, root: Schema) -> Schema:

@@ -33,7 +33,9 @@ def test_the_small_pair_is_paced_where_nothing_can_be_written(capsys):
     assert re.fullmatch(
         r"The same text in \d+ passes instead of \d+, \d+ of \d+ draft tokens accepted\.\n", out
     )
-    assert err.startswith("notice: plain decoding and drafting race; the result comes within a minute\n")
+    assert err.startswith(
+        "notice: the demo answers with and without drafting; the result comes within a minute\n"
+    )
     assert "cannot be written" in err
     assert err.endswith("`localspec pull qwen3-4b+0.6b` downloads a real pair\n")
 

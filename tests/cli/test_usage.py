@@ -90,7 +90,7 @@ def test_a_pipe_that_stays_open_is_waited_for_with_a_word():
         stderr=subprocess.PIPE,
         text=True,
     )
-    assert "reading standard input" in process.stderr.readline()
+    assert "waiting for the end of the piped text" in process.stderr.readline()
     process.communicate(timeout=300)
     assert process.returncode == 0
 
@@ -109,7 +109,7 @@ def test_bytes_that_are_no_text_are_refused():
     command = [sys.executable, "-m", "localspec", "run", "Read this:"]
     done = subprocess.run(command, input=b"\x80\xff", capture_output=True, timeout=300)
     assert done.returncode == 2
-    assert done.stderr.startswith(b"error: standard input is not UTF-8 text")
+    assert done.stderr.startswith(b"error: the piped text is not UTF-8")
 
 
 @pytest.mark.process

@@ -113,7 +113,7 @@ def test_a_file_system_without_write_ahead_logs_is_a_notice_and_conversations_ar
         stored(tmp_path)
     assert len(names(tmp_path)) == 2
     assert [record.message for record in caplog.records] == [
-        f"the file system of {FILE} refuses a write-ahead log: saving takes longer"
+        f"saving a conversation takes longer: the file system of {FILE} allows no SQLite log"
     ]
     assert b"scattering" in (tmp_path / FILE).read_bytes()
 

@@ -318,7 +318,7 @@ def test_the_offer_stands_before_the_first_use_and_a_failed_download_stops_nothi
         name="tiny-2:9b", pair=None, target=None, draft=None, no_draft=False, pull=False
     )
     assert chosen_pair(arguments).draft is None
-    assert "can draft for tiny-2:9b: localspec pull tiny-2:9b" in capsys.readouterr().err
+    assert "can draft for tiny-2:9b; to download it: localspec pull tiny-2:9b" in capsys.readouterr().err
     monkeypatch.setattr("localspec.cli.fetching.agreed", lambda question: "Download it?" in question())
     hub.files.clear()
     assert chosen_pair(arguments).draft is None

@@ -100,7 +100,7 @@ def test_without_it_the_system_decides(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("folder", "says"), [("/" + "x" * 300, "cannot be read"), ("~nobody-here/x", "unknown user")]
+    ("folder", "says"), [("/" + "x" * 300, "cannot be read"), ("~nobody-here/x", "user who does not exist")]
 )
 def test_a_home_that_cannot_be_is_named(folder, says, monkeypatch):
     monkeypatch.setenv("LOCALSPEC_HOME", folder)

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import random
 import subprocess
 import sys
 import threading
@@ -11,7 +10,7 @@ import pytest
 from starlette.requests import Request
 
 from localspec.serve import http
-from localspec.serve.http import ValueCounter, fields_of
+from localspec.serve.http import fields_of
 from localspec.serve.options import Problem
 
 
@@ -25,43 +24,15 @@ def request_of(*chunks):
     return Request({"type": "http", "method": "POST", "headers": []}, receive), waiting
 
 
-def commas_and_brackets(found):
-    if not isinstance(found, dict | list):
-        return 0
-    inside = list(found.values()) if isinstance(found, dict) else found
-    return max(len(inside), 1) + sum(map(commas_and_brackets, inside))
-
-
-def any_value(chance, depth=4):
-    text = "".join(chance.choices('a",[]{}\\\\\\"é漢', k=chance.randrange(9)))
-    if depth == 0 or chance.random() < 0.3:
-        return chance.choice([text, 1, None, [], {}])
-    inside = [any_value(chance, depth - 1) for _ in range(chance.randrange(1, 6))]
-    return inside if chance.random() < 0.5 else {f"{text}{n}": value for n, value in enumerate(inside)}
-
-
-def test_the_count_is_right_for_every_cut_into_chunks():
-    chance = random.Random(5)
-    for _ in range(300):
-        found = any_value(chance)
-        body = json.dumps(found, ensure_ascii=chance.random() < 0.5).encode()
-        counter, place, count = ValueCounter(), 0, 0
-        while place < len(body):
-            length = chance.randrange(1, 8)
-            count = counter.count(body[place : place + length])
-            place += length
-        assert count == ValueCounter().count(body) == commas_and_brackets(found)
-
-
 def test_a_body_of_small_values_is_refused_before_it_has_come_whole():
-    request, waiting = request_of(*[b'{"messages":[' + b"[],{}," * 10_000] * 100)
-    with pytest.raises(Problem, match="at most 500,000 JSON values") as caught:
+    request, waiting = request_of(*[b'{"messages":[' + b"[],{}," * 40_000] * 100)
+    with pytest.raises(Problem, match="at most 2,000,000 commas") as caught:
         asyncio.run(fields_of(request))
     assert caught.value.status == 413
     assert len(waiting) > 70
 
 
-def test_a_long_text_is_no_number_of_values():
+def test_a_text_of_many_signs_is_accepted():
     text = '[{,"\\' * 400_000
     request, _ = request_of(json.dumps({"prompt": text}).encode())
     assert asyncio.run(fields_of(request)).rest["prompt"] == text

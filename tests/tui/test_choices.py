@@ -153,7 +153,7 @@ async def test_themes_are_listed_and_set_by_name(chat):
 
 def test_the_help_page_has_every_command_and_where_files_live(tmp_path):
     text = help_page(str(tmp_path), 200).plain
-    assert "Drawing takes a core, so `localspec run` is faster" in text
+    assert "Drawing uses one CPU core, so `localspec run` is faster" in text
     assert all(f"/{command.usage}" in text and command.help in text for command in COMMANDS)
     assert str(tmp_path) in text
 

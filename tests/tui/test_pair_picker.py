@@ -165,7 +165,7 @@ async def test_a_pull_can_be_stopped(tmp_path):
         await chat.until(lambda: "downloading" in detail(chat))
         await chat.pilot.press("ctrl+x")
         await chat.until(lambda: chat.state.downloads.progress is None)
-        await chat.until(lambda: any("Stopped downloading" in notice for notice in chat.notices))
+        await chat.until(lambda: any("was stopped" in notice for notice in chat.notices))
 
 
 async def test_gigabytes_are_fetched_only_after_a_yes(chat):

@@ -119,7 +119,7 @@ def test_a_pair_that_is_not_here_is_reported(talk):
 
 def test_a_second_pull_is_the_yes_to_the_question(talk):
     _code, _out, err, _saved = talk("/pull llama-3-8b+1b", "/quit")
-    assert "Download llama-3-8b+1b, 6.1 GB? /pull llama-3-8b+1b does it." in err
+    assert "Download llama-3-8b+1b, 6.1 GB? /pull llama-3-8b+1b downloads it." in err
     assert "on disk" not in err
     _code, _out, err, _saved = talk("/pull llama-3-8b+1b", "/pull llama-3-8b+1b", "/quit")
     assert "llama-3-8b+1b is on disk" in err

@@ -205,7 +205,7 @@ async def receive_all(chat: Chat) -> None:
             if chat.state.engine.wanted == name and not chat.state.engine.busy:
                 await chat.attempt(pair, name)
         elif failure.error == "PullCancelled":
-            await chat.notice(f"Stopped downloading {name}; the next pull resumes there.")
+            await chat.notice(f"The download of {name} was stopped; /pull {name} resumes it.")
         else:
             await chat.notice(failure.what, failure.hint, "error")
 
@@ -239,7 +239,7 @@ async def receive(chat: Chat, report: messages.Report) -> None:
         case messages.Died():
             engine.took(report)
             await chat.end_reply("died")
-            hint = "nothing is lost: /restart starts it again, and so does the next message"
+            hint = "nothing is lost: your next message starts the engine again, and so does /restart"
             await chat.notice(report.what, f"{report.hint}\n{hint}".strip(), "error")
             chat.refresh_state()
         case events.Started() | events.Prefill() | events.Cycle() | events.Piece() | messages.ProposalText():

@@ -104,7 +104,7 @@ class Saver:
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         self._tell = tell
-        self._last: asyncio.Task[None] | None = None  # no worker, which the app's end would cancel
+        self._last: asyncio.Task[None] | None = None  # not Textual's worker, which the app's end would cancel
 
     def save(self, work: Callable[[], str | None]) -> None:
         self._last = asyncio.create_task(self._run(work, self._last))

@@ -54,7 +54,7 @@ class ReplyState:
     proposal: tuple[str, ...] = ()  # the text of each draft token of the last cycle
     final: Stats | None = None  # the engine's statistics, after the reply has ended
     is_stopped: bool = False  # whether the user ended the reply of a race
-    is_demo: bool = False  # whether the demo pair replies; in a race, all its passes take equally long
+    is_demo: bool = False  # whether the demo pair replies; a race counts the same time for each of its passes
 
     def __post_init__(self) -> None:
         if self.beginning:

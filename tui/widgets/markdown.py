@@ -18,10 +18,10 @@ from textual.widget import Widget
 from textual.widgets import Markdown
 from textual.widgets.markdown import MarkdownBlock, MarkdownFence
 
-# A long text is cut into several blocks or parts on the screen.
-LONG_BLOCK: Final = 3000  # blocks with more characters are cut
-MANY_LINES: Final = 40  # blocks and parts with more lines are cut
-LONG_PART: Final = 1500  # after a part with more characters, a new part begins
+# A reply is parsed block by block, and drawn part by part; a part has one or more blocks.
+LONG_BLOCK: Final = 3000  # characters; a longer block ends, even inside a paragraph
+MANY_LINES: Final = 40  # a block or part with more lines ends
+LONG_PART: Final = 1500  # characters; a longer part ends
 
 _FENCE = re.compile(r"^(?P<indent>\s*)(?P<marks>`{3,}|~{3,})(?P<info>.*)$")
 _ITEM = re.compile(r"\s*([-*+]|\d{1,9}[.)])\s")
@@ -134,7 +134,7 @@ def is_list_cut(before: str, source: str) -> bool:
 
 
 def positions(drawn: str, source: str, start: int) -> Iterator[tuple[int, int, int]]:
-    """Yield the first and the end index of each word in `drawn`, and its first index in `source` from `start` on."""
+    """Yield where each word of `drawn` begins and ends in it, and where it begins in `source`, from `start` on."""
     for word in _WORD.finditer(drawn):
         at = source.find(word[0], start, start + _MARKUP)
         if at >= 0:
@@ -196,7 +196,7 @@ class HangingList(MarkdownBlock):
 class Code(MarkdownFence):
     def notify_style_update(self) -> None:
         if self._content and self._content is not self._highlighted_code:
-            MarkdownBlock.notify_style_update(self)  # MarkdownFence's method would remove the code's colours
+            MarkdownBlock.notify_style_update(self)  # MarkdownFence's method would remove the tokens' colours
         else:
             super().notify_style_update()
 

@@ -19,7 +19,7 @@ from ..state.mentions import completions, pasted, typed_mention
 from .lines import SUGGESTIONS
 from .markdown import hanging_lines
 
-# At each key TextArea wraps and draws the whole line of the cursor, and after some keys it reads all lines.
+# A longer text is shown by a name, because TextArea wraps the cursor's line at each key, and sometimes reads all lines.
 _LONGEST_LINE: Final = 10_000  # characters
 _MOST_LINES: Final = 50_000
 _PASTED: Final = re.compile(r"\[pasted \d+: [\d,]+ characters\]")

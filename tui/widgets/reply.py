@@ -145,7 +145,7 @@ class ReplyPart(Static):
         self.source = for_terminal(source)
         super().__init__(self.source, markup=False, classes="part")
         self._markdown: ReplyMarkdown | None = None
-        self.kept_height = 0  # height of the Markdown, kept for the plain text; 0: use the plain text's own
+        self.kept_height = 0  # height of the part's Markdown, which its plain text keeps; 0: not known yet
         self.pieces: list[Piece] = []  # the part's pieces; [] for a reply from the disk
         self.shows_origins = False
         self._starts: list[int] = []  # offset of each coloured block in the text of `pieces`

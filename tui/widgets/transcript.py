@@ -15,7 +15,7 @@ from localspec.display import counted, for_terminal
 from .markdown import PlainContainer
 from .reply import ReasoningView, ReplyPart, ReplyView
 
-MOST: Final = 20  # the oldest are removed if there are more messages, or more notices
+MOST: Final = 20  # limit of shown messages, and of shown notices; beyond it the oldest are removed
 NEAR: Final = 0.25  # a part at most this many heights of the view away is drawn as Markdown
 FEWEST: Final = 10  # number of messages left after a removal, or shown when a conversation opens
 

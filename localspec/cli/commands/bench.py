@@ -78,7 +78,7 @@ def measure_attention(arguments: argparse.Namespace) -> int:
 
     target = chosen_pair(arguments).target
     if not has_choice(target.header):
-        what = f"{target.file} has no choice of attention: it is small, or has no attention"
+        what = f"{target.file} has no choice of attention to measure: it is small, or has no attention"
         raise LocalspecError(what, hint="run `localspec bench` without --attention")
     with DrawnLine(sys.stderr) as line:
         threads = configured(threads=arguments.threads).get("threads")
@@ -133,7 +133,7 @@ def bench_built_in(arguments: argparse.Namespace) -> int:
         hint = "load the pair with a larger context: --context N"
         raise ContextFull("no prompt fits into the context", hint=hint)
     if not found.rows:
-        say("Stopped before one prompt was answered at every depth.", to=sys.stderr)
+        say("Stopped before the first prompt was measured.", to=sys.stderr)
     elif arguments.json:
         machine = summary.this_machine(arguments.threads)
         say_json({**subject, **summary.record(machine, outcome, found), "costs": asdict(costs)})
@@ -158,7 +158,8 @@ def chosen_prompts(arguments: argparse.Namespace) -> "list[BenchPrompt]":
         raise BadSetting(f"--{flag} needs your own prompt", hint='add one: localspec bench PAIR "a prompt"')
     wanted = arguments.only or tuple(Category)
     if unknown := set(wanted) - set(Category):
-        raise BadSetting(f"no kind of prompt is {min(unknown)!r}", hint=f"choose from {', '.join(Category)}")
+        what = f"there is no kind of prompt called {min(unknown)!r}"
+        raise BadSetting(what, hint=f"choose from {', '.join(Category)}")
     return [prompt for prompt in BUILT_IN_PROMPTS if prompt.category in wanted]
 
 

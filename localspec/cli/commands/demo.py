@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     if not obeys_sequences(sys.stdout):
-        print_notice("plain decoding and drafting race; the result comes within a minute")
+        print_notice("the demo answers with and without drafting; the result comes within a minute")
     try:
         say(race()[2])
         print_notice("the demo knows a few texts only; `localspec pull qwen3-4b+0.6b` downloads a real pair")
@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def race() -> tuple["Race", str, str]:
-    """Race the enlarged pair, or the small pair if that fails. Return the race, a line about it, and the outcome."""
+    """Race the enlarged pair, or the small pair if that fails. Return the race, its title, and its result in words."""
     why = "a short measurement shows no clear gain here: the CPU may be busy"
     try:
         with DrawnLine(sys.stderr) as line:
@@ -63,7 +63,7 @@ def race() -> tuple["Race", str, str]:
         why = f"{cache_dir() / 'demo'} cannot be written: {error.strerror or error}"
     except LocalspecError as error:
         why = str(error)
-    print_notice(f"{why}; the small pair runs instead, and the race counts passes instead of seconds")
+    print_notice(f"{why}; the small pair runs instead, and its race counts forward passes, not seconds")
     return raced(demo.target_path(), demo.draft_path())
 
 
@@ -106,7 +106,7 @@ def enlarged(stage: Callable[[str], object]) -> tuple[Path, Path]:
         sizes = [2 * (shape.parameters + DRAFT_SHAPE.parameters) for shape in SHAPES]  # bytes in F16
         fitting = [pair for pair in zip(SHAPES, sizes, strict=True) if pair[1] < FREE_SHARE * free]
         if not fitting:
-            what = f"too little memory or disk is free for {size_text(sizes[-1])}"
+            what = f"too little memory or disk is free for the demo's {size_text(sizes[-1])}"
             raise NotEnoughMemory(what, hint="free memory or disk space")
         shape, size = fitting[0]
         print_notice(

@@ -57,17 +57,20 @@ def run(arguments: argparse.Namespace) -> int:
         return WRONG_USAGE if mistakes else 0
     kind = "GPU" if backend.supports_gpu else "CPU"
     say(f"llama-cpp-python {backend.binding_version}, llama.cpp {backend.llama_version}, {kind} build")
-    say(f"It is in {backend.build}, with parameters as in version {backend.layout}.")
+    say(f"It is in {backend.build}, and is called like version {backend.layout}.")
     say(f"This llama.cpp uses {features or 'no processor extensions, such as AVX2'}.")
     for device, described in zip(devices, found, strict=True):
         say(f"{device.kind:<5} {about(device, described)}")
     if health.notice:
-        say(f"\nllama.cpp crashed with repacked weights ({health.died_of}). Rebuild it to use them again:")
+        say(f"\nllama.cpp crashed on weights repacked for this CPU ({health.died_of}), so models run slower.")
+        say("Rebuild llama.cpp to repair it:")
         say(f"    {health.repair}")
     if gpu and command:
         say(f"\n{gpu.vendor} GPU found ({gpu.name}), but this llama.cpp cannot use it. Install one that can:")
         say(f"    {command}")
-        say(f"Or, without a compiler: unpack {archive} from {RELEASES}, and set llama to its folder.")
+        say(
+            f"Or, without a compiler: unpack {archive} from {RELEASES}, and set `llama` in config.toml to it."
+        )
     elif not any(device.is_gpu for device in devices):
         say("\nNo GPU was found: models run on the CPU.")
     for mistake in mistakes:

@@ -26,7 +26,6 @@ from localspec.models.local_models import ModelFile
 from localspec.models.names import LOOKUP, SeveralModels, is_file_reference, model_file
 from localspec.models.own_draft import suggested_draft, with_own_draft
 from localspec.models.registry import Pair, is_known, named
-from localspec.models.stores import StoredModel
 from localspec.options import LOAD, configured
 
 
@@ -101,11 +100,15 @@ def _as_text(pair: Pair, found: pair_info.PairInfo) -> list[str]:
         lines += [f"draft        {draft.repo}:{draft.file} ({size}) can draft for it: {how}"]
     if pair.has_own_draft and pair.draft:
         lines += [f"own draft    {pair.draft.name} was found for the target; --draft lookup leaves it out"]
-    if pair.found:
-        lines += _found_lines(pair.found)
+    if stored := pair.found:
+        lines += [
+            f"taken        from {stored.store}: {name} {value!r}" for name, value in stored.options.items()
+        ]
+        length = f"not taken    num_ctx {stored.context}: `--context {stored.context}` takes it"
+        lines += [length] * bool(stored.context)
     if plan and plan.draft:
         lines += [f"fit          {_fit(pair, found.shared)}"]
-    is_mixture = pair.target.header.of_model("expert_count")  # experts: few bytes for each token
+    is_mixture = pair.target.header.of_model("expert_count")  # it reads few of its bytes for each token
     if plan and not plan.target.devices and pair.target.all_bytes > pair_info.SLOW_BYTES and not is_mixture:
         why = "this target is slow on a CPU; `localspec pairs` marks a pair for this machine"
         lines += [f"caution      {why}"]
@@ -118,13 +121,6 @@ def _as_text(pair: Pair, found: pair_info.PairInfo) -> list[str]:
         lines += [f"images       `localspec pull {pair.name} --images` downloads what it needs to read them"]
     how = "as llama.cpp plans it" if pair.on_disk else "estimated"
     return [*lines, *(_plan_lines(plan, how) if plan else [])]
-
-
-def _found_lines(found: StoredModel) -> list[str]:
-    lines = [f"taken        from {found.store}: {name} {value!r}" for name, value in found.options.items()]
-    if found.context:
-        lines += [f"not taken    num_ctx {found.context}: `--context {found.context}` takes it"]
-    return lines
 
 
 def _head(pair: Pair) -> list[str]:

@@ -65,7 +65,7 @@ def run_add(arguments: argparse.Namespace) -> int:
     pair = described(arguments.target, arguments.draft)
     pair = replace(pair, name=arguments.name, aliases=(), use=arguments.use or pair.use)
     users, replaces = registry.users_pairs(), pair.name in {known.name for known in registry.all_pairs()}
-    say(f"{pair.name} is in {registry.add_pair(pair)}", to=sys.stderr)
+    say(f"{pair.name} is stored in {registry.add_pair(pair)}", to=sys.stderr)
     if replaces:
         say(f"It replaces {'your earlier' if pair.name in users else 'the built-in'} pair {pair.name}.")
     say(f"localspec chat {pair.name}" if pair.on_disk else f"localspec pull {pair.name}")

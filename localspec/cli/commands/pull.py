@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise BadSetting(what, hint="leave out --draft")
     elif (pair := registry.named(name)).found:
         if suggest_draft(pair, pull=True).draft is None:
-            say(f"{name} is here, and no registered pair has a draft for it")
+            say(f"{name} is on this machine, and localspec knows no draft for it")
     else:
         fetch(pair, images=arguments.images)
     return 0

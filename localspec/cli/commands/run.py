@@ -73,10 +73,10 @@ def run(arguments: argparse.Namespace) -> int:
         return chat.run(parser.parse_args([arguments.name], argparse.Namespace(command="chat")))
     think = "" if arguments.think is None else "--no-think" if arguments.think is False else "--think"
     if arguments.raw and (flag := "--system" if arguments.system is not None else think):
-        what = f"--raw continues the text without a chat template, which {flag} needs"
+        what = f"{flag} needs the model's chat template, which --raw leaves out"
         raise BadSetting(what, hint=f"leave out --raw or {flag}")
     if arguments.raw and arguments.image:
-        raise BadSetting("--raw cannot have images", hint="leave out --raw or --image")
+        raise BadSetting("--raw continues a text and takes no image", hint="leave out --raw or --image")
     images = images_of(arguments)
     options, prompt = reply_options(arguments), prompt_of(arguments)
     if arguments.predict is not None:
