@@ -3,7 +3,7 @@
     python -m benchmarks.simulated_edits [--selection]
 
 `edits.json` contains prompts and greedy replies of Qwen2.5-Coder 1.5B in Q4_K_M, as text and inside a tool call; the
-chances of `copy_chances.py` were fitted to the groups "edits" and "calls", and to no other. A draft token is accepted
+chances of `copies.py` were fitted to the groups "edits" and "calls", and to no other. A draft token is accepted
 if it equals the recorded one. Each pass takes the prefix of the proposal with the most expected tokens per second, at
 a table's costs by width. Printed: plain time / time of the passes, its harmonic mean for each group, and each reply.
 With `--selection`, the strategy of a reply decides, with its budget, the first one at these costs. With `--noise`, the

@@ -15,13 +15,13 @@ import numpy as np
 from localspec.algorithm.pass_order import Part
 from localspec.llama.batch import Batch, Stretch
 from localspec.llama.cache import WIDEST, Cache, params_of, size_context
+from localspec.llama.cached_text import restore_state, state_of
 from localspec.llama.context import SlotDecoder
 from localspec.llama.library import lib
 from localspec.llama.load import Load
 from localspec.llama.model import Model
 from localspec.llama.rows import FullRows, choose_prediction_layer, get_output, rows_at, set_output
 from localspec.llama.shared import joined
-from localspec.llama.states import restore_state, state_of
 from localspec.sampler.passes import Candidates, ForwardPass, Row
 
 ROWS = 32  # maximum tokens of a slot with output rows in one call

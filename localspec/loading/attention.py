@@ -93,7 +93,7 @@ def attention_of(
         return None
     stored = recalled(file := _file(path, threads), Attention)
     if stored is None and on_stage:
-        from localspec.llama.attention import pass_seconds  # imported late, because it loads llama.cpp
+        from localspec.llama.measuring import pass_seconds  # imported late, because it loads llama.cpp
 
         on_stage("measuring attention on this CPU")
         with suppress(LocalspecError, OSError):

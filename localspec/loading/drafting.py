@@ -17,8 +17,7 @@ from localspec.control.calibration import WIDTHS, calibrate
 from localspec.control.concurrent import ConcurrentReplies
 from localspec.control.costs import Costs, CostsByContext, CostTable
 from localspec.control.depth import DepthControl
-from localspec.drafters.copies import CopyDrafter
-from localspec.drafters.copy_chances import CopyChances, CopyCounts
+from localspec.drafters.copies import CopyChances, CopyCounts, CopyDrafter
 from localspec.drafters.model import FAILURES
 from localspec.drafters.selection import DrafterSelection, Fixed, Plain
 from localspec.files import recalled, store

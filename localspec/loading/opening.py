@@ -16,8 +16,7 @@ from localspec.drafters.head import (
     Layout,
     Steps,
 )
-from localspec.drafters.model import ModelDrafter
-from localspec.drafters.other_vocabulary import OtherVocabularyDrafter
+from localspec.drafters.model import ModelDrafter, OtherVocabularyDrafter
 from localspec.errors import RollbackUnsupported
 from localspec.gguf.facts import DraftKind, has_markov_chain, prediction_layers, target_layers, trunk_layers
 from localspec.gguf.header import Header

@@ -27,7 +27,7 @@ from localspec.models.registry import Pair
 from localspec.stopping import Closing
 
 if TYPE_CHECKING:  # not imported here, because this import loads llama.cpp
-    from localspec.llama.measure_memory import Measurer
+    from localspec.llama.measuring import Measurer
 
 _TURNS = "Replies take turns, because the draft (a prediction head) can serve only one at a time."
 _FLASH_FITS = "Chats would be faster without flash attention, but that needs more memory than is free."
@@ -191,7 +191,7 @@ class MemoryProbe(Closing):
         known = self._remembered.get(answer) or recalled(answer, _Buffers)
         if known is None:
             if self._measurer is None:
-                from localspec.llama.measure_memory import Measurer
+                from localspec.llama.measuring import Measurer
 
                 self._measurer = Measurer()
             known = _Buffers(**self._measurer.measure(file.here, load, kind, target.here if target else None))

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from localspec.algorithm.verification import make_rule
 from localspec.chat.request import Request
-from localspec.drafters.copies import CopyDrafter, IndexedText
-from localspec.drafters.copy_chances import BUCKETS, CopyChances, CopyCounts, CopyKind
+from localspec.drafters.copies import BUCKETS, CopyChances, CopyCounts, CopyDrafter, CopyKind, IndexedText
 from localspec.events import Source
 from tests.chat import letters
 from tests.drafters.test_selection import CHEAP, GREEDY, Reciting, drafting_of, never, run

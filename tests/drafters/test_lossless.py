@@ -17,8 +17,7 @@ from localspec.control.costs import Costs, CostsByContext, CostTable
 from localspec.control.depth import DepthControl, Stopper
 from localspec.control.timing import SEVERAL
 from localspec.drafters import model
-from localspec.drafters.copies import CopyDrafter
-from localspec.drafters.copy_chances import BUCKETS, CopyChances, CopyCounts, CopyKind
+from localspec.drafters.copies import BUCKETS, CopyChances, CopyCounts, CopyDrafter, CopyKind
 from localspec.drafters.head import EAGLE3, MTP, BlockDrafter, ChainDrafter, Steps
 from localspec.drafters.model import ModelDrafter
 from localspec.drafters.selection import DrafterSelection, Fixed

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from localspec.algorithm.loop import speculate
 from localspec.algorithm.verification import make_rule
-from localspec.drafters.other_vocabulary import OtherVocabularyDrafter, Translation
+from localspec.drafters.model import OtherVocabularyDrafter, Translation
 from localspec.drafters.selection import Fixed
 from localspec.gguf.matching import SharedTokens
 from localspec.sampler.chain import Chain

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from localspec.errors import RollbackUnsupported
-from localspec.llama import states
+from localspec.llama import cached_text
 from localspec.llama.library import lib
 from tests.llama.rows import NEAR, row_after
 
@@ -187,9 +187,9 @@ def test_a_state_that_stays_on_the_device_is_the_one_that_a_copy_would_hold(
     chance = np.random.default_rng(1)
     made = ({"checkpoint_bytes": ROOM, "steps_back": here} for here in (True, False))
     kept, copied = (context(settings, architecture=architecture) for settings in made)
-    taken, copy = [], states.state_of
+    taken, copy = [], cached_text.state_of
     monkeypatch.setattr(
-        states, "state_of", lambda *given, **how: taken.append(given[0]) or copy(*given, **how)
+        cached_text, "state_of", lambda *given, **how: taken.append(given[0]) or copy(*given, **how)
     )
     length = 0
     for cycle in range(30):

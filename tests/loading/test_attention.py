@@ -16,7 +16,7 @@ from localspec.engine.messages import Generate, LoadPair
 from localspec.errors import BackendFailure
 from localspec.gguf.facts import DraftKind
 from localspec.gguf.header import header_at
-from localspec.llama import attention as timing
+from localspec.llama import measuring as timing
 from localspec.llama.load import Load
 from localspec.loading import attention
 from localspec.loading.attention import Attention, attention_of, has_choice, measures_attention, turn_seconds

@@ -12,7 +12,7 @@ from localspec.errors import BackendFailure, BadModelFile
 from localspec.gguf.facts import DraftKind, trained_context
 from localspec.gguf.header import header_at
 from localspec.llama.load import CHECKPOINT_SHARE, Load
-from localspec.llama.measure_memory import BufferLog
+from localspec.llama.measuring import BufferLog
 from localspec.loading.memory import LoadChoices
 from localspec.loading.pair_info import estimated_sizes
 from localspec.loading.plan import MemoryProbe, _by_device, experts_of, plan, plan_for, weights_of

@@ -14,7 +14,7 @@ from localspec.algorithm.verification import make_rule
 from localspec.chat.request import Request
 from localspec.control.acceptance import ChanceWeights
 from localspec.control.costs import CostTable
-from localspec.drafters.copy_chances import CopyCounts
+from localspec.drafters.copies import CopyCounts
 from localspec.drafters.model import ModelDrafter
 from localspec.events import Cycle, Notice
 from localspec.files import file_of, recalled, store

@@ -10,8 +10,7 @@ import pytest
 import localspec
 from localspec import demo
 from localspec.algorithm.loop import speculate
-from localspec.drafters.model import ModelDrafter
-from localspec.drafters.other_vocabulary import OtherVocabularyDrafter
+from localspec.drafters.model import ModelDrafter, OtherVocabularyDrafter
 from localspec.drafters.selection import Fixed
 from localspec.errors import IncompatiblePair
 from localspec.fit.cut import SourceFile, export, trim
