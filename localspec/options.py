@@ -30,6 +30,7 @@ _SWITCHES = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(
 MOST_LOGPROBS = 20  # largest number of alternatives that `logprobs` can list for each token
 MOST_DEPTH = 32  # largest draft depth
 MOST_PARALLEL = 8  # largest number of replies at once
+MOST_THREADS = 512  # GGML_MAX_N_THREADS: with more threads ggml writes past the end of its tables
 # Limits that keep the sampler's sum of penalties over a whole context finite in float32
 MOST_LOGIT = 1e15
 MOST_FACTOR = 1e9
@@ -138,7 +139,7 @@ class LoadOptions(TypedDict, total=False):
     lora: Annotated[
         Text, Option("a LoRA adapter of the target", "FILE[:SCALE]", repeats=True, default="none")
     ]
-    threads: Annotated[Whole, Option("CPU threads", "N", 1, default="the fast physical cores")]
+    threads: Annotated[Whole, Option("CPU threads", "N", 1, MOST_THREADS, default="the fast physical cores")]
     mmap: Annotated[Switch, Option("map files into memory, or read them", "", default="map")]
     # auto: two replies if the target is on a GPU that has memory for two
     parallel: Annotated[

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from localspec.llama import freeing
+from localspec.llama import lifetimes
 from tests.sources import ROOT, SOURCES, nodes_of, text_of
 
 # What each room may import from localspec besides itself, those below first.
@@ -280,7 +280,7 @@ def lines_of_rooms():
 def test_at_exit_a_thread_in_any_room_that_calls_llama_cpp_is_waited_for():
     """The program's own threads end by themselves: those of the commands, of the engine and of the interface."""
     callers = {room_of(path) for path in SOURCES if "from localspec.llama" in text_of(path)}
-    assert callers - {"api", "cli", "engine", "fit"} <= {*freeing._USERS}
+    assert callers - {"api", "cli", "engine", "fit"} <= {*lifetimes._USERS}
 
 
 def test_no_room_grows_beyond_its_lines():

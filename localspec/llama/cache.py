@@ -10,13 +10,18 @@ from time import perf_counter, process_time
 from typing import Any
 
 from localspec.errors import BadSetting
-from localspec.llama.freeing import computes_here, free_with
 from localspec.llama.library import context_failure, decode_failure, forget_log_errors, lib
+from localspec.llama.lifetimes import (
+    LOADING_SECONDS,
+    CallTimes,
+    computes_here,
+    free_with,
+    waiting_for,
+)
 from localspec.llama.load import Load
 from localspec.llama.model import Model
 from localspec.llama.rows import TopK
-from localspec.llama.threads import Threads, thread_count
-from localspec.llama.watch import LOADING_SECONDS, CallTimes, waiting_for
+from localspec.llama.threads import Threads, default_threads
 from localspec.stopping import Closing, DelayedInterrupt, current_stop, interruptible, leave_at_end, own_stop
 
 WIDEST = 16  # maximum tokens of one slot in a shared pass, unless more of the slot's tokens need logits
@@ -174,6 +179,6 @@ def params_of(model: Model, load: Load) -> Any:
     params.type_k = params.type_v = _KV_TYPES[kv_type]
     # In a context of at most two sliding windows, keep the tokens before the window, which take little memory.
     params.swa_full = 2 * lib.llama_model_n_swa(model.pointer) >= length
-    params.n_threads = params.n_threads_batch = thread_count(load.threads)
+    params.n_threads = params.n_threads_batch = load.threads or default_threads()
     params.no_perf = True
     return params

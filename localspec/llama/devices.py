@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from localspec.errors import BackendFailure, BadSetting
-from localspec.llama.freeing import computes_here
 from localspec.llama.layouts import build_of
 from localspec.llama.library import layout, lib, symbol, text_of
-from localspec.llama.watch import waiting_for
+from localspec.llama.lifetimes import computes_here, waiting_for
 from localspec.machine.devices import Device, DeviceKind
 from localspec.machine.llama_build import rebuild_command
 from localspec.machine.servers import use_servers, used_servers

@@ -18,9 +18,9 @@ import numpy as np
 
 from localspec.algorithm.images import ImageRow
 from localspec.errors import BackendFailure, BadModelFile, BadSetting
-from localspec.llama.freeing import free_with
 from localspec.llama.layouts import use_layout
 from localspec.llama.library import forget_log_errors, lib, log_nothing, log_to_python, reason
+from localspec.llama.lifetimes import free_with
 from localspec.llama.model import Model
 from localspec.stopping import Closing, DelayedInterrupt, current_stop
 

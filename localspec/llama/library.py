@@ -29,7 +29,7 @@ from localspec.errors import (
     LocalspecError,
     NotEnoughMemory,
 )
-from localspec.llama import watch
+from localspec.llama import lifetimes
 from localspec.llama.check import health
 from localspec.llama.layouts import NEWEST, build_of, use_layout
 from localspec.machine.llama_build import bindings_folder, chosen_folder, chosen_libraries, library_files
@@ -225,10 +225,10 @@ def _on_abort(message: bytes) -> NoReturn:
     """End the process with an error on stderr, because llama.cpp calls abort() if this function returns."""
     what = for_terminal(text_of(message).strip())
     if "Remote RPC server" in what:
-        place = watch.waiting_functions() or "an RPC server"
-        watch.end(f"{place} is gone: the connection broke", watch.LOST_HINT)
+        place = lifetimes.waiting_functions() or "an RPC server"
+        lifetimes.end(f"{place} is gone: the connection broke", lifetimes.LOST_HINT)
     hint = "update the driver, or try fewer GPU layers, another KV cache type or a shorter context"
-    watch.end(f"llama.cpp aborted: {what}", hint)
+    lifetimes.end(f"llama.cpp aborted: {what}", hint)
 
 
 _MEMORY = re.compile(

@@ -11,11 +11,9 @@ from typing import Any
 from localspec.errors import BackendFailure, BadModelFile, BadSetting
 from localspec.llama import devices
 from localspec.llama.check import health
-from localspec.llama.freeing import free_with
 from localspec.llama.library import forget_log_errors, lib, load_failure, reason, symbol, text_of
-from localspec.llama.watch import LOADING_SECONDS, made_progress, waiting_for
+from localspec.llama.lifetimes import LOADING_SECONDS, free_with, made_progress, waiting_for
 from localspec.machine.devices import Device
-from localspec.machine.llama_build import missing_device
 from localspec.stopping import Closing, DelayedInterrupt, current_stop, ending, own_stop, stopping_at
 
 COPIED_FROM = 32  # in passes of this many tokens or more, llama.cpp copies weights from the CPU to a GPU
@@ -29,14 +27,11 @@ class _Override(ctypes.Structure):  # C's struct llama_model_tensor_buft_overrid
 
 
 def chosen_gpus(names: Sequence[str] | None, gpu_layers: int | None) -> tuple[Device, ...]:
-    """Return the GPUs to use; () means only the CPU. Raises BadSetting for an unknown device."""
+    """Return the GPUs to use; () means only the CPU. Raises BadSetting for layers without a GPU."""
     if names is None:
         gpus: tuple[Device, ...] = tuple(filter(None, [devices.default_gpu()]))
     else:
         known = {found.name.lower(): found for found in devices.devices()}
-        for name in names:
-            if name.lower() not in known:
-                raise missing_device(name, (found.name for found in known.values()))
         gpus = tuple(known[name.lower()] for name in names if known[name.lower()].is_gpu)
     if gpu_layers and gpu_layers > 0 and not gpus:
         hint = "leave out --gpu-layers, or install llama.cpp for your GPU: `localspec doctor` shows how"

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from localspec.errors import BackendFailure
-from localspec.llama.freeing import free_with
 from localspec.llama.library import lib, symbol
+from localspec.llama.lifetimes import free_with
 from localspec.sampler.chain import finite
 from localspec.sampler.passes import Candidates, HiddenRows, Row
 

@@ -12,26 +12,17 @@ from statistics import median
 from time import perf_counter, process_time
 
 from localspec.display import counted
-from localspec.errors import BadSetting
+from localspec.options import MOST_THREADS
 
 # Models with fewer bytes of weights decode faster on one core than on two.
 SMALL_BYTES = 32_000_000
-MOST_THREADS = 512  # GGML_MAX_N_THREADS: with more threads ggml writes past the end of its tables
 _FAST = 0.75  # a fast core has at least this share of the largest cpu_capacity; Arm's little cores have half
-
-
-def thread_count(wanted: int | None) -> int:
-    """Return `wanted`, or `default_threads()` for None. Raises BadSetting for more than ggml can run."""
-    if wanted is not None and not 1 <= wanted <= MOST_THREADS:
-        hint = f"use 1 to {MOST_THREADS}; the default is one for each physical core"
-        raise BadSetting(f"llama.cpp cannot run {wanted:,} threads", hint=hint)
-    return wanted or min(default_threads(), MOST_THREADS)
 
 
 def default_threads() -> int:
     """Return the number of fast physical cores, because ggml is slower with two threads on one core."""
     known = {"linux": _linux_cores, "darwin": _macos_cores, "win32": _windows_cores}
-    return max(1, known.get(sys.platform, os.cpu_count)() or os.cpu_count() or 1)
+    return min(max(1, known.get(sys.platform, os.cpu_count)() or os.cpu_count() or 1), MOST_THREADS)
 
 
 def usable_cores() -> int:

@@ -15,7 +15,7 @@ from localspec.files import file_of, locked, recalled, store, write_atomically
 from localspec.gguf.facts import DraftKind
 from localspec.gguf.header import Header
 from localspec.llama.load import Load
-from localspec.llama.threads import SMALL_BYTES, thread_count
+from localspec.llama.threads import SMALL_BYTES, default_threads
 from localspec.machine.devices import available_bytes
 from localspec.machine.llama_build import installed_build, processor
 from localspec.models.local_models import identity
@@ -88,7 +88,7 @@ def attention_of(
 
     `threads`: the user's option. Loads that leave cores free use the choice that was made for loads on all cores.
     """
-    threads = thread_count(threads)
+    threads = threads or default_threads()
     if not has_choice(header):
         return None
     stored = recalled(file := _file(path, threads), Attention)
@@ -125,7 +125,7 @@ def measure_when_idle(
     lacks_memory = (free := available_bytes()) is not None and free < target.model.size_bytes + SPARE_BYTES
     if lacks_memory or (disk and disk.has_states()) or attention_of(path, header, threads):
         return
-    tried = _file(path, thread_count(threads)).with_suffix(".tried")
+    tried = _file(path, threads or default_threads()).with_suffix(".tried")
     with suppress(OSError):
         if tried.exists() and time() - tried.stat().st_mtime < RETRY_SECONDS:
             return

@@ -1,39 +1,63 @@
-"""Check, plan and load a pair whose files are on this machine, with its prompt caches and learned state on disk."""
+"""Check, plan and load a pair whose files are on this machine: models, contexts, drafters, and their files on disk."""
 
 import json
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 
+from localspec.algorithm.protocols import Drafter
 from localspec.caches.prompt_cache import DiskPromptCache
 from localspec.caches.store import Facts, Store, disk_of, why_not_trusted
 from localspec.chat.loaded_pair import LoadedPair, Slot, Slots
 from localspec.conversations import conversations
 from localspec.display import size_text
-from localspec.errors import LocalspecError
+from localspec.drafters.head import (
+    ASSISTANT,
+    EAGLE3,
+    MTP,
+    BlockDrafter,
+    ChainDrafter,
+    HeadDrafter,
+    Steps,
+)
+from localspec.drafters.model import ModelDrafter, OtherVocabularyDrafter
+from localspec.errors import LocalspecError, RollbackUnsupported
 from localspec.files import file_of
-from localspec.gguf.facts import trained_context
+from localspec.gguf.facts import (
+    DraftKind,
+    has_markov_chain,
+    prediction_layers,
+    target_layers,
+    trained_context,
+    trunk_layers,
+)
+from localspec.gguf.header import Header
+from localspec.gguf.matching import SharedTokens, in_words
+from localspec.gguf.trimmed import token_table
 from localspec.llama.check import ensure_gpu, ensure_projector, take_news
-from localspec.llama.context import Context
+from localspec.llama.context import Context, SlotDecoder
 from localspec.llama.devices import connect, default_gpu, devices
+from localspec.llama.head import BlockContext, HeadContext
+from localspec.llama.images import Projector
 from localspec.llama.library import involuntary_switches, spin_less
-from localspec.llama.load import Load
-from localspec.llama.threads import yield_threads
+from localspec.llama.load import CHECKPOINT_SHARE, Load
+from localspec.llama.model import Model
+from localspec.llama.threads import SMALL_BYTES, default_threads, yield_threads
 from localspec.loading.attention import measure_when_idle
 from localspec.loading.drafting import Drafting, estimated_costs, warm_up
 from localspec.loading.memory import HOST, LoadChoices
-from localspec.loading.opening import OPENERS, Opened, Opening, open_target, threads_for
 from localspec.loading.plan import Plan, plan_for
-from localspec.machine.devices import Device
+from localspec.machine.devices import Device, available_bytes
 from localspec.machine.llama_build import installed_build
 from localspec.models.local_models import identity, is_ours
 from localspec.models.registry import Pair
-from localspec.options import data_dir, texts_dir
+from localspec.options import MOST_THREADS, data_dir, texts_dir
 from localspec.prompt.template import template_of
+from localspec.sampler.passes import HiddenRows
 from localspec.sampler.sampling import Sampling
 from localspec.stopping import WorkStopped
 
@@ -107,7 +131,7 @@ def load_pair(
             file = pair.draft or pair.target
             on_stage(f"loading the draft, {file.name} ({size_text(file.all_bytes)})")
             opening = Opening(pair, plan.draft, plan.shared, mmap, target, threads_of, opened)
-            found = OPENERS[pair.drafter](opening)
+            found = open_model(opening) if pair.drafter is DraftKind.MODEL else open_head(opening)
         model, contexts = target.model, [*target.slots, *(each.context for each in found)]
         sampling, unsupported = Sampling.from_metadata(model.metadata)
         template, about_template = template_of(model.chat_template, model.vocab)
@@ -173,6 +197,131 @@ def check_gpus(
             if found.died_of:
                 dying.add(device.name)
     return replace(choices, no_flash=tuple(sorted(dying)))
+
+
+def threads_for(model: Model, wanted: int | None, spare_cores: int) -> int:
+    """Return the number of CPU threads: `wanted`, or by default a number for the model's size and device."""
+    if wanted or model.size_bytes < SMALL_BYTES:
+        return wanted or 1
+    return min(max(1, default_threads() - spare_cores), 4 if model.all_on_gpu else MOST_THREADS)
+
+
+def open_target(
+    pair: Pair, plan: Plan, mmap: bool | None, threads: Callable[[Model], int], opened: ExitStack
+) -> tuple[Context, Projector | None]:
+    model = opened.enter_context(Model(pair.target.here, **plan.target.place, mmap=mmap, lora=pair.lora))
+    projector, rows = None, 0
+    if path := plan.projector:
+        projector = opened.enter_context(Projector(path, model, identity(path), threads=threads(model)))
+        rows = projector.most_rows
+    context = Context(
+        model,
+        plan.target,
+        image_rows=rows,
+        threads=threads(model),
+        checkpoint_bytes=int(CHECKPOINT_SHARE * model.size_bytes),
+        saved_bytes=memory_for_texts(model),
+    )
+    if plan.draft and context.rollback_limit == 0:
+        raise RollbackUnsupported(
+            f"{model.name} cannot remove rejected draft tokens, because it is recurrent",
+            hint="run it without a draft model: --no-draft",
+        )
+    return context, projector
+
+
+def memory_for_texts(model: Model) -> int:
+    """Return the memory for prompt caches: a quarter of the main memory that is free beside the weights."""
+    return max(0, (available_bytes() or 0) - model.size_bytes) // 4
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    pair: Pair
+    load: Load
+    shared: SharedTokens | None
+    mmap: bool | None
+    target: Context
+    threads: Callable[[Model], int]
+    opened: ExitStack  # closes all models and contexts if the load fails
+
+    @property
+    def header(self) -> Header:
+        return (self.pair.draft or self.pair.target).header
+
+    def model(self) -> Model:
+        """Open and return the draft's model; for a head inside the target, return the target's model."""
+        if self.pair.draft is None:
+            return self.target.model
+        path = self.pair.draft.here
+        return self.opened.enter_context(Model(path, **self.load.place, mmap=self.mmap))
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    drafter: Drafter
+    context: SlotDecoder | HeadContext | BlockContext
+    name: str
+    notice: str = ""
+
+
+def open_model(opening: Opening) -> Sequence[Opened]:
+    vocab, model, shared = opening.target.model.vocab, opening.model(), opening.shared
+    context = Context(
+        model,
+        opening.load,
+        batcher=opening.target.shared.batcher,
+        threads=opening.threads(model),
+        checkpoint_bytes=int(CHECKPOINT_SHARE * model.size_bytes),
+        saved_bytes=memory_for_texts(model),
+        vocabulary=None if shared else vocab.size,
+        top_k=True,
+        table=token_table(model.path, opening.header),
+    )
+    opening.opened.enter_context(context)
+    notice = f"{model.name} has another vocabulary: it drafts {in_words(shared)}" if shared else ""
+    opened = []
+    for slot in context.slots:
+        drafter = ModelDrafter(slot, vocab.is_end)
+        if shared:
+            drafter = OtherVocabularyDrafter(slot, model.vocab, vocab, shared, vocab.is_end)
+        opened.append(Opened(drafter, slot, model.name, notice))
+    return opened
+
+
+LAYOUTS = {DraftKind.EAGLE3: EAGLE3, DraftKind.ASSISTANT: ASSISTANT, DraftKind.MTP: MTP}
+
+
+def open_head(opening: Opening) -> Sequence[Opened]:
+    """Open a prediction head for each slot."""
+    target, model, header, kind = opening.target, opening.model(), opening.header, opening.pair.drafter
+    wants = HiddenRows(output=True)  # the target's hidden rows that the head reads
+    if kind in (DraftKind.EAGLE3, DraftKind.DFLASH):
+        read, last = target_layers(header), trunk_layers(opening.pair.target.header)
+        wants = HiddenRows(tuple(layer for layer in read if layer < last), output=last in read)
+    name = "its own prediction head" if model is target.model else model.name
+    load = replace(opening.load, threads=opening.threads(target.model))
+    is_end, layers = target.model.vocab.is_end, prediction_layers(header)
+    head: HeadContext | BlockContext
+    if kind is DraftKind.DFLASH:
+        head = BlockContext(model, target, load, layers=len(wants.layers), anchored=has_markov_chain(header))
+    else:
+        head = HeadContext(model, target, load, encodes=kind is DraftKind.EAGLE3)
+    opening.opened.enter_context(head)
+    opened = []
+    for slot in target.slots:
+        drafter: HeadDrafter
+        if isinstance(context := head.on(slot.sequence), BlockContext):
+            drafter = BlockDrafter(context, wants, is_end)
+        elif kind is DraftKind.MTP and layers > 1:
+            drafter = ChainDrafter(context, wants, is_end, layers)
+        else:
+            drafter = Steps(context, wants, is_end, LAYOUTS[kind])
+            context.shift = context.shift if drafter.keeps else slot.text_shift
+        slot.head_state = drafter
+        opened.append(Opened(drafter, context, name))
+    target.extract(wants)
+    return opened
 
 
 def slots_of(pair: Pair, plan: Plan, target: Context, found: Sequence[Opened]) -> list[Slot]:

@@ -20,7 +20,7 @@ from localspec.loading.attention import Attention, attention_of, measures_attent
 from localspec.loading.memory import HOST, Experts, LoadChoices, Needs, Sizes
 from localspec.loading.placement import SHORTEST_CONTEXT, MemoryBudget, Placement, Placements
 from localspec.machine.devices import Device, remember_devices, with_host
-from localspec.machine.llama_build import installed_build, missing_device
+from localspec.machine.llama_build import installed_build
 from localspec.models.local_models import ModelFile, identity
 from localspec.models.projector import ROWS_AT_ONCE, kind_of, memory_of, projector_of
 from localspec.models.registry import Pair
@@ -94,7 +94,9 @@ def _with_known_names(choices: LoadChoices, devices: Sequence[Device]) -> LoadCh
 
     def known(name: str) -> str:
         if name.lower() not in names:
-            raise missing_device(name, names.values())
+            install = "If a GPU is missing, `localspec doctor` shows how to install llama.cpp for it"
+            hint = f"choose one of: {', '.join(names.values())}. {install}"
+            raise BadSetting(f"there is no device called {name}", hint=hint)
         return names[name.lower()]
 
     beside = choices.draft_device and known(choices.draft_device)

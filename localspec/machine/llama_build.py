@@ -122,9 +122,3 @@ def _stats(paths: Iterable[Path]) -> Iterable[tuple[Path, os.stat_result]]:
             yield path, path.stat()
         except OSError:  # a dangling link
             continue
-
-
-def missing_device(name: str, there: Iterable[str]) -> BadSetting:
-    install = "If a GPU is missing, `localspec doctor` shows how to install llama.cpp for it"
-    hint = f"choose one of: {', '.join(there)}. {install}"
-    return BadSetting(f"there is no device called {name}", hint=hint)

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 from pathlib import Path, PurePosixPath
-from stat import S_ISREG
 from urllib.parse import unquote
 
 from localspec import demo
@@ -34,7 +33,7 @@ from localspec.models.registry import (
     stays_inside,
     users_folder,
 )
-from localspec.models.stores import HASH, NO_MODEL, labelled, stored
+from localspec.models.stores import HASH, NO_MODEL, file_at, stored
 
 LOOKUP = "lookup"  # value of `draft` for drafts from the text alone
 _ON_THE_HUB = re.compile(r"(?:hf://)?([\w.-]+/[\w.-]+)(?::(.+\.gguf|[\w.-]+))?", re.IGNORECASE)
@@ -82,7 +81,7 @@ def model_file(text: str) -> ModelFile:
     """Return the model that `text` names: a path on this machine, or a Hub reference. Raises SeveralModels."""
     named = hub_reference(text)
     if named is None:
-        return _file_at(expanded(text).absolute())
+        return file_at(expanded(text).absolute())
     if named.file and len(parts_of(Path(named.file))) == 1:
         return ModelFile.listed(hub.look(named.repo, named.file, named.revision))
     models = models_in(named.repo, hub.listing(named.repo, named.revision))
@@ -212,17 +211,16 @@ def find(
         pair, target = (stored_as.name, None) if stored_as else (None, pair)
     if draft == LOOKUP:
         return find(pair, target, pull=pull).alone
-    text = str(draft or "")
-    if text and is_known(text) and not _is_model(text):
-        hint = f"give a GGUF file, ORG/REPO:QUANT or {LOOKUP}, or the pair alone: --pair {text}"
-        raise BadSetting(f"{text} is a pair, and a draft is one model", hint=hint)
+    if draft is not None and is_known(str(draft)) and not _is_model(str(draft)):
+        hint = f"give a GGUF file, ORG/REPO:QUANT or {LOOKUP}, or the pair alone: --pair {draft}"
+        raise BadSetting(f"{draft} is a pair, and a draft is one model", hint=hint)
     if target is None and draft is not None:
         if pair is None or is_on_hub(None, str(draft)):
             why = f"on Hugging Face does not fit the pair {pair}" if pair else "was given without a target"
             hint = "name its target too: --target FILE (in Python target=...)"
             raise BadSetting(f"the draft {draft} {why}", hint=hint)
-        chosen = find(pair, draft=LOOKUP, pull=pull)
-        return replace(chosen, kind=DraftKind.MODEL, draft=_file_at(draft))
+        chosen = find(pair, pull=pull)
+        return replace(chosen, kind=DraftKind.MODEL, draft=file_at(draft))
     if target is not None and pair is not None:
         hint = "name only the pair, or only --target (in Python target=...)"
         raise BadSetting("a pair and a target file were both given", hint=hint)
@@ -231,8 +229,8 @@ def find(
         texts = str(target), None if draft is None else str(draft)
         before = known_as(*texts)
         if not (before or is_on_hub(*texts)):
-            ours = of_files(target, draft)
-            return with_own_draft(ours) if draft is None else ours
+            ours = of_file(target)
+            return with_own_draft(ours) if draft is None else replace(ours, draft=file_at(draft))
         if not (before or pull):
             raise _not_downloaded(*texts)
         chosen, is_new = before or described(*texts), before is None
@@ -268,23 +266,7 @@ def default_pair() -> Pair:
     return max(here, key=latest, default=None) or known(DEMO) or named(DEMO)
 
 
-def of_files(target: str | Path, draft: str | Path | None = None) -> Pair:
-    file = _file_at(target)
-    name, drafts = file.label or name_of(file.place), None if draft is None else _file_at(draft)
-    return Pair(name, DraftKind.MODEL, file, drafts, use=OWN)
-
-
-def _file_at(given: str | Path) -> ModelFile:
-    path, model = expanded(given), stored(str(given))
-    if model and not path.is_file():
-        model.check()
-        return model.file
-    try:
-        why = "" if S_ISREG(path.stat().st_mode) else "is not a file"
-    except FileNotFoundError:
-        why = "does not exist"
-    except (OSError, ValueError) as error:  # ValueError: the path contains NUL
-        why = f"cannot be read: {getattr(error, 'strerror', error)}"
-    if why:
-        raise UnknownPair(f"{path} {why}", hint="give the path of a GGUF file that you may read")
-    return labelled(path)
+def of_file(target: str | Path) -> Pair:
+    """Return an opened file as a pair without a draft."""
+    file = file_at(target)
+    return Pair(file.label or name_of(file.place), DraftKind.MODEL, file, use=OWN)

@@ -16,8 +16,8 @@ from pathlib import Path
 from stat import S_ISREG
 from typing import Any
 
-from localspec.errors import BadModelFile
-from localspec.files import read_json_object, write_atomically
+from localspec.errors import BadModelFile, UnknownPair
+from localspec.files import expanded, read_json_object, write_atomically
 from localspec.gguf.facts import draft_kind, first_known_crash
 from localspec.gguf.header import header_of_part, parts_of
 from localspec.models.local_models import (
@@ -124,6 +124,23 @@ def labelled(path: Path) -> ModelFile:
         same = (model.name for model in stored_models() if os.path.realpath(model.path) == here)
         name = next(same, "") or header_of_part(path).text("general.name")
     return replace(ModelFile.at(path), label=name or "model")
+
+
+def file_at(given: str | Path) -> ModelFile:
+    """Return the file at a path, or another program's model of this name. Raises UnknownPair, BadModelFile."""
+    path, model = expanded(given), stored(str(given))
+    if model and not path.is_file():
+        model.check()
+        return model.file
+    try:
+        why = "" if S_ISREG(path.stat().st_mode) else "is not a file"
+    except FileNotFoundError:
+        why = "does not exist"
+    except (OSError, ValueError) as error:  # ValueError: the path contains NUL
+        why = f"cannot be read: {getattr(error, 'strerror', error)}"
+    if why:
+        raise UnknownPair(f"{path} {why}", hint="give the path of a GGUF file that you may read")
+    return labelled(path)
 
 
 def _known_facts(path: str) -> tuple[str, str]:

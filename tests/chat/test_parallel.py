@@ -15,7 +15,7 @@ from localspec.chat.session import Session
 from localspec.drafters.model import ModelDrafter
 from localspec.errors import BadSetting
 from localspec.events import Cycle, Finished, FinishReason, Notice
-from localspec.loading import opening
+from localspec.loading import load as loading
 from tests.chat.letters import GREEDY, session_of
 from tests.drafters.heads import KINDS
 
@@ -82,7 +82,7 @@ def test_replies_at_once_have_the_texts_that_each_has_alone(files_of, name):
 @pytest.mark.parametrize("name", [*PAIRS, *(kind for kind in KINDS if kind != "assistant")])
 def test_a_prompt_that_another_slot_has_read_is_not_read_again(files_of, name, monkeypatch):
     """Nor by the drafter: it drafts as if it had read everything itself."""
-    monkeypatch.setattr(opening, "CHECKPOINT_SHARE", 10.0)  # of models so small, for the states of hybrids
+    monkeypatch.setattr(loading, "CHECKPOINT_SHARE", 10.0)  # of models so small, for the states of hybrids
     read, drafter_reads = [], ModelDrafter.read
     monkeypatch.setattr(ModelDrafter, "read", lambda *given: read.append(drafter_reads(*given)) or read[-1])
     target, draft = files_of(name)

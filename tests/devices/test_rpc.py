@@ -15,7 +15,8 @@ from localspec.errors import BackendFailure, BadSetting
 from localspec.events import Finished, Notice, Piece
 from localspec.machine import servers
 from localspec.machine.servers import addresses_of, answering_servers, use_servers
-from localspec.models.names import of_files
+from localspec.models.local_models import ModelFile
+from localspec.models.names import of_file
 from tests.devices.servers import HAS_RPC, Server, free_port
 from tests.engine.workshop import until
 
@@ -95,10 +96,8 @@ def test_a_server_that_goes_away_in_a_reply_ends_it_with_a_sentence_and_its_text
 @needs_rpc
 @pytest.mark.parametrize("how", ["kill", "stop"])
 def test_the_chats_engine_says_which_device_is_gone_and_goes_on_without_it(two, tiny_gguf, how):
-    pair, rpc = (
-        of_files(tiny_gguf(layers=3), tiny_gguf(layers=3, noise=0.1)),
-        ",".join(s.address for s in two),
-    )
+    pair = replace(of_file(tiny_gguf(layers=3)), draft=ModelFile.at(tiny_gguf(layers=3, noise=0.1)))
+    rpc = ",".join(s.address for s in two)
     load = LoadPair(pair, {"device": "RPC0", "draft_device": "RPC1", "rpc": rpc, "threads": 1})
     engine = EngineProcess()
     engine.start()

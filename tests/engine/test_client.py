@@ -23,7 +23,7 @@ from localspec.errors import EngineDied
 from localspec.gguf.facts import first_known_crash
 from localspec.gguf.header import header_at
 from localspec.machine.children import SECRET_VARIABLES
-from localspec.models.names import of_files
+from localspec.models.names import of_file
 from tests.engine.workshop import program, until
 from tests.gguf.mutations import by_meaning, taken_apart
 
@@ -138,5 +138,5 @@ def test_an_abort_of_llama_cpp_is_a_sentence_of_the_client(raw, tmp_path, home_o
         EngineSession(EngineProcess((sys.executable, "-c", BLIND))) as session,
         pytest.raises(EngineDied) as caught,
     ):
-        session.load(LoadPair(of_files(path).alone, {"threads": 1}), lambda stage: None)
+        session.load(LoadPair(of_file(path).alone, {"threads": 1}), lambda stage: None)
     assert "\n" not in str(caught.value)

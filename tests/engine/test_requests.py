@@ -9,7 +9,7 @@ from localspec import api
 from localspec.engine.messages import Generate, LoadPair, Question, Ready
 from localspec.engine.requests import MANY_CORES, PairRequests
 from localspec.events import Started
-from localspec.loading import opening
+from localspec.loading import load as loading
 from localspec.models.registry import named
 from localspec.prompt.messages import Infill, Message, NoInfill
 
@@ -19,7 +19,7 @@ CORES = 2 * MANY_CORES
 @pytest.fixture(autouse=True)
 def many_cores(tmp_path, monkeypatch):
     monkeypatch.setenv("LOCALSPEC_HOME", str(tmp_path))
-    for module in (api, opening):
+    for module in (api, loading):
         monkeypatch.setattr(module, "default_threads", lambda: CORES)
 
 
@@ -48,7 +48,7 @@ def test_threads_that_are_set_are_used(monkeypatch, tmp_path):
 
 
 def test_a_large_model_leaves_the_terminal_a_core(monkeypatch):
-    monkeypatch.setattr(opening, "SMALL_BYTES", 0)
+    monkeypatch.setattr(loading, "SMALL_BYTES", 0)
     assert threads_of(LoadPair(named("demo"))) == [CORES - 1] * 2
 
 
@@ -57,10 +57,10 @@ def test_a_large_model_leaves_the_terminal_a_core(monkeypatch):
 )
 def test_where_cores_are_few_a_chat_has_one_that_no_model_decodes_on(monkeypatch, cores, usable, draws):
     """Then it is no other program to them; prompts are read on all cores, while nothing is drawn."""
-    monkeypatch.setattr(opening, "SMALL_BYTES", 0)
+    monkeypatch.setattr(loading, "SMALL_BYTES", 0)
     names = (
         (api, "default_threads", cores),
-        (opening, "default_threads", cores),
+        (loading, "default_threads", cores),
         (api, "usable_cores", usable),
     )
     for module, name, count in names:
@@ -84,8 +84,8 @@ def test_where_cores_are_few_a_chat_has_one_that_no_model_decodes_on(monkeypatch
     [(True, None, 0, 4), (True, 6, 0, 6), (False, None, 0, CORES), (False, 6, 0, 6), (False, None, CORES, 1)],
 )
 def test_all_cores_decode_and_four_threads_beside_a_gpu_that_does_it_all(all_on_gpu, wanted, spare, threads):
-    model = SimpleNamespace(size_bytes=opening.SMALL_BYTES, all_on_gpu=all_on_gpu)
-    assert opening.threads_for(model, wanted=wanted, spare_cores=spare) == threads
+    model = SimpleNamespace(size_bytes=loading.SMALL_BYTES, all_on_gpu=all_on_gpu)
+    assert loading.threads_for(model, wanted=wanted, spare_cores=spare) == threads
 
 
 def test_the_configured_system_prompt_is_not_in_a_conversation_without_one(monkeypatch):

@@ -61,7 +61,7 @@ def test_threads_respect_the_processors_that_the_process_may_use():
 
 CALL = """
 import time
-from localspec.llama.watch import waiting_for
+from localspec.llama.lifetimes import waiting_for
 with waiting_for("a server", seconds=2.0):
     print("waits", flush=True)
     for _ in range({steps}):

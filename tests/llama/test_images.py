@@ -37,7 +37,7 @@ def files(tmp_path_factory):
 @pytest.fixture
 def load(files, monkeypatch):
     # The room for checkpoints is a share of the model's size, and these models are smaller than their states.
-    monkeypatch.setattr("localspec.loading.opening.CHECKPOINT_SHARE", 10.0)
+    monkeypatch.setattr("localspec.loading.load.CHECKPOINT_SHARE", 10.0)
 
     @contextmanager
     def loaded(kind, draft="lookup", **options):
@@ -151,8 +151,8 @@ import json, sys
 import localspec
 from localspec.caches.store import finish
 from localspec.caches import prompt_cache
-from localspec.loading import opening
-opening.CHECKPOINT_SHARE = 10.0
+from localspec.loading import load as loading
+loading.CHECKPOINT_SHARE = 10.0
 target, options, messages = json.load(sys.stdin)
 with localspec.load(target=target, draft="lookup", cache="all", **options) as session:
     session.run(messages, temperature=0, max_tokens=8)

@@ -215,8 +215,8 @@ def test_a_draft_is_suggested_that_fits(served, hub, tiny_gguf, monkeypatch, cap
     target = tiny_gguf(vocab_size=1024, layers=12)
     add_pair(pair_of(served.target, served.draft))
     assert main(["pull", "tiny", "-q"]) == 0
-    assert suggested_draft(names.of_files(target)).name == "draft.gguf"
-    assert suggested_draft(names.of_files(tiny_gguf(vocab_size=800, layers=12))) is None
+    assert suggested_draft(names.of_file(target)).name == "draft.gguf"
+    assert suggested_draft(names.of_file(tiny_gguf(vocab_size=800, layers=12))) is None
     assert main(["info", str(target)]) == 0
     assert "can draft for it: add --draft" in capsys.readouterr().out
 

@@ -78,7 +78,7 @@ def test_a_draft_in_the_same_repository_is_pulled_along(hub, tiny_gguf, capsys):
 
 def test_lookup_that_was_chosen_stays(target, tiny_gguf):
     beside(target, "m-draft.gguf", tiny_gguf(layers=1))
-    assert with_own_draft(names.of_files(target).alone).draft is None
+    assert with_own_draft(names.of_file(target).alone).draft is None
 
 
 @pytest.mark.process

@@ -21,7 +21,7 @@ from localspec.gguf.facts import DraftKind
 from localspec.models import local_models
 from localspec.models.download import PairNotOnDisk, fetch
 from localspec.models.local_models import ModelFile
-from localspec.models.names import default_pair, find, model_file, of_files
+from localspec.models.names import default_pair, find, model_file, of_file
 from localspec.models.registry import (
     Pair,
     add_pair,
@@ -298,7 +298,7 @@ def test_an_opened_file_of_any_name_has_one_line_that_finds_it(tiny_gguf, tmp_pa
     path = str(shutil.copy(tiny_gguf(), tmp_path / file))
     local_models.mark_used(path)
     assert named(name).paths == (path,)
-    assert [pair.name for pair in all_pairs() if pair.paths == (path,)] == [of_files(path).name] == [name]
+    assert [pair.name for pair in all_pairs() if pair.paths == (path,)] == [of_file(path).name] == [name]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="pipes with a name")

@@ -15,7 +15,7 @@ from localspec.conversations.conversations import StoredMessage
 from localspec.engine.messages import LoadPair
 from localspec.errors import BadSetting
 from localspec.models.local_models import mark_used
-from localspec.models.names import of_files
+from localspec.models.names import of_file
 from localspec.models.registry import named
 from localspec.options import data_dir
 from localspec.prompt.messages import Message
@@ -141,7 +141,7 @@ def test_without_a_name_the_chat_opens_the_file_that_was_used_last(begun, tiny_g
     path = tiny_gguf()
     assert begun().load.pair == named("demo")
     mark_used(str(path))
-    assert begun().load == LoadPair(of_files(path), draws=True)
+    assert begun().load == LoadPair(of_file(path), draws=True)
     assert ChatApp(begun()).state.conversation.about.files == (str(path),)
 
 

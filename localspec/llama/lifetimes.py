@@ -1,16 +1,72 @@
-"""End the process when an RPC server is lost, because llama.cpp would wait for the server for ever.
+"""The ends of what runs in llama.cpp: free each object once, and end the process when an RPC server is lost.
 
-A call into llama.cpp hangs if its server stops or is cut off, and no thread can leave such a call.
+An object is freed in the process that made it, and never while a thread uses it. A child of fork() cannot use the
+models of its parent, because it lacks the threads of its parent. A call into llama.cpp waits for a lost server for
+ever, and no thread can leave such a call.
 """
 
+import atexit
 import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Final, NoReturn
+from traceback import walk_stack
+from typing import Any, Final, NoReturn
+
+from localspec.stopping import ending
+
+_EXIT_SECONDS: Final = 1.0  # longest wait, at Python's exit, for threads that run a reply
+_EXIT_LOOK_SECONDS: Final = 0.005
+# The packages whose code may use a model of llama.cpp in a thread of its own.
+_USERS: Final = ("algorithm", "chat", "drafters", "embedding", "llama", "loading", "measure", "prompt")
+
+_process = os.getpid()  # id of the process that loaded llama.cpp
+_open: list[Any] = []  # finalizers, the oldest first; Python's exit calls the newest first
+
+
+def free_with(owner: object, free: Callable[..., None], *given: object) -> Any:
+    """Call `free(*given)` once: when Python frees `owner`, when Python exits, or when the result is called."""
+    process = os.getpid()
+
+    def here() -> None:
+        if os.getpid() == process:
+            free(*given)
+
+    finalizer = weakref.finalize(owner, here)
+    finalizer.atexit = False
+    _open[:] = [*(each for each in _open if each.alive), finalizer]
+    return finalizer
+
+
+def computes_here() -> bool:  # False after fork(), because a child lacks OpenMP's threads
+    return os.getpid() == _process
+
+
+def _end() -> None:
+    ending.ask()
+    deadline = time.monotonic() + _EXIT_SECONDS
+    while (used := _in_use()) and time.monotonic() < deadline:
+        time.sleep(_EXIT_LOOK_SECONDS)
+    for finalizer in () if used else reversed(_open):
+        finalizer()
+
+
+def _in_use() -> bool:
+    """Return whether another thread is running code that may use llama.cpp."""
+    own = threading.get_ident()
+    others = [frame for thread, frame in sys._current_frames().items() if thread != own]
+    names = (each.f_globals.get("__name__", "") for other in others for each, _ in walk_stack(other))
+    users = tuple(f"localspec.{room}." for room in _USERS)
+    # The thread of `_look` never ends, but uses no model.
+    return any(name.startswith(users) and name != __name__ for name in names)
+
+
+atexit.register(_end)
+
 
 TIMEOUT_SECONDS: Final = 15.0  # a server counts as lost if a call takes this much longer than it should
 LOADING_SECONDS: Final = 60.0  # during a load, a server counts as lost after this long without progress
