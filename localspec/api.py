@@ -26,6 +26,7 @@ from localspec.machine.devices import Device, with_host
 from localspec.models.download import check_here
 from localspec.models.local_models import mark_used
 from localspec.models.names import find
+from localspec.models.projector import projector_of
 from localspec.models.registry import Pair
 from localspec.options import LOAD, REPLY, LoadOptions, ReplyOptions, configured, explains, naming_settings
 from localspec.prompt.messages import Infill as Infill
@@ -71,7 +72,8 @@ def load(
         wanted = pair or (None if target else settings.get("pair"))
         found = find(wanted, target, draft if speculate else "lookup", pull=pull)
     settings = found.own_options | settings
-    found = replace(found, lora=adapters_of(settings.get("lora", "")))
+    projector = projector_of(found, settings.get("mmproj"))
+    found = replace(found, lora=adapters_of(settings.get("lora", "")), projector=projector)
     choices = LoadChoices.of(settings, spare_cores=spare_cores, speculate=speculate, owner=owner)
     stop = own_stop()
 

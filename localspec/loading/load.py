@@ -90,7 +90,7 @@ def plan_pair(
         if (checked := check_gpus(there, gpus_of(plan), choices, on_stage)) == choices:
             break
         choices = checked
-    if (path := plan.projector) and not is_ours(path):  # a downloaded projector was checked by its hash
+    if (path := pair.projector) and not is_ours(path):  # a downloaded projector was checked by its hash
         trying = partial(on_stage, f"trying {path.name} for the first time")
         ensure_projector(path, identity(path), pair.target.here, trying)
     return replace(plan, shared=shared)
@@ -211,7 +211,7 @@ def open_target(
 ) -> tuple[Context, Projector | None]:
     model = opened.enter_context(Model(pair.target.here, **plan.target.place, mmap=mmap, lora=pair.lora))
     projector, rows = None, 0
-    if path := plan.projector:
+    if path := pair.projector:
         projector = opened.enter_context(Projector(path, model, identity(path), threads=threads(model)))
         rows = projector.most_rows
     context = Context(

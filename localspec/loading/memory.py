@@ -30,7 +30,6 @@ class LoadChoices:
     draft_device: str | None = None
     ignore_memory: bool = False  # whether to load a pair that does not fit into memory
     rpc: str = ""  # addresses of RPC servers
-    mmproj: str | None = None  # path of the projector for images, or "none"
     threads: int | None = None  # number of CPU threads, also while attention is measured
     spare_cores: int = 0  # number of CPU cores to leave free, if `threads` is None
     mmap: bool | None = None

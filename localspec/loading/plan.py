@@ -22,7 +22,7 @@ from localspec.loading.placement import SHORTEST_CONTEXT, MemoryBudget, Placemen
 from localspec.machine.devices import Device, remember_devices, with_host
 from localspec.machine.llama_build import installed_build
 from localspec.models.local_models import ModelFile, identity
-from localspec.models.projector import ROWS_AT_ONCE, kind_of, memory_of, projector_of
+from localspec.models.projector import ROWS_AT_ONCE, kind_of, memory_of
 from localspec.models.registry import Pair
 from localspec.stopping import Closing
 
@@ -54,7 +54,6 @@ class Plan:
     lines: tuple[str, ...]  # notices about surprising choices, with their reasons
     shared: SharedTokens | None = None  # None if target and draft have the same vocabulary
     attention: Attention | None = None  # the target's attention; None if it was not measured
-    projector: Path | None = None  # the file with which the target reads images; None: it reads none
 
 
 def plan(target: Sizes, draft: Sizes | None, devices: Sequence[Device], choices: LoadChoices) -> Plan:
@@ -305,11 +304,11 @@ def plan_for(pair: Pair, choices: LoadChoices, devices: Sequence[Device] | None 
         if (kind := pair.drafter) is not DraftKind.LOOKUP:
             beside = probe.sizes(pair.draft or target, (), kind, target if kind.is_head else None)
         there, rows = probe.devices(), 0
-        if projector := projector_of(pair, choices.mmproj):
-            header = header_of_part(projector)
+        if pair.projector:
+            header = header_of_part(pair.projector)
             there, rows = without_projector(there, memory_of(header)), ROWS_AT_ONCE.get(kind_of(header), 0)
         sizes = probe.sizes(target, pair.adapters, image_rows=rows)
-        planned = replace(plan(sizes, beside, there, choices), projector=projector)
+        planned = plan(sizes, beside, there, choices)
         measured = measures_attention(planned.target, kind)
         if not (measured and (known := attention_of(target.here, target.header, choices.threads))):
             return planned

@@ -27,7 +27,7 @@ _DEVICES = {"CON", "PRN", "AUX", "NUL", *(f"{port}{n}" for port in ("COM", "LPT"
 DEMO = "demo"
 OWN = "your own file"  # `Pair.use` of a file that the user opened
 # Fields that are not in a pair's TOML file.
-_NEVER_WRITTEN = {"lora", "listed", "found", "has_own_draft", "rest", "first_sha256"}
+_NEVER_WRITTEN = {"lora", "projector", "listed", "found", "has_own_draft", "rest", "first_sha256"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,7 @@ class Pair:
     published: tuple[str, ...] = ()
     images: bool = False  # whether a projector for images was published with the target
     lora: tuple[Adapter, ...] = ()  # LoRA adapters of the loaded target; not stored with the pair
+    projector: Path | None = None  # the file with which the loaded target reads images; not stored, either
     listed: bool = False  # whether the pair's name is enough to find it
     has_own_draft: bool = False  # whether localspec found the draft, and the user did not name it
     found: StoredModel | None = None  # the target's model in another program

@@ -108,8 +108,9 @@ def test_the_memory_plan_counts_the_projector_before_the_draft(files, monkeypatc
     pair = find(target=model.target, draft=model.draft)
 
     def planned(free, mmproj=None):
-        options = LoadChoices(context_length=512, gpu_layers=0, mmproj=mmproj)
-        return plan_for(pair, options, [Device("CPU", "cpu", free, free)])
+        options = LoadChoices(context_length=512, gpu_layers=0)
+        with_projector = replace(pair, projector=projector_of(pair, mmproj))
+        return plan_for(with_projector, options, [Device("CPU", "cpu", free, free)])
 
     low, enough = 0, 10**9  # bytes with which the draft does not fit, and does
     while enough - low > 10_000:
@@ -119,8 +120,8 @@ def test_the_memory_plan_counts_the_projector_before_the_draft(files, monkeypatc
         except LocalspecError:
             holds = False
         low, enough = (low, middle) if holds else (middle, enough)
-    found = planned(enough)
-    assert (found.draft, found.projector) == (None, model.projector)
+    assert projector_of(pair) == model.projector
+    assert planned(enough).draft is None
     assert planned(enough + 10_000_000).draft is not None
 
 

@@ -25,6 +25,7 @@ from localspec.models.hub import Unreachable
 from localspec.models.local_models import ModelFile
 from localspec.models.names import LOOKUP, SeveralModels, is_file_reference, model_file
 from localspec.models.own_draft import suggested_draft, with_own_draft
+from localspec.models.projector import projector_of
 from localspec.models.registry import Pair, is_known, named
 from localspec.options import LOAD, configured
 
@@ -48,6 +49,8 @@ def run(arguments: argparse.Namespace) -> int:
     with DrawnLine(sys.stderr) as line:
         line.draw(f"reading the headers of {arguments.pair}")
         pair = replace(_named(arguments), lora=matching.adapters_of(settings.get("lora", "")))
+        if pair.on_disk:
+            pair = replace(pair, projector=projector_of(pair, settings.get("mmproj")))
         choices = LoadChoices.of(settings)
         try:
             _ = [file.header for file in pair.files]  # raises an error if a file is unreadable
@@ -113,9 +116,9 @@ def _as_text(pair: Pair, found: pair_info.PairInfo) -> list[str]:
         why = "this target is slow on a CPU; `localspec pairs` marks a pair for this machine"
         lines += [f"caution      {why}"]
     lines += [f"attention    {chosen}"] if plan and (chosen := _attention(pair, plan)) else []
-    if plan and plan.projector:
+    if pair.projector:
         lines += [
-            f"images       read with {plan.projector.name} ({size_text(plan.projector.stat().st_size)})"
+            f"images       read with {pair.projector.name} ({size_text(pair.projector.stat().st_size)})"
         ]
     elif pair.images:
         lines += [f"images       `localspec pull {pair.name} --images` downloads what it needs to read them"]
@@ -191,6 +194,7 @@ def _as_json(pair: Pair, found: pair_info.PairInfo) -> dict[str, object]:
         "kind": pair.kind if pair.name else None,
         "target": _side_json(pair.target),
         "draft": _side_json(pair.draft) if pair.draft else None,
+        "projector": str(pair.projector) if pair.projector else None,
         "shared_tokens": found.shared.count if found.shared else None,
         "coverage": round(found.shared.coverage, 4) if found.shared else None,
         "problem": str(found.problem) if found.problem else None,
