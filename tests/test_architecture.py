@@ -69,15 +69,15 @@ LINES = {
     "sampler": 735,
     "caches": 567,
     "algorithm": 1285,
-    "llama": 3608,
+    "llama": 3574,
     "control": 1005,
-    "drafters": 1430,
+    "drafters": 1459,
     "structure": 2191,
     "prompt": 2057,
     "conversations": 467,
     "chat": 2069,
     "models": 2310,
-    "loading": 1757,
+    "loading": 1741,
     "embedding": 268,
     "api": 241,
     "measure": 1456,
@@ -89,8 +89,8 @@ LINES = {
     "__init__": 93,
     "__main__": 7,
 }
-MOST_LINES = 37_492  # of all rooms: one grows only where another shrinks
-MOST_FILES = 212
+MOST_LINES = 37_471  # of all rooms: one grows only where another shrinks
+MOST_FILES = 206
 HEAVY = ("llama_cpp", "llguidance", "textual", "huggingface_hub", "numpy", "jinja2", "starlette")
 HEAVY += ("uvicorn", "gguf")
 
