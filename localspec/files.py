@@ -270,20 +270,15 @@ T = TypeVar("T")
 
 
 def loads_as(kind: type[T], text: str) -> T:
-    """Convert a JSON document to the type `kind`. Raises only ValueError."""
-    try:
-        return read_as(kind, json.loads(text))
-    except (RecursionError, OverflowError) as error:
-        raise ValueError("nested too deeply, or a number too large") from error
-
-
-def read_as(kind: type[T], written: object) -> T:
-    """Convert JSON to the type `kind`. Raises ValueError for missing or unknown fields, or infinite numbers."""
+    """Convert JSON to the type `kind`. Raises ValueError, also for missing or unknown fields and infinite numbers."""
     import msgspec  # imported late, because the import takes 20 ms
 
-    value = msgspec.convert(written, kind)
-    if msgspec.json.decode(msgspec.json.encode(value)) != written:
-        raise ValueError(f"missing or unknown fields of {kind.__name__}")
+    try:
+        value = msgspec.convert(written := json.loads(text), kind)
+        if msgspec.json.decode(msgspec.json.encode(value)) != written:
+            raise ValueError(f"missing or unknown fields of {kind.__name__}")
+    except (RecursionError, OverflowError) as error:
+        raise ValueError("nested too deeply, or a number too large") from error
     return value
 
 

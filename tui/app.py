@@ -207,7 +207,7 @@ class ChatApp(App[None]):
             self.run_worker(self.action_quit())
         else:
             self._asked_at = monotonic()
-            self.notify("^c again leaves, and so does ^q.")
+            self.notify("Press ^c again, or ^q, to leave.")
 
     async def on_unmount(self) -> None:
         logging.getLogger("localspec").removeHandler(self._log_notices)

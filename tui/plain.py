@@ -202,7 +202,7 @@ class PlainChat(Chat):
         for row in self.state.downloads.rows or ():
             where = "here" if row.on_disk else f"{size_text(row.size_bytes)} to download"
             print_line(f"{row.name}: {where}. {row.use}")
-        print_line("/pair NAME loads one, /pull NAME downloads it.")
+        print_line("/pair NAME loads a pair, /pull NAME downloads one.")
 
     async def suggest_pull(self, name: str, question: str) -> None:
         print_line(f"{question} /pull {name} downloads it.")
@@ -210,7 +210,7 @@ class PlainChat(Chat):
     async def choose_conversation(self) -> None:
         for conversation in await asyncio.to_thread(conversations.listing, self.state.setup.folder):
             print_line(f"{conversation.name}: {conversation.title}")
-        print_line("/load NAME opens one.")
+        print_line("/load NAME opens a conversation.")
 
     async def show_help(self) -> None:
         for command in table.COMMANDS:

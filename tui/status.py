@@ -63,7 +63,7 @@ def _engine_status(engine: EngineState) -> str:
         if reply.tally.sums.emitted:
             what = counted(reply.tally.sums.emitted, "token")
         elif reply.prefill is not None:
-            what = f"prefill {reply.prefill.done:,} / {reply.prefill.total:,}"
+            what = f"reading the prompt: {reply.prefill.done:,} of {reply.prefill.total:,} tokens"
             if count := reply.prefill.image_tokens:
                 what = f"encoding an image of {count:,} tokens"
         return f"comparing{' the texts' if reply.final else f': {what}'}" if engine.comparing else what

@@ -32,7 +32,7 @@ class StrategyMaker(Protocol):
         predicted: Sequence[int] = (),
         spelled: Sequence[Sequence[int]] = (),
     ) -> Strategy:
-        """Make the strategy of one reply; `predicted`: the caller's prediction; `spelled`: more texts to copy from."""
+        """Make a reply's drafting strategy from the caller's prediction, and from more texts to copy (`spelled`)."""
 
     def store(self) -> None:
         """Store the measured costs and acceptance rates for the next load."""

@@ -65,8 +65,8 @@ class Session(Closing):
     def another(self, owner: str = "", stored_as: str = "") -> "Session":
         """Begin another conversation on the same pair. The models are freed with the pair's last open session.
 
-        `owner`: the client, whose reasoning never enters another client's prompts. `stored_as`: the name of the stored
-        conversation. At most `parallel` replies run at a time; an open stream counts as a running reply.
+        `owner`: the client; the reasoning of its replies never enters another client's prompts. `stored_as`: the
+        stored conversation's name. At most `parallel` replies run at a time; an open stream counts as one.
         """
         with self._reading():
             other = Session(self.pair, self._defaults)

@@ -72,7 +72,7 @@ class TextStream:
         form = calls.with_texts(self.codes.coded) if calls else None
         self._reader = reader(form, functions or {}, self.codes.plain) if form else None
         self._begun: list[TextPart] = []  # parts of a call that begins in the text before the reply
-        self._before = 0  # number of held characters of the text before the reply
+        self._before = 0  # number of characters from before the reply that are still held back
         self.thinking = Thinking(style, form, functions or (), self.codes.coded)
         tagged = form is not None and bool(form.tag) and not (style and style.channels)
         # Finds calls that begin inside the reasoning.

@@ -125,7 +125,7 @@ def encode(
 
 
 def with_shown_images(text: str, images: Mapping[str, Sequence[int]], vocabulary: Vocabulary) -> str:
-    """Replace the mark of each image in a rendered text by the text tokens that begin and end the image."""
+    """Replace the mark of each image in a rendered text by the tokens before and after the image, as text."""
     for mark, tokens in images.items():
         words = (t for t in tokens if not isinstance(t, ImageRow))
         pieces = (vocabulary.piece(token) or vocabulary.text(token).encode() for token in words)

@@ -26,7 +26,7 @@ class Tool:
     description: str
     parameters: Mapping[str, Any]  # the JSON schema of the arguments, as far as a grammar can express it
     given: Mapping[str, Any]  # the caller's definition, in OpenAI's form
-    called: str  # the caller's name
+    called: str  # the name that the caller gave to the tool
     notice: str = ""  # a notice about keywords that the grammar leaves out
     strict: bool = False  # whether the grammar must express the whole schema
 
@@ -110,7 +110,7 @@ def _read_tool(given: Any, which: str) -> Tool:  # noqa: ANN401  JSON
         raise BadSetting(f"{which} is not a dictionary", hint=_FORM)
     name, description = function.get("name"), function.get("description") or ""
     if not isinstance(name, str) or not name.strip():
-        raise BadSetting(f"{name!r} is not a valid name ({which})", hint="give the name as text")
+        raise BadSetting(f"the name of {which} cannot be {name!r}", hint="give a name of at least one letter")
     if not isinstance(description, str):
         raise BadSetting(f"the description of {name} is not text", hint=_FORM)
     if "input_schema" in function:  # Anthropic's form

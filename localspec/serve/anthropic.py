@@ -27,7 +27,6 @@ _ERROR_TYPES: Final = {413: "request_too_large", 500: "api_error", 501: "api_err
 
 
 def error_body(problem: Problem) -> object:
-    """Return the body of an HTTP error."""
     kind, message = _ERROR_TYPES.get(problem.status, problem.kind), problem.message
     if problem.code == "context_length_exceeded":  # clients that read "too long" shorten the conversation
         kind, message = "invalid_request_error", f"prompt is too long: {message}"

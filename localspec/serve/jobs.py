@@ -91,7 +91,7 @@ class Jobs:
         self.first = first
         self.loaded: messages.Ready | None = None
         self.stage = ""
-        # For each small model in memory, the event loop's time at which it will be freed.
+        # For each embedding model in memory, the event loop's time at which it will be freed.
         self.small: dict[tuple[ModelFile, str], float] = {}
         self.trouble: Failure | None = None  # the reason for the last failed load
         self.restarts = 0
@@ -147,12 +147,12 @@ class Jobs:
         return job
 
     def embed(self, request: messages.Embed) -> Job:
-        """Send a request to a small model, which needs no particular pair. Raises Problem."""
+        """Send a request to an embedding model, which runs beside any pair. Raises Problem."""
         self.keep_small((request.file, request.pooling), math.inf)
         return self.ask(self.load or self.first, request)
 
     def keep_small(self, key: tuple[ModelFile, str], seconds: float) -> None:
-        """Free a small model after this time without a request; it is also freed with the pair."""
+        """Free an embedding model after this time without a request; it is also freed with the pair."""
         if key in self.small:
             self.small[key] = self._loop.time() + seconds
             if seconds < math.inf:

@@ -58,7 +58,8 @@ class Ollama(Interface):
         left, now = math.inf if left is None else left, asyncio.get_running_loop().time()
 
         def entry(name: str, seconds: float, length: int) -> dict[str, Any]:
-            return self._model(name, expires_at=expiry(seconds), context_length=length, size_vram=0)
+            ends = _NEVER if seconds == math.inf else datetime.now(UTC) + timedelta(seconds=seconds)
+            return self._model(name, expires_at=written(ends), context_length=length, size_vram=0)
 
         models = [entry(loaded.pair, left, loaded.context_length)]
         for each in (each for each in self._pairs.beside if each.key in small):
@@ -156,10 +157,6 @@ class Ollama(Interface):
         if self._jobs.loaded is None or self._jobs.load != chosen.load:
             raise Problem(503, "loading", "another pair is being loaded (retry later)")
         return self._jobs.loaded
-
-
-def expiry(seconds: float) -> str:
-    return written(_NEVER if seconds == math.inf else datetime.now(UTC) + timedelta(seconds=seconds))
 
 
 def details_of(file: ModelFile) -> dict[str, Any]:

@@ -137,7 +137,7 @@ def changed_at(files: Mapping[ModelFile, os.stat_result]) -> datetime:
 @dataclass(frozen=True, slots=True)
 class ReplyRequest:
     chosen: Chosen
-    prompts: tuple[Generate, ...]  # without `serial`
+    prompts: tuple[Generate, ...]  # the queue sets their field `serial`
     stream: bool
     replies: int = 1  # number of replies to each prompt
     notices: tuple[str, ...] = ()  # notices about ignored fields and tools

@@ -68,7 +68,7 @@ class JsonCallReader(CallReader):
         ]
 
     def _decided(self) -> list[TextPart]:
-        """Emit the calls. Pass on the text after them, without the end of a fence or tag."""
+        """Return the calls in the held text, then the text after them, without the end of a fence or tag."""
         text, self._json, self._matcher = self._json, "", None
         before, calls = re.split(r"\[|{(?!{)", text)[0], list[ToolCall]()
         with suppress(ValueError, RecursionError):

@@ -14,7 +14,7 @@ from localspec.engine.client import EngineProcess
 from localspec.engine.messages import LoadPair, Options
 from localspec.errors import BadSetting
 from localspec.events import Piece
-from localspec.files import FileLock, change_json_object, read_as, read_json_object
+from localspec.files import FileLock, change_json_object, read_json_object
 from localspec.prompt.images import NO_IMAGES, Image
 
 from . import mentions
@@ -48,15 +48,11 @@ class Preferences:
 
     @classmethod
     def load(cls, path: Path) -> "Preferences":
-        try:
-            values = read_json_object(path)
-        except (OSError, ValueError):
-            return cls()
-        chosen: dict[str, Any] = {}
-        for name, kind in (("theme", str), ("colours", bool), ("inspector", bool)):
-            with suppress(KeyError, ValueError):
-                chosen[name] = read_as(kind, values[name])
-        return cls(**chosen)
+        kinds: dict[str, type] = {"theme": str, "colours": bool, "inspector": bool}
+        with suppress(OSError, ValueError):
+            values: dict[str, Any] = read_json_object(path)
+            return cls(**{name: values[name] for name in kinds if isinstance(values.get(name), kinds[name])})
+        return cls()
 
 
 class PromptHistory:

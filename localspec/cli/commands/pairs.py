@@ -68,7 +68,8 @@ def run_add(arguments: argparse.Namespace) -> int:
     say(f"{pair.name} is stored in {registry.add_pair(pair)}", to=sys.stderr)
     if replaces:
         say(f"It replaces {'your earlier' if pair.name in users else 'the built-in'} pair {pair.name}.")
-    say(f"localspec chat {pair.name}" if pair.on_disk else f"localspec pull {pair.name}")
+    say(f"To {'use' if pair.on_disk else 'download'} it:")
+    say(f"localspec {'chat' if pair.on_disk else 'pull'} {pair.name}")
     return 0
 
 
