@@ -30,7 +30,7 @@ from .widgets.reply import LEGEND, ReplyView
 from .widgets.transcript import NoticeLine, Transcript, UserMessage, view_of
 
 EXPLAINED: Final = ("cancelled", "failed", "died")  # outcomes whose reason the user knows already
-UNANSWERED: Final = ("The last message has no reply.", "/retry asks for one.")
+UNANSWERED: Final = ("The last message has no reply.", "/retry asks for one.", "unanswered")
 INSPECTED_COLUMNS: Final = 100  # smallest width at which the inspector fits beside the conversation
 TYPING_SECONDS: Final = 0.5  # time between two drawings while the user types, because drawing delays keys
 
@@ -193,6 +193,7 @@ class ChatScreen(Screen[None], Chat):
     async def ask_again(self, beginning: str = "") -> None:
         conversation, self._notice = self.state.conversation, Content("")
         await self.transcript.keep(len(conversation.messages) - (conversation.reply is not None))
+        await self.transcript.query(".-unanswered").remove()
         await super().ask_again(beginning)
         if self.state.engine.busy:
             if (before := self.transcript.last_reply) is not None:

@@ -77,8 +77,8 @@ class Pair:
 
     @property
     def used_as(self) -> str:
-        """The key under which the pair's last use is stored. It leaves out a draft that was named for one call only."""
-        return self.paths[0] if self.paths else self.name
+        """The key under which the pair's last use is stored: its name, or its paths without a draft that was found."""
+        return "\0".join(self.paths[: 1 if self.has_own_draft else None]) or self.name
 
     @property
     def drafter(self) -> DraftKind:
@@ -156,12 +156,13 @@ def _opened_files(taken: Collection[str], known: Collection[str]) -> Iterator[Pa
     """
     names = {name.lower() for name in taken}
     for key, _ in sorted(last_uses().items(), key=lambda used: -used[1]):
-        if Path(key).is_absolute() and key not in known and Path(key).is_file():
-            file = labelled(Path(key))
-            stem = file.label or name_of(Path(key))
+        paths = [Path(path) for path in key.split("\0")]
+        if key not in known and all(path.is_absolute() and path.is_file() for path in paths):
+            target, *draft = files = [labelled(path) for path in paths]
+            stem = "+".join(file.label or name_of(file.place) for file in files)
             numbered = (stem if n == 1 else f"{stem}-{n}" for n in count(1))
             names.add((name := next(free for free in numbered if free.lower() not in names)).lower())
-            yield Pair(name, DraftKind.MODEL, file, use=OWN)
+            yield Pair(name, DraftKind.MODEL, target, next(iter(draft), None), use=OWN)
 
 
 def name_of(path: Path) -> str:

@@ -51,11 +51,11 @@ def test_a_prompt_may_end_like_a_file():
 
 
 @pytest.mark.process
-def test_measurements_and_a_draft_of_one_command_are_not_used_next_time(smol, monkeypatch, capsys):
+def test_a_named_draft_is_used_next_time_and_what_measurements_load_is_not(smol, monkeypatch, capsys):
     assert main(["run", "smol.gguf", "Hi", "--draft", "small.gguf", *SHORT]) == 0
     assert capsys.readouterr().err.splitlines()[-1].startswith("[smol · 2 tokens")
     used = local_models.last_uses()
-    assert [*used] == [smol]
+    assert names.default_pair().paths == (smol, os.path.abspath("small.gguf"))
     monkeypatch.setattr(
         command, "enlarged", lambda stage: (Path(shutil.copy(smol, "other.gguf")), demo.draft_path())
     )
@@ -69,7 +69,7 @@ def test_measurements_and_a_draft_of_one_command_are_not_used_next_time(smol, mo
         assert local_models.last_uses() == used, words
     localspec.compare("Hi", target="small.gguf", max_tokens=2)
     assert local_models.last_uses() == used
-    assert names.default_pair().paths == (smol,)
+    assert names.default_pair().paths[0] == smol
 
 
 def test_python_and_the_settings_take_a_file_too(smol, monkeypatch):

@@ -258,18 +258,38 @@ def test_a_use_while_the_clock_ran_ahead_is_not_the_last_one_for_ever(two_pairs,
 @pytest.mark.process
 def test_nothing_named_means_the_files_used_last_while_they_are_there(two_pairs, tiny_gguf, tmp_path):
     target, draft = (shutil.copy(tiny_gguf(), tmp_path / f"{name}.gguf") for name in ("mine", "small"))
-    os.utime(target, (0, 0))
+    for path in (target, draft):
+        os.utime(path, (0, 0))
     local_models.mark_used("one")
-    for given in (None, draft):  # a draft that was named is for that call only
-        with localspec.load(target=target, draft=given):
+    for given in ((draft,), ()):
+        with localspec.load(target=target, draft=next(iter(given), None)):
             pass
-        assert find().paths == (str(target),)
+        assert find().paths == (str(target), *map(str, given))
     with localspec.load(target=draft, is_use=False):
         pass
     assert find() == find("MINE") == named("mine")
-    assert find().paths == (str(target),)
+    assert named("mine+small").paths == (str(target), str(draft))
     os.remove(target)
     assert find().used_as == "one"
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("words", "found"), [({"pair": "one"}, "draft.gguf"), ({"target": "own.gguf"}, "own-draft.gguf")]
+)
+def test_a_draft_that_was_named_is_opened_again_and_one_that_was_found_is_looked_for_again(
+    two_pairs, tiny_gguf, tmp_path, monkeypatch, words, found
+):
+    monkeypatch.chdir(tmp_path)
+    for name in ("own", "own-draft", "small"):
+        shutil.copy(tiny_gguf(), f"{name}.gguf")
+    for draft in (None, "small.gguf"):
+        with localspec.load(**words, draft=draft):
+            pass
+        assert find().draft.place.name == (draft or found)
+    for name in ("own-draft.gguf", "small.gguf"):
+        os.remove(name)
+    assert (find().draft is None) == ("target" in words)
 
 
 @pytest.mark.process

@@ -187,9 +187,11 @@ async def test_every_version_of_a_reply_stays_and_can_be_gone_on_with(tmp_path, 
 
 
 async def test_versions_that_there_are_not_are_reported(numbered, chat):
-    await chat.pilot.press("f5")
-    await chat.until(lambda: "one version" in chat.remarks[-1:][0] if chat.remarks else False)
+    await chat.type("/version 9")
+    assert chat.remarks == ["There is no reply yet."]
     await chat.ask("why?")
+    await chat.pilot.press("f5")
+    await chat.until(lambda: "one version" in chat.remarks[-1])
     await retry(chat)
     for wrong in ("0", "3", "x", "-1"):
         chat.remarks.clear()
@@ -325,4 +327,5 @@ async def test_an_unanswered_question_of_a_resumed_conversation_can_be_retried(t
         assert "no reply" in chat.notices[0]
         await chat.pilot.press("ctrl+r")
         await chat.until(lambda: len(chat.state.conversation.messages) == 2)
+        assert chat.notices == []
         assert chat.saved[0].messages[1].content == "one"

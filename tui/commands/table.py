@@ -34,7 +34,9 @@ async def retry(chat: Chat, _argument: str) -> None:
 async def version(chat: Chat, argument: str) -> None:
     conversation = chat.state.conversation
     reply = conversation.reply
-    if reply is None or not reply.versions:
+    if reply is None:
+        raise Refusal("There is no reply yet.")
+    if not reply.versions:
         raise Refusal("The last reply has one version; /retry makes another.")
     count = len(reply.versions)
     wanted = _index("/version", argument, count) if argument else (reply.version - 1) % count

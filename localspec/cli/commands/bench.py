@@ -173,7 +173,9 @@ def bench_prompt(arguments: argparse.Namespace) -> int:
             raise BadSetting(f"--{name} is for the built-in prompts", hint=f"leave out --{name}")
     arguments.temperature, *others = arguments.temperature or (None,)
     if others:
-        raise BadSetting("your own prompt is answered at one temperature", hint="give one value: --temp 0")
+        raise BadSetting(
+            "your own prompt is answered at one temperature", hint="give one value: --temperature 0"
+        )
     options, prompt = reply_options(arguments), prompt_of(arguments)
     options.setdefault("max_tokens", configured().get("max_tokens", TOKENS))
     with open_session(arguments) as session, stop_on_interrupt(session):
