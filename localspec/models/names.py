@@ -219,8 +219,8 @@ def find(
             why = f"on Hugging Face does not fit the pair {pair}" if pair else "was given without a target"
             hint = "name its target too: --target FILE (in Python target=...)"
             raise BadSetting(f"the draft {draft} {why}", hint=hint)
-        own = {"draft": file_at(draft), "has_own_draft": False, "listed": False}
-        return replace(find(pair, pull=pull), kind=DraftKind.MODEL, **own)
+        chosen = replace(find(pair, pull=pull), has_own_draft=False, listed=False)
+        return replace(chosen, kind=DraftKind.MODEL, draft=file_at(draft))
     if target is not None and pair is not None:
         hint = "name only the pair, or only --target (in Python target=...)"
         raise BadSetting("a pair and a target file were both given", hint=hint)
