@@ -38,9 +38,9 @@ class PromptState:
         return len(self.state) + sum(len(each.state) for each in self.checkpoints) + int(beside)
 
 
-WORTH_A_COPY = 256  # a state is copied if this saves the prefill of this many tokens; fewer are read as fast
-LEAST = 512  # minimum of new tokens for which a state is written to the disk, or read from it
-_PART = 8  # at least 1 / _PART of a state's tokens must be new, because each write takes the whole state
+WORTH_A_COPY = 256  # a copy of a state must save the prefill of this many tokens; fewer prefill as fast
+LEAST = 512  # a state is written to the disk, or read from it, for at least this many new tokens
+_PART = 8  # at least 1 / _PART of a state's tokens must be new, because a write stores the whole state
 
 
 class DiskPromptCache:
@@ -128,7 +128,7 @@ class PromptCache:
         while self._saved and self._bytes > self.budget:
             dropped = self._saved.pop(self._least_useful())
             waiting = sum(given.bytes for given in self.disk.given) if self.disk else 0
-            # The dropped state is written to the disk only if the queue of writes fits into the budget.
+            # Write the dropped state to the disk only if all waiting writes fit into the budget.
             if self.disk and waiting + dropped.bytes + text.bytes <= self.budget and self._wants(dropped):
                 self.disk.add(dropped)
 
@@ -167,7 +167,7 @@ class PromptCache:
         return sum({id(text): text.bytes for text in (*self._saved, *given)}.values())
 
     def store(self, tokens: Sequence[int], size: int, conversation: str, copied: _Copied) -> None:
-        """Queue writes of the saved states and of a slot's, if `disk.wants` them. `copied` copies the slot's state."""
+        """Queue writes of the saved states and of a slot's, if `disk.wants` them. `copied`: copies the slot's state."""
         if not (self.disk and self.budget):
             return
         for saved in filter(self._wants, self._saved):

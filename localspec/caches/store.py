@@ -82,14 +82,10 @@ def unpacked(tokens: bytes) -> list[int]:
     return [int(token) for token in np.frombuffer(tokens, dtype=">u4")]
 
 
-def size_of(tokens: bytes, facts: Facts) -> int:
-    return len(_head(tokens, facts)) + sum(facts.parts) + _CRC.size
-
-
-def write_text(file: BinaryIO, tokens: bytes, facts: Facts, parts: "Sequence[np.ndarray]") -> None:
+def write_text(file: BinaryIO, head: bytes, parts: "Sequence[np.ndarray]") -> None:
     """Write the content of a prompt cache, and wait until it is on the disk. Raises OSError."""
     checksum = 0
-    for piece in (memoryview(_head(tokens, facts)), *(part.data for part in parts)):
+    for piece in (memoryview(head), *(part.data for part in parts)):
         checksum = zlib.crc32(piece, checksum)
         file.write(piece)
     file.write(_CRC.pack(checksum))
@@ -212,7 +208,7 @@ class Store:
         return sorted((each for each in found if each[1]), key=lambda each: -each[1])[:_LOOKED_AT]
 
     def read(self, stored: Stored) -> "list[np.ndarray] | None":
-        """Return the parts of a prompt cache, and mark it as used; None if it is unreadable. Remove a damaged file."""
+        """Return the parts of a prompt cache, and mark it as used; None if unreadable. A damaged file is removed."""
         try:
             parts = read_parts(stored)
             os.utime(stored.path)
@@ -224,8 +220,9 @@ class Store:
         return parts
 
     def write(self, tokens: bytes, facts: Facts, parts: "Sequence[np.ndarray]") -> bool:
-        """Store a prompt cache, and remove those of its long prefixes. Return False if nothing is stored."""
-        size = size_of(tokens, facts)
+        """Store a prompt cache, and remove those that are prefixes of it. Return False if nothing is stored."""
+        head = _head(tokens, facts)
+        size = len(head) + sum(facts.parts) + _CRC.size
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with locked(self._folder), self._changing:
             self._refresh()
@@ -236,7 +233,7 @@ class Store:
         try:
             with os.fdopen(handle, "wb") as file:
                 os.ftruncate(handle, size)  # reserve all bytes, because other processes count them
-                write_text(file, tokens, facts, parts)
+                write_text(file, head, parts)
             with suppress(FileNotFoundError):  # the file was deleted with its conversation meanwhile
                 rename(temporary, self._folder / name)
             sync_folder(self._folder)
@@ -249,7 +246,7 @@ class Store:
             self._refresh()
             for text in self._texts:
                 is_begun = text.facts.key == facts.key and tokens.startswith(text.tokens)
-                # A file of a prefix of less than half the length stays, because other prompts may continue it.
+                # A prefix of less than half the length stays, because other prompts may continue it.
                 if is_begun and 2 * len(text.tokens) >= len(tokens) and text.path.name != name:
                     self._drop(text)
         return True

@@ -1,4 +1,4 @@
-"""A small model that makes vectors of texts or scores documents, its passes beside replies, `embed` and `rerank`."""
+"""A small model that makes vectors of texts or scores documents, also while replies run; `embed` and `rerank`."""
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,7 +25,7 @@ from localspec.stopping import WorkStopped
 
 MOST_TOKENS: Final = 8192  # maximum tokens of a text, if the model was trained with more
 _FIRST_TOKENS: Final = 512  # length of the first context; for a longer text, a longer context replaces it
-_LEAST_TOKENS: Final = 64  # limit of the first pass, before the speed is known; no pass has a lower limit
+_LEAST_TOKENS: Final = 64  # limit of tokens in the first pass; later limits follow the speed, and are no lower
 _SPARE_BYTES: Final = 1 << 30  # memory of a GPU that stays free beside the weights
 EUCLIDEAN: Final = 2  # the norm by default
 ALONE_SECONDS: Final = 0.2  # a pass should take this many seconds while no reply runs
@@ -43,10 +43,10 @@ class Vectors(NamedTuple):
 
 
 class Turns:
-    """The share of time for passes over texts while replies run: at most a sixth."""
+    """The turns of passes over texts: while replies run, they take at most a sixth of the time."""
 
     def __init__(self) -> None:
-        self.held: AbstractContextManager[Any] = nullcontext()  # entered for each pass
+        self.held: AbstractContextManager[Any] = nullcontext()  # a lock that each pass holds
         self._replies, self._next = 0, 0.0  # running replies; while one runs, no pass begins before `_next`
         self._ended = threading.Condition()
 
@@ -64,12 +64,12 @@ class Turns:
 
     @property
     def seconds(self) -> float:
-        """The wanted seconds of a pass."""
+        """The seconds that a pass should take."""
         return BESIDE_SECONDS if self._replies else ALONE_SECONDS
 
     @contextmanager
     def turn(self, cancelled: Callable[[], bool]) -> Iterator[None]:
-        """Wait for the time of the next pass. Raises WorkStopped if the request is cancelled."""
+        """Wait until the next pass may begin. Raises WorkStopped if the request is cancelled."""
         with self._ended:
             while self._replies and not cancelled() and (left := self._next - monotonic()) > 0:
                 self._ended.wait(min(left, _LOOK_SECONDS))
@@ -93,7 +93,7 @@ class EmbeddingModel:
         gpu: Device | None = None,
         turns: Turns | None = None,
     ) -> None:
-        """`pooling`: "rank" for scores, "" as the file says. `gpu`: used if it has room. Raises BadModelFile."""
+        """`pooling`: "rank" for scores; "": the file's. `gpu`: a GPU to use if it has room. Raises BadModelFile."""
         check_small(file.header, file.name, pooling)
         self._model = Model(file.here, devices=place(file.all_bytes, gpu, devices() if gpu else ()))
         self._more, self._turns, self._reading = (pooling, threads), turns or Turns(), threading.Lock()
@@ -129,7 +129,7 @@ class EmbeddingModel:
         return Vectors(rows if as_is else normalised(rows, norm), tuple(map(len, tokens)))
 
     def _tokens(self, text: Text) -> list[int]:
-        """Return the tokens of a text. In a list of texts and token ids, only a first text gets bos and eos."""
+        """Return the tokens of a text. In a list of texts and token ids, bos and eos are added only to a first text."""
         vocab, tokens = self._model.vocab, list[int]()
         for place, part in enumerate([text] if isinstance(text, str) else text):
             if isinstance(part, str):
@@ -184,7 +184,7 @@ class EmbeddingModel:
         """Return a context for a text of this many tokens. The first context is short, because most texts are short."""
         if tokens > self._context.length:
             length = min(1 << (tokens - 1).bit_length(), self.limit)
-            longer = EmbeddingContext(self._model, length, *self._more)  # else the short one stays
+            longer = EmbeddingContext(self._model, length, *self._more)  # after an error the short one stays
             self._context.close()
             self._context = longer
         return self._context

@@ -137,7 +137,7 @@ class _Connection:
             self._silent.wait(saving_seconds)
         elif not gone:
             self.process.kill()
-            self._waited(5.0)  # with a limit, because a process may be stuck in a driver
+            self._waited(5.0)  # not for ever, because a process may be stuck in a driver
         before, self._before = self._before, None
         if before is not None:
             before.wait_for_end(0)
@@ -248,7 +248,7 @@ class EngineSession(Closing):
         self._history = tuple(messages)
 
     def stream(self, prompt: str, images: Sequence[Image] = (), **options: Any) -> Iterator[Event]:
-        """Answer the prompt after the messages of `resume`. Yield all events except Cycle."""
+        """Request an answer to the prompt, after the messages of `resume`. Yield the reply's events except Cycle."""
         return self._reply(Generate(0, (*self._history, with_images(prompt, images)), options))
 
     def stream_complete(self, text: str, **options: Any) -> Iterator[Event]:

@@ -1,4 +1,4 @@
-"""Limits that end a reply of the engine early: the time of a line, and text that repeats itself."""
+"""Limits that end a reply early: after some time at the next line end, or when its text repeats itself."""
 
 import re
 import time
@@ -8,7 +8,7 @@ from dataclasses import replace
 from localspec.chat.text import LONGEST_BLOCK, REPEATS, repeated_block
 from localspec.events import Cycle, Event, Finished, FinishReason, Piece
 
-_INSIDE_A_LINE = 48  # a shorter loop inside a line is allowed: "ha ha ha" may be meant
+_INSIDE_A_LINE = 48  # a loop of fewer tokens inside a line may go on, because "ha ha ha" may be intended
 # Letters, emoji and parts of emoji. Text without them, as rulers and columns of numbers, may repeat for longer.
 _WORDS = re.compile("[^\\W\\d_]|[\U0001f000-\U0001faff\ufffd]")
 LOOPED = (
@@ -26,7 +26,7 @@ class Limit:
         self.reached = False  # whether the reply has to end
 
     def seen(self, event: Event) -> Event:
-        """Return the event. If this limit ended the reply, Finished gets this limit's finish reason."""
+        """Return the event. A Finished gets this limit's finish reason if the limit has ended the reply."""
         self.reached = self.reached or self._is_reached(event)
         if not self.reached or not isinstance(event, Finished):
             return event

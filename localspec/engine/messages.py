@@ -25,7 +25,7 @@ class LoadPair:
     options: Options = field(default_factory=dict)  # values of localspec.options.LoadOptions
     speculate: bool = True  # whether to load the draft model
     spare_cores: int = 1  # number of CPU cores to leave to the client, on a machine with enough cores
-    draws: bool = False  # whether the client draws during replies, and so needs a core
+    draws: bool = False  # whether the client draws on the screen during replies, and so needs a core
     rpc_required: bool = True  # whether a lost RPC server is an error
     owner: str = ""  # only loads with the same owner share prompt caches on disk
 
@@ -73,12 +73,12 @@ class Embed:
     norm: int = 2  # as in embedding/model.py
     dimensions: int | None = None
     truncate: bool = False  # whether to cut texts that are too long
-    first: int = 0  # the place of the first text in the request of the client
+    first: int = 0  # index of the first text in the client's whole request, for error messages
 
 
 @dataclass(frozen=True, slots=True)
 class Typed:
-    """A note, which gets no report, of a conversation whose last message is being typed. It may be read ahead."""
+    """A conversation whose last message the user is typing. The engine may prefill it, and sends no report."""
 
     messages: Messages = ()  # the last one is cut after its last whole word; (): nothing is typed
     options: Options = field(default_factory=dict)
@@ -194,7 +194,7 @@ _NAMES = {name: {field.name for field in fields(kind)} for name, kind in _KINDS.
 
 
 def encode(message: object, serial: int = 0) -> bytes:
-    # Not msgspec's encoder, which refuses infinity, numbers above 2**64, and file names that are not UTF-8.
+    # Use `json`, because msgspec's encoder refuses infinity, numbers above 2**64, and file names that are not UTF-8.
     return json.dumps([type(message).__name__, serial, msgspec.to_builtins(message)]).encode() + b"\n"
 
 
@@ -214,4 +214,4 @@ def decode(line: bytes) -> tuple[int, Any]:
 
 def read_messages(source: Iterable[bytes]) -> Iterator[tuple[int, Any]]:
     """Return the serial and the message of each line until the pipe closes; drop an unfinished last line."""
-    return map(decode, filter(lambda line: line.endswith(b"\n"), source))  # keeps no decoded line
+    return map(decode, filter(lambda line: line.endswith(b"\n"), source))  # lazy, so no line stays in memory

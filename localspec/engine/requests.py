@@ -179,7 +179,7 @@ class PairRequests:
                 send(self._embedded(request, cancelled))
 
     def runs_beside(self, request: messages.Request) -> bool:
-        """Return whether a request may run during others. Questions and Embeds may; a Generate needs several slots."""
+        """Return whether a request may run during others: a Question, an Embed, or with several slots a Generate."""
         if self._session is None:
             return False
         if isinstance(request, Generate):
@@ -187,7 +187,7 @@ class PairRequests:
         return isinstance(request, Question | messages.Embed)
 
     def rest(self, awaited: Callable[[], bool]) -> None:
-        """Read the next prompts ahead, and measure for later replies; stop as soon as `awaited()` is true."""
+        """Prefill what the user is typing, and measure for later replies, until `awaited()` is true."""
         if self._session is None:
             return
         typed, self._typed = self._typed, messages.Typed()
@@ -230,7 +230,7 @@ class PairRequests:
     def _embedded(self, request: messages.Embed, cancelled: Cancelled) -> messages.Embedded:
         key, target = (request.file, request.pooling), cast("SlotDecoder", self._loaded().pair.target)
         if not request.texts:
-            self._beside.pop(key, None)  # a running request keeps its model to the end
+            self._beside.pop(key, None)  # a running request keeps its model until it ends
             return messages.Embedded(b"", 1, ())
         with self._opening:
             self._turns.held = target.calling  # a pass of this model and one of the target take turns
@@ -268,7 +268,7 @@ def without_lost_servers(options: dict[str, Any], send: Send) -> dict[str, Any]:
     lost = [address for address in addresses_of(rpc) if address not in there] if rpc else []
     if not lost:
         return options
-    send(Notice(f"No RPC server answers at {', '.join(lost)}: the models are placed without it."))
+    send(Notice(f"No RPC server answers at {', '.join(lost)}, so the models are loaded without it."))
     return options | {"rpc": ",".join(there), "device": "", "split": "", "draft_device": ""}
 
 
@@ -278,9 +278,7 @@ def report_comparison(session: api.Session, found: "Comparison", send: Send) -> 
     from localspec.measure.race import is_fair
 
     fair = found.speedup and is_fair(found.measured_ratio, found.speculative.stats)
-    if fair and not (
-        found.is_demo or found.contended or found.cancelled
-    ):  # `localspec pairs` shows this speedup
-        remember_speedup(session.name, found.speedup)
+    if fair and not (found.is_demo or found.contended or found.cancelled):
+        remember_speedup(session.name, found.speedup)  # for `localspec pairs`
     verdict = "\n".join(verdicts(found, session.text_of))
     send(messages.Compared(found.speculative, found.plain, verdict))

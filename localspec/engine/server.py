@@ -67,7 +67,7 @@ class RequestLoop:
         finish(SAVE_SECONDS)
 
     def _next(self, handler: "PairRequests") -> Request | None:
-        """Wait for a request. The handler may calibrate during the wait if no reply runs."""
+        """Wait for a request. If no reply runs, the handler prefills and measures during the wait."""
         with suppress(queue.Empty):
             return self._inbox.get(timeout=IDLE_SECONDS)
         try:
@@ -169,7 +169,7 @@ def take_pipes() -> tuple[BinaryIO, BinaryIO]:
 
 def open_handler() -> "PairRequests":
     gc.disable()  # garbage collection would only cost time, because imports make no garbage
-    if spec := find_spec("llama_cpp"):  # without llama_cpp/__init__.py, whose imports are slow and unused
+    if spec := find_spec("llama_cpp"):  # skip llama_cpp/__init__.py, whose imports are slow and unused
         sys.modules["llama_cpp"] = module_from_spec(spec)
     from localspec.engine.requests import PairRequests
 

@@ -70,7 +70,7 @@ def check_makeable(source: Path, plan: TrainingPlan) -> None:
     ModelShape.of(header)
     whole = header.of_model("block_count")
     if not 1 <= plan.layers <= whole:
-        what = f"a draft of {plan.layers} layers cannot be made from the {whole} of {source.name}"
+        what = f"a draft of {plan.layers} layers cannot be made from {source.name}, which has {whole}"
         raise BadSetting(what, hint=f"use at most {whole} layers: --layers N")
 
 

@@ -67,7 +67,7 @@ def rotated(x: Tensor, turns: Tensor, shape: ModelShape) -> Tensor:
 
 
 def attended(q: Tensor, k: Tensor, v: Tensor, window: int) -> Tensor:
-    """Return the attention output of each query over the last `window` keys up to its own position."""
+    """Return the attention output of each query, over the `window` keys that end at its own position."""
     texts, length, heads, width = q.shape
     kv_heads = k.shape[2]
     rows = q.view(texts, length, kv_heads, -1, width).permute(0, 2, 3, 1, 4).flatten(2, 3)
@@ -144,7 +144,7 @@ class Training:
         rest = [value for name, value in self.weights.items() if value.ndim != 2 or OUTPUT in name]
         matrices = [value for name, value in self.weights.items() if value.ndim == 2 and OUTPUT not in name]
         self.optimizers = [
-            Muon(matrices, lr=MATRIX_RATE, weight_decay=0.02),  # a draft learns more per token than by AdamW
+            Muon(matrices, lr=MATRIX_RATE, weight_decay=0.02),  # learns more per token than AdamW
             AdamW(rest, lr=OTHER_RATE, betas=(0.9, 0.98), weight_decay=0.0),
         ]
         self.step = self.visits = 0

@@ -19,7 +19,7 @@ def trained_context(header: Header) -> int | None:
     return max(trained, reach) or None
 
 
-_MAP = "d2t"  # no weight, but the token ids of an EAGLE-3 head's reduced vocabulary
+_MAP = "d2t"  # a tensor that is no weight: the token ids of an EAGLE-3 head's reduced vocabulary
 
 
 def first_known_crash(header: Header) -> str | None:
@@ -31,7 +31,7 @@ def first_known_crash(header: Header) -> str | None:
         return f"claims to have {layers} layers"
     if not 0 <= ahead <= layers:
         return f"claims that {ahead} of its {layers} layers are prediction layers"
-    if (context := trained_context(header)) is not None and context < 16:  # the first passes need more
+    if (context := trained_context(header)) is not None and context < 16:  # first passes need more
         return f"was trained for a context of {context} tokens"
     for key, entry in header.entries.items():
         if isinstance(value := entry.value, float) and (

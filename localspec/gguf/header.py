@@ -291,8 +291,13 @@ def _entries(cursor: _Cursor, count: int) -> tuple[dict[str, Entry], HeaderVocab
             entries[key] = Entry(kind, value)
         else:
             element, length = cursor.whole("I"), cursor.whole("Q")
+            if element != STRING and element not in SCALARS:
+                raise cursor.bad(
+                    f"gives the elements of {key} the type {element}, which cannot be in an array"
+                )
             elements += length if element == STRING else 0
-            if elements > _MAX_ELEMENTS:
+            smallest = 8 if element == STRING else struct.calcsize(SCALARS[element])
+            if elements > _MAX_ELEMENTS or length * smallest > cursor.left:
                 raise cursor.bad(
                     f"is damaged: its header gives {key} an impossible number of elements, {length:,}"
                 )
@@ -312,27 +317,20 @@ def _entries(cursor: _Cursor, count: int) -> tuple[dict[str, Entry], HeaderVocab
 
 
 def _array(cursor: _Cursor, key: str, element: int, length: int) -> Value | None:
-    if element != STRING and element not in SCALARS:
-        raise cursor.bad(f"gives the elements of {key} the type {element}, which cannot be in an array")
-    smallest = 8 if element == STRING else struct.calcsize(SCALARS[element])
-    if length * smallest > cursor.left:
-        raise cursor.bad(f"is damaged: its header gives {key} an impossible number of elements, {length:,}")
-    if length <= _KEPT_ARRAY:
-        if element == STRING:
-            return tuple(cursor.string(key) for _ in range(length))
-        code = f"<{length}{SCALARS[element]}"
-        return struct.unpack(code, cursor.take(struct.calcsize(code)))
+    if element == STRING and length <= _KEPT_ARRAY:
+        return tuple(cursor.string(key) for _ in range(length))
     if element == STRING:
         _strings(cursor, key, length)
-    else:
-        cursor.skip(length * smallest)
+        return None
+    code = f"<{length}{SCALARS[element]}"
+    if length <= _KEPT_ARRAY:
+        return struct.unpack(code, cursor.take(struct.calcsize(code)))
+    cursor.skip(struct.calcsize(code))
     return None
 
 
 def _strings(cursor: _Cursor, key: str, length: int) -> bytes:
     start, left = cursor.at, length
-    if left * 8 > cursor.left:
-        raise cursor.bad(f"is damaged: its header gives {key} an impossible number of elements, {length:,}")
     while left:
         cursor.need(8, expected=left * 8)
         buffer, position, end = cursor.buffer, cursor.at, len(cursor.buffer)

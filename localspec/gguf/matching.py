@@ -31,7 +31,7 @@ def adapters_of(text: str) -> tuple[Adapter, ...]:
         path, _, scale = part.rpartition(":")
         try:
             file, factor = (expanded(path), float(scale)) if path else (expanded(part), 1.0)
-        except ValueError:  # no number after the colon, so it belongs to the path
+        except ValueError:  # without a number behind it, the colon belongs to the path
             file, factor = expanded(part), 1.0
         if not file.is_file():
             raise BadSetting(f"there is no adapter file {file}", hint="name a GGUF file: --lora FILE[:SCALE]")
@@ -258,12 +258,12 @@ def check_small(header: Header, name: str, pooling: str) -> None:
     check([header], [name])
     own, scores = header.of_model("pooling_type"), any(each.name.startswith("cls") for each in header.tensors)
     if pooling == "rank" and not scores:
-        raise BadModelFile(f"{name} scores no documents", hint="choose a reranker")
+        raise BadModelFile(f"{name} cannot score documents: it is not a reranker", hint="choose a reranker")
     if not pooling and own == _RANK:
         raise BadModelFile(f"{name} is a reranker", hint="use it with --rerank, or localspec.rerank")
     if not pooling and not own:
         hint = "choose a model for embeddings, or set its pooling: none, mean, cls or last"
-        raise BadModelFile(f"{name} does not say how to pool its rows into vectors", hint=hint)
+        raise BadModelFile(f"{name} does not say how it makes one vector of a text (its pooling)", hint=hint)
 
 
 def _refuse_file(header: Header, name: str) -> None:

@@ -144,7 +144,7 @@ def token_table(model: Path, header: Header) -> TokenTable | None:
     path = table_path(model)
     hint = f"put this draft's {path.name} into the same folder, or make the draft again with `localspec fit`"
     if not path.exists():
-        raise BadModelFile(f"{model.name} is trimmed and needs {path.name}, which is missing", hint=hint)
+        raise BadModelFile(f"{model.name} needs a second file, {path.name}, which is missing", hint=hint)
     own = header_at(path)
     tensors = {tensor.name: tensor for tensor in own.tensors}
     scale = SCALES.get(header.architecture)

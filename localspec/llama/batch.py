@@ -48,13 +48,9 @@ class Batch:
             logits=self._outputs,
         )
 
-    def fill(
-        self, tokens: Sequence[int], position: int, rows: int, embeddings: np.ndarray | None = None
-    ) -> Any:
+    def fill(self, tokens: Sequence[int], position: int, rows: int) -> Any:
         """Return a llama_batch for sequence 0 from `position` on, with logits for the last `rows` tokens."""
-        count = len(tokens) if embeddings is None else len(embeddings)
-        outputs = [0] * (count - rows) + [1] * rows
-        return self.fill_all([Stretch(0, position, tokens or [0] * count, outputs)], embeddings)
+        return self.fill_all([Stretch(0, position, tokens, [0] * (len(tokens) - rows) + [1] * rows)])
 
     def fill_all(self, stretches: Sequence[Stretch], embeddings: np.ndarray | None = None) -> Any:
         end = 0

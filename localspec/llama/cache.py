@@ -125,7 +125,7 @@ class Cache(Closing):
                 threads.contention.learn(wanted, count, seconds, process_time() - given)
 
     def settle(self) -> float:
-        """Wait for the pass that the device computes, and return its seconds, which `busy_seconds` then includes."""
+        """Wait for the pass that a device still computes, and return its seconds, also added to `busy_seconds`."""
         with self.calling:
             if not self._queued:
                 return 0.0

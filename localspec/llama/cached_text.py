@@ -17,7 +17,7 @@ from localspec.llama.threads import Threads
 from localspec.sampler.passes import common_prefix_length
 from localspec.stopping import Closing, Stop
 
-_PARTIAL = lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY  # copies only what llama.cpp cannot roll back
+_PARTIAL = lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY  # copies only what cannot be rolled back
 _BYTES = ctypes.POINTER(ctypes.c_uint8)
 
 
@@ -92,7 +92,7 @@ class HeadState(Protocol):
 
 # A slot is copied if this saves the prefill of 1 / _WORTH of its tokens; a copy can take 1/10 of a prefill's time.
 _WORTH = 8
-_LOOK_SECONDS = 0.01  # longest wait between two looks at a head that works
+_LOOK_SECONDS = 0.01  # longest wait before the next check whether a head still works
 
 
 class CachedText(Closing):
@@ -111,7 +111,7 @@ class CachedText(Closing):
         self._padding = 0  # number of padding tokens in the cache after `tokens`
         self._kept = 0  # number of tokens in the sequence `Cache.spare`
         self.failure: LocalspecError | None = None  # why the slot lost tokens that its reply has decoded
-        # By end of an image in tokens: how many more tokens there are than positions, and than drafters' tokens.
+        # By the index after an image: how many more tokens the text has up to there than positions and placeholders.
         self._surplus: dict[int, tuple[int, int]] = {}
 
     def close(self) -> None:
@@ -139,7 +139,7 @@ class CachedText(Closing):
         return count - self._surplus_before(count)[0]
 
     def text_shift(self) -> int:
-        """Return the difference between llama.cpp's next position and the number of tokens in the text of drafters."""
+        """Return llama.cpp's next position minus the number of tokens in the text that drafters see."""
         positions, texts = self._surplus_before(self.length)
         return texts - positions
 

@@ -103,8 +103,8 @@ class Health:
 
     @property
     def notice(self) -> str:
-        cause = f"llama.cpp crashed ({self.died_of}) with repacked weights, and runs slower without them"
-        return "" if self.extra_buffers else f"{cause}; `localspec doctor` shows the repair"
+        cause = f"llama.cpp crashed ({self.died_of}) with repacked weights, its fastest form of a model"
+        return "" if self.extra_buffers else f"{cause}; without them it is slower: see `localspec doctor`"
 
     @property
     def repair(self) -> str:

@@ -21,7 +21,7 @@ from localspec.llama.load import Load
 from localspec.llama.model import Model
 from localspec.llama.shared import CUT, SharedContext, joined
 from localspec.sampler.chain import largest
-from localspec.sampler.passes import ForwardPass, HiddenRows, common_prefix_length
+from localspec.sampler.passes import ForwardPass, common_prefix_length
 from localspec.stopping import Stop, WorkStopped, current_stop, interruptible
 
 _USUAL = 40  # the usual top_k of a sampler chain
@@ -39,7 +39,7 @@ class SlotDecoder(CachedText):
         super().__init__(shared, sequence, checkpoint_bytes, saved)
         self.shared, self.capacity, self.chunk = shared, shared.capacity, shared.chunk
         self.rows_max = shared.rows_max
-        self._top_k_rows = False  # whether this reply accepts top-k logits in place of whole rows
+        self._top_k_rows = False  # whether the sampler of this reply needs only top-k logits
 
     def decode(self, tokens: Sequence[int], rows: int) -> ForwardPass:
         """Append tokens to the cache; return a pass with rows or top-k logits for the last `rows` tokens.
@@ -118,9 +118,6 @@ class SlotDecoder(CachedText):
     def away(self) -> AbstractContextManager[None]:
         return batcher.away(self.sequence) if (batcher := self.shared.batcher) else nullcontext()
 
-    def extract(self, wants: HiddenRows) -> None:
-        self.shared.extract(wants)
-
     def prefill(
         self, tokens: Sequence[int], cancelled: Callable[[], bool] = lambda: False
     ) -> Iterator[ForwardPass]:
@@ -137,7 +134,7 @@ class SlotDecoder(CachedText):
                 yield interruptible(read, Stop(), cancelled=cancelled) if is_long else read()
                 done += len(chunk)
         except WorkStopped:
-            if not cancelled():  # else the caller would take this part for the whole prompt
+            if not cancelled():  # without an error, the caller would take this part for the whole prompt
                 raise
 
     def rollback(self, keep: int) -> None:
@@ -148,7 +145,7 @@ class SlotDecoder(CachedText):
         with self.calling:
             if self.step_back(keep):
                 return
-        what = f"{self.model.name} cannot remove rejected draft tokens ({self.length} to {keep} tokens)"
+        what = f"{self.model.name} cannot remove {self.length - keep} rejected draft tokens"
         raise RollbackUnsupported(what, hint="run the model without a draft (--no-draft)")
 
     def rewind(self, keep: int) -> int:
@@ -161,7 +158,7 @@ class SlotDecoder(CachedText):
         return self.length
 
     def recall(self, tokens: Sequence[int], *, save: bool = True) -> float:
-        self.failure = None  # a new reply prefills whatever the slot has lost
+        self.failure = None  # a new reply prefills the tokens that a failed pass has lost
         began, shared = perf_counter(), common_prefix_length(self.tokens, 0, tokens)
         self.tokens[:shared] = tokens[:shared]  # sharing the objects makes comparisons 4 times as fast
         stored = found = None
@@ -170,7 +167,9 @@ class SlotDecoder(CachedText):
                 lent = {slot: slot.lends(tokens) for slot in self.shared.slots if slot is not self}
             other = max(lent, key=lent.__getitem__, default=self)
             most = max(shared, lent.get(other, 0))
-            stored = self.prompt_cache.from_disk(tokens, most)  # without the lock: other slots may decode
+            stored = self.prompt_cache.from_disk(
+                tokens, most
+            )  # without the lock: other slots decode meanwhile
             with self.calling:
                 found = stored or self.prompt_cache.take(tokens, most + WORTH_A_COPY)
             if most - shared >= WORTH_A_COPY:

@@ -35,7 +35,7 @@ class EmbeddingContext(Cache):
         self._batch = Batch(self.widest, sequences=MOST_TEXTS)
 
     def read(self, texts: Sequence[Sequence[int]], start: int = 0) -> list[np.ndarray]:
-        """Read texts in one pass and return the row of each, float32 [1, width]; without pooling of each token.
+        """Return the embedding of each text, float32 [1, width], from one pass; without pooling, that of each token.
 
         `start`: for a single text, the number of its tokens that earlier passes have read. Raises as `run`.
         """
@@ -55,7 +55,7 @@ class EmbeddingContext(Cache):
             if np.isfinite(row).all():
                 return row
         hint = "use another file of the model, or another --pooling"
-        raise BackendFailure(f"{self.model.name} computed an embedding with NaN or infinity", hint=hint)
+        raise BackendFailure(f"{self.model.name} made an unusable embedding, with NaN or infinity", hint=hint)
 
 
 def special_tokens(model: Model) -> tuple[list[int], list[int], list[int]]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from localspec.llama.context import Context
     from localspec.llama.model import Model
 
-# The logits of every _STEP-th token of the vocabulary, after the tokens 0 to 15 as a text. Builds differ by 0.1.
+# Expected logits of every _STEP-th token of the vocabulary after a text of the tokens 0 to 15. Builds differ by 0.1.
 _STEP, _TOLERANCE = 233, 0.5
 _LOGITS = {
     demo.target_path(): (-4.9, -7.0, -1.5, -5.6, 0.4, 1.1, -1.1, -0.3, -1.3, -4.0, -2.1),
@@ -53,7 +53,7 @@ def decode(smoke_test: SmokeTest) -> None:
             except BackendFailure:
                 if not number:
                     raise
-                continue  # not an error, because the memory plan rejects a draft with this KV cache type
+                continue  # no error, because the memory plan then gives drafts no KV cache of this type
             with context:
                 if model.path in _LOGITS and not number:
                     compare(context, _LOGITS[model.path])
@@ -67,7 +67,7 @@ def compare(context: "Context", known: Sequence[float]) -> None:
     context.rollback(0)
     near = (abs(float(value) - right) < _TOLERANCE for value, right in zip(row[::_STEP], known, strict=True))
     if not all(near):
-        what = "llama.cpp computes wrong values: the logits of the demo are not those of other builds"
+        what = "llama.cpp computes wrong values: its results for the demo model are not those of other builds"
         raise BackendFailure(what, hint="use another build of llama.cpp, or update the driver of the GPU")
 
 

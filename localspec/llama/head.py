@@ -119,7 +119,7 @@ class HeadCache(Cache):
             head.found = ForwardPass(head.position, head.tokens, rows, hidden[own], pass_width=total)
 
     def _run(self, call: Call, tokens: Sequence[int], position: int, values: Any = None) -> ForwardPass:
-        """Return a pass with rows of logits, which are views until `cut`, and copies of the head's own outputs."""
+        """Return a pass with rows of logits (views, valid until `cut`) and copies of the head's own outputs."""
         found = list[ForwardPass]()
         for begin in range(0, len(tokens), self.chunk):
             own, count = slice(begin, begin + self.chunk), min(self.chunk, len(tokens) - begin)
@@ -164,7 +164,7 @@ class HeadContext(HeadCache):
 
 class BlockContext(HeadCache):
     def __init__(self, model: Model, target: SlotDecoder, load: Load, *, layers: int, anchored: bool) -> None:
-        """`layers`: number of target layers in a hidden row. `anchored`: whether a block's first row is used."""
+        """`layers`: number of target layers in a hidden row. `anchored`: whether a block's first row gives a token."""
         super().__init__(model, target, load, ROWS, predicts=False)
         self._top = int(self._fact("selector_top_k", "0"))
         self._anchored = anchored and self._fact("sample_from_anchor", "true") == "true"

@@ -56,7 +56,7 @@ class Projector(Closing):
         self.placeholder = model.vocab.tokenize("image", parse_special=False)[-1]
         # A chunk that llama.cpp decodes without causal attention must fit into one batch.
         self.most_rows = self._most_rows() if mtmd_cpp.mtmd_decode_use_non_causal(pointer, None) else 0
-        self._reading, self._encoding = Lock(), Lock()  # encoding threads would get each other's rows
+        self._reading, self._encoding = Lock(), Lock()  # two threads that encode would get each other's rows
         # Keep the latest images, because clients send all images of a conversation with each message.
         self._known = lru_cache(_RECENT)(self._read)
 
@@ -81,7 +81,7 @@ class Projector(Closing):
                     ids = self.mtmd.mtmd_input_chunk_get_tokens_text(part, ctypes.byref(count))
                     rows += ids[: count.value]
                     if min(rows) < 0:
-                        raise BadSetting("the model lacks tokens of its projector", hint=_PUBLISHED)
+                        raise BadSetting("the projector uses tokens that the model lacks", hint=_PUBLISHED)
                 else:
                     rows += Chunk(self, part, data, image, number).rows
         return rows

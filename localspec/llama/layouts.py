@@ -60,7 +60,7 @@ def use_layout(bindings: Any, library: ctypes.CDLL, functions: dict[str, str]) -
         if all(_fits(kind, found[name], _DEFAULTS[name]) for name, kind in kinds.items()):
             _replace(bindings, kinds)
             return layout
-    what = f"the llama.cpp in {build_of(library)} has parameters of an unknown layout"
+    what = f"the llama.cpp in {build_of(library)} does not fit: its parameters have an unknown layout"
     hint = f"use a build of llama.cpp {' or '.join(LAYOUTS)}, or leave out llama and LLAMA_CPP_LIB_PATH"
     raise BackendFailure(f"{what}; the newest known one is that of llama.cpp {NEWEST}", hint=hint)
 

@@ -80,10 +80,10 @@ _CHOSEN = {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"}  # with these a user chooses how
 
 @contextlib.contextmanager
 def short_spin() -> Iterator[None]:
-    """Let the OpenMP threads of a libgomp that loads here sleep after a short wait, unless the user chose a wait.
+    """Let OpenMP's threads sleep after a short wait if libgomp loads in this context, unless the user chose a wait.
 
-    By default they spin for milliseconds. If they wait for a thread whose core another program uses, each barrier then
-    takes a time slice of the system. Child processes do not inherit the variable.
+    By default a waiting thread spins for milliseconds. If it waits for a thread whose core another program uses, each
+    barrier then takes a time slice of the system. Child processes do not inherit the variable.
     """
     ours = not _CHOSEN & os.environ.keys()
     if ours:
@@ -179,9 +179,9 @@ def symbol(name: str | Sequence[str], result: Any, arguments: Sequence[Any]) -> 
 
 
 def spin_less(seconds: float) -> None:
-    """Let OpenMP's threads spin 100 times only for this long, unless the user chose a wait.
+    """For this long, let OpenMP's waiting threads spin only 100 times, unless the user chose a wait.
 
-    libgomp does this while it has more threads than there are CPUs. So this starts that many, which only sleep.
+    libgomp does this while it has more threads than there are CPUs. So this function starts that many, which sleep.
     Source: https://gcc.gnu.org/onlinedocs/libgomp/GOMP_005fSPINCOUNT.html
     """
     parallel, llvm = getattr(lib._lib, "GOMP_parallel", None), hasattr(lib._lib, "__kmpc_fork_call")
@@ -191,7 +191,7 @@ def spin_less(seconds: float) -> None:
     def sleep() -> None:
         nothing = ctypes.cast(ctypes.CDLL(None).free, ctypes.c_void_p)
         parallel(nothing, None, len(os.sched_getaffinity(0)) + 1, 0)
-        time.sleep(seconds)  # its threads end with this one
+        time.sleep(seconds)  # the started threads end when this one ends
 
     with contextlib.suppress(RuntimeError):  # while Python ends, no thread starts
         threading.Thread(target=sleep, name="short spin", daemon=True).start()

@@ -19,7 +19,7 @@ class Load:
     flash_attn: str = "auto"  # "auto": on if the devices of all layers support it
     rows_max: int = 9  # maximum rows of logits for one slot in a pass: largest draft depth + 1
     snapshots: int = 0  # number of copies of a recurrent state; with each, one more token can be rolled back
-    steps_back: bool = False  # whether a recurrent draft keeps its newest checkpoint on the device
+    steps_back: bool = False  # whether a recurrent draft model keeps its newest checkpoint on the device
     prediction: bool = False  # whether to load the model's prediction layers
     slots: int = 1  # slots of the context, each with a KV cache of `length` tokens
     top_k_rows: bool = False  # whether a target may return only top-k logits if the sampler needs no more

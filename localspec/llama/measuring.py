@@ -179,7 +179,7 @@ def pass_seconds(loaded: Path | Model, threads: int) -> dict[str, Seconds]:
 
 
 def _fill(cache: Cache, length: int) -> int:
-    """Fill sequence 0 with copies of one chunk, which takes less time than decoding all of them; return its end."""
+    """Fill sequence 0 with copies of one decoded chunk, which is faster than decoding each; return its end position."""
     lib.llama_memory_clear(memory := cache.memory, False)
     _, end = _pass(cache, 0, min(length, CHUNK), keep=True)
     chunk = state_of(cache.handle) if lib.llama_memory_can_shift(memory) else None
@@ -193,7 +193,7 @@ def _fill(cache: Cache, length: int) -> int:
         lib.llama_memory_seq_cp(memory, 1, 0, -1, -1)
         lib.llama_memory_seq_rm(memory, 1, -1, -1)
         end += CHUNK
-    return _pass(cache, end, 1)[1]  # only this first pass moves the copies to their positions
+    return _pass(cache, end, 1)[1]  # not timed, because it also moves the copies to their positions
 
 
 def _pass(cache: Cache, start: int, width: int, *, keep: bool = False) -> tuple[float, int]:

@@ -107,7 +107,7 @@ class Vocab:
             if count >= 0:
                 return tokens[:count]
             if count == -(2**31):
-                raise BackendFailure("the text is too long to tokenise", hint="send the text in parts")
+                raise BackendFailure("the text is too long", hint="send it in parts")
             room = -count
 
     def piece(self, token: int) -> bytes:
@@ -208,7 +208,7 @@ class Model(Closing):
 
     @property
     def rows_in_place(self) -> float:
-        """The largest number of tokens in a pass for which llama.cpp leaves weights on the CPU, uncopied to a GPU."""
+        """The largest number of tokens in a pass for which llama.cpp does not copy the CPU's weights to a GPU."""
         if not self.gpus or self.all_on_gpu:
             return inf
         given = os.environ.get("GGML_OP_OFFLOAD_MIN_BATCH", "")

@@ -50,7 +50,7 @@ class TopRows(FullRows):
         """Return the rows. `whole`: a function from a row's index to the whole row, which it computes again."""
         k = _get_top_ids_count(context, -count)
         if not k:
-            raise BackendFailure("the device returned no logits", hint="use the CPU: --device CPU")
+            raise BackendFailure("the device returned no results (logits)", hint="use the CPU: --device CPU")
         shape, stride = (count, k), self._vocab_size
         ids = self._view(_get_top_ids(context, -count), ctypes.c_int32, shape, stride)
         logits = self._view(_get_top_logits(context, -count), ctypes.c_float, shape, stride)
@@ -76,7 +76,7 @@ def check_finite(row: np.ndarray) -> None:
 
 
 class TopK:
-    """The top-k samplers of some sequences of a context. They stay as long as the context lives.
+    """The samplers that choose top-k logits on the device, for some sequences. They stay as long as the context.
 
     If they changed later, llama.cpp would plan its memory again. On Vulkan their removal would corrupt the heap.
     """

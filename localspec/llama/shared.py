@@ -104,7 +104,8 @@ class SharedContext(Cache):
         numbers = sorted(part.slot for part in parts if part.rows)
         if not self.model.can_roll_back and numbers and numbers[-1] - numbers[0] >= len(numbers):
             # If the slots of a batch are not consecutive, llama.cpp mixes up their recurrent states.
-            raise BackendFailure("these replies cannot share a pass", hint="run one at a time: --parallel 1")
+            what = "llama.cpp cannot write these replies at the same time"
+            raise BackendFailure(what, hint="run one at a time: --parallel 1")
         slots = [self.slots[part.slot] for part in parts]
         lengths = [slot.length for slot in slots]
         for slot in slots:

@@ -320,7 +320,7 @@ def open_head(opening: Opening) -> Sequence[Opened]:
             context.shift = context.shift if drafter.keeps else slot.text_shift
         slot.head_state = drafter
         opened.append(Opened(drafter, context, name))
-    target.extract(wants)
+    target.shared.extract(wants)
     return opened
 
 

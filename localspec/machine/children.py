@@ -16,7 +16,7 @@ def environment_of_child(**more: str) -> dict[str, str]:
 
 
 def end_with_stdin() -> None:
-    """Exit when stdin closes. Use os.read, because a thread in sys.stdin's lock would block a regular exit."""
+    """Exit when stdin closes. Use os.read, because a thread that waits in sys.stdin would block a regular exit."""
     while os.read(0, 1024):
         pass
     os._exit(1)

@@ -114,7 +114,7 @@ def last_devices() -> tuple[Device, ...]:
 
 
 def remember_devices(listed: Sequence[Device]) -> None:
-    """Store the devices, each GPU with the most free memory seen so far: other programs may use some of it now."""
+    """Store the devices, each GPU with its largest free memory so far, because other programs may use some now."""
     known = recalled(file := options.cache_dir() / "devices.json", tuple[Device, ...]) or ()
     most = {replace(device, free_bytes=0): device.free_bytes for device in known if device.is_gpu}
     free = (max(device.free_bytes, most.get(replace(device, free_bytes=0), 0)) for device in listed)
@@ -122,7 +122,7 @@ def remember_devices(listed: Sequence[Device]) -> None:
 
 
 def with_host(listed: Sequence[Device]) -> tuple[Device, ...]:
-    """Return the devices; those that use the CPU's memory get at most `available_bytes` as free memory.
+    """Return the devices with corrected free memory: at most `available_bytes` if they use the CPU's memory.
 
     ggml reports too much: it counts all memory of a machine as free, and Metal ignores other programs.
     """

@@ -120,5 +120,5 @@ def _stats(paths: Iterable[Path]) -> Iterable[tuple[Path, os.stat_result]]:
     for path in paths:
         try:
             yield path, path.stat()
-        except OSError:  # a dangling link
+        except OSError:  # a link to a missing file
             continue

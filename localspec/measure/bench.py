@@ -77,6 +77,8 @@ BUILT_IN_PROMPTS, VERIFY_PROMPTS = _prompts("prompt"), _prompts("verify")
 
 @dataclass(frozen=True, slots=True)
 class Arm:
+    """One of the settings that a bench compares."""
+
     depth: int | None  # draft depth; None: automatic; 0: plain decoding
 
     @property
@@ -94,12 +96,12 @@ PLAIN, AUTO = Arm(0), Arm(None)
 
 @dataclass(frozen=True, slots=True)
 class BenchBlock:
-    """One prompt that all arms answer in turn."""
+    """One prompt that is answered once with each compared setting (arm)."""
 
     prompt: BenchPrompt
     temperature: float
     round: int
-    arms: tuple[Arm, ...]  # the arms in the order in which they run
+    arms: tuple[Arm, ...]  # in the order in which they run
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +152,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class BenchOutcome:
-    """The measurements of every block that all arms finished."""
+    """The measurements of every block that was finished with all settings."""
 
     measurements: tuple[Measurement, ...]
     too_long: tuple[str, ...]  # names of prompts that did not fit in the context
@@ -188,7 +190,7 @@ def bench(
     """Run blocks until a limit is reached or `stopped` returns True."""
     began, measured, too_long = clock(), list[Measurement](), list[str]()
     with session.pair.threads.keeping():
-        for arm in arms:  # first one untimed reply of each arm, because it allocates memory
+        for arm in arms:  # first an untimed reply with each setting, because it allocates memory
             if not stopped():
                 answer(session, "Say hello.", arm, temperature=temperatures[0], max_tokens=12)
         session.calibrate(stop=stopped)

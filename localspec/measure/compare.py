@@ -46,7 +46,7 @@ class Divergence:
         return f"{self.likeliest:.0%} and {second:.0%}"
 
     def is_near(self, rounding: float) -> bool:
-        """Return whether rounding explains the branch point, if it moves a logit by up to `rounding`."""
+        """Return whether rounding explains the branch point. `rounding`: how far it moves a logit at most."""
         return (self.top_two_gap or 0.0) <= 2 * rounding
 
 
@@ -70,7 +70,7 @@ def likeliest(row: np.ndarray) -> float:
 def rows_of(decoder: Decoder, tokens: Sequence[int], start: int, width: int) -> Iterator[np.ndarray]:
     """Yield the row of logits after every token from `start` on; each pass decodes `width` tokens.
 
-    After the last row the caller must roll back to 0, because other slots wait for this.
+    After the last row the caller must roll back to 0, because passes of other slots wait until the row is released.
     """
     kept = decoder.rewind(min(start, decoder.length))
     for _ in decoder.prefill(tokens[kept:start]):
@@ -210,8 +210,8 @@ def compare_events(
     """Yield the events of the plain reply and of the speculative reply, then a Comparison.
 
     `messages`: the whole conversation. A call of `session.cancel()`, or True from `cancelled`, stops the
-    running reply, and the Comparison is on the tokens that both replies have. If the plain reply was stopped, the
-    speculative one has LEAST_JUDGED tokens; if the plain reply has fewer, there is no Comparison.
+    running reply. The Comparison then covers the tokens that both replies have. If the plain reply was stopped, the
+    speculative one has LEAST_JUDGED tokens; if the plain reply has fewer, no Comparison follows.
     """
     pair, given = session.pair, list(as_messages(messages))
     common = ReplyOptions(temperature=0.0) | options | {"overflow": "error"}

@@ -93,7 +93,7 @@ class RaceSide:
         return replace(self, written=written, seconds=seconds, cycles=cycles, tokens=tokens, is_done=False)
 
     def begun(self, pieces: int) -> "RaceSide":
-        """Return the side as it was when it had as many pieces of text as the other side of a stopped race."""
+        """Return the side as it was after `pieces` pieces of text: as many as the other side of a stopped race has."""
         return self.until(self.times[pieces - 1]) if 0 < pieces < len(self.times) else self
 
 
@@ -140,7 +140,7 @@ class Race:
 
 
 def is_fair(speedup: float, drafting: Stats) -> bool:
-    """Return whether drafting can have caused the ratio, and the plain steps among drafts agree with it."""
+    """Return whether drafting can explain the speed-up, and the plain steps between drafts agree with it."""
     own = drafting.speedup
     agrees = own is None or own.low / DRIFT <= speedup <= own.high * DRIFT
     return agrees and 1 / NOTICEABLE <= speedup / drafting.caused(speedup) <= NOTICEABLE

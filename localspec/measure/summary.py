@@ -27,7 +27,7 @@ Log = float
 
 LEAST_TOKENS = 16  # the speed of a reply with fewer tokens does not count
 
-Pair = tuple[Measurement, Measurement]  # the plain reply and another arm's reply in the same block
+Pair = tuple[Measurement, Measurement]  # a plain reply, and a reply to the same prompt with another setting
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ def student_quantile(freedom: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class BenchRow:
-    """The results of one arm beside those of plain decoding, in one category or in all of them."""
+    """The results of one setting (arm) beside those of plain decoding, in one category or in all of them."""
 
     category: Category | None  # None: all categories
     temperature: float
@@ -103,7 +103,7 @@ class Summary:
 
 
 def summarise(measurements: Sequence[Measurement]) -> Summary:
-    """Return a row for each temperature, category and arm, and rows for all categories together."""
+    """Return a row for each temperature, category and setting, and rows for all categories together."""
     pairs = paired(measurements)
     usable = [pair for pair in pairs if min(m.emitted for m in pair) >= LEAST_TOKENS]
     rows = list[BenchRow]()

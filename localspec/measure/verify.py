@@ -317,7 +317,7 @@ def verdict(found: Verification) -> str:
     if near:
         first = (
             f"NO DIFFERENCE beyond rounding: {texts - near} of {texts} texts at temperature 0 are equal, and {near} "
-            f"{'parts' if near == 1 else 'part'} at a near-tie.\n"
+            f"{'differs' if near == 1 else 'differ'} from a near-tie on.\n"
             "At a near-tie two words are about equally likely, and rounding chooses."
         )
     replies = counted(found.sampled.texts, "reply", "replies")

@@ -117,7 +117,7 @@ def opened_slots(kind, files, slots, **room):
         else:
             head = HeadContext(file, target, load, encodes=kind.layout is EAGLE3)
             how = (ChainDrafter, kind.walk.nextn) if kind.walk.nextn > 1 else (Steps, kind.layout)
-        target.extract(wants)
+        target.shared.extract(wants)
         for slot in target.slots:
             slot.head_state = how[0](head.on(slot.sequence), wants, never, *how[1:])
         try:

@@ -121,9 +121,9 @@ def test_without_pooling_each_token_has_a_row_of_its_own_length(opened):
 @pytest.mark.parametrize(
     ("kind", "pooling", "why"),
     [
-        ("mean", "rank", "scores no documents"),
+        ("mean", "rank", "cannot score documents"),
         ("rank", "", "is a reranker"),
-        ("last", "", "does not say how to pool its rows"),
+        ("last", "", "does not say how it makes one vector of a text"),
     ],
 )
 def test_models_of_another_purpose_are_refused_by_their_headers(kind, pooling, why, tiny_gguf):

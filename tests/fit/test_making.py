@@ -136,7 +136,7 @@ def test_without_torch_it_says_what_to_install(monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [
-        (["--layers", "99"], "a draft of 99 layers cannot be made from the"),
+        (["--layers", "99"], "a draft of 99 layers cannot be made from"),
         (["--layers", "0"], "--layers: '0' is not a whole number of at least 1"),
         (["--trim", "9000"], "demo-target.gguf has 2,560 tokens and cannot be trimmed to 9,000"),
     ],

@@ -103,7 +103,7 @@ def test_a_table_of_another_draft_is_refused(tmp_path):
     with pytest.raises(BadModelFile, match="does not belong to draft"):
         token_table(path, header_at(path))
     table_path(path).unlink()
-    with pytest.raises(BadModelFile, match=r"is trimmed and needs draft\.tokens\.gguf, which is missing"):
+    with pytest.raises(BadModelFile, match=r"needs a second file, draft\.tokens\.gguf, which is missing"):
         token_table(path, header_at(path))
 
 

@@ -56,7 +56,7 @@ def test_a_build_that_dies_with_extra_buffers_answers_without_them_and_says_so_o
     assert (first.returncode, second.returncode) == (0, 0), first.stderr
     assert first.stdout.strip()
     assert "llama.cpp crashed (SIGSEGV) with repacked weights" in first.stderr
-    assert "`localspec doctor` shows the repair" in first.stderr
+    assert "without them it is slower: see `localspec doctor`" in first.stderr
     assert "SIGSEGV" not in second.stderr
 
 

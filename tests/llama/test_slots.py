@@ -106,10 +106,10 @@ def test_two_texts_together_get_the_hidden_rows_that_each_gets_alone(load, token
     alone = []
     for text in texts:
         with Context(load(layers=3), **OPTIONS) as one:
-            one.extract(wants)
+            one.shared.extract(wants)
             alone.append(one.decode(text, 2).hidden)
     with Context(load(layers=3), **OPTIONS, slots=2) as several:
-        several.extract(wants)
+        several.shared.extract(wants)
         found = several.shared.decode([Part(i, text, 2) for i, text in enumerate(texts)])
     for each, hidden in zip(found, alone, strict=True):
         np.testing.assert_allclose(each.hidden, hidden, atol=NEAR)

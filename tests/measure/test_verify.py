@@ -84,11 +84,11 @@ def test_too_few_sampled_tokens_are_named():
         (0, "NO DIFFERENCE: all 6 texts at temperature 0 are equal, token for token."),
         (
             1,
-            "NO DIFFERENCE beyond rounding: 5 of 6 texts at temperature 0 are equal, and 1 parts at a near-tie.",
+            "NO DIFFERENCE beyond rounding: 5 of 6 texts at temperature 0 are equal, and 1 differs from a near-tie on.",
         ),
         (
             4,
-            "NO DIFFERENCE beyond rounding: 2 of 6 texts at temperature 0 are equal, and 4 part at a near-tie.",
+            "NO DIFFERENCE beyond rounding: 2 of 6 texts at temperature 0 are equal, and 4 differ from a near-tie on.",
         ),
     ],
 )
