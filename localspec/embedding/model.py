@@ -25,7 +25,7 @@ from localspec.stopping import WorkStopped
 
 MOST_TOKENS: Final = 8192  # maximum tokens of a text, if the model was trained with more
 _FIRST_TOKENS: Final = 512  # length of the first context; for a longer text, a longer context replaces it
-_LEAST_TOKENS: Final = 64  # limit of tokens in the first pass; later limits follow the speed, and are no lower
+_LEAST_TOKENS: Final = 64  # limit of the first pass; later limits follow the measured speed, but are no lower
 _SPARE_BYTES: Final = 1 << 30  # memory of a GPU that stays free beside the weights
 EUCLIDEAN: Final = 2  # the norm by default
 ALONE_SECONDS: Final = 0.2  # a pass should take this many seconds while no reply runs

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from localspec.caches import store
-from localspec.caches.store import Facts, Store, Stored, empty, packed, size_of, unpacked, usage
+from localspec.caches.store import Facts, Store, Stored, empty, packed, unpacked, usage
 
 KEY = "this model"
 FACTS = Facts(KEY, sys.executable, steps_back=True, marks=(), parts=())
@@ -42,6 +42,12 @@ def content(seed, size=3_000):
 def save(kept, tokens, *parts, **changes):
     facts = replace(FACTS, parts=tuple(len(part) for part in parts), **changes)
     return kept.write(packed(tokens), facts, parts)
+
+
+def file_size(folder):
+    """The bytes of the file of one prompt cache."""
+    save(Store(folder, 10**9), text(0), content(0))
+    return files(folder)[0].stat().st_size
 
 
 def found(kept, tokens, key=KEY):
@@ -229,8 +235,8 @@ def test_what_others_could_have_written_is_not_used(folder):
         assert "another user's" in store.why_not_trusted(folder)
 
 
-def test_the_text_that_was_used_last_stays(folder):
-    size = size_of(packed(text(0)), replace(FACTS, parts=(3_000,)))
+def test_the_text_that_was_used_last_stays(folder, tmp_path):
+    size = file_size(tmp_path / "one")
     kept = Store(folder, 3 * size + 10)
     for seed in range(3):
         save(kept, text(seed), content(seed))
@@ -240,8 +246,8 @@ def test_the_text_that_was_used_last_stays(folder):
     assert [found(kept, text(seed))[1] for seed in range(4)] == [600, 0, 600, 600]
 
 
-def test_texts_of_a_clock_that_ran_ahead_make_room_for_new_ones(folder):
-    size = size_of(packed(text(0)), replace(FACTS, parts=(3_000,)))
+def test_texts_of_a_clock_that_ran_ahead_make_room_for_new_ones(folder, tmp_path):
+    size = file_size(tmp_path / "one")
     kept, ahead = Store(folder, 2 * size + 10), time.time() + 10 * 365 * 86_400
     for seed in range(2):
         save(kept, text(seed), content(seed))
