@@ -84,16 +84,13 @@ def plan_pair(
     asked = [*choices.devices, choices.draft_device, default.name if default else None]
     choices = check_gpus(there, asked, choices, on_stage)
     on_stage(f"checking {pair.target.name}")
-    shared = pair.check()
-    while True:
-        plan = plan_for(pair, choices, there)
-        if (checked := check_gpus(there, gpus_of(plan), choices, on_stage)) == choices:
-            break
-        choices = checked
+    plan = plan_for(pair, choices, there)
+    while (checked := check_gpus(there, gpus_of(plan), choices, on_stage)) != choices:
+        choices, plan = checked, plan_for(pair, checked, there)
     if (path := pair.projector) and not is_ours(path):  # a downloaded projector was checked by its hash
         trying = partial(on_stage, f"trying {path.name} for the first time")
         ensure_projector(path, identity(path), pair.target.here, trying)
-    return replace(plan, shared=shared)
+    return plan
 
 
 def load_planned(pair: Pair, choices: LoadChoices, on_stage: Callable[[str], object]) -> LoadedPair:

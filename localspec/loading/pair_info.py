@@ -7,12 +7,11 @@ from enum import StrEnum
 from functools import partial
 from math import ceil
 
-from localspec.errors import LocalspecError, NotEnoughMemory
+from localspec.errors import NotEnoughMemory
 from localspec.files import read_numbers, remember_number
 from localspec.gguf.facts import DraftKind
 from localspec.gguf.facts import trained_context as trained_in
 from localspec.gguf.header import Header
-from localspec.gguf.matching import SharedTokens
 from localspec.llama.load import CHECKPOINT_SHARE, Load
 from localspec.loading.memory import HOST, LoadChoices, Needs, Sizes, layers_on
 from localspec.loading.placement import DEFAULT_CONTEXT
@@ -71,9 +70,11 @@ def estimated_plan(
 
 
 def planned(pair: Pair, choices: LoadChoices) -> Plan:
+    """Check a pair's headers, and plan its memory. Raises LocalspecError if the pair cannot run here."""
     if pair.on_disk:
         return plan_for(pair, choices)
-    return estimated_plan(pair, last_devices(), choices, read=True)
+    shared = pair.check()
+    return replace(estimated_plan(pair, last_devices(), choices, read=True), shared=shared)
 
 
 def estimated_sizes(
@@ -125,22 +126,6 @@ def _needs(facts: ModelFile, layers: int, header: Header | None, load: Load) -> 
     if windowed and window < load.length:
         cache[HOST] += int(CHECKPOINT_SHARE * size)
     return Needs(weights, cache, compute)
-
-
-@dataclass(frozen=True, slots=True)
-class PairInfo:
-    plan: Plan | None
-    problem: LocalspecError | None = None  # why the pair cannot run here
-    shared: SharedTokens | None = None  # None if target and draft have the same vocabulary
-
-
-def inspect(pair: Pair, choices: LoadChoices) -> PairInfo:
-    shared = None
-    try:
-        shared = pair.check()
-        return PairInfo(planned(pair, choices), None, shared)
-    except LocalspecError as error:
-        return PairInfo(None, error, shared)
 
 
 @dataclass(frozen=True, slots=True)

@@ -295,11 +295,11 @@ def head_bytes(header: Header) -> int:
 
 
 def plan_for(pair: Pair, choices: LoadChoices, devices: Sequence[Device] | None = None) -> Plan:
-    """Plan a pair whose files are on this machine, with the faster attention if its memory is free.
+    """Check and plan a pair whose files are on this machine, with the faster attention if its memory is free.
 
     `devices`: None for all devices that llama.cpp lists.
     """
-    target, beside = pair.target, None
+    target, beside, shared = pair.target, None, pair.check()
     with MemoryProbe(devices) as probe:
         if (kind := pair.drafter) is not DraftKind.LOOKUP:
             beside = probe.sizes(pair.draft or target, (), kind, target if kind.is_head else None)
@@ -308,7 +308,7 @@ def plan_for(pair: Pair, choices: LoadChoices, devices: Sequence[Device] | None 
             header = header_of_part(pair.projector)
             there, rows = without_projector(there, memory_of(header)), ROWS_AT_ONCE.get(kind_of(header), 0)
         sizes = probe.sizes(target, pair.adapters, image_rows=rows)
-        planned = plan(sizes, beside, there, choices)
+        planned = replace(plan(sizes, beside, there, choices), shared=shared)
         measured = measures_attention(planned.target, kind)
         if not (measured and (known := attention_of(target.here, target.header, choices.threads))):
             return planned

@@ -142,15 +142,6 @@ class BenchStep:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """The limits of a bench. The bench ends as soon as `rounds` or `seconds` is reached."""
-
-    rounds: int | None = None  # limit of rounds over all prompts
-    seconds: float | None = None
-    max_tokens: int = 128  # limit of tokens in one reply
-
-
-@dataclass(frozen=True, slots=True)
 class BenchOutcome:
     """The measurements of every block that was finished with all settings."""
 
@@ -181,13 +172,15 @@ def bench(
     prompts: Sequence[BenchPrompt],
     arms: Sequence[Arm],
     temperatures: Sequence[float],
-    limits: Limits,
+    rounds: int | None = None,
+    seconds: float | None = None,
+    max_tokens: int = 128,
     *,
     on_step: Callable[[BenchStep], None] = lambda step: None,
     stopped: Callable[[], bool] = lambda: False,
     clock: Callable[[], float] = perf_counter,
 ) -> BenchOutcome:
-    """Run blocks until a limit is reached or `stopped` returns True."""
+    """Run blocks for `rounds` rounds over the prompts or for `seconds`, or until `stopped` returns True."""
     began, measured, too_long = clock(), list[Measurement](), list[str]()
     with session.pair.threads.keeping():
         for arm in arms:  # first an untimed reply with each setting, because it allocates memory
@@ -195,8 +188,8 @@ def bench(
                 answer(session, "Say hello.", arm, temperature=temperatures[0], max_tokens=12)
         session.calibrate(stop=stopped)
         for block in blocks(prompts, temperatures, arms):
-            time_is_up = limits.seconds is not None and clock() - began >= limits.seconds
-            nothing_left = block.round == limits.rounds or len(too_long) == len(prompts)
+            time_is_up = seconds is not None and clock() - began >= seconds
+            nothing_left = block.round == rounds or len(too_long) == len(prompts)
             if stopped() or nothing_left or (time_is_up and measured):
                 break
             if block.prompt.name in too_long:
@@ -206,7 +199,7 @@ def bench(
                 for arm in block.arms:
                     on_step(BenchStep(block, arm, clock() - began))
                     limited = ReplyOptions(
-                        temperature=block.temperature, max_tokens=limits.max_tokens, overflow="error"
+                        temperature=block.temperature, max_tokens=max_tokens, overflow="error"
                     )
                     reply = answer(session, block.prompt.text, arm, **(limited | block.prompt.options))
                     about = block.prompt.name, block.prompt.category, block.temperature, block.round, arm.name

@@ -145,12 +145,3 @@ def test_what_cannot_be_made_is_refused_in_a_sentence(arguments, what, monkeypat
     monkeypatch.setattr("localspec.fit.making.find_spec", lambda name: True)
     assert main(["fit", "demo", "--make", "--trim", "1024", *arguments]) == 2
     assert what in capsys.readouterr().err
-
-
-def test_a_draft_that_cannot_be_taught_is_refused_in_a_sentence(tiny_gguf, capsys):
-    target = str(demo.target_path())
-    assert main(["fit", "--target", target, "--distill"]) == 2
-    assert "has no draft to train" in capsys.readouterr().err
-    other = str(tiny_gguf(vocab_size=700, vocab="spm"))
-    assert main(["fit", "--target", target, "--draft", other, "--distill"]) == 2
-    assert capsys.readouterr().err

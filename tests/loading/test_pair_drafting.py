@@ -22,7 +22,7 @@ from localspec.llama.context import Context
 from localspec.llama.model import Model
 from localspec.loading.drafting import Acceptance, Drafting, LearnedState, estimated_costs
 from localspec.machine.llama_build import library_files
-from localspec.measure.bench import AUTO, BUILT_IN_PROMPTS, PLAIN, Limits, bench
+from localspec.measure.bench import AUTO, BUILT_IN_PROMPTS, PLAIN, bench
 from localspec.sampler.passes import ForwardPass
 from localspec.sampler.sampling import Sampling
 from tests.algorithm.exact_models import Blend, ExactModel, never
@@ -154,7 +154,7 @@ def test_bench_draws_afresh_whatever_seed_is_configured(monkeypatch):
         monkeypatch.setattr(
             drafting, "strategy", lambda *given: asked.append(given[1]) or strategy(*given[:2])
         )
-        bench(session, BUILT_IN_PROMPTS[:1], (PLAIN, AUTO), (0.8,), Limits(rounds=1, max_tokens=8))
+        bench(session, BUILT_IN_PROMPTS[:1], (PLAIN, AUTO), (0.8,), rounds=1, max_tokens=8)
     assert len(asked) == 4  # each once to warm up
     assert {request.seed for request in asked} == {None}
 

@@ -12,7 +12,6 @@ from localspec.measure.bench import (
     Arm,
     BenchPrompt,
     Category,
-    Limits,
     bench,
     blocks,
     in_turn,
@@ -36,7 +35,7 @@ def cost(arm, prompt):
 
 
 def benched(session, clock, **limits):
-    return bench(session, PROMPTS, ARMS, (0.0, 0.8), Limits(**limits), clock=clock)
+    return bench(session, PROMPTS, ARMS, (0.0, 0.8), **limits, clock=clock)
 
 
 def test_every_category_has_prompts_and_every_name_is_distinguished():
@@ -130,8 +129,11 @@ def test_stopping_keeps_whole_blocks_only():
     clock = Clock()
     session = ScriptedSession(clock, cost)
     stop_at = len(ARMS) + 2 * len(ARMS) + 1  # warm-up, two blocks, one reply of the third
-    over, limits = (lambda: len(session.asked) >= stop_at), Limits(rounds=1)
-    outcome = bench(session, PROMPTS, ARMS, (0.0,), limits, clock=clock, stopped=over)
+
+    def stopped():
+        return len(session.asked) >= stop_at
+
+    outcome = bench(session, PROMPTS, ARMS, (0.0,), rounds=1, clock=clock, stopped=stopped)
     assert outcome.stopped
     assert Counter(m.arm for m in outcome.measurements) == {"plain": 2, "auto": 2, "depth 2": 2}
 
@@ -140,10 +142,10 @@ def test_prompts_that_do_not_fit_are_named_and_left_out():
     clock = Clock()
     long = BenchPrompt("long one", Category.LONG, "x" * 500)
     session = ScriptedSession(clock, cost, room=400)
-    outcome = bench(session, [*PROMPTS, long], ARMS, (0.0, 0.8), Limits(rounds=2), clock=clock)
+    outcome = bench(session, [*PROMPTS, long], ARMS, (0.0, 0.8), rounds=2, clock=clock)
     assert outcome.too_long == ("long one",)
     assert len(outcome.measurements) == len(PROMPTS) * 2 * 2 * len(ARMS)
-    nothing = bench(session, [long], ARMS, (0.0,), Limits(seconds=9.0), clock=clock)
+    nothing = bench(session, [long], ARMS, (0.0,), seconds=9.0, clock=clock)
     assert nothing.measurements == ()
 
 
@@ -164,7 +166,7 @@ def test_no_gain_or_loss_is_claimed_that_drafting_cannot_have_caused(seconds, dr
     clock = Clock()
     session = ScriptedSession(clock, lambda arm, _: 0.1 if arm == "plain" else seconds, tokens=60)
     session.drafted, session.a_pass = drafted, a_pass
-    outcome = bench(session, PROMPTS, (PLAIN, AUTO), (0.0,), Limits(rounds=1), clock=clock)
+    outcome = bench(session, PROMPTS, (PLAIN, AUTO), (0.0,), rounds=1, clock=clock)
     for row in summarise(outcome.measurements).rows:
         found = row.speedup
         assert found.middle == pytest.approx(speedup)

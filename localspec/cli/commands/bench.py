@@ -94,7 +94,7 @@ def measure_attention(arguments: argparse.Namespace) -> int:
 def bench_built_in(arguments: argparse.Namespace) -> int:
     from localspec.loading.drafting import Drafting
     from localspec.measure import summary
-    from localspec.measure.bench import AUTO, PLAIN, Arm, Limits, bench
+    from localspec.measure.bench import AUTO, PLAIN, Arm, bench
     from localspec.measure.compare import DEMO_DEPTH
     from localspec.measure.race import CONTENDED
 
@@ -118,8 +118,8 @@ def bench_built_in(arguments: argparse.Namespace) -> int:
         rounds = arguments.runs or (1 if is_demo and not arguments.seconds else None)
         arms = (PLAIN, AUTO, *map(Arm, arguments.depths or (DEMO_DEPTH,) * is_demo))
         with DrawnLine(sys.stderr) as line:
-            what = session, prompts, arms, temperatures, Limits(rounds, seconds, tokens)
-            outcome = bench(*what, on_step=on_step, stopped=stopped.is_set)
+            ended, what = stopped.is_set, (session, prompts, arms, temperatures, rounds, seconds, tokens)
+            outcome = bench(*what, on_step=on_step, stopped=ended)
         assert isinstance(session.pair.drafting, Drafting)
         costs = session.pair.drafting.costs.table()
     if contended:

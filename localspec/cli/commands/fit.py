@@ -1,8 +1,8 @@
 """Make a faster draft for a pair, as a new pair; the target still decides every token. By default the pair's draft is
 trimmed. A trimmed draft proposes only tokens that are frequent or that the target finds likely, which makes a draft
-step cheaper. --make builds a draft from the target's first layers and trains it on the target's answers. --distill
-trains a copy of the pair's draft on these answers. A trained draft is kept if it is faster on unseen prompts. Ctrl-C
-ends the training and keeps the best draft so far; the same command resumes.
+step cheaper. --make builds a draft from the target's first layers and trains it on the target's answers. This draft is
+kept if it is faster on unseen prompts. Ctrl-C ends the training and keeps the best draft so far; the same command
+resumes.
 """
 
 import argparse
@@ -30,13 +30,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_pair_argument(parser)
     group = parser.add_argument_group("fitting")
     add = group.add_argument
-    kept = f"tokens that the draft can write (default: {TRIMMED:,}; {MADE:,} with --make and --distill)"
+    kept = f"tokens that the draft can write (default: {TRIMMED:,}; {MADE:,} with --make)"
     add("--trim", type=number(int, 1), metavar="N", help=kept)
-    way = group.add_mutually_exclusive_group()
-    way.add_argument("--make", action="store_true", help="make a draft from the target's layers and train it")
-    way.add_argument("--distill", action="store_true", help="train a copy of the pair's draft")
-    layers = f"layers of the draft (default: {LAYERS}, with --distill all)"
-    add("--layers", type=number(int, 1), metavar="N", help=layers)
+    add("--make", action="store_true", help="make a draft from the target's layers and train it")
+    layers = f"layers of the draft (default: {LAYERS})"
+    add("--layers", type=number(int, 1), default=LAYERS, metavar="N", help=layers)
     answers = f"tokens of the target's answers to train on (default: {ANSWERS:,})"
     add("--answers", type=number(int, 1), default=ANSWERS, metavar="N", help=answers)
     visits = f"tokens to train on, repetitions counted (default: {VISITS:,})"
@@ -50,11 +48,10 @@ def run(arguments: argparse.Namespace) -> int:
     from localspec.models.registry import check_name
 
     files, options = chosen_pair(arguments), load_options(arguments)
-    trimmed = f"trim-{arguments.trim or TRIMMED}"
-    suffix = "made" if arguments.make else "taught" if arguments.distill else trimmed
+    suffix = "made" if arguments.make else f"trim-{arguments.trim or TRIMMED}"
     name = arguments.new_name or fitted_name(files, suffix)
     check_name(name)
-    return (trim if suffix == trimmed else distill)(arguments, options, files, name)
+    return (make if arguments.make else trim)(arguments, options, files, name)
 
 
 def trim(arguments: argparse.Namespace, options: dict[str, Any], files: "Pair", name: str) -> int:
@@ -87,19 +84,13 @@ def trim(arguments: argparse.Namespace, options: dict[str, Any], files: "Pair", 
     return 0
 
 
-def distill(arguments: argparse.Namespace, options: dict[str, Any], files: "Pair", name: str) -> int:
+def make(arguments: argparse.Namespace, options: dict[str, Any], files: "Pair", name: str) -> int:
     from localspec import api
     from localspec.cli.loading import stop_on_interrupt
     from localspec.fit import making
-    from localspec.models.local_models import ModelFile
 
-    source, layers = files.target.here, arguments.layers
-    if arguments.distill:
-        source = draft_of(files)
-        layers = layers or ModelFile.at(source).header.of_model("block_count")
-    layers = LAYERS if layers is None else layers
-    output_tokens = MADE if arguments.trim is None else arguments.trim
-    plan = making.TrainingPlan(layers, output_tokens, arguments.answers, arguments.visits)
+    source = files.target.here
+    plan = making.TrainingPlan(arguments.layers, arguments.trim or MADE, arguments.answers, arguments.visits)
     making.check_makeable(source, plan)
     from localspec.fit.training import learn  # this import needs torch
 
@@ -134,38 +125,26 @@ def distill(arguments: argparse.Namespace, options: dict[str, Any], files: "Pair
     return 0
 
 
-def draft_of(files: "Pair") -> Path:
-    """Return the file of the draft to train. Raises BadSetting if no draft has the target's vocabulary."""
-    hint = "make a draft from the target's layers: --make"
-    if files.draft is None:
-        raise BadSetting(f"{files.name} has no draft to train", hint=hint)
-    if files.check() is not None:
-        what = f"{files.draft.name} cannot be trained, because its vocabulary is not the target's"
-        raise BadSetting(what, hint=hint)
-    return files.draft.here
-
-
 def judge_it(options: dict[str, Any], old: str, path: Path, line: DrawnLine) -> "Judgement":
     """Measure the old and the new draft on the same unseen prompts, and return the judgement."""
     from localspec import api
     from localspec.cli.loading import stop_on_interrupt
     from localspec.fit.making import judge, unseen_prompts
-    from localspec.measure.bench import AUTO, PLAIN, Limits, bench
+    from localspec.measure.bench import AUTO, PLAIN, bench
 
     def reported(step: "BenchStep") -> None:
         done = f"{step.seconds:.0f} of {SECONDS:.0f} s"
         line.draw(f"measuring {step.arm.name}: {step.block.prompt.name}, {done}")
 
-    limits, found = Limits(rounds=1, seconds=SECONDS), []
+    found = []
     for draft in (old, str(path)):
         chosen = options | {"speculate": True, "draft": draft} | {"cache_gb": 0}
         with (
             api.load(**chosen, is_use=False, on_stage=line.draw) as session,
             stop_on_interrupt(session) as stopped,
         ):
-            prompts, arms, ended = unseen_prompts(session.pair), (PLAIN, AUTO), stopped.is_set
-            outcome = bench(session, prompts, arms, (0.0,), limits, on_step=reported, stopped=ended)
-            found.append(outcome.measurements)
+            what = session, unseen_prompts(session.pair), (PLAIN, AUTO), (0.0,), 1, SECONDS
+            found.append(bench(*what, on_step=reported, stopped=stopped.is_set).measurements)
     if not all(found):
         hint = "run the same command again to measure the draft"
         raise LocalspecError("nothing was measured, so the draft was not added as a pair", hint=hint)

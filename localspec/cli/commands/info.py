@@ -13,6 +13,7 @@ from localspec.cli.commands.completion import complete_with_pairs
 from localspec.cli.fetching import tell_models
 from localspec.cli.options import PAIR_HELP, add_option, given_of
 from localspec.display import DrawnLine, print_notice, printable, say, say_json, size_text
+from localspec.errors import LocalspecError
 from localspec.gguf import matching
 from localspec.gguf.facts import DraftKind, trained_context
 from localspec.loading import pair_info
@@ -54,7 +55,6 @@ def run(arguments: argparse.Namespace) -> int:
         choices = LoadChoices.of(settings)
         try:
             _ = [file.header for file in pair.files]  # raises an error if a file is unreadable
-            found = pair_info.inspect(pair, choices)
         except Unreachable as error:
             if not pair.name or arguments.json:
                 raise
@@ -64,12 +64,17 @@ def run(arguments: argparse.Namespace) -> int:
             files = [f"{file.name:<48} {size_text(file.all_bytes):>8}" for file in pair.files]
             say("\n".join([*_head(pair), *files, *_plan_lines(plan, "estimated")]))
             return 0
+        found: Plan | LocalspecError
+        try:
+            found = pair_info.planned(pair, choices)
+        except LocalspecError as error:
+            found = error
     if arguments.json:
         say_json(_as_json(pair, found), indent=2)
     else:
         say("\n".join(_as_text(pair, found)))
-    if found.problem is not None:
-        raise found.problem
+    if isinstance(found, LocalspecError):
+        raise found
     return 0
 
 
@@ -92,11 +97,12 @@ def _named(arguments: argparse.Namespace) -> Pair:
         raise
 
 
-def _as_text(pair: Pair, found: pair_info.PairInfo) -> list[str]:
-    plan, lines = found.plan, _head(pair) if pair.name else []
+def _as_text(pair: Pair, found: Plan | LocalspecError) -> list[str]:
+    """Return the report; `found`: the plan, or why the pair cannot run here."""
+    plan, lines = found if isinstance(found, Plan) else None, _head(pair) if pair.name else []
     for role, file in zip(("target", "draft"), pair.files, strict=False):
         lines += [f"{role:<12} {file.name}", *_side_lines(file), ""]
-    is_alone = (pair.found or not pair.name) and pair.draft is None and found.problem is None
+    is_alone = (pair.found or not pair.name) and pair.draft is None and plan
     if is_alone and (draft := suggested_draft(pair)):
         how = f"`localspec pull {pair.name}`" if pair.found else "add --draft"
         size = size_text(draft.all_bytes)
@@ -110,7 +116,7 @@ def _as_text(pair: Pair, found: pair_info.PairInfo) -> list[str]:
         length = f"not taken    num_ctx {stored.context}: `--context {stored.context}` takes it"
         lines += [length] * bool(stored.context)
     if plan and plan.draft:
-        lines += [f"fit          {_fit(pair, found.shared)}"]
+        lines += [f"fit          {_fit(pair, plan.shared)}"]
     is_mixture = pair.target.header.of_model("expert_count")  # it reads few of its bytes for each token
     if plan and not plan.target.devices and pair.target.all_bytes > pair_info.SLOW_BYTES and not is_mixture:
         why = "this target is slow on a CPU; `localspec pairs` marks a pair for this machine"
@@ -187,18 +193,19 @@ def _side_lines(file: ModelFile) -> list[str]:
     return [f"  {name:<10} {value}" for name, value in rows.items()]
 
 
-def _as_json(pair: Pair, found: pair_info.PairInfo) -> dict[str, object]:
-    plan = {k: v for k, v in asdict(found.plan).items() if k != "shared"} if found.plan else None
+def _as_json(pair: Pair, found: Plan | LocalspecError) -> dict[str, object]:
+    plan = found if isinstance(found, Plan) else None
+    shared = plan.shared if plan else None
     return {
         "pair": pair.name or None,
         "kind": pair.kind if pair.name else None,
         "target": _side_json(pair.target),
         "draft": _side_json(pair.draft) if pair.draft else None,
         "projector": str(pair.projector) if pair.projector else None,
-        "shared_tokens": found.shared.count if found.shared else None,
-        "coverage": round(found.shared.coverage, 4) if found.shared else None,
-        "problem": str(found.problem) if found.problem else None,
-        "plan": plan,
+        "shared_tokens": shared.count if shared else None,
+        "coverage": round(shared.coverage, 4) if shared else None,
+        "problem": None if plan else str(found),
+        "plan": {k: v for k, v in asdict(plan).items() if k != "shared"} if plan else None,
     }
 
 
