@@ -266,7 +266,6 @@ class Progress:
 
 def learn(
     source: Path,
-    target: str,
     folder: Path,
     path: Path,
     plan: TrainingPlan,
@@ -286,7 +285,6 @@ def learn(
             overlap, right = training.judged()
             if overlap > training.best or not path.exists():
                 origin = {
-                    "target": target,
                     "made_of": source.name,
                     "answers": answered,
                     "visits": f"{training.visits:,}",

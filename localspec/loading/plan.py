@@ -29,9 +29,6 @@ from localspec.stopping import Closing
 if TYPE_CHECKING:  # not imported here, because this import loads llama.cpp
     from localspec.llama.measuring import Measurer
 
-_TURNS = "Replies take turns, because the draft (a prediction head) can serve only one at a time."
-_FLASH_FITS = "Chats would be faster without flash attention, but that needs more memory than is free."
-
 
 @dataclass(frozen=True, slots=True)
 class DeviceNeed:
@@ -84,7 +81,10 @@ def plan(target: Sizes, draft: Sizes | None, devices: Sequence[Device], choices:
     for better in (placements.longer, placements.more_at_once):
         placement = next((each for each in better(placement) if budget.holds(each.needs)), placement)
     lines = [*_lines(placement, target, draft, choices, placements.context, why)]
-    lines += [_TURNS] if placement.target.slots == 1 < asked else []
+    if placement.target.slots == 1 < asked:
+        lines.append(
+            "Replies take turns, because the draft (a prediction head) can serve only one at a time."
+        )
     return Plan(placement.target, placement.draft, _device_needs(placement, devices), tuple(lines))
 
 
@@ -317,7 +317,8 @@ def plan_for(pair: Pair, choices: LoadChoices, devices: Sequence[Device] | None 
             draft = replace(draft, flash_attn=known.flash_attn)  # a draft model uses its target's attention
         needs = tuple(size.needs(of) for size, of in ((sizes, load), (beside, draft)) if size and of)
         if not (choices.ignore_memory or MemoryBudget(there).holds(needs)):
-            return replace(planned, lines=(*planned.lines, _FLASH_FITS), attention=known)
+            line = "Chats would be faster without flash attention, but that needs more memory than is free."
+            return replace(planned, lines=(*planned.lines, line), attention=known)
         needed = _device_needs(Placement(load, draft, needs), there)
         return replace(planned, target=load, draft=draft, needs=needed, attention=known)
 

@@ -53,7 +53,7 @@ def folder(tmp_path):
 
 def learned(target, folder, plan=PLAN, stopped=lambda: False):
     reported = []
-    end = learn(target, "target.gguf", folder, folder.with_suffix(".gguf"), plan, reported.append, stopped)
+    end = learn(target, folder, folder.with_suffix(".gguf"), plan, reported.append, stopped)
     return end, reported
 
 
@@ -92,7 +92,7 @@ def test_killed_at_any_moment_it_goes_on_from_a_whole_checkpoint(target, folder)
         "from localspec.fit.making import TrainingPlan\n"
         "training.STEP = 80; training.BETWEEN_CHECKPOINTS = training.TIMES = 0\n"
         "folder = Path(sys.argv[2])\n"
-        "training.learn(Path(sys.argv[1]), '', folder, folder.with_suffix('.gguf'), TrainingPlan(2, 256, 0, 10**9),\n"
+        "training.learn(Path(sys.argv[1]), folder, folder.with_suffix('.gguf'), TrainingPlan(2, 256, 0, 10**9),\n"
         "    lambda now: print(now.visits, flush=True), lambda: False)"
     )
     begun = subprocess.Popen([sys.executable, "-c", code, target, folder], stdout=subprocess.PIPE, text=True)

@@ -109,7 +109,7 @@ def make(arguments: argparse.Namespace, options: dict[str, Any], files: "Pair", 
             with api.load(**options | {"speculate": False}, is_use=False, on_stage=line.draw) as session:
                 making.collect(session.pair, folder, plan.answered, collected)
         with stop_on_interrupt() as stopped:
-            learned = learn(source, files.target.name, folder, path, plan, learned_so_far, stopped.is_set)
+            learned = learn(source, folder, path, plan, learned_so_far, stopped.is_set)
         line.clear()
         what = "draft and target agree on the likeliest token"
         print_notice(f"in unseen answers, {what} at {learned.right:.1%} of the tokens")
