@@ -77,19 +77,19 @@ LINES = {
     "conversations": 467,
     "chat": 2069,
     "models": 2310,
-    "loading": 1741,
+    "loading": 1724,
     "embedding": 268,
     "api": 241,
-    "measure": 1456,
+    "measure": 1451,
     "fit": 878,
     "engine": 1107,
     "tui": 4195,
     "serve": 3303,
-    "cli": 2988,
+    "cli": 2979,
     "__init__": 93,
     "__main__": 7,
 }
-MOST_LINES = 37_471  # of all rooms: one grows only where another shrinks
+MOST_LINES = 37_440  # of all rooms: one grows only where another shrinks
 MOST_FILES = 206
 HEAVY = ("llama_cpp", "llguidance", "textual", "huggingface_hub", "numpy", "jinja2", "starlette")
 HEAVY += ("uvicorn", "gguf")
