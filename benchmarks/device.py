@@ -1,10 +1,13 @@
 """The share of Python, and the cost of a slow reader, beside a stand-in for a device.
 
-    python -m benchmarks.device [--target-ms 12] [--draft-ms 2] [--seconds 3]
+    python -m benchmarks.device [--target-ms 12] [--draft-ms 2] [--seconds 3] [--spin]
 
 The stand-in models return from `decode` at once, and their rows are ready after a fixed time, as on a GPU. So all time
 beyond the passes is Python's, or the reader's. Depth is fixed at 4. The device chooses the largest logits of a draft's
 rows, and of a target's rows where these decide.
+
+While a driver sleeps, other programs and the sleep itself empty the processor's caches. --spin: a driver that spins.
+The first line is a floor for samplers that read whole rows: the time of numpy's fastest look at the rows of a cycle.
 """
 
 import argparse
@@ -38,15 +41,17 @@ SCHEMA = {
 }
 SAMPLING = {
     "greedy": {"temperature": 0},
-    "default sampling": {},
-    "top-k 0": {"top_k": 0, "top_p": 1.0, "min_p": 0.0},
+    "default sampling": {"rule": "block"},
+    "default sampling, with a seed": {"rule": "coupled"},
+    "top-k 0": {"rule": "block", "top_k": 0, "top_p": 1.0, "min_p": 0.0},
+    "top-k 0, with a seed": {"rule": "coupled", "top_k": 0, "top_p": 1.0, "min_p": 0.0},
     "greedy, a JSON schema": {"temperature": 0, "json_schema": SCHEMA},
 }
 READER_SECONDS = 0.005
 
 
 class Words:
-    """A vocabulary of all printable characters and of random words. Token 0 ends a text."""
+    """A vocabulary of the ASCII characters, each with its code as its token, and of random words. 0 ends a text."""
 
     size, bos, eos, add_bos = VOCABULARY, None, 0, False
     infill_tokens = (None, None, None, None)
@@ -55,10 +60,10 @@ class Words:
         letters = np.frombuffer(b"abcdefghijklmnopqrstuvwxyz", np.uint8)
         sizes = chance.integers(3, 9, VOCABULARY)
         words = [b" " + letters[chance.integers(0, 26, size)].tobytes() for size in sizes]
-        self._pieces = [b"", *(bytes([code]) for code in range(32, 127)), *words][:VOCABULARY]
+        self._pieces = [b"", *(bytes([code]) for code in range(1, 128)), *words][:VOCABULARY]
 
     def tokenize(self, text: str, *, parse_special: bool, add_special: bool = False) -> list[int]:
-        return [max(1, min(ord(letter) - 31, 95)) for letter in text]
+        return [max(1, min(ord(letter), 127)) for letter in text]
 
     def piece(self, token: int) -> bytes:
         return self._pieces[token]
@@ -75,12 +80,20 @@ class Words:
         return {"<end>": 0}
 
 
+def spin(seconds: float) -> None:
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        time.sleep(0)  # other threads may run meanwhile
+
+
 class StandIn:
     """A `Decoder` whose rows are ready `seconds` after `decode`."""
 
     needs_checkpoints, alone, conversation, rollback_limit = False, False, "", None
     capacity, threads, late, calling = 1 << 15, Threads(1), False, Condition()
     length = property(lambda self: len(self.tokens))
+
+    wait = staticmethod(time.sleep)
 
     def __init__(self, rows: Sequence[np.ndarray], seconds: float, *, drafts: bool) -> None:
         self._whole, self._seconds, self._drafts = rows, seconds, drafts
@@ -92,16 +105,18 @@ class StandIn:
         self._rows: Sequence[Row] = self._cut if drafts else rows
         self.tokens: list[int] = []
         self.busy_seconds = 0.0
+        self.begun: list[tuple[float, float]] = []  # of each pass: its start, and the busy seconds before it
 
     def decode(self, tokens: Sequence[int], rows: int) -> ForwardPass:
         began = time.perf_counter()
+        self.begun.append((began, self.busy_seconds))
         start = len(self.tokens)
         self.tokens += tokens
         found = [self._rows[end % ROWS] for end in range(self.length - rows, self.length)]
 
         def read() -> Sequence[Row]:
             if (left := began + self._seconds - time.perf_counter()) > 0:
-                time.sleep(left)
+                self.wait(left)
             self.busy_seconds += time.perf_counter() - began
             return found
 
@@ -171,11 +186,12 @@ def measured(
     """Return tokens per second of one reply, the share of the time outside the passes, and events per token."""
     for decoder in decoders:
         decoder.rollback(0)
-    tokens, events, began, busy = 0, 0, 0.0, 0.0
+        decoder.begun.clear()
+    tokens, events, began = 0, 0, 0.0
     stream = session.stream_complete(list(range(1, 200)), depth=DEPTH, seed=1, max_tokens=1 << 14, **options)
     for event in stream:
         if isinstance(event, Cycle) and not began:  # the first cycle includes the start of the reply
-            began, busy = time.perf_counter(), sum(decoder.busy_seconds for decoder in decoders)
+            began = time.perf_counter()
         elif isinstance(event, Cycle):
             tokens += len(event.tokens)
         events += bool(began)
@@ -185,8 +201,27 @@ def measured(
             break
     wall = time.perf_counter() - began
     stream.close()
-    busy = sum(decoder.busy_seconds for decoder in decoders) - busy
-    return tokens / wall, 1 - busy / wall, events / tokens
+    return tokens / wall, share_outside(*(decoder.begun for decoder in decoders)), events / tokens
+
+
+def share_outside(target: Sequence[tuple[float, float]], draft: Sequence[tuple[float, float]]) -> float:
+    """Return the share of the time outside the passes, over whole cycles: cycles run ahead of their reader."""
+    (first, target_before), (end, target_after) = target[3], target[-2]  # the first passes are the prompt's
+    before, after = (next(busy for began, busy in draft if began > moment) for moment in (first, end))
+    return 1 - (target_after - target_before + after - before) / (end - first)
+
+
+def floor(rows: Sequence[np.ndarray], cycle_seconds: float) -> str:
+    """Describe the time that one look at each row of a cycle takes at least, after a wait."""
+    seconds = []
+    for row in rows:
+        StandIn.wait(cycle_seconds / (2 * DEPTH + 1))
+        began = time.perf_counter()
+        row.argmax()
+        seconds.append(time.perf_counter() - began)
+    row = median(seconds)
+    shares = (f"{count * row / cycle_seconds:.1%}" for count in (DEPTH + 1, 2 * DEPTH + 1))
+    return f"one look at a whole row takes {row * 1e6:.0f} us: target's rows {next(shares)}, all rows {next(shares)}"
 
 
 def main() -> None:
@@ -194,9 +229,12 @@ def main() -> None:
     parser.add_argument("--target-ms", type=float, default=12.0)
     parser.add_argument("--draft-ms", type=float, default=2.0)
     parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--spin", action="store_true")
     given = parser.parse_args()
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(29, 1000, 0, 0, 0)  # sleeps end within a microsecond instead of 50
+    if given.spin:
+        StandIn.wait = staticmethod(spin)
     chance = np.random.default_rng(0)
     words, times = Words(chance), (given.target_ms / 1000, given.draft_ms / 1000)
     target, draft = models(chance)
@@ -205,6 +243,7 @@ def main() -> None:
     print(
         f"passes of {given.target_ms:g} and {given.draft_ms:g} ms, {VOCABULARY:,} tokens of vocabulary, depth {DEPTH}"
     )
+    print(floor(target, times[0] + DEPTH * times[1]))
     print("| sampling | reader | tokens/s | most that the reader takes | share outside the passes |")
     print("|---|---|---|---|---|")
     for name, options in SAMPLING.items():
