@@ -8,17 +8,19 @@ import os
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
-from math import inf, log
+from math import log
 
 import numpy as np
 
-from localspec.sampler.chain import BELOW_ONE, Distribution, Few, pick
+from localspec.sampler.chain import BELOW_ONE, COLDEST, Distribution, Few, finite, pick
 
 _WORD = (1 << 64) - 1
 _STEP = 0x9E3779B97F4A7C15
 _MIX1 = 0xBF58476D1CE4E5B9
 _MIX2 = 0x94D049BB133111EB
 _AT_ONCE = 8192  # number of tokens hashed at once, so that they fit into a processor's cache
+_STEPS = np.arange(1, _AT_ONCE + 1, dtype=np.uint64) * np.uint64(_STEP)
+_LOUDNESS = 5.55  # the noise of all but 1 of 256 tokens is less: at most -log(-log(1 - 1 / 256)) = 5.543
 
 
 class Purpose(IntEnum):
@@ -46,7 +48,11 @@ def uniform(seed: int, position: int, purpose: Purpose, start: int = 0) -> float
 
 def gumbel(seed: int, position: int, ids: np.ndarray) -> np.ndarray:
     """Return standard Gumbel noise, float64 [n], for the tokens `ids` [n] at a position of the text."""
-    noise: np.ndarray = -np.log(-np.log(_open_all(_absorb(_key(seed, Purpose.NOISE), position), ids)))
+    state = np.uint64(_absorb(_key(seed, Purpose.NOISE), position))
+    _mix_all(hashed := state + np.uint64(_STEP) * (ids.astype(np.uint64) + np.uint64(1)))
+    hashed ^= hashed >> np.uint64(31)
+    u = np.minimum(((hashed >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53, BELOW_ONE)
+    noise: np.ndarray = -np.log(-np.log(u))
     return noise
 
 
@@ -72,23 +78,32 @@ class Keyed:
 
     def loudest(self, distribution: Distribution, position: int) -> int:
         """Return the token with the largest sum of log probability and Gumbel noise: a draw from the distribution."""
-        state = _absorb(_key(self.seed, Purpose.NOISE), position)
         if isinstance(distribution, Few):
-            pairs = distribution.chances.items()
+            state, pairs = _absorb(_key(self.seed, Purpose.NOISE), position), distribution.chances.items()
             return -max((log(p) - log(-log(_open(_absorb(state, token)))), -token) for token, p in pairs)[1]
-        loudest, token, least = -inf, -1, 0.0
-        for at in range(0, len(distribution.ids), _AT_ONCE):
-            ids, weights = distribution.ids[at : at + _AT_ONCE], distribution.weights[at : at + _AT_ONCE]
-            u = _open_all(state, ids)
-            # exp(score) is weight / -log(u), and -log(u) is at least 1 - u.
-            most = weights / (1.0 - u)
-            if most[first := int(most.argmax())] >= least:
-                least = max(least, float(weights[first]) / -log(u[first]) * (1.0 - 1e-9))
-                able = (most >= least).nonzero()[0]
-                scores = np.log(weights[able], dtype=np.float64) + gumbel(self.seed, position, ids[able])
-                if scores[best := int(scores.argmax())] > loudest:
-                    loudest, token = float(scores[best]), int(ids[able[best]])
-        return token
+        scores = np.log(distribution.weights) + gumbel(self.seed, position, distribution.ids)
+        return int(distribution.ids[scores.argmax()])
+
+    def loudest_of_all(self, logits: np.ndarray, temperature: float, position: int) -> int:
+        """Return the `loudest` token of a softmax: one with loud noise, or one whose logit is near the largest."""
+        likeliest, temperature = np.array([logits.argmax()]), max(temperature, COLDEST)
+        top = finite(logits[likeliest].item())
+        lead = gumbel(self.seed, position, likeliest).item() - _LOUDNESS
+        near = (logits >= top + temperature * lead).nonzero()[0]
+        loud, noise = loud_tokens(self.seed, position, len(logits))
+        ids, noise = np.append(loud, near), np.append(noise, gumbel(self.seed, position, near))
+        return int(ids[((logits[ids] - np.float64(top)) / temperature + noise).argmax()])
+
+
+@lru_cache(64)
+def loud_tokens(seed: int, position: int, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the tokens below `size` whose noise is among the loudest at a position, 1 of 256, and their noise."""
+    state, found = _absorb(_key(seed, Purpose.NOISE), position), list[np.ndarray]()
+    for at in range(0, max(size, 1), _AT_ONCE):
+        _mix_all(mixed := _STEPS[: size - at] + np.uint64((state + _STEP * at) & _WORD))
+        found.append(at + (mixed >= np.uint64(0xFF << 56)).nonzero()[0])
+    ids = np.concatenate(found)
+    return ids, gumbel(seed, position, ids)
 
 
 @lru_cache(64)
@@ -105,20 +120,14 @@ def _open(hashed: int) -> float:
     return min(((hashed >> 11) + 0.5) * 2.0**-53, BELOW_ONE)
 
 
-def _open_all(state: int, ids: np.ndarray) -> np.ndarray:
-    """Return a pseudo-random number above 0 and below 1 for each of the tokens `ids`, float64 [n]."""
-    hashed = _finalise_all(np.uint64(state) + np.uint64(_STEP) * (ids.astype(np.uint64) + np.uint64(1)))
-    return np.minimum(((hashed >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53, BELOW_ONE)
-
-
 def _finalise(x: int) -> int:
     x = ((x ^ (x >> 30)) * _MIX1) & _WORD
     x = ((x ^ (x >> 27)) * _MIX2) & _WORD
     return x ^ (x >> 31)
 
 
-def _finalise_all(x: np.ndarray) -> np.ndarray:
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(_MIX1)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(_MIX2)
-    mixed: np.ndarray = x ^ (x >> np.uint64(31))
-    return mixed
+def _mix_all(x: np.ndarray) -> None:
+    """Apply the finaliser to an array, in place, without its last step, which leaves the 31 high bits as they are."""
+    for shift, factor in ((30, _MIX1), (27, _MIX2)):
+        x ^= x >> np.uint64(shift)
+        x *= np.uint64(factor)

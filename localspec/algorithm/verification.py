@@ -9,12 +9,12 @@ import numpy as np
 
 from localspec.algorithm import judgement
 from localspec.algorithm.judgement import DraftTemperature
-from localspec.algorithm.noise import Keyed
+from localspec.algorithm.noise import Keyed, loud_tokens
 from localspec.algorithm.protocols import Draw, Proposal, Rule, Verdict, Vocabulary
 from localspec.errors import BadSetting
 from localspec.events import Likelihood, Origin, Scored
 from localspec.sampler.chain import Chain, Constraint, Distribution
-from localspec.sampler.passes import Candidates, ComingRow, Continued, Row
+from localspec.sampler.passes import Candidates, ComingRow, Continued, LateRows, Row
 from localspec.sampler.sampling import Sampling
 
 LEAST_SCORE = -9999.0  # replaces log(0), as in OpenAI's interface, because JSON has no infinity
@@ -51,8 +51,14 @@ class Coupled:
         return Draw(self.noise.loudest(q, len(history)), None, q.likeliest()[1])
 
     def verify(self, rows: Sequence[Row], proposal: Proposal, history: Sequence[int]) -> Verdict:
+        start = len(history)
+        for i in range(len(rows)) if isinstance(rows, LateRows) else ():  # while a device computes the rows
+            loud_tokens(self.noise.seed, start + i, self.chain.size)
+
         def choose(i: int, text: Sequence[int]) -> int:
-            return self.noise.loudest(self.chain.distribution(rows[i], text), len(history) + i)
+            if (logits := self.chain.logits(rows[i], text)) is not None:
+                return self.noise.loudest_of_all(logits, self.chain.sampling.temperature, start + i)
+            return self.noise.loudest(self.chain.distribution(rows[i], text), start + i)
 
         return _compared(proposal, choose, history)
 

@@ -94,6 +94,9 @@ class Few(Distribution):
 
 
 _BLOCK = 512
+_LEAST_TOTAL = (
+    1e-30  # float32 holds the softmax well if its sum of exponentials is above this, and below 1 / this
+)
 BELOW_ONE = 1.0 - 2.0**-53
 
 
@@ -243,6 +246,7 @@ class Chain:
         looked_at = SPARE if sampling.repeat_last_n < 0 else sampling.repeat_last_n
         self._lowered = len(sampling.logit_bias) + (looked_at if self._written else 0)
         self._buffers: list[np.ndarray] = []  # reused memory for the weights of whole rows
+        self.size = 0  # number of tokens in the latest result of `logits`
 
     def distribution(self, row: ComingRow, history: Sequence[int], *, drafts: bool = False) -> Distribution:
         """Return the distribution of the token after `history`, at a temperature above 0. No probability is 0.
@@ -263,15 +267,31 @@ class Chain:
         ids, total = self._worth_keeping(logits, s)
         return _shaped(ids, logits if ids is _all_ids(len(logits)) else logits[ids], s, total)
 
+    def logits(self, row: ComingRow, history: Sequence[int]) -> np.ndarray | None:
+        """Return the logits after `history` if the distribution is their softmax, over all tokens; else None."""
+        s = self.sampling
+        if (
+            s.top_k
+            or s.top_p < 1.0
+            or s.min_p > 0.0
+            or isinstance(row := self._permitted(row, history, 0), Candidates)
+        ):
+            return None
+        self.size = len(row)
+        return self._adjusted(row, history)
+
     def _everything(self, logits: np.ndarray, temperature: float) -> Distribution:
-        """Return the distribution of a whole row without filters, in one pass without a sort."""
-        top = finite(logits.max())
-        weights = _heights(logits, top, temperature, self._buffer(logits))
+        """Return the softmax of a whole row."""
+        # Float32 seldom needs the largest logit, and finding and subtracting it takes a third of the time.
+        with np.errstate(over="ignore"):
+            weights = _heights(logits, 0.0, temperature, self._buffer(logits))
+        sums = _block_sums(weights)
+        if not _LEAST_TOTAL < np.add.reduce(sums) < 1.0 / _LEAST_TOTAL:
+            sums = _block_sums(_heights(logits, finite(logits.max()), temperature, weights))
         if np.minimum.reduce(weights) == 0.0:
-            ids = (weights != 0.0).nonzero()[0]
+            ids = weights.nonzero()[0]
             weights = weights[ids].astype(np.float64)
             return Distribution(ids, weights, float(np.add.reduce(weights)))
-        sums = _block_sums(weights)
         return Distribution(_all_ids(len(logits)), weights, float(np.add.reduce(sums)), sums)
 
     def _worth_keeping(self, logits: np.ndarray, s: Sampling) -> tuple[np.ndarray, float | None]:
@@ -397,11 +417,7 @@ def _of_drafts(s: Sampling) -> Sampling:
     return replace(s, min_p=math.exp(-_DRAFTED_NATS * s.temperature))
 
 
-@cache
-def _all_ids(size: int) -> np.ndarray:
-    ids = np.arange(size)
-    ids.flags.writeable = False
-    return ids
+_all_ids = cache(np.arange)
 
 
 _FEW = 64  # for at most this many tokens, Python takes less time than numpy
@@ -463,12 +479,13 @@ def _shaped(ids: np.ndarray, logits: np.ndarray, s: Sampling, total: float | Non
     return Distribution(ids, weights)
 
 
-def _heights(logits: np.ndarray, top: float, temperature: float, out: np.ndarray | None = None) -> np.ndarray:
-    heights: np.ndarray = np.subtract(logits, top, out=out)
-    if temperature != 1.0:
-        heights *= 1.0 / max(temperature, COLDEST)  # a product takes half the time of a division
-    np.exp(heights, out=heights)
-    return heights
+def _heights(logits: np.ndarray, top: float, temperature: float, out: np.ndarray) -> np.ndarray:
+    """Return exp((logit - top) / temperature) of each logit, in `out`."""
+    heights = np.subtract(logits, top, out=out) if top else logits
+    if temperature != 1.0:  # a product takes half the time of a division
+        heights = np.multiply(heights, 1.0 / max(temperature, COLDEST), out=out)
+    np.exp(heights, out=out)
+    return out
 
 
 def finite(top: float) -> float:

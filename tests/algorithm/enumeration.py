@@ -10,6 +10,9 @@ from collections import defaultdict
 
 import numpy as np
 
+from localspec.sampler.chain import Chain
+from localspec.sampler.sampling import Sampling
+
 
 class Forks:
     """Stands in for `Keyed`: follows a script of branches and remembers the branches it left out."""
@@ -33,6 +36,10 @@ class Forks:
     def loudest(self, distribution, position):
         # Any noise will do whose every argmax is a draw from the distribution; this one is enumerable.
         return self._pick(("noise", position), distribution)
+
+    def loudest_of_all(self, logits, temperature, position):
+        chain = Chain(Sampling(temperature=temperature, top_k=0, top_p=1.0, min_p=0.0))
+        return self.loudest(chain.distribution(logits, ()), position)
 
     def _pick(self, key, distribution):
         edges = [0.0, *np.cumsum(distribution.probabilities)]

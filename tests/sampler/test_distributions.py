@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec.algorithm.judgement import sharpened
-from localspec.algorithm.noise import Keyed, gumbel
+from localspec.algorithm.noise import Keyed, gumbel, loud_tokens
 from localspec.errors import BackendFailure
 from localspec.sampler.chain import Chain, Distribution, Few, excess, excess_mass, largest, pick
 from localspec.sampler.passes import Candidates
@@ -66,10 +66,11 @@ def test_no_excess_at_all_falls_back():
 @pytest.mark.process
 @pytest.mark.parametrize("size", [3, 700, 152_064])
 @pytest.mark.parametrize("temperature", [0.7, 1.0])
-def test_a_whole_row_is_what_its_softmax_is(size, temperature):
+@pytest.mark.parametrize("shift", [0.0, 300.0, -300.0])
+def test_a_whole_row_is_what_its_softmax_is(size, temperature, shift):
     """Every method returns what float64 gives, also after the row is overwritten: it is weighed once."""
     random = np.random.default_rng(size)
-    row = random.normal(0.0, 3.0, size).astype(np.float32)
+    row = (random.normal(0.0, 3.0, size) + shift).astype(np.float32)
     exact = np.exp((row - row.max()).astype(np.float64) / temperature)
     exact /= exact.sum()
     chain = Chain(Sampling(temperature=temperature, top_k=0, top_p=1.0, min_p=0.0))
@@ -171,12 +172,31 @@ def test_few_tokens_have_the_sums_and_draws_that_arrays_have(seed, share, drawn)
 
 
 @pytest.mark.parametrize("spread", [0.1, 3.0, 9.0])
-def test_the_loudest_of_a_whole_vocabulary_is_found_without_all_logarithms(spread):
+@pytest.mark.parametrize("temperature", [1e-9, 0.3, 0.8, 2.0])
+def test_the_loudest_of_a_whole_vocabulary_is_found_without_the_noise_of_all(spread, temperature):
     logits = np.random.default_rng(1).normal(0.0, spread, 40_000).astype(np.float32)
-    whole = Chain(Sampling(top_k=0, top_p=1.0, min_p=0.0)).distribution(logits, ())
+    logits[5:9] = logits.max()
     for position in range(20):
-        scores = np.log(whole.probabilities) + gumbel(7, position, whole.ids)
-        assert Keyed(7).loudest(whole, position) == whole.ids[scores.argmax()]
+        scores = logits.astype(float) / temperature + gumbel(7, position, np.arange(40_000))
+        assert Keyed(7).loudest_of_all(logits, temperature, position) == scores.argmax()
+
+
+@pytest.mark.parametrize("size", [0, 1, 8192, 20_001])
+def test_loud_tokens_are_those_whose_noise_is_above_a_bound(size):
+    ids, noise = loud_tokens(7, 3, size)
+    every = gumbel(7, 3, np.arange(size))
+    assert noise.tolist() == every[ids].tolist()
+    assert ids.tolist() == np.flatnonzero(every >= -np.log(-np.log(1 - 1 / 256))).tolist()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_broken_row_without_filters_is_an_error(bad):
+    row = np.full(5000, bad, np.float32)
+    row[:100] = 1.0 if np.isnan(bad) or bad > 0 else bad
+    with pytest.raises(BackendFailure):
+        Chain(Sampling(top_k=0, top_p=1.0, min_p=0.0)).distribution(row, ())
+    with pytest.raises(BackendFailure):
+        Keyed(1).loudest_of_all(row, 0.8, 0)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
