@@ -269,13 +269,8 @@ class Chain:
 
     def logits(self, row: ComingRow, history: Sequence[int]) -> np.ndarray | None:
         """Return the logits after `history` if the distribution is their softmax, over all tokens; else None."""
-        s = self.sampling
-        if (
-            s.top_k
-            or s.top_p < 1.0
-            or s.min_p > 0.0
-            or isinstance(row := self._permitted(row, history, 0), Candidates)
-        ):
+        keeps_all = self._drafting is not self.sampling
+        if not keeps_all or isinstance(row := self._permitted(row, history, 0), Candidates):
             return None
         self.size = len(row)
         return self._adjusted(row, history)
