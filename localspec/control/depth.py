@@ -46,7 +46,7 @@ CHUNK_SECONDS = 0.1  # longest prefill of a drafter in one cycle
 
 
 def odd(depth: int) -> int:
-    """Return 1 for an odd depth above EVEN_FROM, else 0. Drafts do not end there: each check may end a good draft."""
+    """Return 1 for an odd depth above EVEN_FROM, else 0. No draft ends there: fewer checks end fewer good drafts."""
     return depth % 2 if depth > EVEN_FROM else 0
 
 
@@ -163,7 +163,7 @@ class DepthControl:
         return tuple(accumulate(map(self.chances.ahead, range(self.limit(self.most))), mul))
 
     def stopping(self, limit: int) -> Stopper:
-        # Costs do not change in a cycle.
+        # Cache the costs, because they do not change within a cycle.
         verify, cost = cache(self.costs.verify_for_proposal), cache(self.seconds)
         return Stopper(self.chances, verify, cost, self.rate, limit, self._trying > 0)
 
@@ -242,7 +242,7 @@ class DepthControl:
         step = max(step, self.costs.verify(1))
         rate, cost = self._kept / drafted, (self._seconds / step - cycles) / drafted
         too_few = self._drafted < (LEAST_RATED if rate else 2)
-        if too_few or SLACK * rate >= cost:  # earlier replies decided this, or the machine became slower
+        if too_few or SLACK * rate >= cost:  # the reply's own numbers do not explain it
             return "Drafting is off, because the times measured so far show no gain from it."
         return (
             f"Drafting is off: lately {rate:.0%} of the draft tokens were accepted, but each took "

@@ -79,7 +79,7 @@ class Tally:
         seconds, now = cycle.seconds - cycle.deciding_seconds, self.known()
         if cycle.mode is Mode.BASELINE and cycle.is_plain:
             self._estimate(1, now, seconds)
-        elif cycle.is_plain:  # plain decoding would have taken this step as well
+        elif cycle.is_plain:  # plain decoding would have taken the same step
             self._exact += seconds
             self._expected += now.seconds or seconds
             self._plain_steps += 1

@@ -54,7 +54,7 @@ class HeadText:
 
     def observe(self, batch: ForwardPass, kept: int) -> None:
         start, tokens = batch.start, batch.tokens[:kept]
-        self.text += [-1] * (start - len(self.text))  # -1 in place of a token that was in no observed pass
+        self.text += [-1] * (start - len(self.text))  # -1 replaces a token of no observed pass
         stands = common_prefix_length(self.text, start, tokens)
         self.text[stands:] = tokens[stands - start :]
         if batch.hidden is None or not kept:

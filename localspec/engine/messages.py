@@ -214,4 +214,4 @@ def decode(line: bytes) -> tuple[int, Any]:
 
 def read_messages(source: Iterable[bytes]) -> Iterator[tuple[int, Any]]:
     """Return the serial and the message of each line until the pipe closes; drop an unfinished last line."""
-    return map(decode, filter(lambda line: line.endswith(b"\n"), source))  # lazy, so no line stays in memory
+    return map(decode, filter(lambda line: line.endswith(b"\n"), source))  # a lazy map keeps no line

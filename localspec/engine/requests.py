@@ -242,7 +242,7 @@ class PairRequests:
         return messages.Embedded(rows.astype("<f4", copy=False).tobytes(), rows.shape[1], tokens)
 
     def _compare(self, request: Generate, send: Send, cancelled: Cancelled) -> None:
-        # imported here, so that the process starts fast
+        # Import late, so that the process starts fast.
         from localspec.measure.compare import SideEvent, compare_events
 
         options = {name: value for name, value in request.options.items() if name != "speculate"}
@@ -279,6 +279,6 @@ def report_comparison(session: api.Session, found: "Comparison", send: Send) -> 
 
     fair = found.speedup and is_fair(found.measured_ratio, found.speculative.stats)
     if fair and not (found.is_demo or found.contended or found.cancelled):
-        remember_speedup(session.name, found.speedup)  # for `localspec pairs`
+        remember_speedup(session.name, found.speedup)  # `localspec pairs` shows it
     verdict = "\n".join(verdicts(found, session.text_of))
     send(messages.Compared(found.speculative, found.plain, verdict))

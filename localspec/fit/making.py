@@ -142,7 +142,7 @@ def trim_for(
         for number, prompt in enumerate(prompts)
     )
     judged, written = list[int](), list[int]()
-    for answer in answers(pair.target, asked, room=room, length=1024):  # skips longer prompts
+    for answer in answers(pair.target, asked, room=room, length=1024):  # longer prompts are skipped
         (judged if answer.mass is None else written).extend(answer.tokens)
         on_answer(len(judged) + len(written))
     ids = needed_tokens(draft, written, mass, count)

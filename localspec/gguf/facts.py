@@ -27,11 +27,11 @@ def first_known_crash(header: Header) -> str | None:
     if not header.architecture:
         return "does not name its architecture"
     layers, ahead = header.of_model("block_count"), prediction_layers(header)
-    if not 1 <= layers <= 512:  # LLAMA_MAX_LAYERS of llama-hparams.h
+    if not 1 <= layers <= 512:  # llama.cpp's limit: LLAMA_MAX_LAYERS
         return f"claims to have {layers} layers"
     if not 0 <= ahead <= layers:
         return f"claims that {ahead} of its {layers} layers are prediction layers"
-    if (context := trained_context(header)) is not None and context < 16:  # first passes need more
+    if (context := trained_context(header)) is not None and context < 16:  # too short to test
         return f"was trained for a context of {context} tokens"
     for key, entry in header.entries.items():
         if isinstance(value := entry.value, float) and (

@@ -339,7 +339,7 @@ def _strings(cursor: _Cursor, key: str, length: int) -> bytes:
             if following > end:
                 break
             position, left = following, left - 1
-        if position == cursor.at:  # the buffer lacks a part of the next string
+        if position == cursor.at:  # the buffer does not have the whole next string
             size = int.from_bytes(buffer[position : position + 8], "little")
             if size > min(_MAX_STRING, cursor.left):
                 raise cursor.bad(

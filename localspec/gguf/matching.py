@@ -195,7 +195,7 @@ def _normal_first(vocabulary: VocabularyFacts) -> list[tuple[int, bytes]]:
         if has_stand_ins:
             try:
                 raw = text.decode("utf-8").translate(_STAND_INS).encode("latin-1")
-            except UnicodeError:  # an added token, whose text is not coded
+            except UnicodeError:  # an added token: its text is not in GPT-2's code
                 raw = text
         else:
             raw = bytes([int(byte[1], 16)]) if byte else text.replace("\u2581".encode(), b" ")

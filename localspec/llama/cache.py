@@ -102,7 +102,7 @@ class Cache(Closing):
             leave_at_end()
             began, here = perf_counter(), computes_here()
             stop = current_stop() if here else own_stop()
-            if stop is not self._stop:  # only when the Stop changes, because llama.cpp logs each call
+            if stop is not self._stop:  # set it only when it changes, because llama.cpp logs each call
                 # With this callback llama.cpp ends a pass on a CPU soon after `stop` is set.
                 lib.llama_set_abort_callback(pointer, _asked, stop.address)
                 self._stop = stop
@@ -147,7 +147,7 @@ class Cache(Closing):
 
 def _free(pointer: Any, model: Model, held: Sequence[object]) -> None:
     with DelayedInterrupt(), waiting_for(model.remote):
-        lib.llama_synchronize(pointer)  # a device may still be computing a pass whose rows nobody read
+        lib.llama_synchronize(pointer)  # wait for a device that may still compute a pass
         lib.llama_free(pointer)
     for sampler in (one for one in held if isinstance(one, TopK)):
         sampler.free()
@@ -167,9 +167,9 @@ def size_context(params: Any, chunk: int, rows: int, slots: int = 1) -> None:
 def params_of(model: Model, load: Load) -> Any:
     length, kv_type, flash_attn = load.length, load.kv_type, load.flash_attn
     if not 1 <= length <= _LONGEST:
-        raise BadSetting(f"no context can have {length:,} tokens", hint=f"choose 1 to {_LONGEST:,} tokens")
+        raise BadSetting(f"a context cannot have {length:,} tokens", hint=f"choose 1 to {_LONGEST:,} tokens")
     if kv_type not in _KV_TYPES:
-        raise BadSetting(f"no KV cache type is named {kv_type!r}", hint=f"use one of {', '.join(_KV_TYPES)}")
+        raise BadSetting(f"there is no KV cache type {kv_type!r}", hint=f"use one of {', '.join(_KV_TYPES)}")
     if flash_attn not in _FLASH_ATTENTION:
         what = f"{flash_attn!r} is not a valid value of flash attention"
         raise BadSetting(what, hint=f"use one of {', '.join(_FLASH_ATTENTION)}")

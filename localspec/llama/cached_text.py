@@ -42,7 +42,7 @@ class Checkpoints:
         """Add a checkpoint of the state after `length` tokens, and drop all checkpoints that are not lasting."""
         self._kept = [kept for kept in self._kept if kept.lasting and kept.length < length]
         size = state_bytes(context, sequence, _PARTIAL)
-        while size <= self._budget < self.bytes + size:  # make room in the budget for the new copy
+        while size <= self._budget < self.bytes + size:  # drop checkpoints until the new one fits
             del self._kept[1 if len(self._kept) > 2 else 0]
         state = state_of(context, sequence, most_bytes=self._budget, flags=_PARTIAL)
         if state is not None:
@@ -222,7 +222,7 @@ class CachedText(Closing):
     def _cleared_on_failure(self) -> Iterator[None]:
         try:
             yield
-        except BaseException:  # Ctrl-C too
+        except BaseException:  # also after Ctrl-C
             self.clear()
             raise
 
@@ -280,7 +280,7 @@ class CachedText(Closing):
             size = lib.llama_memory_seq_pos_max(self.cache.memory, self.sequence) + 1
             del self.tokens[length:]
             behind = abs(size - self.position(length))
-            # Snapshots are no help here: llama.cpp makes them during a batch, so none has the state before the batch.
+            # llama.cpp makes snapshots during a batch, so none has the state before the batch.
             self._last_width = self._padding = 0
             possible = not length or self._can_step_back(length, behind)
             if not (possible and self._forget(length)):
@@ -302,12 +302,12 @@ class CachedText(Closing):
         self._checkpoints.forget_after(0)
         self.tokens.clear()
 
-    def _forget(self, start: int) -> bool:  # returns False if llama.cpp cannot remove the tokens
+    def _forget(self, start: int) -> bool:  # returns whether llama.cpp could remove the tokens
         return bool(lib.llama_memory_seq_rm(self.cache.memory, self.sequence, self.position(start), -1))
 
     def _can_step_back(self, keep: int, dropped: int) -> bool:
         if not self.model.can_roll_back:
-            # Check this here, because llama.cpp does not check whether its snapshots are those of the last batch.
+            # llama.cpp does not check whether its snapshots are those of the last batch, so check it here.
             return dropped <= max(0, min(self.cache.snapshots, self._last_width - 1))
         # The cache must still have all tokens of the next token's sliding window.
         window, memory, place = self.cache.window, self.cache.memory, self.position(keep)

@@ -118,7 +118,7 @@ _news: list[str] = []  # notices that `take_news` has not returned yet
 
 
 def health() -> Health:
-    """Return the stored Health of the installed llama.cpp; if there is none, `check`. Raises as `check` does."""
+    """Return the stored Health of the installed llama.cpp; if nothing is stored, find it with `check`."""
     global _known
     if _known is None:
         _known = recalled(_build_file(), Health) or check()
@@ -197,7 +197,7 @@ class GpuHealth:
 def ensure_gpu(
     name: str, description: str, flash_attn: str, kv_type: str, on_first: Callable[[], object]
 ) -> GpuHealth:
-    """Return the stored GpuHealth. If it lacks these settings, call `on_first`, then `try_gpu`. Raises as `try_gpu`."""
+    """Return the stored GpuHealth. If these settings were never tested, call `on_first`, and test with `try_gpu`."""
     kv_types = tuple(dict.fromkeys((*_KV_TYPES, kv_type)))
     health = recalled(_gpu_file(name, description), GpuHealth) or GpuHealth()
     tried = health.plain if flash_attn == "off" or health.died_of else set(kv_types) <= set(health.kv_types)
@@ -229,7 +229,7 @@ def try_gpu(
         what = f"llama.cpp does not work on {name}: its smoke test ended with {outcome.cause}"
         hint = "update the driver of this device, or use the CPU: --device CPU"
         raise outcome.error or BackendFailure(what, hint=hint)
-    if flash and not (died_of := _death(smoke_test)):  # again: a busy GPU may have caused the first crash
+    if flash and not (died_of := _death(smoke_test)):  # test again: perhaps the GPU was busy
         return remember(file, replace(known, kv_types=kv_types, died_of=""))
     if died_of:
         what = f"llama.cpp crashes with flash attention on {name} ({died_of})"

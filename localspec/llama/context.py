@@ -64,12 +64,12 @@ class SlotDecoder(CachedText):
                 rest = rest[head:]
             last = self._pass(rest, rows)
             return joined([*found, last]) if found else last
-        except BaseException:  # after Ctrl-C too, llama.cpp may have tokens that `self.tokens` lacks
+        except BaseException:  # also after Ctrl-C, because llama.cpp may have tokens that `self.tokens` lacks
             if self.shared.batcher is None or self.length != before:
                 self.recover(before)
             raise
 
-    def top_k_rows(self, logits: int | None) -> None:  # `logits`: number that a row needs; None: all
+    def top_k_rows(self, logits: int | None) -> None:  # `logits`: how many the sampler needs; None: all
         self._top_k_rows = logits is not None and logits <= self.shared.cut_to
 
     def prefer_rows(self, tokens: Sequence[int]) -> None:
@@ -160,7 +160,7 @@ class SlotDecoder(CachedText):
     def recall(self, tokens: Sequence[int], *, save: bool = True) -> float:
         self.failure = None  # a new reply prefills the tokens that a failed pass has lost
         began, shared = perf_counter(), common_prefix_length(self.tokens, 0, tokens)
-        self.tokens[:shared] = tokens[:shared]  # sharing the objects makes comparisons 4 times as fast
+        self.tokens[:shared] = tokens[:shared]  # equal objects are compared 4 times as fast
         stored = found = None
         if len(tokens) - shared >= WORTH_A_COPY:
             with self.calling:
@@ -179,7 +179,7 @@ class SlotDecoder(CachedText):
             if save and self.length - shared >= WORTH_A_COPY and (copy := self.copy()):
                 self.prompt_cache.save(copy)
             restored = found is not None and self.replace(found)
-            if restored:  # a copy has only ids of tokens, without their images
+            if restored:  # the restored state has only ids of tokens, so take the images from `tokens`
                 most = common_prefix_length(self.tokens, 0, tokens)
                 self.tokens[:most] = tokens[:most]
                 self.place_images(0)

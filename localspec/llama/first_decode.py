@@ -75,7 +75,7 @@ def main() -> None:
     limit_this_process()
     threading.Thread(target=end_with_stdin, daemon=True).start()  # end this process if its parent is killed
     smoke_test = SmokeTest(**json.loads(sys.argv[1]))
-    assume(Health(smoke_test.extra_buffers))  # without this, the imports below would start a smoke test
+    assume(Health(smoke_test.extra_buffers))  # without this line, the imports below would start a smoke test
     answer = {}
     try:
         from localspec.llama.devices import add_servers

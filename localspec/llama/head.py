@@ -102,7 +102,7 @@ class HeadCache(Cache):
         if len(heads) > 1 and values is not None:
             values = np.concatenate([np.resize(head.values, (width, values.shape[1])) for head in heads])
         for head in heads:
-            # This also removes padding, rows of another layer, and rows of a failed call.
+            # Remove stale rows, padding, rows of another layer, and rows of a failed call.
             head.forget(inf if layer is None and not self.batcher else head.position)
             tokens = [min(token, self.model.vocab.size - 1) for token in head.tokens]
             tokens += tokens[-1:] * (width - len(tokens))  # llama.cpp joins only sequences of equal length

@@ -33,7 +33,7 @@ _PUBLISHED = "use the projector that was published with the model: --mmproj FILE
 class Projector(Closing):
     def __init__(self, path: Path, model: Model, identity: str, *, threads: int) -> None:
         """`identity`: a key of the file's content. Raises BadModelFile."""
-        try:  # not at the top, because most models have no projector
+        try:  # import it here, because most models have no projector
             from llama_cpp import mtmd_cpp
         except (ImportError, OSError, RuntimeError, AttributeError) as error:
             what = f"this llama.cpp reads no images, because its library libmtmd is missing: {error}"
@@ -50,7 +50,7 @@ class Projector(Closing):
         with DelayedInterrupt():
             pointer = mtmd_cpp.mtmd_init_from_file(str(path).encode(), model.pointer, params)
         if not pointer:
-            raise BadModelFile(f"{path.name} is no projector for {model.name}: {reason()}", hint=_PUBLISHED)
+            raise BadModelFile(f"{path.name} cannot read images for {model.name}: {reason()}", hint=_PUBLISHED)
         self._pointer, self._finalizer = pointer, free_with(self, _free, mtmd_cpp, pointer, model)
         self.identity, self._columns = identity, lib.llama_model_n_embd_inp(model.pointer)
         self.placeholder = model.vocab.tokenize("image", parse_special=False)[-1]

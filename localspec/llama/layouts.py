@@ -11,7 +11,7 @@ from typing import Any
 
 from localspec.errors import BackendFailure
 
-# The layouts, the oldest first: fields that llama-cpp-python 0.3.36 lacks, each with the field after it.
+# The layouts by version, the oldest first: a field that llama-cpp-python 0.3.36 lacks, its type, and the next field.
 _MOE = "moe_cache_size", ctypes.c_size_t, "abort_callback"
 LAYOUTS: dict[str, dict[str, tuple[str, Any, str]]] = {"0.5": {}, "0.6": {"llama_context_params": _MOE}}
 NEWEST = [*LAYOUTS][-1]

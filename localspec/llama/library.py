@@ -95,7 +95,7 @@ def short_spin() -> Iterator[None]:
             del os.environ["GOMP_SPINCOUNT"]
 
 
-os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # else a crash makes ggml start gdb and print pages
+os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # so that ggml starts no gdb after a crash
 health()  # first test llama.cpp in a child process, because a crash at the import would end this process
 
 chosen = chosen_folder()
@@ -140,7 +140,7 @@ try:
             _redirect(chosen)
         from llama_cpp import llama_cpp as lib
 
-        if chosen:  # an import of the module would set this attribute
+        if chosen:  # `_redirect` made this submodule without an import, which would have set the attribute
             vars(sys.modules["llama_cpp"])["_ctypes_extensions"] = sys.modules["llama_cpp._ctypes_extensions"]
 except (ImportError, OSError, RuntimeError, AttributeError) as error:
     what = f"llama.cpp could not be loaded: {error}"
@@ -168,7 +168,7 @@ def symbol(name: str | Sequence[str], result: Any, arguments: Sequence[Any]) -> 
             for end in ("-base", "")
             for stem in ("", "lib")
         )
-        modules += [ctypes.CDLL(str(path)) for path in paths if path.exists()]  # llama_cpp has loaded these
+        modules += [ctypes.CDLL(str(path)) for path in paths if path.exists()]  # already loaded by llama_cpp
     for module, exported in itertools.product(modules, names):
         with contextlib.suppress(AttributeError):
             function = module[exported]
@@ -257,7 +257,7 @@ def context_failure(name: str, length: int) -> LocalspecError:
         what = f"not enough memory for a context of {length} tokens on {name}: {reason()}"
         return NotEnoughMemory(what, hint=_MEMORY_HINT)
     hint = "try another cache type (--kv-type f16) and a shorter context (--context)"
-    return BackendFailure(f"llama.cpp cannot make a context for {name}: {reason()}", hint=hint)
+    return BackendFailure(f"llama.cpp cannot set up {name} for replies: {reason()}", hint=hint)
 
 
 def decode_failure(code: int) -> LocalspecError:

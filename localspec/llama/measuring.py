@@ -158,7 +158,7 @@ def pass_seconds(loaded: Path | Model, threads: int) -> dict[str, Seconds]:
             length = LONG + _ROUNDS * sum(WIDTHS)
             params = params_of(model, Load(length, threads=threads, flash_attn=flash))
             size_context(params, CHUNK, rows=2)
-            # Sequence 1 holds each copy before sequence 0 gets it.
+            # A copied chunk is restored into sequence 1, and then added to sequence 0.
             params.n_seq_max, params.kv_unified = 2, True
             caches[flash] = opened.enter_context(Cache(model, params))
         began = process_time()

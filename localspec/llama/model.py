@@ -49,7 +49,7 @@ def model_params(
     params.split_mode = lib.LLAMA_SPLIT_MODE_LAYER if len(gpus) > 1 else lib.LLAMA_SPLIT_MODE_NONE
     if not gpus:
         params.n_gpu_layers = 0
-        params.main_gpu = -1  # keep prefill off the GPU, too, because it would take memory there
+        params.main_gpu = -1  # without this, llama.cpp would prefill on a GPU and take its memory
         return params, ()
     params.n_gpu_layers = -1 if gpu_layers is None else gpu_layers
     known = devices.handles()

@@ -60,7 +60,7 @@ class SharedContext(Cache):
         top_k_rows = load.top_k_rows and not 0 < window < params.n_ctx and slots == 1 and can_keep_top_k
         if self.spare or top_k_rows:  # in a unified KV cache the two sequences share cells
             params.n_seq_max, params.kv_unified = 2, True
-            params.n_outputs_max = max(self.rows_max, 2)  # llama.cpp reserves a row for each sequence
+            params.n_outputs_max = max(self.rows_max, 2)  # llama.cpp needs at least one row for each sequence
         known = table.count if table else size
         self._vocabulary = load.vocabulary or known
         self._shared = min(self._vocabulary, known)
@@ -110,7 +110,7 @@ class SharedContext(Cache):
         lengths = [slot.length for slot in slots]
         for slot in slots:
             if error := slot.failure:
-                slot.failure = error if len(parts) > 1 else None  # the batcher will retry each part
+                slot.failure = error if len(parts) > 1 else None  # each part will be tried alone
                 raise error
         # Sort the slots, because in another order llama.cpp needs more passes.
         wanted = sorted(((self.slots[part.slot], part.tokens, part.rows) for part in parts), key=_sequence)
@@ -121,7 +121,7 @@ class SharedContext(Cache):
                 return [found[part.slot] for part in parts]
             except BaseException as failure:
                 lost = [slot.recover(length) for slot, length in zip(slots, lengths, strict=True)]
-                if len(parts) > 1 and isinstance(failure, LocalspecError):  # the batcher will retry each part
+                if len(parts) > 1 and isinstance(failure, LocalspecError):  # each part will be tried alone
                     self._read_again(dict(zip(slots, lost, strict=True)), failure)
                 raise
 

@@ -325,7 +325,7 @@ def slots_of(pair: Pair, plan: Plan, target: Context, found: Sequence[Opened]) -
     gpu, limit = target.model.gpu, target.rollback_limit
     size, experts = target.model.size_bytes, target.model.expert_count and plan.target.spills
     kind = "experts" if experts else gpu.backend.lower() if gpu else "cpu"
-    # A pass reads only some of a target's experts. Then the sizes of files do not show what a draft model costs.
+    # If the target has experts, a pass reads only some. Then file sizes do not show what a draft model costs.
     models = [each for each in found if not (each.drafter.hidden_rows_needed or target.model.expert_count)]
     shares = {str(each.drafter.source): each.context.model.size_bytes / size for each in models}
     slots, first = list[Slot](), None

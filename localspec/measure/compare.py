@@ -239,7 +239,7 @@ def compare_events(
                         contended |= pair.threads.contended
                         widths.add(max(event.width, event.pass_width))
                     case Finished(reply=reply):
-                        if ended:  # the other side was stopped, so this one counts as stopped, too
+                        if ended:  # the plain reply was stopped, so this reply counts as stopped, too
                             event = Finished(reply := replace(reply, finish_reason=FinishReason.CANCELLED))
                         replies.append(reply)
                         prompt = list(pair.target.tokens[:read])

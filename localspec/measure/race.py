@@ -170,7 +170,7 @@ def headline(
         why = "A difference in time is noise."
     elif not is_fair(ratio, drafting) or (contended and ratio < NOTICEABLE):
         gain, took, why = "Not measured", "", why or UNFAIR
-    elif not identical:  # texts of different lengths cannot be compared by seconds
+    elif not identical:  # the texts may differ in length, so compare tokens per second
         took = f"{speed:.1f} instead of {speed / ratio:.1f} tokens/s"
     if took and 1 / NOTICEABLE < speedup < NOTICEABLE:
         gain = "As fast as plain decoding"

@@ -153,7 +153,7 @@ def verify(
     cases, width_difference = list[GreedyCase](), 0.0
     with pair.threads.keeping():
         for number, (prompt, tokens) in enumerate(encoded):
-            if share() >= (0.5 if cases else 1.0):  # half of the time is for sampled texts
+            if share() >= (0.5 if cases else 1.0):  # sampled texts get half of the time
                 break
             tell(Phase.GREEDY, number / len(encoded), prompt)
             found, difference = greedy_cases(session, prompt, tokens, share, first=not cases)

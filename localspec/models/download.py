@@ -310,7 +310,7 @@ class _Pull:
             for part in parts.values():
                 part.restart()
             raise
-        if self._pair.draft and any(part.fetched for part in parts.values()):  # an earlier pull reported this
+        if self._pair.draft and any(part.fetched for part in parts.values()):  # else reported before
             self._tell("target and draft fit each other")
 
     def _header(self, file: ModelFile, parts: dict[Path, PartialFile]) -> Header:

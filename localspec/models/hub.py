@@ -55,7 +55,7 @@ def wait(failures: int, error: Exception, name: str) -> None:
     lasting = httpx2.UnsupportedProtocol | httpx2.LocalProtocolError
     broken = isinstance(error, httpx2.TransportError) and not isinstance(error, lasting)
     may_pass = broken if status is None else status in _PASSING
-    if failures >= _TRIES or not may_pass or (asked or 0) > 30:  # a server may ask for hours
+    if failures >= _TRIES or not may_pass or (asked or 0) > 30:  # a server may ask to wait hours
         raise translated(error, name) from error
     sleep(_FIRST_WAIT_SECONDS * 2 ** (failures - 1) if asked is None else asked)
 
@@ -110,7 +110,7 @@ def _hub_shaped() -> Iterator[None]:
 
     try:
         yield
-    except (InvalidURL, UnicodeEncodeError):  # these errors concern the request, not its answer
+    except (InvalidURL, UnicodeEncodeError):  # errors of the request, not of its answer
         raise
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         from huggingface_hub.errors import HFValidationError

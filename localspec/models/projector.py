@@ -63,7 +63,7 @@ def misfit(projector: Header, target: Header) -> str:
     """Return why a target cannot use a projector, as a phrase to follow its name; "" if no reason is known."""
     kind, name = kind_of(projector), target.architecture
     if not kind or kind in _UNSUPPORTED:
-        return f"is a projector that localspec cannot use: {kind}" if kind else "is no projector for images"
+        return f"is a projector that localspec cannot use: {kind}" if kind else "is not a projector for images"
     listed = name.startswith(tuple(begin for begins in _ARCHITECTURES.values() for begin in begins))
     if not name.startswith(_ARCHITECTURES.get(kind, ("\0" if listed else name,))):
         return f"is a projector ({kind}) of another model than {name}"
@@ -72,15 +72,15 @@ def misfit(projector: Header, target: Header) -> str:
 
 
 def kind_of(header: Header) -> str:
-    """Return the type of a projector; "" if the file has none for images."""
+    """Return the type of an image projector; "" if the file is no image projector."""
     kinds = header.text("clip.vision.projector_type") or header.text("clip.projector_type")
     return kinds if header.architecture == "clip" and header.flag("clip.has_vision_encoder", True) else ""
 
 
 def check_projector(headers: Sequence[Header], names: Sequence[str]) -> None:
-    """Raise BadModelFile if a file is no projector for images."""
+    """Raise BadModelFile if a file is not a projector for images."""
     if not kind_of(headers[0]):
-        raise BadModelFile(f"{names[0]} is no projector for images", hint="give one with --mmproj FILE")
+        raise BadModelFile(f"{names[0]} is not a projector for images", hint="give one with --mmproj FILE")
 
 
 def memory_of(header: Header) -> int:

@@ -202,7 +202,7 @@ def _users_own() -> dict[str, Pair | BadSetting]:
                 )
             own[name] = found[0]
         except BadSetting as error:
-            if not _is_absent(path, error.__cause__):  # another process has removed an absent file
+            if not _is_absent(path, error.__cause__):  # an absent file was just removed
                 own[name] = error
     return own
 
@@ -315,7 +315,7 @@ def _described(kind: type[_Described], table: dict[str, Any], relative_to: Path)
         if isinstance(value, int) and value < 0:
             raise ValueError(f"{name} must not be negative")
     values: dict[str, Any] = {name: tuple(v) if type(v) is list else v for name, v in table.items() if v != 0}
-    if relative_to == _PACKAGE:  # for models.toml, a test checks the types
+    if relative_to == _PACKAGE:  # a test has checked the types in models.toml
         return kind(**values)
     import msgspec  # imported late, because it takes 20 ms
 

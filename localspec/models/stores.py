@@ -227,7 +227,7 @@ def _of_manifest(path: str, blobs: str, name: str, aliases: tuple[str, ...]) -> 
     kinds, trouble = {"model": path}, ""
     if not isinstance(layers, list) or not all(isinstance(layer, dict) for layer in layers):
         trouble, layers = "has a manifest that cannot be read", []
-    for layer in reversed(layers):  # the last one counts, so begin at the end: the first layer of a kind
+    for layer in reversed(layers):  # the first layer of a kind counts, so it comes last
         kind, digest = str(layer.get("mediaType")), str(layer.get("digest")).replace(":", "-")
         if kind.startswith(_LAYER) and BLOB.fullmatch(digest):
             kinds[kind.removeprefix(_LAYER)] = os.path.join(blobs, digest)
@@ -256,7 +256,7 @@ def _in_repos(store: str) -> Iterator[StoredModel]:
                 cached, _, revision, *inside = above
                 repo, file = cached.removeprefix("models--").replace("--", "/", 1), "/".join([*inside, file])
                 is_latest = file in repos.get(repo, ()) and revision == _main(f"{folder}/{cached}")
-            if begin := next(filter(file.startswith, begins), ""):  # llama.cpp writes REPOSITORY_FILE
+            if begin := next(filter(file.startswith, begins), ""):  # llama.cpp's cache: REPOSITORY_FILE
                 repo, file = begins[begin], file.removeprefix(begin)
             if file not in (files := repos.setdefault(repo, {})) or is_latest:
                 files[file] = os.path.join(folder, path)

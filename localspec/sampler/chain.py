@@ -184,7 +184,7 @@ def largest(row: Row, count: int) -> tuple[np.ndarray, np.ndarray]:
     ordered = maxima.copy()
     ordered.partition(columns - count)
     least = ordered[-count]
-    # Use `~(a < b)` instead of `a >= b`, because it also keeps NaN.
+    # `~(a < b)` is also true for NaN, unlike `a >= b`, so a broken row is noticed.
     chosen = (~(maxima < least)).nonzero()[0]
     stripe, column = np.divmod((~(folded[:, chosen] < least)).ravel().nonzero()[0], len(chosen))
     ids = stripe * columns + chosen[column]
@@ -322,7 +322,7 @@ class Chain:
             found = row.logits.tolist()
             top = _top(found)
             total = sum([math.exp(logit - top) for logit in sorted(found)[-GREEDY_HEAD:]])
-            if total < 2.0:  # two equal largest logits give 2 or more; then the lowest id counts
+            if total < 2.0:  # with two equal largest logits, the total is 2 or more
                 return row.ids.item(found.index(top)), 1.0 / total
         ids, logits = self._head(row, history, GREEDY_HEAD)
         at = int(logits.argmax())
@@ -374,7 +374,7 @@ class Chain:
         """Return the ascending ids of the `count` likeliest tokens, and their logits after bias and penalties."""
         if isinstance(row, Candidates):
             head = self._among(row, history, count)
-            # Missing logits are at most as large as the row's least one, and bias and penalties never raise them.
+            # Logits that the row lacks are at most as large as its smallest, and bias and penalties never raise them.
             if row.whole is None or head[1].min() > row.logits.min():
                 return head
             row = row.whole()
@@ -438,7 +438,7 @@ def _of_few(row: Row, s: Sampling) -> Few | None:
     if len(pairs) > 1 and s.top_p < 1.0:
         order = sorted(pairs, key=lambda pair: -pair[1])
         heights = [*accumulate([math.exp(below) for _, below in order])]
-        if heights[-2] >= s.top_p * (total := heights[-1]):  # top-p may remove some of these tokens
+        if heights[-2] >= s.top_p * (total := heights[-1]):  # only then may top-p remove some
             count = s.top_k or len(logits)
             head = sorted(logits)[-count:] if isinstance(row, Candidates) else largest(row, count)[1].tolist()
             total = sum([math.exp(logit - top) for logit in head])

@@ -83,8 +83,8 @@ _PREFIX = "general.sampling."
 
 
 _METADATA: tuple[tuple[str, str, Callable[[str], float]], ...] = (
-    ("temp", "temperature", lambda text: max(float(text), 0.0)),  # less than 0 means greedy, as in llama.cpp
-    ("top_k", "top_k", lambda text: max(int(text), 0)),  # less than 0 means off, as in llama.cpp
+    ("temp", "temperature", lambda text: max(float(text), 0.0)),  # negative: greedy, as in llama.cpp
+    ("top_k", "top_k", lambda text: max(int(text), 0)),  # negative: off, as in llama.cpp
     ("top_p", "top_p", float),
     ("min_p", "min_p", float),
     ("penalty_repeat", "repeat_penalty", float),
