@@ -131,7 +131,7 @@ def _device(handle: int) -> Device:
     kind, backend = _KINDS[_type(handle)], text_of(_registry_name(_registry(handle)))
     # Metal reports Apple's own GPUs as discrete, although they share the CPU's memory.
     shares_memory = kind == "igpu" or (backend == "MTL" and platform.machine() == "arm64")
-    name, description = text_of(_name(handle)), text_of(_description(handle))  # of RPC: HOST:PORT
+    name, description = text_of(_name(handle)), text_of(_description(handle))  # HOST:PORT with RPC
     device = Device(name, kind, 0, 0, shares_memory, description, backend)
     free, total = ctypes.c_size_t(), ctypes.c_size_t()
     with waiting_for(device.remote):

@@ -50,7 +50,7 @@ class Projector(Closing):
         with DelayedInterrupt():
             pointer = mtmd_cpp.mtmd_init_from_file(str(path).encode(), model.pointer, params)
         if not pointer:
-            raise BadModelFile(f"{path.name} cannot read images for {model.name}: {reason()}", hint=_PUBLISHED)
+            raise BadModelFile(f"{path.name} does not fit {model.name}: {reason()}", hint=_PUBLISHED)
         self._pointer, self._finalizer = pointer, free_with(self, _free, mtmd_cpp, pointer, model)
         self.identity, self._columns = identity, lib.llama_model_n_embd_inp(model.pointer)
         self.placeholder = model.vocab.tokenize("image", parse_special=False)[-1]

@@ -95,7 +95,7 @@ def short_spin() -> Iterator[None]:
             del os.environ["GOMP_SPINCOUNT"]
 
 
-os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # so that ggml starts no gdb after a crash
+os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # without it, ggml starts gdb after a crash
 health()  # first test llama.cpp in a child process, because a crash at the import would end this process
 
 chosen = chosen_folder()

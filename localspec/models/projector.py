@@ -63,7 +63,7 @@ def misfit(projector: Header, target: Header) -> str:
     """Return why a target cannot use a projector, as a phrase to follow its name; "" if no reason is known."""
     kind, name = kind_of(projector), target.architecture
     if not kind or kind in _UNSUPPORTED:
-        return f"is a projector that localspec cannot use: {kind}" if kind else "is not a projector for images"
+        return f"is a projector that localspec cannot use: {kind}" if kind else "is not an image projector"
     listed = name.startswith(tuple(begin for begins in _ARCHITECTURES.values() for begin in begins))
     if not name.startswith(_ARCHITECTURES.get(kind, ("\0" if listed else name,))):
         return f"is a projector ({kind}) of another model than {name}"
@@ -78,9 +78,9 @@ def kind_of(header: Header) -> str:
 
 
 def check_projector(headers: Sequence[Header], names: Sequence[str]) -> None:
-    """Raise BadModelFile if a file is not a projector for images."""
+    """Raise BadModelFile if a file is not an image projector."""
     if not kind_of(headers[0]):
-        raise BadModelFile(f"{names[0]} is not a projector for images", hint="give one with --mmproj FILE")
+        raise BadModelFile(f"{names[0]} is not an image projector", hint="give one with --mmproj FILE")
 
 
 def memory_of(header: Header) -> int:

@@ -166,7 +166,7 @@ def test_a_published_file_that_is_no_projector_and_a_repository_without_one_are_
 ):
     hub.add("org/target", *FETCHED, files("gemma3").draft)
     assert main(["pull", "tiny", "--images"]) != 0
-    assert "mmproj-model-F16.gguf is not a projector for images" in capsys.readouterr().err
+    assert "mmproj-model-F16.gguf is not an image projector" in capsys.readouterr().err
     assert projectors() == []
     hub.files = {path: served for path, served in hub.files.items() if "mmproj" not in path}
     assert main(["pull", "tiny", "--images"]) != 0
