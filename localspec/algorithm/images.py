@@ -73,7 +73,7 @@ def next_piece(tokens: Sequence[int], most: int) -> Sequence[int]:
 
 def without_images(tokens: Sequence[int]) -> list[int]:
     """Return a text with one placeholder for each chunk of an image."""
-    if max(tokens, default=0) < FIRST_ID:  # a text without images, the usual case, takes less time so
+    if max(tokens, default=0) < FIRST_ID:  # faster for the usual text, which has no images
         return list(tokens)
     return [
         token.chunk.placeholder if isinstance(token, ImageRow) else token

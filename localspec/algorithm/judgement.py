@@ -113,7 +113,7 @@ class DraftTemperature:
         self._seen = 0
         self._cycles = 0
         self._drafted: dict[int, Distribution] = {}  # q at factor 1, by position in the present cycle
-        self._judged: list[tuple[Distribution, Distribution]] = []  # p and q of positions not learned yet
+        self._judged: list[tuple[Distribution, Distribution]] = []  # p and q that `factor` has not used yet
 
     def shape(self, q: Distribution, position: int) -> Distribution | None:
         """Return the distribution for the draft token at a position; None: take the likeliest token."""

@@ -140,8 +140,8 @@ class CopyChances:
 
 NEARBY = 16  # within this many tokens of the expected place, one equal token is enough to continue the copy
 MISPLACED = 0.93  # factor of a place's chance for each token between it and the expected place
-# Each token since the reply left the text multiplies the chance of the expected place by this factor.
-# A far place gets the factor once if its match lies within new words, where three tokens often repeat by chance.
+# Each token since the reply left the text multiplies the chance of the expected place by this factor. A far place gets
+# the factor once if its match has only tokens since then, because three tokens often repeat by chance.
 DOUBT = 0.8
 EXPECTED = 2  # a match at the expected place, or right after an insertion, counts as this much longer
 LONGEST = 6  # a change is remembered if it replaces at most this many tokens by at most this many

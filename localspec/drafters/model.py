@@ -204,7 +204,7 @@ def decode_and_forget(decoder: Decoder, batches: Sequence[Sequence[int]]) -> Non
         decoder.rewind(held)
 
 
-LOOK_BACK = 48  # a new translation begins at a word among this many newest tokens
+LOOK_BACK = 48  # the text is translated again from the beginning of a word among this many newest tokens
 
 
 class Translation:

@@ -119,7 +119,7 @@ def has_head(header: Header) -> bool:
 
 
 def target_layers(header: Header) -> tuple[int, ...]:
-    """Return the target layers whose inputs a head reads. The layer count means the last layer's output."""
+    """Return the target layers whose inputs a head reads. One equal to the layer count: the last layer's output."""
     found = header.get(f"{header.text('general.architecture')}.target_layers")
     return tuple(map(int, found)) if isinstance(found, tuple) else ()
 

@@ -177,7 +177,7 @@ def params_of(model: Model, load: Load) -> Any:
     params.n_ctx = length
     params.flash_attn_type = _FLASH_ATTENTION[flash_attn]
     params.type_k = params.type_v = _KV_TYPES[kv_type]
-    # In a context of at most two sliding windows, keep the tokens before the window, which take little memory.
+    # If the context is at most twice as long as the sliding window, keep older tokens too: they take little memory.
     params.swa_full = 2 * lib.llama_model_n_swa(model.pointer) >= length
     params.n_threads = params.n_threads_batch = load.threads or default_threads()
     params.no_perf = True

@@ -288,6 +288,6 @@ with DelayedInterrupt():  # Ctrl-C must not interrupt a GPU's driver while it st
     symbol("ggml_set_abort_callback", ctypes.c_void_p, [ctypes.c_void_p])(_on_abort)
     _load_backends()
     lib.llama_backend_init()
-# Libraries also log when they unload, after Python has ended. So the callback is then this C function.
+# Libraries also log when they unload, after Python has ended. This C function then replaces the callback.
 log_nothing = ctypes.cast(lib._lib.llama_max_devices, lib.llama_log_callback)
 atexit.register(lib.llama_log_set, log_nothing, None)

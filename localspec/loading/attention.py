@@ -135,4 +135,4 @@ def measure_when_idle(
         if stop.asked:
             tried.unlink()
         if found and found.flash_attn == "off":
-            target.prompt_cache.disk = None  # prompt caches of this load would be useless to later loads
+            target.prompt_cache.disk = None  # later loads could not use prompt caches of this one

@@ -157,7 +157,7 @@ class _Buffers:
 
 
 class MemoryProbe(Closing):
-    """A source of the memory that model files need. It loads llama.cpp only if no measurement is stored."""
+    """The memory that model files need, by stored measurements. For a new one, llama.cpp is loaded."""
 
     def __init__(self, devices: Sequence[Device] | None = None) -> None:
         """`devices`: the devices that llama.cpp lists now; if None, get them from llama.cpp."""

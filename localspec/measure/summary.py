@@ -189,7 +189,7 @@ VERDICTS = {
 
 
 def finding(speedup: Interval) -> Finding:
-    """Return the finding that follows from the interval of a speed-up."""
+    """Return whether drafting is faster or slower, by the interval of its speed-up."""
     if not speedup.known:
         return Finding.UNSURE
     if speedup.low > 1.0:

@@ -35,7 +35,7 @@ from localspec.models.registry import (
 )
 from localspec.models.stores import HASH, NO_MODEL, file_at, stored
 
-LOOKUP = "lookup"  # value of `draft` for drafts from the text alone
+LOOKUP = "lookup"  # the option `draft` with this value copies draft tokens from the text, without a model
 _ON_THE_HUB = re.compile(r"(?:hf://)?([\w.-]+/[\w.-]+)(?::(.+\.gguf|[\w.-]+))?", re.IGNORECASE)
 _ADDRESS = re.compile(
     r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co)/([\w.-]+/[\w.-]+)"
