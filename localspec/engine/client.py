@@ -46,7 +46,13 @@ class EngineProcess:
         If no process can be started, the former one stays. Raises EngineDied in this case.
         """
         with self._changing:
-            self._connection = self._connect(self._connection)
+            started, self._started = self._started, None
+            try:
+                process = started or spawn(self._command)
+            except OSError as error:
+                what = f"the engine process could not be started: {error}"
+                raise EngineDied(what, hint="reinstall localspec, or free some memory") from error
+            self._connection = _Connection(self, process, self._connection)
 
     def send(self, request: messages.Request) -> None:
         with self._changing:
@@ -81,14 +87,6 @@ class EngineProcess:
         if connection is not None:
             connection.quit()
             connection.wait_for_end(CLOSE_SECONDS)
-
-    def _connect(self, before: "_Connection | None") -> "_Connection":
-        started, self._started = self._started, None
-        try:
-            return _Connection(self, started or spawn(self._command), before)
-        except OSError as error:
-            what = f"the engine process could not be started: {error}"
-            raise EngineDied(what, hint="reinstall localspec, or free some memory") from error
 
 
 class _Connection:
@@ -280,7 +278,5 @@ class EngineSession(Closing):
                 if isinstance(report, messages.Died):
                     raise EngineDied(report.what, hint=report.hint)
                 if isinstance(report, Failure):
-                    kind = getattr(errors, report.error, LocalspecError)
-                    known = isinstance(kind, type) and issubclass(kind, LocalspecError)
-                    raise (kind if known else LocalspecError)(report.what, hint=report.hint)
+                    raise getattr(errors, report.error, LocalspecError)(report.what, hint=report.hint)
                 yield report

@@ -55,7 +55,10 @@ class Projector(Closing):
         self.identity, self._columns = identity, lib.llama_model_n_embd_inp(model.pointer)
         self.placeholder = model.vocab.tokenize("image", parse_special=False)[-1]
         # A chunk that llama.cpp decodes without causal attention must fit into one batch.
-        self.most_rows = self._most_rows() if mtmd_cpp.mtmd_decode_use_non_causal(pointer, None) else 0
+        self.most_rows = 0
+        if mtmd_cpp.mtmd_decode_use_non_causal(pointer, None):
+            with self._parts(None) as parts:
+                self.most_rows = max(map(mtmd_cpp.mtmd_input_chunk_get_n_tokens, parts))
         self._reading, self._encoding = Lock(), Lock()  # two threads that encode would get each other's rows
         # Keep the latest images, because clients send all images of a conversation with each message.
         self._known = lru_cache(_RECENT)(self._read)
@@ -96,10 +99,6 @@ class Projector(Closing):
                     values = self.mtmd.mtmd_get_output_embd(self.handle)
                     chunk.values = np.ctypeslib.as_array(values, (chunk.count, self._columns)).copy()
             return chunk.values
-
-    def _most_rows(self) -> int:
-        with self._parts(None) as parts:
-            return max(int(self.mtmd.mtmd_input_chunk_get_n_tokens(part)) for part in parts)
 
     @contextmanager
     def _parts(self, data: bytes | None) -> Iterator[Sequence[Any]]:
