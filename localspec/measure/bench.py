@@ -135,13 +135,6 @@ COUNTS = [field.name for field in fields(Measurement) if hasattr(Stats, field.na
 
 
 @dataclass(frozen=True, slots=True)
-class BenchStep:
-    block: BenchBlock
-    arm: Arm
-    seconds: float  # seconds since the bench began
-
-
-@dataclass(frozen=True, slots=True)
 class BenchOutcome:
     """The measurements of every block that was finished with all settings."""
 
@@ -176,11 +169,14 @@ def bench(
     seconds: float | None = None,
     max_tokens: int = 128,
     *,
-    on_step: Callable[[BenchStep], None] = lambda step: None,
+    on_step: Callable[[BenchBlock, Arm, float], None] = lambda *step: None,
     stopped: Callable[[], bool] = lambda: False,
     clock: Callable[[], float] = perf_counter,
 ) -> BenchOutcome:
-    """Run blocks for `rounds` rounds over the prompts or for `seconds`, or until `stopped` returns True."""
+    """Run blocks for `rounds` rounds over the prompts or for `seconds`, or until `stopped` returns True.
+
+    `on_step`: called before each reply, with the seconds since the bench began.
+    """
     began, measured, too_long = clock(), list[Measurement](), list[str]()
     with session.pair.threads.keeping():
         for arm in arms:  # first an untimed reply with each setting, because it allocates memory
@@ -197,7 +193,7 @@ def bench(
             try:
                 found = list[Measurement]()
                 for arm in block.arms:
-                    on_step(BenchStep(block, arm, clock() - began))
+                    on_step(block, arm, clock() - began)
                     limited = ReplyOptions(
                         temperature=block.temperature, max_tokens=max_tokens, overflow="error"
                     )

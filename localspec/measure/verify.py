@@ -38,14 +38,6 @@ class Phase(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class VerifyStep:
-    phase: Phase
-    done: float  # share of the phase that is done, from 0 to 1
-    detail: str
-    seconds: float  # seconds since `verify` began
-
-
-@dataclass(frozen=True, slots=True)
 class BranchPoint:
     """A position in a greedy text where the emitted token is not the target's likeliest token."""
 
@@ -130,11 +122,12 @@ def verify(
     temperature: float = TEMPERATURE,
     seed: int | None = None,
     prompts: Sequence[BenchPrompt] = VERIFY_PROMPTS,
-    on_step: Callable[[VerifyStep], None] = lambda step: None,
+    on_step: Callable[[Phase, float, BenchPrompt, float], None] = lambda *step: None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> Verification:
     """Test within about `seconds` whether drafting changes a loaded pair's texts.
 
+    `on_step`: called before each text, with the share of the phase that is done, and the seconds since the test began.
     `stopped`: a function that returns True to end the test early. The session keeps its conversation. Raises
     BadSetting for a pair that cannot draft.
     """
@@ -147,7 +140,7 @@ def verify(
         return 1.0 if stopped() else (perf_counter() - began) / seconds
 
     def tell(phase: Phase, done: float, prompt: BenchPrompt) -> None:
-        on_step(VerifyStep(phase, done, f"{prompt.category}: {prompt.name}", perf_counter() - began))
+        on_step(phase, done, prompt, perf_counter() - began)
 
     encoded = [(prompt, encoded_prompt(pair, prompt.text)) for prompt in prompts]
     cases, width_difference = list[GreedyCase](), 0.0

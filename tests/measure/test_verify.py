@@ -55,10 +55,12 @@ def never():
 
 @pytest.mark.process
 def test_the_demo_pair_is_verified_part_by_part(session, few_texts):
-    steps = []
-    found = verify(session, prompts=VERIFY_PROMPTS[:4], on_step=steps.append, seed=4)
+    phases = []
+    found = verify(
+        session, prompts=VERIFY_PROMPTS[:4], on_step=lambda phase, *_: phases.append(phase), seed=4
+    )
     assert problems(found) == []
-    assert [phase for phase in Phase if any(step.phase is phase for step in steps)] == list(Phase)
+    assert [*dict.fromkeys(phases)] == list(Phase)
     assert {case.category for case in found.cases} == {"code", "chat", "prose", "json"}
     assert {case.depth for case in found.cases} == {None, 4}
     assert sum(case.drafted for case in found.cases) > 50
@@ -181,8 +183,8 @@ def test_stopping_keeps_what_was_found(session, few_texts):
     found = verify(
         session,
         prompts=VERIFY_PROMPTS[:4],
-        on_step=seen.append,
-        stopped=lambda: any(step.phase is Phase.SAMPLED for step in seen),
+        on_step=lambda phase, *_: seen.append(phase),
+        stopped=lambda: Phase.SAMPLED in seen,
     )
     assert found.stopped
     assert len(found.cases) == 8

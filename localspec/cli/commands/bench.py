@@ -31,7 +31,7 @@ from localspec.options import MOST_DEPTH, REPLY, ReplyOptions, configured
 
 if TYPE_CHECKING:
     from localspec.chat.session import Session
-    from localspec.measure.bench import BenchPrompt, BenchStep
+    from localspec.measure.bench import BenchBlock, BenchPrompt
     from localspec.measure.compare import Comparison
     from localspec.measure.race import Race
 
@@ -104,12 +104,12 @@ def bench_built_in(arguments: argparse.Namespace) -> int:
     tokens = TOKENS if arguments.max_tokens is None else arguments.max_tokens
     contended = False
 
-    def on_step(step: "BenchStep") -> None:
+    def on_step(block: "BenchBlock", arm: Arm, spent: float) -> None:
         nonlocal contended
         contended |= session.pair.threads.contended
-        limit, block = f" of {seconds:.0f}" if seconds else "", step.block
-        now = f"{block.prompt.category}: {block.prompt.name}, T={block.temperature:g}, {step.arm.name}"
-        line.tell(f"{step.seconds:.0f}{limit} s  {now}", block.prompt)
+        limit = f" of {seconds:.0f}" if seconds else ""
+        now = f"{block.prompt.category}: {block.prompt.name}, T={block.temperature:g}, {arm.name}"
+        line.tell(f"{spent:.0f}{limit} s  {now}", block.prompt)
 
     with open_session(arguments) as session, stop_on_interrupt(session) as stopped:
         is_demo = session.pair.is_demo

@@ -17,7 +17,7 @@ from localspec.errors import BadSetting, LocalspecError
 if TYPE_CHECKING:
     from localspec.fit.making import Judgement
     from localspec.fit.training import Progress
-    from localspec.measure.bench import BenchStep
+    from localspec.measure.bench import Arm, BenchBlock
     from localspec.models.registry import Pair
 
 TRIMMED, MADE = 16_384, 8_192  # tokens in the output vocabularies of a trimmed and of a trained draft
@@ -132,9 +132,8 @@ def judge_it(options: dict[str, Any], old: str, path: Path, line: DrawnLine) -> 
     from localspec.fit.making import judge, unseen_prompts
     from localspec.measure.bench import AUTO, PLAIN, bench
 
-    def reported(step: "BenchStep") -> None:
-        done = f"{step.seconds:.0f} of {SECONDS:.0f} s"
-        line.draw(f"measuring {step.arm.name}: {step.block.prompt.name}, {done}")
+    def reported(block: "BenchBlock", arm: "Arm", seconds: float) -> None:
+        line.draw(f"measuring {arm.name}: {block.prompt.name}, {seconds:.0f} of {SECONDS:.0f} s")
 
     found = []
     for draft in (old, str(path)):

@@ -4,12 +4,16 @@ than rounding explains. Ctrl-C ends the test early and prints the results so far
 
 import argparse
 import sys
+from typing import TYPE_CHECKING
 
 from localspec.cli import CANCELLED
 from localspec.cli.loading import names_of, open_session, stop_on_interrupt
 from localspec.cli.options import add_option, add_pair_argument, number
 from localspec.display import DrawnLine, say, say_json
 from localspec.errors import BadSetting
+
+if TYPE_CHECKING:
+    from localspec.measure.bench import BenchPrompt
 
 SECONDS = 180.0
 DIFFERENT = 3  # exit code for a changed text; 1 means an error, and 2 wrong usage
@@ -32,11 +36,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from localspec.measure.summary import this_machine
-    from localspec.measure.verify import TEMPERATURE, VerifyStep, as_json, problems, report, verify
+    from localspec.measure.verify import TEMPERATURE, Phase, as_json, problems, report, verify
 
-    def tell(step: VerifyStep) -> None:
-        began = f"{step.seconds:4.0f} s  {step.phase}"
-        line.tell(f"{began} {step.done:4.0%}  {step.detail}", step.phase, began)
+    def tell(phase: Phase, done: float, prompt: "BenchPrompt", seconds: float) -> None:
+        began = f"{seconds:4.0f} s  {phase}"
+        line.tell(f"{began} {done:4.0%}  {prompt.category}: {prompt.name}", phase, began)
 
     if arguments.no_draft:
         raise BadSetting("without drafting there is nothing to verify", hint="leave out --no-draft")
