@@ -69,18 +69,18 @@ LINES = {
     "sampler": 746,
     "caches": 567,
     "algorithm": 1299,
-    "llama": 3574,
-    "control": 1005,
+    "llama": 3570,
+    "control": 962,
     "drafters": 1459,
     "structure": 2191,
     "prompt": 2057,
     "conversations": 467,
     "chat": 2069,
     "models": 2310,
-    "loading": 1724,
+    "loading": 1782,
     "embedding": 268,
     "api": 241,
-    "measure": 1451,
+    "measure": 1440,
     "fit": 878,
     "engine": 1107,
     "tui": 4195,
@@ -90,7 +90,7 @@ LINES = {
     "__main__": 7,
 }
 MOST_LINES = 37_440  # of all rooms: one grows only where another shrinks
-MOST_FILES = 206
+MOST_FILES = 205
 HEAVY = ("llama_cpp", "llguidance", "textual", "huggingface_hub", "numpy", "jinja2", "starlette")
 HEAVY += ("uvicorn", "gguf")
 

@@ -4,10 +4,10 @@ import random
 
 import pytest
 
-from localspec.control.calibration import calibrate
 from localspec.control.costs import Costs, CostTable
 from localspec.drafters.model import ModelDrafter
 from localspec.errors import ContextFull
+from localspec.loading.drafting import calibrate
 from tests.algorithm.exact_models import ExactModel, never
 
 TEXT = tuple(range(1, 65))
