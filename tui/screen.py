@@ -56,6 +56,7 @@ class ChatScreen(Screen[None], Chat):
         self.transcript = Transcript()
         self._reply_view: ReplyView | None = None  # the view of the running reply
         self._unsent = ""  # the text of the prompt before the user began to edit a message
+        self._has_asked = False  # whether the open conversation had a message, which may be back in the prompt
         self._refused = ""  # a message refused for an unknown @name; it is accepted if it is sent again
         self._typed_at = self._drawn_at = 0.0
         self._notice, self._remarked_at = Content(""), 0.0
@@ -104,7 +105,8 @@ class ChatScreen(Screen[None], Chat):
     def _show_lines(self) -> None:
         engine = self.state.engine
         can_answer = engine.ready is not None or engine.loading
-        self.set_class(can_answer and not self.state.conversation.messages, "-empty")
+        is_new = not (self._has_asked or self.state.conversation.messages)
+        self.set_class(can_answer and is_new, "-empty")
         for line in self.query(Line):
             line.show()
 
@@ -154,7 +156,7 @@ class ChatScreen(Screen[None], Chat):
         self.prompt.border_subtitle = f"context {used}{ready.context_length:,}" if ready else ""
 
     async def show_conversation(self) -> None:
-        conversation = self.state.conversation
+        conversation, self._has_asked = self.state.conversation, False
         await self.transcript.open(conversation.messages)
         if conversation.messages and conversation.messages[-1].role == "user":
             await self.notice(*UNANSWERED)
@@ -191,7 +193,7 @@ class ChatScreen(Screen[None], Chat):
         self.call_later(table.run, self, name)
 
     async def ask_again(self, beginning: str = "") -> None:
-        conversation, self._notice = self.state.conversation, Content("")
+        conversation, self._notice, self._has_asked = self.state.conversation, Content(""), True
         await self.transcript.keep(len(conversation.messages) - (conversation.reply is not None))
         await self.transcript.query(".-unanswered").remove()
         await super().ask_again(beginning)

@@ -46,6 +46,17 @@ async def test_an_error_of_the_engine_is_a_sentence_with_its_hint(chat):
     await chat.until(lambda: chat.replies and chat.replies[-1].has_class("-finished"))
 
 
+async def test_the_reason_of_a_first_message_that_fails_is_on_the_screen_with_the_message(tmp_path):
+    """The welcome and a long message leave no row of an ordinary terminal for it."""
+    async with running(tmp_path, size=(80, 24)) as chat:
+        await chat.type("fail\n" + "a long paste\n" * 100)
+        await chat.until(lambda: "a long paste" in chat.screen.prompt.text and chat.notices)
+        await chat.settled()
+        assert "does not fit" in chat.drawn
+        await chat.type("/new")
+        await chat.until(lambda: "Write a haiku about rain" in chat.drawn)
+
+
 async def test_reasoning_is_counted_and_folds(chat):
     await chat.ask("think first")
     head = chat.replies[0].query_one(".head", Static)
