@@ -56,7 +56,7 @@ class ChatScreen(Screen[None], Chat):
         self.transcript = Transcript()
         self._reply_view: ReplyView | None = None  # the view of the running reply
         self._unsent = ""  # the text of the prompt before the user began to edit a message
-        self._has_asked = False  # whether the open conversation had a message, which may be back in the prompt
+        self._has_asked = False  # whether a message was sent in the open conversation
         self._refused = ""  # a message refused for an unknown @name; it is accepted if it is sent again
         self._typed_at = self._drawn_at = 0.0
         self._notice, self._remarked_at = Content(""), 0.0
