@@ -60,7 +60,7 @@ def test_every_option_of_loading_is_a_setting_and_a_flag_and_reaches_the_chats_e
 
 
 def test_every_option_of_loading_is_a_choice_for_a_load():
-    read_apart = {"device", "lora"}  # the names of devices, and a field of the pair
+    read_apart = {"device", "lora", "mmproj"}  # the names of devices, and fields of the pair
     assert api.LoadOptions.__annotations__.keys() - read_apart <= {*LoadChoices.__slots__}
 
 
