@@ -12,7 +12,7 @@ _INSIDE_A_LINE = 48  # a loop of fewer tokens inside a line may go on, because "
 # Letters, emoji and parts of emoji. Text without them, as rulers and columns of numbers, may repeat for longer.
 _WORDS = re.compile("[^\\W\\d_]|[\U0001f000-\U0001faff\ufffd]")
 LOOPED = (
-    "the reply repeated the same text eight times, so it was ended; "
+    "the reply repeated the same text eight times, so localspec ended it; "
     "`stop_loops = false` in config.toml lets replies repeat themselves"
 )
 

@@ -155,17 +155,17 @@ def take_news() -> list[str]:
 def why_unusable(outcome: SmokeTestOutcome) -> BackendFailure | NotEnoughMemory:
     cause = outcome.cause
     if _was_killed(outcome):
-        what = "the system killed the smoke test of llama.cpp, probably for lack of memory"
+        what = "the system killed a short test of llama.cpp, probably for lack of memory"
         return NotEnoughMemory(what, hint="close other programs and retry")
     if folder := chosen_folder():
-        what = f"the llama.cpp in {folder} does not work on this machine: its smoke test ended with {cause}"
+        what = f"the llama.cpp in {folder} does not work on this machine: a short test ended with {cause}"
         return BackendFailure(what, hint="set llama to another build, or leave that setting out")
     if cause in _ILLEGAL_INSTRUCTION:
         what = f"the installed llama.cpp was built for another processor: it crashes with {cause} on this one"
         return BackendFailure(what, hint=f"rebuild llama.cpp on this machine: {rebuild_command()}")
     # The hint also names the driver: llama.cpp loads it even for a smoke test on the CPU, and it may have crashed.
     driver = "update the driver of the GPU, or " if any(map(has_backend, BACKENDS)) else ""
-    what = f"the installed llama.cpp does not work on this machine: its smoke test ended with {cause}"
+    what = f"the installed llama.cpp does not work on this machine: a short test ended with {cause}"
     hint = f"{driver}rebuild llama.cpp without instructions specific to this processor"
     return BackendFailure(what, hint=f"{hint}: {rebuild_command('GGML_NATIVE=off')}")
 
@@ -226,7 +226,7 @@ def try_gpu(
     if not outcome.passed:
         with suppress(OSError):
             file.unlink(missing_ok=True)
-        what = f"llama.cpp does not work on {name}: its smoke test ended with {outcome.cause}"
+        what = f"llama.cpp does not work on {name}: a short test ended with {outcome.cause}"
         hint = "update the driver of this device, or use the CPU: --device CPU"
         raise outcome.error or BackendFailure(what, hint=hint)
     if flash and not (died_of := _death(smoke_test)):  # test again: perhaps the GPU was busy

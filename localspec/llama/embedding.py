@@ -55,7 +55,7 @@ class EmbeddingContext(Cache):
             if np.isfinite(row).all():
                 return row
         hint = "use another file of the model, or another --pooling"
-        raise BackendFailure(f"{self.model.name} made an unusable embedding, with NaN or infinity", hint=hint)
+        raise BackendFailure(f"{self.model.name} made an unusable vector: it has NaN or infinity", hint=hint)
 
 
 def special_tokens(model: Model) -> tuple[list[int], list[int], list[int]]:

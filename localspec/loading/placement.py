@@ -109,7 +109,7 @@ class Placements:
             each = f"give a share for each of {', '.join(self.gpus)}; 0 leaves one out"
             raise BadSetting(
                 f"the split has {len(choices.split)} shares, "
-                f"and the target can go to {counted(len(self.gpus), 'GPU')}",
+                f"but the target can use {counted(len(self.gpus), 'GPU')}",
                 hint=each if len(self.gpus) > 1 else "leave --split out",
             )
 

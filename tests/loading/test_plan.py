@@ -226,8 +226,8 @@ def test_a_context_longer_than_the_model_was_trained_for_gets_a_notice():
         ({"devices": ("CUDA7",)}, "no device called CUDA7"),
         ({"draft_device": "CUDA7"}, "no device called CUDA7"),
         ({"cpu_moe": 4}, "has no experts"),
-        ({"split": (1.0, 1.0, 1.0)}, "the split has 3 shares, and the target can go to 2 GPUs"),
-        ({"split": (1.0, 1.0), "devices": ("CUDA1",)}, "can go to 1 GPU"),
+        ({"split": (1.0, 1.0, 1.0)}, "the split has 3 shares, but the target can use 2 GPUs"),
+        ({"split": (1.0, 1.0), "devices": ("CUDA1",)}, "can use 1 GPU"),
     ],
 )
 def test_wishes_that_cannot_be_are_refused(choices, says):
