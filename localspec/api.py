@@ -187,7 +187,7 @@ def astream(prompt_or_messages: PromptOrMessages, **options: "Unpack[RunOptions]
 async def in_a_thread(
     begin: Callable[[Callable[[], bool]], Iterator[Event]], threads: Executor
 ) -> AsyncIterator[Event]:
-    """Run `begin` in one of `threads`, and yield its events. `begin` gets a function: whether the reader has left."""
+    """Run `begin` in one of `threads`, and yield its events. Its argument tells whether the reader has left."""
     import asyncio  # imported late, because it takes 30 ms
 
     loop = asyncio.get_running_loop()

@@ -126,8 +126,7 @@ class Stats:
         """Return a measured speed-up, limited to the range that drafting can have caused.
 
         At best, a pass replaces one plain pass for each token that it emits. At worst, drafting costs the time of the
-        draft, of the decisions, and of wide passes beyond a plain pass each. All other passes are plain, so
-        without these times the reply is as fast as plain decoding.
+        draft and of the decisions, and all time of wide passes beyond one plain pass each. The rest is plain decoding.
         """
         plain_tokens = self.emitted - self.wide_cycles
         if not self.decode_seconds or plain_tokens <= 0:

@@ -111,7 +111,7 @@ def rename(source: str | Path, target: str | Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make a rename survive a power cut. Raises OSError."""
+    """Write a folder's list of files to the disk, so that a rename survives a power cut. Raises OSError."""
     if os.name != "posix":
         return
     handle = os.open(folder, os.O_RDONLY)

@@ -22,7 +22,7 @@ _FIRST_CODE, _CODES = 0xD800, 2048  # lone surrogates, which UTF-8 text never ha
 
 
 def repeated_block(tokens: Sequence[int], least: int = 0) -> Sequence[int]:
-    """Return the shortest block that repeats REPEATS times, and for `least` tokens, at the end; () if none does."""
+    """Return the shortest block that ends the tokens at least REPEATS times, over at least `least` tokens; else ()."""
     for size in range(1, min(LONGEST_BLOCK, len(tokens) // REPEATS) + 1):
         loop = tokens[-max(REPEATS * size, least) :]
         if loop[-1] == loop[-1 - size] and len(loop) >= least and loop[size:] == loop[:-size]:

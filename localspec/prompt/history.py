@@ -65,8 +65,8 @@ class Taken:
     late_systems: bool = False  # whether system messages may be anywhere
     strays: bool = False  # whether results may be anywhere
     beside: frozenset[str] = _PLACES  # where texts beside calls are rendered
-    pairs: frozenset[tuple[str, str]] = _PAIRS  # the kinds that may follow each other
-    empty: frozenset[str] = frozenset()  # the kinds that may be empty
+    pairs: frozenset[tuple[str, str]] = _PAIRS  # two kinds, of which the second may follow the first
+    empty: frozenset[str] = frozenset()  # the kinds of messages that may have no text
     one_call: bool = False  # whether a message has at most one call
     short_ids: bool = False  # whether the ids of calls must have nine letters and digits
 

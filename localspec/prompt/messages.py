@@ -97,7 +97,7 @@ def _not_empty(messages: Messages, which: str) -> Messages:
 
 
 def with_images(text: str, images: Sequence[Image]) -> Message:
-    """Return a user's message with images before its text, unless the text has their places."""
+    """Return a user's message with images at their places in the text, or before a text without such places."""
     if images and text.count(PLACE) != len(images):
         text = PLACE * len(images) + text.replace(PLACE, "\ufffd")
     return Message("user", text, images=tuple(images))

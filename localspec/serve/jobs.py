@@ -20,7 +20,7 @@ from localspec.serve.numbers import Totals
 from localspec.serve.options import Problem
 
 MOST_WAITING: Final = 256  # limit of requests in the queue
-SWAP_SECONDS: Final = 10.0  # a request for another pair lets those for the loaded pair pass for this long
+SWAP_SECONDS: Final = 10.0  # for this long, requests for the loaded pair go before one for another pair
 STUCK_SECONDS: Final = 60.0  # an engine that does not react to a cancel for this time is ended
 _SOON_SECONDS: Final = 0.1  # tolerance, because timers of the event loop may fire a little early
 _STOPPED: Final = Failure("EngineDied", "the server is shutting down", "send it again when the server runs")

@@ -19,7 +19,7 @@ from localspec.structure.grammar import Grammar
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
-_SENTINEL = "\x02"  # a character that begins no text, and that no token has together with others
+_SENTINEL = "\x02"  # a character with which no text begins, and which is always a token by itself
 _TAG = re.compile(rb"<[^<>]+>|\[[^\[\]]+\]")
 _OPENING = re.compile(rb"[ \n]*[\[{`]+")  # a text that begins lists, objects or a fence
 _resizing = threading.Lock()  # locked while new threads get a larger stack

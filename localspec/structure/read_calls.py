@@ -32,7 +32,7 @@ from localspec.structure.tool_call_format import ToolCallFormat, as_json
 Functions = Mapping[str, Mapping[str, Any]]  # the JSON schemas of functions' parameters, by name
 Change = Callable[[str], str]
 _CODE = re.compile("[\ud800-\udfff]")  # a special token, encoded as a lone surrogate
-_MARK = re.compile(rf"{_CODE.pattern}|\W{{0,3}}\w\w")  # enough of a head to recognise it by
+_MARK = re.compile(rf"{_CODE.pattern}|\W{{0,3}}\w\w")  # the shortest beginning that shows a head
 
 
 @dataclass(frozen=True, slots=True)

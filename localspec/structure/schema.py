@@ -199,7 +199,7 @@ def kind_of(value: object) -> str:
 
 
 def among(schema: Mapping[str, Any]) -> list[Any] | None:
-    """Return the values of an enum or a const."""
+    """Return the values of a schema's `enum` or `const`; None without them."""
     values = schema.get("enum", [schema["const"]] if "const" in schema else None)
     return values if isinstance(values, list) else None
 
