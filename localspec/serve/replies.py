@@ -37,6 +37,7 @@ class Names:
     called: str = ""  # the pair's name on the command line
     aliases: tuple[str, ...] = ()
     beside: tuple["ModelBeside", ...] = ()
+    any_model: bool = False  # whether unknown names mean the first pair, too
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +57,8 @@ class ModelBeside:
 class Pairs:
     """The pairs that a request can name: the first pair and the pairs on disk."""
 
-    def __init__(self, jobs: Jobs, given: Names | None = None, *, any_model: bool = False) -> None:
-        """`given`: names of the first pair; `any_model`: whether unknown names mean the first pair."""
-        self._jobs, self._any_model, self._given = jobs, any_model, given or Names()
+    def __init__(self, jobs: Jobs, given: Names = Names()) -> None:
+        self._jobs, self._given = jobs, given
         self._others = {name.casefold() for name in (self._given.called, *self._given.aliases)}
         self.first, self.beside = jobs.first.pair.name, self._given.beside
         self._shown = min(self._given.aliases, default=self.first)  # the first pair's name in answers
@@ -80,7 +80,7 @@ class Pairs:
             option = "--rerank" if capability == "rerank" else "--embed"
             what = f"there is no model for this: start the server with {option} MODEL"
             raise Problem(501, "not_supported", what)
-        if model and self.small(model) != chosen and not self._any_model:
+        if model and self.small(model) != chosen and not self._given.any_model:
             what = f"{model[:80]!r} is not the server's model for {capability}; use {chosen.name!r}"
             raise Problem(404, "model_not_found", what)
         return replace(chosen, name=model or chosen.name)
@@ -114,7 +114,7 @@ class Pairs:
     def choose(self, model: str) -> Chosen:
         """Return the pair that a model name means; "" is the first pair. Raises Problem, LocalspecError."""
         pair, (_, alone) = self.pair_of(model), split_text(model)
-        if pair is None and not self._any_model:
+        if pair is None and not self._given.any_model:
             close = difflib.get_close_matches(model, self.names(), n=1) or self.names()[:1]
             hint = f"; use {close[0]!r}" if close else ""
             raise Problem(404, "model_not_found", f"there is no model {model[:80]!r} here{hint}")

@@ -105,7 +105,6 @@ async def serve(
     view: View,
     access: Access,
     names: Names,
-    any_model: bool,
     keep_alive_seconds: float | None,
 ) -> None:
     """Answer requests until Ctrl-C; `load`: the pair that `engine` is loading. Raises LocalspecError."""
@@ -122,7 +121,7 @@ async def serve(
             request = scope["method"], scope["path"], status, seconds
             view.served(Served(*request, reason, replies, waited, notices))
 
-    routes = routes_of(jobs, Pairs(jobs, names, any_model=any_model))
+    routes = routes_of(jobs, Pairs(jobs, names))
     app = Starlette(routes=routes, exception_handlers={HTTPException: failed, Exception: failed})
     Server.most, backlog = limits()
     guard = Guard(app, access, answered, lambda: server.is_full())

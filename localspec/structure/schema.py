@@ -144,9 +144,8 @@ def _limits(given: Mapping[str, Any], *, decimals: bool) -> dict[str, Any]:
     kinds, longest = given.get("type"), _LONGEST.get(str(given.get("format")), 0)
     kinds = {kind for kind in (kinds if isinstance(kinds, list) else [kinds]) if isinstance(kind, str)}
     if longest and "maxLength" not in given and (not kinds or "string" in kinds):
-        return {
-            "maxLength": max(longest, whole) if isinstance(whole := given.get("minLength"), int) else longest
-        }
+        least = given.get("minLength")
+        return {"maxLength": max(longest, least) if isinstance(least, int) else longest}
     if not kinds & {"number", "integer"}:
         return {}
     bounds = {name: given[name] for name in (*_LEAST, *_MOST) if name in given}

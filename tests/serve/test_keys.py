@@ -19,7 +19,7 @@ from localspec.prompt.tokens import Prompt
 from localspec.sampler.sampling import Sampling
 from localspec.serve.guard import Access, Guard
 from localspec.serve.jobs import Jobs
-from localspec.serve.replies import Pairs
+from localspec.serve.replies import Names, Pairs
 from localspec.serve.server import routes_of
 from tests.exact_engine import engine_of
 from tests.prompt.carried import TEMPLATES
@@ -69,7 +69,7 @@ class Thinking(Engine):
 async def crowd(engine, clients):
     """Each client asks, and sends the result of the call back; returns the keys of all replies, by their serial."""
     jobs = Jobs(engine, LoadPair(named("demo")))
-    app = Starlette(routes=routes_of(jobs, Pairs(jobs, any_model=True)))
+    app = Starlette(routes=routes_of(jobs, Pairs(jobs, Names(any_model=True))))
     guard, keys = Guard(app, Access(), lambda *_: None), {}
     send = engine.send
 

@@ -13,7 +13,7 @@ from localspec.engine.requests import ready, reply
 from localspec.models.registry import named
 from localspec.sampler.sampling import Sampling
 from localspec.serve.jobs import Jobs
-from localspec.serve.replies import Pairs
+from localspec.serve.replies import Names, Pairs
 from localspec.serve.server import routes_of
 from tests.exact_engine import ExactContext, engine_of
 from tests.prompt.carried import TEMPLATES
@@ -146,7 +146,7 @@ INTERFACES = {
 async def test_a_call_comes_and_its_result_goes_back(name, path):
     engine, (reader, body) = Engine(name), INTERFACES[path]
     jobs = Jobs(engine, LoadPair(named("demo")))
-    app = Starlette(routes=routes_of(jobs, Pairs(jobs, any_model=True)))
+    app = Starlette(routes=routes_of(jobs, Pairs(jobs, Names(any_model=True))))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1") as client:
         first = (await client.post(path, json=body)).json()
         called, arguments, back = reader(first)
@@ -168,7 +168,7 @@ async def test_a_call_in_a_fence_is_a_call_whole_and_streamed(name, path):
     texts = []
     for stream in (False, True):
         jobs = Jobs(Engine(name, fenced=True), LoadPair(named("demo")))
-        app = Starlette(routes=routes_of(jobs, Pairs(jobs, any_model=True)))
+        app = Starlette(routes=routes_of(jobs, Pairs(jobs, Names(any_model=True))))
         async with httpx.AsyncClient(
             transport=httpx.ASGITransport(app), base_url="http://127.0.0.1"
         ) as client:

@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
     kind = "GPU" if backend.supports_gpu else "CPU"
     say(f"llama-cpp-python {backend.binding_version}, llama.cpp {backend.llama_version}, {kind} build")
     say(f"It is in {backend.build}, and is called like version {backend.layout}.")
-    say(f"This llama.cpp uses {features or 'no processor extensions, such as AVX2'}.")
+    say(f"It uses these processor extensions: {features or 'none, not even AVX2'}.")
     for device, described in zip(devices, found, strict=True):
         say(f"{device.kind:<5} {about(device, described)}")
     if health.notice:

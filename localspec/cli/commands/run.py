@@ -231,7 +231,7 @@ def store(talk: "Conversation", prompt: "Message", reply: Reply, *, requested: b
     except OSError as error:
         what = f"the conversation is not stored: {error.strerror or error}"
         if requested:
-            raise LocalspecError(what, hint="free disk space, or change LOCALSPEC_HOME") from error
+            raise LocalspecError(what, hint="free disk space, or set LOCALSPEC_HOME elsewhere") from error
         say(f"notice: {what}", to=sys.stderr)
 
 

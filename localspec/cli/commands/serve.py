@@ -95,7 +95,7 @@ def run(arguments: argparse.Namespace) -> int:
         hosts = frozenset(name.lower() for name in arguments.allow_host)
         origins = frozenset(origin.lower().removesuffix("/") for origin in arguments.allow_origin)
         called = arguments.target or pair_of(arguments) or ""
-        named = Names(called, arguments.alias, beside)
+        named = Names(called, arguments.alias, beside, arguments.any_model)
         minutes = arguments.keep_alive
         seconds = None if minutes is None else minutes * 60
         with DrawnLine(sys.stderr) as line, ExitStack() as open_sockets, suppress(KeyboardInterrupt):
@@ -104,8 +104,7 @@ def run(arguments: argparse.Namespace) -> int:
                 listening.append(open_sockets.enter_context(listener(host, port)))
                 port = listening[0].getsockname()[1]
             access, log = Access(key, hosts, origins), TerminalLog(line)
-            more = (arguments.any_model, seconds)
-            asyncio.run(serve(engine, load, listening, log, access, named, *more))
+            asyncio.run(serve(engine, load, listening, log, access, named, seconds))
     finally:
         engine.close()
     return 0
