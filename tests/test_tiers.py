@@ -42,6 +42,34 @@ def test_the_default_expression_is_that_of_pyproject(pytestconfig):
     assert tiers.QUICK in pytestconfig.getini("addopts")
 
 
+@pytest.mark.process
+@pytest.mark.parametrize(
+    "body",
+    [
+        "def unclosed():\n    try:\n        yield\n    finally:\n        1 / 0\ndef test_it():\n    next(unclosed())",
+        "from threading import Thread\ndef test_it():\n    Thread(target=lambda: 1 / 0).start()",
+    ],
+    ids=["finaliser", "thread"],
+)
+def test_what_fails_outside_of_a_test_fails_the_test(tmp_path, pytestconfig, body):
+    """A test that had hung for an hour passed, because the close of a generator failed with a warning alone."""
+    (tmp_path / "test_one.py").write_text(body)
+    words = [
+        "-m",
+        "pytest",
+        "-c",
+        str(pytestconfig.inipath),
+        "-p",
+        "no:cacheprovider",
+        "--rootdir",
+        str(tmp_path),
+    ]
+    run = subprocess.run(
+        [sys.executable, *words, str(tmp_path)], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert run.returncode == pytest.ExitCode.TESTS_FAILED, run.stdout + run.stderr
+
+
 @pytest.mark.parametrize(
     ("mark", "left_out"),
     [
