@@ -21,15 +21,14 @@ from localspec.models.local_models import ModelFile, quant_in
 from localspec.models.own_draft import with_own_draft
 from localspec.models.registry import (
     DEMO,
-    OWN,
     Pair,
     add_pair,
     all_pairs,
     is_known,
     known,
-    name_of,
     named,
     near_names,
+    opened_as,
     stays_inside,
     users_folder,
 )
@@ -229,8 +228,7 @@ def find(
         texts = str(target), None if draft is None else str(draft)
         before = known_as(*texts)
         if not (before or is_on_hub(*texts)):
-            ours = of_file(target)
-            return with_own_draft(ours) if draft is None else replace(ours, draft=file_at(draft))
+            return with_own_draft(of_file(target, draft))
         if not (before or pull):
             raise _not_downloaded(*texts)
         chosen, is_new = before or described(*texts), before is None
@@ -266,7 +264,5 @@ def default_pair() -> Pair:
     return max(here, key=latest, default=None) or known(DEMO) or named(DEMO)
 
 
-def of_file(target: str | Path) -> Pair:
-    """Return an opened file as a pair without a draft."""
-    file = file_at(target)
-    return Pair(file.label or name_of(file.place), DraftKind.MODEL, file, use=OWN)
+def of_file(target: str | Path, draft: str | Path | None = None) -> Pair:
+    return opened_as(file_at(target), None if draft is None else file_at(draft))

@@ -158,16 +158,16 @@ def _opened_files(taken: Collection[str], known: Collection[str]) -> Iterator[Pa
     for key, _ in sorted(last_uses().items(), key=lambda used: -used[1]):
         paths = [Path(path) for path in key.split("\0")]
         if key not in known and all(path.is_absolute() and path.is_file() for path in paths):
-            target, *draft = files = [labelled(path) for path in paths]
-            stem = "+".join(file.label or name_of(file.place) for file in files)
-            numbered = (stem if n == 1 else f"{stem}-{n}" for n in count(1))
+            pair = opened_as(*map(labelled, paths))
+            numbered = (pair.name if n == 1 else f"{pair.name}-{n}" for n in count(1))
             names.add((name := next(free for free in numbered if free.lower() not in names)).lower())
-            yield Pair(name, DraftKind.MODEL, target, next(iter(draft), None), use=OWN)
+            yield replace(pair, name=name)
 
 
-def name_of(path: Path) -> str:
-    """Return the name of an opened file: one line without blanks at its ends, so that a look-up finds it."""
-    return " ".join(parts_of(path)[0].stem.split()) or "model"
+def opened_as(target: ModelFile, draft: ModelFile | None = None) -> Pair:
+    """Return opened files as a pair. Its name is one line without blanks at its ends, so that a look-up finds it."""
+    stems = (file.label or " ".join(parts_of(file.place)[0].stem.split()) for file in (target, draft) if file)
+    return Pair("+".join(stem or "model" for stem in stems), DraftKind.MODEL, target, draft, use=OWN)
 
 
 @cache  # cached, because each look-up needs it, and models.toml never changes

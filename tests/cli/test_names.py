@@ -53,7 +53,7 @@ def test_a_prompt_may_end_like_a_file():
 @pytest.mark.process
 def test_a_named_draft_is_used_next_time_and_what_measurements_load_is_not(smol, monkeypatch, capsys):
     assert main(["run", "smol.gguf", "Hi", "--draft", "small.gguf", *SHORT]) == 0
-    assert capsys.readouterr().err.splitlines()[-1].startswith("[smol · 2 tokens")
+    assert capsys.readouterr().err.splitlines()[-1].startswith("[smol+small · 2 tokens")
     used = local_models.last_uses()
     assert names.default_pair().paths == (smol, os.path.abspath("small.gguf"))
     monkeypatch.setattr(

@@ -17,6 +17,7 @@ from textual.widgets._markdown import MarkdownBlock
 from localspec.conversations.conversations import StoredMessage
 from localspec.engine.messages import LoadPair
 from localspec.events import Origin
+from localspec.models.names import of_file
 
 pytestmark = pytest.mark.process
 
@@ -171,6 +172,17 @@ async def test_a_resumed_conversation_says_when_another_pair_answers_from_here_o
         assert chat.saved[0].pair == "demo"
     async with running(tmp_path, resumed=chat.saved[0]) as chat:
         assert chat.notices == []
+
+
+async def test_the_same_files_under_another_name_are_no_other_pair(tmp_path, tiny_gguf):
+    """A file is called by its name, and by a name and a number where another file was opened later."""
+    load = LoadPair(of_file(tiny_gguf()))
+    messages = StoredMessage("user", "hi"), StoredMessage("assistant", "ho")
+    for files, notices in ((load.pair.paths, 0), (("/another.gguf",), 1)):
+        resumed = stored(tmp_path, *messages, pair="tiny-2", files=files)
+        async with running(tmp_path, resumed=resumed, load=load) as chat:
+            await chat.settled()
+            assert len(chat.notices) == notices
 
 
 async def test_an_old_conversation_is_shown_in_parts(tmp_path, monkeypatch):

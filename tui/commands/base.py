@@ -140,8 +140,11 @@ class Chat:
         if ready is None:
             return
         before, files = conversation.about.pair, conversation.about.files
+        is_other = (
+            files != self.state.engine.files if files and self.state.engine.files else before != ready.pair
+        )
         conversation.about = replace(conversation.about, pair=ready.pair, files=self.state.engine.files)
-        if conversation.messages and before not in ("", ready.pair):
+        if conversation.messages and before and is_other:
             what = f"So far this conversation was with {before}; from here on {ready.pair} answers."
             await self.notice(what, f"/pair {files[0]} loads the earlier one." if files else "")
 
