@@ -30,7 +30,7 @@ class Batcher:
         self.calling = calling
         # By running slot: the time that its reply has waited for other replies' passes since its last target pass.
         self._running: dict[int, float] = {}
-        self._waiting: dict[int, Want] = {}  # by slot
+        self._waiting: dict[int, Want] = {}  # the wanted pass of each waiting slot
         self._thread: threading.Thread | None = None  # the thread that makes passes; None while unused
         self._results: dict[int, ForwardPass | Exception] = {}  # by slot, until its reply takes it
         self._target = target
@@ -136,6 +136,6 @@ class Batcher:
             self._results[part.slot] = replace(
                 one, replies=len(parts), pass_width=width, waited_seconds=waited
             )
-        for each in self._waiting.values():  # this pass has delayed these parts
+        for each in self._waiting.values():  # these parts had to wait for this pass
             if each.part.rows and each.part.slot in self._running:
                 self._running[each.part.slot] += now - began

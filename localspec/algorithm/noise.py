@@ -26,9 +26,9 @@ _LOUDNESS = 5.55  # the noise of all but 1 of 256 tokens is less: at most -log(-
 class Purpose(IntEnum):
     """The purpose of a draw; draws of different purposes are independent."""
 
-    DRAFT = 1  # to choose a draft token
-    ACCEPT = 2  # to accept or reject a draft token
-    TARGET = 3  # to choose the target's own token
+    DRAFT = 1  # a draw that chooses a draft token
+    ACCEPT = 2  # a draw that accepts or rejects a draft token
+    TARGET = 3  # a draw that chooses the target's own token
     NOISE = 4  # one Gumbel variable for each token of the vocabulary, shared by target and draft
 
 

@@ -76,7 +76,7 @@ class DiskPromptCache:
         return None
 
     def wants(self, tokens: Sequence[int], conversation: str) -> bool:
-        """Return whether to write a state of `tokens`."""
+        """Return whether a state of these tokens is worth a write to the disk."""
         least = max(LEAST, len(tokens) // _PART)
         if self._failed or len(tokens) < least or not (conversation or self._everything):
             return False

@@ -27,7 +27,7 @@ MOST_TOKENS: Final = 8192  # maximum tokens of a text, if the model was trained 
 _FIRST_TOKENS: Final = 512  # length of the first context; for a longer text, a longer context replaces it
 _LEAST_TOKENS: Final = 64  # limit of the first pass; later limits follow the measured speed, but are no lower
 _SPARE_BYTES: Final = 1 << 30  # memory of a GPU that stays free beside the weights
-EUCLIDEAN: Final = 2  # the norm by default
+EUCLIDEAN: Final = 2  # the default norm of vectors
 ALONE_SECONDS: Final = 0.2  # a pass should take this many seconds while no reply runs
 BESIDE_SECONDS: Final = 0.05  # a pass should take this many seconds while a reply runs
 WAITS: Final = 5.0  # while a reply runs, a pass is followed by a wait of this many times its seconds
@@ -184,7 +184,7 @@ class EmbeddingModel:
         """Return a context for a text of this many tokens. The first context is short, because most texts are short."""
         if tokens > self._context.length:
             length = min(1 << (tokens - 1).bit_length(), self.limit)
-            longer = EmbeddingContext(self._model, length, *self._more)  # after an error the short one stays
+            longer = EmbeddingContext(self._model, length, *self._more)  # if this fails, the short one stays
             self._context.close()
             self._context = longer
         return self._context

@@ -154,7 +154,7 @@ class _Connection:
                     self._saving = True
                 else:
                     self._receive(report, serial)
-                del report  # free the report now: it can have megabytes
+                del report  # free the report before the next one arrives: it can have megabytes
             self._silent.set()
         except EngineDied as error:
             failure = error

@@ -82,7 +82,7 @@ class Typed:
 
     messages: Messages = ()  # the last one is cut after its last whole word; (): nothing is typed
     options: Options = field(default_factory=dict)
-    conversation: str = ""  # as in Generate
+    conversation: str = ""  # as the field of Generate
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ class Ready:
     pair: str
     target: str
     draft: str  # name of the draft model; "" without one
-    context_length: int  # tokens
+    context_length: int  # in tokens
     seconds: float  # time of the load
     parallel: int = 1  # largest number of replies at once
     machine: str = ""  # devices, operating system, and version of localspec
@@ -214,4 +214,4 @@ def decode(line: bytes) -> tuple[int, Any]:
 
 def read_messages(source: Iterable[bytes]) -> Iterator[tuple[int, Any]]:
     """Return the serial and the message of each line until the pipe closes; drop an unfinished last line."""
-    return map(decode, filter(lambda line: line.endswith(b"\n"), source))  # a lazy map keeps no line
+    return map(decode, filter(lambda line: line.endswith(b"\n"), source))  # lazy: no line is kept

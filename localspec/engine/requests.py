@@ -84,7 +84,7 @@ def answer(session: api.Session, question: Question) -> Rendered:
     for piece in (bytes_of(token, vocabulary) for token in (tokens if question.with_pieces else ())):
         try:
             pieces.append(piece.decode())
-        except UnicodeDecodeError:  # the token is a part of a character
+        except UnicodeDecodeError:  # the token has only a part of a character
             pieces.append(tuple(piece))
     return Rendered("", tuple(tokens), tuple(pieces))
 

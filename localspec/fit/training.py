@@ -144,7 +144,7 @@ class Training:
         rest = [value for name, value in self.weights.items() if value.ndim != 2 or OUTPUT in name]
         matrices = [value for name, value in self.weights.items() if value.ndim == 2 and OUTPUT not in name]
         self.optimizers = [
-            Muon(matrices, lr=MATRIX_RATE, weight_decay=0.02),  # learns more per token than AdamW
+            Muon(matrices, lr=MATRIX_RATE, weight_decay=0.02),  # Muon learns more per token here
             AdamW(rest, lr=OTHER_RATE, betas=(0.9, 0.98), weight_decay=0.0),
         ]
         self.step = self.visits = 0

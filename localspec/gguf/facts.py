@@ -31,7 +31,7 @@ def first_known_crash(header: Header) -> str | None:
         return f"claims to have {layers} layers"
     if not 0 <= ahead <= layers:
         return f"claims that {ahead} of its {layers} layers are prediction layers"
-    if (context := trained_context(header)) is not None and context < 16:  # too short to test
+    if (context := trained_context(header)) is not None and context < 16:  # the first pass needs more
         return f"was trained for a context of {context} tokens"
     for key, entry in header.entries.items():
         if isinstance(value := entry.value, float) and (

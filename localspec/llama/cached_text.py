@@ -269,7 +269,7 @@ class CachedText(Closing):
                 length = self._checkpoints.restore_newest(self.cache.handle, self.sequence)
                 if not (length and self._forget(length)):
                     self.clear()
-            self._last_width = self._padding = 0  # llama.cpp's snapshots belong to the old state
+            self._last_width = self._padding = 0  # llama.cpp's snapshots are of the old state
             del self.tokens[length:]
 
     def recover(self, length: int) -> Sequence[int]:

@@ -32,7 +32,7 @@ from localspec.machine.llama_build import (
 from localspec.machine.servers import used_servers
 from localspec.stopping import current_stop
 
-_ILLEGAL_INSTRUCTION = ("SIGILL", "exception 0xc000001d")  # names on POSIX and on Windows
+_ILLEGAL_INSTRUCTION = ("SIGILL", "exception 0xc000001d")  # names of this crash on POSIX and on Windows
 _LOOK_SECONDS = 0.2
 _SECONDS = 300.0  # time limit of a smoke test, long because a GPU's driver may first compile kernels
 

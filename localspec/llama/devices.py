@@ -60,7 +60,7 @@ _properties = symbol("ggml_backend_dev_get_props", None, [_POINTER, _POINTER])
 _memory = symbol("ggml_backend_dev_memory", None, [_POINTER, ctypes.POINTER(_SIZE), ctypes.POINTER(_SIZE)])
 
 
-class _Properties(ctypes.Structure):  # C's struct ggml_backend_dev_props
+class _Properties(ctypes.Structure):  # the C structure ggml_backend_dev_props
     _fields_ = (
         ("name", _TEXT), ("description", _TEXT), ("free", _SIZE), ("total", _SIZE), ("type", ctypes.c_int),
         ("id", _TEXT), ("capabilities", ctypes.c_bool * 32),  # llama.cpp writes five bools; the rest is spare
@@ -131,7 +131,7 @@ def _device(handle: int) -> Device:
     kind, backend = _KINDS[_type(handle)], text_of(_registry_name(_registry(handle)))
     # Metal reports Apple's own GPUs as discrete, although they share the CPU's memory.
     shares_memory = kind == "igpu" or (backend == "MTL" and platform.machine() == "arm64")
-    name, description = text_of(_name(handle)), text_of(_description(handle))  # HOST:PORT with RPC
+    name, description = text_of(_name(handle)), text_of(_description(handle))  # an RPC device: HOST:PORT
     device = Device(name, kind, 0, 0, shares_memory, description, backend)
     free, total = ctypes.c_size_t(), ctypes.c_size_t()
     with waiting_for(device.remote):

@@ -138,7 +138,7 @@ class Chunk:
         self.data, self.number, self.placeholder = data, number, projector.placeholder
         self.count: int = mtmd.mtmd_input_chunk_get_n_tokens(part)
         self.positions: int = mtmd.mtmd_input_chunk_get_n_pos(part)
-        self._pointer = mtmd.mtmd_input_chunk_get_placeholder(part)  # without the pixels
+        self._pointer = mtmd.mtmd_input_chunk_get_placeholder(part)  # a copy of the chunk without pixels
         free_with(self, mtmd.mtmd_input_chunk_free, self._pointer)
         ids = shake_128(repr((image, number, self.count, projector.identity)).encode()).digest(4 * self.count)
         self._ids: list[int] = np.frombuffer(ids, np.uint32).tolist()

@@ -186,7 +186,7 @@ def spin_less(seconds: float) -> None:
     """
     parallel, llvm = getattr(lib._lib, "GOMP_parallel", None), hasattr(lib._lib, "__kmpc_fork_call")
     if not parallel or llvm or _CHOSEN & os.environ.keys():
-        return  # LLVM's OpenMP has another rule
+        return  # this works only with libgomp, not with LLVM's OpenMP
 
     def sleep() -> None:
         nothing = ctypes.cast(ctypes.CDLL(None).free, ctypes.c_void_p)

@@ -22,7 +22,7 @@ _EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"  # as in llama.cpp's --n-cp
 _cpu_buffers = symbol("ggml_backend_cpu_buffer_type", ctypes.c_void_p, [])
 
 
-class _Override(ctypes.Structure):  # C's struct llama_model_tensor_buft_override
+class _Override(ctypes.Structure):  # the C structure llama_model_tensor_buft_override
     _fields_ = (("pattern", ctypes.c_char_p), ("buffers", ctypes.c_void_p))
 
 
@@ -258,7 +258,7 @@ def _loaded(path: Path, params: Any, remote: str) -> Any:
 @lib.llama_progress_callback  # type: ignore[untyped-decorator]
 def _on_progress(_share: float, _data: object) -> bool:
     made_progress()
-    return not (current_stop().asked or ending.asked)  # False ends the load
+    return not (current_stop().asked or ending.asked)  # returning False ends the load
 
 
 def _free(pointer: Any, remote: str) -> None:

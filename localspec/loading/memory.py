@@ -19,7 +19,7 @@ AUTO_PARALLEL = 2  # number of replies at once for parallel="auto", if memory ha
 class LoadChoices:
     """The user's choices for a load; None: the memory plan decides. Most of them are options with the same names."""
 
-    context_length: int | None = None  # tokens
+    context_length: int | None = None  # in tokens
     gpu_layers: int | None = None
     kv_type: str = "f16"  # type of the target's KV cache
     devices: tuple[str, ...] = ()  # the target's devices
@@ -80,7 +80,7 @@ def layers_on(load: Load, total: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    weights: Mapping[str, int]  # device -> bytes
+    weights: Mapping[str, int]  # bytes by device
     cache: Mapping[str, int]  # bytes of KV caches; for the CPU, also bytes of checkpoints
     compute: Mapping[str, int]
     flash_attention: bool = True  # whether the devices of all layers support flash attention
@@ -108,7 +108,7 @@ class Sizes:
     name: str
     layers: int  # number of transformer blocks, without the output
     needs: Callable[[Load], Needs]  # raises BadModelFile, or BackendFailure for an impossible load
-    trained_context: int | None = None  # tokens
+    trained_context: int | None = None  # in tokens
     experts: Experts | None = None  # None for a model without experts
     kind: DraftKind = DraftKind.MODEL
     inside: bool = False  # whether this is a head inside its target's file

@@ -101,7 +101,7 @@ class BenchBlock:
     prompt: BenchPrompt
     temperature: float
     round: int
-    arms: tuple[Arm, ...]  # in the order in which they run
+    arms: tuple[Arm, ...]  # the settings in the order in which they run
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,7 +109,7 @@ class Verification:
     width_difference: float  # the largest `width_gap` of the greedy texts
     sampled: SampledResult
     temperature: float  # temperature of the sampled texts
-    seed: int  # seed of all sampling
+    seed: int  # the seed of the sampled texts; each text adds its number
     seconds: float
     stopped: bool  # whether the user ended the test early
     at_once: int = 1  # number of sampled texts in one pass

@@ -182,7 +182,7 @@ class PartialFile:
         import httpx2
 
         with hub.stream(self.remote, self.size, end) as (at, chunks):
-            if at < self.size:  # the server ignored the Range header
+            if at < self.size:  # the server ignored the requested range, and sends the whole file
                 self.restart()
             for chunk in chunks:
                 wanted = memoryview(chunk)[: self.remote.bytes - self.size]
@@ -310,7 +310,7 @@ class _Pull:
             for part in parts.values():
                 part.restart()
             raise
-        if self._pair.draft and any(part.fetched for part in parts.values()):  # else reported before
+        if self._pair.draft and any(part.fetched for part in parts.values()):  # if not, already reported
             self._tell("target and draft fit each other")
 
     def _header(self, file: ModelFile, parts: dict[Path, PartialFile]) -> Header:

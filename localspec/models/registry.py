@@ -202,7 +202,7 @@ def _users_own() -> dict[str, Pair | BadSetting]:
                 )
             own[name] = found[0]
         except BadSetting as error:
-            if not _is_absent(path, error.__cause__):  # an absent file was just removed
+            if not _is_absent(path, error.__cause__):  # the file was just removed
                 own[name] = error
     return own
 
@@ -262,7 +262,7 @@ def near_names(name: str) -> list[str]:
 
 def _by_name(pairs: Sequence[Pair]) -> dict[str, Pair]:
     table = dict[str, Pair]()
-    theirs = [pair for pair in reversed(pairs) if pair.found]  # the last one keeps a name: Ollama
+    theirs = [pair for pair in reversed(pairs) if pair.found]  # Ollama's come last, and so win
     for group in (theirs, [pair for pair in pairs if not pair.found]):
         table |= {alias.lower(): pair for pair in group for alias in pair.aliases}
         table |= {pair.name.lower(): pair for pair in group}

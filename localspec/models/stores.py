@@ -247,7 +247,7 @@ def _in_repos(store: str) -> Iterator[StoredModel]:
     """Yield the models of a program that keeps repositories of the Hub."""
     for folder in map(str, folders_of(store)):
         repos = dict[str, dict[str, str]]()  # by repository: paths by the names of files
-        owners = (path.split("=")[1:3] for path in _below(folder, "manifest=*=*=*.json"))  # llama.cpp
+        owners = (path.split("=")[1:3] for path in _below(folder, "manifest=*=*=*.json"))  # llama.cpp's
         begins = {f"{owner}_{repo}_": f"{owner}/{repo}" for owner, repo in owners}
         for path in _below(folder, *_PATTERNS[store]):
             *above, file = path.split("/")

@@ -438,7 +438,7 @@ def _of_few(row: Row, s: Sampling) -> Few | None:
     if len(pairs) > 1 and s.top_p < 1.0:
         order = sorted(pairs, key=lambda pair: -pair[1])
         heights = [*accumulate([math.exp(below) for _, below in order])]
-        if heights[-2] >= s.top_p * (total := heights[-1]):  # only then may top-p remove some
+        if heights[-2] >= s.top_p * (total := heights[-1]):  # top-p may remove some tokens
             count = s.top_k or len(logits)
             head = sorted(logits)[-count:] if isinstance(row, Candidates) else largest(row, count)[1].tolist()
             total = sum([math.exp(logit - top) for logit in head])
