@@ -312,15 +312,14 @@ def passes(
         width = whole([1 + len(proposal.tokens) for proposal in proposals])
         cycles = list[Cycle]()
         for i, proposal in enumerate(proposals):
-            waited = max(seconds) - seconds[i]
             cycle = cycle_of(
                 proposal,
                 replies[i].judge(proposal),
                 draft_seconds=seconds[i],
                 verify_seconds=verify(width),
-                other_seconds=waited + (overhead if seconds[i] else 0.0),
+                other_seconds=overhead if seconds[i] else 0.0,
             )
-            cycles.append(replace(cycle, replies=count, pass_width=width))
+            cycles.append(replace(cycle, replies=count, running=count, pass_width=width))
         yield cycles
         for i in order:
             reply, cycle = replies[i], cycles[i]

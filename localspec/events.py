@@ -286,6 +286,7 @@ class Cycle:
     prefill_seconds: float = 0.0  # part of draft_seconds: the draft's prefill
     deciding_seconds: float = 0.0  # part of other_seconds: choosing the drafter and depth
     replies: int = 1  # number of replies that shared the target's pass
+    running: int = 1  # number of replies that ran during the pass
     pass_width: int = 0  # number of tokens of all replies in the pass; 0: the same as `width`
     waited_seconds: float = 0.0  # time of waiting for others' passes; not in other_seconds
 

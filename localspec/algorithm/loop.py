@@ -57,6 +57,7 @@ def speculate(
             prefill_seconds=proposal.prefill_seconds,
             deciding_seconds=proposal.deciding_seconds,
             replies=batch.replies,
+            running=batch.running,
             pass_width=batch.pass_width,
             waited_seconds=batch.waited_seconds,
         )

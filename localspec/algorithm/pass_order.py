@@ -17,7 +17,6 @@ REMEMBERED = 32  # the quickest of this many latest passes estimates the time of
 MEASURED = 2  # the time of a pass width is known after this many passes of that width
 NEWEST_PASSES = 5  # the time of a pass width is that of the quickest of this many passes
 FORGOTTEN = 128  # the time of a pass width is forgotten after this many passes of other widths
-SLOWER = 1.1  # replies share a pass unless it takes more than this many times the time of separate passes
 NEWEST = 0.3  # weight of the newest measurement in the mean time of a prompt token
 
 
@@ -81,8 +80,7 @@ class PassSeconds:
     def pays(self, widths: Sequence[int], width: int) -> bool:
         """Return whether a part of `width` tokens should join a pass over parts of `widths` tokens.
 
-        A width of unknown time is measured: first the narrow pass without the part, then the wide one with it. A shared
-        pass may take a little longer, because a depth cannot be planned for replies that share only some passes.
+        A width of unknown time is measured: first the narrow pass without the part, then the wide one with it.
         """
         known = {each: min(found) for each, (found, _) in self._passes.items() if len(found) >= MEASURED}
         here, joint = len(widths) * max(widths), (len(widths) + 1) * max(*widths, width)
@@ -91,7 +89,7 @@ class PassSeconds:
         if joint > max(known):
             return True
         seconds = np.interp([here, width, joint], sorted(known), [known[each] for each in sorted(known)])
-        return bool(seconds[2] < SLOWER * (seconds[0] + seconds[1]))
+        return bool(seconds[2] < seconds[0] + seconds[1])
 
 
 class PassOrder:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import ceil, inf, isfinite, log2
-from typing import Self
 
 from localspec.control.timing import MEMORY, SEVERAL, middle
 
@@ -35,8 +34,6 @@ class CostTable:
     measured: bool = True  # whether the costs were measured on this machine, not estimated
     context_tokens: int = 0  # number of tokens in the cache during the measurement
     prefill_seconds: dict[str, float] = field(default_factory=dict)  # seconds per token, by `Drafter.source`
-    # Number of replies that share each pass. Width 1 is a plain step of all replies, and each draft token adds 1.
-    replies: int = 1
 
     def __post_init__(self) -> None:
         """Raise ValueError for an invalid table, for example from a damaged file."""
@@ -52,13 +49,6 @@ class CostTable:
     def verify(self, width: float) -> float:
         """Return the interpolated seconds of a target pass; after the last width, the last slope continues."""
         return interpolate(width, self.widths, self.verify_seconds, extend=True)
-
-    def shared_by(self, replies: int) -> Self:
-        """Return the table for another number of replies. Assume that passes of the same width cost the same."""
-        more = replies - self.replies
-        widths = tuple(sorted({1, *(width - more for width in self.widths if width > 1 + more)}))
-        seconds = tuple(self.verify(width + more) for width in widths)
-        return replace(self, widths=widths, verify_seconds=seconds, replies=replies)
 
 
 def interpolate(x: float, xs: Sequence[float], ys: Sequence[float], *, extend: bool) -> float:
@@ -99,10 +89,8 @@ class Costs:
     and each `Recent` has a value before readers see it.
     """
 
-    def __init__(self, table: CostTable, *, likely: bool = False) -> None:
-        """`likely`: whether the table is extrapolated from costs measured with another number of replies."""
+    def __init__(self, table: CostTable) -> None:
         self._table = table
-        self._likely = likely or table.measured
         self._ratios: dict[int, Recent] = {}  # by width: measured / table seconds of a pass
         self._runs: dict[str, Recent] = {}  # by drafter: measured / table seconds of a model run
         self._reading: dict[str, Recent] = {}  # by drafter: seconds to prefill a token
@@ -120,23 +108,17 @@ class Costs:
         """Whether the start-up table was measured on this machine."""
         return self._table.measured
 
-    @property
-    def replies(self) -> int:
-        return self._table.replies
+    def measurements(self, width: int) -> int:
+        return self._ratios[width].measurements if width in self._ratios else 0
 
-    @property
-    def plain_steps(self) -> int:
-        """The number of measured plain steps."""
-        return self._ratios[1].measurements if 1 in self._ratios else 0
+    def is_new(self, width: int = 1) -> bool:
+        """Return whether the costs began with an estimate that too few passes of this width have corrected so far."""
+        return not self.measured and self.measurements(width) < SEVERAL
 
-    @property
-    def is_new(self) -> bool:
-        """Whether the costs began with an estimate, and too few plain steps are measured so far to correct it."""
-        return not self.measured and self.plain_steps < (1 if self._likely else SEVERAL)
-
-    @property
-    def plain_step_seconds(self) -> float | None:
-        """The seconds of a plain step, without the time to decide whether to draft; None before any measurement."""
+    def plain_step_seconds(self, replies: int = 1) -> float | None:
+        """Return the seconds of a plain step of so many replies, without deciding; None while unknown."""
+        if replies > 1:
+            return self.verify(replies) if self.measured or self.measurements(replies) else None
         if self._undecided is None:
             return self.verify(1) if self.measured else None
         return min(self._start(1) * self._undecided.value, self._bound())
@@ -147,7 +129,7 @@ class Costs:
         if (seconds := now.get(width)) is None:
             if width == 1:
                 seconds = min(self._start(1) * self._ratio(1), self._bound())
-            elif width in self._ratios or self._likely:
+            elif width in self._ratios or self.measured:
                 seconds = self._start(width) * self._ratio(width)
             else:
                 seconds = self.verify(1) * (1 + self._excess(width) * self._estimated_excess(width))
@@ -206,7 +188,7 @@ class Costs:
         self._cycle += 1
         if width == 1 and drafted:
             return
-        is_first = width not in self._ratios and (self._likely or self.confirmed)
+        is_first = width not in self._ratios and (self.measured or self.confirmed)
         prior = self.verify(width) / self._start(width) if is_first else None
         ratio = self._ratios.get(width) or Recent(prior)
         ratio.add(seconds / self._start(width), self._cycle)
@@ -254,7 +236,7 @@ class Costs:
 
     def _by_prefill(self, width: int) -> float:
         """Estimate a pass's seconds from the time of a prompt token. Infinity: the table is the better estimate."""
-        if (self._likely and width <= self._table.widths[-1]) or TARGET not in self._reading:
+        if (self.measured and width <= self._table.widths[-1]) or TARGET not in self._reading:
             return inf
         return self.verify(1) + (width - 1) * WITH_LOGITS * self._reading[TARGET].value
 
@@ -264,7 +246,7 @@ class Costs:
     def _bound(self) -> float:
         """Return the most seconds that a plain step can take, judged by wider passes and by the fastest early step."""
         wider = (self._start(n) * ratio.value for n, ratio in self._ratios.items() if n > 1)
-        fastest = self._ratios[1].lowest * self._start(1) if self.is_new and self.plain_steps else inf
+        fastest = self._ratios[1].lowest * self._start(1) if self.is_new() and 1 in self._ratios else inf
         return min(SLACK * min(wider, default=inf), fastest)
 
     def _start(self, width: int) -> float:
@@ -301,45 +283,37 @@ SHORT = 2048  # contexts up to this many tokens share a bucket; each doubling ha
 
 
 class CostsByContext:
-    """The costs of a pair in buckets, by context length, number of threads, and number of replies in a pass.
+    """The costs of a pair in buckets, by context length and number of threads.
 
-    A new bucket starts with the costs of the nearest bucket as an estimate, until its own costs are measured.
+    A pass over the tokens of several replies costs as much as one over as many tokens of one reply. A new bucket starts
+    with the costs of the nearest bucket as an estimate, until its own costs are measured.
     """
 
     def __init__(self, tables: Sequence[CostTable], threads: Callable[[], int] = lambda: 0) -> None:
         """`tables`: one or more, each for one bucket; `threads`: returns the number of threads that decode now."""
         self._threads = threads
         self._usual_threads = threads()
-        self._known = {
-            (t.replies, self._usual_threads, doublings(t.context_tokens)): Costs(t) for t in tables
-        }
+        self._known = {(self._usual_threads, doublings(t.context_tokens)): Costs(t) for t in tables}
         self.costs = next(iter(self._known.values()))  # costs of the latest bucket
 
-    def at(self, context_tokens: int, replies: int = 1) -> Costs:
-        """Return the costs of passes of this many replies, with this many tokens in the cache."""
-        bucket = replies, self._threads(), doublings(context_tokens)
+    def at(self, context_tokens: int) -> Costs:
+        """Return the costs of passes with this many tokens in the cache."""
+        bucket = self._threads(), doublings(context_tokens)
         if bucket not in self._known:
-
-            def distance(other: tuple[int, int, int]) -> tuple[bool, int, bool, int]:
-                guessed = replies > 1 and not self._known[other].measured
-                return guessed, abs(other[0] - bucket[0]), other[1] != bucket[1], abs(other[2] - bucket[2])
-
-            near = min(self._known, key=distance)
-            table = self._known[near].table()
-            guess = replace(table.shared_by(replies), measured=False, context_tokens=context_tokens)
-            self._known[bucket] = Costs(guess, likely=table.measured and near[1:] == bucket[1:])
+            near = min(self._known, key=lambda other: (other[0] != bucket[0], abs(other[1] - bucket[1])))
+            guess = replace(self._known[near].table(), measured=False, context_tokens=context_tokens)
+            self._known[bucket] = Costs(guess)
         self.costs = self._known[bucket]
         return self.costs
 
     def calibrated(self, table: CostTable) -> None:
         """Replace the costs of the table's bucket by the table."""
-        bucket = table.replies, self._threads(), doublings(table.context_tokens)
-        self.costs = self._known[bucket] = Costs(table)
+        self.costs = self._known[self._threads(), doublings(table.context_tokens)] = Costs(table)
 
     def tables(self) -> tuple[CostTable, ...]:
         """Return the measured tables for the usual number of threads, or one estimate if there are none."""
         found = [
-            costs.table() for (_, threads, _), costs in self._known.items() if threads == self._usual_threads
+            costs.table() for (threads, _), costs in self._known.items() if threads == self._usual_threads
         ]
         return tuple(table for table in found if table.measured) or tuple(found[:1])
 

@@ -1,7 +1,7 @@
 """The draft depth of one drafter. A budget, counted in plain steps, limits the time that drafting may lose."""
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
@@ -23,11 +23,11 @@ class PlainProbes:
     def __init__(self) -> None:
         self._tokens = 0  # number of tokens since the last plain step
 
-    def due(self, costs: Costs, gain: float) -> bool:
+    def due(self, costs: Costs, gain: float, replies: int = 1) -> bool:
         """Return whether the next step must be plain. `gain`: the expected relative gain in speed by drafting."""
-        usual, steps = max(MEMORY, gain / SHARE), costs.plain_steps
+        usual, steps = max(MEMORY, gain / SHARE), costs.measurements(replies)
         # If the first plain step is slow by chance, any draft looks fast. So the next plain steps come soon.
-        return self._tokens >= (min(usual, SEVERAL**steps - 1) if costs.is_new else usual)
+        return self._tokens >= (min(usual, SEVERAL**steps - 1) if costs.is_new(replies) else usual)
 
     def learn(self, tokens: int, *, is_plain: bool) -> None:
         self._tokens = 0 if is_plain else self._tokens + tokens
@@ -50,6 +50,20 @@ def odd(depth: int) -> int:
     return depth % 2 if depth > EVEN_FROM else 0
 
 
+@dataclass(frozen=True, slots=True)
+class DepthPlan:
+    """The plan for the next cycle of a reply that shares its pass."""
+
+    replies: int
+    depth: int = 0  # largest draft depth of all replies
+    gain: float = 1.0  # expected time of the cycle's tokens in turn, divided by that of the shared cycle
+    step_seconds: float = 0.0  # time of a draft step that all replies share
+    is_probe: bool = False  # whether the next pass is plain only to measure the cost of a plain pass
+    rate: float = 0.0  # tokens of this reply that are worth a second of all replies
+    # Expected gain of each draft token by the other replies, in tokens of this reply.
+    others: tuple[float, ...] = ()
+
+
 @dataclass(slots=True)
 class Stopper:
     """The `Stopping` rule of one cycle: it weighs the chance of another draft token against its cost.
@@ -66,6 +80,7 @@ class Stopper:
     # Whether drafting is tried again after a switch-off: the first draft token is then verified in any case.
     # Without a verified token, the regression would never learn that drafting pays again.
     trying: bool = False
+    others: Sequence[float] | None = None  # as in `DepthPlan`; None: no shared pass
     _survival: float = 1.0  # chance that all draft tokens so far are accepted
 
     def keeps(self, confidence: float, drafted: int) -> bool:
@@ -74,7 +89,7 @@ class Stopper:
             chance = max(chance, self.chances.ahead(drafted))
         kept = odd(drafted) > 0 or self._pays(drafted, first=chance, draw_first=False)
         self._survival *= chance
-        return kept or (self.trying and drafted == 0)
+        return kept or (drafted == 0 and (self.trying or self.others is not None))
 
     def goes_on(self, drafted: int) -> bool:
         first = self.chances.ahead(drafted)
@@ -85,7 +100,7 @@ class Stopper:
         won, survival = 0.0, self._survival * first
         spent = self.verify(drafted + 1) + self.cost(drafted if draw_first else drafted + 1)
         for depth in range(drafted + 1, self.most + 1):
-            won += survival
+            won += survival + sum((self.others or ())[depth - 1 : depth])
             if won - self.rate * (self.verify(depth + 1) + self.cost(depth) - spent) > 0:
                 return True
             survival *= self.chances.ahead(depth)
@@ -104,6 +119,7 @@ class DepthControl:
     def __init__(self, costs: Costs, drafter: Drafter, chances: AcceptanceModel, most: int) -> None:
         """`costs`: the costs for the coming cycle; `most`: the largest number of draft tokens in a proposal."""
         self.costs, self.drafter, self.chances, self.most = costs, drafter, chances, most
+        self.plan: DepthPlan | None = None  # None: the reply decides as if it were alone
         self.on = True
         self._budget = START if self.costs.measured else START / 2
         self._trying = 0  # number of tokens to accept until the trial after a switch-off ends; 0: no trial
@@ -123,7 +139,7 @@ class DepthControl:
     @property
     def affordable_seconds(self) -> float:
         """The seconds of the longest cycle that the budget can pay if all its draft tokens are rejected."""
-        return (1 + self._budget) * self.costs.verify(1) if self.costs.replies == 1 else inf
+        return (1 + self._budget) * self.costs.verify(1) if self.plan is None else inf
 
     @property
     def is_free(self) -> bool:
@@ -163,6 +179,11 @@ class DepthControl:
         return tuple(accumulate(map(self.chances.ahead, range(self.limit(self.most))), mul))
 
     def stopping(self, limit: int) -> Stopper:
+        """Return the rule that ends the next proposal. In a shared pass, each draft token adds one for every reply."""
+        if plan := self.plan:
+            replies, step = plan.replies, plan.step_seconds
+            verify = cache(lambda width: self.costs.verify(replies * width))
+            return Stopper(self.chances, verify, lambda n: n * step, plan.rate, limit, others=plan.others)
         # Cache the costs, because they do not change within a cycle.
         verify, cost = cache(self.costs.verify_for_proposal), cache(self.seconds)
         return Stopper(self.chances, verify, cost, self.rate, limit, self._trying > 0)
@@ -170,31 +191,32 @@ class DepthControl:
     def learn(self, cycle: Cycle, proposal: Proposal) -> None:
         """Learn from a cycle that drafted, and from its proposal. The cycle's time must not include prefill.
 
-        If replies share the pass, its time does not show this reply's gain, so only costs and acceptance are learned.
+        In a planned shared pass, only acceptance is learned. In another shared pass, the time alone is estimated.
         """
         runs = proposal.runs or self.drafter.model_runs(cycle.drafted)
         emitted = len(cycle.tokens)
-        if runs:
+        if runs and cycle.replies == 1:
             self.costs.learn_draft(self.drafter.source, runs, cycle.draft_seconds)
         if not self.is_free:
             self.chances.learn(proposal.confidences[: cycle.drafted], cycle.accepted, emitted)
         self._accepted += cycle.accepted
         self._trying = max(self._trying - cycle.accepted, 0)
-        if cycle.replies > 1:
+        if self.plan and cycle.replies > 1:
             return
-        seconds, plain = cycle.seconds, self.costs.verify(1)
+        plain, runs_seconds = self.costs.verify(1), self.costs.draft(self.drafter.source, runs)
+        expected = self.costs.verify(cycle.width) + runs_seconds
+        spent = seconds = cycle.seconds if cycle.replies == 1 else expected
         if self.rate > 1 / plain:  # a single stall of the machine must not switch drafting off
-            expected = self.costs.verify(cycle.width) + self.costs.draft(self.drafter.source, runs)
             seconds = min(seconds, SLACK * expected)
         self._pay(seconds / plain - emitted * (1 - MARGIN))
         self._tokens = self._tokens * (1 - 1 / MEMORY) + emitted
-        self._seconds = self._seconds * (1 - 1 / MEMORY) + cycle.seconds
+        self._seconds = self._seconds * (1 - 1 / MEMORY) + spent
         self._drafted = self._drafted * (1 - 1 / MEMORY) + cycle.drafted
         self._kept = self._kept * (1 - 1 / MEMORY) + cycle.accepted
 
     def learn_prefill(self, tokens: int, seconds: float) -> None:
         self.costs.learn_prefill(self.drafter.source, tokens, seconds)
-        self._pay(seconds * self.costs.replies / self.costs.verify(1))
+        self._pay(seconds * (self.plan.replies if self.plan else 1) / self.costs.verify(1))
 
     def save(self, tokens: int) -> None:
         """Refill the budget for tokens that were written without the drafter."""

@@ -7,9 +7,9 @@ from math import inf
 from time import perf_counter
 
 from localspec.algorithm.protocols import Drafter, PlainStep, Proposal, Rule, Strategy
-from localspec.control.concurrent import ConcurrentReplies, DepthPlan, SlotState, verify_among_others
+from localspec.control.concurrent import ConcurrentReplies, SlotState, verify_among_others
 from localspec.control.costs import TARGET, WIDE
-from localspec.control.depth import DepthControl
+from localspec.control.depth import DepthControl, DepthPlan
 from localspec.drafters.copies import CopyDrafter
 from localspec.errors import LocalspecError
 from localspec.events import Cycle, Mode, Source
@@ -100,7 +100,8 @@ class DrafterSelection(Strategy):
         self._costs = concurrent.buckets.costs  # costs of this cycle
         self._slot = SlotState()
         self._context_tokens = 0
-        self._plan: DepthPlan | None = None  # the plan of this cycle; None if only one reply runs
+        self._plan: DepthPlan | None = None  # None: this reply decides as if it were alone
+        self._running = self._sharing = 1  # number of replies that ran, and that shared the latest pass
         self._chosen: DepthControl | None = None  # the drafter of this cycle
         self._proposal = Proposal()
         self._skipped = 0  # number of plain steps to come without a decision
@@ -133,10 +134,10 @@ class DrafterSelection(Strategy):
 
     @property
     def plain_step(self) -> PlainStep:
-        return PlainStep(self._costs.plain_step_seconds, self._costs.replies)
+        return PlainStep(self._costs.plain_step_seconds(self._sharing), self._sharing)
 
     def propose(self, tokens: Sequence[int], room: int) -> Proposal:
-        if self._skipped and self._slot.replies == 1:
+        if self._skipped and self._sharing == 1:
             self._skipped -= 1
             self._decides = False
             self._context_tokens = len(tokens)
@@ -145,12 +146,14 @@ class DrafterSelection(Strategy):
         for candidate in self._candidates:
             candidate.save(self._undecided)
         self._decides, self._undecided = True, 0
-        began, busy = perf_counter(), self.busy_seconds
+        began = perf_counter()
         with self._concurrent.lock:
-            self._move(len(tokens), self._slot.replies)
-            self._plan = self._concurrent.plan(self._costs) if self._slot.replies > 1 else None
+            self._move(len(tokens))
+            self._plan = self._concurrent.plan(self._slot, self._costs, self._running)
+        for candidate in self._candidates:
+            candidate.plan = self._plan
         best = max(self._expectations(tokens, room), key=lambda expect: expect.value, default=None)
-        plain = 1 / self._costs.verify(1)
+        plain = 1 / self._costs.verify(self._plan.replies if self._plan else 1)
         if best is None or best.value < plain:
             best, mode = None, Mode.OFF if self.why_off else Mode.DRAFTING
         else:
@@ -164,7 +167,6 @@ class DrafterSelection(Strategy):
         # A drafter that failed, or that must prefill more, returns a proposal of depth 0; then the cycle is plain.
         self._chosen = best.control if best and proposal.depth else None
         self._proposal = replace(proposal, deciding_seconds=deciding_seconds)
-        self._slot.draft_seconds = self.busy_seconds - busy
         return self._proposal
 
     def observe(self, batch: ForwardPass, kept: int) -> None:
@@ -183,13 +185,13 @@ class DrafterSelection(Strategy):
                 candidate.drafter.observe(skipped, len(skipped.tokens))
 
     def learn_prefill(self, batch: ForwardPass, seconds: float) -> None:
-        if len(batch.tokens) >= WIDE and batch.replies == 1:
+        if len(batch.tokens) >= WIDE:
             with self._concurrent.lock:
                 costs = self._concurrent.buckets.at(batch.start)
                 costs.learn_prefill(TARGET, len(batch.tokens), seconds)
 
     def learn(self, cycle: Cycle) -> None:
-        self._slot.replies = cycle.replies
+        self._running, self._sharing = cycle.running, cycle.replies
         if cycle.is_plain and cycle.replies == 1:
             self._plain_seconds += cycle.seconds - cycle.deciding_seconds
             self._plain_steps += 1
@@ -200,17 +202,9 @@ class DrafterSelection(Strategy):
             self._learn(cycle)
 
     def _learn(self, cycle: Cycle) -> None:
-        self._move(self._context_tokens, cycle.replies)
-        if cycle.replies > 1:
-            self._concurrent.learn(self._slot, cycle, self._costs)
-        else:
-            self._costs.learn_verify(
-                cycle.width,
-                cycle.verify_seconds + cycle.other_seconds,
-                drafted=not cycle.is_plain,
-                deciding_seconds=cycle.deciding_seconds,
-            )
-            self._concurrent.probes.learn(len(cycle.tokens), is_plain=cycle.is_plain)
+        self._move(self._context_tokens)
+        runs = self._proposal.runs or (self._chosen.drafter.model_runs(cycle.drafted) if self._chosen else 0)
+        self._concurrent.learn(self._slot, cycle, self._costs, runs)
         for candidate in self._candidates:
             if candidate is self._chosen:
                 drafting_seconds = cycle.draft_seconds - cycle.prefill_seconds
@@ -219,13 +213,14 @@ class DrafterSelection(Strategy):
                 candidate.save(len(cycle.tokens))
                 if candidate.is_free and self._unused is not None and cycle.is_plain:
                     candidate.judge(kept=cycle.tokens[0] == self._unused)
-        if drafting := [c for c in self._candidates if not c.is_free and c.drafter.failure is None]:
-            self._slot.survivals = drafting[0].survivals() if cycle.replies > 1 else ()
-            self._slot.step_seconds = drafting[0].seconds(1)
+        if self._running > 1:
+            models = (c for c in self._candidates if not c.is_free and c.drafter.failure is None)
+            model = next(models, None)
+            self._slot.expect(*((model.survivals(), model.seconds(1)) if model else ((), 0.0)), self._costs)
 
-    def _move(self, context_tokens: int, replies: int) -> None:
+    def _move(self, context_tokens: int) -> None:
         self._context_tokens = context_tokens
-        self._costs = self._concurrent.buckets.at(context_tokens, replies)
+        self._costs = self._concurrent.buckets.at(context_tokens)
         for candidate in self._candidates:
             candidate.costs = self._costs
 
@@ -233,7 +228,7 @@ class DrafterSelection(Strategy):
         plan = self._plan
         verify = self._costs.verify_for_copies
         if plan:
-            verify = partial(verify_among_others, self._costs, plan.depth)
+            verify = partial(verify_among_others, self._costs, plan)
         for control in self._candidates:
             drafter = control.drafter
             reading = drafter.backlog(tokens)
@@ -250,8 +245,9 @@ class DrafterSelection(Strategy):
                 continue
             limit = control.limit(min(room, plan.depth) if plan else room)
             if drafter.failure is None and limit and control.window(reading) is not None:
-                promised = (1 + sum(control.survivals()[:limit])) / self._costs.verify(1)
-                yield Expectation(control, promised if plan else control.rate, limit=limit)
+                promised = 1 + sum(control.survivals()[:limit])
+                value = promised / self._costs.verify(plan.replies) if plan else control.rate
+                yield Expectation(control, value, limit=limit)
 
     def _drafted(self, expect: Expectation, tokens: Sequence[int]) -> Proposal:
         """Return the proposal of a drafter with a model; it is empty while the drafter must prefill more."""
@@ -269,9 +265,7 @@ class DrafterSelection(Strategy):
                 control.learn_prefill(read, seconds)
             if drafter.backlog(tokens).unread:
                 return Proposal(mode=control.mode, prefill_seconds=seconds)
-        # In a shared pass a shorter proposal saves nothing, because all batches are padded to the widest one.
-        stopping = None if self._plan else control.stopping(limit)
-        proposal = drafter.propose(tokens, limit, self._rule, stopping)
+        proposal = drafter.propose(tokens, limit, self._rule, control.stopping(limit))
         depth, mode = (limit, control.mode) if proposal.depth else (0, proposal.mode)
         return replace(proposal, depth=depth, mode=mode, prefill_seconds=seconds)
 

@@ -59,7 +59,7 @@ class Acceptance:
 class LearnedState:
     """Learned costs and acceptance, stored for later runs with the same files on the same machine."""
 
-    costs: tuple[CostTable, ...] = ()  # a table for each measured bucket of `CostsByContext`
+    tables: tuple[CostTable, ...] = ()  # a table for each measured bucket of `CostsByContext`
     greedy: Acceptance = field(default_factory=Acceptance)
     sampled: Acceptance = field(default_factory=Acceptance)
 
@@ -108,7 +108,7 @@ class Drafting:
             first._concurrent
             if first
             else ConcurrentReplies(
-                CostsByContext(known.costs or (guess,), self._threads),
+                CostsByContext(known.tables or (guess,), self._threads),
                 lock=decoding[0].calling if decoding else nullcontext(),
             )
         )

@@ -67,6 +67,7 @@ class ForwardPass:
     rows: Sequence[Row] = ()  # rows of logits, of the last len(rows) tokens
     hidden: np.ndarray | None = None  # hidden rows, float32 [tokens, columns]; None if no drafter reads them
     replies: int = 1  # number of replies that shared the pass
+    running: int = 1  # number of replies that ran during the pass
     pass_width: int = 0  # number of tokens of all replies in the pass; 0 if it has only `tokens`
     waited_seconds: float = 0.0  # seconds that the reply waited for passes of other replies
 

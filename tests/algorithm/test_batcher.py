@@ -417,6 +417,18 @@ def test_a_reply_reports_how_long_it_waited_for_passes_of_others():
         with waiting(batcher, models, 1, running=batcher.running) as other:
             assert batcher.decode(models, Part(0, [1], 1)).waited_seconds == 1.0, "they take turns"
         assert other.result().waited_seconds == 0.0
+        assert other.result().running == 2, "they run at the same time, although each pass is of one"
+
+
+def test_a_draft_that_waits_to_read_its_prompt_has_waited_too():
+    """Without this, the time counted as work of the cycle, and one cycle of a first reply switched drafting off."""
+    models = Priced(float)
+    batcher = Batcher(models, threading.Condition(), lambda: models.now)
+    with batcher.running(0):
+        batcher.decode(models, Part(0, [1], 1))
+        with waiting(batcher, models, 1, ([1] * 10, 0)):
+            batcher.decode(models, Part(0, [1] * 3, 0))
+        assert batcher.decode(models, Part(0, [1], 1)).waited_seconds == 10.0
 
 
 PRICES = {

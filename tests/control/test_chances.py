@@ -182,7 +182,7 @@ def test_a_stair_in_the_costs_is_looked_beyond():
 class Counting:
     """Costs that count how often they are computed."""
 
-    measured, confirmed, plain_steps, replies = True, True, 1, 1
+    measured, confirmed = True, True
 
     def __init__(self):
         self.computed = []

@@ -117,7 +117,7 @@ def propose(stopping, confidences):
     return len(confidences), len(confidences)
 
 
-def cycle_of(proposal, kept, *, verify=1.0, draft=0.0, replies=1, pass_width=0):
+def cycle_of(proposal, kept, *, verify=1.0, draft=0.0, replies=1, running=0, pass_width=0):
     drafted = len(proposal.tokens)
     last = Origin.PLAIN if not drafted else Origin.BONUS if kept == drafted else Origin.FIX
     return Cycle(
@@ -133,5 +133,6 @@ def cycle_of(proposal, kept, *, verify=1.0, draft=0.0, replies=1, pass_width=0):
         other_seconds=0.0,
         mode=proposal.mode,
         replies=replies,
+        running=running or replies,
         pass_width=pass_width,
     )

@@ -77,7 +77,7 @@ class Reply:
 
 def texts(world, make_rule, noise, seen, cut):
     """Both texts; the replies take turns to propose first."""
-    company = ConcurrentReplies(CostsByContext([TABLE, TABLE.shared_by(2)]))
+    company = ConcurrentReplies(CostsByContext([TABLE]))
     replies = [Reply(world, make_rule(Chain(OPEN), Own(noise, who)), company, who) for who in range(2)]
     order = list(replies)
     while running := [reply for reply in order if reply.runs]:

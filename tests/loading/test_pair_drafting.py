@@ -97,7 +97,7 @@ def test_a_reply_after_others_shares_no_pass_and_is_priced_so(options):
             replies = []
             for event in session.stream("Count to 9", temperature=0, max_tokens=30, **options):
                 if isinstance(event, Cycle):
-                    replies.append(session.pair.drafting.costs.replies)
+                    replies.append(event.running)
                 if len(replies) == most:
                     break
             assert replies == [1] * len(replies) != []
@@ -221,7 +221,7 @@ def test_no_pass_of_a_reply_is_wider_than_weights_beside_a_gpu_allow(monkeypatch
 
 
 STATE = LearnedState(
-    costs=(CostTable((1, 2, 8), (0.1, 0.12, 0.3), {"model": 0.01}, True, 300),),
+    tables=(CostTable((1, 2, 8), (0.1, 0.12, 0.3), {"model": 0.01}, True, 300),),
     greedy=Acceptance(ChanceWeights((-0.5, 0.9, 0.3), (0.2, 0.1, 0.1)), CopyCounts((2.0,), (1.0,))),
 )
 
@@ -250,15 +250,15 @@ def damage(text):
     yield "[1, 2]"
     yield "\x00" * 100
     for path, value in [
-        (("costs", 0, "verify_seconds"), "fast"),
-        (("costs", 0, "verify_seconds"), [0.1, float("nan"), 0.3]),
-        (("costs", 0, "verify_seconds"), [0.1, 10**400, 0.3]),
-        (("costs", 0, "verify_seconds"), [0.0, 0.0, 0.0]),
-        (("costs", 0, "verify_seconds"), [0.1, 0.12]),
-        (("costs", 0, "verify_seconds"), []),
-        (("costs", 0, "widths"), [1, 2, 2]),
-        (("costs", 0, "widths"), [2, 3, 8]),
-        (("costs", 0, "run_seconds"), {"model": -1.0}),
+        (("tables", 0, "verify_seconds"), "fast"),
+        (("tables", 0, "verify_seconds"), [0.1, float("nan"), 0.3]),
+        (("tables", 0, "verify_seconds"), [0.1, 10**400, 0.3]),
+        (("tables", 0, "verify_seconds"), [0.0, 0.0, 0.0]),
+        (("tables", 0, "verify_seconds"), [0.1, 0.12]),
+        (("tables", 0, "verify_seconds"), []),
+        (("tables", 0, "widths"), [1, 2, 2]),
+        (("tables", 0, "widths"), [2, 3, 8]),
+        (("tables", 0, "run_seconds"), {"model": -1.0}),
         (("greedy", "chances", "variances"), [0.1, -0.1, 0.1]),
         (("greedy", "copies", "kept"), [-1.0]),
         (("greedy",), None),
@@ -270,7 +270,7 @@ def damage(text):
             inner = inner[name]
         inner[path[-1]] = value
         yield json.dumps(changed)
-    stored["costs"][0] |= {"widths": [], "verify_seconds": []}
+    stored["tables"][0] |= {"widths": [], "verify_seconds": []}
     yield json.dumps(stored)
 
 
@@ -301,7 +301,7 @@ def test_whatever_numbers_a_file_holds_it_is_read_or_not_but_can_be_used(
     file = tmp_path_factory.mktemp("lessons") / "x.json"
     store(file, STATE)
     stored = json.loads(file.read_text())
-    stored["costs"][0] |= {
+    stored["tables"][0] |= {
         "widths": [1 + sum(step for step, _ in costs[:i]) for i in range(len(costs))],
         "verify_seconds": [seconds for _, seconds in costs],
         "run_seconds": {"model": draft_step},
