@@ -18,7 +18,7 @@ from localspec.measure.race import BRANCHED, NOW_BRANCHED, STOPPED, Race, clock
 
 from .commands.table import COMMANDS
 from .state.engine import EngineState, ReplyState
-from .widgets.lines import Line
+from .widgets.lines import Line, heading
 from .widgets.markdown import hanging_lines
 from .widgets.reply import LEGEND, STYLES
 
@@ -186,21 +186,17 @@ def help_page(folder: str, width: int) -> Content:
         rows[area] = [(f"/{command.usage}", command.key_label, command.help) for command in table]
     lines = []
     for area, found in rows.items():
-        lines += [_help_head(area), *(line for row in found for line in _row(*row, width))]
+        lines += [heading(area, "bold $primary"), *(line for row in found for line in _row(*row, width))]
     folder_line = Content(f"Conversations, prompts and choices: {folder}")
     texts = {"tokens in the live text": LEGEND, "speed": Content(_SPEED), "files": folder_line}
     for area, text in texts.items():
-        lines += [_help_head(area), *hanging_lines(Content("  "), text, width)]
+        lines += [heading(area, "bold $primary"), *hanging_lines(Content("  "), text, width)]
     return Content("\n").join(lines)[1:]
 
 
 def page_folder(folder: Path) -> str:
     home = Path.home()
     return f"~/{folder.relative_to(home)}" if folder.is_relative_to(home) else str(folder)
-
-
-def _help_head(title: str) -> Content:
-    return Content(f"\n{title}").stylize("bold $primary")
 
 
 def _row(usage: str, key: str, text: str, width: int) -> Iterator[Content]:

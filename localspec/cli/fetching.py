@@ -109,31 +109,30 @@ def fetch(pair: Pair, *, images: bool = False, reference: str = "") -> None:
     `images`: whether to fetch the projector with which the target reads images.
     `reference`: the user's name for a new pair from the Hub; the pair is stored once its files are verified.
     """
-    line = DrawnLine(sys.stderr)
+    with DrawnLine(sys.stderr) as line:
 
-    def show(event: PullEvent) -> None:
-        if isinstance(event, Fetching):
-            line.tell(progress_text(event), event.done * 10 // max(event.total, 1))  # one step for each tenth
-            return
-        line.clear()
-        print_line(event)
+        def show(event: PullEvent) -> None:
+            if isinstance(event, Fetching):
+                tenth = event.done * 10 // max(event.total, 1)
+                line.tell(progress_text(event), tenth)
+                return
+            line.clear()
+            print_line(event)
 
-    try:
-        line.draw(f"asking {hub.host()} for {pair.name}")
-        fetch_pair(pair, show)
-        if reference:
-            pair = names.keep(pair)
-            show(f"{reference} is now the pair {pair.name}")
-        if images:
-            projector = published(pair)
-            show(f"{projector.name} is checked by the hash on {projector.repo}, because localspec has none")
-            fetch_projector(pair, projector, show)
-    except KeyboardInterrupt:
-        line.clear()
-        say(f"Stopped. Resume with: localspec pull {reference or pair.name}", to=sys.stderr)
-        raise
-    finally:
-        line.clear()
+        try:
+            line.draw(f"asking {hub.host()} for {pair.name}")
+            fetch_pair(pair, show)
+            if reference:
+                pair = names.keep(pair)
+                show(f"{reference} is now the pair {pair.name}")
+            if images:
+                projector = published(pair)
+                show(f"{projector.name} is checked by the hash in {projector.repo}; localspec has no other")
+                fetch_projector(pair, projector, show)
+        except KeyboardInterrupt:
+            line.clear()
+            say(f"Stopped. Resume with: localspec pull {reference or pair.name}", to=sys.stderr)
+            raise
     print_line(f"{pair.name} is ready: localspec run {pair.name} PROMPT")
 
 

@@ -126,7 +126,7 @@ def inspector_lines(reply: ReplyState | None) -> Iterator[Content]:
         yield Content("Nothing was decoded yet.").stylize("dim")
         return
     stats = reply.stats
-    yield _head("Where the time went")
+    yield heading("Where the time went")
     seconds = (stats.draft_seconds, stats.verify_seconds, stats.other_seconds)
     draft, verify, other = (part / max(sum(seconds), 1e-9) for part in seconds)
     yield Content.assemble(*time_split(seconds, width=30))
@@ -136,14 +136,14 @@ def inspector_lines(reply: ReplyState | None) -> Iterator[Content]:
         (f"verify {verify:.0%}", "$text-primary"),
         f" · other {other:.0%}",
     )
-    yield _head("Acceptance by depth")
+    yield heading("Acceptance by depth")
     if not stats.acceptance_by_position:
         yield Content("no draft tokens").stylize("dim")
     tried = zip(stats.acceptance_by_position, stats.drafted_by_position, strict=True)
     for position, (rate, count) in enumerate(tried, start=1):
         bar = (gauge(rate, BAR_CELLS), "$accent")
         yield Content.assemble(f"{position:2} ", bar, f" {rate:4.0%}", (f" of {count:,}", "dim"))
-    yield _head("Tokens from each pass")
+    yield heading("Tokens from each pass")
     total, most = reply.lengths.total(), max(reply.lengths.values())
     for length in range(1, max(reply.lengths) + 1):
         bar = (gauge(reply.lengths[length] / most, BAR_CELLS), "$primary")
@@ -151,5 +151,5 @@ def inspector_lines(reply: ReplyState | None) -> Iterator[Content]:
     yield Content(f"mean {stats.mean_accepted_length:.2f} · {counted(stats.cycles, 'pass', 'passes')}")
 
 
-def _head(title: str) -> Content:
-    return Content(f"\n{title}").stylize("bold")
+def heading(title: str, style: str = "bold") -> Content:
+    return Content(f"\n{title}").stylize(style)

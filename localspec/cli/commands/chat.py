@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -63,10 +63,9 @@ def _chat(
     load = load_request(arguments, leave_missing=True)  # because the chat offers to download a missing pair
     load = replace(load, draws=not arguments.plain)
     settings, given = reply_settings(arguments), configured(system=arguments.system)
-    engine = EngineProcess()
-    engine.start()
-    engine.send(load)
-    try:
+    with closing(EngineProcess()) as engine:
+        engine.start()
+        engine.send(load)
         # Import Textual while the engine process starts, because both are slow.
         from localspec.tui.state.chat import Setup
 
@@ -91,8 +90,6 @@ def _chat(
         if arguments.store and (last := latest(folder)) and last != before:
             say(f"Continue with: localspec --resume {last[0].name}")
         return code
-    finally:
-        engine.close()
 
 
 def latest(folder: Path) -> "list[ListedConversation]":

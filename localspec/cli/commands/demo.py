@@ -15,8 +15,8 @@ from localspec import demo
 from localspec.cli import CANCELLED
 from localspec.cli.commands.bench import compare_shown
 from localspec.display import DrawnLine, obeys_sequences, print_notice, say, size_text
-from localspec.errors import BadSetting, LocalspecError, NotEnoughMemory
-from localspec.files import FileLock
+from localspec.errors import LocalspecError, NotEnoughMemory
+from localspec.files import FileLock, alone
 from localspec.gguf.enlarging import Shape, enlarge
 from localspec.machine.devices import available_bytes
 from localspec.models.removal import remove_enlarged_demo
@@ -97,26 +97,23 @@ def enlarged(stage: Callable[[str], object]) -> tuple[Path, Path]:
                 "too little memory is free for the enlarged demo pair", hint="close other programs and retry"
             )
         return target, draft
-    lock = FileLock(folder / ".lock")
-    if not lock.try_acquire():
-        raise BadSetting("another `localspec demo` is making its model files", hint="wait until it ends")
-    try:
-        remove_enlarged_demo()  # files of other versions, and of a killed process
-        free = min(memory, shutil.disk_usage(folder).free)
-        sizes = [2 * (shape.parameters + DRAFT_SHAPE.parameters) for shape in SHAPES]  # bytes in F16
-        fitting = [pair for pair in zip(SHAPES, sizes, strict=True) if pair[1] < FREE_SHARE * free]
-        if not fitting:
-            what = f"too little memory or disk is free for the demo's {size_text(sizes[-1])}"
-            raise NotEnoughMemory(what, hint="free memory or disk space")
-        shape, size = fitting[0]
-        print_notice(
-            f"an enlarged demo pair takes {size_text(size)} in {folder}; `localspec rm demo` removes it"
-        )
-        stage(f"writing {size_text(size)}")
-        enlarge(sources[1], draft, DRAFT_SHAPE)
-        return enlarge(sources[0], target, shape), draft
-    except BaseException:
-        remove_enlarged_demo()
-        raise
-    finally:
-        lock.release()
+    what = "another `localspec demo` is making its model files"
+    with alone(FileLock(folder / ".lock"), what, "wait until it ends"):
+        try:
+            remove_enlarged_demo()  # files of other versions, and of a killed process
+            free = min(memory, shutil.disk_usage(folder).free)
+            sizes = [2 * (shape.parameters + DRAFT_SHAPE.parameters) for shape in SHAPES]  # bytes in F16
+            fitting = [pair for pair in zip(SHAPES, sizes, strict=True) if pair[1] < FREE_SHARE * free]
+            if not fitting:
+                what = f"too little memory or disk is free for the demo's {size_text(sizes[-1])}"
+                raise NotEnoughMemory(what, hint="free memory or disk space")
+            shape, size = fitting[0]
+            print_notice(
+                f"an enlarged demo pair takes {size_text(size)} in {folder}; `localspec rm demo` removes it"
+            )
+            stage(f"writing {size_text(size)}")
+            enlarge(sources[1], draft, DRAFT_SHAPE)
+            return enlarge(sources[0], target, shape), draft
+        except BaseException:
+            remove_enlarged_demo()
+            raise

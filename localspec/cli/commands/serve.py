@@ -10,7 +10,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, TextIO
@@ -81,10 +81,9 @@ def run(arguments: argparse.Namespace) -> int:
     # A closed terminal also ends the server, unless nohup has started it.
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
         signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
-    engine = EngineProcess()
-    engine.start()
-    engine.send(load)
-    try:
+    with closing(EngineProcess()) as engine:
+        engine.start()
+        engine.send(load)
         # Import the HTTP server while the engine process starts and loads.
         import asyncio
 
@@ -105,8 +104,6 @@ def run(arguments: argparse.Namespace) -> int:
                 port = listening[0].getsockname()[1]
             access, log = Access(key, hosts, origins), TerminalLog(line)
             asyncio.run(serve(engine, load, listening, log, access, named, seconds))
-    finally:
-        engine.close()
     return 0
 
 
