@@ -2,7 +2,8 @@
 
 import argparse
 import sys
-from contextlib import closing, suppress
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from localspec.cli.loading import load_request
 from localspec.cli.options import add_pair_argument, add_reply_options, pair_of, reply_options
 from localspec.display import obeys_sequences, on_terminal, print_notice, say
 from localspec.errors import BadSetting
+from localspec.options import configured, data_dir
 
 if TYPE_CHECKING:
     from localspec.conversations.conversations import Conversation, ListedConversation
@@ -31,35 +33,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from localspec.conversations import conversations
-    from localspec.options import data_dir
-
     on_terminals = on_terminal(sys.stdin) and on_terminal(sys.stdout)
     if not (arguments.plain or on_terminals):
         hint = "use `localspec chat --plain`, which reads and writes lines"
         raise BadSetting("chat needs a terminal", hint=hint)
     arguments.plain |= not obeys_sequences(sys.stdout)
-    folder = data_dir()
-    if arguments.resume is None:
-        return _chat(arguments, folder, None)
     # Lock the conversation before loading a model, because another terminal may have it open.
-    lock, before = conversations.resume(folder, conversations.find(folder, arguments.resume))
+    with nullcontext() if arguments.resume is None else resumed(arguments) as held:
+        return _chat(arguments, held)
+
+
+@contextmanager
+def resumed(arguments: argparse.Namespace) -> "Iterator[tuple[FileLock, Conversation]]":
+    """Yield the lock and the conversation of --resume. Raises StoreFailed, ConversationInUse, BadSetting."""
+    from localspec.conversations import conversations
+
+    lock, talk = conversations.resume(data_dir(), conversations.find(data_dir(), arguments.resume))
     try:
-        if arguments.system is not None:
-            before = replace(before, system=arguments.system)
-        return _chat(arguments, folder, (lock, before))
+        yield lock, talk if arguments.system is None else replace(talk, system=arguments.system)
     finally:
         lock.release()
 
 
-def _chat(
-    arguments: argparse.Namespace, folder: Path, resumed: "tuple[FileLock, Conversation] | None"
-) -> int:
+def _chat(arguments: argparse.Namespace, held: "tuple[FileLock, Conversation] | None") -> int:
     from localspec.engine.client import EngineProcess
-    from localspec.options import configured
 
-    if resumed:
-        take_pair_of(resumed[1].pair, resumed[1].files, arguments)
+    if held:
+        take_pair_of(held[1].pair, held[1].files, arguments)
     load = load_request(arguments, leave_missing=True)  # because the chat offers to download a missing pair
     load = replace(load, draws=not arguments.plain)
     settings, given = reply_settings(arguments), configured(system=arguments.system)
@@ -76,29 +76,29 @@ def _chat(
 
         setup = Setup(
             engine=engine,
-            folder=folder,
+            folder=data_dir(),
             load=load,
             settings=settings,
             stops_loops=given.get("stop_loops", True),
             system=given.get("system", load.pair.own_options.get("system", "")),
-            resumed=resumed,
+            resumed=held,
             stored=arguments.store,
             pull=arguments.pull,
         )
-        before = latest(folder)
+        before = latest()
         code = int(chat(setup))
-        if arguments.store and (last := latest(folder)) and last != before:
+        if arguments.store and (last := latest()) and last != before:
             say(f"Continue with: localspec --resume {last[0].name}")
         return code
 
 
-def latest(folder: Path) -> "list[ListedConversation]":
+def latest() -> "list[ListedConversation]":
     """Return the latest stored conversation in a list; an empty list if there is none or it cannot be read."""
     from localspec.conversations.conversations import listing
     from localspec.conversations.database import StoreFailed
 
     with suppress(StoreFailed):
-        return listing(folder, most=1)
+        return listing(data_dir(), most=1)
     return []
 
 

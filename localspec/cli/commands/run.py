@@ -28,7 +28,7 @@ from localspec.display import (
 from localspec.errors import BadSetting, LocalspecError
 from localspec.events import Event, Finished, FinishReason, Kind, Notice, Piece, Prefill, Reply, Started
 from localspec.files import text_of
-from localspec.options import configured
+from localspec.options import configured, data_dir
 
 if TYPE_CHECKING:
     from localspec.conversations.conversations import Conversation
@@ -194,24 +194,18 @@ def prompt_conversation(arguments: argparse.Namespace) -> "Iterator[tuple[Conver
 
     Raises StoreFailed, ConversationInUse, BadSetting.
     """
-    from localspec.conversations import conversations
-    from localspec.options import data_dir
+    from localspec.conversations.conversations import Conversation
 
     stored = on_terminal(sys.stdout) if arguments.store is None else arguments.store
     if arguments.resume is None:
         system = configured(system=arguments.system).get("system", "")
-        yield conversations.Conversation.new(system=system), stored and not arguments.raw
+        yield Conversation.new(system=system), stored and not arguments.raw
         return
     if arguments.raw:
         flag = "--conversation" if arguments.resume else "--continue"
         raise BadSetting("--raw cannot resume a conversation", hint=f"leave out --raw or {flag}")
-    lock, talk = conversations.resume(data_dir(), conversations.find(data_dir(), arguments.resume))
-    try:
-        if arguments.system is not None:
-            talk = replace(talk, system=arguments.system)
+    with chat.resumed(arguments) as (_, talk):
         yield talk, arguments.store is not False
-    finally:
-        lock.release()
 
 
 def store(talk: "Conversation", prompt: "Message", reply: Reply, *, requested: bool) -> None:
@@ -220,7 +214,6 @@ def store(talk: "Conversation", prompt: "Message", reply: Reply, *, requested: b
     `requested`: whether a failure raises LocalspecError; if not, it only prints a notice, even with --quiet.
     """
     from localspec.conversations.conversations import StoredMessage, save
-    from localspec.options import data_dir
 
     answer = (reply.text, reply.reasoning, reply.reasoning_tokens, reply.finish_reason.value, reply.stats)
     asked = StoredMessage("user", prompt.content, images=prompt.images)
