@@ -190,11 +190,11 @@ class PairsDialog(ListDialog["PairRow"]):
             self.notify(f"{row.name} {row.trouble}.")
         elif self._downloads.progress is not None:
             self.notify("Another pair is being downloaded; ^x stops it.")
-        elif row.size_bytes < ASKED_BYTES or await self.app.push_screen_wait(
-            ConfirmDialog(f"Download {row.name}, {size_text(row.size_bytes)}?")
-        ):
-            self.show_notice(Content(""))
-            self._downloads.pull(row.name)
+        else:
+            asks = ConfirmDialog(f"Download {row.name}, {size_text(row.size_bytes)}?")
+            if row.size_bytes < ASKED_BYTES or await self.app.push_screen_wait(asks):
+                self.show_notice(Content(""))
+                self._downloads.pull(row.name)
 
     def action_cancel_pull(self) -> None:
         self._downloads.cancel()

@@ -3,7 +3,7 @@
 import asyncio
 from functools import partial
 from time import monotonic
-from typing import ClassVar, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
 from textual import on
 from textual.app import ComposeResult
@@ -131,9 +131,8 @@ class ChatScreen(Screen[None], Chat):
         """Show a notice in the conversation, above the running reply if one runs."""
         if self.app.screen is not self:  # a dialog hides the conversation
             self.notify(what, severity="error" if kind == "error" else "information")
-        await self.transcript.add(
-            NoticeLine(what, hint, kind), before=self._reply_view if self.state.engine.busy else None
-        )
+        before = self._reply_view if self.state.engine.busy else None
+        await self.transcript.add(NoticeLine(what, hint, kind), before)
 
     def refresh_state(self) -> None:
         self._show_lines()
@@ -333,16 +332,12 @@ class ChatScreen(Screen[None], Chat):
             return
         from .dialogs import ConfirmDialog
 
-        async def run(agreed: bool | None) -> None:
-            if agreed:
-                await table.run(self, "pull", name)
+        await self._choose("pull", ConfirmDialog(question), name)
 
-        await self.app.push_screen(ConfirmDialog(question), run)
-
-    async def _choose(self, command: str, dialog: ModalScreen[str]) -> None:
-        async def run(answer: str | None) -> None:
+    async def _choose(self, command: str, dialog: ModalScreen[Any], argument: str = "") -> None:
+        async def run(answer: Any) -> None:  # noqa: ANN401 - the result of a dialog
             if answer:
-                await table.run(self, command, answer)
+                await table.run(self, command, argument or answer)
 
         await self.app.push_screen(dialog, run)
 

@@ -453,6 +453,4 @@ class ReplyWriter:
         if job.changed:
             yield Notice(job.changed)
         if job.trimmed_messages:
-            yield Notice(
-                f"the oldest {job.trimmed_messages} messages no longer fit into the context and were left out"
-            )
+            yield Notice(f"the context is full: the oldest {job.trimmed_messages} messages were left out")

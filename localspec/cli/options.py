@@ -109,9 +109,7 @@ def reply_options(arguments: argparse.Namespace) -> dict[str, Any]:
     values = given_of(arguments, REPLY)
     schema = values.get("json_schema")
     if "compact_json" in values and schema is None:
-        raise BadSetting(
-            "--no-compact-json needs a schema", hint="leave out this option, or add --json-schema"
-        )
+        raise BadSetting("--no-compact-json needs a schema", hint="leave it out, or add --json-schema")
     if schema is not None and not schema.lstrip().startswith("{"):
         values["json_schema"] = text_of(schema)
     if "grammar" in values:

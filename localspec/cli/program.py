@@ -140,9 +140,7 @@ def _spelled_out(arguments: Sequence[str]) -> Sequence[str]:
         if on_terminal(sys.stdin) and on_terminal(sys.stdout):
             return ["chat"]
         if something_is_piped():
-            print_notice(
-                "`localspec run -` answers piped text; `localspec run PROMPT` appends it to a prompt"
-            )
+            print_notice("`localspec run -` answers piped text; `localspec run PROMPT` adds it to a prompt")
         return ["--help"]
     if arguments[0] == "help":
         arguments = [*arguments[1:], "--help"]

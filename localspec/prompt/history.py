@@ -88,9 +88,7 @@ def fitted(messages: Sequence[Message], taken: Taken) -> "Fitting":
         elif kind == SYSTEM:
             fitting.add_named("System message", message, "late system messages are messages of the user")
         elif kind == STRAY:
-            fitting.add_named(
-                "Tool result", message, "tool results without their call are messages of the user"
-            )
+            fitting.add_named("Tool result", message, "tool results without a call are messages of the user")
         else:
             fitting.add(kind, message)
     fitting.fill(END)

@@ -308,9 +308,8 @@ def _parts_in(content: Iterable[object]) -> Iterator[object]:
 
 def _checked(message: Message, which: str) -> Message:
     if message.role not in ROLES:
-        raise BadSetting(
-            f"{message.role!r} is not a valid role ({which})", hint=f"use one of {', '.join(ROLES)}"
-        )
+        what = f"the role of {which} cannot be {message.role!r}"
+        raise BadSetting(what, hint=f"use one of {', '.join(ROLES)}")
     if not isinstance(message.content, str) or not isinstance(message.reasoning, str):
         raise BadSetting(f"content and reasoning of {which} must be texts", hint=_FORM)
     if message.images and message.content.count(PLACE) != len(message.images):

@@ -42,10 +42,8 @@ class Embeddings(Interface):
 
     async def llama(self, request: Request, given: Fields | None = None) -> Response:
         fields = given or await fields_of(request)
-        small, texts = (
-            self._pairs.choose_small(fields),
-            texts_in(fields.rest.get("input", fields.rest.get("content")), "input"),
-        )
+        content = fields.rest.get("input", fields.rest.get("content"))
+        small, texts = self._pairs.choose_small(fields), texts_in(content, "input")
         found = await self._read(request, small, texts, fields)
         rows, counts = rows_of(found), found.tokens if small.pooling == "none" else [1] * len(texts)
         each = enumerate([numbers(row) for row in islice(rows, count)] for count in counts)
@@ -54,10 +52,8 @@ class Embeddings(Interface):
     async def ollama(self, request: Request) -> Response:
         began, fields = time.perf_counter_ns(), await fields_of(request)
         small, given = self._pairs.choose_small(fields), fields.rest.get("input")
-        truncate = fields.take("truncate", bool, True)
-        found = await self._read(
-            request, small, texts_in(given, "input") if given else (), fields, truncate=truncate
-        )
+        truncate, texts = fields.take("truncate", bool, True), texts_in(given, "input") if given else ()
+        found = await self._read(request, small, texts, fields, truncate=truncate)
         head = {"model": small.name, "prompt_eval_count": sum(found.tokens), "load_duration": 0}
         head["total_duration"] = time.perf_counter_ns() - began
         return written(head, "embeddings", map(numbers, rows_of(found)))

@@ -79,9 +79,8 @@ class Guard:
         try:
             if problem := self._problem(scope, headers):
                 scope["reason"] = problem.message
-                await answer(error_body(scope["path"], problem), status=problem.status)(
-                    scope, receive, sending
-                )
+                refusal = answer(error_body(scope["path"], problem), status=problem.status)
+                await refusal(scope, receive, sending)
             elif scope["method"] == "OPTIONS":
                 await Response()(scope, receive, sending)
             else:

@@ -98,9 +98,8 @@ async def fields_of(request: Request) -> Fields:
     body, signs = bytearray(), 0
     encoding = request.headers.get("content-encoding", "identity").strip().lower()
     if encoding not in ("identity", "gzip", "deflate"):
-        raise Problem(
-            415, "encoding", f"the body has the encoding {encoding[:40]!r} (send it uncompressed, or as gzip)"
-        )
+        what = f"the body has the encoding {encoding[:40]!r} (send it uncompressed, or as gzip)"
+        raise Problem(415, "encoding", what)
     unpacking = None if encoding == "identity" else zlib.decompressobj(zlib.MAX_WBITS | 32)
     try:
         async for chunk in request.stream():

@@ -239,9 +239,8 @@ def prediction(fields: Fields) -> dict[str, Any]:
         parts: Any = given.get("content")
         parts = parts if isinstance(parts, list) else [{"text": parts}]
         if not all(isinstance(part, dict) and isinstance(part.get("text"), str) for part in parts):
-            raise BadSetting(
-                f"prediction is not valid: {cut(given)}", hint='give {"type": "content", "content": "..."}'
-            )
+            hint = 'give {"type": "content", "content": "..."}'
+            raise BadSetting(f"prediction cannot be {cut(given)}", hint=hint)
         given = "".join(part["text"] for part in parts)
     return {} if given is None else {"prediction": given}
 

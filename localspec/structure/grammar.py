@@ -75,9 +75,8 @@ def _text(given: object, name: str, largest: int) -> str:
     if not isinstance(given, str) or not given.strip():
         raise BadSetting(f"{name} is empty or not text", hint=f"give {name} as text")
     if len(given) > largest:
-        raise BadSetting(
-            f"{name} has {len(given):,} characters, more than {largest:,}", hint=f"simplify {name}"
-        )
+        what = f"{name} has {len(given):,} characters, more than {largest:,}"
+        raise BadSetting(what, hint=f"simplify {name}")
     if any("\ud800" <= character <= "\udfff" for character in given):
         raise BadSetting(f"{name} is not UTF-8 text", hint=f"write {name} in UTF-8")
     return given

@@ -126,9 +126,7 @@ def bench_built_in(arguments: argparse.Namespace) -> int:
         say(CONTENDED, to=sys.stderr)
     found = summary.summarise(outcome.measurements)
     if not found.rows and found.too_short:
-        raise LocalspecError(
-            "every reply was too short to time", hint="allow longer replies: --max-tokens 128"
-        )
+        raise LocalspecError("every reply was too short to time", hint="allow longer ones: --max-tokens 128")
     if not found.rows and outcome.too_long:
         hint = "load the pair with a larger context: --context N"
         raise ContextFull("no prompt fits into the context", hint=hint)
@@ -235,9 +233,8 @@ def compare_shown(
                 plain = race.plain.until(race.drafting.seconds) if step.speculative else race.plain
                 show(replace(race, plain=plain))
             elif not drawn:
-                line.draw(
-                    f"{side}, {1 + step.speculative} of 2: {counted(getattr(race, side).tokens, 'token')}"
-                )
+                tokens = counted(getattr(race, side).tokens, "token")
+                line.draw(f"{side}, {1 + step.speculative} of 2: {tokens}")
         if drawn:
             show(race)
     return comparison, race

@@ -93,9 +93,8 @@ def enlarged(stage: Callable[[str], object]) -> tuple[Path, Path]:
     memory = available_bytes() or sys.maxsize
     if target.exists() and draft.exists():
         if memory < target.stat().st_size / FREE_SHARE / 2:
-            raise NotEnoughMemory(
-                "too little memory is free for the enlarged demo pair", hint="close other programs and retry"
-            )
+            what = "too little memory is free for the enlarged demo pair"
+            raise NotEnoughMemory(what, hint="close other programs and retry")
         return target, draft
     what = "another `localspec demo` is making its model files"
     with alone(FileLock(folder / ".lock"), what, "wait until it ends"):
@@ -108,10 +107,9 @@ def enlarged(stage: Callable[[str], object]) -> tuple[Path, Path]:
                 what = f"too little memory or disk is free for the demo's {size_text(sizes[-1])}"
                 raise NotEnoughMemory(what, hint="free memory or disk space")
             shape, size = fitting[0]
-            print_notice(
-                f"an enlarged demo pair takes {size_text(size)} in {folder}; `localspec rm demo` removes it"
-            )
-            stage(f"writing {size_text(size)}")
+            takes = size_text(size)
+            print_notice(f"an enlarged demo pair takes {takes} in {folder}; `localspec rm demo` removes it")
+            stage(f"writing {takes}")
             enlarge(sources[1], draft, DRAFT_SHAPE)
             return enlarge(sources[0], target, shape), draft
         except BaseException:

@@ -68,9 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
     if gpu and command:
         say(f"\n{gpu.vendor} GPU found ({gpu.name}), but this llama.cpp cannot use it. Install one that can:")
         say(f"    {command}")
-        say(
-            f"Or, without a compiler: unpack {archive} from {RELEASES}, and set `llama` in config.toml to it."
-        )
+        say(f"Or, without a compiler: unpack {archive} from {RELEASES}; in config.toml set `llama` to it.")
     elif not any(device.is_gpu for device in devices):
         say("\nNo GPU was found: models run on the CPU.")
     for mistake in mistakes:

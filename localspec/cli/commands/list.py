@@ -45,9 +45,8 @@ def run(arguments: argparse.Namespace) -> int:
     rows: list[tuple[str, int | None, str]] = []
     for pair in here:
         used = uses.get(pair.used_as)
-        rows.append(
-            (pair.name, pair.file_bytes, f"{datetime.fromtimestamp(used):%Y-%m-%d %H:%M}" if used else "-")
-        )
+        when = f"{datetime.fromtimestamp(used):%Y-%m-%d %H:%M}" if used else "-"
+        rows.append((pair.name, pair.file_bytes, when))
     if theirs:
         rows.append(("\nIN OTHER PROGRAMS: `localspec run NAME PROMPT` uses these", None, ""))
     rows += [(name, 0 if model.trouble else model.file.all_bytes, model.about) for name, model in theirs]

@@ -127,9 +127,8 @@ def check_address(host: str, key: str) -> None:
     try:
         host.encode("idna")
     except UnicodeError as error:
-        raise BadSetting(
-            f"--host {host} is not a valid address", hint="give a name or an IP address"
-        ) from error
+        what = f"--host {host} is not a valid address"
+        raise BadSetting(what, hint="give a name or an IP address") from error
     if host not in ("127.0.0.1", "localhost", "::1") and not key:
         hint = f"add --api-key KEY, or set a key in the environment variable {KEY_VARIABLE}"
         raise BadSetting(f"--host {host} lets other machines send requests without a key", hint=hint)
