@@ -253,7 +253,7 @@ def ensure_projector(path: Path, identity: str, target: Path, on_first: Callable
 
 
 def _death(smoke_test: SmokeTest) -> str:
-    """Run the test; return the cause of its crash, or the text of its BackendFailure, or "" if it passed."""
+    """Run the test; return why it crashed, or the text of its BackendFailure; "" if it passed."""
     outcome = decode_in_child(smoke_test)
     if outcome.error is None:
         if _was_killed(outcome):

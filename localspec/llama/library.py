@@ -140,7 +140,7 @@ try:
             _redirect(chosen)
         from llama_cpp import llama_cpp as lib
 
-        if chosen:  # `_redirect` made this submodule without an import, which would have set the attribute
+        if chosen:  # set the package's attribute, because `_redirect` made the submodule without an import
             vars(sys.modules["llama_cpp"])["_ctypes_extensions"] = sys.modules["llama_cpp._ctypes_extensions"]
 except (ImportError, OSError, RuntimeError, AttributeError) as error:
     what = f"llama.cpp could not be loaded: {error}"

@@ -324,7 +324,7 @@ def plan_for(pair: Pair, choices: LoadChoices, devices: Sequence[Device] | None 
 
 
 def without_projector(devices: tuple[Device, ...], needed: int) -> tuple[Device, ...]:
-    """Return the devices with the free memory that a projector on the first GPU, else on the CPU, leaves."""
+    """Return the devices with less free memory: a projector takes `needed` bytes of the first GPU, else of the CPU."""
     name = next((device.name for device in devices if device.is_gpu), HOST)
     return tuple(
         replace(each, free_bytes=max(each.free_bytes - needed * (each.name == name), 0)) for each in devices

@@ -132,7 +132,7 @@ def _no_hub() -> DownloadFailed:
 
 @contextmanager
 def stream(remote: RemoteFile, start: int, end: int) -> Iterator[tuple[int, Iterator[bytes]]]:
-    """Yield the position of the first byte, and the bytes. A server that ignores `start` sends from 0 on."""
+    """Yield the position of the first received byte, and the bytes. If a server ignores `start`, the position is 0."""
     import httpx2
     from huggingface_hub.utils import build_hf_headers, hf_raise_for_status  # type: ignore[attr-defined]
 

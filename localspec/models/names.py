@@ -255,7 +255,7 @@ def default_pair() -> Pair:
     uses, demo_target = local_models.last_uses(), demo.target_path()
 
     def latest(pair: Pair) -> tuple[float, ...]:
-        """Return when a pair was last used, or its newest file written if that is later; then two times for ties."""
+        """Return the sort key of a pair: when it was last used or its newest file written; then two times for ties."""
         written, used = [file.here.stat().st_mtime for file in pair.files], uses.get(pair.used_as, 0.0)
         return max(used, *written), used, written[0]
 
