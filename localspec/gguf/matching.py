@@ -262,7 +262,7 @@ def check_small(header: Header, name: str, pooling: str) -> None:
     if not pooling and own == _RANK:
         raise BadModelFile(f"{name} is a reranker", hint="use it with --rerank, or localspec.rerank")
     if not pooling and not own:
-        hint = "choose a model for embeddings, or set its pooling: none, mean, cls or last"
+        hint = "choose a model for embeddings, or set its pooling (--pooling): none, mean, cls or last"
         raise BadModelFile(f"{name} does not say how it makes one vector of a text (its pooling)", hint=hint)
 
 

@@ -1,9 +1,11 @@
 """Command lines that are wrong, prompts that are piped in, output that nobody takes: each as a person meets it."""
 
 import argparse
+import ast
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,9 +15,11 @@ import pytest
 
 from localspec.algorithm import verification
 from localspec.cli import main
+from localspec.cli.commands import HELP
 from localspec.cli.program import parser
 from localspec.cli.prompt import piped_text, prompt_of, something_is_piped
 from localspec.options import Rule
+from tests.sources import SOURCES, nodes_of
 from tests.tiny_images import pictures
 
 pytestmark = pytest.mark.usefixtures("home_of_processes")
@@ -25,6 +29,27 @@ def shell(words, **options):
     return subprocess.run(
         [sys.executable, "-m", "localspec", *words], text=True, timeout=300, stderr=subprocess.PIPE, **options
     )
+
+
+# Options of pip, of nvidia-smi and of vulkaninfo
+FOREIGN = {"--force-reinstall", "--no-deps", "--no-cache-dir", "--no-binary", "--only-binary", "--upgrade"}
+FOREIGN |= {"--index-url", "--query-gpu", "--format", "--summary"}
+
+
+def options_of(described):
+    for action in described._actions:
+        yield from action.option_strings
+        if isinstance(action, argparse._SubParsersAction):
+            yield from (option for each in action.choices.values() for option in options_of(each))
+
+
+def test_every_option_that_a_message_names_exists():
+    known = {option for command in HELP for option in options_of(parser(command))} | FOREIGN
+    for path in SOURCES:
+        texts = [node.value for node in nodes_of(path) if isinstance(node, ast.Constant)]
+        sentences = [text for text in texts if isinstance(text, str) and " " in text]
+        named = {option for text in sentences for option in re.findall(r"(?<![\w-])--[a-z-]+[a-z]", text)}
+        assert named <= known, path
 
 
 @pytest.mark.process
