@@ -35,6 +35,8 @@ def test_the_demo_answers_with_text_on_stdout_and_numbers_on_stderr(capsys):
     assert (code, bool(out.strip()), "tokens/s" in out) == (0, True, False)
     for words in ("tokens/s", "cut at the token limit", "its speed says nothing about real pairs"):
         assert words in err
+    _, _, err = run(capsys, "Hello", "--max-tokens", "0", "--pair", "demo")
+    assert "[demo · 0 tokens · cut at the token limit]" in err
 
 
 def test_each_load_of_the_demo_says_that_its_speed_says_nothing():

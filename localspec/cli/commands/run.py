@@ -231,7 +231,8 @@ def store(talk: "Conversation", prompt: "Message", reply: Reply, *, requested: b
 def summary(reply: Reply, name: str) -> str:
     """Return the line of numbers; `name`: the name of the pair that answered."""
     stats = reply.stats
-    parts = [name, counted(stats.emitted, "token"), f"{stats.tokens_per_second:.1f} tokens/s"]
+    speed = [f"{stats.tokens_per_second:.1f} tokens/s"] * bool(stats.emitted)
+    parts = [name, counted(stats.emitted, "token"), *speed]
     if stats.drafted:
         parts.append(f"{stats.accepted:,} of {counted(stats.drafted, 'draft token')} accepted")
         parts.append(f"{stats.mean_accepted_length:.2f} tokens per pass")
