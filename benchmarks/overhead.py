@@ -47,6 +47,9 @@ class Half:
 
     whole_rows, _mask = True, Mask(np.arange(VOCABULARY) % 2 == 0, None)
 
+    def allows(self, token: int, history: Sequence[int]) -> bool:
+        return token % 2 == 0
+
     def permitted(self, row: Row, history: Sequence[int]) -> Row:
         return self._mask.applied(row)
 

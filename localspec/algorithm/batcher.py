@@ -133,8 +133,8 @@ class Batcher:
             waited = 0.0
             if part.rows and model is self._target and part.slot in self._running:
                 waited, self._running[part.slot] = self._running[part.slot], 0.0
-            one = replace(one, replies=len(parts), running=max(len(self._running), len(parts)))
-            self._results[part.slot] = replace(one, pass_width=width, waited_seconds=waited)
+            one = one._replace(replies=len(parts), running=max(len(self._running), len(parts)))
+            self._results[part.slot] = one._replace(pass_width=width, waited_seconds=waited)
         for each in self._waiting.values():  # these parts had to wait for this pass
             if each.part.slot in self._running:
                 self._running[each.part.slot] += now - began

@@ -6,7 +6,6 @@ each chunk of an image by one placeholder.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Protocol
 
 from localspec.algorithm.protocols import Decoder
@@ -87,7 +86,7 @@ def observed(batch: ForwardPass, prompt: Sequence[int]) -> ForwardPass:
     tokens, hidden = without_images(batch.tokens), batch.hidden
     if hidden is not None and len(tokens) < len(batch.tokens):
         hidden = hidden[-1:]  # a pass over an image has only one placeholder
-    return replace(batch, start=len(without_images(prompt[: batch.start])), tokens=tokens, hidden=hidden)
+    return batch._replace(start=len(without_images(prompt[: batch.start])), tokens=tokens, hidden=hidden)
 
 
 class TextDecoder:
@@ -107,7 +106,7 @@ class TextDecoder:
 
     def decode(self, tokens: Sequence[int], rows: int) -> ForwardPass:
         batch = self._target.decode(tokens, rows)
-        return replace(batch, start=batch.start - self._lacking)
+        return batch._replace(start=batch.start - self._lacking)
 
     def rollback(self, keep: int) -> None:
         self._target.rollback(keep + self._lacking)

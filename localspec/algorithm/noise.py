@@ -112,18 +112,15 @@ def _key(seed: int, purpose: Purpose) -> int:
 
 
 def _absorb(state: int, value: int) -> int:
-    return _finalise((state + _STEP * (value + 1)) & _WORD)
+    x = (state + _STEP * (value + 1)) & _WORD
+    x = ((x ^ (x >> 30)) * _MIX1) & _WORD
+    x = ((x ^ (x >> 27)) * _MIX2) & _WORD
+    return x ^ (x >> 31)
 
 
 def _open(hashed: int) -> float:
     """Turn a hash into a number above 0 and below 1, because the logarithm of 0 is infinite."""
     return min(((hashed >> 11) + 0.5) * 2.0**-53, BELOW_ONE)
-
-
-def _finalise(x: int) -> int:
-    x = ((x ^ (x >> 30)) * _MIX1) & _WORD
-    x = ((x ^ (x >> 27)) * _MIX2) & _WORD
-    return x ^ (x >> 31)
 
 
 def _mix_all(x: np.ndarray) -> None:

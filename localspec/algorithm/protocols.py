@@ -1,7 +1,7 @@
 """The interfaces that the loop uses; models, test models and drafters implement them."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol, Self
 
 from localspec.errors import LocalspecError
@@ -16,8 +16,7 @@ class Draw(NamedTuple):
     confidence: float  # largest probability in the draft's distribution
 
 
-@dataclass(frozen=True, slots=True)
-class Proposal:
+class Proposal(NamedTuple):
     """Draft tokens d1..dk with their distributions q1..qk; the first `certain` are accepted without a test."""
 
     tokens: tuple[int, ...] = ()
@@ -38,7 +37,7 @@ class Proposal:
 
     def first(self, count: int) -> Self:
         tokens, q, confidences = self.tokens[:count], self.q[:count], self.confidences[:count]
-        return replace(self, tokens=tokens, q=q, confidences=confidences)
+        return self._replace(tokens=tokens, q=q, confidences=confidences)
 
     @classmethod
     def copied(cls, tokens: tuple[int, ...], chances: tuple[float, ...], source: Source) -> Self:
@@ -46,8 +45,7 @@ class Proposal:
         return cls(tokens, (None,) * len(tokens), chances, source, depth=len(tokens))
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """The number of accepted draft tokens, and the target's own next token."""
 
     accepted: int
@@ -172,8 +170,7 @@ class Rule(Protocol):
         """Judge a proposal that follows `history`; rows[i] is the target's row after i draft tokens."""
 
 
-@dataclass(frozen=True, slots=True)
-class Backlog:
+class Backlog(NamedTuple):
     """The numbers of a text's tokens that a drafter has still to read, has in its cache, and has left out."""
 
     unread: int = 0  # number of newest tokens that the drafter must prefill before it can propose

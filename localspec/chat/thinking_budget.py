@@ -50,6 +50,11 @@ class ThinkingBudget:
         self._states = [self._with_due(_State(copy(text.detokenizer), copy(text.thinking)))]
         self._settled = 0  # number of the reply's tokens that no rejection can remove
 
+    def allows(self, token: int, history: Sequence[int]) -> bool:
+        if due := self._after(history).due:
+            return token == due[0]
+        return not self._inner or self._inner.allows(token, history)
+
     def permitted(self, row: Row, history: Sequence[int]) -> Row:
         if due := self._after(history).due:
             return Candidates(np.array(due[:1]), np.zeros(1, np.float32))

@@ -166,7 +166,7 @@ class DrafterSelection(Strategy):
         proposal = (best.proposal or self._drafted(best, tokens)) if best else Proposal(mode=mode)
         # A drafter that failed, or that must prefill more, returns a proposal of depth 0; then the cycle is plain.
         self._chosen = best.control if best and proposal.depth else None
-        self._proposal = replace(proposal, deciding_seconds=deciding_seconds)
+        self._proposal = proposal._replace(deciding_seconds=deciding_seconds)
         return self._proposal
 
     def observe(self, batch: ForwardPass, kept: int) -> None:
@@ -239,7 +239,7 @@ class DrafterSelection(Strategy):
                 depth, value = best_prefix(proposal.confidences, control.affordable_seconds, verify)
                 self._unused = None
                 if depth:
-                    yield Expectation(control, value, replace(proposal.first(depth), depth=depth))
+                    yield Expectation(control, value, proposal.first(depth)._replace(depth=depth))
                 elif best_prefix(proposal.confidences[:1], inf, verify)[1] > 1 / verify(1):
                     self._unused = proposal.tokens[0]
                 continue
@@ -267,7 +267,7 @@ class DrafterSelection(Strategy):
                 return Proposal(mode=control.mode, prefill_seconds=seconds)
         proposal = drafter.propose(tokens, limit, self._rule, control.stopping(limit))
         depth, mode = (limit, control.mode) if proposal.depth else (0, proposal.mode)
-        return replace(proposal, depth=depth, mode=mode, prefill_seconds=seconds)
+        return proposal._replace(depth=depth, mode=mode, prefill_seconds=seconds)
 
 
 def best_prefix(chances: Sequence[float], bound: float, verify: Callable[[int], float]) -> tuple[int, float]:

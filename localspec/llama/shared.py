@@ -6,7 +6,6 @@ which are removed before the next decode.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -226,4 +225,4 @@ def joined(passes: Sequence[ForwardPass]) -> ForwardPass:
     tokens = [token for each in passes for token in each.tokens]
     hidden = [each.hidden for each in passes if each.hidden is not None]
     whole = np.concatenate(hidden) if hidden else None
-    return replace(passes[-1], start=passes[0].start, tokens=tokens, hidden=whole)
+    return passes[-1]._replace(start=passes[0].start, tokens=tokens, hidden=whole)

@@ -216,6 +216,9 @@ class Constraint(Protocol):
     def mask(self, history: Sequence[int]) -> object:
         """Compute the mask after `history` in advance, so that `permitted` is quick."""
 
+    def allows(self, token: int, history: Sequence[int]) -> bool:
+        """Return whether the token may follow `history`, as `permitted` would decide."""
+
     def permitted(self, row: Row, history: Sequence[int]) -> Row:
         """Return the row without the tokens forbidden after `history`.
 
@@ -319,28 +322,26 @@ class Chain:
         """Return the likeliest token after `history`, and its probability among the GREEDY_HEAD likeliest."""
         row = self._permitted(row, history, GREEDY_HEAD)
         if isinstance(row, Candidates) and not self._adjusts:
-            found = row.logits.tolist()
-            top = _top(found)
-            total = sum([math.exp(logit - top) for logit in sorted(found)[-GREEDY_HEAD:]])
+            found, order = _sorted(row)
+            total = sum([math.exp(logit - order[-1]) for logit in order[-GREEDY_HEAD:]])
             if total < 2.0:  # with two equal largest logits, the total is 2 or more
-                return row.ids.item(found.index(top)), 1.0 / total
+                return row.ids.item(found.index(order[-1])), 1.0 / total
         ids, logits = self._head(row, history, GREEDY_HEAD)
         at = int(logits.argmax())
         return int(ids[at]), float(1.0 / np.exp(logits - logits[at]).sum())
 
     def best(self, row: Row, history: Sequence[int]) -> int:
         """Return the likeliest token after `history`; of equally likely tokens, the one with the lowest id."""
-        row = self._permitted(row, history, 1)
         if isinstance(row, Candidates):
-            logits = row.logits.tolist()
-            top = _top(logits)
-            token, alone = int(row.ids[logits.index(top)]), len(logits) > 1 and logits.count(top) == 1
+            logits, order = _sorted(row)
+            token, alone = int(row.ids[logits.index(order[-1])]), order[-2:-1] < order[-1:]
         else:
             token, alone = int(row.argmax()), True
             finite(float(row[token]))
-        if not alone or self._lowered_tokens is None or token in self._lowered_tokens:
-            return int(self._head(row, history, 1)[0][0])
-        return token
+        stays = alone and self._lowered_tokens is not None and token not in self._lowered_tokens
+        if stays and (self._constraint is None or self._constraint.allows(token, history)):
+            return token
+        return int(self._head(self._permitted(row, history, 1), history, 1)[0][0])
 
     def _permitted(self, row: ComingRow, history: Sequence[int], count: int) -> Row:
         """Return the row without forbidden tokens; if every logit matters, replace Candidates by the whole row.
@@ -356,7 +357,7 @@ class Chain:
             return row
         if count and self._masks and not (self._adjusts or isinstance(row, Candidates)):
             # Mask only the likeliest tokens at first, because a grammar seldom forbids them.
-            ids = np.array([row.argmax()]) if count == 1 else largest(row, count + SPARE)[0]
+            ids = largest(row, count + SPARE)[0]
             likely = Candidates(ids, row[ids])
             permitted = self._constraint.permitted(likely, history)
             if isinstance(permitted, Candidates) and permitted is not likely and len(permitted.ids) >= count:
@@ -419,37 +420,36 @@ _FEW = 64  # for at most this many tokens, Python takes less time than numpy
 
 
 def _of_few(row: Row, s: Sampling) -> Few | None:
-    """Return the distribution of a row without bias and penalties; None if min-p is off or keeps many tokens."""
+    """Return the distribution of a row without bias and penalties, if min-p keeps few tokens of different logits."""
     if s.min_p == 0.0 or len(row.ids if isinstance(row, Candidates) else row) <= s.top_k:
         return None
     if isinstance(row, Candidates):
-        logits = row.logits.tolist()
-        top = _top(logits)
-        edge = top + math.log(s.min_p)
-        pairs = sorted([(row.ids.item(i), x - top) for i, x in enumerate(logits) if x >= edge])
+        logits, order = _sorted(row)
+        top, ids = order[-1], row.ids
+        near = order[bisect_left(order, top + math.log(s.min_p)) :]
     else:
         top = finite(float(row[row.argmax()]))
         ids = (row >= np.float64(top + math.log(s.min_p))).nonzero()[0]
-        if len(ids) > _FEW:
-            return None
-        pairs = [*zip(ids.tolist(), (row[ids] - np.float64(top)).tolist(), strict=True)]
-    if len(pairs) > min(s.top_k or _FEW, _FEW):
+        logits = row[ids].tolist()
+        order = near = sorted(logits)
+    if not len({*near}) == len(near) <= min(s.top_k or _FEW, _FEW):
         return None
-    if len(pairs) > 1 and s.top_p < 1.0:
-        order = sorted(pairs, key=lambda pair: -pair[1])
-        heights = [*accumulate([math.exp(below) for _, below in order])]
+    if len(near) > 1 and s.top_p < 1.0:
+        near.reverse()
+        heights = [*accumulate([math.exp(logit - top) for logit in near])]
         if heights[-2] >= s.top_p * (total := heights[-1]):  # top-p may remove some tokens
-            count = s.top_k or len(logits)
-            head = sorted(logits)[-count:] if isinstance(row, Candidates) else largest(row, count)[1].tolist()
-            total = sum([math.exp(logit - top) for logit in head])
-        pairs = sorted(order[: 1 + bisect_left(heights, s.top_p * total)])
+            if not isinstance(row, Candidates):
+                order = largest(row, s.top_k or len(row))[1].tolist()
+            total = sum([math.exp(logit - top) for logit in order[-(s.top_k or len(order)) :]])
+        near = near[: 1 + bisect_left(heights, s.top_p * total)]
     cold = max(s.temperature, COLDEST)
-    return Few.of_weights([(token, math.exp(below / cold)) for token, below in pairs])
+    return Few.of_weights(sorted([(ids.item(logits.index(x)), math.exp((x - top) / cold)) for x in near]))
 
 
-def _top(logits: Sequence[float]) -> float:
-    """Return the largest of these logits. Raises BackendFailure for a broken row."""
-    return finite(max(logits) if sum(logits) < math.inf else math.nan)
+def _sorted(row: Candidates) -> tuple[list[float], list[float]]:
+    """Return the logits, and the same in ascending order. Raises BackendFailure for a broken row."""
+    logits = row.logits.tolist()
+    return logits, sorted(logits) if sum(logits) < math.inf else [finite(math.nan)]
 
 
 def _shaped(ids: np.ndarray, logits: np.ndarray, s: Sampling, total: float | None) -> Distribution:

@@ -2,13 +2,12 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 
-@dataclass(frozen=True, slots=True)
-class Candidates:
+class Candidates(NamedTuple):
     """The top-k logits of a row, in no particular order, as a backend sampler returns them."""
 
     ids: np.ndarray  # int32 [k]
@@ -55,8 +54,7 @@ class HiddenRows:
     output: bool = False  # whether the drafter reads the input of the target's own prediction heads
 
 
-@dataclass(frozen=True, slots=True)
-class ForwardPass:
+class ForwardPass(NamedTuple):
     """One forward pass: over a chunk of a prompt, or over the newest token and its proposal.
 
     Rows are views that the next decode of the same model overwrites.

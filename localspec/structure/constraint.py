@@ -166,9 +166,9 @@ class Mask:
         """
         if isinstance(row, Candidates):
             kept = self.allowed.take(row.ids, mode="clip") & (row.ids < len(self.allowed))
-            if row.whole and not kept.any():
-                return self.applied(row.whole())
-            return Candidates(row.ids[kept], row.logits[kept]) if kept.any() else row
+            if kept.any():
+                return Candidates(row.ids[kept], row.logits[kept])
+            return self.applied(row.whole()) if row.whole else row
         if self.ids is not None:
             ids = self.ids[self.ids < len(row)] if len(row) < len(self.allowed) else self.ids
             return Candidates(ids, row[ids]) if len(ids) else row
@@ -212,6 +212,10 @@ class Constrained:
         self._closes = closes
         self.limit = 0  # largest number of tokens in the reply; 0: unknown
         self.closed = False  # whether any settled token was forced by the limit
+
+    def allows(self, token: int, history: Sequence[int]) -> bool:
+        mask = self.mask(history)
+        return mask is None or (token < len(mask.allowed) and bool(mask.allowed[token]))
 
     def permitted(self, row: Row, history: Sequence[int]) -> Row:
         """Mask the tokens that may not follow `history`; if the grammar does not match `history`, mask none."""

@@ -58,8 +58,7 @@ class Forcing(Strategy):
         drafted = self._inner.propose(text, room - len(forced)) if self._proposed else Proposal()
         # Drop the first token that the grammar forbids, and all after it: lookup ignores the grammar.
         drafted = drafted.first(self._forcer.valid(text, drafted.tokens)) if drafted.tokens else drafted
-        return replace(
-            drafted,
+        return drafted._replace(
             tokens=forced + drafted.tokens,
             q=(None,) * len(forced) + drafted.q,
             confidences=(1.0,) * len(forced) + drafted.confidences,

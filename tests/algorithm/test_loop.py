@@ -2,7 +2,6 @@
 
 import itertools
 import random
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -153,7 +152,7 @@ def test_forced_tokens_in_front_of_a_proposal_are_distinguished():
 def test_a_wait_for_others_is_counted_apart_and_leaves_no_negative_time(end, seconds):
     class Waited(ExactModel):
         def decode(self, tokens, rows):
-            return replace(super().decode(tokens, rows), waited_seconds=3.0)
+            return super().decode(tokens, rows)._replace(waited_seconds=3.0)
 
     reported, rule = iter([0.0, end]), make_rule("auto", GREEDY, 0)
     (cycle,) = speculate(

@@ -34,7 +34,7 @@ class LateRowsOf:
             assert number == self.passes, "the next pass has overwritten these rows"
             return found.rows
 
-        return replace(found, rows=LateRows(rows, read)) if rows and self.late else found
+        return found._replace(rows=LateRows(rows, read)) if rows and self.late else found
 
 
 class LateContext(LateRowsOf, ExactContext):

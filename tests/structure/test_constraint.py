@@ -197,6 +197,9 @@ class Masking:
     def __init__(self, allowed, *, few):
         self.mask, self.whole = Mask(allowed, np.flatnonzero(allowed) if few else None), []
 
+    def allows(self, token, history):
+        return self.mask.allowed[token]
+
     def permitted(self, row, history):
         if not isinstance(row, Candidates):
             self.whole.append(row)

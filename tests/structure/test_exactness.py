@@ -36,6 +36,9 @@ class Lattice:
         possible = np.flatnonzero(np.isfinite(row))
         return np.sort(random.choice(possible, random.integers(1, len(possible) + 1), replace=False))
 
+    def allows(self, token, history):
+        return token in self.allowed(tuple(history))
+
     def permitted(self, row, history):
         ids = self.allowed(tuple(history))
         if isinstance(row, Candidates):
