@@ -78,10 +78,8 @@ def aligned(rows: Sequence[Sequence[str]], left: int = 1) -> str:
     """Return rows as lines of aligned columns; the first `left` columns are flush left, the others flush right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     sides = ["<"] * left + [">"] * (len(widths) - left)
-    cells = [
-        [f"{cell:{side}{width}}" for cell, side, width in zip(row, sides, widths, strict=True)]
-        for row in rows
-    ]
+    padded = (zip(row, sides, widths, strict=True) for row in rows)
+    cells = [[f"{cell:{side}{width}}" for cell, side, width in row] for row in padded]
     return "\n".join("  ".join(row).rstrip() for row in cells)
 
 

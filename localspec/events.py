@@ -179,10 +179,8 @@ class Stats:
     @property
     def acceptance_by_position(self) -> tuple[float, ...]:
         """The acceptance rate at each draft position: accepting cycles / proposing cycles."""
-        return tuple(
-            kept / tried
-            for kept, tried in zip(self.accepted_by_position, self.drafted_by_position, strict=True)
-        )
+        pairs = zip(self.accepted_by_position, self.drafted_by_position, strict=True)
+        return tuple(accepted / drafted for accepted, drafted in pairs)
 
 
 _values = attrgetter(*(field.name for field in fields(Stats)))  # one call for all fields, which saves time

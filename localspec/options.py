@@ -24,9 +24,8 @@ Whole: TypeAlias = int | None
 Number: TypeAlias = float | None
 Rule = Literal["auto", "greedy", "block", "coupled"]
 _PREFIX = "LOCALSPEC_"
-_SWITCHES = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(
-    ("0", "false", "no", "off"), False
-)
+_ON, _OFF = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
+_SWITCHES = dict.fromkeys(_ON, True) | dict.fromkeys(_OFF, False)
 MOST_LOGPROBS = 20  # largest number of alternatives that `logprobs` can list for each token
 MOST_DEPTH = 32  # largest draft depth
 MOST_PARALLEL = 8  # largest number of replies at once

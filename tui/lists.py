@@ -79,13 +79,8 @@ class TextTable(DataTable[Text], Generic[Item], can_focus=False):
         self._drawn_width = self.size.width
         cell = partial(Text, no_wrap=True, overflow="ellipsis")
         sides = [head.justify for head in self._heads]
-        rows = [
-            [
-                cell(for_terminal(text), justify=side)
-                for text, side in zip(self._columns_of(item), sides, strict=True)
-            ]
-            for item in self._items
-        ]
+        texts = (zip(self._columns_of(item), sides, strict=True) for item in self._items)
+        rows = [[cell(for_terminal(text), justify=side) for text, side in row] for row in texts]
         cursor, widths = self.cursor_row, self._widths(rows)
         ends = accumulate(width + 2 * self.cell_padding for width in widths)
         # Leave out columns that do not fit as a whole, because a number that is cut off misleads.

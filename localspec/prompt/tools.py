@@ -142,14 +142,9 @@ def _read_parameters(given: Any, name: str) -> tuple[Mapping[str, Any], Mapping[
         shown = schema = dict(whole)
     part, left_out = expressible(json.dumps({"type": "object", **schema}))
     keywords = ", ".join(dict.fromkeys(left_out))
-    notice = (
-        f"the grammar of the tool {name} leaves out what it cannot express: {keywords}" if left_out else ""
-    )
-    return (
-        shown,
-        {**(_ANYTHING if left_out and not part.get("properties") else {}), **part, "type": "object"},
-        notice,
-    )
+    notice = f"the grammar of the tool {name} leaves out what it cannot express: {keywords}" * bool(left_out)
+    anything = _ANYTHING if left_out and not part.get("properties") else {}
+    return shown, {**anything, **part, "type": "object"}, notice
 
 
 def spelled_out(

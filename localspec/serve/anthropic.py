@@ -54,10 +54,8 @@ class Anthropic(Interface):
 
 def messages_of(system: object, messages: list[Any]) -> list[dict[str, Any]]:
     """Convert Anthropic's messages to chat messages. Raises BadSetting."""
-    given = (
-        system if isinstance(system, list) else [] if system is None else [{"type": "text", "text": system}]
-    )
-    kept = [*map(without_billing, given)]
+    text = [] if system is None else [{"type": "text", "text": system}]
+    kept = [*map(without_billing, system if isinstance(system, list) else text)]
     converted: list[dict[str, Any]] = [{"role": "system", "content": kept}] if any(map(text_of, kept)) else []
     for number, message in enumerate(messages, start=1):
         converted += converted_from(message, f"message {number}")

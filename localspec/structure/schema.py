@@ -167,14 +167,10 @@ def _limits(given: Mapping[str, Any], *, decimals: bool) -> dict[str, Any]:
 
 def _only_names(schema: Mapping[str, Any]) -> bool:
     named, required = schema.get("properties"), schema.get("required", [])
-    return (
-        isinstance(named, dict)
-        and bool(named)
-        and isinstance(required, list)
-        and all(isinstance(name, str) and name in named for name in required)
-        and "additionalProperties" not in schema
-        and not _COMBINING & schema.keys()
-    )
+    if not (isinstance(named, dict) and named and isinstance(required, list)):
+        return False
+    names_all = all(isinstance(name, str) and name in named for name in required)
+    return names_all and "additionalProperties" not in schema and not _COMBINING & schema.keys()
 
 
 def _check_multiples(schema: dict[str, Any]) -> None:

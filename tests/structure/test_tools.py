@@ -353,7 +353,7 @@ def split(parts, form):
     [
         ("now", "tools must be a list"),
         ([3], "tool 1 is not a dictionary"),
-        ([{"name": " "}], "not a valid name"),
+        ([{"name": " "}], "the name of tool 1 cannot be"),
         ([{"name": "x", "parameters": {"type": "string"}, "strict": True}], "the tool x"),
     ],
 )

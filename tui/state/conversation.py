@@ -50,12 +50,9 @@ class OpenConversation:
             self.messages[-1] = self.reply.replaced_by(message)
         else:
             if self.drops_replies:
-                course = Conversation.new(self.about.pair, self.about.system)
-                earlier = (*self.messages[:-1], *self._replaced)
-                title, files, name = self.about.given_title, self.about.files, self.about.name
-                self._unsaved_copies.append(
-                    replace(course, messages=earlier, given_title=title, files=files, course_of=name)
-                )
+                earlier, name = (*self.messages[:-1], *self._replaced), Conversation.new().name
+                copy = replace(self.about, name=name, messages=earlier, course_of=self.about.name)
+                self._unsaved_copies.append(copy)
             self._replaced = ()
             self.messages.append(message)
         self.about = replace(self.about, talked=time.time())

@@ -265,12 +265,8 @@ class EngineState:
 
     def show(self, message: StoredMessage | None) -> None:
         stats = message.stats if message else None
-        shown = (
-            reply
-            for reply in self.recent
-            if stats
-            and (stats.emitted, stats.decode_seconds) == (reply.stats.emitted, reply.stats.decode_seconds)
-        )
+        key = stats and (stats.emitted, stats.decode_seconds)
+        shown = (r for r in self.recent if (r.stats.emitted, r.stats.decode_seconds) == key)
         self.last_reply = next(shown, None)
 
     def _begin(self, beginning: str = "") -> ReplyState:

@@ -70,16 +70,11 @@ class GrowingMarkdown:
 
     def _is_boundary(self, line: str) -> bool:
         mark = _FENCE.match(line.rstrip("\n"))
-        if (
-            self._fence
-            and mark
-            and mark["marks"].startswith(self._fence["marks"])
-            and not mark["info"].strip()
-        ):
+        if self._fence:
+            if not (mark and mark["marks"].startswith(self._fence["marks"]) and not mark["info"].strip()):
+                return len(self._block) > LONG_BLOCK
             self._fence = None
             return not mark["indent"]
-        if self._fence:
-            return len(self._block) > LONG_BLOCK
         if mark:
             self._fence = mark
             return False

@@ -163,11 +163,7 @@ def _fit(pair: Pair, shared: matching.SharedTokens | None) -> str:
 def _attention(pair: Pair, plan: Plan) -> str:
     if (known := plan.attention) is None:
         measured = has_choice(pair.target.header) and measures_attention(plan.target, pair.drafter)
-        return (
-            "flash attention; `localspec bench --attention` measures whether plain is faster"
-            if measured
-            else ""
-        )
+        return "flash attention; `localspec bench --attention` measures whether plain is faster" * measured
     chosen = "plain" if plan.target.flash_attn == "off" else "flash"
     turn = f"a turn of {NEW_TOKENS} new tokens and a reply of {REPLY_TOKENS} takes"
     long, short = (
