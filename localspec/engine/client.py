@@ -182,12 +182,14 @@ class _Connection:
         for error, hint in pairwise([*words, ""]):
             if error.startswith("error: "):
                 return messages.Died(error.removeprefix("error: "), hint.removeprefix("hint: "))
-        if died_by_signal(exit_code) and -exit_code != _KILL and any(map(has_backend, BACKENDS)):
+        if (how := describe_exit(exit_code)) == "SIGBUS":
+            words.append("a model file may have been cut while it was open, or its disk may have failed")
+        elif died_by_signal(exit_code) and -exit_code != _KILL and any(map(has_backend, BACKENDS)):
             words.append("a driver may be at fault: try --flash-attn off, or use the CPU: --device CPU")
         if not words and self._stage.startswith(("checking", "loading", "warming")):
             words.append(f"the file may be damaged: {ANOTHER_COPY}")
         doing = f" while {self._stage}" if self._stage not in ("", "running") else ""
-        what = f"the engine process ended unexpectedly ({describe_exit(exit_code)}){doing}"
+        what = f"the engine process ended unexpectedly ({how}){doing}"
         return messages.Died(what, " · ".join(words))
 
     def _write(self) -> None:

@@ -69,6 +69,29 @@ def test_a_death_by_a_signal_names_the_device_and_a_gpu_build_says_what_to_try(
     assert bool(hint) == bool(died.hint)
 
 
+CUTS_ITS_FILE = """
+    def perform(self, request, send, cancelled):
+        import mmap, tempfile
+        with tempfile.TemporaryFile() as file:
+            file.truncate(1 << 20)
+            with mmap.mmap(file.fileno(), 0) as mapped:
+                file.truncate(0)
+                mapped[1 << 19]
+"""
+
+
+@dies
+def test_a_file_that_is_cut_while_it_is_open_is_named_as_the_cause_and_no_driver_is(tmp_path, monkeypatch):
+    (tmp_path / "libggml-vulkan.so").write_text("code")
+    process = EngineProcess(program(CUTS_ITS_FILE))
+    process.start()
+    monkeypatch.setenv("LLAMA_CPP_LIB_PATH", str(tmp_path))
+    process.send(Question(1, tokens=()))
+    died = death(process)
+    assert died.what == "the engine process ended unexpectedly (SIGBUS)"
+    assert died.hint == "a model file may have been cut while it was open, or its disk may have failed"
+
+
 def test_a_process_whose_words_make_no_sense_is_ended_and_reported():
     code = "import time; print('[' * 100_000, flush=True); time.sleep(60)"
     process = EngineProcess((sys.executable, "-c", code))
