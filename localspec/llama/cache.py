@@ -21,7 +21,7 @@ from localspec.llama.lifetimes import (
 from localspec.llama.load import Load
 from localspec.llama.model import Model
 from localspec.llama.rows import TopK
-from localspec.llama.threads import Threads, default_threads
+from localspec.llama.threads import Threads, beside, default_threads
 from localspec.stopping import Closing, DelayedInterrupt, current_stop, interruptible, leave_at_end, own_stop
 
 WIDEST = 16  # maximum tokens of one slot in a shared pass, unless more of the slot's tokens need logits
@@ -110,7 +110,7 @@ class Cache(Closing):
             # On a GPU llama.cpp may log during a pass, and Python would lose a Ctrl-C inside the log callback.
             delayed = DelayedInterrupt() if self.model.gpus else nullcontext()
             given = process_time()
-            with delayed, self._watched(count):
+            with delayed, self._watched(count), beside(wanted * bool(threads.contention)) as counts:
                 code = work() if here else interruptible(work, stop, cancelled=lambda: False)
                 if not late:
                     lib.llama_synchronize(pointer)
@@ -122,7 +122,8 @@ class Cache(Closing):
                 leave_at_end()
                 raise decode_failure(code)
             if threads.contention:
-                threads.contention.learn(wanted, count, seconds, process_time() - given)
+                share = wanted / max(counts)  # other pairs of this process have the rest of its time
+                threads.contention.learn(wanted, count, seconds, share * (process_time() - given), share < 1)
 
     def settle(self) -> float:
         """Wait for the pass that a device still computes, and return its seconds, also added to `busy_seconds`."""

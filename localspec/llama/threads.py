@@ -4,7 +4,7 @@ import ctypes
 import math
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -157,6 +157,7 @@ class Contention:
     lock: AbstractContextManager[object] = field(default_factory=nullcontext)  # held to change the fields
     # (threads, tokens, seconds, share of its threads' processor time) of each pass
     _judged: list[tuple[int, int, float, float]] = field(default_factory=list)
+    _among_pairs: bool = False  # whether other pairs of this process made passes beside these
     _switched: int = 0  # `switches()` before these passes
     _began: tuple[float, float] = 0.0, 0.0  # `clock()` and `others()` before these passes
     _before: dict[int, float] = field(default_factory=dict)  # by number of tokens: seconds with all threads
@@ -217,8 +218,12 @@ class Contention:
             return min(reading, (not self.fixed and self.limit) or reading)
         return min(usual, self.kept or usual)
 
-    def learn(self, threads: int, width: int, seconds: float, processor_seconds: float) -> None:
+    def learn(
+        self, threads: int, width: int, seconds: float, processor_seconds: float, among_pairs: bool = False
+    ) -> None:
+        """Learn from a pass. `among_pairs`: whether another pair of this process made a pass at the same time."""
         with self.lock:
+            self._among_pairs |= among_pairs
             if threads <= max(self.kept or 1, self.limit or 1):
                 self._compare(width, seconds)
             elif self.clock() >= self._deaf_until:
@@ -249,9 +254,10 @@ class Contention:
         before = {width: seconds for _, width, seconds, _ in self._judged}
         tried = sum(seconds * share for *_, seconds, share in self._judged)
         often = self.switches() - self._switched > SWITCHED * self._spent
+        among_pairs, (began, used) = self._among_pairs, self._began
         self._lift()
-        began, used = self._began
-        if share < CONTENDED and (not self.others or self.others() - used > OTHERS * (self.clock() - began)):
+        is_used = not self.others or self.others() - used > OTHERS * (self.clock() - began)
+        if share < CONTENDED and (among_pairs or is_used):
             others = self.cores / share - threads  # other programs' threads, if all get equal shares
             self.limit = min(max(round(self.cores - others), 1), threads - 1)
             self._before = before
@@ -274,6 +280,7 @@ class Contention:
 
     def _forget_passes(self) -> None:
         self._judged.clear()
+        self._among_pairs = False
         self._switched = self.switches()
 
 
@@ -283,6 +290,21 @@ def _notice(before: int, now: int) -> str:
         f"programs {'use' if now < before else 'no longer use'} the processor. This can change a word of the reply. "
         f"To keep {before}, set --threads {before}"
     )
+
+
+_running: list[int] = []  # the threads of each pass that this process makes now
+
+
+@contextmanager
+def beside(threads: int) -> Iterator[Sequence[int]]:
+    """Yield the numbers of threads of all passes of this process, when a pass of so many threads begins and ends."""
+    _running.append(threads)
+    counts = [sum(_running)]
+    try:
+        yield counts
+    finally:
+        counts.append(sum(_running))
+        _running.remove(threads)
 
 
 class Threads:

@@ -131,6 +131,25 @@ def test_passes_that_get_too_little_are_contended_only_if_other_programs_used_th
         assert contention.contended == (left < 4)
 
 
+def test_passes_of_another_pair_of_this_process_leave_too_little_as_other_programs_do():
+    """The process's processor time is that of both pairs, so it looked as if each pass had all of its cores."""
+    now, own = 100.0, []
+    contention = Contention(2, others=lambda: 0.0, clock=lambda: now)
+    first, second = threads.beside(2), threads.beside(2)
+    early, late = first.__enter__(), second.__enter__()
+    for each in (first, second):
+        each.__exit__(None, None, None)
+    assert (max(early), max(late), threads._running) == (4, 4, [])
+    for counts in (early, late, early):
+        share, now = 2 / max(counts), now + 0.1
+        own.append(contention.threads(2, 1, 2))
+        contention.learn(own[-1], 1, 0.1, share * 0.2, share < 1)
+    assert contention.threads(2, 1, 2) == 1
+    with threads.beside(2) as alone:
+        pass
+    assert max(alone) == 2
+
+
 def test_the_clock_of_others_counts_a_busy_program():
     clock = threads.clock_of_others()
     if clock is None:
