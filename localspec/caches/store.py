@@ -64,7 +64,7 @@ class Stored:
         return len(self.tokens) // 4
 
     def usable(self, shared: int) -> int:
-        """Return how many tokens this file can restore for a text that begins with its first `shared` tokens."""
+        """Return how many tokens this file can restore for a text whose first `shared` tokens are the file's."""
         if self.facts.steps_back or shared == self.length:
             return shared
         return max((mark for mark in self.facts.marks if mark <= shared), default=0)

@@ -50,9 +50,9 @@ def best_shared_depth(
 
 
 def verify_among_others(costs: Costs, plan: DepthPlan, width: int) -> float:
-    """Return a plain step's seconds, plus the delay of all replies by draft tokens beyond the planned depth.
+    """Return a plain step's seconds, plus the time that tokens beyond the planned depth cost all replies.
 
-    A shared pass pads all batches to the widest one, so tokens within the planned depth cost nothing more.
+    A shared pass pads all batches to the widest one, so tokens within the planned depth add no time.
     """
     planned = 1 + plan.depth
     delay = costs.verify(plan.replies * max(width, planned)) - costs.verify(plan.replies * planned)

@@ -39,10 +39,10 @@ class Plain(Strategy):
 
 
 class Fixed(Strategy):
-    """A strategy with a fixed draft depth; cycles are plain while the drafter prefills tokens that it has not read.
+    """A strategy with a fixed draft depth. It drafts nothing while the drafter prefills tokens that are new to it.
 
-    A proposal copied from the caller's prediction comes first. Its depth depends only on the text, so a seed still
-    repeats the reply.
+    It prefers draft tokens copied from the caller's prediction. Their number depends only on the text, so the same
+    seed still gives the same reply.
     """
 
     def __init__(

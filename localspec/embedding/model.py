@@ -30,7 +30,7 @@ _SPARE_BYTES: Final = 1 << 30  # memory of a GPU that stays free beside the weig
 EUCLIDEAN: Final = 2  # the default norm of vectors
 ALONE_SECONDS: Final = 0.2  # a pass should take this many seconds while no reply runs
 BESIDE_SECONDS: Final = 0.05  # a pass should take this many seconds while a reply runs
-WAITS: Final = 5.0  # while a reply runs, a pass is followed by a wait of this many times its seconds
+WAITS: Final = 5.0  # while a reply runs, the wait after a pass takes this many times the seconds of the pass
 _LOOK_SECONDS: Final = 0.1
 Text = str | Sequence[int | str]  # a text, its tokens, or both mixed
 

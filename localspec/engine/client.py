@@ -98,7 +98,7 @@ class _Connection:
         self._owner = owner
         self.outbox: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._last_words: deque[str] = deque(maxlen=40)
-        self._stage = ""  # the last stage of loading
+        self._stage = ""  # the latest stage of loading, for the message of a failed load
         self._closing = self._saving = False
         self._silent = threading.Event()  # set when the process has closed its pipe and freed its memory
         self.process = process

@@ -123,7 +123,7 @@ def ready(session: api.Session, seconds: float) -> Ready:
     )
 
 
-MANY_CORES = 4  # with this many cores or more, one is left to the client even if it never draws
+MANY_CORES = 4  # with at least this many cores, one stays free for the client, even if it shows no screen
 
 
 class Warnings(logging.Handler):

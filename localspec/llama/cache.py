@@ -26,7 +26,7 @@ from localspec.stopping import Closing, DelayedInterrupt, current_stop, interrup
 
 WIDEST = 16  # maximum tokens of one slot in a shared pass, unless more of the slot's tokens need logits
 _CELLS = 256  # llama.cpp warns if the number of KV cache cells of a slot is not a multiple of 256
-_LONGEST = 2**25  # maximum tokens in a slot; llama.cpp's table of more cells could fill the memory
+_LONGEST = 2**25  # maximum tokens in a slot; with more, llama.cpp's table of KV cells could fill the memory
 _KV_TYPES = {  # numbers in llama.cpp's enum ggml_type
     "f32": 0, "f16": 1, "bf16": 30, "q8_0": 8, "q5_1": 7, "q5_0": 6, "q4_1": 3, "q4_0": 2, "iq4_nl": 20,
 }  # fmt: skip

@@ -33,7 +33,7 @@ _DEFAULTS = {
         **{"warmup": 1, "image_min_tokens": _ALL, "cb_eval": 0, "progress_callback": 0},
     },
 }
-# Processors on which a function writes a large result to the caller's address, which shows how much it writes
+# Processors on which a C function writes a large structure to the caller's memory, so its size can be measured
 _SEES_SIZES = ("x86_64", "AMD64")
 _IN_REGISTERS = 16  # maximum bytes of a structure that may be returned in registers
 _UNWRITTEN = b"\xa5"

@@ -22,7 +22,7 @@ from localspec.models.local_models import identity
 from localspec.models.registry import Pair
 from localspec.stopping import Stop, interruptible
 
-if TYPE_CHECKING:  # not imported here, because these imports load llama.cpp
+if TYPE_CHECKING:  # imported only for types, because these imports load llama.cpp
     from localspec.llama.context import Context
     from localspec.llama.model import Model
 
@@ -106,7 +106,7 @@ def attention_of(
 
 
 def measures_attention(load: Load, kind: DraftKind) -> bool:
-    """Return whether a measurement chooses a target's attention: on the CPU, unless the user has chosen."""
+    """Return whether to measure if a target is faster with flash attention: only on a CPU, if the user has no wish."""
     # A quantised KV cache needs flash attention. An assistant head reads the target's cache, so both need the same.
     reads_cache = kind is DraftKind.ASSISTANT
     return not load.devices and (load.kv_type, load.flash_attn) == ("f16", "auto") and not reads_cache

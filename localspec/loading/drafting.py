@@ -225,7 +225,7 @@ def warm_up(target: Context, slots: Sequence[Slot]) -> None:
     # SAMPLE has several kinds of text, because a mixture of experts decodes some tokens faster than others.
     text = list(target.model.vocab.tokenize(SAMPLE, parse_special=False))
     began = perf_counter()
-    # One width is enough on a CPU, which compiles no kernels.
+    # On a GPU the first pass of each width may compile kernels. A CPU compiles none, so one width is enough there.
     for width in WIDTHS if target.model.gpu else WIDTHS[:1]:
         tokens = text[: min(width, target.capacity)]
         target.decode(tokens, rows=min(len(tokens), target.rows_max))

@@ -86,7 +86,7 @@ def estimated_sizes(
 ) -> Sizes:
     """Estimate the sizes of a model from the registry's facts. `read`: whether to read its header too."""
     header, facts = file.header if read else None, file
-    if header and not file.layers:  # this counts layers with a sliding window like other layers
+    if header and not file.layers:  # layers with a sliding window are counted like other layers
         layers, heads = header.of_model("block_count"), header.of_model("attention.head_count")
         own = header.get(f"{header.architecture}.attention.head_count_kv")
         kv_heads = sum(map(int, own)) if isinstance(own, tuple) else int(own or heads) * layers

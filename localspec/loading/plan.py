@@ -26,7 +26,7 @@ from localspec.models.projector import ROWS_AT_ONCE, kind_of, memory_of
 from localspec.models.registry import Pair
 from localspec.stopping import Closing
 
-if TYPE_CHECKING:  # not imported here, because this import loads llama.cpp
+if TYPE_CHECKING:  # imported only for types, because this import loads llama.cpp
     from localspec.llama.measuring import Measurer
 
 

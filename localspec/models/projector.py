@@ -80,7 +80,9 @@ def kind_of(header: Header) -> str:
 def check_projector(headers: Sequence[Header], names: Sequence[str]) -> None:
     """Raise BadModelFile if a file is not an image projector."""
     if not kind_of(headers[0]):
-        raise BadModelFile(f"{names[0]} is not an image projector", hint="give one with --mmproj FILE")
+        raise BadModelFile(
+            f"{names[0]} is not an image projector", hint="give a projector with --mmproj FILE"
+        )
 
 
 def memory_of(header: Header) -> int:
@@ -102,6 +104,8 @@ def published(pair: Pair) -> ModelFile:
 
     if not found:
         where = f"{file.repo} has no projector" if file.repo else f"{file.name} is a file of yours"
-        raise UnknownPair(f"{where}, so {pair.name} reads no images", hint="give one with --mmproj FILE")
+        raise UnknownPair(
+            f"{where}, so {pair.name} reads no images", hint="give a projector with --mmproj FILE"
+        )
     best = min(found, key=lambda each: rank(each.file))
     return ModelFile.listed(best).pinned()

@@ -31,7 +31,8 @@ from localspec.models.local_models import (
 )
 from localspec.options import REPLY, data_dir
 
-NO_MODEL = re.compile(  # heads, drafts, image encoders, and importance matrices
+# Names of files that cannot run alone as a model: heads, drafts, image encoders, importance matrices.
+NO_MODEL = re.compile(
     r"^(?:mtp-|eagle3-|dflash-|dspark-)|mmproj|imatrix|[-_.]draft(?:[-_.]|$)", re.IGNORECASE
 )
 BLOB = re.compile(r"sha256-[0-9a-f]{64}")

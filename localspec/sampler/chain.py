@@ -27,7 +27,7 @@ class Distribution:
     """A distribution after the whole sampler chain: the probability of a token is its weight / `total`."""
 
     ids: np.ndarray  # token ids, int [n], ascending
-    weights: np.ndarray  # float64 [n]; float32 for all tokens of the vocabulary
+    weights: np.ndarray  # [n], float64; float32 if `ids` are the whole vocabulary
     total: float = 1.0  # sum of the weights
     sums: np.ndarray | None = None  # for a whole row: sums of the weights of blocks of _BLOCK tokens, float64
 
