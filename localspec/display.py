@@ -197,7 +197,7 @@ def _in_rows(text: str, stream: TextIO | None, *, whole: bool) -> str:
 
 def columns(stream: TextIO | None) -> int:
     """Return the columns of a stream's terminal: the variable COLUMNS, else the terminal's width, else 80."""
-    with suppress(AttributeError, OSError, ValueError):  # the stream is closed, or no file
+    with suppress(AttributeError, OSError, ValueError):  # the stream is closed or is not a file
         if stream and not os.environ.get("COLUMNS"):
             return os.get_terminal_size(stream.fileno()).columns or 80
     return shutil.get_terminal_size().columns

@@ -325,7 +325,7 @@ class ReplyWriter:
             yield Notice(changed)
         reply = ReplyBuilder(job, form, tally, pair)
         needed = request.sampling.logits_needed
-        # Greedy decoding reads few logits of a row; a grammar seldom forbids all of these.
+        # With a grammar, only sampling needs whole rows: a grammar seldom forbids all of a row's top tokens.
         whole = scoring or (form.constraint and needed != 1)
         try:
             slot.target.late = pair.runs_ahead

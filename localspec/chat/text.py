@@ -319,7 +319,7 @@ class Headers:
         self._recipient = ""  # the recipient of a call, if the header has it after the role
 
     def push(self, text: str) -> str:
-        """Return the text with complete headers shortened; an incomplete header is held."""
+        """Return the text with its gpt-oss headers shortened; keep an incomplete header for the next call."""
         text = self.held + text
         if not self._begun:
             if _RECIPIENT.startswith(text):

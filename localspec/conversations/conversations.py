@@ -19,7 +19,7 @@ from localspec.files import AHEAD_SECONDS, FileLock, repaired
 from localspec.options import data_dir, texts_dir
 from localspec.prompt.images import Image, shown
 
-LOCKS: Final = "conversations"  # the folder of locks
+LOCKS: Final = "conversations"  # name of the folder for the lock files of conversations
 TITLE_LENGTH: Final = 60
 MOST_PROMPTS: Final = 500
 MOST_IMAGE_BYTES: Final = 64 * 1024 * 1024  # limit for all images of a stored conversation together
@@ -31,23 +31,25 @@ class ConversationInUse(LocalspecError):
 
 @dataclass(frozen=True, slots=True)
 class StoredMessage:
-    role: str  # user or assistant
+    role: str  # "user" or "assistant"
     content: str
     reasoning: str = ""
     reasoning_tokens: int = 0
     outcome: str = ""  # how the reply ended: "stop", "length", "cancelled", or "died" if the engine died
     stats: Stats | None = None
     pair: str = field(default="", compare=False)  # the pair that wrote the reply
-    versions: tuple["StoredMessage", ...] = ()  # all replies to one message, oldest first; () for one reply
+    versions: tuple[
+        "StoredMessage", ...
+    ] = ()  # all replies to the same question, oldest first; () if there is only one
     version: int = 0  # the index of this reply in `versions`
-    images: tuple[Image, ...] = ()  # `content` has the text PLACE for each image
+    images: tuple[Image, ...] = ()  # in `content`, the text PLACE marks the position of each image
 
     @property
     def shown(self) -> str:
         return shown(self.content, self.images)
 
     def has_words_after(self, beginning: str) -> bool:
-        """Return whether the reply has reasoning, or has more text than `beginning`."""
+        """Return whether the reply has reasoning, or a text longer than `beginning`."""
         return bool(self.content.removeprefix(beginning).strip() or self.reasoning.strip())
 
     def replaced_by(self, message: "StoredMessage") -> "StoredMessage":
@@ -89,7 +91,7 @@ class Conversation:
 class ListedConversation:
     name: str
     title: str
-    talked: float  # time of the last message, in seconds since 1970; 0 for a time in the future
+    talked: float  # time of the last message, in seconds since 1970; 0 if the stored time is in the future
     pair: str
     count: int  # number of messages
 
@@ -105,7 +107,7 @@ def listing(folder: Path, text: str = "", most: int = -1) -> list[ListedConversa
 
 
 def find(folder: Path, name: str, *, only: bool = False) -> str:
-    """Return the latest ID that begins with `name`. `only`: there must be only one. Raises BadSetting, StoreFailed."""
+    """Return the newest ID that begins with `name`; with `only`, refuse several. Raises BadSetting, StoreFailed."""
     rows = listing(folder)
     found = [row.name for row in rows if row.name.startswith(name)]
     if name in found:
@@ -145,7 +147,7 @@ def resume(folder: Path, name: str) -> tuple[FileLock, Conversation]:
 
 
 def hold(folder: Path, name: str) -> FileLock:
-    """Return a lock on the conversation against other processes. Raises ConversationInUse."""
+    """Return a lock that keeps other processes from opening the conversation. Raises ConversationInUse."""
     lock = FileLock(folder / LOCKS / f"{name}.lock")
     try:
         free = lock.try_acquire()
@@ -195,12 +197,12 @@ def as_json(conversation: Conversation, indent: int | None = None) -> str:
 
 
 def courses(folder: Path, name: str) -> list[str]:
-    """Return the names of a conversation's earlier courses, which `Conversation.course_of` explains."""
+    """Return the names of a conversation's earlier courses: the copies stored before the user edited a question."""
     return [row[0] for row in select(folder, "SELECT name FROM conversations WHERE course_of = ?", name)]
 
 
 def delete(folder: Path, name: str) -> None:
-    """Delete a conversation with its earlier courses, typed prompts, and caches.
+    """Delete a conversation with its earlier courses, typed prompts and prompt caches.
 
     If ConversationInUse or OSError is raised, the conversation is still stored.
     """
@@ -224,7 +226,7 @@ def delete(folder: Path, name: str) -> None:
             *((f"DELETE FROM {table} WHERE name = ?", one) for one in names for table in TABLES),
         )
         perform(folder, ("PRAGMA wal_checkpoint(TRUNCATE)",))
-        _forget_caches(*names)  # meanwhile an engine may have stored another prompt cache
+        _forget_caches(*names)  # again, because an engine may have stored a prompt cache meanwhile
 
 
 def _forget_caches(*names: str) -> None:

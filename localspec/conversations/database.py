@@ -17,9 +17,9 @@ from localspec.errors import LocalspecError
 from localspec.files import locked, rename, rename_damaged, sync_folder
 
 FILE: Final = "chats.db"
-VERSION: Final = 1  # version of the tables
-CHECKED_BYTES: Final = 64 << 20  # larger files are checked only before a deletion
-MOST_BYTES: Final = 1 << 31  # a larger length in the header of a damaged file is not believed
+VERSION: Final = 1  # version of the database schema
+CHECKED_BYTES: Final = 64 << 20  # bytes; a larger file is checked for damage only before a deletion
+MOST_BYTES: Final = 1 << 31  # bytes; if a damaged header gives a larger length, the file is not lengthened
 WAIT_SECONDS: Final = 10.0  # the longest wait for a change by another process
 TABLES: Final = {
     "conversations": "name, title, talked, pair, count, course_of, text, body",
@@ -33,14 +33,14 @@ PRAGMA user_version = {VERSION};
 COMMIT"""
 
 _DAMAGED: Final = "database disk image is malformed"
-# Path, device and inode of each file that this process has checked and found whole.
+# Path, device and inode of each file that this process has checked for damage and found undamaged.
 _checked = set[tuple[Path, int, int]]()
 
 log = logging.getLogger(__name__)
 
 
 class StoreFailed(LocalspecError, OSError):
-    """SQLite or the disk failed: the file of conversations cannot be read or written."""
+    """An error of SQLite or the disk: the file of conversations cannot be read or written."""
 
 
 def select(folder: Path, query: str, *values: object) -> list[Any]:
@@ -61,7 +61,7 @@ def select(folder: Path, query: str, *values: object) -> list[Any]:
 
 
 def _path_in(folder: Path) -> Path:
-    """Return the path that a link leads to, because a recovery replaces the file and must keep the link."""
+    """Return the file's path with links resolved, because a recovery replaces the file and must keep the link."""
     return Path(os.path.realpath(folder / FILE))
 
 
@@ -72,7 +72,7 @@ def kept_files(folder: Path) -> list[Path]:
 
 
 def _reader(path: Path) -> sqlite3.Connection:
-    """Open the file for reading, also in a folder that is not writable; make no file. Raises sqlite3.Error."""
+    """Open an existing file for reading, even if its folder is not writable. Raises sqlite3.Error."""
     mode = "rw"  # with "rw", the last reader removes the files of the write-ahead log
     if not os.access(path.parent, os.W_OK):
         logged = Path(f"{path}-wal").exists() and Path(f"{path}-shm").exists()
@@ -85,8 +85,8 @@ def _reader(path: Path) -> sqlite3.Connection:
 def perform(folder: Path, *steps: tuple[Any, ...]) -> list[Any]:
     """Execute statements with values as one transaction; return the last statement's rows. Raises StoreFailed.
 
-    Once in a process, the file is read as a whole to find damage, if it has at most CHECKED_BYTES or if there are no
-    statements. A deletion first calls this without statements.
+    The first call in a process checks the file for damage, unless the file has more than CHECKED_BYTES. The first
+    call without statements checks any file; a deletion begins with such a call.
     """
     path, rows = _path_in(folder), list[Any]()
     for is_last in (False, False, True):
@@ -106,7 +106,7 @@ def perform(folder: Path, *steps: tuple[Any, ...]) -> list[Any]:
                     for statement, *values in steps:
                         rows = db.execute(statement, values).fetchall()
             if opened == _identity(path):
-                return rows  # if it is another file, a recovery has replaced it meanwhile
+                return rows  # if the path now has another file, a recovery replaced the written one, so write again
         except (sqlite3.Error, OSError) as error:
             if is_last or not _is_damage(error):
                 raise _failure(path, error) from error
@@ -115,7 +115,7 @@ def perform(folder: Path, *steps: tuple[Any, ...]) -> list[Any]:
 
 
 def _made(path: Path) -> tuple[Path, int, int]:
-    """Make the file if there is none, and return which file it is. Raises OSError."""
+    """Make the file if there is none, and return its path, device and inode. Raises OSError."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # SQLite's other files get this mode, too
     return _identity(path)
@@ -148,7 +148,7 @@ def _failure(path: Path, error: Exception) -> StoreFailed:
 
 
 def _is_full(path: Path, error: Exception) -> bool:
-    """Return whether a full disk caused the error. SQLite reports some of these as input or output errors."""
+    """Return whether a full disk caused the error, which SQLite may report as an input or output error."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code == sqlite3.SQLITE_FULL or getattr(error, "errno", 0) in (errno.ENOSPC, errno.EDQUOT):
         return True
@@ -159,7 +159,7 @@ def _is_full(path: Path, error: Exception) -> bool:
 
 
 def _recovered(path: Path) -> None:
-    """Recover a damaged file, unless another process has done so. Raises StoreFailed."""
+    """Recover a damaged file, unless another process has recovered it already. Raises StoreFailed."""
     try:
         with locked(path.parent):
             with suppress(sqlite3.DatabaseError), closing(sqlite3.connect(path)) as db:
@@ -173,7 +173,7 @@ def _recovered(path: Path) -> None:
 def _rebuild(path: Path) -> None:
     """Replace a damaged file by a new one with its readable rows, and keep a copy. Raises OSError, sqlite3.Error."""
     new, copy = Path(f"{path}.new"), Path(f"{path}.copy")
-    with path.open("r+b") as file:  # lengthen a file that was cut, because SQLite reads nothing of it
+    with path.open("r+b") as file:  # lengthen a truncated file, because SQLite refuses to read one
         header = file.read(32)
         length = int.from_bytes(header[16:18], "big") * int.from_bytes(header[28:], "big")
         if path.stat().st_size < length < MOST_BYTES:
@@ -189,11 +189,11 @@ def _rebuild(path: Path) -> None:
                 again = f"INSERT OR IGNORE INTO {table} (rowid, {columns}) VALUES ({values})"
                 db.executemany(again, _readable(old, f"SELECT rowid, {columns} FROM {table} NOT INDEXED"))
         (count,) = db.execute("SELECT count(*) FROM conversations").fetchone()
-        with suppress(sqlite3.DatabaseError):  # move the pages of the log into the file
+        with suppress(sqlite3.DatabaseError):  # move the pages of the write-ahead log into the file
             old.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
     shutil.copy(path, copy)
     kept = rename_damaged(copy, path.name).name
-    for ending in ("-wal", "-shm"):  # they belong to the damaged file
+    for ending in ("-wal", "-shm"):  # these logs belong to the damaged file
         Path(f"{path}{ending}").unlink(missing_ok=True)
     rename(new, path)
     sync_folder(path.parent)
@@ -202,7 +202,7 @@ def _rebuild(path: Path) -> None:
 
 
 def _readable(old: sqlite3.Connection, query: str) -> Iterator[tuple[Any, ...]]:
-    """Yield a table's rows from both ends, because SQLite ends a table at its first bad page."""
+    """Yield a table's rows from both ends, because SQLite stops reading at the first damaged page."""
     for order in ("ASC", "DESC"):
         with suppress(sqlite3.DatabaseError):
             yield from old.execute(f"{query} ORDER BY rowid {order}")

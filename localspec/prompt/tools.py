@@ -32,7 +32,7 @@ class Tool:
 
     @property
     def definition(self) -> dict[str, Any]:
-        """The tool with every field that chat templates read, without references."""
+        """The tool as chat templates read it: with every field, and with a schema in place of each `$ref`."""
         function = {"name": self.name, "description": self.description}
         given = {**_ANY, **(self.given["function"].get("parameters") or {})}
         return {"type": "function", "function": {**function, "parameters": _spelled(given, given)}}

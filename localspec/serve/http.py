@@ -78,13 +78,13 @@ class Writer(ABC):
         if piece.text:
             yield from self.grow(piece.text)
 
-    def nothing(self, *_: Any, **__: Any) -> Iterable[bytes]:  # the default writes no text for an event
+    def nothing(self, *_: Any, **__: Any) -> Iterable[bytes]:  # by default, nothing is sent for an event
         return ()
 
-    begin = end = nothing  # write the texts before and after the stream
-    started = cycle = nothing  # write a Started and a Cycle event
-    open = close = nothing  # write the beginning and the end of a block; `done`: the reply, if it has ended
-    empty = nothing  # writes a chunk without text, with the values in `live`
+    begin = end = nothing  # a subclass may override these to send a text before and after the stream
+    started = cycle = nothing  # a subclass may override these to send a text for a Started or a Cycle event
+    open = close = nothing  # a subclass may override these for the ends of a block; `done`: the ended reply
+    empty = nothing  # a subclass may override this to send a chunk without text, with the values in `live`
 
     def failed(self, problem: Problem) -> bytes:
         return data_line(problem.body())

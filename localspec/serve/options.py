@@ -101,7 +101,7 @@ class Fields:
     """The fields of a JSON object. `take` removes a field; a null field counts as absent."""
 
     def __init__(self, values: Mapping[str, Any], where: str = "the request", *, owner: str = "") -> None:
-        """`owner`: the client that sends the object."""
+        """`where`: the object's name in messages; `owner`: the hash of the client's API key, or ""."""
         self.rest = {name: value for name, value in values.items() if value is not None}
         self._where, self.owner = where, owner
         self.notices: list[str] = []  # notices about ignored fields
@@ -228,7 +228,8 @@ def biases_of(given: object) -> dict[str, float]:
                     hint = f"give a number from -{MOST_LOGIT:g} to {MOST_LOGIT:g}, or false to ban the token"
                     raise BadSetting(f"logit_bias of {cut(key)} cannot be {cut(bias)}", hint=hint)
             case _:
-                raise BadSetting(f"logit_bias cannot contain {cut(pair)}", hint='give {"TOKEN": NUMBER}')
+                hint = 'give token ids or texts with numbers, such as {"42": -5}'
+                raise BadSetting(f"logit_bias cannot contain {cut(pair)}", hint=hint)
         biases[str(key)] = -math.inf if bias is False else float(bias)
     return biases
 

@@ -60,7 +60,7 @@ def messages_of(instructions: str | None, given: object, notices: list[str]) -> 
     thoughts = ""
     for number, item in enumerate(given, start=1):
         if not isinstance(item, dict):
-            raise BadSetting(f"item {number} cannot be {cut(item)}", hint="give an object with a type")
+            raise BadSetting(f"input item {number} cannot be {cut(item)}", hint='give an object with "type"')
         kind = str(item.get("type") or "message")
         if kind == "reasoning":
             parts = item.get("content") or item.get("summary")

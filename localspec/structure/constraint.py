@@ -236,7 +236,7 @@ class Constrained:
         return self._matcher.compute_ff_tokens() if inside else []
 
     def valid(self, history: Sequence[int], tokens: Sequence[int]) -> int:
-        """Return how many of the first `tokens` may follow `history`."""
+        """Return the length of the longest prefix of `tokens` that may follow `history`."""
         self._moved_to(Continued(history, tokens))
         return self._start + len(self._tokens) - len(history)
 
