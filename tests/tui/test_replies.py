@@ -178,11 +178,13 @@ async def test_the_same_files_under_another_name_are_no_other_pair(tmp_path, tin
     """A file is called by its name, and by a name and a number where another file was opened later."""
     load = LoadPair(of_file(tiny_gguf()))
     messages = StoredMessage("user", "hi"), StoredMessage("assistant", "ho")
-    for files, notices in ((load.pair.paths, 0), (("/another.gguf",), 1)):
+    both = ("/another.gguf", "/its-draft.gguf")  # a pair whose name finds both
+    for files, earlier in ((load.pair.paths, ""), (both[:1], "/pair /another.gguf"), (both, "/pair tiny-2")):
         resumed = stored(tmp_path, *messages, pair="tiny-2", files=files)
         async with running(tmp_path, resumed=resumed, load=load) as chat:
             await chat.settled()
-            assert len(chat.notices) == notices
+            assert len(chat.notices) == bool(earlier)
+            assert f"{earlier} loads the earlier one." in chat.notices[0] if earlier else True
 
 
 async def test_an_old_conversation_is_shown_in_parts(tmp_path, monkeypatch):

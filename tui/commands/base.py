@@ -146,7 +146,8 @@ class Chat:
         conversation.about = replace(conversation.about, pair=ready.pair, files=self.state.engine.files)
         if conversation.messages and before and is_other:
             what = f"So far this conversation was with {before}; from here on {ready.pair} answers."
-            await self.notice(what, f"/pair {files[0]} loads the earlier one." if files else "")
+            name = before if len(files) > 1 else "".join(files)
+            await self.notice(what, f"/pair {name} loads the earlier one." if files else "")
 
 
 Run = Callable[[Chat, str], Awaitable[None]]  # the function of a command; the string is the argument
