@@ -228,7 +228,9 @@ def find(
         texts = str(target), None if draft is None else str(draft)
         before = known_as(*texts)
         if not (before or is_on_hub(*texts)):
-            return with_own_draft(of_file(target, draft))
+            if draft is None:
+                return with_own_draft(of_file(target))
+            return opened_as(file_at(target), file_at(draft))
         if not (before or pull):
             raise _not_downloaded(*texts)
         chosen, is_new = before or described(*texts), before is None
@@ -264,5 +266,5 @@ def default_pair() -> Pair:
     return max(here, key=latest, default=None) or known(DEMO) or named(DEMO)
 
 
-def of_file(target: str | Path, draft: str | Path | None = None) -> Pair:
-    return opened_as(file_at(target), None if draft is None else file_at(draft))
+def of_file(target: str | Path) -> Pair:
+    return opened_as(file_at(target))
