@@ -48,7 +48,7 @@ def ahead(
     thread = Thread(target=work, name="cycle", daemon=True)
     try:
         thread.start()
-    except RuntimeError:  # while Python ends, no thread starts
+    except RuntimeError:  # while Python exits, no thread can start
         yield from items
         return
     try:

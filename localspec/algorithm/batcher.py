@@ -32,7 +32,7 @@ class Batcher:
         self._running: dict[int, float] = {}
         self._waiting: dict[int, Want] = {}  # the wanted pass of each waiting slot
         self._thread: threading.Thread | None = None  # the thread that makes passes; None while unused
-        self._results: dict[int, ForwardPass | Exception] = {}  # by slot, until its reply takes it
+        self._results: dict[int, ForwardPass | Exception] = {}  # by slot: results that replies have not taken
         self._target = target
         self.order = PassOrder(target)
 
@@ -44,7 +44,7 @@ class Batcher:
         try:
             yield
         finally:
-            del self._running[slot]  # without the lock, because Ctrl-C may end the wait for it
+            del self._running[slot]  # without the lock, because Ctrl-C may end a wait for the lock
             with self.calling:
                 self.calling.notify_all()
 
@@ -91,7 +91,7 @@ class Batcher:
         self._thread = threading.Thread(target=self._make_passes, name="passes", daemon=True)
         try:
             self._thread.start()
-        except RuntimeError:  # while Python ends, no thread starts
+        except RuntimeError:  # while Python exits, no thread can start
             self._thread = None
             raise WorkStopped from None
 
@@ -135,6 +135,6 @@ class Batcher:
                 waited, self._running[part.slot] = self._running[part.slot], 0.0
             one = one._replace(replies=len(parts), running=max(len(self._running), len(parts)))
             self._results[part.slot] = one._replace(pass_width=width, waited_seconds=waited)
-        for each in self._waiting.values():  # these parts had to wait for this pass
+        for each in self._waiting.values():  # these replies have waited for this pass
             if each.part.slot in self._running:
                 self._running[each.part.slot] += now - began

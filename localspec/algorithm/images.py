@@ -72,7 +72,7 @@ def next_piece(tokens: Sequence[int], most: int) -> Sequence[int]:
 
 def without_images(tokens: Sequence[int]) -> list[int]:
     """Return a text with one placeholder for each chunk of an image."""
-    if max(tokens, default=0) < FIRST_ID:  # faster for the usual text, which has no images
+    if max(tokens, default=0) < FIRST_ID:  # a faster way for texts without images
         return list(tokens)
     return [
         token.chunk.placeholder if isinstance(token, ImageRow) else token
@@ -85,7 +85,7 @@ def observed(batch: ForwardPass, prompt: Sequence[int]) -> ForwardPass:
     """Return a pass over a part of a prompt as drafters observe it: with placeholders in place of images."""
     tokens, hidden = without_images(batch.tokens), batch.hidden
     if hidden is not None and len(tokens) < len(batch.tokens):
-        hidden = hidden[-1:]  # a pass over an image has only one placeholder
+        hidden = hidden[-1:]  # one row is enough, because a pass over an image has one placeholder
     return batch._replace(start=len(without_images(prompt[: batch.start])), tokens=tokens, hidden=hidden)
 
 

@@ -20,7 +20,7 @@ _MIX1 = 0xBF58476D1CE4E5B9
 _MIX2 = 0x94D049BB133111EB
 _AT_ONCE = 8192  # number of tokens hashed at once, so that they fit into a processor's cache
 _STEPS = np.arange(1, _AT_ONCE + 1, dtype=np.uint64) * np.uint64(_STEP)
-_LOUDNESS = 5.55  # the noise of all but 1 of 256 tokens is less: at most -log(-log(1 - 1 / 256)) = 5.543
+_LOUDNESS = 5.55  # 255 of 256 tokens have less noise: at most -log(-log(1 - 1 / 256)) = 5.543
 
 
 class Purpose(IntEnum):

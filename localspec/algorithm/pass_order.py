@@ -46,7 +46,7 @@ class Want:
 
     model: SharedDecoder
     part: Part
-    kind: Hashable = None  # the kind of pass; parts share a pass only within a kind
+    kind: Hashable = None  # the kind of pass; only parts of one kind share a pass
 
 
 @dataclass(slots=True)

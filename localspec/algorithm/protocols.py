@@ -60,7 +60,7 @@ class LoopDecoder(Protocol):
     def length(self) -> int: ...
 
     @property
-    def busy_seconds(self) -> float: ...  # total time inside the model
+    def busy_seconds(self) -> float: ...  # total seconds inside the model
 
     def decode(self, tokens: Sequence[int], rows: int) -> ForwardPass:
         """Append tokens to the cache; return a pass with a row of logits for each of the last `rows` tokens."""
@@ -238,7 +238,7 @@ class Drafter:
 
 @dataclass(frozen=True, slots=True)
 class PlainStep:
-    seconds: float | None = None  # None while unknown
+    seconds: float | None = None  # time of the step; None while unknown
     replies: int = 1  # number of replies that share the step
 
 

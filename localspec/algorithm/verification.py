@@ -52,7 +52,7 @@ class Coupled:
 
     def verify(self, rows: Sequence[Row], proposal: Proposal, history: Sequence[int]) -> Verdict:
         start = len(history)
-        for i in range(len(rows)) if isinstance(rows, LateRows) else ():  # while a device computes the rows
+        for i in range(len(rows)) if isinstance(rows, LateRows) else ():  # meanwhile a device computes them
             loud_tokens(self.noise.seed, start + i, self.chain.size)
 
         def choose(i: int, text: Sequence[int]) -> int:
@@ -74,7 +74,7 @@ class BlockRule:
     name: ClassVar[str] = "block"
 
     def draw(self, row: ComingRow, history: Sequence[int], start: int) -> Draw:
-        _ = self.sharpness.factor  # learn before `distribution`, which may wait for a device
+        _ = self.sharpness.factor  # this access makes the factor learn before `distribution` waits
         whole = self.chain.distribution(row, history, drafts=True)
         likeliest, confidence = whole.likeliest()
         q = self.sharpness.shape(whole, len(history))

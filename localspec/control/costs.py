@@ -98,10 +98,10 @@ class Costs:
         self._undecided: Recent | None = None
         self._cycle = 0
         self.confirmed = False  # whether several passes with draft tokens were measured lately
-        self._now: dict[int, float] = {}  # results of verify() by width, until the next measurement
+        self._now: dict[int, float] = {}  # by width: results of `verify`, until the next measurement
         # A cache of `_excess`: the `_ratios` that it was computed from, the measured widths, and the excess of each.
         self._excesses: tuple[object, list[int], list[float]] = None, [], []
-        self._started: dict[int, float] = {}  # results of _start() by width
+        self._started: dict[int, float] = {}  # by width: results of `_start`
 
     @property
     def measured(self) -> bool:

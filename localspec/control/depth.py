@@ -40,7 +40,7 @@ MOST = 12.0  # largest budget, in plain steps
 MARGIN = 0.009
 SURE = 0.95  # a draft that would save no time with this acceptance rate is tried only to measure its cost
 TRIED = 8  # after a switch-off, drafting is on trial until this many draft tokens are accepted
-LEAST_RATED = 8  # least draft tokens for an acceptance rate in a message
+LEAST_RATED = 8  # a message gives the acceptance rate of at least this many draft tokens
 EVEN_FROM = 8  # longer drafts have an even number of tokens
 CHUNK_SECONDS = 0.1  # longest prefill of a drafter in one cycle
 
@@ -56,10 +56,10 @@ class DepthPlan:
 
     replies: int
     depth: int = 0  # largest draft depth of all replies
-    gain: float = 1.0  # expected time of the cycle's tokens in turn, divided by that of the shared cycle
+    gain: float = 1.0  # expected time of the cycle's tokens if replies take turns / in the shared cycle
     step_seconds: float = 0.0  # time of a draft step that all replies share
     is_probe: bool = False  # whether the next pass is plain only to measure the cost of a plain pass
-    rate: float = 0.0  # tokens of this reply that are worth a second of all replies
+    rate: float = 0.0  # number of tokens of this reply that are worth one second of all replies
     # Expected gain of each draft token by the other replies, in tokens of this reply.
     others: tuple[float, ...] = ()
 
@@ -264,7 +264,7 @@ class DepthControl:
         step = max(step, self.costs.verify(1))
         rate, cost = self._kept / drafted, (self._seconds / step - cycles) / drafted
         too_few = self._drafted < (LEAST_RATED if rate else 2)
-        if too_few or SLACK * rate >= cost:  # the reply's own numbers do not explain it
+        if too_few or SLACK * rate >= cost:  # the reply's own numbers do not explain why drafting is off
             return "Drafting is off, because the times measured so far show no gain from it."
         return (
             f"Drafting is off: lately {rate:.0%} of the draft tokens were accepted, but each took "

@@ -57,7 +57,7 @@ class Tally:
     _expected: float = 0.0  # seconds of these plain steps by the known cost
     _plain_steps: int = 0  # number of plain steps
     _judged: float = 0.0  # estimated seconds of plain decoding for all tokens that `_exact` does not cover
-    _steps: dict[int, PlainSteps] = field(default_factory=dict)  # by the number of replies
+    _steps: dict[int, PlainSteps] = field(default_factory=dict)  # by the number of replies that share it
     _longest_seconds: float = 0.0  # seconds of the longest cycle
     _mode: Mode | None = None  # the mode of the newest cycle that might use a draft model
     _new: list[Cycle] = field(default_factory=list)  # cycles to add, many at once to save time

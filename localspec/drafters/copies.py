@@ -64,8 +64,8 @@ class IndexedText:
 class CopyKind(IntEnum):
     """The way in which the drafter found the place from which it copies a token."""
 
-    FAR = 0  # by three or more equal tokens anywhere in the text
-    NEAR = 1  # near the place where the reply left the text
+    FAR = 0  # found by three or more equal tokens anywhere in the text
+    NEAR = 1  # found near the place where the reply left the text
     CHANGED = 2  # the token is part of a change that the reply has made before
 
 
@@ -112,7 +112,7 @@ class CopyChances:
     def begin(self) -> None:
         """Begin another reply: keep the counts, and forget the history of single tokens."""
         self._history: dict[int, tuple[int, int]] = {}  # by token: how often the target kept and rejected it
-        self._factors: dict[int, float] = {}  # by token: the factor of its odds
+        self._factors: dict[int, float] = {}  # by token: the factor for the odds of its acceptance
 
     def counts(self) -> CopyCounts:
         return CopyCounts(tuple(self._kept), tuple(self._rejected))

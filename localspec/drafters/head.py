@@ -129,7 +129,7 @@ class Head(Protocol):
     """A head with its cache (llama/head.py)."""
 
     busy_seconds: float
-    calling: Condition  # held during each call into llama.cpp, and while a slot copies another slot's state
+    calling: Condition  # a lock for each call into llama.cpp, and for a copy of another slot's state
     capacity: int
     most_rows: int
 

@@ -252,7 +252,7 @@ class Translation:
             is_whole = self._say(text[:count]) if count else True
             for token in text[count : count + 1]:
                 word = self._shared.get(token)
-                if word is not None and self.draft_tokens != [word]:  # `word` may be the bos that is there
+                if word is not None and self.draft_tokens != [word]:  # the draft's own bos may be there
                     self.draft_tokens.append(word)
                 self._take([token], [len(self.draft_tokens)], [True])
                 is_whole = True

@@ -195,7 +195,7 @@ class DrafterSelection(Strategy):
         if cycle.is_plain and cycle.replies == 1:
             self._plain_seconds += cycle.seconds - cycle.deciding_seconds
             self._plain_steps += 1
-        if not self._decides and cycle.replies == 1:  # learning takes as long as deciding
+        if not self._decides and cycle.replies == 1:  # learn later: it takes as long as deciding
             self._undecided += len(cycle.tokens)
             return
         with self._concurrent.lock:

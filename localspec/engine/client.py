@@ -135,7 +135,7 @@ class _Connection:
             self._silent.wait(saving_seconds)
         elif not gone:
             self.process.kill()
-            self._waited(5.0)  # not for ever, because a process may be stuck in a driver
+            self._waited(5.0)  # wait at most 5 s, because a process may be stuck in a driver
         before, self._before = self._before, None
         if before is not None:
             before.wait_for_end(0)

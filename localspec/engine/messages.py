@@ -51,7 +51,7 @@ class Question:
 
     serial: int
     asked: Generate | None = None
-    tokens: tuple[int | str, ...] | None = None  # token ids, and texts, which stay as they are
+    tokens: tuple[int | str, ...] | None = None  # token ids and texts, to join to one text
     text: str = ""
     parse_special: bool = True  # whether a text like "<think>" becomes one special token
     add_special: bool = False  # whether to add bos and eos where the model file requires them
@@ -70,7 +70,7 @@ class Embed:
     texts: tuple[str | tuple[int | str, ...], ...]
     pooling: str = ""  # "": the file's pooling
     query: str | None = None  # if set, the texts are documents to score
-    norm: int = 2  # as in embedding/model.py
+    norm: int = 2  # order of the vectors' norm, as in embedding/model.py
     dimensions: int | None = None
     truncate: bool = False  # whether to cut texts that are too long
     first: int = 0  # index of the first text in the client's whole request, for error messages
@@ -80,9 +80,9 @@ class Embed:
 class Typed:
     """A conversation whose last message the user is typing. The engine may prefill it, and sends no report."""
 
-    messages: Messages = ()  # the last one is cut after its last whole word; (): nothing is typed
+    messages: Messages = ()  # the last message ends after its last whole word; (): nothing is typed
     options: Options = field(default_factory=dict)
-    conversation: str = ""  # as the field of Generate
+    conversation: str = ""  # as `Generate.conversation`
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class Ready:
     context_length: int  # in tokens
     seconds: float  # time of the load
     parallel: int = 1  # largest number of replies at once
-    machine: str = ""  # devices, operating system, and version of localspec
+    machine: str = ""  # text that names devices, operating system, and version of localspec
     # The next fields, up to `reasons`, describe the model file of the target.
     path: str = ""
     template: str = ""  # the chat template in Jinja
@@ -140,7 +140,7 @@ class Rendered:
 
 @dataclass(frozen=True, slots=True)
 class Embedded:
-    rows: bytes  # float32, little-endian
+    rows: bytes  # the bytes of float32 numbers, little-endian
     width: int
     tokens: tuple[int, ...]  # number of tokens of each text
 

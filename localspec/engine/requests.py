@@ -148,7 +148,7 @@ class PairRequests:
         self._session: api.Session | None = None
         self._warnings = Warnings()
         logging.getLogger().addHandler(self._warnings)
-        self._typed = messages.Typed()  # the latest Typed; an empty one once the text is read ahead or sent
+        self._typed = messages.Typed()  # the latest Typed; an empty Typed once its text is prefilled or sent
         self._asking = threading.Lock()  # locked while a Question is answered, so that only one runs
         self._turns = Turns()
         self._beside: dict[object, EmbeddingModel] = {}  # small models, by file and pooling
@@ -279,6 +279,6 @@ def report_comparison(session: api.Session, found: "Comparison", send: Send) -> 
 
     fair = found.speedup and is_fair(found.measured_ratio, found.speculative.stats)
     if fair and not (found.is_demo or found.contended or found.cancelled):
-        remember_speedup(session.name, found.speedup)  # `localspec pairs` shows it
+        remember_speedup(session.name, found.speedup)  # `localspec pairs` shows this speed-up
     verdict = "\n".join(verdicts(found, session.text_of))
     send(messages.Compared(found.speculative, found.plain, verdict))

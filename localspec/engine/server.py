@@ -108,7 +108,7 @@ class RequestLoop:
             if self._quits:
                 return
             self._quits = True
-            deadline = threading.Timer(0.4, self._end)  # exits even if models are not freed yet
+            deadline = threading.Timer(0.4, self._end)  # end the process even if models are not freed yet
             deadline.daemon = True
             deadline.start()
             for reply in list(self._replies.values()):

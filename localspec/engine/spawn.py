@@ -33,7 +33,7 @@ def start_early(arguments: Sequence[str]) -> None:
     global _early
     answers = bool(arguments) and (arguments[0] == "run" or " " in arguments[0].strip())
     if answers and not {"-h", "--help"} & set(arguments):
-        with suppress(OSError):  # the next attempt reports the error
+        with suppress(OSError):  # ignore the error, because the next start reports it
             _early = spawn()
 
 

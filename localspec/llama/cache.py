@@ -41,7 +41,7 @@ _asked = ctypes.cast(_libc.strlen, lib.ggml_abort_callback)
 class Cache(Closing):
     snapshots = 0  # maximum tokens to roll back in a recurrent state; llama.cpp keeps a snapshot for each
     window = 0  # number of tokens in the sliding window; 0: the KV cache drops no tokens
-    spare = 0  # id of the sequence that holds a checkpoint on the device; 0: there is none
+    spare = 0  # id of the sequence with a checkpoint on the device; 0: no such sequence
     slot_count = 1
 
     def __init__(self, model: Model, params: Any, *held: object) -> None:
@@ -60,7 +60,7 @@ class Cache(Closing):
         self.threads = Threads(params.n_threads)
         self._threads_now = params.n_threads
         self._stop: object = None  # the Stop that llama.cpp checks; the context keeps it alive
-        self.calling = Condition()  # held during each call into llama.cpp, because threads must take turns
+        self.calling = Condition()  # a lock for each call into llama.cpp, because threads must take turns
         self._context, self.memory = pointer, lib.llama_get_memory(pointer)
         self.pace = CallTimes() if model.remote else None
         self._finalizer = free_with(self, _free, pointer, model, held)
@@ -72,7 +72,7 @@ class Cache(Closing):
         return self._context
 
     def close(self) -> None:
-        self._queued = None  # nothing to settle, because `_free` waits for the device
+        self._queued = None  # no `settle` is needed, because `_free` waits for the device
         self._finalizer()
 
     def copy_sequence(self, source: int, to: int) -> None:
@@ -102,7 +102,7 @@ class Cache(Closing):
             leave_at_end()
             began, here = perf_counter(), computes_here()
             stop = current_stop() if here else own_stop()
-            if stop is not self._stop:  # set it only when it changes, because llama.cpp logs each call
+            if stop is not self._stop:  # only then, because llama.cpp logs each new callback
                 # With this callback llama.cpp ends a pass on a CPU soon after `stop` is set.
                 lib.llama_set_abort_callback(pointer, _asked, stop.address)
                 self._stop = stop

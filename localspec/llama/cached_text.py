@@ -17,7 +17,7 @@ from localspec.llama.threads import Threads
 from localspec.sampler.passes import common_prefix_length
 from localspec.stopping import Closing, Stop
 
-_PARTIAL = lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY  # copies only what cannot be rolled back
+_PARTIAL = lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY  # copy only the part that cannot be rolled back
 _BYTES = ctypes.POINTER(ctypes.c_uint8)
 
 
@@ -110,7 +110,7 @@ class CachedText(Closing):
         self._last_width = 0  # number of tokens in the last batch; a recurrent state can roll back only these
         self._padding = 0  # number of padding tokens in the cache after `tokens`
         self._kept = 0  # number of tokens in the sequence `Cache.spare`
-        self.failure: LocalspecError | None = None  # why the slot lost tokens that its reply has decoded
+        self.failure: LocalspecError | None = None  # error that lost decoded tokens of the reply
         # By the index after an image: how many more tokens the text has up to there than positions and placeholders.
         self._surplus: dict[int, tuple[int, int]] = {}
 
@@ -241,7 +241,7 @@ class CachedText(Closing):
             with self.calling:
                 self.forget_padding()
                 self.forget_kept(0)
-                if self.cache.spare and not lasting:  # copy the state to the spare sequence, on the device
+                if self.cache.spare and not lasting:  # checkpoint in the device's memory
                     self.cache.copy_sequence(self.sequence, self.cache.spare)
                     self._kept = self.length
                     return
@@ -269,7 +269,7 @@ class CachedText(Closing):
                 length = self._checkpoints.restore_newest(self.cache.handle, self.sequence)
                 if not (length and self._forget(length)):
                     self.clear()
-            self._last_width = self._padding = 0  # llama.cpp's snapshots are of the old state
+            self._last_width = self._padding = 0  # no rollback: snapshots are of the old state
             del self.tokens[length:]
 
     def recover(self, length: int) -> Sequence[int]:

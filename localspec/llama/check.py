@@ -99,7 +99,7 @@ def decode_in_child(smoke_test: SmokeTest) -> SmokeTestOutcome:
 @dataclass(frozen=True, slots=True)
 class Health:
     extra_buffers: bool = True  # whether ggml may repack weights into its extra buffers
-    died_of: str = ""  # the cause of a crash with extra buffers; "": none happened
+    died_of: str = ""  # the cause of a crash with extra buffers; "": no crash
 
     @property
     def notice(self) -> str:
@@ -130,7 +130,7 @@ def check() -> Health:
     smoke_test = SmokeTest(str(demo.target_path()), {"gpu_layers": 0})
     found, works_without = decode_in_child(smoke_test), False
     if found.cause and (works_without := decode_in_child(replace(smoke_test, extra_buffers=False)).passed):
-        found = decode_in_child(smoke_test)  # again, because a lack of memory may have caused the first crash
+        found = decode_in_child(smoke_test)  # again: the first crash may be due to a lack of memory
     if found.passed:
         return _learn(Health())
     if found.error or not works_without or _was_killed(found):
@@ -190,7 +190,7 @@ GPU_WIDTHS = (1, 2, 5, 9, 64, 1, 2, 5, 9)  # number of tokens in each pass, as i
 @dataclass(frozen=True, slots=True)
 class GpuHealth:
     kv_types: tuple[str, ...] = ()  # KV cache types that worked on the GPU with flash attention
-    died_of: str = ""  # the cause of a crash with flash attention; "": none happened
+    died_of: str = ""  # the cause of a crash with flash attention; "": no crash
     plain: bool = False  # whether the GPU passed the smoke test without flash attention
 
 
@@ -229,7 +229,7 @@ def try_gpu(
         what = f"llama.cpp does not work on {name}: a short test ended with {outcome.cause}"
         hint = "update the driver of this device, or use the CPU: --device CPU"
         raise outcome.error or BackendFailure(what, hint=hint)
-    if flash and not (died_of := _death(smoke_test)):  # test again: perhaps the GPU was busy
+    if flash and not (died_of := _death(smoke_test)):  # repeat the test: perhaps the GPU was busy
         return remember(file, replace(known, kv_types=kv_types, died_of=""))
     if died_of:
         what = f"llama.cpp crashes with flash attention on {name} ({died_of})"
@@ -246,7 +246,7 @@ def ensure_projector(path: Path, identity: str, target: Path, on_first: Callable
         outcome = decode_in_child(SmokeTest(str(target), place, extra_buffers=False, projector=str(path)))
         if _was_killed(outcome):
             raise why_unusable(outcome)
-        cause = remember(file, outcome.cause)  # other errors are not stored; the load raises them again
+        cause = remember(file, outcome.cause)  # only a crash is stored; the load itself finds any other error
     if cause:
         what = f"{path.name} is damaged: llama.cpp crashes on it ({cause})"
         raise BadModelFile(what, hint="download the projector again, or leave it out: --mmproj none")

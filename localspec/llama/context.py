@@ -24,7 +24,7 @@ from localspec.sampler.chain import largest
 from localspec.sampler.passes import ForwardPass, common_prefix_length
 from localspec.stopping import Stop, WorkStopped, current_stop, interruptible
 
-_USUAL = 40  # the usual top_k of a sampler chain
+_USUAL = 40  # the usual top_k; `prefer_rows` also times the search for so many logits in a whole row
 # A pass whose tokens x bytes of weights reach this runs in its own thread, so that Ctrl-C can stop it.
 # Such a pass takes 0.1 s on two cores, so the thread costs little.
 _LONG_PASS = 1e10
@@ -134,7 +134,7 @@ class SlotDecoder(CachedText):
                 yield interruptible(read, Stop(), cancelled=cancelled) if is_long else read()
                 done += len(chunk)
         except WorkStopped:
-            if not cancelled():  # without an error, the caller would take this part for the whole prompt
+            if not cancelled():  # the caller did not stop the prefill, so it must learn of the stop
                 raise
 
     def rollback(self, keep: int) -> None:
@@ -160,7 +160,7 @@ class SlotDecoder(CachedText):
     def recall(self, tokens: Sequence[int], *, save: bool = True) -> float:
         self.failure = None  # a new reply prefills the tokens that a failed pass has lost
         began, shared = perf_counter(), common_prefix_length(self.tokens, 0, tokens)
-        self.tokens[:shared] = tokens[:shared]  # equal objects are compared 4 times as fast
+        self.tokens[:shared] = tokens[:shared]  # the same objects are compared 4 times as fast
         stored = found = None
         if len(tokens) - shared >= WORTH_A_COPY:
             with self.calling:
@@ -169,7 +169,7 @@ class SlotDecoder(CachedText):
             most = max(shared, lent.get(other, 0))
             stored = self.prompt_cache.from_disk(
                 tokens, most
-            )  # without the lock: other slots decode meanwhile
+            )  # the lock is free, so that other slots decode meanwhile
             with self.calling:
                 found = stored or self.prompt_cache.take(tokens, most + WORTH_A_COPY)
             if most - shared >= WORTH_A_COPY:

@@ -43,9 +43,9 @@ class HeadCache(Cache):
 
     sequence = 0
     layer: int | None = None  # the prediction layer; None: the head has only one
-    shift: Callable[[], int] = int  # returns what to add to positions in the target's cache
+    shift: Callable[[], int] = int  # target's position - number of tokens: images change it
     stale: float = inf  # the rows from this position on are removed before the next call
-    found: ForwardPass  # the result of the last call
+    found: ForwardPass  # the result of the latest call
 
     def __init__(self, model: Model, target: SlotDecoder, load: Load, chunk: int, *, predicts: bool) -> None:
         """`chunk`: maximum tokens of a slot in a call. `predicts`: whether the head is MTP."""
@@ -105,7 +105,7 @@ class HeadCache(Cache):
             # Remove stale rows, padding, rows of another layer, and rows of a failed call.
             head.forget(inf if layer is None and not self.batcher else head.position)
             tokens = [min(token, self.model.vocab.size - 1) for token in head.tokens]
-            tokens += tokens[-1:] * (width - len(tokens))  # llama.cpp joins only sequences of equal length
+            tokens += tokens[-1:] * (width - len(tokens))  # pad, because a pass has sequences of equal length
             stretches.append(Stretch(head.sequence, head.position, tokens, [call.outputs] * width))
         if layer is not None:
             choose_prediction_layer(self.handle, layer)

@@ -33,7 +33,7 @@ _PUBLISHED = "use the projector that was published with the model: --mmproj FILE
 class Projector(Closing):
     def __init__(self, path: Path, model: Model, identity: str, *, threads: int) -> None:
         """`identity`: a key of the file's content. Raises BadModelFile."""
-        try:  # import it here, because most models have no projector
+        try:  # imported late, because most models have no projector
             from llama_cpp import mtmd_cpp
         except (ImportError, OSError, RuntimeError, AttributeError) as error:
             what = f"this llama.cpp reads no images, because its library libmtmd is missing: {error}"
@@ -59,7 +59,7 @@ class Projector(Closing):
         if mtmd_cpp.mtmd_decode_use_non_causal(pointer, None):
             with self._parts(None) as parts:
                 self.most_rows = max(map(mtmd_cpp.mtmd_input_chunk_get_n_tokens, parts))
-        self._reading, self._encoding = Lock(), Lock()  # two threads that encode would get each other's rows
+        self._reading, self._encoding = Lock(), Lock()  # keep two threads from taking each other's rows
         # Keep the latest images, because clients send all images of a conversation with each message.
         self._known = lru_cache(_RECENT)(self._read)
 
@@ -92,7 +92,7 @@ class Projector(Closing):
     def encode(self, chunk: "Chunk") -> np.ndarray:
         """Return the rows of a chunk, float32 [rows, columns]. Raises BackendFailure."""
         with self._encoding:
-            if chunk.values is None:  # another thread may have just encoded it
+            if chunk.values is None:  # another thread may have just encoded the chunk
                 with self._parts(chunk.data) as parts, DelayedInterrupt():
                     if self.mtmd.mtmd_encode_chunk(self.handle, parts[chunk.number]):
                         raise BackendFailure(f"llama.cpp cannot encode the image: {reason()}", hint=_SMALLER)

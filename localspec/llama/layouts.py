@@ -15,7 +15,7 @@ from localspec.errors import BackendFailure
 _MOE = "moe_cache_size", ctypes.c_size_t, "abort_callback"
 LAYOUTS: dict[str, dict[str, tuple[str, Any, str]]] = {"0.5": {}, "0.6": {"llama_context_params": _MOE}}
 NEWEST = [*LAYOUTS][-1]
-_ALL, _NEGATIVE = 0xFFFFFFFF, 0xBF800000  # -1 as an integer and as a float
+_ALL, _NEGATIVE = 0xFFFFFFFF, 0xBF800000  # the bits of -1, as an integer and as a float
 # Fields whose default is the same in every known version of llama.cpp
 _DEFAULTS = {
     "llama_model_params": {

@@ -74,8 +74,8 @@ class LogRouter:
         logger.log(logging.DEBUG if _EXPECTED.search(line) else self._level, "%s", line)
 
 
-SPINS = "2000"  # GOMP_SPINCOUNT; libgomp's default is 300,000
-_CHOSEN = {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"}  # with these a user chooses how OpenMP's threads wait
+SPINS = "2000"  # for GOMP_SPINCOUNT: rounds of waiting before a thread sleeps; libgomp's default is 300,000
+_CHOSEN = {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"}  # variables by which a user chooses how OpenMP's threads wait
 
 
 @contextlib.contextmanager
@@ -107,7 +107,7 @@ _HINT = (
     else "reinstall llama.cpp: pip install --force-reinstall --no-cache-dir llama-cpp-python; "
     "a build for a GPU also needs the libraries of the GPU's driver"
 )
-_opened = dict[str, ctypes.CDLL]()  # the libraries of the setting `llama`
+_opened = dict[str, ctypes.CDLL]()  # by name: the libraries loaded for the setting `llama`
 
 
 def text_of(raw: bytes | None) -> str:
@@ -186,14 +186,14 @@ def spin_less(seconds: float) -> None:
     """
     parallel, llvm = getattr(lib._lib, "GOMP_parallel", None), hasattr(lib._lib, "__kmpc_fork_call")
     if not parallel or llvm or _CHOSEN & os.environ.keys():
-        return  # this works only with libgomp, not with LLVM's OpenMP
+        return  # only libgomp shortens its wait in this way, LLVM's OpenMP does not
 
     def sleep() -> None:
         nothing = ctypes.cast(ctypes.CDLL(None).free, ctypes.c_void_p)
         parallel(nothing, None, len(os.sched_getaffinity(0)) + 1, 0)
         time.sleep(seconds)  # the started threads end when this one ends
 
-    with contextlib.suppress(RuntimeError):  # while Python ends, no thread starts
+    with contextlib.suppress(RuntimeError):  # while Python exits, no thread can start
         threading.Thread(target=sleep, name="short spin", daemon=True).start()
 
 
@@ -284,7 +284,7 @@ def reason() -> str:
 _KINDS = ("model", "context", "sampler_chain")
 layout = use_layout(lib, lib._lib, {f"llama_{a}_params": f"llama_{a}_default_params" for a in _KINDS})
 with DelayedInterrupt():  # Ctrl-C must not interrupt a GPU's driver while it starts
-    lib.llama_log_set(log_to_python, None)  # replaces llama_cpp's callback, which prints
+    lib.llama_log_set(log_to_python, None)  # replaces llama_cpp's callback, which prints to stderr
     symbol("ggml_set_abort_callback", ctypes.c_void_p, [ctypes.c_void_p])(_on_abort)
     _load_backends()
     lib.llama_backend_init()

@@ -139,7 +139,7 @@ class Measurer(Closing):
         self._model = None
 
 
-SHORT, LONG = 24, 3072  # tokens in the cache before a pass
+SHORT, LONG = 24, 3072  # number of tokens in the cache before a timed pass
 WIDTHS, CHUNK = (1, 2, 5, 128), 128  # tokens of the timed passes; tokens of the chunk that fills a cache
 _ROUNDS, _SECONDS = 7, 2.0  # maximum passes of a width; maximum seconds of these passes
 Seconds = dict[tuple[int, int], float]  # (tokens in the cache, tokens of a pass) -> seconds of the pass

@@ -109,7 +109,7 @@ class SharedContext(Cache):
         lengths = [slot.length for slot in slots]
         for slot in slots:
             if error := slot.failure:
-                slot.failure = error if len(parts) > 1 else None  # each part will be tried alone
+                slot.failure = error if len(parts) > 1 else None  # keep the error for this slot's own try
                 raise error
         # Sort the slots, because in another order llama.cpp needs more passes.
         wanted = sorted(((self.slots[part.slot], part.tokens, part.rows) for part in parts), key=_sequence)
@@ -120,7 +120,7 @@ class SharedContext(Cache):
                 return [found[part.slot] for part in parts]
             except BaseException as failure:
                 lost = [slot.recover(length) for slot, length in zip(slots, lengths, strict=True)]
-                if len(parts) > 1 and isinstance(failure, LocalspecError):  # each part will be tried alone
+                if len(parts) > 1 and isinstance(failure, LocalspecError):  # each part is tried alone next
                     self._read_again(dict(zip(slots, lost, strict=True)), failure)
                 raise
 
@@ -175,7 +175,7 @@ class SharedContext(Cache):
         passes = list[ForwardPass]()
         for (_, tokens, rows), start, padding in zip(wanted, starts, paddings, strict=True):
             own = every[row : row + rows]
-            if own and len(wanted) > 1:  # the reader has checked only the last row of the pass
+            if own and len(wanted) > 1:  # the reader has checked only the pass's last row
                 check_finite(last.logits if isinstance(last := own[-1], Candidates) else last)
             shown = None if hidden is None else hidden[token : token + len(tokens)]
             shared = total if len(wanted) > 1 else 0

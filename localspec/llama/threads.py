@@ -49,7 +49,7 @@ def idle_seconds() -> float:
         library, ticks, size = ctypes.CDLL(None), (ctypes.c_uint32 * 4)(), ctypes.c_uint32(4)
         library.host_statistics(library.mach_host_self(), 3, ticks, ctypes.byref(size))  # HOST_CPU_LOAD_INFO
         return ticks[2] / 100.0
-    with open("/proc/stat") as file:  # the fourth number is idle time, and the fifth waits for a disk
+    with open("/proc/stat") as file:  # the fourth number is idle time; the fifth, time of waiting for a disk
         return sum(map(int, file.readline().split()[4:6])) / os.sysconf("SC_CLK_TCK")
 
 
@@ -144,9 +144,9 @@ class Contention:
 
     cores: int  # number of cores that the process may use
     fixed: bool = False  # whether the user chose the number of threads
-    spin_less: Callable[[float], object] = abs  # let waiting threads sleep sooner, for this many seconds
-    switches: Callable[[], int] = int  # the number of this process's involuntary context switches
-    others: Callable[[], float] | None = None  # `clock_of_others()`
+    spin_less: Callable[[float], object] = abs  # lets waiting threads sleep sooner for the given seconds
+    switches: Callable[[], int] = int  # returns the number of this process's involuntary context switches
+    others: Callable[[], float] | None = None  # the result of `clock_of_others`
     clock: Callable[[], float] = perf_counter
     limit: int | None = None  # maximum threads under CPU contention; None: no contention
     usual: int = 1  # maximum threads of any context without CPU contention
@@ -174,7 +174,7 @@ class Contention:
             self._replies += 1
             if self._replies == 1:
                 self._judge()
-                self._forget_passes()  # passes before this reply say nothing about now
+                self._forget_passes()  # older passes do not show the present contention
         try:
             yield
         finally:
@@ -212,9 +212,9 @@ class Contention:
     def _chosen(self, usual: int, width: int, reading: int) -> int:
         if not (self._settled or self.fixed):
             self.kept = self.limit
-            if self.clock() >= self._deaf_until:  # try all threads
+            if self.clock() >= self._deaf_until:  # try all threads again after the wait
                 return reading if self._replies or width > WIDEST_DRAFT else usual
-        if width > WIDEST_DRAFT:  # in wide passes, the number of threads does not change rows
+        if width > WIDEST_DRAFT:  # rows of wide passes do not depend on the number of threads
             return min(reading, (not self.fixed and self.limit) or reading)
         return min(usual, self.kept or usual)
 
@@ -264,7 +264,7 @@ class Contention:
             wait = max(WAIT_SECONDS, WAIT_FACTOR * tried)
             self._deaf_until = self.clock() + wait
             if often and (self.fixed or self._settled):  # the next passes have too many threads, too
-                self.spin_less(0.9 * wait)  # they wait as usual again before they are judged
+                self.spin_less(0.9 * wait)  # the threads wait as usual again before passes are judged
 
     def _compare(self, width: int, seconds: float) -> None:
         if self.limit is not None and width in self._before and len(self._ratios) < COMPARED:

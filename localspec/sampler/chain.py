@@ -94,9 +94,8 @@ class Few(Distribution):
 
 
 _BLOCK = 512
-_LEAST_TOTAL = (
-    1e-30  # float32 holds the softmax well if its sum of exponentials is above this, and below 1 / this
-)
+# A softmax in float32 is exact enough if its sum of exponentials is between this number and 1 / this number.
+_LEAST_TOTAL = 1e-30
 BELOW_ONE = 1.0 - 2.0**-53
 
 
@@ -162,7 +161,7 @@ def excess(p: Distribution, q: Distribution | None, drafted: int, share: float =
 
 
 _STRIPES = 64  # `largest` folds a row of logits into at most this many stripes, the rows of a matrix
-_SPARE = 4  # `largest` folds a row into at least this many columns for each requested logit, and examines few of them
+_SPARE = 4  # least columns in `largest` for each requested logit; with these, few columns must be examined
 
 
 def largest(row: Row, count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -324,7 +323,7 @@ class Chain:
         if isinstance(row, Candidates) and not self._adjusts:
             found, order = _sorted(row)
             total = sum([math.exp(logit - order[-1]) for logit in order[-GREEDY_HEAD:]])
-            if total < 2.0:  # with two equal largest logits, the total is 2 or more
+            if total < 2.0:  # else two logits may be the largest: their total is 2 or more
                 return row.ids.item(found.index(order[-1])), 1.0 / total
         ids, logits = self._head(row, history, GREEDY_HEAD)
         at = int(logits.argmax())
