@@ -79,7 +79,7 @@ def converted_from(message: object, which: str) -> Iterator[dict[str, Any]]:
                 arguments = block.get("input", {})
                 calls.append({"id": block.get("id"), "name": block.get("name"), "arguments": arguments})
             case {"type": "text", "text": str(text)} if role == "assistant" and said and text_of(said[-1]):
-                said[-1] = {**said[-1], "text": said[-1]["text"] + text}  # join what citations have split
+                said[-1] = {**said[-1], "text": said[-1]["text"] + text}  # join split texts
             case _:
                 said.append(block)
     if said or calls or role == "assistant":

@@ -59,7 +59,7 @@ class Guard:
             await self._app(scope, receive, send)
             return
         # Remove double slashes, because some clients join addresses carelessly.
-        path = re.sub(r"^https?://[^/]*", "", scope["path"])  # proxies may send the whole address
+        path = re.sub(r"^https?://[^/]*", "", scope["path"])  # some proxies send the whole URL
         scope["path"] = "/" + "/".join(filter(None, path.split("/")))
         headers = Headers(scope=scope)
         origin, status, began = headers.get("origin"), GONE, time.monotonic()

@@ -111,7 +111,7 @@ async def fields_of(request: Request) -> Fields:
                 raise Problem(413, "body_too_large", f"send at most {MOST_SIGNS:,} commas and brackets")
             if len(body) > LARGEST_BODY:
                 raise Problem(413, "body_too_large", f"send at most {LARGEST_BODY // 2**20} MiB in a body")
-            bodies = request.scope.setdefault("bodies", {})  # bytes of all open requests, from Guard
+            bodies = request.scope.setdefault("bodies", {})  # bytes of each open request, from Guard
             bodies[id(request.scope)] = len(body)
             if sum(bodies.values()) > MOST_BODIES:
                 what = f"all open requests together exceed the limit of {MOST_BODIES // 2**20} MiB"

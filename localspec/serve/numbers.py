@@ -94,7 +94,7 @@ class Running:
                 self.read, tally.sums = report.done, replace(sums, prefill_seconds=report.seconds)
             case Cycle():
                 tally.add(report)
-                self.read = sums.prompt_tokens - sums.reused_tokens  # a cycle reads the prompt's last token
+                self.read = sums.prompt_tokens - sums.reused_tokens  # the first cycle ends the prefill
                 return not sums.emitted
         return isinstance(report, Started | Prefill)
 

@@ -31,7 +31,7 @@ _REFUSED: Final = {
 }
 _NANO: Final = 1_000_000_000
 _NEVER: Final = datetime(2318, 1, 1, tzinfo=UTC)
-_INFILL: Final = {  # tokens that models for infill have
+_INFILL: Final = {  # special tokens that show that a model can infill
     *map(str.encode, ("<|fim_prefix|>", "<fim_prefix>", "<fim-prefix>", "\u2581<PRE>", "<｜fim▁begin｜>"))
 }
 _LONGEST: Final = 500  # longest fact about a model, in characters; a template has its own field
@@ -238,7 +238,7 @@ class LineWriter(Writer):
         return dumped(error_body(problem)) + b"\n"
 
     def silence(self) -> bytes:
-        return dumped(self.line()) + b"\n"  # shows that the stream is alive, as JSON has no comments
+        return dumped(self.line()) + b"\n"  # shows the client that the stream is alive
 
     def _ending(self, done: ServedReply) -> dict[str, Any]:
         stats = done.reply.stats

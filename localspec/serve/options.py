@@ -195,7 +195,7 @@ def openai_options(fields: Fields, more: Mapping[str, Any] | None = None) -> dic
     budgets = [value for name in _BUDGETS if (value := fields.take(name, int)) is not None]
     if budgets and options.get("think") is not False:
         options["think"] = True if budgets[0] == -1 else budgets[0]  # -1: no limit
-    if options.get("think") is None and "think" not in given_settings()[0]:  # think, as in llama-server
+    if options.get("think") is None and "think" not in given_settings()[0]:  # as in llama-server, think
         arguments = {"enable_thinking": True} | arguments
     opens = fields.take("add_generation_prompt", bool)
     if fields.take("continue_final_message", bool) and opens:

@@ -94,7 +94,7 @@ class Pairs:
             return pair.name if pair.name == self.first or pair.on_disk else None
         here = {self.first, *(pair.name for pair in all_pairs() if pair.on_disk)}
         begun = [name for name in here if name.casefold().startswith(tuple(asked + mark for mark in "-._+"))]
-        return begun[0] if len(begun) == 1 else None  # the only name that begins like this
+        return begun[0] if len(begun) == 1 else None  # the only name that begins with this text
 
     def about(self, model: str) -> dict[str, list[str]]:
         if small := self.small(model):
@@ -217,7 +217,7 @@ class Replies:
 
     def __init__(self, jobs: Jobs, asked: ReplyRequest) -> None:
         self._jobs, self.asked = jobs, asked
-        self.replies: list[ServedReply] = []  # in the order of their numbers
+        self.replies: list[ServedReply] = []  # a reply's number is its index
         self._awake = asyncio.Event()
         self._submit()
 

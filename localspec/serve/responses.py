@@ -72,7 +72,7 @@ def messages_of(instructions: str | None, given: object, notices: list[str]) -> 
                 converted.append({"role": "assistant", "content": ""})
             if thoughts:
                 converted[-1]["reasoning_content"], thoughts = thoughts, ""
-            text = {"input": item.get("input")}  # the text of a custom tool
+            text = {"input": item.get("input")}  # a custom tool has a text in place of arguments
             function = {"name": name_in_space(item), "arguments": item.get("arguments", text)}
             call = {"id": str(item.get("call_id", "")), "function": function}
             converted[-1].setdefault("tool_calls", []).append(call)

@@ -37,7 +37,7 @@ from localspec.serve.responses import Responses
 GRACE_SECONDS: Final = 2  # replies that still run when the server ends get this many seconds
 ARRIVAL_SECONDS: Final = 65.0  # a request must arrive completely within this many seconds
 _FAREWELL_SECONDS: Final = 1  # seconds to send the error that ends unfinished replies
-_M_MMAP_THRESHOLD: Final = -3  # the value of this name in malloc.h
+_M_MMAP_THRESHOLD: Final = -3  # the value of M_MMAP_THRESHOLD in glibc's malloc.h
 _POLL_SECONDS: Final = 0.05  # seconds between two checks whether the load has begun
 _MOST: Final = 512  # limit of open connections
 
@@ -86,7 +86,7 @@ class Server(uvicorn.Server):
             self._jobs.on_event(f"the server is shutting down: {hint}")
         asyncio.get_running_loop().call_later(GRACE_SECONDS, self._jobs.stop)
         await super().shutdown(sockets)
-        if self.force_exit and (answering := self.server_state.tasks):  # a second Ctrl-C
+        if self.force_exit and (answering := self.server_state.tasks):  # after a second Ctrl-C
             self._jobs.stop()
             await asyncio.wait(answering, timeout=_FAREWELL_SECONDS)
 
@@ -94,7 +94,7 @@ class Server(uvicorn.Server):
 def return_large_blocks() -> None:
     """Let glibc return freed blocks of 128 kB or more to the system. By default each larger block raises this limit."""
     if sys.platform == "linux":
-        with suppress(OSError, AttributeError):  # not glibc, but another C library
+        with suppress(OSError, AttributeError):  # another C library than glibc has no such setting
             ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, 1 << 17)
 
 

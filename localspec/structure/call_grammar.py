@@ -60,7 +60,7 @@ class _Calls:
         if form.between is not None:
             self._lines.append(f"more: {self._call(form.between + form.open)}")
             more = "more{0,15}"  # at most 16 calls, because small models may write endless calls
-        # A line end after a call does not begin another call.
+        # White space that separates calls may also follow the last call.
         between = form.between or ""
         space = "" if form.end else between[: len(between) - len(between.lstrip())]
         tail = f"{more} {f'{as_lark(space)}?' if space else ''} {self._text(form.end)}"

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _SENTINEL = "\x02"  # a character with which no text begins, and which is always a token by itself
 _TAG = re.compile(rb"<[^<>]+>|\[[^\[\]]+\]")
-_OPENING = re.compile(rb"[ \n]*[\[{`]+")  # a text that begins lists, objects or a fence
+_OPENING = re.compile(rb"[ \n]*[\[{`]+")  # a token that opens JSON lists, objects or a code fence
 _resizing = threading.Lock()  # locked while new threads get a larger stack
 
 
@@ -35,7 +35,7 @@ _T = TypeVar("_T")
 
 
 class GrammarTokens:
-    """A vocabulary prepared for grammars, which takes about a second for 150,000 tokens."""
+    """A vocabulary prepared for grammars. To prepare 150,000 tokens takes about a second."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         from llguidance import LLTokenizer, TokenizerWrapper
@@ -49,7 +49,7 @@ class GrammarTokens:
         pieces = ((token, vocabulary.piece(token)) for token in vocabulary.special_tokens().values())
         self.tags = {token: piece for token, piece in pieces if _TAG.fullmatch(piece)}
         own = _Tokenizer(vocabulary, self.ends[0])
-        self.closing = [token for sign in '"]}\n ,:0' for token in own(sign)]  # in the order of preference
+        self.closing = [token for sign in '"]}\n ,:0' for token in own(sign)]  # the preferred token first
         self.pieces = own.tokens
         self.firsts = np.array([(piece or b"\0")[0] for piece in self.pieces], np.uint8)
         self.opening = np.array([bool(_OPENING.fullmatch(piece)) for piece in self.pieces])
@@ -114,7 +114,7 @@ def on_deep_stack(work: Callable[[], _T]) -> _T:
     results: list[_T] = []
     thread = threading.Thread(target=lambda: results.append(work()))
     with _resizing:
-        before = threading.stack_size(256 * 2**20)  # unused pages take no memory
+        before = threading.stack_size(256 * 2**20)  # free, because unused pages of a stack take no memory
         try:
             thread.start()
         finally:
@@ -124,14 +124,14 @@ def on_deep_stack(work: Callable[[], _T]) -> _T:
 
 
 def _compiled(tokenizer: "LLTokenizer", *rules: str) -> "LLMatcher":
-    """Compile Lark rules; the first rules may contain the second under the name `answer`."""
+    """Compile sets of Lark rules; the first set may refer to the second as `answer`."""
     from llguidance import LLMatcher, LLParserLimits
 
     grammars = [{"name": n * "answer", "lark_grammar": each} for n, each in enumerate(rules)]
     text, limits = json.dumps({"grammars": grammars}), LLParserLimits(verbose_errors=False)
     matcher = on_deep_stack(lambda: LLMatcher(tokenizer, text, log_level=0, limits=limits))
     if not matcher.is_error():
-        matcher.compute_bitmask()  # this finds errors that compiling does not find
+        matcher.compute_bitmask()  # the mask is computed only to find errors that compiling does not find
     return matcher
 
 
@@ -148,8 +148,8 @@ def _bytes() -> "LLTokenizer":
 
 
 SPARE = 8  # the next token may make the shortest end this many tokens longer
-NEAR = 64  # a short end is searched when at most a quarter of the limit and this many tokens more are left
-FEW = 1024  # if at most this many tokens are allowed, a row is reduced to their logits
+NEAR = 64  # a short end is sought when at most this many tokens and a quarter of the limit are left
+FEW = 1024  # if at most this many tokens are allowed, only their logits are kept
 _ADDED = np.array([-np.inf, 0.0], np.float32)  # added to the logits of forbidden and of allowed tokens
 
 

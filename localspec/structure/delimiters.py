@@ -16,7 +16,7 @@ _SPACE = re.compile(rf"\s{_UP_TO}")
 _HOLES = {ID: re.compile(rf"[\w.:-]{_UP_TO}"), COUNTER: re.compile(rf"\d{_UP_TO}"),
           TYPE: re.compile(rf"(?P<type>\w{_UP_TO})")}  # fmt: skip
 _NEVER: Pattern = ["\0"]
-# brackets, commas, quotes and escapes in values
+# Expressions for brackets, commas, quotes and escapes in a value, by the form of values.
 _SIGNS = {"json": r'[{}\[\]"]|\\.?', "gemma": r"[{}\[\](),]"}
 
 
@@ -29,7 +29,7 @@ class Delimiters:
         # Match white space at the end of a call with the next delimiter, which may begin with white space.
         close, space = pattern_of(form.close.rstrip()), form.close[len(form.close.rstrip()) :]
         self.form = form
-        self.heads = _heads_of(starts, names)  # heads of the first call
+        self.heads = _heads_of(starts, names)  # the texts that may begin the first call, by function
         self.next_heads = _heads_of([(space + before, end) for before, end in nexts + starts], names)
         self.beginning = _beginning_of([head for _, head in self.heads])
         # The patterns of a key and of the end of a call: `first` after a head, `later` after a value.
@@ -40,7 +40,7 @@ class Delimiters:
             mid = [_HOLES.get(part, part) for part in parts_of(form.arg_mid)]
             element = [*pattern_of(form.arg_open), key, *mid]
             self.first, self.later = (element, close), ([*pattern_of(form.arg_between), *element], close)
-        self.end = [_SPACE, *(pattern_of(form.end) or _NEVER)]  # the pattern after the last call
+        self.end = [_SPACE, *(pattern_of(form.end) or _NEVER)]  # the pattern of the text after the last call
         signs = _SIGNS.get(form.values, r'[{}\[\](),"]|\\.?')
         self.signs = re.compile(f"{signs}|{re.escape(form.quote)}", re.DOTALL)
 

@@ -116,7 +116,7 @@ class _Comparison:
     def _two(self) -> str:
         with suppress(LocalspecError):
             return self._body({_KEYS[0]: _VALUES[0]}, {_KEYS[1]: _VALUES[1]})
-        return ""  # some templates refuse two calls
+        return ""  # some templates raise an error for two calls
 
     def _json(self, one: str) -> ToolCallFormat | None:
         for separators in ((", ", ": "), (",", ":")):

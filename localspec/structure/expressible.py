@@ -32,7 +32,7 @@ def _expressible(text: str) -> tuple[dict[str, Any], tuple[str, ...]]:
         return tries <= _MOST_TRIES and ignored_in(found["schema"]) is not None
 
     def put(place: Any, name: Any, value: Any) -> None:  # noqa: ANN401  JSON
-        """Put a schema into the dictionary or list `place`, or as much of it as fits."""
+        """Put a schema into the dictionary or list `place`, without the parts that a grammar cannot express."""
         place[name] = value
         if fits():
             return

@@ -26,7 +26,7 @@ class Forcing(Strategy):
         self._inner = inner
         self._forcer = forcer
         self._widest = widest
-        self._proposed = False  # whether the inner strategy proposed in this cycle
+        self._proposed = False  # whether the inner strategy proposed draft tokens in this cycle
 
     @property
     def busy_seconds(self) -> float:

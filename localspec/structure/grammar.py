@@ -9,7 +9,7 @@ from localspec.errors import BadSetting
 from localspec.structure.layout import COMPACT, FLEXIBLE, as_lark, in_layouts, json_rule
 from localspec.structure.schema import LARGEST, check_complexity, check_ends, narrowed, read_object
 
-FENCE, FENCE_END = "```json\n", "\n```"  # models may write JSON inside a fence; a reply's text has none
+FENCE, FENCE_END = "```json\n", "\n```"  # models may put JSON into a code fence; a reply's text omits it
 MOST_RULES = 1_000  # low, because llguidance converts rules slowly and follows them by recursion
 
 
@@ -20,7 +20,7 @@ class Grammar:
     name: str  # the name for messages: "the JSON schema"
     rules: str  # the rules in Lark; `start` is the first
     lenient: Callable[[], str] | None = None  # makes rules without the parts that llguidance does not support
-    closes: bool = False  # whether to close a reply near its limit of tokens, so that it matches
+    closes: bool = False  # whether a reply near its limit of tokens is closed early, so that it still matches
 
     @property
     def has_unclosed_calls(self) -> bool:

@@ -39,7 +39,7 @@ class JsonCallReader(CallReader):
         """`several`: whether a reply may have several calls; `plain`: decodes special tokens in a text."""
         super().__init__(form, functions, plain)
         self._several = several
-        # None once it is decided whether the reply begins with calls in JSON
+        # The matcher of calls in JSON; None once it is known whether the reply begins with such calls.
         self._matcher: LLMatcher | None = _beginnings(tuple(functions)).deep_copy()
         self._json, self._matched = "", 0  # the held text, and how many of its bytes the matcher has read
         self._called = False

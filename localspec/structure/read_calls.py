@@ -61,8 +61,8 @@ class _CallState:
     """A call that has begun. The reader is after it (`is_over`), inside its `value`, or at a key."""
 
     begun: ToolCall
-    schema: Mapping[str, Any]  # the schema of its arguments
-    json: list[str] = field(default_factory=list)  # pieces of its arguments, as JSON
+    schema: Mapping[str, Any]  # the schema of the call's arguments
+    json: list[str] = field(default_factory=list)  # pieces of the call's arguments, as JSON
     value: _ValueState | None = None
     is_over: bool = False
 
@@ -100,7 +100,7 @@ class CallReader:
         self._delimiters, self._functions, self._plain = Delimiters(form, functions), functions, plain
         self._distinct, self._earlier = distinct, list[_CallState]()
         self.repeats = False  # whether the reply repeated a call; the call is dropped and ends the reply
-        self._text, self._at = "", 0  # the pushed text, and the position of the reader
+        self._text, self._at = "", 0  # the text so far, and the reader's position in it
         self._blank: str | None = ""  # white space before the first answer or call; None after it
         self._call: _CallState | None = None  # None in an answer
         self._parts: list[TextPart] = []
@@ -150,7 +150,7 @@ class CallReader:
     def _read_answer(self) -> bool:
         head, name, done = NO, "", self._at
         while head == NO and (found := self._delimiters.beginning.search(self._text, done)):
-            done = found.start()  # the end of the text, if it has no head
+            done = found.start()  # the end of the text, if the text has no head
             head, name = self._delimiters.head_at(self._delimiters.heads, self._text, done)
             done += head == NO
         self._emit_answer(self._text[self._at : done])

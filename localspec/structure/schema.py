@@ -13,7 +13,7 @@ from localspec.errors import BadSetting
 
 LARGEST = 1_000_000  # largest number of characters in a schema or a regular expression
 DEEPEST = 100  # largest number of levels in a schema; llguidance reads at most 128
-LONGEST_PATH = 20_000  # limit of references x levels, because llguidance follows references by recursion
+LONGEST_PATH = 20_000  # limit of references times levels, because llguidance follows references by recursion
 WIDEST_NUMBER = 10**15  # a double holds every whole number up to this one
 FINEST, NARROW = 1e-9, 1e-3  # numbers are multiples of FINEST, unless their bounds are closer than NARROW
 # Between closer bounds they are multiples of FINER, llguidance's finest. Within NARROWER, only three numbers are left.
@@ -24,7 +24,7 @@ _LEAST, _MOST = ("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")
 _COMBINING = frozenset({"allOf", "anyOf", "oneOf", "$ref", "patternProperties", "minProperties"})
 MAPS_OF_SCHEMAS = frozenset({"properties", "patternProperties", "$defs", "definitions"})
 SCHEMAS = frozenset({"items", "prefixItems", "additionalProperties", "anyOf", "oneOf", "allOf"})
-_LONGEST = {  # greatest lengths of texts in formats that set none
+_LONGEST = {  # greatest length of a text by its format, where the format itself sets none
     "email": 254, "hostname": 253, "uri": 2048, "duration": 64, "date-time": 64, "time": 32, "ipv6": 45,
 }  # fmt: skip
 
