@@ -3,9 +3,9 @@
     python -m benchmarks.coupled_seeds --target FILE --draft FILE [--seeds 100] [--max-tokens 100] [--kv-type q8_0]
 
 Each seed writes one reply without drafts, and one each at depth 4, at automatic depth, and with drafts copied from
-the text. Passes of different widths round logits differently, so a near-tie may fall the other way. Where two texts part,
-both tokens get their score, the log probability plus the noise of the seed, in the row after the common text. The
-margin is the difference of the two scores. The last column has the tokens of each target pass under `block`.
+the text. Passes of different widths round logits differently, so a near-tie may fall the other way. Where two texts
+part, both tokens get their score in the row after the common text: the log probability plus the noise of the seed.
+The margin is the difference of the two scores. The last column has the tokens of each target pass under `block`.
 """
 
 import argparse
