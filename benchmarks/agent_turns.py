@@ -38,7 +38,7 @@ from localspec.models.registry import named
 from localspec.prompt.tools import read_tools
 from localspec.sampler.sampling import Sampling
 from localspec.serve.jobs import Jobs
-from localspec.serve.replies import Pairs
+from localspec.serve.replies import Names, Pairs
 from localspec.serve.server import failed, routes_of
 from tests.exact_engine import ExactContext, engine_of
 from tests.prompt.carried import TEMPLATES
@@ -173,7 +173,7 @@ class Engine:
 
 def app_of(engine: Engine) -> Starlette:
     jobs = Jobs(engine, LoadPair(named("demo")))  # type: ignore[arg-type]
-    routes = routes_of(jobs, Pairs(jobs, any_model=True))
+    routes = routes_of(jobs, Pairs(jobs, Names(any_model=True)))
     return Starlette(routes=routes, exception_handlers={HTTPException: failed, Exception: failed})
 
 
