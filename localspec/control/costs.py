@@ -116,7 +116,7 @@ class Costs:
         return not self.measured and self.measurements(width) < SEVERAL
 
     def plain_step_seconds(self, replies: int = 1) -> float | None:
-        """Return the seconds of a plain step of so many replies, without deciding; None while unknown."""
+        """Return the seconds of a plain step that replies share, without the time to decide; None while unknown."""
         if replies > 1:
             return self.verify(replies) if self.measured or self.measurements(replies) else None
         if self._undecided is None:

@@ -38,7 +38,7 @@ class Text:
 
     prompt: np.ndarray  # int32 [prompt length]
     tokens: np.ndarray  # int32 [n], the answer
-    likely: np.ndarray  # int32 [n, KEPT]
+    likely: np.ndarray  # int32 [n, KEPT]: the target's likeliest tokens at each position of the answer
     log_shares: np.ndarray  # float16 [n, KEPT]: log-probabilities of `likely` at temperature 1
 
     @property

@@ -88,8 +88,8 @@ MATRIX_RATE, OTHER_RATE = 0.01, 0.001
 class TextBatch:
     tokens: Tensor  # int64 [texts, length]
     rows: Tensor  # int64 [n]: for each answer token, the index of its predecessor in the flat `tokens`
-    likely: Tensor  # int64 [n, KEPT]
-    log_shares: Tensor  # [n, KEPT]
+    likely: Tensor  # int64 [n, KEPT]: the target's likeliest tokens in place of each answer token
+    log_shares: Tensor  # [n, KEPT]: log-probabilities of `likely`
 
 
 def batch_of(texts: Sequence[Text]) -> TextBatch:

@@ -81,7 +81,7 @@ _ASSISTANT = ("token_embd", "output_norm", "nextn.pre_projection", "nextn.post_p
 class DraftKind(StrEnum):
     """The source of draft tokens."""
 
-    MODEL = "draft-simple"  # a whole model
+    MODEL = "draft-simple"  # a draft model, which is no head
     EAGLE3 = "draft-eagle3"  # a head that reads three layers of the target
     MTP = "draft-mtp"  # prediction layers, inside the target or in their own file
     ASSISTANT = "draft-assistant"  # Gemma 4's head: a small model that reads the target's KV cache
@@ -119,7 +119,7 @@ def has_head(header: Header) -> bool:
 
 
 def target_layers(header: Header) -> tuple[int, ...]:
-    """Return the target layers whose inputs a head reads. One equal to the layer count: the last layer's output."""
+    """Return the target layers whose inputs a head reads. The layer count itself means the last layer's output."""
     found = header.get(f"{header.text('general.architecture')}.target_layers")
     return tuple(map(int, found)) if isinstance(found, tuple) else ()
 

@@ -71,7 +71,7 @@ TOKENS = "tokenizer.ggml.tokens"
 
 STRING, ARRAY = 8, 9
 SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
-_SMALLEST_ENTRY, _SMALLEST_TENSOR = 8 + 1 + 4 + 1, 8 + 4 + 4 + 8  # minimum bytes of each in a file
+_SMALLEST_ENTRY, _SMALLEST_TENSOR = 8 + 1 + 4 + 1, 8 + 4 + 4 + 8  # minimum bytes in a file's header
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ def adapters_of(text: str) -> tuple[Adapter, ...]:
             file, factor = expanded(part), 1.0
         if not file.is_file():
             raise BadSetting(f"there is no adapter file {file}", hint="name a GGUF file: --lora FILE[:SCALE]")
-        if not abs(factor) <= 1e9:  # this also refuses NaN
+        if not abs(factor) <= 1e9:  # also true for NaN
             raise BadSetting(f"{scale} is not a valid adapter scale", hint="give a number, as in FILE:0.5")
         adapters.append((file, factor))
     return tuple(adapters)

@@ -179,9 +179,9 @@ def symbol(name: str | Sequence[str], result: Any, arguments: Sequence[Any]) -> 
 
 
 def spin_less(seconds: float) -> None:
-    """For this long, let OpenMP's waiting threads spin only 100 times, unless the user chose a wait.
+    """Let OpenMP's waiting threads spin only 100 times during the next seconds, unless the user chose a wait.
 
-    libgomp does this while it has more threads than there are CPUs. So this function starts that many, which sleep.
+    libgomp spins so little while it has more threads than CPUs. So this function starts more threads, which sleep.
     Source: https://gcc.gnu.org/onlinedocs/libgomp/GOMP_005fSPINCOUNT.html
     """
     parallel, llvm = getattr(lib._lib, "GOMP_parallel", None), hasattr(lib._lib, "__kmpc_fork_call")

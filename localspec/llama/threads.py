@@ -297,7 +297,7 @@ _running: list[int] = []  # the threads of each pass that this process makes now
 
 @contextmanager
 def beside(threads: int) -> Iterator[Sequence[int]]:
-    """Yield the numbers of threads of all passes of this process, when a pass of so many threads begins and ends."""
+    """Count a pass's threads as running; yield a list: all running threads at its begin, and later at its end."""
     _running.append(threads)
     counts = [sum(_running)]
     try:

@@ -17,7 +17,7 @@ AUTO_PARALLEL = 2  # number of replies at once for parallel="auto", if memory ha
 
 @dataclass(frozen=True, slots=True)
 class LoadChoices:
-    """The user's choices for a load; None: the memory plan decides. Most of them are options with the same names."""
+    """The user's choices for a load; None leaves a choice to the memory plan. Most are options with the same names."""
 
     context_length: int | None = None  # in tokens
     gpu_layers: int | None = None

@@ -203,7 +203,7 @@ class Placements:
                 self._target_load(context, gpus), self._draft_load(draft, window, beside)
             )
             yield placement
-            if len(gpus) > 1 and not self._options.split:  # split by free memory, too
+            if len(gpus) > 1 and not self._options.split:  # also yield a split by free memory
                 counts = layers_on(placement.target, self._target.layers + 1)
                 split = shares(sum(counts), self._capacities(placement))
                 yield self._placement(replace(placement.target, split=split), placement.draft)

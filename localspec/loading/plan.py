@@ -295,7 +295,7 @@ def head_bytes(header: Header) -> int:
 
 
 def plan_for(pair: Pair, choices: LoadChoices, devices: Sequence[Device] | None = None) -> Plan:
-    """Check and plan a pair whose files are on this machine, with the faster attention if its memory is free.
+    """Check and plan a pair whose files are on this machine, with the faster attention if there is memory for it.
 
     `devices`: None for all devices that llama.cpp lists.
     """

@@ -80,7 +80,7 @@ def processor() -> str:
     """Return a key of the processor, because a build that works on one may crash on another."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
-            first = file.read(8192).split("\n\n")[0]  # the entry of the first core is enough
+            first = file.read(8192).split("\n\n")[0]  # the first core shows the type of the processor
     except OSError:
         return os.environ.get("PROCESSOR_IDENTIFIER") or str(getattr(os, "uname", lambda: "")())
     changing = ("processor", "cpu MHz", "bogomips", "BogoMIPS", "apicid", "initial apicid", "core id")
@@ -120,5 +120,5 @@ def _stats(paths: Iterable[Path]) -> Iterable[tuple[Path, os.stat_result]]:
     for path in paths:
         try:
             yield path, path.stat()
-        except OSError:  # a link to a missing file
+        except OSError:  # the path may be a link to a missing file
             continue

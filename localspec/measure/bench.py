@@ -179,7 +179,7 @@ def bench(
     """
     began, measured, too_long = clock(), list[Measurement](), list[str]()
     with session.pair.threads.keeping():
-        for arm in arms:  # first an untimed reply with each setting, because it allocates memory
+        for arm in arms:  # first an untimed reply with each setting, because a first reply allocates memory
             if not stopped():
                 answer(session, "Say hello.", arm, temperature=temperatures[0], max_tokens=12)
         session.calibrate(stop=stopped)

@@ -34,7 +34,7 @@ class Divergence:
     """The branch point of a plain and a speculative reply."""
 
     index: int  # number of equal tokens before the branch point
-    plain: int | None  # the plain reply's token at `index`; None: the reply has ended
+    plain: int | None  # the plain reply's token at `index`; None: this reply ended before
     speculative: int | None
     top_two_gap: float | None  # difference of the target's two largest logits at `index`, if measured
     likeliest: float = 0.0  # probability of the likeliest token at `index`

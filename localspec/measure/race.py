@@ -22,7 +22,7 @@ from localspec.events import (
     stalled,
 )
 
-if TYPE_CHECKING:  # imported late: rich loads slowly, and the chat does not need it
+if TYPE_CHECKING:  # imported late, because rich loads slowly, and the chat needs no picture
     from rich.console import RenderableType
 
 STYLES = {

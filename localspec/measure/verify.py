@@ -54,7 +54,7 @@ class GreedyCase:
 
     prompt: str
     category: Category
-    depth: int | None  # None: automatic
+    depth: int | None  # draft depth; None: automatic
     tokens: int
     drafted: int
     accepted: int
@@ -173,7 +173,7 @@ def greedy_cases(
     pair, cases, difference = session.pair, list[GreedyCase](), 0.0
     known: dict[tuple[int, ...], tuple[BranchPoint, ...]] = {}
     for depth in (DEPTH, None):
-        ends = share() + 0.06  # the largest share of the time for one text
+        ends = share() + 0.06  # one text may take 0.06 of the time
         empty_caches(pair)  # both depths prefill in the same chunks, because chunks affect rounding
         reply, widths = written(session, tokens, 0.0, lambda e=ends: share() >= e, depth=depth)  # type: ignore[misc]
         if not reply.tokens or share() >= 1.0:

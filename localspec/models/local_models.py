@@ -53,10 +53,10 @@ _QUANT = re.compile(
 class ModelFile:
     """A model, either pinned on the Hub or a file of this machine. Unknown facts are empty, 0 or None."""
 
-    repo: str  # "" for a file of this machine
+    repo: str  # repository on the Hub; "" for a file of this machine
     file: str  # path in the repository, or on this machine
     revision: str = ""
-    bytes: int = 0  # 0: unknown, so that any size is accepted
+    bytes: int = 0  # size; 0: unknown, so that any size is accepted
     sha256: str = ""
     quant: str = ""
     license: str = ""

@@ -205,7 +205,7 @@ def find(
             raise BadSetting(f"{name} is of type {type(given).__name__}", hint="give a str or a Path")
     pair = None if pair is None else str(pair)
     if pair is not None and target is None and _as_target(pair):
-        # `_key` gives hf.co/ORG/REPO and ORG/REPO the same key.
+        # `_key` gives hf.co/ORG/REPO and ORG/REPO the same key, so that both find the same pair.
         stored_as = None if os.path.isfile(expanded(pair)) else known(_key(pair, None))
         pair, target = (stored_as.name, None) if stored_as else (None, pair)
     if draft == LOOKUP:
@@ -242,7 +242,7 @@ def find(
         if not pull:
             raise
         fetch(chosen)
-    return keep(chosen) if is_new else chosen  # store it only now: its files are verified
+    return keep(chosen) if is_new else chosen  # store the pair only now, when its files are verified
 
 
 def _not_downloaded(target: str, draft: str | None) -> NotOnDisk:

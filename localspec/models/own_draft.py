@@ -23,7 +23,7 @@ _NAMES = (r"mtp-", r"dflash-|dspark-", r"eagle3-", r".*[-_.]draft(?:[-_.]|$)")
 
 
 def with_own_draft(pair: Pair) -> Pair:
-    """Return the pair with a draft from the folder or repository of its target, if one fits. Keep a chosen draft.
+    """Return the pair with a draft from the folder or repository of its target, if one fits. Keep a given draft.
 
     A model of another program also gets a draft of its family that is on this machine.
     A registered pair of the Hub stays as it is, because the search would need a request.

@@ -12,7 +12,7 @@ from localspec.models.local_models import PROJECTOR, ModelFile, projectors_of
 from localspec.models.registry import Pair
 
 NONE = "none"  # the value of `mmproj` that loads no projector
-_PRECISIONS = ("f16", "bf16", "q8_0", "f32", "")  # the preferred ones first
+_PRECISIONS = ("f16", "bf16", "q8_0", "f32", "")  # in the names of projectors, the preferred precision first
 # By type of projector: the beginnings of the names of the architectures that can use it.
 # llama.cpp would load it with any model of the same width, which would then describe images that nobody sent.
 _ARCHITECTURES = {

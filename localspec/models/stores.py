@@ -228,7 +228,7 @@ def _of_manifest(path: str, blobs: str, name: str, aliases: tuple[str, ...]) -> 
     kinds, trouble = {"model": path}, ""
     if not isinstance(layers, list) or not all(isinstance(layer, dict) for layer in layers):
         trouble, layers = "has a manifest that cannot be read", []
-    for layer in reversed(layers):  # the first layer of a kind counts, so it comes last
+    for layer in reversed(layers):  # the first layer of a kind counts, so it must replace later ones
         kind, digest = str(layer.get("mediaType")), str(layer.get("digest")).replace(":", "-")
         if kind.startswith(_LAYER) and BLOB.fullmatch(digest):
             kinds[kind.removeprefix(_LAYER)] = os.path.join(blobs, digest)
