@@ -217,7 +217,7 @@ async def in_a_thread(
 def unload() -> None:
     """Free the pair that `run` and `stream` keep loaded, and the model of `embed`. A running reply ends."""
     global _loaded
-    if small := sys.modules.get("localspec.embedding.model"):  # if it is not imported, it has no model
+    if small := sys.modules.get("localspec.embedding.model"):  # without this import, no model is loaded
         small.unload()
     with _loading:
         held, _loaded = _loaded, None

@@ -63,7 +63,7 @@ ORIGINS: Final = {
 # A full garbage collection delays keys, so `_collect` runs only after REST_SECONDS without a key.
 REST_SECONDS: Final = 20.0
 AGAIN_SECONDS: Final = 2.0  # a second Ctrl+C within this time ends the program
-HELD_SECONDS: Final = 1.0  # longest time for which a key waits for the key before it
+HELD_SECONDS: Final = 1.0  # longest time that a key waits until the key before it is handled
 _NEVER: Final = 1_000_000  # a threshold so high that Python never starts a full garbage collection itself
 
 
@@ -118,7 +118,7 @@ class ChatApp(App[None]):
             while self._typed and self.screen_stack:
                 event = self._typed.popleft()
                 is_text = self._is_text(event)
-                if self._has_notice:  # a key removes the notice
+                if self._has_notice:  # any key removes the notice
                     self._show_notice(Content(""))
                 await super().on_event(event)
                 if not (is_text and self._typed and self._is_text(self._typed[0])):
@@ -135,7 +135,7 @@ class ChatApp(App[None]):
         """Wait, at most HELD_SECONDS, until the messages that the last key caused are handled."""
         with suppress(TimeoutError):
             async with asyncio.timeout(HELD_SECONDS):
-                for _ in range(4):  # several times, because handling a message may post another one
+                for _ in range(4):  # repeated, because handling a message may post another one
                     if not self.screen_stack:  # the app is closing
                         return
                     for pump in (self.focused or self.screen).ancestors_with_self:

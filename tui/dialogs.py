@@ -85,7 +85,7 @@ class RaceDialog(Dialog[None]):
         super().__init__()
         self._engine = engine
         self._is_stopping = False  # whether the user has stopped the race
-        self._seconds = 0.0  # draw the plain side as it was after this many seconds of its decoding
+        self._seconds = 0.0  # the plain side is drawn as it was after this many seconds of decoding
         self._is_marked = False  # whether the dialog has scrolled to the first words that differ
         self._heads, self._texts = (
             [Static(markup=False, classes="side") for _ in range(2)] for _ in range(2)
@@ -102,13 +102,13 @@ class RaceDialog(Dialog[None]):
         scroll.anchor()
 
     def on_mount(self) -> None:
-        self.query_one(".keys").display = False  # the border shows the keys, which saves a row
+        self.query_one(".keys").display = False  # the border shows the keys instead, which saves a row
         self.query_one(".box").border_subtitle = self.KEYS
         self._draw()
         self.set_interval(RACE_SECONDS, self._draw)
 
     def _draw(self) -> None:
-        """Draw both sides. The plain side ran first and is replayed beside the drafting side."""
+        """Draw both sides. The plain side has run before, and is shown again beside the drafting side."""
         engine = self._engine
         plain, drafting = (side.race_side for side in (*engine.sides, ReplyState(0), ReplyState(0))[:2])
         branch_point = Race(plain, drafting).branch_point
@@ -201,7 +201,7 @@ def page_folder(folder: Path) -> str:
 
 def _row(usage: str, key: str, text: str, width: int) -> Iterator[Content]:
     before = Content.assemble("  ", (f"{usage:<20}", "bold"), f"{key:<5}")
-    if width < 60:  # the help text begins on the line below the command
+    if width < 60:  # on a narrow screen, the help text begins below the command
         yield before
         before = Content(" " * 4)
     yield from hanging_lines(before, Content(text), width)

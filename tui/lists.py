@@ -73,7 +73,7 @@ class TextTable(DataTable[Text], Generic[Item], can_focus=False):
     def on_resize(self) -> None:
         if self.size.width != self._drawn_width:
             self._draw()
-        self.move_cursor(row=self.cursor_row)  # scroll, because a smaller table may hide the row
+        self.move_cursor(row=self.cursor_row)  # scroll to the cursor, because a smaller table may hide it
 
     def _draw(self) -> None:
         self._drawn_width = self.size.width
@@ -138,7 +138,7 @@ class ListDialog(Dialog[str], Generic[Item]):
 
 class PairsDialog(ListDialog["PairRow"]):
     BINDINGS: ClassVar[list[BindingType]] = [
-        # With priority, because otherwise ^x would cut the text of the Input.
+        # Without priority, ^x would cut the text of the Input.
         Binding("ctrl+x", "cancel_pull", "stop downloading", priority=True)
     ]
     BOX_TITLE = "Pairs"

@@ -25,7 +25,7 @@ from .state import clipboard
 from .state.chat import ChatState, Setup
 
 TIMEOUT_SECONDS: Final = 2  # longest time to stop a reply or to end the program
-UNUSABLE: Final = ("stop", "tokens", "theme")  # commands that need a running reply, or colours
+UNUSABLE: Final = ("stop", "tokens", "theme")  # /stop needs a running reply, the others need colours
 QUOTES: Final = '"""'  # the marks around a message of several lines, as in `ollama run`
 
 

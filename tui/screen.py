@@ -77,7 +77,7 @@ class ChatScreen(Screen[None], Chat):
 
     async def on_mount(self) -> None:
         if self.state.preferences.inspector and self.app.size.width < INSPECTED_COLUMNS:
-            self.state.prefer(inspector=False)  # because a narrow screen has no room for the inspector
+            self.state.prefer(inspector=False)  # a narrow screen has no room for the inspector
         self.set_class(self.state.preferences.inspector, "-inspecting")
         self.prompt.focus()
         await self.show_conversation()
@@ -129,7 +129,7 @@ class ChatScreen(Screen[None], Chat):
 
     async def notice(self, what: str, hint: str = "", kind: str = "note") -> None:
         """Show a notice in the conversation, above the running reply if one runs."""
-        if self.app.screen is not self:  # a dialog hides the conversation
+        if self.app.screen is not self:  # a dialog hides the notices of the conversation
             self.notify(what, severity="error" if kind == "error" else "information")
         before = self._reply_view if self.state.engine.busy else None
         await self.transcript.add(NoticeLine(what, hint, kind), before)
@@ -352,7 +352,7 @@ class ChatScreen(Screen[None], Chat):
         await self.app.push_screen(RaceDialog(self.state.engine))
 
     async def show_comparison(self, compared: Compared | None) -> None:
-        if compared is not None and self.app.screen is self:  # the user has closed the dialog of the race
+        if compared is not None and self.app.screen is self:  # the user has left the dialog of the race
             await self.notice(compared.verdict)
 
     def action_scroll_conversation(self, direction: Literal[-1, 1]) -> None:
@@ -381,5 +381,5 @@ class ChatScreen(Screen[None], Chat):
 
     @on(Markdown.LinkClicked)
     def _show_link(self, event: Markdown.LinkClicked) -> None:
-        self.prompt.focus()  # because the click took the focus from the prompt
+        self.prompt.focus()  # the click took the focus from the prompt
         self.notify(event.href)

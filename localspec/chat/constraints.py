@@ -26,12 +26,12 @@ from localspec.structure.tool_call_format import GENERIC, ToolCallFormat
 
 # A question that no user writes. `branch_points` renders it to find where other conversations differ.
 _OTHER = "\u2063"
-_LONG = 256  # system message and tools of fewer tokens get no checkpoint, because they are read fast
+_LONG = 256  # tokens; a shorter system message gets no checkpoint, because it is read fast
 
 
 class Ending(NamedTuple):
-    finished: bool  # whether the grammar allows only the end here
-    complete: bool  # whether the grammar allows the end here
+    finished: bool  # whether the reply must end here, by its grammar
+    complete: bool  # whether the reply may end here, by its grammar
     budget_spent: bool  # whether a thinking budget was spent
     closed: bool  # whether the answer was closed early, because the limit of tokens was near
 
@@ -46,7 +46,7 @@ class ReplyForm:
     text: TextStream
     constraint: Constrained | None
     generic_calls: bool  # whether the prompt describes a tool-call format that is not the model's own
-    budget: ThinkingBudget | None = None  # if there is one, it applies the constraint too
+    budget: ThinkingBudget | None = None  # a thinking budget, which also applies the constraint
 
     @property
     def forcer(self) -> ThinkingBudget | Constrained | None:
@@ -58,7 +58,7 @@ class ReplyForm:
 
 
 class PromptBuilder:
-    """A maker of prompts and forms of replies. The first grammar takes 1 s longer, to prepare the vocabulary."""
+    """A maker of prompts and reply forms. The first grammar takes 1 s more, to prepare the vocabulary."""
 
     def __init__(
         self, vocabulary: Vocabulary, template: ChatTemplate, read_image: ReadImage | None = None

@@ -53,19 +53,19 @@ class ThreadCount(Protocol):
         """Fix the thread count until no reply runs; return a notice if it changed since the last call, else ""."""
 
     def keeping(self) -> AbstractContextManager[None]:
-        """Return a context manager that keeps the thread count constant, because only then can texts be compared."""
+        """Return a context manager with a constant thread count, which texts to be compared need."""
 
 
 @dataclass(frozen=True, eq=False)
 class Slot:
     target: Decoder
-    drafters: Sequence[Drafter]  # drafters that run models
+    drafters: Sequence[Drafter]  # the drafters that run a model
     drafting: StrategyMaker
     running: Callable[[], AbstractContextManager[object]] = nullcontext  # entered while cycles run
     away: Callable[[], AbstractContextManager[object]] = nullcontext  # entered while cycles wait for a reader
 
 
-REST_SECONDS = 2.0  # idle time after which prompt caches are stored on disk
+REST_SECONDS = 2.0  # after this idle time, prompt caches are stored on disk
 # A thread whose replies hold all slots, and make no progress for this long, waits for itself. They make progress if a
 # pool of threads reads them, each event in another thread.
 STALLED_SECONDS = 10.0
@@ -100,7 +100,7 @@ class Slots:
 
     @contextmanager
     def unused(self, ends: Callable[[], bool] = lambda: True) -> Iterator[Slot | None]:
-        """Claim all slots and yield the first; yield None if replies still run when `ends()` becomes true."""
+        """Claim all slots and yield the first; yield None if replies still run when `ends()` returns true."""
         with self.changed:
             while self._claimed and not ends():
                 self.changed.wait(_LOOK_SECONDS)

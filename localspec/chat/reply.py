@@ -52,7 +52,7 @@ GENERIC_CALLS = (
 DRAFT_CHUNK = 128  # largest number of tokens in a draft model's pass while it reads ahead
 WORTH_A_NOTICE = 16  # a notice appears after this many cycles without drafting; shorter pauses are normal
 READ_AHEAD_SECONDS = 60.0  # longest time of reading ahead after a reply
-AHEAD = 2  # cycles that may wait for their reader: with fewer, a device is idle if cycles vary in time
+AHEAD = 2  # cycles computed before the reader takes them; with fewer, a device may be idle
 
 
 # A cycle, the scores of its tokens, and after it the strategy's `why_off` and `failure`, and the form's `ends`.
@@ -170,7 +170,7 @@ def read(target: Decoder, strategy: Strategy, job: "ReplyJob") -> Iterator[Prefi
     def passes_to(end: int) -> Iterator[ForwardPass | ImageChunk]:
         """Yield each pass, and each image before it is encoded."""
         for begin, stop, image in stretches(prompt, target.length, end):
-            if target.length < begin:  # the passes before this part were cancelled
+            if target.length < begin:  # the passes before this part were stopped
                 return
             if image and not image.is_encoded and not cancelled():
                 yield image
@@ -200,7 +200,7 @@ class ReplyJob:
     trimmed_messages: int = 0  # number of messages left out of the prompt
     requested: float = field(default_factory=perf_counter)
     sent: int | None = None  # number of tokens before a text that is typed but not sent; None: no such text
-    changed: str = ""  # how the messages were changed to fit the chat template
+    changed: str = ""  # a notice about changes that make the messages fit the template
     spelled: Sequence[Sequence[int]] = ()  # texts to copy from, in another spelling than the prompt's
     # Returns a job whose prompt is the certain beginning of the next prompt; None if `ends()` becomes true first.
     following: "Callable[[Reply, Ends], ReplyJob | None] | None" = None
@@ -224,7 +224,7 @@ class Upcoming:
 class ReplyWriter:
     def __init__(self, pair: LoadedPair, prompts: PromptBuilder) -> None:
         self._pair, self._prompts = pair, prompts
-        self._sent: dict[str, object] = {}  # sent notices, each with an object that identifies its sender
+        self._sent: dict[str, object] = {}  # each sent notice, with an object that identifies its sender
         # For each slot, the messages of its latest prompt except the assistant's, or the tokens of a raw prompt.
         self._latest: dict[Slot, Sequence[Any]] = {}
         # For each slot, the next prompt to read ahead, until it is read or another reply takes the slot.
@@ -336,7 +336,7 @@ class ReplyWriter:
             slot.target.top_k_rows(None)
         slot.drafting.store()
         result = reply.result(seed, cancelled=job.cancelled())
-        if pair.is_demo:  # the speed-up of the demo pair means nothing
+        if pair.is_demo:  # the demo has no real models, so its speed-up misleads
             result = replace(result, stats=replace(result.stats, plain_seconds=0.0, plain_error_seconds=0.0))
         if form.constraint is not None and not reply.ends.complete and not form.text.repeats:
             why = f"the reply was cut off before it matched {form.constraint.name}"
@@ -423,7 +423,7 @@ class ReplyWriter:
             yield Notice(full + hint)
 
     def _absorbed(self, states: Generator[_State], reply: ReplyBuilder) -> Generator[list[Event]]:
-        """Yield the events of each cycle."""
+        """Yield the events of each cycle as one list."""
         cycles_off, off_sent, failure_sent = 0, False, False
         with closing(states):
             for cycle, scores, why_off, failure, reply.ends in states:

@@ -28,7 +28,7 @@ class Request:
     sampling: Sampling
     messages: Messages = ()
     continued: str | Sequence[int | str] | Infill | None = None  # the text to continue, in place of messages
-    owner: str = ""  # client whose reasoning is stored; no other client gets it
+    owner: str = ""  # the client; its stored reasoning is given to no other client
     conversation: str = ""  # name of the stored conversation, for its prompt caches
     seed: int | None = None
     rule: str = "auto"
@@ -96,7 +96,7 @@ def request_from(
     rest = {name: value for name, value in options.items() if name not in SAMPLING_NAMES | _GRAMMAR_NAMES}
     stop = rest.pop("stop", ())
     if rest.get("seed") is not None and rest.get("rule", "auto") == "auto":
-        rest["rule"] = "coupled"  # a seed gives one text, with any draft or none
+        rest["rule"] = "coupled"  # with this rule, a seed gives the same text with any draft
     depth, speculate = rest.pop("depth", "auto"), rest.pop("speculate", True)
     tools = read_tools(options["tools"]) if options.get("tools") else ()
     if (choice := rest.get("tool_choice")) is not None:

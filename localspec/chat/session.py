@@ -47,7 +47,7 @@ class Session(Closing):
 
     def __init__(self, pair: LoadedPair, defaults: ReplyOptions | None = None) -> None:
         """`defaults`: the values of options that the caller of a reply does not set."""
-        self.pair = pair  # public, because measurements use the pair directly
+        self.pair = pair  # public for measurements, which use the pair directly
         self._defaults = defaults or ReplyOptions()
         self._owner = self._stored_as = ""
         self._messages: Messages = ()
@@ -56,7 +56,7 @@ class Session(Closing):
         self._running: Cancelled | None = None  # the cancellation check of the reply in progress
         self._steps: Generator[Event] | None = None  # the events of the reply in progress
         self._working = threading.Lock()  # locked while an event is computed, not while the caller uses it
-        self._asking: set[int] = set()  # threads inside a caller's `cancelled`, while `_working` is locked
+        self._asking: set[int] = set()  # threads that run a caller's `cancelled`, while `_working` is locked
         self._closed = False
         prompts = PromptBuilder(pair.vocabulary, pair.template, pair.read_image)
         self._in_use = PairInUse(pair, prompts, ReplyWriter(pair, prompts))

@@ -71,7 +71,7 @@ class TextStream:
         self.detokenizer = Detokenizer(vocabulary, self.codes.by_token, starts_text=not continues_text)
         form = calls.with_texts(self.codes.coded) if calls else None
         self._reader = reader(form, functions or {}, self.codes.plain) if form else None
-        self._begun: list[TextPart] = []  # parts of a call that begins in the text before the reply
+        self._begun: list[TextPart] = []  # parts of a call that began in the text before the reply
         self._before = 0  # number of characters from before the reply that are still held back
         self.thinking = Thinking(style, form, functions or (), self.codes.coded)
         tagged = form is not None and bool(form.tag) and not (style and style.channels)
@@ -79,7 +79,7 @@ class TextStream:
         self._unclosed = CallReader(form, functions or {}) if form and tagged else None
         self._thoughts = ""  # reasoning that may be, or begin, a call
         self._calling = False  # whether `_thoughts` is the beginning of a call so far
-        self.calls: list[ToolCall] = []  # complete calls, and a call in which the reply ended
+        self.calls: list[ToolCall] = []  # complete calls, and one that the end of the reply cut off
         self._scanner = StopScanner(stops)
         self._fence = Unfencer() if fenced else None
 

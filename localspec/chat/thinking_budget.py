@@ -108,7 +108,7 @@ class ThinkingBudget:
         if state.due or not is_open or state.spent < self._budget:
             return state
         texts = [self._ending if state.times_ended else self._first]
-        if begun := state.thinking.held:  # complete this marker, which may lack leading white space
+        if begun := state.thinking.held:  # complete the begun marker, which may lack leading white space
             texts = [form for mark in self._markers for form in (mark, mark.lstrip())]
         # Any other header, such as that of a call, is left to the model.
         text = next((text[len(begun) :] for text in texts if text.startswith(begun)), "")

@@ -19,7 +19,7 @@ def main(arguments: "Sequence[str] | None" = None) -> int:
 
         # Before and after the command, Ctrl-C ends the program at once, except in a background job.
         ends = arguments is None and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-        if ends:  # not KeyboardInterrupt, which would be lost in a callback of Python's import system
+        if ends:  # no KeyboardInterrupt: a callback of Python's imports would lose it
             signal.signal(signal.SIGINT, lambda *_: os._exit(CANCELLED))
         from localspec.engine.spawn import start_early
 

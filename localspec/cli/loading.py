@@ -51,7 +51,7 @@ def chosen_pair(arguments: argparse.Namespace, *, leave_missing: bool = False) -
     if wanted[:2] == (None, None):
         uses = last_uses()
         last_used = max(uses, key=lambda used: uses[used], default="")
-        if pair.name != DEMO and pair.used_as != last_used:  # without the demo, which prints another notice
+        if pair.name != DEMO and pair.used_as != last_used:  # the demo prints another notice
             print_notice(f"{pair.name} answers, because you used or downloaded it last")
     return pair
 

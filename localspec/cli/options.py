@@ -16,7 +16,7 @@ from localspec.options import LOAD, OPTIONS, REPLY, Option, configured
 
 WRONG_USAGE = 2  # the exit code for wrong arguments and settings, as in argparse; other errors exit with 1
 Group: TypeAlias = argparse.ArgumentParser | argparse._ArgumentGroup
-FEW = 12  # if a command has more flags, its usage line has only [options]
+FEW = 12  # a usage line with more flags shows only [options]
 T = TypeVar("T")
 PAIR_HELP = "a pair by name, a GGUF file, or ORG/REPO:QUANT; `localspec pairs` lists the names"
 
@@ -37,7 +37,7 @@ def add_pair_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--pull", action="store_true", help="download the pair if it is not on this machine")
     group = parser.add_argument_group("memory and devices")
     for name in LOAD:
-        if name != "parallel":  # because these commands run one reply at a time
+        if name != "parallel":  # other options: these commands run one reply at a time
             add_option(group, name)
 
 
@@ -114,7 +114,7 @@ def reply_options(arguments: argparse.Namespace) -> dict[str, Any]:
         values["json_schema"] = text_of(schema)
     if "grammar" in values:
         values["grammar"] = text_of(values["grammar"])
-    request_from(values, Sampling())  # checks them before a model is loaded
+    request_from(values, Sampling())  # raises BadSetting before a model is loaded
     return values
 
 

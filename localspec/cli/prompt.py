@@ -80,7 +80,7 @@ def refuse_model(word: str, second: str = "") -> None:
     if second and (" " in second.strip() or near_names(word)):
         named(word)  # raises UnknownPair
     plain = word.lower().replace(":", "-")
-    spellings = plain, re.sub(r"([a-z])(\d)", r"\1-\2", plain, count=1)  # as qwen2.5-7b and llama-3.1-8b
+    spellings = plain, re.sub(r"([a-z])(\d)", r"\1-\2", plain, count=1)  # such as qwen2.5-7b and llama-3.1-8b
     begun = [name for text in spellings for name in near_names(text) if name.lower().startswith(text)]
     if not (_MODEL.fullmatch(word) or (len(word) > 2 and begun)):
         return
@@ -105,7 +105,7 @@ def prompt_of(arguments: argparse.Namespace) -> str:
         if arguments.name:
             from localspec.models.names import find
 
-            with suppress(NotOnDisk):  # a pair that is not on disk is no error here
+            with suppress(NotOnDisk):  # a pair without files is no error here
                 find(arguments.name)  # raises UnknownPair for a missing file
         given = argument not in (None, "-") or something_is_piped()
         command = " ".join(filter(None, ["localspec", arguments.command, arguments.name]))

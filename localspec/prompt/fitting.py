@@ -79,7 +79,7 @@ class Fitter:
     ) -> int:
         """Return the first of `starts` if all messages fit, else one with which the prompt is a little too long."""
         before = [0, *accumulate(sum(map(len, message.texts)) for message in messages)]
-        characters = free_tokens * 6  # a high estimate, because most tokens have fewer characters
+        characters = free_tokens * 6  # a high estimate: most tokens have fewer characters
         while True:
             start = next((i for i in starts if before[-1] - before[i] <= characters), starts[-1])
             if start == starts[0] or len(encoded(start).tokens) > free_tokens:

@@ -43,7 +43,7 @@ def _between(before: str, kind: str, pairs: Collection[tuple[str, str]] = ()) ->
     return ()
 
 
-# For each kind, in the usual order: the kinds up to it, and the kinds from it to a later answer and question.
+# For each kind of message, in the usual order: the kinds up to it, and those from it to a later answer and question.
 _TO = {BEGIN: (), **{kind: (*_between(BEGIN, kind), kind) for kind in _ROLES if kind != STRAY}}
 _FROM = {kind: (*_between(kind, ANSWER), ANSWER, USER) for kind in _TO}
 _STRAYS = (
@@ -51,7 +51,7 @@ _STRAYS = (
     (USER, ANSWER, STRAY, USER, STRAY, CALL, RESULT, STRAY, USER), (SYSTEM, STRAY, STRAY, USER),
     (USER, CALL, RESULT, ANSWER, STRAY, USER), (USER, CALL, RESULT, CALL, RESULT, USER, STRAY),
 )  # fmt: skip
-# Places of a call that has a text: before some answer, after the last answer, and there with reasoning as well.
+# Where a text beside a call is rendered: before some answer, after the last answer, and there beside reasoning.
 BEFORE, AFTER, BOTH = "before", "after", "both"
 _PLACES = frozenset((BEFORE, AFTER, BOTH))
 
@@ -62,12 +62,12 @@ class Taken:
 
     calls: bool = True  # whether calls are rendered at all
     system: bool = True  # whether a system message may be first
-    late_systems: bool = False  # whether system messages may be anywhere
-    strays: bool = False  # whether results may be anywhere
+    late_systems: bool = False  # whether system messages may follow any message
+    strays: bool = False  # whether results may follow any message
     beside: frozenset[str] = _PLACES  # where texts beside calls are rendered
     pairs: frozenset[tuple[str, str]] = _PAIRS  # two kinds, of which the second may follow the first
     empty: frozenset[str] = frozenset()  # the kinds of messages that may have no text
-    one_call: bool = False  # whether a message has at most one call
+    one_call: bool = False  # whether the template takes only one call in a message
     short_ids: bool = False  # whether the ids of calls must have nine letters and digits
 
 
@@ -232,7 +232,7 @@ def _one_call_each(entries: Sequence[tuple[str, Message]]) -> Iterator[tuple[str
 
 
 def taken_by(render: Render, *, one_call: bool, short_ids: bool) -> Taken:
-    """Return what a template takes, by rendering short histories whose messages all have different words."""
+    """Find the histories that a template takes: render short ones whose messages all have different words."""
 
     def takes(*kinds: str, empty: int = -1, side: int = 0, thinks: bool = False) -> bool:
         messages, words = _history(kinds, empty, side, thinks)

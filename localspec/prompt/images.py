@@ -22,7 +22,7 @@ NO_IMAGES = (
 )
 UNREAD, UNREAD_FILE = "[an image that this model cannot read]", "[a file that this model cannot read]"
 _URL = re.compile(r"\Adata:[\w.+/;=-]*?;base64,", re.IGNORECASE)
-_KEY = secrets.token_hex(16)  # secret, so that no message can contain it
+_KEY = secrets.token_hex(16)  # random, so that no message can contain it
 
 ReadImage = Callable[[bytes], Sequence[int]]
 """A function that returns the tokens of an image, as `localspec.llama.images.Projector.tokens` does."""

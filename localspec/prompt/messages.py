@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 ROLES = ("system", "user", "assistant", "tool")
 _REASONING_KEYS = ("reasoning", "reasoning_content", "thinking")  # different servers use different keys
-_RESULT_OF = ("tool_call_id", "tool_name", "name")  # keys that name the call of a result
+_RESULT_OF = ("tool_call_id", "tool_name", "name")  # keys of a result with the id or function of its call
 _KEYS = ("role", "content", "tool_calls", "function_call", "images", *_RESULT_OF, *_REASONING_KEYS)
 _OTHER_ROLES = {"developer": "system", "function": "tool"}
 # The key of the text in each type of message part.
@@ -35,12 +35,12 @@ _CALL_FORM = 'write tool_calls as [{"id": "...", "function": {"name": "...", "ar
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    role: str  # one of ROLES
+    role: str  # "user", "assistant" or another of ROLES
     content: str
     reasoning: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str = ""  # id or function of the call whose result this message contains
-    images: tuple[Image, ...] = ()  # `content` has the text PLACE for each image
+    images: tuple[Image, ...] = ()  # in `content`, the text PLACE marks the position of each image
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -137,10 +137,10 @@ class Reasoning:
             unnamed = tuple(replace(call, id="") for call in reply.tool_calls)
             for calls in (reply.tool_calls, unnamed):
                 self._by_key[_key(before, reply.text, calls)] = reply.reasoning
-        # Copy the items to a list, because other sessions may add replies meanwhile.
+        # Copy the items to a list first, because other sessions may change the dictionary meanwhile.
         known = list(self._by_key.items())
         used = accumulate(len(text) for _, text in reversed(known[-MOST_REPLIES:]))
-        stays = sum(characters <= MOST_REASONING for characters in used)  # number of the newest that fit
+        stays = sum(characters <= MOST_REASONING for characters in used)  # number of newest texts that fit
         for oldest, _ in known[: len(known) - stays]:
             self._by_key.pop(oldest, None)
 
@@ -185,7 +185,7 @@ def _as_message(given: object, which: str, left_out: list[str] | None, *, strict
     if not isinstance(given, Mapping):
         raise BadSetting(f"{which} is {_kind(given)}, not a dictionary", hint=_FORM)
     filled = {key: value for key, value in given.items() if value is not None}
-    if not isinstance(filled.get("thinking"), str):  # not reasoning, but a setting of another interface
+    if not isinstance(filled.get("thinking"), str):  # other interfaces have a setting with this name
         filled.pop("thinking", None)
     unknown = [str(key) for key in filled if key not in _KEYS]
     if unknown and left_out is None:

@@ -27,7 +27,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
     def __init__(self) -> None:
         extensions = ("jinja2.ext.loopcontrols", _Generation)
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=extensions)
-        # All prompts have the date of the load, so that a new day does not change their beginning.
+        # Give all prompts the date of the load, so that a new day does not change how they begin.
         now = self.now = datetime.now()
         self.filters["tojson"] = _tojson
         dates = {
@@ -57,7 +57,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return super().is_safe_attribute(obj, attr, value)
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
-        """End a search loop at its first hit: Gemma 4's template searches all messages once for each message.
+        """End a loop that searches at its first hit, because Gemma 4's template searches all messages for each message.
 
         {% for m in messages %}                    {% for m in messages %}
           {% if not ns.found %}...{% endif %}  ->    {% if not ns.found %}...{% else %}{% break %}{% endif %}

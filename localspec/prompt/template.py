@@ -48,7 +48,7 @@ _TOOL_PROBE = {
 class Dialect:
     text_arguments: bool = False  # whether the template reads arguments as JSON text
     short_ids: bool = False  # whether the ids of calls must have nine letters and digits
-    one_call: bool = False  # whether a message has at most one call
+    one_call: bool = False  # whether the template takes only one call in a message
     thinking_parts: bool = False  # whether reasoning is one of the parts of a message's content
 
 
@@ -71,7 +71,7 @@ class ChatTemplate:
         self._latest_tools: tuple[tuple[Tool, ...], dict[str, Any] | None] | None = None
         self._taken: dict[
             bool, Taken
-        ] = {}  # histories that it takes without tools (False), and with tools (True)
+        ] = {}  # histories that the template takes without tools (False), and with tools (True)
         self._special = {"bos_token": bos_text, "eos_token": eos_text}
         self._sandbox = Sandbox()
         self._template, self._names, self.literals, tested = self._sandbox.read(source)
@@ -191,7 +191,7 @@ class ChatTemplate:
         if not (answered and goes_on) or any(text in after for text in self._end_texts):
             return ()
         if found := _MARKUP.match(after):
-            parts = self._style.markers if self._style else ()  # a marker begins a part and ends no reply
+            parts = self._style.markers if self._style else ()  # a marker begins a part; it is no stop
             return () if any(found[1] in marker for marker in parts) else (found[1],)
         begin, end = "\n" if after[:1].isspace() else "", after.strip()
         return (begin + end,) if len(end) >= 3 else ()  # a shorter text may be part of an answer

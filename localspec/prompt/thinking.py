@@ -26,7 +26,7 @@ class ThinkingStyle:
     opened: bool = False  # whether the prompt ends inside the reasoning
     closed: bool = False  # whether the prompt ends after empty reasoning, so that no reasoning may begin
     channels: bool = False  # whether parts have headers, which `text.Headers` shortens to the markers
-    ending: str = ""  # the text from reasoning to the answer; "": the first closing marker
+    ending: str = ""  # the text between reasoning and answer; "": only the first closing marker
 
 
 def _style(

@@ -50,7 +50,7 @@ class SpecialTokens(dict[str, int]):
 
     def spans(self, text: str) -> list[Span]:
         """Return the spans of special tokens that llama.cpp finds: the longest token first, from the left."""
-        present, spans = set[str](), list[Span]()  # search only for the tokens in `present`
+        present, spans = set[str](), list[Span]()  # only the tokens in `present` occur in the text
         for match in self._first.finditer(text) if self._first else ():
             start = match.start()
             parts = (text[start : start + length] for length in self._lengths[text[start]])
@@ -68,7 +68,7 @@ class SpecialTokens(dict[str, int]):
 class Prompt:
     tokens: list[int]
     text: str
-    notice: str = ""  # how the history was changed to fit the template
+    notice: str = ""  # a notice about changes that make the history fit the template
 
 
 def encode(
@@ -146,7 +146,7 @@ def tokens_of(text: str | Sequence[int | str] | None, vocabulary: Vocabulary) ->
         else:
             raise BadSetting(f"{part!r} is not a token id", hint=f"use ids from 0 to {vocabulary.size - 1}")
     if isinstance(text, str) and vocabulary.bos is not None and tokens[:2] == [vocabulary.bos] * 2:
-        del tokens[0]  # the text has its own bos token
+        del tokens[0]  # the text begins with a bos token already
     if not tokens:
         raise BadSetting("the text is empty", hint="give at least one character to continue")
     return tokens
@@ -216,8 +216,8 @@ def _distinct(
         overlap = any(text.endswith(control[:n]) or text.startswith(control[-n:]) for n in ends)
         return overlap or text in control or control in text
 
-    # Replace no literals of the template, such as "/no_think", which it may search for in messages.
-    # A literal that overlaps a special token is replaced all the same.
+    # Keep literals of the template, such as "/no_think", because it may search for them in messages.
+    # Replace a literal that overlaps a special token all the same.
     searched = [text for text in template.literals if text and any(text in content for content in taken[1:])]
     harmless = [text for text in searched if not any(touches(text, control) for control in controls)]
     ends = (character for text in controls for character in (text[0], text[-1]))

@@ -16,7 +16,7 @@ from localspec.models.registry import DEMO
 from ..state.chat import ChatState
 from ..state.conversation import OpenConversation
 
-ASKED_BYTES: Final = 1e9  # a download of at least this size needs the user's yes
+ASKED_BYTES: Final = 1e9  # a download of at least this size starts only if the user agrees
 Severity = Literal["information", "warning", "error"]
 
 
@@ -52,7 +52,7 @@ class Chat:
     # Dialogs. A choice runs a command with the choice as its argument, for example /pair NAME.
     async def choose_pair(self) -> None: ...
     async def choose_conversation(self) -> None: ...
-    async def suggest_pull(self, name: str, question: str) -> None: ...  # typing /pull again means yes, too
+    async def suggest_pull(self, name: str, question: str) -> None: ...  # /pull again means yes, too
     async def show_help(self) -> None: ...
     async def show_race(self) -> None: ...
     async def show_comparison(self, compared: messages.Compared | None) -> None: ...  # None: no verdict
@@ -98,7 +98,7 @@ class Chat:
         if reply is None or not is_message:
             return
         message = reply.message(outcome, final)
-        if message.stats and self.state.engine.pair_name == DEMO:  # the demo's speed-up means nothing
+        if message.stats and self.state.engine.pair_name == DEMO:  # its speed-up misleads
             message = replace(message, stats=replace(message.stats, plain_seconds=0.0))
         if message.has_words_after(reply.beginning):
             keeps_course = conversation.drops_replies and conversation.stored
@@ -254,7 +254,7 @@ async def receive(chat: Chat, report: messages.Report) -> None:
 
 async def _take_failure(chat: Chat, failure: messages.Failure) -> None:
     engine = chat.state.engine
-    if engine.loading and not failure.serial:  # a failed load has no serial
+    if engine.loading and not failure.serial:  # the failure of a load has no serial
         failed = engine.pair_name
         engine.took(failure)
         if failure.error == "PairNotOnDisk":

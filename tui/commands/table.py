@@ -192,7 +192,7 @@ async def tokens(chat: Chat, argument: str) -> None:
 
 
 def _on_or_off(command: str, argument: str, now: bool) -> bool:
-    """Return whether `argument` is on; for "", return the opposite of `now`. Raises Refusal."""
+    """Return the value of `argument`, which is on or off; for "", return the opposite of `now`. Raises Refusal."""
     if argument not in ("on", "off", ""):
         raise Refusal(f"{command} takes on or off.")
     return argument == "on" or (not argument and not now)
@@ -206,7 +206,7 @@ class Command:
     run: Run
     key: str = ""
     argument: str = ""  # the argument as on the help page, for example [N]
-    footer: str = ""  # the command's label in the bottom line; "": the bottom line has no label
+    footer: str = ""  # the command's label in the bottom line; "": the bottom line omits the command
     idle: bool = False  # whether the command is refused while a reply runs
     aliases: tuple[str, ...] = ()  # the command's names in other programs
 

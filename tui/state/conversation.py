@@ -23,12 +23,12 @@ class OpenConversation:
     messages: list[StoredMessage] = field(default_factory=list)
     stored: bool = True  # whether the conversation is saved on disk
     is_behind: bool = False  # whether the last write failed
-    lock: FileLock | None = None  # the lock, held from the first write on
+    lock: FileLock | None = None  # the conversation's lock, taken at the first write
     # Messages that an edited question replaces. They stay on disk until the edited question has a reply.
     _replaced: tuple[StoredMessage, ...] = ()
     # Unsaved copies of the conversation, each from before a question was edited.
     _unsaved_copies: list[Conversation] = field(default_factory=list)
-    _writing: asyncio.Lock = field(default_factory=asyncio.Lock)  # keeps writes in their order
+    _writing: asyncio.Lock = field(default_factory=asyncio.Lock)  # locked by one write at a time
 
     @classmethod
     def resumed(cls, folder: Path, lock: FileLock, found: Conversation, *, stored: bool) -> Self:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from localspec.loading.pair_info import PairRow
     from localspec.measure.race import RaceSide
 
-RACE_TOKENS = 256  # limit of tokens for each side of a race, because a model in a loop has no end
+RACE_TOKENS = 256  # limit of tokens for each side of a race, because a model may repeat itself without end
 
 
 @dataclass(slots=True)
@@ -183,7 +183,7 @@ class EngineState:
                     self.ready = None
             self.client.send(request)
         if request != self.load_request:
-            self.last_reply = None  # because the last reply came from another pair
+            self.last_reply = None  # the last reply came from another pair
         self._loading_request = request
         self.pair_name = request.pair.name
         self.ready, self.loading, self.stage = None, True, ""

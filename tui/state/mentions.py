@@ -15,7 +15,7 @@ from localspec.prompt.messages import with_images
 _MENTION: Final = re.compile(r'(?<!\S)@(?:"(?P<quoted>[^"\n]+)"|(?P<plain>\S+))')
 _TYPING: Final = re.compile(r'(?:^|\s)@(?P<start>"[^"\n]*|[^\s"]*)$')
 IMAGE: Final = re.compile(r".*\.(png|jpe?g|gif|bmp|ppm|pgm|webp)", re.IGNORECASE)
-_LONGEST_PATH: Final = 4096  # characters; a longer text is no path
+_LONGEST_PATH: Final = 4096  # characters; a longer text cannot be a path
 _AFTER_A_WORD: Final = ".,;:!?)]}'"
 _A_FILE: Final = re.compile(  # a file name has one of these endings, because @app.route is code
     r".*\.(c|cc|cfg|cpp|css|csv|go|h|html|ini|java|jpe?g|js|json|log|md|pdf|png|py|rs|rst|sh|sql|tex|toml|ts|txt|xml|ya?ml)"

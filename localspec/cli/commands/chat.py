@@ -60,7 +60,7 @@ def _chat(arguments: argparse.Namespace, held: "tuple[FileLock, Conversation] | 
 
     if held:
         take_pair_of(held[1].pair, held[1].files, arguments)
-    load = load_request(arguments, leave_missing=True)  # because the chat offers to download a missing pair
+    load = load_request(arguments, leave_missing=True)  # the chat itself offers to download a missing pair
     load = replace(load, draws=not arguments.plain)
     settings, given = reply_settings(arguments), configured(system=arguments.system)
     with closing(EngineProcess()) as engine:

@@ -34,7 +34,7 @@ DRAFT_SHAPE = Shape(512, 6, 8, 4, 64, 2048, 2560)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The demo has no options."""
+    """Add no arguments, because the demo has no options."""
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -99,7 +99,7 @@ def enlarged(stage: Callable[[str], object]) -> tuple[Path, Path]:
     what = "another `localspec demo` is making its model files"
     with alone(FileLock(folder / ".lock"), what, "wait until it ends"):
         try:
-            remove_enlarged_demo()  # files of other versions, and of a killed process
+            remove_enlarged_demo()  # remove files of other versions, and of a killed process
             free = min(memory, shutil.disk_usage(folder).free)
             sizes = [2 * (shape.parameters + DRAFT_SHAPE.parameters) for shape in SHAPES]  # bytes in F16
             fitting = [pair for pair in zip(SHAPES, sizes, strict=True) if pair[1] < FREE_SHARE * free]

@@ -117,7 +117,7 @@ def _as_text(pair: Pair, found: Plan | LocalspecError) -> list[str]:
         lines += [length] * bool(stored.context)
     if plan and plan.draft:
         lines += [f"fit          {_fit(pair, plan.shared)}"]
-    is_mixture = pair.target.header.of_model("expert_count")  # it reads few of its bytes for each token
+    is_mixture = pair.target.header.of_model("expert_count")  # a mixture reads few bytes a token
     if plan and not plan.target.devices and pair.target.all_bytes > pair_info.SLOW_BYTES and not is_mixture:
         why = "this target is slow on a CPU; `localspec pairs` marks a pair for this machine"
         lines += [f"caution      {why}"]

@@ -62,6 +62,6 @@ def remove_pair(pair: registry.Pair) -> tuple[removal.Removal, Path | None]:
             hint = "download another pair to use instead: `localspec pull NAME`"
             raise BadSetting("the demo pair is part of localspec and cannot be removed", hint=hint)
         return done, None
-    if pair.paths:  # a file that the user has opened
+    if pair.paths:  # the pair is a file that the user has opened
         return removal.remove(pair), local_models.forget_use(pair.used_as)
     return removal.remove(pair), registry.take_out(pair.name) if users else None

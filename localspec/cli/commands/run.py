@@ -86,7 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
             options = {"system": talk.system or None} | options
             chat.take_pair_of(talk.pair, talk.files, arguments)
         if not (images or any(m.images for m in talk.messages)):
-            arguments.mmproj = "none"  # no projector, because its load takes seconds
+            arguments.mmproj = "none"  # load no projector, because that takes seconds
         with open_engine_session(arguments) as session, stop_on_interrupt(session):
             if talk.messages:
                 from localspec.prompt.messages import Message
