@@ -96,7 +96,7 @@ class Batcher:
             raise WorkStopped from None
 
     def _make_passes(self) -> None:
-        """Make passes until no reply has wanted one for a while."""
+        """Make passes until no reply has wanted one for IDLE_SECONDS."""
         with self.calling:
             try:
                 while True:

@@ -206,7 +206,7 @@ class Drafter:
         """Run the model on batches of tokens to warm it up or time it, then drop the tokens. Raises decoding errors."""
 
     def begin(self) -> None:
-        """Begin another reply, and forget the failure of the last one."""
+        """Begin another reply, and forget the failure of the previous reply."""
         self.failure = None
 
     def begin_whole(self) -> None:
@@ -281,4 +281,4 @@ class Strategy:
         """Learn the time of the target's pass over a part of the prompt."""
 
     def learn(self, cycle: Cycle) -> None:
-        """Learn from the acceptance and the time of the last cycle."""
+        """Learn from the acceptance and the time of the latest cycle."""

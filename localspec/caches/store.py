@@ -369,7 +369,7 @@ def _forget_parent() -> None:
 
 
 def later(work: Callable[[], object]) -> None:
-    """Run `work` in the writing thread, after earlier writes; while Python ends, run it at once."""
+    """Run `work` in the writing thread, after earlier writes; while Python exits, run `work` at once."""
     try:
         write = _disk.submit(work)
     except RuntimeError:

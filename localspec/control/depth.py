@@ -46,7 +46,7 @@ CHUNK_SECONDS = 0.1  # longest prefill of a drafter in one cycle
 
 
 def odd(depth: int) -> int:
-    """Return 1 for an odd depth above EVEN_FROM, else 0. No draft ends there: fewer checks end fewer good drafts."""
+    """Return 1 for an odd depth above EVEN_FROM, else 0. No draft ends there, because a check may end a good draft."""
     return depth % 2 if depth > EVEN_FROM else 0
 
 
@@ -113,7 +113,7 @@ class DepthControl:
     A bad drafter loses at most its budget: START plain steps, one more for each reply, and MARGIN for each token that
     is written without drafting. If no draft could pay, SHARE replaces MARGIN. The budget also limits each cycle: it
     must pay for the cycle if all draft tokens are rejected. A drafter without a model is never off. Its replies begin
-    with a budget of START, or half of what is left.
+    with a budget of START, or half of the budget that is left.
     """
 
     def __init__(self, costs: Costs, drafter: Drafter, chances: AcceptanceModel, most: int) -> None:
@@ -129,7 +129,7 @@ class DepthControl:
         self._could_pay = True  # the latest result of `_pays_if_sure`
 
     def begin(self) -> None:
-        """Begin another reply: add a plain step to the budget, and forget the speed of the last reply."""
+        """Begin another reply: add a plain step to the budget, and forget the speed of the previous reply."""
         self.chances.begin()
         self._could_pay = self._pays_if_sure()
         more = min(self._budget + self._could_pay, MOST)

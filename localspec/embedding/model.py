@@ -43,7 +43,7 @@ class Vectors(NamedTuple):
 
 
 class Turns:
-    """The turns of passes over texts: while replies run, they take at most a sixth of the time."""
+    """The turns of passes over texts: while replies run, the passes take at most a sixth of the time."""
 
     def __init__(self) -> None:
         self.held: AbstractContextManager[Any] = nullcontext()  # the lock for each pass

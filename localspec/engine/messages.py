@@ -147,7 +147,7 @@ class Embedded:
 
 @dataclass(frozen=True, slots=True)
 class ProposalText:
-    """The draft tokens of the last cycle, as text."""
+    """The draft tokens of the latest cycle, as text."""
 
     texts: tuple[str, ...]
 

@@ -198,7 +198,7 @@ def spin_less(seconds: float) -> None:
 
 
 def involuntary_switches() -> int:
-    """Return how often another program took a core from a thread of this process; 0 where the system does not say."""
+    """Return how often another program took a core from a thread of this process; 0 on Windows."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw if sys.platform != "win32" else 0
 
 
@@ -277,7 +277,7 @@ def decode_failure(code: int) -> LocalspecError:
 
 
 def reason() -> str:
-    """Return the first error line, without C function names. The later lines only repeat it for each caller."""
+    """Return the first error line, without C function names. Later lines repeat the same error for each caller."""
     return _WHERE.sub("", log_errors[0]) if log_errors else "llama.cpp gave no reason"
 
 

@@ -94,7 +94,7 @@ def plan_pair(
 
 
 def load_planned(pair: Pair, choices: LoadChoices, on_stage: Callable[[str], object]) -> LoadedPair:
-    """Plan and load a pair. If a draft that nobody asked for fails, load the target without it, with a notice."""
+    """Plan and load a pair. If a draft that the user did not choose fails, load only the target, with a notice."""
 
     def loaded(pair: Pair) -> LoadedPair:
         return load_pair(pair, plan_pair(pair, choices, on_stage), choices, on_stage)

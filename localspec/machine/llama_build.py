@@ -52,7 +52,7 @@ def library_files() -> list[Path]:
 
 
 def chosen_libraries(folder: Path) -> dict[str, Path]:
-    """Return libllama, and libggml and libmtmd if they are there, by name. Raises BadSetting."""
+    """Return libllama, and libggml and libmtmd if the folder has them, by name. Raises BadSetting."""
     libraries = dict[str, Path]()
     for name in ("ggml", "mtmd", "llama"):
         files = [path for path in library_files() if re.match(rf"(lib)?{name}[\d.]*\.", path.name)]

@@ -16,7 +16,7 @@ from localspec.options import ReplyOptions
 
 
 class Category(StrEnum):
-    """The kind of text that a prompt requests; the acceptance rate depends most on it."""
+    """The kind of text that a prompt requests; the acceptance rate depends most on this kind."""
 
     CODE = "code"
     CHAT = "chat"

@@ -46,7 +46,7 @@ class Divergence:
         return f"{self.likeliest:.0%} and {second:.0%}"
 
     def is_near(self, rounding: float) -> bool:
-        """Return whether rounding explains the branch point. `rounding`: how far it moves a logit at most."""
+        """Return whether rounding explains the branch point. `rounding`: the most by which rounding moves a logit."""
         return (self.top_two_gap or 0.0) <= 2 * rounding
 
 
@@ -257,7 +257,7 @@ def compare_events(
 
 
 def begun(reply: Reply, cycles: Sequence[Cycle], count: int) -> Reply:
-    """Return a reply cut to its first `count` tokens, with the statistics of these; its text stays whole."""
+    """Return a reply cut to its first `count` tokens, with the statistics of these tokens, but the full text."""
     if len(reply.tokens) <= count:
         return reply
     of_prompt = ("prompt_tokens", "reused_tokens", "prefill_seconds", "first_token_seconds")

@@ -103,7 +103,7 @@ class SampledResult:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """The results of `verify`; a part is empty if the time was too short for it."""
+    """The results of `verify`; a part for which the time was too short is empty."""
 
     cases: tuple[GreedyCase, ...]
     width_difference: float  # the largest `width_gap` of the greedy texts
