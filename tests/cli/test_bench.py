@@ -72,7 +72,7 @@ def test_json_is_one_object_with_every_reply_and_a_busy_processor_is_reported_be
     assert all(m["drafted"] == 0 for m in found["measurements"] if m["arm"] == "plain")
     assert CONTENDED in err
     (learned,) = (data_dir() / "lessons").glob("*.json")
-    tables = json.loads(learned.read_text())["costs"]
+    tables = json.loads(learned.read_text())["tables"]
     assert any(table["measured"] and len(table["widths"]) > 4 for table in tables)
 
 
