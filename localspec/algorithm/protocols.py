@@ -25,7 +25,7 @@ class Proposal(NamedTuple):
     source: Source = Source.PLAIN
     certain: int = 0  # number of leading tokens that a grammar forces
     depth: int = 0  # largest number of draft tokens that was allowed
-    mode: Mode = Mode.DRAFTING  # why this cycle drafts, or why it does not
+    mode: Mode = Mode.DRAFTING  # why this cycle drafts or does not draft
     runs: int = 0  # runs of the draft model; 0: as many as `Drafter.model_runs` returns
     prefill_seconds: float = 0.0  # time of the drafter's prefill before this proposal
     deciding_seconds: float = 0.0  # time of the decision whether to draft, and with which drafter

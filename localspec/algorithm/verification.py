@@ -52,7 +52,7 @@ class Coupled:
 
     def verify(self, rows: Sequence[Row], proposal: Proposal, history: Sequence[int]) -> Verdict:
         start = len(history)
-        for i in range(len(rows)) if isinstance(rows, LateRows) else ():  # meanwhile a device computes them
+        for i in range(len(rows)) if isinstance(rows, LateRows) else ():  # a device still computes the rows
             loud_tokens(self.noise.seed, start + i, self.chain.size)
 
         def choose(i: int, text: Sequence[int]) -> int:

@@ -38,7 +38,7 @@ class PromptState:
         return len(self.state) + sum(len(each.state) for each in self.checkpoints) + int(beside)
 
 
-WORTH_A_COPY = 256  # a copy of a state must save the prefill of this many tokens, or is hardly faster
+WORTH_A_COPY = 256  # a copy of a state must save the prefill of this many tokens to be faster
 LEAST = 512  # a state is written to the disk, or read from it, for at least this many new tokens
 _PART = 8  # at least 1 / _PART of a state's tokens must be new, because a write stores the whole state
 

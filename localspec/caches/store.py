@@ -42,7 +42,7 @@ class Damaged(ValueError):
 @dataclass(frozen=True, slots=True)
 class Facts:
     key: str  # a digest of everything that the cached state depends on
-    model: str  # path of the model file; a prompt cache without its model is removed
+    model: str  # path of the model file; if this file is gone, the prompt cache is removed
     steps_back: bool  # whether every prefix of the tokens can be restored
     marks: tuple[int, ...]  # number of tokens in each checkpoint, in the order of the checkpoints in `parts`
     parts: tuple[int, ...]  # sizes in bytes: the whole state, its checkpoints, the state of a head

@@ -232,8 +232,8 @@ class CopyDrafter(Drafter):
         """Forget the place in the text."""
         self._place: CopyPlace | None = None
         self._chosen = 0  # length of the text when the place was chosen
-        self._left: int | None = None  # where the reply left the text; None: it did not, or too long ago
-        self._since: list[int] = []  # the reply's tokens since it left the text
+        self._left: int | None = None  # position where the reply left the text; None: never, or too long ago
+        self._since: list[int] = []  # the reply's tokens after it left the text at `_left`
         # The replaced tokens and the new ones, if the reply returns to the text at `_place`.
         self._change: tuple[tuple[int, ...], tuple[int, ...]] | None = None
 
@@ -382,7 +382,7 @@ class CopyDrafter(Drafter):
         source = self._text.tokens[left : max(back, left)]
         if back < left or max(len(source), len(put)) > LONGEST or source == put:
             return None
-        if not source or not put:  # include the token before an insertion or deletion, to find it again
+        if not source or not put:  # add the token before an insertion or deletion, to find the place again
             before = self._text.tokens[max(left - 1, 0) : left]
             source, put = before + source, before + put
         return (tuple(source), tuple(put)) if source and put else None

@@ -88,7 +88,7 @@ class Fixed(Strategy):
 class Expectation:
     control: DepthControl
     value: float  # expected tokens per second
-    proposal: Proposal | None = None  # None: the drafter drafts at most `limit` tokens once it is chosen
+    proposal: Proposal | None = None  # None: if chosen, the drafter drafts at most `limit` tokens
     limit: int = 0
 
 
@@ -195,7 +195,7 @@ class DrafterSelection(Strategy):
         if cycle.is_plain and cycle.replies == 1:
             self._plain_seconds += cycle.seconds - cycle.deciding_seconds
             self._plain_steps += 1
-        if not self._decides and cycle.replies == 1:  # learn later: it takes as long as deciding
+        if not self._decides and cycle.replies == 1:  # learn later, to save time
             self._undecided += len(cycle.tokens)
             return
         with self._concurrent.lock:

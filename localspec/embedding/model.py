@@ -23,7 +23,7 @@ from localspec.models.names import LOOKUP, find
 from localspec.options import configured
 from localspec.stopping import WorkStopped
 
-MOST_TOKENS: Final = 8192  # maximum tokens of a text, if the model was trained with more
+MOST_TOKENS: Final = 8192  # maximum tokens of a text, even if the model was trained with longer texts
 _FIRST_TOKENS: Final = 512  # length of the first context; for a longer text, a longer context replaces it
 _LEAST_TOKENS: Final = 64  # limit of the first pass; later limits follow the measured speed, but are no lower
 _SPARE_BYTES: Final = 1 << 30  # memory of a GPU that stays free beside the weights

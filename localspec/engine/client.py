@@ -123,7 +123,7 @@ class _Connection:
         self.outbox.put(b"")
 
     def wait_for_end(self, timeout_seconds: float, saving_seconds: float = 0.0) -> None:
-        """Wait for the end of this process and of the one before it; kill a process that takes longer.
+        """Wait for the end of this process and of the one before it; kill a process that takes more than the timeout.
 
         A process that stores prompt caches is not killed; wait `saving_seconds` for it to free its memory.
         """
@@ -154,7 +154,7 @@ class _Connection:
                     self._saving = True
                 else:
                     self._receive(report, serial)
-                del report  # free the report before the next one arrives: it can have megabytes
+                del report  # free the report now, because a report can have megabytes
             self._silent.set()
         except EngineDied as error:
             failure = error

@@ -43,7 +43,7 @@ class LineLimit(Limit):
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._seconds, self._clock = seconds, clock
-        self._began: float | None = None  # time of the first text; None before it
+        self._began: float | None = None  # time of the first text; None before the first
 
     def _is_reached(self, event: Event) -> bool:
         if not isinstance(event, Piece):

@@ -16,7 +16,7 @@ from localspec.models.local_models import ModelFile
 from localspec.models.registry import Pair
 from localspec.prompt.messages import Infill, Messages
 
-Options = Mapping[str, Any]  # the value of each option, by its name
+Options = Mapping[str, Any]  # values of options by name
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class Embed:
 
 @dataclass(frozen=True, slots=True)
 class Typed:
-    """A conversation whose last message the user is typing. The engine may prefill it, and sends no report."""
+    """A conversation whose last message the user is typing. The engine may prefill the text, and sends no report."""
 
     messages: Messages = ()  # the last message ends after its last whole word; (): nothing is typed
     options: Options = field(default_factory=dict)
@@ -183,7 +183,7 @@ class Died:
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """A report that the process is ending and stores prompt caches. It closes its pipe once its memory is free."""
+    """A report that the process is ending and stores prompt caches. The pipe closes once the memory is free."""
 
 
 End = Compared | ComparisonStopped | Failure | Saving | Died

@@ -85,7 +85,7 @@ class DraftKind(StrEnum):
     EAGLE3 = "draft-eagle3"  # a head that reads three layers of the target
     MTP = "draft-mtp"  # prediction layers, inside the target or in their own file
     ASSISTANT = "draft-assistant"  # Gemma 4's head: a small model that reads the target's KV cache
-    DFLASH = "draft-dflash"  # a head that drafts a block of tokens in one pass; DSpark is a kind of it
+    DFLASH = "draft-dflash"  # a head that drafts a block of tokens in one pass; DSpark is one of this kind
     LOOKUP = "draft-lookup"  # no model: draft tokens are copied from the text
 
     @property

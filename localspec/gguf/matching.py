@@ -152,7 +152,7 @@ def in_words(shared: SharedTokens) -> str:
     return f"only the {shared.count:,} tokens that both have, which are {shared.coverage:.0%} of a usual text"
 
 
-@lru_cache(maxsize=4)  # cached, because it takes up to a second and a load checks its pair twice
+@lru_cache(maxsize=4)  # cached, because a call takes up to a second, and a load makes two calls
 def shared_tokens(target: VocabularyFacts, draft: VocabularyFacts) -> SharedTokens:
     """Return the tokens that have the same bytes in target and draft. Their end tokens count as equal, too."""
     import numpy as np

@@ -59,7 +59,7 @@ class Cache(Closing):
         self.chunk: int = lib.llama_n_batch(pointer)
         self.threads = Threads(params.n_threads)
         self._threads_now = params.n_threads
-        self._stop: object = None  # the Stop that llama.cpp checks; the context keeps it alive
+        self._stop: object = None  # the Stop that llama.cpp checks; this reference keeps the Stop alive
         self.calling = Condition()  # a lock for each call into llama.cpp, because threads must take turns
         self._context, self.memory = pointer, lib.llama_get_memory(pointer)
         self.pace = CallTimes() if model.remote else None
@@ -122,7 +122,7 @@ class Cache(Closing):
                 leave_at_end()
                 raise decode_failure(code)
             if threads.contention:
-                share = wanted / max(counts)  # other pairs of this process have the rest of its time
+                share = wanted / max(counts)  # other pairs of this process have the rest of the time
                 threads.contention.learn(wanted, count, seconds, share * (process_time() - given), share < 1)
 
     def settle(self) -> float:

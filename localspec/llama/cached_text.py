@@ -236,7 +236,7 @@ class CachedText(Closing):
             self.prompt_cache.store(self.tokens, size, self.conversation, self.copy)
 
     def checkpoint(self, *, lasting: bool) -> None:
-        """Take a checkpoint if the model needs one. `lasting`: whether it stays after the next checkpoint."""
+        """Take a checkpoint if the model needs one. `lasting`: whether this one stays after the next one."""
         if self.length and (self.needs_checkpoints if lasting else not self.model.can_roll_back):
             with self.calling:
                 self.forget_padding()
@@ -273,7 +273,7 @@ class CachedText(Closing):
             del self.tokens[length:]
 
     def recover(self, length: int) -> Sequence[int]:
-        """After a failed decode, step back to `length` tokens. If the cache has kept fewer, return those it lacks."""
+        """After a failed decode, step back to `length` tokens. If the cache has fewer left, return the missing ones."""
         text = self.tokens[:length]
         with self.calling:
             lib.llama_synchronize(self.cache.handle)
@@ -288,7 +288,7 @@ class CachedText(Closing):
         return text[self.length :]
 
     def forget_kept(self, length: int) -> None:
-        """Clear the spare sequence if it has more than `length` tokens: the slot no longer has all of these."""
+        """Clear the spare sequence if it has more than the `length` tokens that the slot still has."""
         if self._kept > length:
             self._kept = 0
             lib.llama_memory_seq_rm(self.cache.memory, self.cache.spare, -1, -1)

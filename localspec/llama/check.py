@@ -55,7 +55,7 @@ class SmokeTest:
 @dataclass(frozen=True, slots=True)
 class SmokeTestOutcome:
     error: LocalspecError | None = None  # the error that loading or decoding raised in the child
-    cause: str = ""  # the cause of the child's crash; "": it did not crash
+    cause: str = ""  # the cause of the child's crash; "": no crash
 
     @property
     def passed(self) -> bool:

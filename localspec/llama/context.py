@@ -134,7 +134,7 @@ class SlotDecoder(CachedText):
                 yield interruptible(read, Stop(), cancelled=cancelled) if is_long else read()
                 done += len(chunk)
         except WorkStopped:
-            if not cancelled():  # the caller did not stop the prefill, so it must learn of the stop
+            if not cancelled():  # raise, because the caller did not stop the prefill
                 raise
 
     def rollback(self, keep: int) -> None:

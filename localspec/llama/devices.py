@@ -100,7 +100,7 @@ def default_gpu() -> Device | None:
 
 
 def backend_summary() -> BackendSummary:
-    from importlib.metadata import version  # imported late, because it takes 15 ms
+    from importlib.metadata import version  # imported late, because the import takes 15 ms
 
     # The function llama_supports_gpu_offload is no help, because it is true for every build with RPC.
     gpu = any(device.is_gpu and not device.remote for device in devices())

@@ -14,7 +14,7 @@ from localspec.llama.model import Model
 
 POOLINGS: Final = ("none", "mean", "cls", "last", "rank")  # as in llama.cpp's enum llama_pooling_type
 MOST_TEXTS: Final = 64  # maximum texts in a pass, because each text is a sequence
-_PIECE: Final = 512  # a text that llama.cpp can read in pieces is read in pieces of at most this many tokens
+_PIECE: Final = 512  # maximum tokens in a piece of a text, if llama.cpp can read the text in pieces
 
 
 class EmbeddingContext(Cache):

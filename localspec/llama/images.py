@@ -142,7 +142,7 @@ class Chunk:
         free_with(self, mtmd.mtmd_input_chunk_free, self._pointer)
         ids = shake_128(repr((image, number, self.count, projector.identity)).encode()).digest(4 * self.count)
         self._ids: list[int] = np.frombuffer(ids, np.uint32).tolist()
-        self.values: np.ndarray | None = None  # float32 [rows, columns]; None until it is encoded
+        self.values: np.ndarray | None = None  # float32 [rows, columns]; None before `encode`
 
     @property
     def rows(self) -> tuple[ImageRow, ...]:

@@ -39,7 +39,7 @@ logger = logging.getLogger("localspec.llama")
 # Without this handler `logging` would print warnings on stderr, where the terminal UI draws.
 logger.addHandler(logging.NullHandler())
 
-_CONTINUES = 5  # GGML_LOG_LEVEL_CONT: this text continues the previous line of the log
+_CONTINUES = 5  # GGML_LOG_LEVEL_CONT: a text of this level continues the previous line of the log
 _LEVELS = {1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR}  # GGML_LOG_LEVEL
 # Lines of llama.cpp's log that are no warnings, because localspec expects them, for example about a stopped pass.
 _EXPECTED = re.compile(
@@ -191,7 +191,7 @@ def spin_less(seconds: float) -> None:
     def sleep() -> None:
         nothing = ctypes.cast(ctypes.CDLL(None).free, ctypes.c_void_p)
         parallel(nothing, None, len(os.sched_getaffinity(0)) + 1, 0)
-        time.sleep(seconds)  # the started threads end when this one ends
+        time.sleep(seconds)  # OpenMP's started threads end with this thread
 
     with contextlib.suppress(RuntimeError):  # while Python exits, no thread can start
         threading.Thread(target=sleep, name="short spin", daemon=True).start()
@@ -283,7 +283,7 @@ def reason() -> str:
 
 _KINDS = ("model", "context", "sampler_chain")
 layout = use_layout(lib, lib._lib, {f"llama_{a}_params": f"llama_{a}_default_params" for a in _KINDS})
-with DelayedInterrupt():  # Ctrl-C must not interrupt a GPU's driver while it starts
+with DelayedInterrupt():  # Ctrl-C must not interrupt the start of a GPU's driver
     lib.llama_log_set(log_to_python, None)  # replaces llama_cpp's callback, which prints to stderr
     symbol("ggml_set_abort_callback", ctypes.c_void_p, [ctypes.c_void_p])(_on_abort)
     _load_backends()

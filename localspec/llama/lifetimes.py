@@ -71,7 +71,7 @@ atexit.register(_end)
 TIMEOUT_SECONDS: Final = 15.0  # a server counts as lost if a call is late by this many seconds
 LOADING_SECONDS: Final = 60.0  # during a load, a server counts as lost after this long without progress
 _LONG_CALL_SECONDS: Final = 1.5  # maximum seconds of a prefill call, so that a lost server is noticed soon
-_SLACK: Final = 3.0  # a call may take this many times as long as the calls before it
+_SLACK: Final = 3.0  # a call may take this many times as long as earlier calls
 _WIDE: Final = 16  # from this number of tokens on, the time of a call is proportional to its tokens
 _LOOK_SECONDS: Final = 0.5
 

@@ -13,7 +13,7 @@ class Load:
     length: int  # maximum tokens in each slot
     kv_type: str = "f16"
     devices: tuple[str, ...] | None = None  # names of GPUs; () for only the CPU, None for the default GPU
-    gpu_layers: int | None = None  # this many last layers are on GPUs, the output layer included; None: all
+    gpu_layers: int | None = None  # number of last layers on GPUs, the output layer included; None: all
     split: tuple[float, ...] = ()  # each GPU's share of the layers on GPUs
     cpu_moe: int = 0  # number of first layers whose experts stay on the CPU
     flash_attn: str = "auto"  # "auto": on if the devices of all layers support it

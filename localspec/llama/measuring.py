@@ -31,7 +31,7 @@ _LAYER = re.compile(r"load_tensors: layer +(\d+) assigned to device (\S+?),")
 _CACHE_LAYER = re.compile(r"llama_kv_cache\w*: layer +\d+: dev = (\S+)")
 _CACHE_SIZE = re.compile(r"llama_kv_cache\w*: size = +([\d.]+) MiB")
 _STATE_SIZE = re.compile(r" (\S+) RS buffer size = +([\d.]+) MiB")
-_NO_FLASH_ATTENTION = "Flash Attention not supported"  # llama.cpp logs this for "auto" if a device lacks it
+_NO_FLASH_ATTENTION = "Flash Attention not supported"  # llama.cpp's log for "auto" if a device lacks it
 _COMPUTE_SIZE = re.compile(r"^\w+: +(\S+) compute buffer size = +([\d.]+) MiB")
 
 
@@ -196,7 +196,7 @@ def _fill(cache: Cache, length: int) -> int:
         lib.llama_memory_seq_cp(memory, 1, 0, -1, -1)
         lib.llama_memory_seq_rm(memory, 1, -1, -1)
         end += CHUNK
-    return _pass(cache, end, 1)[1]  # not timed, because it also moves the copies to their positions
+    return _pass(cache, end, 1)[1]  # an untimed pass, because it also moves the copies to their positions
 
 
 def _pass(cache: Cache, start: int, width: int, *, keep: bool = False) -> tuple[float, int]:

@@ -17,7 +17,7 @@ from localspec.machine.devices import Device
 from localspec.stopping import Closing, DelayedInterrupt, current_stop, ending, own_stop, stopping_at
 
 COPIED_FROM = 32  # in passes of this many tokens or more, llama.cpp copies weights from the CPU to a GPU
-LONGEST_NAME = 30  # maximum characters of a model's name; if it is longer, the file name replaces it
+LONGEST_NAME = 30  # maximum characters of a model's name; the file name replaces a longer name
 _EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"  # as in llama.cpp's --n-cpu-moe
 _cpu_buffers = symbol("ggml_backend_cpu_buffer_type", ctypes.c_void_p, [])
 

@@ -31,7 +31,7 @@ def usable_cores() -> int:
 
 
 def clock_of_others() -> Callable[[], float] | None:
-    """Return a clock of the processor time of other programs; None if it is unknown, or not of this process's cores."""
+    """Return a clock of the processor time of other programs; None if the system does not report it for these cores."""
     cores = usable_cores()
     with suppress(OSError, ValueError):
         if cores == os.cpu_count() and idle_seconds():
@@ -40,7 +40,7 @@ def clock_of_others() -> Callable[[], float] | None:
 
 
 def idle_seconds() -> float:
-    """Return the idle time of all cores together; only its differences have a meaning."""
+    """Return the idle time of all cores together; only differences of two results have a meaning."""
     if sys.platform == "win32":
         idle = ctypes.c_uint64(0)
         ctypes.windll.kernel32.GetSystemTimes(ctypes.byref(idle), None, None)
@@ -157,9 +157,9 @@ class Contention:
     lock: AbstractContextManager[object] = field(default_factory=nullcontext)  # held to change the fields
     # (threads, tokens, seconds, share of its threads' processor time) of each pass
     _judged: list[tuple[int, int, float, float]] = field(default_factory=list)
-    _among_pairs: bool = False  # whether other pairs of this process made passes beside these
-    _switched: int = 0  # `switches()` before these passes
-    _began: tuple[float, float] = 0.0, 0.0  # `clock()` and `others()` before these passes
+    _among_pairs: bool = False  # whether other pairs made passes beside the judged ones
+    _switched: int = 0  # `switches()` before the judged passes
+    _began: tuple[float, float] = 0.0, 0.0  # `clock()` and `others()` before the judged passes
     _before: dict[int, float] = field(default_factory=dict)  # by number of tokens: seconds with all threads
     _ratios: list[float] = field(default_factory=list)  # seconds of passes with fewer threads / `_before`
     _deaf_until: float = -math.inf  # passes before this clock time are not judged

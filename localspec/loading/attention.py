@@ -93,7 +93,7 @@ def attention_of(
         return None
     stored = recalled(file := _file(path, threads), Attention)
     if stored is None and on_stage:
-        from localspec.llama.measuring import pass_seconds  # imported late, because it loads llama.cpp
+        from localspec.llama.measuring import pass_seconds  # imported late, because this loads llama.cpp
 
         on_stage("measuring attention on this CPU")
         with suppress(LocalspecError, OSError):
@@ -135,4 +135,4 @@ def measure_when_idle(
         if stop.asked:
             tried.unlink()
         if found and found.flash_attn == "off":
-            target.prompt_cache.disk = None  # later loads could not use prompt caches of this one
+            target.prompt_cache.disk = None  # later loads could not use prompt caches of this load

@@ -28,7 +28,7 @@ from localspec.llama.head import HeadCache
 
 log = logging.getLogger(__name__)
 
-GPU_SECONDS = 3.0  # time limit of a warm-up on a GPU, and of the measurement of costs after it
+GPU_SECONDS = 3.0  # time limit of a warm-up on a GPU, and of the later measurement of costs
 # By device ("": other GPUs): batch widths, and the estimated times of passes; a pass over one token takes time 1.
 ESTIMATED_COSTS = {
     "cuda": ((1, 2, 8, 9, 16, 32), (1, 1.05, 1.2, 2.0, 2.3, 3.0)),
@@ -237,7 +237,7 @@ def warm_up(target: Context, slots: Sequence[Slot]) -> None:
         try:
             drafter.warm_up([text[:1], text[:2]])
         except FAILURES:
-            return  # the first reply fails in the same way, and reports it
+            return  # the first reply fails in the same way, and reports the error
     if target.model.gpu:
         slots[0].drafting.calibrate(text, GPU_SECONDS, stop=lambda: False)
 

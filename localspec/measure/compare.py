@@ -220,7 +220,7 @@ def compare_events(
     replies, rule, prompt, read, contended, widths = list[Reply](), "", list[int](), 0, False, set[int]()
     cycles: tuple[list[Cycle], list[Cycle]] = [], []
     ended = False  # whether a reply was stopped
-    with pair.threads.keeping():  # keep the number of threads, because it may change a text
+    with pair.threads.keeping():  # keep the number of threads, because another number may change a text
         for speculative in (False, True):
             session.reset()
             empty_caches(pair)

@@ -254,7 +254,7 @@ def _proxy_of(error: Exception) -> str:
 
 
 def _is_unnamed(error: BaseException | None) -> bool:
-    import socket  # imported late, because it takes 5 ms
+    import socket  # imported late, because the import takes 5 ms
 
     while error is not None and not isinstance(error, socket.gaierror):
         error = error.__cause__ or error.__context__

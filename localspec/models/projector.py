@@ -19,7 +19,7 @@ _ARCHITECTURES = {
     "gemma3": ("gemma3",), "gemma3nv": ("gemma3n",), "gemma4v": ("gemma4",), "gemma4uv": ("gemma4",),
     "qwen2vl_merger": ("qwen2vl",), "qwen2.5vl_merger": ("qwen2vl",), "qwen3vl_merger": ("qwen3vl", "qwen35"),
 }  # fmt: skip
-_UNSUPPORTED = ("deepseek4v", "hunyuanvl")  # in these an image's tokens depend on the text before it
+_UNSUPPORTED = ("deepseek4v", "hunyuanvl")  # types in which an image's tokens depend on earlier text
 # By type of projector: the largest number of rows of an image that need one pass, because they attend to each other.
 ROWS_AT_ONCE = {"gemma3": 256, "gemma3nv": 256, "gemma4v": 1120, "gemma4uv": 1120}
 

@@ -317,7 +317,7 @@ def _described(kind: type[_Described], table: dict[str, Any], relative_to: Path)
     values: dict[str, Any] = {name: tuple(v) if type(v) is list else v for name, v in table.items() if v != 0}
     if relative_to == _PACKAGE:  # a test has checked the types in models.toml
         return kind(**values)
-    import msgspec  # imported late, because it takes 20 ms
+    import msgspec  # imported late, because the import takes 20 ms
 
     return msgspec.convert(values, kind)
 

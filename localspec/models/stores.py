@@ -38,7 +38,7 @@ NO_MODEL = re.compile(
 BLOB = re.compile(r"sha256-[0-9a-f]{64}")
 HASH = re.compile(rf"{BLOB.pattern}|[0-9a-f]{{64}}")  # names of files that are hashes of their content
 _MOST_BYTES = 1_000_000  # largest file that `_content` reads; Ollama's manifests are smaller
-_VERSION = "2"  # raise this when `_facts` changes what it returns
+_VERSION = "2"  # raise this number when `_facts` returns something else
 _LAYER = "application/vnd.ollama.image."
 # By program: the patterns of its model files below its folder.
 _PATTERNS = {

@@ -135,7 +135,7 @@ def _block_sums(weights: np.ndarray) -> np.ndarray:
 
 
 def excess_mass(p: Distribution, q: Distribution | None, drafted: int, share: float) -> float:
-    """Return the sum of max(share x p - q, 0) over all tokens. If `q` is None, it is 1 for `drafted`, 0 for others."""
+    """Return the sum of max(share x p - q, 0) over all tokens. A `q` of None is 1 for `drafted`, 0 for others."""
     if q is None:
         return share * (1.0 - p.of(drafted))
     if isinstance(p, Few):
