@@ -157,7 +157,7 @@ class Stats:
 
     @property
     def prefill_share(self) -> float:
-        """The share of the prefill in the time of prefill and decoding, which drafting cannot shorten."""
+        """The prefill's share of the time of prefill and decoding; drafting cannot shorten the prefill."""
         whole = self.prefill_seconds + self.decode_seconds
         return self.prefill_seconds / whole if whole else 0.0
 
@@ -187,7 +187,7 @@ _values = attrgetter(*(field.name for field in fields(Stats)))  # one call for a
 
 
 def _sum(one: Any, other: Any) -> Any:  # noqa: ANN401
-    if isinstance(one, tuple):  # numbers by position
+    if isinstance(one, tuple):  # a tuple has a number for each draft position
         return tuple(map(sum, zip_longest(one, other, fillvalue=0)))
     return one or other if isinstance(one, bool) else one + other
 

@@ -21,7 +21,7 @@ from localspec.errors import BadSetting, LocalspecError
 
 log = logging.getLogger(__name__)
 
-AHEAD_SECONDS = 86_400.0  # a file time further in the future was set by a wrong clock
+AHEAD_SECONDS = 86_400.0  # seconds; a file time further in the future comes from a wrong clock
 
 
 def expanded(path: str | Path) -> Path:
@@ -97,7 +97,7 @@ _PAUSES: tuple[float, ...] = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5) if sys.platform =
 
 
 def rename(source: str | Path, target: str | Path) -> None:
-    """Rename a file, over another one too. Raises OSError.
+    """Rename a file, even if the new name belongs to another file. Raises OSError.
 
     On Windows, try again while another process has one of the two files open, for example a virus scanner.
     """
@@ -122,7 +122,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def lies_in(path: Path, folder: Path) -> bool:
-    """Return whether a path is below a folder. For a link, its own place counts, not its target."""
+    """Return whether a path is below a folder. A link counts by its own place, not by the place of its target."""
     return Path(os.path.realpath(path.parent)).is_relative_to(os.path.realpath(folder))
 
 
@@ -140,7 +140,7 @@ def read_json_object(path: Path) -> dict[str, Any]:
 
 
 def change_json_object(path: Path, changes: Mapping[str, object]) -> str:
-    """Update a JSON object in a file that other processes also change. If a value is None, its name is removed.
+    """Update a JSON object in a file that other processes also change. A name with the value None is removed.
 
     Rename a damaged file, and return a notice about it; return "" for an intact file. Raises OSError.
     """
@@ -288,7 +288,7 @@ def file_of(folder: Path, *key: str) -> Path:
 
 
 def recalled(file: Path, kind: type[T]) -> T | None:
-    """Return a value that `store` or `remember` wrote; None if it is missing, damaged or not a `kind`."""
+    """Return a value that `store` or `remember` wrote; None if the value is missing, damaged or not a `kind`."""
     try:
         return loads_as(kind, file.read_text("utf-8"))
     except (OSError, ValueError):
@@ -309,7 +309,7 @@ def remember(file: Path, value: T) -> T:
     return value
 
 
-MOST_BYTES = 8_000_000  # no context holds this much text
+MOST_BYTES = 8_000_000  # bytes; a longer text fits into no context
 _FENCES = re.compile(r"^`{3,}", re.MULTILINE)
 
 
@@ -330,7 +330,7 @@ def text_of(path: str | Path) -> str:
     """Return the text of the user's file. Raises BadSetting."""
     file, hint = expanded(path), "give a text file"
     try:
-        with file.open("rb") as opened:  # read only so much, because a device or a pipe may have no end
+        with file.open("rb") as opened:  # read with a limit: a device or a pipe may have no end
             content = opened.read(MOST_BYTES + 1)
         if len(content) > MOST_BYTES and b"\0" not in content:
             what = f"{file} is longer than any model can read"

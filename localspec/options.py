@@ -27,7 +27,7 @@ _PREFIX = "LOCALSPEC_"
 _ON, _OFF = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 _SWITCHES = dict.fromkeys(_ON, True) | dict.fromkeys(_OFF, False)
 MOST_LOGPROBS = 20  # largest number of alternatives that `logprobs` can list for each token
-MOST_DEPTH = 32  # largest draft depth
+MOST_DEPTH = 32
 MOST_PARALLEL = 8  # largest number of replies at once
 MOST_THREADS = 512  # GGML_MAX_N_THREADS: with more threads ggml writes past the end of its tables
 # Limits that keep the sampler's sum of penalties over a whole context finite in float32

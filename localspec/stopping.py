@@ -60,7 +60,7 @@ class Stop:
     def address(self) -> ctypes.c_void_p:  # the address is valid until this Stop is deleted
         return ctypes.cast(self._mark, ctypes.c_void_p)
 
-    def check(self) -> None:  # raises WorkStopped
+    def check(self) -> None:  # raises WorkStopped once this Stop is set
         leave_at_end()
         if self.asked:
             raise WorkStopped

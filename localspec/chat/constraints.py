@@ -26,7 +26,7 @@ from localspec.structure.tool_call_format import GENERIC, ToolCallFormat
 
 # A question that no user writes. `branch_points` renders it to find where other conversations differ.
 _OTHER = "\u2063"
-_LONG = 256  # tokens; a shorter system message gets no checkpoint, because it is read fast
+_LONG = 256  # tokens; a shorter system message with tools gets no checkpoint, because it is read fast
 
 
 class Ending(NamedTuple):

@@ -66,8 +66,8 @@ class Slot:
 
 
 REST_SECONDS = 2.0  # after this idle time, prompt caches are stored on disk
-# A thread whose replies hold all slots, and make no progress for this long, waits for itself. They make progress if a
-# pool of threads reads them, each event in another thread.
+# If the replies of one thread hold all slots and make no progress for this long, the thread waits for itself.
+# Replies that a pool of threads reads make progress, because any of these threads may take the next event.
 STALLED_SECONDS = 10.0
 _LOOK_SECONDS = 0.05  # a reply that waits for a slot checks for cancellation at this interval
 
@@ -75,7 +75,7 @@ _LOOK_SECONDS = 0.05  # a reply that waits for a slot checks for cancellation at
 class Slots:
     def __init__(self, slots: Iterable[Slot], *, stores: bool = False) -> None:
         self.all = tuple(slots)
-        # Guards the fields below. A session holds it while it begins or ends, or uses the template or the vocabulary.
+        # A lock for the fields below. A session also takes it to open, to close, or to use the template or vocabulary.
         self.changed = threading.Condition()
         # For each claimed slot, the thread that began its reply; None for work that is no reply and needs all slots.
         self._claimed: dict[Slot, int | None] = {}
@@ -192,7 +192,7 @@ class Slots:
 
 
 def best_slot(slots: Iterable[Slot], prompt: Sequence[int]) -> Slot:
-    """Return the slot whose text has the longest common prefix with a prompt; if none has one, the emptiest slot."""
+    """Return the slot whose text has the longest common prefix with a prompt; without any, that with the shortest text."""
 
     def worth(slot: Slot) -> tuple[int, int]:
         cached, common = len(slot.target.tokens), common_prefix_length(slot.target.tokens, 0, prompt)

@@ -55,7 +55,7 @@ READ_AHEAD_SECONDS = 60.0  # longest time of reading ahead after a reply
 AHEAD = 2  # cycles computed before the reader takes them; with fewer, a device may be idle
 
 
-# A cycle, the scores of its tokens, and after it the strategy's `why_off` and `failure`, and the form's `ends`.
+# A cycle, the scores of its tokens, and the state after it: the strategy's `why_off` and `failure`, the form's `ends`.
 _State = tuple[Cycle, Sequence[Scored], str | None, LocalspecError | None, Ending]
 
 
@@ -107,7 +107,7 @@ class ReplyBuilder:
         yield from pieces
 
     def finish(self) -> Iterator[Event]:
-        # If the grammar allows nothing more, the grammar ended the reply, even where the limit of tokens is reached.
+        # A grammar that allows nothing more has ended the reply, even if the limit of tokens is reached, too.
         self.ended = self.ended or self.ends.finished
         parts = self._text.flush(cut=not self.ended)
         if settled := self._settled((), parts):
@@ -218,7 +218,7 @@ Ahead = Callable[[Ends], ReplyJob | None]
 @dataclass(slots=True)
 class Upcoming:
     ahead: Ahead
-    seconds: float  # time that is left to read it ahead
+    seconds: float  # time that is left to read the prompt ahead
 
 
 class ReplyWriter:

@@ -29,7 +29,7 @@ _LOOK_SECONDS = 0.001
 
 
 def last_reply(events: Iterable[Event]) -> Reply:
-    """Return the reply of the Finished event, which is the last of a stream."""
+    """Return the reply in the last event of a stream, which is Finished."""
     *_, last = events
     assert isinstance(last, Finished)
     return last.reply

@@ -22,7 +22,7 @@ _FIRST_CODE, _CODES = 0xD800, 2048  # lone surrogates, which UTF-8 text never ha
 
 
 def repeated_block(tokens: Sequence[int], least: int = 0) -> Sequence[int]:
-    """Return the shortest block that ends the tokens at least REPEATS times, over at least `least` tokens; else ()."""
+    """Return the shortest block that the tokens repeat at their end, REPEATS times and over `least` tokens; else ()."""
     for size in range(1, min(LONGEST_BLOCK, len(tokens) // REPEATS) + 1):
         loop = tokens[-max(REPEATS * size, least) :]
         if loop[-1] == loop[-1 - size] and len(loop) >= least and loop[size:] == loop[:-size]:
@@ -391,7 +391,7 @@ class Thinking:
 
     def push(self, text: str) -> list[tuple[Kind, str]]:
         if self._headers:
-            self._headers = copy(self._headers)  # copies of this object must share no state
+            self._headers = copy(self._headers)  # copied, because copies of this object must share no state
             text = self._headers.push(text)
         self._held += text
         parts: list[tuple[Kind, str]] = []
@@ -423,7 +423,7 @@ class Thinking:
         released = match[0] if match else len(text) - patterns.unfinished(text)
         if match and self.kind is R and (quote := self._quote(text[:released])):
             end = released + len(match[1])
-            following = text[end : end + 1]  # "" if it has not come yet; shows whether the marker is quoted
+            following = text[end : end + 1]  # "": not known yet; shows whether the marker is quoted
             if following in ("", quote):
                 match, passes_quote = None, bool(following)
                 released = end + 1 if passes_quote else released

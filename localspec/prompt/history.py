@@ -58,14 +58,14 @@ _PLACES = frozenset((BEFORE, AFTER, BOTH))
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """The histories that a template renders whole and in order, as probes showed."""
+    """The histories that a template renders completely and in order, as probes showed."""
 
     calls: bool = True  # whether calls are rendered at all
     system: bool = True  # whether a system message may be first
     late_systems: bool = False  # whether system messages may follow any message
     strays: bool = False  # whether results may follow any message
     beside: frozenset[str] = _PLACES  # where texts beside calls are rendered
-    pairs: frozenset[tuple[str, str]] = _PAIRS  # two kinds, of which the second may follow the first
+    pairs: frozenset[tuple[str, str]] = _PAIRS  # pairs of kinds; the second may follow the first
     empty: frozenset[str] = frozenset()  # the kinds of messages that may have no text
     one_call: bool = False  # whether the template takes only one call in a message
     short_ids: bool = False  # whether the ids of calls must have nine letters and digits

@@ -57,7 +57,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return super().is_safe_attribute(obj, attr, value)
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
-        """End a loop that searches at its first hit, because Gemma 4's template searches all messages for each message.
+        """End a searching loop at its first hit, because Gemma 4's template searches all messages for each message.
 
         {% for m in messages %}                    {% for m in messages %}
           {% if not ns.found %}...{% endif %}  ->    {% if not ns.found %}...{% else %}{% break %}{% endif %}

@@ -42,7 +42,7 @@ def _tags(opening: str, closing: str) -> ThinkingStyle:
 
 THINK = _tags("<think>", "</think>")
 _BEGIN = "Here are my reasoning steps:\n"
-_HARMONY = {  # gpt-oss
+_HARMONY = {  # the markers of gpt-oss
     "<|channel|>analysis<|message|>": R,
     "<|channel|>commentary<|message|>": A,
     "<|channel|>final<|message|>": A,

@@ -55,7 +55,7 @@ class Server(uvicorn.Server):
     uvicorn's `limit_concurrency` is not used, because it refuses /health and never ends a half-sent request.
     """
 
-    most = _MOST  # limit of open connections
+    most = _MOST
 
     def __init__(self, config: uvicorn.Config, jobs: Jobs) -> None:
         super().__init__(config)

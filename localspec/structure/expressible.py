@@ -18,7 +18,7 @@ _CACHED = 20_000  # longest schema to cache, in characters; in memory it takes u
 
 
 def expressible(text: str) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return a schema, given as JSON, without what a grammar cannot express, and the names of these keywords."""
+    """Return the schema in a JSON text without the keywords that a grammar cannot express, and these keywords."""
     return _known(text) if len(text) <= _CACHED else _expressible(text)
 
 

@@ -31,7 +31,7 @@ _MARKS = [("{", "}"), *((f"<{tag}>", f"</{tag}>") for tag in _TAGS), ("<|tool_ca
 
 
 class JsonCallReader(CallReader):
-    """A reader that holds a reply while it may be calls in JSON, and reads any other text in the model's format."""
+    """A reader that keeps back a text that may be calls in JSON, and reads any other text in the model's format."""
 
     def __init__(
         self, form: ToolCallFormat, functions: Functions, plain: Change = str, *, several: bool = True
@@ -41,7 +41,7 @@ class JsonCallReader(CallReader):
         self._several = several
         # The matcher of calls in JSON; None once it is known whether the reply begins with such calls.
         self._matcher: LLMatcher | None = _beginnings(tuple(functions)).deep_copy()
-        self._json, self._matched = "", 0  # the held text, and how many of its bytes the matcher has read
+        self._json, self._matched = "", 0  # the text kept back; number of its bytes that the matcher has read
         self._called = False
 
     @property

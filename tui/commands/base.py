@@ -98,7 +98,7 @@ class Chat:
         if reply is None or not is_message:
             return
         message = reply.message(outcome, final)
-        if message.stats and self.state.engine.pair_name == DEMO:  # its speed-up misleads
+        if message.stats and self.state.engine.pair_name == DEMO:  # the demo's speed-up misleads
             message = replace(message, stats=replace(message.stats, plain_seconds=0.0))
         if message.has_words_after(reply.beginning):
             keeps_course = conversation.drops_replies and conversation.stored

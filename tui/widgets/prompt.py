@@ -138,7 +138,7 @@ class PromptInput(TextArea):
 
     async def complete_by_key(self, key: str) -> None:
         """Handle a key for the completion list, or send the text at Enter if the list has closed."""
-        self.suggest_completions()  # here, too, because `Changed` for the typed text may come later
+        self.suggest_completions()  # suggest here, too, because `Changed` may come later than the key
         match key:
             case "up":
                 self._completion.action_cursor_up()

@@ -78,7 +78,7 @@ class Transcript(VerticalScroll, PlainContainer):
         for part in (part for reply in self.query_children(ReplyView) for part in reply.finished_parts):
             region = part.region
             is_near = -NEAR * height <= region.bottom - top and region.y - top <= (1 + NEAR) * height
-            if region and is_near != part.is_drawn:  # a part without a region waits for the next `_look`
+            if region and is_near != part.is_drawn:  # a part without a region is not laid out yet
                 (near if is_near else far).append(part)
         if near or far:
             shown = (part for reply in self.query_children(ReplyView) for part in reply.children)
