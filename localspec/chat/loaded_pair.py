@@ -67,7 +67,6 @@ class Slot:
 
 REST_SECONDS = 2.0  # after this idle time, prompt caches are stored on disk
 # If the replies of one thread hold all slots and make no progress for this long, the thread waits for itself.
-# Replies that a pool of threads reads make progress, because any of these threads may take the next event.
 STALLED_SECONDS = 10.0
 _LOOK_SECONDS = 0.05  # a reply that waits for a slot checks for cancellation at this interval
 
@@ -192,7 +191,7 @@ class Slots:
 
 
 def best_slot(slots: Iterable[Slot], prompt: Sequence[int]) -> Slot:
-    """Return the slot whose text has the longest common prefix with a prompt; without any, that with the shortest text."""
+    """Return the slot whose text has the longest common prefix with a prompt; if no text has one, the emptiest slot."""
 
     def worth(slot: Slot) -> tuple[int, int]:
         cached, common = len(slot.target.tokens), common_prefix_length(slot.target.tokens, 0, prompt)

@@ -38,9 +38,7 @@ class StoredMessage:
     outcome: str = ""  # how the reply ended: "stop", "length", "cancelled", or "died" if the engine died
     stats: Stats | None = None
     pair: str = field(default="", compare=False)  # the pair that wrote the reply
-    versions: tuple[
-        "StoredMessage", ...
-    ] = ()  # all replies to the same question, oldest first; () if there is only one
+    versions: tuple["StoredMessage", ...] = ()  # all replies to one question, oldest first; () for one reply
     version: int = 0  # the index of this reply in `versions`
     images: tuple[Image, ...] = ()  # in `content`, the text PLACE marks the position of each image
 

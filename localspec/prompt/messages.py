@@ -201,9 +201,7 @@ def _as_message(given: object, which: str, left_out: list[str] | None, *, strict
     if isinstance(beside := filled.get("images", ()), str | Mapping) or not isinstance(beside, Sequence):
         raise BadSetting(f"the images of {which} are {_kind(beside)}", hint="give a list of images")
     if images and beside:
-        raise BadSetting(
-            f'{which} has images in "content" and in "images"', hint='put all of them into "content"'
-        )
+        raise BadSetting(f'{which} has images in "content" and in "images"', hint='put all into "content"')
     if beside:
         images = [image for source in beside if (image := _image_of(source, image_notices))]
         content = with_images(content, images).content
