@@ -139,7 +139,7 @@ class PromptCache:
         return self._saved.pop(shared.index(most)) if most >= max(at_least, 1) else None
 
     def from_disk(self, tokens: Sequence[int], cached: int) -> PromptState | None:
-        """Return a state on disk if it saves time, else None. `cached`: how many of `tokens` a slot has."""
+        """Return a state on disk if this state saves time, else None. `cached`: how many of `tokens` a slot has."""
         if not self.disk or len(tokens) - cached < LEAST:
             return None
         return self.disk.find(tokens, max([cached, *self._shared(tokens, cached)]), self.budget)

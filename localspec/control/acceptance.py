@@ -35,7 +35,7 @@ class ChanceWeights:
 
 
 class AcceptanceModel:
-    """The chance that a draft token is accepted if all draft tokens before it are. All replies improve the estimate."""
+    """The chance that a draft token is accepted if all earlier draft tokens are. All replies improve the estimate."""
 
     def __init__(self, prior: ChanceWeights | None = None) -> None:
         known = prior or ChanceWeights(WEIGHTS, VARIANCES)

@@ -18,7 +18,7 @@ FLOOR = 0.92  # a plan must give each reply at least this share of its expected 
 class SlotState:
     """The state of one reply with automatic depth. The plan for all replies is made from their states."""
 
-    survivals: tuple[float, ...] = ()  # chances that its next 1, 2, ... draft tokens are all accepted
+    survivals: tuple[float, ...] = ()  # chances that the next 1, 2, ... draft tokens are all accepted
     step_seconds: float = 0.0  # time of one draft step while the reply is alone
     token_seconds: float = 0.0  # expected time of a token while the reply is alone, at its best depth
 
@@ -73,7 +73,7 @@ class ConcurrentReplies:
     _plain_passes: int = 0  # number of shared plain passes since the last one with draft tokens
 
     def plan(self, slot: SlotState, costs: Costs, replies: int) -> DepthPlan | None:
-        """Return the plan of this reply among `replies` replies; None if it decides as if it were alone.
+        """Return the plan of this reply among `replies` replies; None if the reply decides as if it were alone.
 
         Replies share passes if this takes less time than the same tokens in turn, each reply alone at its best depth.
         """

@@ -21,7 +21,7 @@ WIDE = 16
 WITH_LOGITS = 1.25
 UNSURE = 0.2  # after n measurements, the cost of a width for copies is divided by 1 + UNSURE / n
 TARGET = "target"  # the key of the target among the sources of prefill
-CAUTIOUS_DEPTH = 3  # largest depth of a drafter before two of its tokens are accepted
+CAUTIOUS_DEPTH = 3  # largest depth of a drafter until two of the drafter's tokens are accepted
 
 
 @dataclass(frozen=True, slots=True)

@@ -225,7 +225,7 @@ class DepthControl:
     def judge(self, *, kept: bool) -> None:
         """Judge a copied token that the budget could not pay for. `kept`: whether the reply has this token.
 
-        The budget changes as if this token had been drafted alone. Gains of this kind refill it to START at most.
+        The budget changes as if this token had been drafted alone. Such gains refill the budget to START at most.
         """
         gain = kept + 1 - self.costs.verify(2) / self.costs.verify(1)
         self._budget = max(min(self._budget + gain, max(self._budget, START)), 0.0)
@@ -238,7 +238,7 @@ class DepthControl:
             self.chances.doubt()
 
     def window(self, reading: Backlog) -> int | None:
-        """Return how many of the newest tokens the drafter's cache should contain; None if it can afford no prefill."""
+        """Return how many newest tokens the drafter's cache should contain; None if the budget allows no prefill."""
         affordable = int(self._budget / 2 * self.costs.verify(1) / self._token_seconds)
         here, whole = reading.window, reading.window + reading.older
         if reading.older and affordable >= min(2 * here, whole):

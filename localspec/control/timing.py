@@ -54,10 +54,10 @@ class Tally:
     _sums: Stats = Stats()  # noqa: RUF009  Stats is frozen
     known: Callable[[], PlainStep] = PlainStep
     _exact: float = 0.0  # seconds of plain steps, as measured
-    _expected: float = 0.0  # seconds of these plain steps by the known cost
+    _expected: float = 0.0  # seconds of the same plain steps by the known cost
     _plain_steps: int = 0  # number of plain steps
     _judged: float = 0.0  # estimated seconds of plain decoding for all tokens that `_exact` does not cover
-    _steps: dict[int, PlainSteps] = field(default_factory=dict)  # by the number of replies that share it
+    _steps: dict[int, PlainSteps] = field(default_factory=dict)  # by the number of replies in a step
     _longest_seconds: float = 0.0  # seconds of the longest cycle
     _mode: Mode | None = None  # the mode of the newest cycle that might use a draft model
     _new: list[Cycle] = field(default_factory=list)  # cycles to add, many at once to save time
@@ -105,7 +105,7 @@ class Tally:
         )
 
     def _estimate(self, tokens: int, now: PlainStep, plain: float | None = None) -> None:
-        """Estimate the plain decoding of tokens. `plain`: their cycle's seconds, if it was a plain step."""
+        """Estimate the plain decoding of tokens. `plain`: the seconds of their cycle, if this was a plain step."""
         steps = self._steps.get(now.replies) or self._steps.setdefault(now.replies, PlainSteps())
         steps.known = now.seconds
         if plain is not None:

@@ -20,7 +20,7 @@ from localspec.events import Source
 
 GRAM = 3  # number of equal tokens for a copy far from the place where the reply left the text
 BITS = 21  # bits of a token in a key; three tokens fit 64 bits if the vocabulary has at most 2 million tokens
-BREAK = -1  # separates two texts; nothing is copied across it
+BREAK = -1  # separates two texts; no copy continues across this mark
 STEPS = (32, 16, 8, 4, 2, 1)  # numbers of tokens that `match` compares at once; a match has at most their sum
 SEEN = sum(STEPS)
 
@@ -62,7 +62,7 @@ class IndexedText:
 
 
 class CopyKind(IntEnum):
-    """The way in which the drafter found the place from which it copies a token."""
+    """The way in which the drafter found the place of a copied token."""
 
     FAR = 0  # found by three or more equal tokens anywhere in the text
     NEAR = 1  # found near the place where the reply left the text

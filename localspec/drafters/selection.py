@@ -122,7 +122,7 @@ class DrafterSelection(Strategy):
 
     @property
     def why_off(self) -> str | None:
-        """The reason why all drafters with a model are off; None while any of them is on."""
+        """The reason why all drafters with a model are off; None while any of these drafters is on."""
         step = self._plain_seconds / max(self._plain_steps, 1)
         reasons = [c.why_off(step) for c in self._candidates if not c.is_free]
         return reasons[0] if reasons and all(reasons) else None
@@ -250,7 +250,7 @@ class DrafterSelection(Strategy):
                 yield Expectation(control, value, limit=limit)
 
     def _drafted(self, expect: Expectation, tokens: Sequence[int]) -> Proposal:
-        """Return the proposal of a drafter with a model; it is empty while the drafter must prefill more."""
+        """Return the proposal of a drafter with a model; an empty one while the drafter must prefill more."""
         control, drafter, limit, seconds = expect.control, expect.control.drafter, expect.limit, 0.0
         reading = drafter.backlog(tokens)
         window = control.window(reading)

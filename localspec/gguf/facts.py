@@ -102,7 +102,7 @@ def draft_kind(header: Header) -> DraftKind:
 
 
 def is_trimmed(header: Header) -> bool:
-    """Return whether a draft was trimmed: it has output rows for only some of its tokens."""
+    """Return whether a draft was trimmed, so that only some of its tokens have output rows."""
     return TOKENIZER in header.entries
 
 

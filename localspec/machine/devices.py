@@ -140,7 +140,7 @@ def with_host(listed: Sequence[Device]) -> tuple[Device, ...]:
 
 
 def on_battery() -> bool:
-    """Return whether the machine runs on its battery; False if the system does not report it."""
+    """Return whether the machine runs on its battery; False if the system reports nothing about it."""
     with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
         if sys.platform == "win32":
             status = (ctypes.c_ubyte * 12)()  # SYSTEM_POWER_STATUS: its first byte is 0 on battery

@@ -41,7 +41,7 @@ def bindings_folder() -> Path | None:
 
 
 def library_files() -> list[Path]:
-    """Return the libraries of llama.cpp. In the folder of the setting `llama` they may lie in subfolders."""
+    """Return the libraries of llama.cpp. The folder of the setting `llama` may have them in subfolders."""
     if chosen := chosen_folder():
         found = [*chosen.glob("*"), *chosen.glob("*/*")]
     else:

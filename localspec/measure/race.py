@@ -93,7 +93,7 @@ class RaceSide:
         return replace(self, written=written, seconds=seconds, cycles=cycles, tokens=tokens, is_done=False)
 
     def begun(self, pieces: int) -> "RaceSide":
-        """Return the side as it was after `pieces` pieces of text: as many as the other side of a stopped race has."""
+        """Return the side as it was after `pieces` pieces of text, the length of the other side in a stopped race."""
         return self.until(self.times[pieces - 1]) if 0 < pieces < len(self.times) else self
 
 

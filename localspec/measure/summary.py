@@ -78,7 +78,7 @@ def student_quantile(freedom: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class BenchRow:
-    """The results of one setting (arm) beside those of plain decoding, in one category or in all of them."""
+    """The results of one setting (arm) beside those of plain decoding, in one category or in all categories."""
 
     category: Category | None  # None: all categories
     temperature: float

@@ -290,7 +290,7 @@ class _Pull:
         return digest
 
     def _look(self, file: ModelFile) -> RemoteFile:
-        """Return a file as the Hub has it now. Raises DownloadFailed if it differs from the pinned file."""
+        """Return a file as the Hub has it now. Raises DownloadFailed if the Hub's file differs from the pinned one."""
         remote = hub.look(file.repo, file.file, file.revision)
         if remote.bytes == file.bytes and remote.sha256 in (None, file.sha256):
             return remote

@@ -245,7 +245,7 @@ def _host(error: Exception) -> str:
 
 
 def _proxy_of(error: Exception) -> str:
-    """Return the address of the proxy that the request of `error` went to, or "" if it needs none."""
+    """Return the address of the proxy that the request of `error` went to, or "" if the request needs no proxy."""
     from urllib.request import getproxies, proxy_bypass
 
     proxies, name = getproxies(), _host(error)

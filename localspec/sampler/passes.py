@@ -41,7 +41,7 @@ ComingRow = Row | LateRows  # a row, or LateRows with one row
 
 
 def arrived(row: ComingRow) -> Row:
-    """Return the row; if a device still computes it, wait."""
+    """Return the row; if a device still computes the row, wait."""
     # `isinstance` would take longer, because LateRows is a Sequence.
     return row[0] if type(row) is LateRows else row  # type: ignore[return-value]
 
