@@ -61,7 +61,7 @@ class DiskPromptCache:
 
     def find(self, tokens: Sequence[int], cached: int, most_bytes: int) -> PromptState | None:
         """Return the state on disk that saves the most tokens, or None. `cached`: number of tokens in memory."""
-        # The last token of a prompt is decoded in any case, because its row is needed.
+        # Search without the last token, which is decoded in any case, because its row is needed.
         near = self._store.nearest(self._facts.key, packed(tokens[:-1]))
         fitting = [each for each in near if each[0].bytes <= most_bytes and each[0].length <= self._capacity]
         for stored, shared in sorted(fitting, key=lambda each: -each[0].usable(each[1])):

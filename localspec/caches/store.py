@@ -181,7 +181,7 @@ class Store:
                 for text in list(self._texts):
                     used = stats[text.path.name].st_mtime if text.path.name in stats else now
                     model, disk = text.facts.model, text.facts.disk
-                    # A missing model may be on a disk that is not mounted now.
+                    # A missing model may be on a disk that is not mounted now; then its prompt caches stay.
                     is_gone = not os.path.exists(model) and disk in (0, disk_of(Path(model)))
                     if now - used > OLD_SECONDS or is_gone or not self._has_place(text.facts):
                         self._drop(text)

@@ -55,7 +55,7 @@ class Tally:
     known: Callable[[], PlainStep] = PlainStep
     _exact: float = 0.0  # seconds of plain steps, as measured
     _expected: float = 0.0  # seconds of the same plain steps by the known cost
-    _plain_steps: int = 0  # number of plain steps
+    _plain_steps: int = 0
     _judged: float = 0.0  # estimated seconds of plain decoding for all tokens that `_exact` does not cover
     _steps: dict[int, PlainSteps] = field(default_factory=dict)  # by the number of replies in a step
     _longest_seconds: float = 0.0  # seconds of the longest cycle

@@ -121,7 +121,7 @@ class Measurement:
     cycles: int
     drafted: int
     accepted: int
-    draft_seconds: float  # seconds of drafting
+    draft_seconds: float
     verify_seconds: float  # seconds of the target's passes
     finish_reason: FinishReason
 

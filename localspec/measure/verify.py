@@ -209,7 +209,7 @@ def read_again(
     """Yield the target's row of logits for each token of a reply, from passes of `width` tokens."""
     pair.target.rollback(0)
     yield from rows_of(pair.target, [*prompt, *tokens[:-1]], len(prompt) - 1, width)
-    # Release the rows of the last pass, because passes of other slots wait for this.
+    # Release the rows of the last pass, because passes of other slots wait until then.
     pair.target.rollback(0)
 
 

@@ -285,7 +285,7 @@ def _patiently(ask: Callable[[], _Answer], name: str) -> _Answer:
         try:
             return ask()
         except (OSError, HTTPError, InvalidURL, HFValidationError) as error:
-            # Do not try again if the host name has no address: this would fail in the same way.
+            # Do not try again if the host name has no address: another try would fail in the same way.
             failures = _TRIES if _is_unnamed(error) else failures + 1
             wait(failures, error, name)
 
