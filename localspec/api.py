@@ -1,4 +1,4 @@
-"""The Python interface: load a pair by name or by files, run prompts on it, free it."""
+"""The Python interface: load a pair by name or by files, run prompts, free the pair."""
 
 import sys
 import threading

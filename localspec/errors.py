@@ -63,7 +63,7 @@ class ContextFull(LocalspecError):
 
 
 class RollbackUnsupported(LocalspecError):
-    """A model whose state cannot roll back, so it cannot remove rejected draft tokens."""
+    """A model whose state cannot roll back, so rejected draft tokens cannot be removed."""
 
 
 class BackendFailure(LocalspecError):

@@ -17,7 +17,7 @@ DEMO_PASS = 0.05  # a race counts this many seconds for a demo pass, because a r
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A measured value and its 95 % confidence interval."""
+    """A measured value with a 95 % confidence interval."""
 
     value: float
     low: float

@@ -195,7 +195,7 @@ class ChatApp(App[None]):
             gc.collect()
 
     def action_help_quit(self) -> None:
-        """Stop the reply. If no reply runs, clear the prompt. If it is empty, leave at the second Ctrl+C."""
+        """Stop the reply. If no reply runs, clear the prompt. If the prompt is empty, leave at the second Ctrl+C."""
         screen = self.screen
         if self.state.engine.busy:
             self.state.engine.stop()

@@ -1,4 +1,4 @@
-"""Make the prompt of a reply, and its form: text, thinking budget, and a grammar for reasoning, answer and calls."""
+"""Make the prompt of a reply and the reply's form: text, thinking budget, and a grammar."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -24,7 +24,7 @@ from localspec.structure.json_calls import JsonCallReader
 from localspec.structure.read_calls import CallReader
 from localspec.structure.tool_call_format import GENERIC, ToolCallFormat
 
-# A question that no user writes. `branch_points` renders it to find where other conversations differ.
+# `branch_points` renders this question, which no user writes, to find where prompts of other conversations differ.
 _OTHER = "\u2063"
 _LONG = 256  # tokens; a shorter system message with tools gets no checkpoint, because it is read fast
 

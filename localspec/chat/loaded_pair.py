@@ -38,7 +38,7 @@ class StrategyMaker(Protocol):
         """Store the measured costs and acceptance rates for the next load."""
 
     def calibrate(self, text: Sequence[int], budget_seconds: float, stop: Callable[[], bool]) -> None:
-        """Measure the cost of passes over tokens of `text`, unless it is known. End early if `stop` returns true."""
+        """Measure the cost of passes over `text`, unless the cost is known. End early if `stop` returns true."""
 
 
 class ThreadCount(Protocol):
@@ -50,7 +50,7 @@ class ThreadCount(Protocol):
         """Return a context manager in which one reply runs."""
 
     def settle(self) -> str:
-        """Fix the thread count until no reply runs; return a notice if it changed since the last call, else ""."""
+        """Fix the thread count until no reply runs. Return a notice if the count has changed since the last call."""
 
     def keeping(self) -> AbstractContextManager[None]:
         """Return a context manager with a constant thread count, which texts to be compared need."""
@@ -154,7 +154,7 @@ class Slots:
 
     def _close_at_end(self) -> None:
         """Store the prompt caches when Python ends, unless a reply still runs."""
-        # A child of fork() must not wait for the locks: if a thread of the parent held one, it is never freed.
+        # A child of fork() must not wait for locks: if another thread of the parent held one, it is never freed.
         if os.getpid() == self._process:
             with self.changed:
                 if not self._claimed:
@@ -225,7 +225,7 @@ class LoadedPair:
     runs_ahead: bool = False  # whether a cycle runs ahead of the reader, because a device computes
     trained_context: int | None = None  # in tokens; None: unknown
     reads_ahead: bool = False  # whether the next prompt is read ahead after a reply
-    # Measures costs for later loads while the pair is idle, until its argument returns true.
+    # Measures costs for later loads while the pair is idle, until the function that it gets returns true.
     when_idle: Callable[[Callable[[], bool]], object] = bool
 
     @property

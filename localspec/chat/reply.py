@@ -93,7 +93,7 @@ class ReplyBuilder:
             tokens=cycle.tokens[:used],
             origins=cycle.origins[:used],
             accepted=cycle.origins[:used].count(Origin.ACCEPTED),
-            # A pair that runs ahead computes its next cycle meanwhile, so this time delays nothing.
+            # A pair that runs ahead computes its next cycle meanwhile, so the time of this text delays nothing.
             other_seconds=cycle.other_seconds + (0.0 if self._pair.runs_ahead else perf_counter() - began),
         )
         if not self.tokens:
@@ -224,7 +224,7 @@ class Upcoming:
 class ReplyWriter:
     def __init__(self, pair: LoadedPair, prompts: PromptBuilder) -> None:
         self._pair, self._prompts = pair, prompts
-        self._sent: dict[str, object] = {}  # each sent notice, with an object that identifies its sender
+        self._sent: dict[str, object] = {}  # each sent notice, with its sender
         # For each slot, the messages of its latest prompt except the assistant's, or the tokens of a raw prompt.
         self._latest: dict[Slot, Sequence[Any]] = {}
         # For each slot, the next prompt to read ahead, until it is read or another reply takes the slot.
@@ -342,7 +342,7 @@ class ReplyWriter:
             why = f"the reply was cut off before it matched {form.constraint.name}"
             result = replace(result, unmatched=why)
             yield Notice(why)
-        # Read ahead only after a complete reply: one that was cut off may be continued, and needs its own tokens.
+        # Read ahead only after a complete reply, because a reply that was cut off may be continued from its own tokens.
         if job.following and pair.reads_ahead and result.finish_reason is FinishReason.STOP:
             self._upcoming[slot] = Upcoming(partial(job.following, result), READ_AHEAD_SECONDS)
         yield Finished(result)

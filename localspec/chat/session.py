@@ -88,7 +88,7 @@ class Session(Closing):
                     self.pair.close()
 
     def cancel(self) -> None:
-        """End each reply requested so far, after its current cycle. Its text is kept. Any thread may call this."""
+        """End each reply requested so far after its current cycle; keep the text. Any thread may call this method."""
         self._latest_cancel = object()
 
     def reset(self) -> None:
@@ -101,7 +101,7 @@ class Session(Closing):
         self._messages, self._conversation = as_messages(messages), object()
 
     def calibrate(self, budget_seconds: float = 3.0, stop: Callable[[], bool] | None = None) -> None:
-        """Measure the cost of passes, unless it is known or a reply runs. End early if `stop` returns true."""
+        """Measure the cost of passes, unless the cost is known or a reply runs. End early if `stop` returns true."""
         self._require_process()
         with self._work, self.pair.slots.unused() as slot:
             if slot and slot.target.tokens and not self._closed:

@@ -1,4 +1,4 @@
-"""The command line. This module imports nothing at its top, so that `main` handles Ctrl-C during imports."""
+"""The command line. No module is imported at the top, so that `main` handles Ctrl-C during imports."""
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

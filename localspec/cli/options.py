@@ -51,7 +51,7 @@ def add_reply_options(parser: argparse.ArgumentParser, **changes: Mapping[str, A
 
 
 def add_option(group: Group, name: str, **changes: Any) -> None:  # noqa: ANN401  as in argparse
-    """Add the flag of an option, if it has one; `changes` override arguments of `add_argument`."""
+    """Add the flag of an option that has one; `changes` override arguments of `add_argument`."""
     option = OPTIONS[name]
     if option.metavar is None:
         return

@@ -66,7 +66,7 @@ def shown(content: str, images: Sequence[Image]) -> str:
 
 
 _SMALLER = f"send an image of at most {MOST_PIXELS // 10**6} million pixels"
-# Kinds of files, by four bytes at the beginning or shortly after it.
+# Kinds of files that llama.cpp does not read, by four bytes at the beginning or shortly after it.
 _OTHERS = {
     b"RIFF": "a WebP file",
     b"ftyp": "a HEIC file or a video",
@@ -125,7 +125,7 @@ def _read(path: Path) -> Image:
 
 
 def _size(data: bytes) -> tuple[int, int]:
-    """Return width and height from the header of an image file; (0, 0) if it is no image that llama.cpp reads."""
+    """Return width and height from the header of an image file; (0, 0) for a file that llama.cpp does not read."""
 
     def number(begin: int, count: int, *, little: bool = False) -> int:
         return int.from_bytes(data[begin : begin + count], "little" if little else "big")

@@ -124,7 +124,7 @@ MOST_REASONING = 1 << 24  # limit of characters of the reasoning that is kept
 
 
 class Reasoning:
-    """A store of the reasoning of replies for later prompts, because clients do not send it back."""
+    """A store of the reasoning of replies for later prompts, because clients do not send reasoning back."""
 
     def __init__(self) -> None:
         self._by_key: dict[bytes, str] = {}  # reasoning by the `_key` of its reply, oldest first

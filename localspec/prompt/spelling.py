@@ -22,7 +22,7 @@ _STRING = re.compile(r'\\.|"((?:[^"\\\n]|\\.)*+)"')  # an escaped quote outside 
 
 
 class Spellings:
-    """Texts in the other spelling as tokens. Each text is tokenised only once, as long as it is among the newest."""
+    """Texts in the other spelling as tokens. The tokens of a text are kept while the text is among the newest."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary

@@ -192,7 +192,7 @@ async def unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
 
 
 class ReplyStream(StreamingResponse):
-    """An answer that sends replies while they are written, and cancels them if the client leaves."""
+    """An answer that sends replies while they are written, and cancels the replies if the client leaves."""
 
     def __init__(self, replies: Replies, first: tuple[int, Report] | None, writer: Writer) -> None:
         """`first`: a report that came before the stream began, with the number of its reply."""

@@ -152,7 +152,7 @@ class Jobs:
         return self.ask(self.load or self.first, request)
 
     def keep_small(self, key: tuple[ModelFile, str], seconds: float) -> None:
-        """Free an embedding model after this time without a request; it is also freed with the pair."""
+        """Free an embedding model after this time without a request; the end of its pair also frees the model."""
         if key in self.small:
             self.small[key] = self._loop.time() + seconds
             if seconds < math.inf:
@@ -246,7 +246,7 @@ class Jobs:
         """Load a pair in a new process, because the end of the old process frees the memory of the old pair."""
         self.load, self.loaded, self.stage = load, None, ""
         self.small.clear()
-        self._waiting += self._sent.values()  # these are only questions, because no reply runs now
+        self._waiting += self._sent.values()  # only questions are left, because no reply runs now
         self._sent = {}
         for job in self._waiting:
             job.load = load if job.fits_any_pair else job.load
@@ -277,7 +277,7 @@ class Jobs:
             case Failure() if not serial and self.loaded is None:
                 self._load_failed(report)
                 self._advance()
-            case _ if serial in self._sent:  # drop any other report, because its client has left
+            case _ if serial in self._sent:  # reports of other serials are dropped: their clients have left
                 self._sent[serial].tell(report)
                 asked = self._sent[serial].request
                 if isinstance(asked, messages.Embed) and isinstance(report, messages.Embedded):

@@ -104,7 +104,7 @@ class Pairs:
         return {"aliases": sorted(given or (found.aliases if found else ()))}
 
     def files(self, model: str) -> dict[ModelFile, os.stat_result]:
-        """Return a model's files with their sizes and times, the target first; {} if it is not on this machine."""
+        """Return a model's files with sizes and times, the target first; {} for a model that is not on this machine."""
         with suppress(Problem, LocalspecError, OSError):  # another program may have removed a file
             small = self.small(model)
             files = (small.file,) if small else self.choose(model).load.pair.files

@@ -1,4 +1,4 @@
-"""The HTTP process: its port, connections and routes. It answers until the user ends it."""
+"""The HTTP process: its port, connections and routes. The process answers until the user ends it."""
 
 import asyncio
 import ctypes
@@ -50,7 +50,7 @@ class View(Protocol):
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server, which also ends silent connections. GRACE_SECONDS after a shutdown begins, it ends all replies.
+    """uvicorn's server, which also ends silent connections, and ends all replies GRACE_SECONDS after a shutdown begins.
 
     uvicorn's `limit_concurrency` is not used, because it refuses /health and never ends a half-sent request.
     """

@@ -110,7 +110,7 @@ def first_sentence(error: str) -> str:
 
 
 def on_deep_stack(work: Callable[[], _T]) -> _T:
-    """Run `work` in a thread with a large stack, because it may recurse deeply in C; return its result."""
+    """Run `work` in a thread with a large stack, because deep recursion in C needs one; return the result."""
     results: list[_T] = []
     thread = threading.Thread(target=lambda: results.append(work()))
     with _resizing:

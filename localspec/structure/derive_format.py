@@ -69,7 +69,7 @@ _HAND: Sequence[tuple[str, ToolCallFormat]] = (  # texts in chat templates, and 
 
 
 def format_of(source: str, render: Render, markers: Collection[str] = ()) -> ToolCallFormat | None:
-    """Return the template's tool-call format, or None if it writes no calls, or none that can be read back unchanged.
+    """Return the template's tool-call format; None if the template writes no calls, or none that can be read back.
 
     `render` raises LocalspecError for messages that the template refuses. `markers`: texts around the reasoning.
     """

@@ -11,7 +11,7 @@ WAIT_SECONDS: Final = 2.0
 
 
 def command() -> list[str] | None:
-    """Return the command that copies its stdin to the clipboard; None if this machine has none."""
+    """Return the command that copies its stdin to the clipboard; None on a machine without such a command."""
     candidates = (
         (sys.platform == "darwin", "pbcopy"),
         (os.environ.get("WAYLAND_DISPLAY"), "wl-copy"),

@@ -109,7 +109,7 @@ class ReplyState:
 
     @property
     def is_off(self) -> bool:
-        """Whether drafting is off at the moment because it saves no time."""
+        """Whether drafting is off at the moment, because drafting saves no time."""
         return bool(self.timeline) and self.timeline[-1].mode in (Mode.OFF, Mode.PROBE)
 
     @property

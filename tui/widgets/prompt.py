@@ -151,7 +151,7 @@ class PromptInput(TextArea):
 
     async def complete_with(self, name: str, run: bool) -> None:
         before, command = self._before_cursor, table.find(name)
-        if name.startswith("@") and run and before.endswith(name):  # the whole @path is typed
+        if name.startswith("@") and run and before.endswith(name):  # the user has typed the complete @path
             self.send()
         elif name.startswith("@"):
             row, column = self.cursor_location

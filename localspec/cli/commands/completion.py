@@ -8,7 +8,7 @@ import argparse
 from localspec.display import say
 
 SHELLS = ("bash", "zsh", "fish")
-ASKED = "_ARGCOMPLETE"  # the variable that the shell sets during a completion
+ASKED = "_ARGCOMPLETE"  # a variable that the shell sets during a completion
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -120,7 +120,7 @@ def find_gpu() -> Gpu | None:
 
 
 def output_of(tool: str, *arguments: str) -> str:
-    """Return the output of a tool; "" if it is missing, fails or hangs."""
+    """Return the output of a tool; "" if the tool is missing, fails or hangs."""
     if (path := program(tool)) is None:
         return ""
     try:
