@@ -190,9 +190,7 @@ class CopyDrafter(Drafter):
         self._predicted = range(0)  # positions of the prediction in the indexed text
         # By first token of a replaced sequence: each such sequence, and the tokens that the reply has put in its place.
         self._changes: dict[int, dict[tuple[int, ...], tuple[int, ...]]] = {}
-        self._wrong: set[tuple[int, ...]] = (
-            set()
-        )  # sequences that the reply replaced once and kept later: changes not to repeat
+        self._wrong: set[tuple[int, ...]] = set()  # sequences with a change that the reply did not repeat
         self._leave()
 
     def add(self, texts: Sequence[Sequence[int]], prediction: Sequence[int] = ()) -> None:

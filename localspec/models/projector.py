@@ -11,6 +11,7 @@ from localspec.models import hub
 from localspec.models.local_models import PROJECTOR, ModelFile, projectors_of
 from localspec.models.registry import Pair
 
+_GIVE = "give a projector with --mmproj FILE"
 NONE = "none"  # the value of `mmproj` that loads no projector
 _PRECISIONS = ("f16", "bf16", "q8_0", "f32", "")  # in the names of projectors, the preferred precision first
 # By type of projector: the beginnings of the names of the architectures that can use it.
@@ -80,9 +81,7 @@ def kind_of(header: Header) -> str:
 def check_projector(headers: Sequence[Header], names: Sequence[str]) -> None:
     """Raise BadModelFile if a file is not an image projector."""
     if not kind_of(headers[0]):
-        raise BadModelFile(
-            f"{names[0]} is not an image projector", hint="give a projector with --mmproj FILE"
-        )
+        raise BadModelFile(f"{names[0]} is not an image projector", hint=_GIVE)
 
 
 def memory_of(header: Header) -> int:
@@ -104,8 +103,6 @@ def published(pair: Pair) -> ModelFile:
 
     if not found:
         where = f"{file.repo} has no projector" if file.repo else f"{file.name} is a file of yours"
-        raise UnknownPair(
-            f"{where}, so {pair.name} reads no images", hint="give a projector with --mmproj FILE"
-        )
+        raise UnknownPair(f"{where}, so {pair.name} reads no images", hint=_GIVE)
     best = min(found, key=lambda each: rank(each.file))
     return ModelFile.listed(best).pinned()
