@@ -275,7 +275,7 @@ class ReplyWriter:
                 strategy = self._strategy(slot, rule, job)
                 kept, _ = self._rewind(slot, strategy, job)
                 if job.sent is None:
-                    slot.target.checkpoint(lasting=False)  # to return here if a pass is stopped
+                    slot.target.checkpoint(lasting=False)  # a stopped pass returns to this checkpoint
                 else:
                     pair.slots.sent[slot] = job.sent
                 for _ in read(slot.target, strategy, job):

@@ -37,7 +37,7 @@ def add_pair_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--pull", action="store_true", help="download the pair if it is not on this machine")
     group = parser.add_argument_group("memory and devices")
     for name in LOAD:
-        if name != "parallel":  # other options: these commands run one reply at a time
+        if name != "parallel":  # left out, because these commands run one reply at a time
             add_option(group, name)
 
 

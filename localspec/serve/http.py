@@ -241,7 +241,7 @@ class ReplyStream(StreamingResponse):
     def _written(self, number: int, report: Report) -> Iterator[bytes]:
         asked, writer = self._replies.asked, self._writers[number]
         has_news = writer.running.see(report) and asked.progress
-        if not isinstance(report, Piece):  # a piece has the numbers of its cycle
+        if not isinstance(report, Piece):  # a piece leaves the timings of its cycle as they are
             writer.live = {"timings": writer.running.timings} if asked.timed else {}
         match report:
             case Started():

@@ -69,7 +69,7 @@ class OpenAI(Interface):
         state = "loaded" if small and small.key in self._jobs.small else "unloaded"
         if loaded is not None and self._pairs.pair_of(name) == loaded.pair:
             length, state = loaded.context_length, state if self._jobs.asleep else "loaded"
-            model |= {"max_model_len": length, "context_length": length}  # for clients of vLLM, OpenRouter
+            model |= {"max_model_len": length, "context_length": length}  # names in vLLM, OpenRouter
             model["meta"] = {"n_ctx": length, "n_vocab": loaded.vocabulary_size}
         return {**model, "status": {"value": state}}
 

@@ -54,7 +54,7 @@ def moment(seconds: object) -> str:
 
 def cut_rows(table: str) -> str:
     """Return a table whose rows are cut at the edge of the terminal, so that each conversation has one row."""
-    from rich.text import Text  # imported here, because it is slow
+    from rich.text import Text  # imported late, because Rich is slow to load
 
     rows = [Text(row) for row in table.split("\n")]
     for row in rows:

@@ -92,7 +92,7 @@ def make(arguments: argparse.Namespace, options: dict[str, Any], files: "Pair", 
     source = files.target.here
     plan = making.TrainingPlan(arguments.layers, arguments.trim or MADE, arguments.answers, arguments.visits)
     making.check_makeable(source, plan)
-    from localspec.fit.training import learn  # this import needs torch
+    from localspec.fit.training import learn  # imported late, because it needs torch
 
     path, options = making.fitted_path(name), options | {"target": files.target.here}
     folder = path.with_suffix("")
