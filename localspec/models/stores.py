@@ -31,8 +31,7 @@ from localspec.models.local_models import (
 )
 from localspec.options import REPLY, data_dir
 
-# Names of files that cannot run alone as a model: heads, drafts, image encoders, importance matrices.
-NO_MODEL = re.compile(
+NO_MODEL = re.compile(  # names of files that do not run alone: heads, drafts, image encoders, imatrix files
     r"^(?:mtp-|eagle3-|dflash-|dspark-)|mmproj|imatrix|[-_.]draft(?:[-_.]|$)", re.IGNORECASE
 )
 BLOB = re.compile(r"sha256-[0-9a-f]{64}")
