@@ -174,9 +174,7 @@ def pass_seconds(loaded: Path | Model, threads: int) -> dict[str, Seconds]:
             # A pass is slow if one of its threads gets too little processor time, because the others wait for it.
             usable = sum(cache.busy_seconds for cache in caches.values()) * min(threads, usable_cores())
             if threads > 1 and process_time() - began < CONTENDED * usable:
-                raise BackendFailure(
-                    "no measurement: other programs use the processor", hint="measure again later"
-                )
+                raise BackendFailure("no measurement: other programs use the CPU", hint="measure again later")
     return fastest
 
 
