@@ -239,13 +239,6 @@ class Contention:
             self._judge()
             self._settled, self.kept = True, None if self.fixed else self.limit
 
-    def _judge_when_due(
-        self,
-    ) -> None:  # after a pass: as soon as its threads sleep, the system has counted their time
-        enough = len(self._judged) >= JUDGED_PASSES or self._spent >= JUDGED_SECONDS
-        if enough and self._spent >= LEAST_SECONDS:
-            self._judge()
-
     def _judge(self) -> None:
         if self._spent < LEAST_SECONDS:
             return
