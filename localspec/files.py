@@ -127,7 +127,7 @@ def lies_in(path: Path, folder: Path) -> bool:
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a file, or {} if no file exists. Raises ValueError for a damaged file; OSError."""
+    """Return the JSON object in a file, or {} if no file exists. Raises ValueError for a damaged file, and OSError."""
     try:
         content = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:

@@ -168,7 +168,9 @@ class ChatApp(App[None]):
             asyncio.run(self.state.save_running())
         self.state.conversation.close()
         self.state.close_engines()
-        error = self._exception or LocalspecError("the terminal cannot be read", hint="open another terminal")
+        error = self._exception or LocalspecError(
+            "localspec cannot read keys from this terminal", hint="start it in a new terminal window"
+        )
         raise error.error if isinstance(error, WorkerFailed) else error
 
     def notify(self, message: str, *, severity: str = "information", **_: Any) -> None:  # noqa: ANN401 - Textual's

@@ -1,4 +1,4 @@
-"""Images in prompts: each row of an image is one token of the prompt, with an id that no vocabulary has.
+"""Images in prompts: each embedding row of an image is one token of the prompt, with an id that no vocabulary has.
 
 The ids of an image's rows depend on its content. So prompts with different images have different tokens, and a cache
 that compares tokens never confuses two images. Drafters and rules never see these tokens: `without_images` replaces

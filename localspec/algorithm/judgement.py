@@ -29,7 +29,7 @@ Judge = Callable[[Sequence[int], Sequence[Distribution | None], Target, Coin], t
 
 FACTORS = (0.0, 0.5, 0.7, 0.85, 1.0)  # factors of the request's temperature; 0: take the likeliest token
 _WARM = np.array(FACTORS[1:])[:, None]
-BETTER = 1.01  # another factor replaces the present one if its overlap of p and q is this many times as large
+BETTER = 1.01  # another factor is used if with it p and q overlap this many times as much
 ENOUGH = 4  # the factor may change after this many judged positions
 EAGER_CYCLES, EVERY = 8, 4  # learn from the first eight cycles, then from every fourth
 # Each new position multiplies the sums of overlaps by this factor, so about the latest 33 positions count.

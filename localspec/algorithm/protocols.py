@@ -171,7 +171,7 @@ class Rule(Protocol):
 
 
 class Backlog(NamedTuple):
-    """The numbers of a text's tokens that a drafter has still to read, has in its cache, and has left out."""
+    """How many tokens of a text a drafter has still to read, has in its cache, and has left out."""
 
     unread: int = 0  # number of newest tokens that the drafter must prefill before it can propose
     held: int = 0  # number of tokens in the drafter's cache

@@ -401,8 +401,8 @@ class ReplyWriter:
                         scores = rule.scores if isinstance(rule, ScoringRule) else ()
                         yield cycle, scores, strategy.why_off, strategy.failure, form.ends()
 
-            # If a device computes, the text of a cycle is made while the next cycle runs.
-            # On a CPU with several slots, a thread makes the events, so that a slow reader slows no other reply.
+            # If a GPU computes, the text of a cycle is made while the next cycle runs.
+            # On a CPU with several slots, a thread makes the events, so that a slow client slows no other reply.
             found = ahead(states(), AHEAD, slot.away) if pair.runs_ahead else states()
             events = self._absorbed(found, reply)
             if len(pair.slots.all) > 1 and not pair.runs_ahead:

@@ -131,7 +131,7 @@ def is_pair(word: str) -> bool:
     is_one = len(word.split()) == 1 or os.path.isfile(os.path.expanduser(word))
     is_file = word.lower().endswith(".gguf") and is_one
     if os.path.isfile(path := os.path.expanduser(word)) and "sha256" in word:
-        with suppress(OSError), open(path, "rb") as file:  # Ollama names model files by their hashes
+        with suppress(OSError), open(path, "rb") as file:  # read the content: Ollama names models by hashes
             is_file = file.read(4) == b"GGUF"
     on_hub = re.fullmatch(r"(?:https?://\S+/|(?:hf|huggingface)\.co/)?[\w.-]+/[\w.-]+:\S+", word)
     return is_file or on_hub is not None or is_known(word)

@@ -281,7 +281,7 @@ class CopyDrafter(Drafter):
             sources, source = self._changes.get(token, {}), None
             if sources:
                 source = next((s for s in sources if tokens[at : at + len(s)] == [*s]), None)
-            if not (source or written):  # no change applies here, as usual
+            if not (source or written):  # the usual case: no replacement applies here
                 found.append(token)
                 at += 1
                 yield CopyStep(token, at)

@@ -30,7 +30,7 @@ REMEMBERED = 8  # number of newest hidden rows that stay for a rollback after th
 
 
 class HeadText:
-    """The head state: the tokens of the text, and the hidden rows that a head has read or can still read."""
+    """The text of a draft head: its tokens, and the target's hidden rows that the head has read or can still read."""
 
     def __init__(self) -> None:
         self.text: list[int] = []  # tokens of the text; the newest one is added when a draft begins
@@ -182,7 +182,7 @@ class HeadDrafter(Drafter):
         raise NotImplementedError
 
     def _rows(self, limit: int) -> Rows:
-        """Read the missing rows, then yield a row of logits for each draft token, at most `limit` rows."""
+        """Read the missing hidden rows, then yield the logits of each draft token, for at most `limit` tokens."""
         raise NotImplementedError
 
     def _cut(self, position: int) -> None:
@@ -259,7 +259,7 @@ class HeadDrafter(Drafter):
         self._known = saved if not self.keeps or self.head.restore(saved.state) else HeadText()
 
     def _free_space(self, rows: int) -> None:
-        """Restart with the newest part of the text if the head's cache has no room for `rows` more."""
+        """Clear the head's cache, and read the newest part of the text again, if it has no room for `rows` more."""
         known = self._known
         if known.end - known.first + rows + 1 >= self.head.capacity:
             known.restart()

@@ -46,7 +46,7 @@ class Turns:
     """The turns of passes over texts: while replies run, the passes take at most a sixth of the time."""
 
     def __init__(self) -> None:
-        self.held: AbstractContextManager[Any] = nullcontext()  # the lock for each pass
+        self.held: AbstractContextManager[Any] = nullcontext()  # the lock that each pass holds
         self._replies, self._next = 0, 0.0  # running replies; while one runs, no pass begins before `_next`
         self._ended = threading.Condition()
 

@@ -114,7 +114,7 @@ class Ready:
     target: str
     draft: str  # name of the draft model; "" without one
     context_length: int  # in tokens
-    seconds: float  # time of the load
+    seconds: float  # how long the load took
     parallel: int = 1  # largest number of replies at once
     machine: str = ""  # text that names devices, operating system, and version of localspec
     # The next fields, up to `reasons`, describe the model file of the target.

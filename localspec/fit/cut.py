@@ -30,7 +30,7 @@ NEIGHBOURS = {"llama": True, "qwen2": False, "qwen3": False, "gemma3": False}
 
 BLOCK = 32  # elements in a block of Q8_0
 I32 = 26
-LEAST = 256  # smallest number of output tokens; a draft with fewer could hardly write a text
+LEAST = 256  # fewest tokens of the trimmed vocabulary; with fewer, a draft could hardly write a text
 NORM, OUTPUT, FACTORS = "output_norm.weight", "output.weight", "rope_freqs.weight"
 
 
@@ -105,7 +105,7 @@ class SourceFile(TensorFile):
 
 
 def trim(source: Path, path: Path, token_ids: Sequence[int] | np.ndarray) -> Path:
-    """Write a copy of `source` with output rows for `token_ids` only, and a second file with its token table."""
+    """Write a copy of `source` that can write only `token_ids`, and a file with the id of each of its output rows."""
     ids = np.unique(np.asarray(token_ids, np.int32))
     header, file = trimmable(source, len(ids)), TensorFile(source)
     embeddings, output = file.stored(EMBEDDINGS), file.stored(output_tensor(header).name)
@@ -123,7 +123,7 @@ def write_trimmed(
     output_tokens: TensorBytes,
     others: Sequence[TensorBytes],
 ) -> Path:
-    """Write two files: a token table of `embeddings` and `ids`, and a trimmed draft of the other tensors."""
+    """Write a token table (`embeddings`, `ids`) and a trimmed draft (the other tensors), each into a file."""
     digest = hashlib.sha256(embeddings.data.data)
     digest.update(ids.tobytes())
     tie = {TABLE_HASH: text_entry(digest.hexdigest())}

@@ -49,7 +49,7 @@ class SmokeTest:
     kv_types: tuple[str, ...] = ("f16",)  # KV cache types: the target's, then those of drafts
     # The number of tokens in each pass. It varies, because llama.cpp chooses kernels by the number of tokens.
     widths: tuple[int, ...] = (16, 2, 1)
-    projector: str = ""  # path of a projector to try in place of passes
+    projector: str = ""  # path of a projector; if set, the check loads it and makes no passes
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,7 +112,8 @@ class Projector(Closing):
             bitmap = mtmd.mtmd_helper_bitmap_init_from_buf(handle, raw, len(data), False)
         if not bitmap:
             raise BadSetting(
-                "llama.cpp cannot read the image: its file may be damaged", hint="send it as PNG or JPEG"
+                "llama.cpp cannot read the image: it is damaged, or of another format",
+                hint="send an undamaged PNG or JPEG",
             )
         with ExitStack() as held:
             held.callback(mtmd.mtmd_bitmap_free, bitmap)

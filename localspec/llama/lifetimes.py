@@ -61,7 +61,7 @@ def _in_use() -> bool:
     others = [frame for thread, frame in sys._current_frames().items() if thread != own]
     names = (each.f_globals.get("__name__", "") for other in others for each, _ in walk_stack(other))
     users = tuple(f"localspec.{room}." for room in _USERS)
-    # The thread of `_look` never ends, but uses no model.
+    # The thread named `__name__` runs `_look`, never ends, and uses no model.
     return any(name.startswith(users) and name != __name__ for name in names)
 
 

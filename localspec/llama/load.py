@@ -23,7 +23,7 @@ class Load:
     prediction: bool = False  # whether to load the model's prediction layers
     slots: int = 1  # slots of the context, each with a KV cache of `length` tokens
     top_k_rows: bool = False  # whether a target may return only top-k logits if the sampler needs no more
-    image_rows: int = 0  # maximum rows of an image that must be in one pass
+    image_rows: int = 0  # most tokens of an image that needs all of them in one pass; 0: none
     top_k: bool = False  # whether a draft with its output layer on a GPU returns only top-k logits
     # For a draft: the size of the target's vocabulary. Rows then have only logits of tokens that both models have.
     vocabulary: int | None = None

@@ -261,7 +261,7 @@ def calibrate(
     half = clock() + budget_seconds / 2
     runs: dict[str, float] = {each.source: _run_seconds(each, text, half, clock) for each in drafters}
     measured, slowest = dict[int, list[float]](), 0.0
-    # A slow pass runs only twice, because a replay of its graph would hardly be faster. The second run's time counts.
+    # A fast pass runs PASSES times, so that a GPU replays its graph. A slow one runs twice, and its second run counts.
     slow_seconds = budget_seconds / PASSES / len(widths)
     for width in [width for width in widths if width <= room] * 2:
         expected = max(measured.get(width, ()), default=2 * slowest)

@@ -359,7 +359,7 @@ def disk_prompt_cache(
         log.warning("no prompt caches are stored in %s: %s; run chmod go-w", folder, why)
         return None
     trained = model.metadata.get(f"{model.architecture}.rope.scaling.original_context_length", "0")
-    # The key has the owner, and everything that a stored state depends on, for example a head's file.
+    # Stored states are found by their owner and by everything that they depend on, for example a head's file.
     heads = [pair.draft] if pair.draft and target.head_state else []
     files = (pair.target, *pair.target.rest, *heads)
     key = (

@@ -140,7 +140,7 @@ class Race:
 
 
 def is_fair(speedup: float, drafting: Stats) -> bool:
-    """Return whether drafting can explain the speed-up, and the plain steps between drafts agree with it."""
+    """Return whether drafting can explain the speed-up, and its plain steps were as fast as plain decoding."""
     own = drafting.speedup
     agrees = own is None or own.low / DRIFT <= speedup <= own.high * DRIFT
     return agrees and 1 / NOTICEABLE <= speedup / drafting.caused(speedup) <= NOTICEABLE

@@ -77,7 +77,7 @@ class Pair:
 
     @property
     def used_as(self) -> str:
-        """The key under which the pair's last use is stored: its name, or its paths without a draft that was found."""
+        """The key of the pair's last use: its name, or its paths except that of a draft that localspec found."""
         return "\0".join(self.paths[: 1 if self.has_own_draft else None]) or self.name
 
     @property

@@ -201,7 +201,7 @@ def _content(path: str) -> bytes:
 
 
 def _below(folder: str, *patterns: str) -> list[str]:
-    """Return paths relative to a folder, with / between their parts."""
+    """Return the paths below a folder that match a pattern: relative to it, with / between their parts."""
     found = (sorted(glob.iglob(pattern, root_dir=folder)) for pattern in patterns)
     return [path.replace(os.sep, "/") for paths in found for path in paths if path.isprintable()]
 

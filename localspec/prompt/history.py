@@ -65,7 +65,7 @@ class Taken:
     late_systems: bool = False  # whether system messages may follow any message
     strays: bool = False  # whether results may follow any message
     beside: frozenset[str] = _PLACES  # where texts beside calls are rendered
-    pairs: frozenset[tuple[str, str]] = _PAIRS  # pairs of kinds; the second may follow the first
+    pairs: frozenset[tuple[str, str]] = _PAIRS  # pairs of message kinds; the second may follow the first
     empty: frozenset[str] = frozenset()  # the kinds of messages that may have no text
     one_call: bool = False  # whether the template takes only one call in a message
     short_ids: bool = False  # whether the ids of calls must have nine letters and digits

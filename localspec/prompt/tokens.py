@@ -278,7 +278,7 @@ _PRIVATE = re.compile(f"[{chr(_FIRST)}-{chr(_LAST)}]")
 
 
 class Placeholders:
-    """A replacement of each of the `characters` in messages by a private-use character, except in `open_texts`."""
+    """Replaces each of `characters` in messages by a private-use character. `open_texts` stay as they are."""
 
     def __init__(
         self, characters: Iterable[str], taken: Iterable[str], open_texts: Iterable[str] = ()

@@ -323,7 +323,7 @@ class Chain:
         if isinstance(row, Candidates) and not self._adjusts:
             found, order = _sorted(row)
             total = sum([math.exp(logit - order[-1]) for logit in order[-GREEDY_HEAD:]])
-            if total < 2.0:  # else two logits may be the largest: their total is 2 or more
+            if total < 2.0:  # each largest logit adds exp(0) = 1, so from 2 on two may tie
                 return row.ids.item(found.index(order[-1])), 1.0 / total
         ids, logits = self._head(row, history, GREEDY_HEAD)
         at = int(logits.argmax())

@@ -73,7 +73,7 @@ class Embeddings(Interface):
             label, name, shows = "score", "text", "return_text"
         query, documents = fields.need("query", str), fields.texts("texts" if is_tei else "documents")
         if not documents:
-            raise BadSetting("documents are missing from the request", hint="give a list of texts")
+            raise BadSetting('the request has no "documents"', hint='give "documents" as a list of texts')
         most, shown = fields.take("top_n", int), fields.take(shows, bool, False)
         found = await self._read(request, small, documents, fields, query=query)
         scores = numbers(found.rows)

@@ -143,7 +143,7 @@ class ReplyRequest:
     notices: tuple[str, ...] = ()  # notices about ignored fields and tools
     progress: bool = False  # whether a stream reports the progress of prefill
     timed: bool = False  # whether chunks contain timings
-    with_usage: bool = False  # whether a stream ends with a chunk of OpenAI's usage
+    with_usage: bool = False  # whether a stream ends with a chunk of token counts, OpenAI's `usage`
 
     @property
     def options(self) -> Options:

@@ -11,7 +11,7 @@ from localspec.structure.schema import MAPS_OF_SCHEMAS, SCHEMAS, check_complexit
 
 _MOST_TRIES = 2_000  # a try takes about a millisecond
 _DEFINITIONS = ("$defs", "definitions")
-# `required` is tried first, because an impossible property then makes the schema fail; these are tried last.
+# `required` comes first, because with it an impossible property makes the schema fail. Those in _LAST come last.
 _FIRST, _LAST = ("required",), ("additionalProperties", *_DEFINITIONS)
 _IGNORED = re.compile(r"Unimplemented keys: \[(.*)\]|Unknown format: ")
 _CACHED = 20_000  # longest schema to cache, in characters; in memory it takes up to 50 times its text

@@ -16,7 +16,8 @@ DEEPEST = 100  # largest number of levels in a schema; llguidance reads at most 
 LONGEST_PATH = 20_000  # limit of references times levels, because llguidance follows references by recursion
 WIDEST_NUMBER = 10**15  # a double holds every whole number up to this one
 FINEST, NARROW = 1e-9, 1e-3  # numbers are multiples of FINEST, unless their bounds are closer than NARROW
-# Between closer bounds, numbers are multiples of FINER, llguidance's finest. Within NARROWER only three are left.
+# Between close bounds, numbers are multiples of FINER, the finest step of llguidance. Bounds that are closer than
+# NARROWER leave too few of them.
 FINER, NARROWER = 1e-10, 1e-7
 LARGEST_MULTIPLE = 20_000  # largest multipleOf, its decimal point removed; llguidance needs as many states
 _HINT = 'give a JSON schema: {"type": "object", "properties": {...}}'

@@ -23,7 +23,7 @@ from localspec.drafters.model import ModelDrafter
 from localspec.drafters.selection import DrafterSelection, Fixed
 from localspec.events import Source
 from localspec.sampler.chain import Chain
-from localspec.sampler.passes import ForwardPass, HiddenRows
+from localspec.sampler.passes import Candidates, ForwardPass, HiddenRows
 from tests.algorithm.enumeration import distance, distribution_of, mutant
 from tests.algorithm.exact_models import never
 from tests.algorithm.random_pairs import OPEN, PROMPT, RULES, World, plain_distribution
@@ -51,7 +51,7 @@ class Side:
         for token in tokens:
             self.tokens.append(token)
             found.append(self.row(tuple(self.tokens)))
-        hidden = np.array(found)
+        hidden = np.array([row.logits if isinstance(row, Candidates) else row for row in found])
         return ForwardPass(len(self.tokens) - len(tokens), tokens, found[-rows:], hidden)
 
     def rollback(self, keep):

@@ -81,7 +81,7 @@ def test_what_nobody_foresaw_ends_the_chat_in_a_sentence_and_keeps_the_reply(ter
     shown.until("\x1b[?1049l")  # the screen of before is back
     if fault == "the terminal":
         printed = shown.until("open another terminal")
-        assert "error: the terminal cannot be read" in printed
+        assert "error: localspec cannot read keys from this terminal" in printed
     else:
         printed = shown.until("no prompts and no keys")
         assert "error: localspec made a mistake: ZeroDivisionError: by \ufffd]0;nothing\ufffd" in printed

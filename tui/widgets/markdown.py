@@ -167,7 +167,7 @@ class HangingList(MarkdownBlock):
         self.refresh(layout=True)
 
     async def _update_from_block(self, block: MarkdownBlock) -> None:
-        """Take the items of the grown list `block`. Items that did not change are not wrapped again."""
+        """Show the items of the longer list `block`. The lines of unchanged items are not wrapped again."""
         if not isinstance(block, HangingList):
             await super()._update_from_block(block)
             return
