@@ -80,7 +80,7 @@ def test_what_nobody_foresaw_ends_the_chat_in_a_sentence_and_keeps_the_reply(ter
     shown.type("tokens 4000\r")
     shown.until("\x1b[?1049l")  # the screen of before is back
     if fault == "the terminal":
-        printed = shown.until("open another terminal")
+        printed = shown.until("start it in a new terminal window")
         assert "error: localspec cannot read keys from this terminal" in printed
     else:
         printed = shown.until("no prompts and no keys")
