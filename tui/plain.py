@@ -24,7 +24,8 @@ from .commands.base import Chat, Severity, receive_all
 from .state import clipboard
 from .state.chat import ChatState, Setup
 
-TIMEOUT_SECONDS: Final = 2  # longest time to stop a reply or to end the program
+TIMEOUT_SECONDS: Final = 2  # longest time to stop a reply
+END_SECONDS: Final = 8  # longest time to save and end at a signal; Docker kills a program after 10 s
 UNUSABLE: Final = ("stop", "tokens", "theme")  # /stop needs a running reply, the others need colours
 QUOTES: Final = '"""'  # the marks around a message of several lines, as in `ollama run`
 
@@ -124,11 +125,11 @@ class PlainChat(Chat):
             self.state.downloads.cancel()
 
     def end(self, number: int, _frame: object) -> None:
-        """Let `run` save and end at SIGTERM and SIGHUP. If a write blocks, end after TIMEOUT_SECONDS."""
+        """Let `run` save and end at SIGTERM and SIGHUP. If a write blocks, end after END_SECONDS."""
         self.ended_by = signal.Signals(number)
         if sys.platform != "win32":
             signal.signal(signal.SIGALRM, lambda *_: os._exit(128 + number))
-            signal.alarm(TIMEOUT_SECONDS)
+            signal.alarm(END_SECONDS)
         if self._is_reading:
             raise KeyboardInterrupt
 
