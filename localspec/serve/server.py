@@ -2,6 +2,7 @@
 
 import asyncio
 import ctypes
+import logging
 import socket
 import sys
 from collections.abc import Mapping, Sequence
@@ -123,6 +124,7 @@ async def serve(
 
     routes = routes_of(jobs, Pairs(jobs, names))
     app = Starlette(routes=routes, exception_handlers={HTTPException: failed, Exception: failed})
+    logging.getLogger("asyncio").setLevel(logging.ERROR)  # its warnings are of writes to clients that left
     Server.most, backlog = limits()
     guard = Guard(app, access, answered, lambda: server.is_full())
     options: dict[str, Any] = {"ws": "none", "lifespan": "off", "log_config": None, "access_log": False}
